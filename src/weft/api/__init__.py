@@ -7,7 +7,7 @@ from weft.analysis import Diagnosis, Entry, Plan, catalogue, doctor
 from weft.analysis.describe import Description, describe
 from weft.api.benchmarking import benchmark, is_benchmark
 from weft.api.configs import config_path, config_schema, presets, read_model, read_run
-from weft.api.data import data_inspect, data_mixture, data_prepare, data_sample
+from weft.api.data import data_inspect, data_mixture, data_prepare, data_sample, data_sources
 from weft.api.drawing import Text, draw, pictures
 from weft.api.examining import check, plan
 from weft.api.extending import extend
@@ -25,6 +25,7 @@ from weft.api.using import (
     generate,
     laid_out,
     measure,
+    mixes,
     prompt_rows,
     run_of,
     score,
@@ -46,8 +47,8 @@ __all__ = ["Answer", "BradleyTerry", "ChatSettings", "Conversation", "Descriptio
            "GameFields", "Insides", "Loaded", "Measuring", "Model", "Plan", "Ratings", "Resampling", "Row", "Sampling",
            "Search", "Text", "Translated", "UserError", "beam_search", "benchmark", "catalogue", "check", "classify",
            "compare", "compare_report", "config_path", "config_schema", "convert", "data_inspect", "data_mixture",
-           "data_prepare", "data_sample", "describe", "doctor", "draw", "evaluate", "extend", "families", "generate",
-           "insides", "is_arpa", "is_benchmark", "laid_out", "load", "load_language_model", "load_plugin", "measure",
-           "measure_bleu", "pictures", "plan", "presets", "probe", "prompt_rows", "rate", "read_model", "read_run",
-           "require_device", "require_dtype", "resize_images", "run_of", "save", "score", "stream", "task_kind",
-           "train", "translate"]
+           "data_prepare", "data_sample", "data_sources", "describe", "doctor", "draw", "evaluate", "extend",
+           "families", "generate", "insides", "is_arpa", "is_benchmark", "laid_out", "load", "load_language_model",
+           "load_plugin", "measure", "measure_bleu", "mixes", "pictures", "plan", "presets", "probe", "prompt_rows",
+           "rate", "read_model", "read_run", "require_device", "require_dtype", "resize_images", "run_of", "save",
+           "score", "stream", "task_kind", "train", "translate"]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from weft.api.configs import config_path, presets
+from weft.api.configs import config_path, presets, read_run
 from weft.core.config import parse, parse_part
 from weft.core.errors import ConfigError, DataError, InputError, nearest
 from weft.data.inspection import Inspection, SampleWindow, inspect_data, sample_data
@@ -15,10 +15,11 @@ from weft.data.prepared import OnProgress, open_prepared
 from weft.data.published_mixtures import PUBLISHED
 from weft.tokenizers.config import ByteTokenizerConfig, TokenizerConfig
 from weft.training import RunConfig
-from weft.training.config import DataSettings
+from weft.training.config import DEFAULT_STEPS, DataSettings
 from weft.training.files import read_plain
-from weft.training.material import Preparation, prepare_folder
+from weft.training.material import Preparation, prepare, prepare_folder
 from weft.training.overrides import run_overrides
+from weft.training.sources import plan_sources
 
 
 def data_prepare(source: str | Path, overrides: Iterable[str] = (), *, out: str | Path, tokenizer: str | None = None,
@@ -84,6 +85,42 @@ def data_mixture(source: str | Path = "gpt3", *, target: float | None = None,
                          remedy=nearest(str(source), PUBLISHED))
     settings = parse(MixtureSettings, read_plain(source), where=str(source))
     return plan_mixture(own_mixture(settings, str(source)), target, max_epochs)
+
+
+def data_sources(target: str | Path, overrides: Iterable[str] = (), *,
+                 tokens: float | None = None) -> MixturePlan | None:
+    """The tokens and epochs that a run is expected to read of each of its sources. The data are read for it, and texts
+    tokenised.
+
+    Args:
+        target: a run's configuration, a file or preset.
+        overrides: ``key.path=value`` changes to it.
+        tokens: that the run reads; None: by its steps or its budget in tokens.
+
+    Returns:
+        None for a run without ``data.sources``, and for what is no run's configuration.
+
+    Raises:
+        InputError: the run has another budget and no ``tokens`` are given; or the caps are below them.
+        DataError: a source cannot be used.
+        ConfigError: the configuration is wrong, or ``data.when_capped`` refuses a cap.
+    """
+    path = config_path(target) if Path(target).suffix or str(target) in presets() else None
+    if path is None or not isinstance(read_plain(path).get("data"), Mapping):
+        return None
+    run = read_run(target, overrides)
+    if run.data.sources is None:
+        return None
+    training = run.training
+    if tokens is None and (training.seconds is not None or training.flops is not None):
+        raise InputError("the budget of the run is not in tokens or steps, so the epochs of its sources are not known.",
+                         where="data.sources", remedy="Give --tokens.")
+    task = run.made_task()
+    mixed = task.mixed(task.batches(prepare(run).train))
+    assert mixed is not None, "a run with sources has batches of them"
+    steps = training.steps or DEFAULT_STEPS
+    by_steps = steps * training.accumulation * mixed.tokens_per_batch
+    return plan_sources(mixed, tokens or training.tokens or by_steps)
 
 
 def _data_sections(source: str | Path, overrides: list[str],

@@ -246,6 +246,11 @@ def measure(model: Model, data: str | Path | None = None, *, part: HeldOut = "va
     return made.measure(loaded.model, held)
 
 
+def mixes(loaded: Loaded) -> bool:
+    """Whether the run that wrote a checkpoint was on a mixture of sources."""
+    return loaded.run is not None and loaded.run["data"].get("sources") is not None
+
+
 def run_of(loaded: Loaded) -> RunConfig:
     """Return the configuration of the run that wrote a checkpoint.
 

@@ -88,7 +88,8 @@ def evaluate(checkpoint: Checkpoint,
         require_rows_alone(sizes, stride, data, bleu=bleu, documents=documents)
         _rows(loaded, asked, lengths, held_out, batch_size, json=json)
         return
-    if api.task_kind(loaded) != NextTokenConfig.kind:
+    plain = data is None and held_out == "validation" and sizes == [None] and stride is None and not documents
+    if api.task_kind(loaded) != NextTokenConfig.kind or (plain and not bleu and api.mixes(loaded)):
         search = search_of(beams, length_penalty, length_formula, None, batch_size, cut) if bleu else None
         compared = None if search is None else translated(loaded, data, held_out, search, translations)
         _measured(loaded, data, held_out, sizes, stride, batch_size, compared, documents=documents, json=json)

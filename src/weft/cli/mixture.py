@@ -10,6 +10,7 @@ from weft.cli.options import Json, guarded, print_json
 from weft.cli.text import console, section, short, table
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from weft.data.mixture import MixturePlan
@@ -57,6 +58,13 @@ def _as_published(plan: MixturePlan) -> Table:
         rows.add_row(each.source.name, _size(each.source.size, plan.mixture.unit), weight, epochs,
                      f"{each.implied * scale:.2f}")
     return rows
+
+
+def show_sources(out: Console, plan: MixturePlan) -> None:
+    """Print what a run reads of each of its sources."""
+    section(out, f"{_amount(plan.target, plan.mixture.unit)} read of the sources of the run", _as_read(plan))
+    for line in _remarks(plan):
+        out.print(line)
 
 
 def _as_read(plan: MixturePlan) -> Table:

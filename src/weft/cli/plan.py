@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from weft.cli.config import Overrides
+from weft.cli.mixture import show_sources
 from weft.cli.options import (
     AllowPickles,
     Dtype,
@@ -55,8 +57,9 @@ def plan(target: Target, overrides: Overrides = None,
     require_changeable(target, overrides or [])
     target = str(on_disk(target, revision, offline, allow_pickles))
     found = api.plan(target, overrides or [], context=context, batch=batch, dtype=dtype, tokens=tokens)
+    mixture = None if Path(target).is_dir() else api.data_sources(target, overrides or [], tokens=tokens)
     if json:
-        print_json(found)
+        print_json(found if mixture is None else {**found.to_json(), "sources": mixture.to_json()})
         return
     out = console()
     out.print(f"{_headline(found)}\n", style="bold")
@@ -70,6 +73,8 @@ def plan(target: Target, overrides: Overrides = None,
     if found.time_here:
         section(out, "Products of a batch, and the fastest route here", _products(found.time_here.products))
         out.print(f"{_time(found)}\n")
+    if mixture is not None:
+        show_sources(out, mixture)
     for note in found.notes:
         out.print(f"note: {note}")
 

@@ -121,7 +121,7 @@ def _files(corpus: Corpus) -> dict[str, bytes]:
 
 def _name(settings: DataSettings, described: str) -> str:
     """The corpus in a word; a file with its folder, as many corpora have a ``train.txt``."""
-    path = None if settings.path is None else Path(settings.path).absolute()
+    path = Path(settings.path).absolute() if isinstance(settings.path, str) else None
     if path is None or not path.is_file():
         return described.partition(":")[0]
     return (Path(path.parent.name) / path.name).as_posix()

@@ -115,6 +115,8 @@ class Model(Part, ABC):
         vocab_size: number of token ids.
         fingerprint: of the configuration.
         head: the map from its vectors to a task's results, besides a language model's readout; None without one.
+        rate_factors: of its parameters whose learning rate its parametrization multiplies, by name, see
+            `weft.models.width_transfer`.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -123,6 +125,7 @@ class Model(Part, ABC):
         self.vocab_size = config.vocab_size
         self.fingerprint = config.fingerprint()
         self.head: Head | None = None
+        self.rate_factors: Mapping[str, float] = {}
 
     def reads(self) -> dict[str, int]:
         """The fields of `EncoderInputs` that it reads, ``tokens`` or ``patches`` among them, with their sizes: the

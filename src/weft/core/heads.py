@@ -34,10 +34,11 @@ class Readout(Head, ABC):
         [B,T,V] in memory."""
 
     def cross_entropy(self, h: Float[Tensor, "B T D"], targets: Int64[Tensor, "B T"], scored: Bool[Tensor, "B T"], *,
-                      smoothing: float = 0.0, z_loss: float = 0.0) -> tuple[Tensor, Tensor] | None:
+                      smoothing: float = 0.0,
+                      z_loss: float = 0.0) -> tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor | None] | None:
         """The sums over ``scored`` tokens of the negative log-likelihood, without a gradient, and of the loss that is
-        minimised, with label smoothing and z-loss. None for a readout without a fused form: callers then use its
-        `log_prob` and `logits`."""
+        minimised, with label smoothing and z-loss; and, if it is known, the first of each row. None for a readout
+        without a fused form: callers then use its `log_prob` and `logits`."""
         return None
 
     def inner(self, h: Tensor) -> tuple[Readout, Tensor]:

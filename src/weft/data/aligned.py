@@ -11,6 +11,7 @@ from pathlib import Path
 from weft.core.errors import DataError
 from weft.data.corpus import Corpus
 from weft.data.documents import Documents, Span, SpanTable, columns_of
+from weft.data.places import Where
 from weft.data.records import Fields, Record
 from weft.data.rows import Values, read_rows
 from weft.data.spool import Spool
@@ -22,7 +23,7 @@ PLACE = "{}"
 LINE = re.compile(rb"[^\n]*\n|[^\n]+")
 
 
-def read_aligned(path: str | Path, fields: Fields, keep: Values) -> Corpus:
+def read_aligned(path: Where, fields: Fields, keep: Values) -> Corpus:
     """Records from one text file for each field, or from files of records.
 
     A path with ``{}`` names text files: the name of each field stands there, so that ``corpus.{}.gz`` and the fields
@@ -38,7 +39,7 @@ def read_aligned(path: str | Path, fields: Fields, keep: Values) -> Corpus:
         DataError: as `read_rows`; the files have different numbers of lines; or a line is empty.
         MissingExtra: as `read_rows`.
     """
-    if PLACE not in str(path):
+    if not isinstance(path, str | Path) or PLACE not in str(path):
         return read_rows(path, fields, keep)
     files = [Path(str(path).replace(PLACE, name)) for name in fields.values()]
     for file, (setting, name) in zip(files, fields.items(), strict=True):

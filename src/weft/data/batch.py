@@ -27,6 +27,7 @@ class Batch:
         count: tokens of each row; the rest is padding. None: all T.
         places: position in the stream of each input; 0 for padding. None: unknown.
         epoch: of each row, from 0: the pass over the stream that it belongs to. None: unknown.
+        source: of each row of a mixture, the number of its source. None: there is one text alone.
     """
 
     inputs: Int64[np.ndarray, "B T"]
@@ -38,6 +39,13 @@ class Batch:
     count: Int64[np.ndarray, " B"] | None = None
     places: Int64[np.ndarray, "B T"] | None = None
     epoch: Int64[np.ndarray, " B"] | None = None
+    source: Int64[np.ndarray, " B"] | None = None
+
+    @property
+    def tokens_of_rows(self) -> Int64[np.ndarray, " B"]:
+        """Inputs of each row without padding."""
+        rows, length = self.inputs.shape
+        return np.full(rows, length, dtype=np.int64) if self.count is None else self.count
 
     @property
     def scored_tokens(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import final
+from typing import Protocol, final
 
 import numpy as np
 from jaxtyping import Int64
@@ -70,6 +70,25 @@ class Batches(ABC):
             step += 1
 
 
+class NumberedRows(Protocol):
+    """Batches of which any rows can be read by their numbers, such as `ShuffledBatches`."""
+
+    @property
+    def rows_per_epoch(self) -> int:
+        """Rows of one pass over the stream."""
+
+    @property
+    def tokens_per_row(self) -> float:
+        """Inputs of a row without padding; the mean over an epoch where rows differ."""
+
+    def placed(self, samples: Int64[np.ndarray, " n"]) -> tuple[Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
+        """What stands in the rows ``samples``, numbered from 0 through all epochs, as `filled` reads it; and the epoch
+        of each."""
+
+    def filled(self, keys: Int64[np.ndarray, " B"], epoch: Int64[np.ndarray, " B"]) -> Batch:
+        """The rows that `placed` has named."""
+
+
 class WindowBatches(Batches):
     """Base of batches of windows that are cut from the stream without regard to documents."""
 
@@ -121,12 +140,29 @@ class ShuffledBatches(WindowBatches):
 
     def _starts_of(self, first: int) -> Int64[np.ndarray, "steps B"]:
         """The starts of the rows of several steps from ``first`` on: a permutation costs as much for one as for all."""
-        sample = first * self.rows + np.arange(AHEAD * self.rows, dtype=np.int64)
-        epoch, place = np.divmod(sample, self.windows)
-        epoch = epoch if self.reshuffle else np.zeros_like(epoch)
-        window = permute(place, self.windows, seed=self.seed, epoch=epoch)
-        starts: np.ndarray = window * self.length + self._offset(epoch)
+        starts, _ = self.placed(first * self.rows + np.arange(AHEAD * self.rows, dtype=np.int64))
         return starts.reshape(AHEAD, self.rows)
+
+    @property
+    def rows_per_epoch(self) -> int:
+        """See `NumberedRows`."""
+        return self.windows
+
+    @property
+    def tokens_per_row(self) -> float:
+        """See `NumberedRows`."""
+        return self.length
+
+    def placed(self, samples: Int64[np.ndarray, " n"]) -> tuple[Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
+        """The places at which the rows ``samples`` start in the stream, and their epochs."""
+        epoch, place = np.divmod(samples, self.windows)
+        order = epoch if self.reshuffle else np.zeros_like(epoch)
+        window = permute(place, self.windows, seed=self.seed, epoch=order)
+        return window * self.length + self._offset(order), epoch
+
+    def filled(self, keys: Int64[np.ndarray, " B"], epoch: Int64[np.ndarray, " B"]) -> Batch:
+        """The windows that start at ``keys``."""
+        return cut(self.stream, keys, self.length, epoch=epoch)
 
     def _offset(self, epoch: np.ndarray) -> np.ndarray:
         slack = len(self.stream) - 1 - self.windows * self.length

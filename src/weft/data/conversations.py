@@ -14,20 +14,21 @@ from weft.data.corpus import Corpus
 from weft.data.document import Document
 from weft.data.documents import Documents, Span, SpanTable, columns_of
 from weft.data.json_arrays import ARRAY_SUFFIXES
+from weft.data.places import Where, files_of
 from weft.data.records import RECORD_SUFFIXES, text_of, whole_records
 from weft.data.spool import Spool
-from weft.data.text import corpus_name, nothing, source_files
+from weft.data.text import nothing
 
 CONVERSATION_SUFFIXES = RECORD_SUFFIXES | ARRAY_SUFFIXES
 Read: TypeAlias = Callable[[Any, str], Talk | Pair]
 
 
-def read_conversations(path: str | Path, shape: Shape | None = None, *, pairs: bool = False) -> Corpus:
-    """The conversations of a file, or of the files of a folder in the order of their paths: JSON Lines, a JSON array
-    (``.json``), or Parquet, compressed or not. `talk_of` and `preference_of` read a document back.
+def read_conversations(path: Where, shape: Shape | None = None, *, pairs: bool = False) -> Corpus:
+    """The conversations of the files of a place (`weft.data.places.files_of`): JSON Lines, a JSON array (``.json``), or
+    Parquet, compressed or not. `talk_of` and `preference_of` read a document back.
 
     Args:
-        path: the file or folder.
+        path: the file, folder, pattern or list.
         shape: of the records; None: recognised, record by record.
         pairs: read preference pairs.
 
@@ -39,13 +40,11 @@ def read_conversations(path: str | Path, shape: Shape | None = None, *, pairs: b
     def read(record: Any, where: str) -> Talk | Pair:
         return pair_of(record, where, shape) if pairs else conversation_of(record, where, shape)
 
-    path = Path(path)
-    files = source_files(path, CONVERSATION_SUFFIXES)
-    base = path if path.is_dir() else path.parent
-    found = Documents([_table(file, file.relative_to(base).as_posix(), read) for file in files])
+    files = files_of(path, CONVERSATION_SUFFIXES)
+    found = Documents([_table(file, name, read) for file, name in files.named()])
     if not found:
         raise nothing(path, CONVERSATION_SUFFIXES)
-    return Corpus(corpus_name(path), found, whole=True)
+    return Corpus(files.name, found, whole=True)
 
 
 def talk_of(document: Document) -> Talk:

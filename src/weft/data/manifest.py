@@ -98,12 +98,12 @@ class Recipe(Entry):
     """How a folder was made: the same text and the same recipe give the same folder.
 
     Attributes:
-        path: of the text; None: the Python standard library's source.
+        path: of the text, or a list of several; None: the Python standard library's source.
         data: the data settings without the path.
         tokenizer: the tokenizer's configuration.
     """
 
-    path: str | None
+    path: str | tuple[str, ...] | None
     data: dict[str, Any]
     tokenizer: dict[str, Any]
 

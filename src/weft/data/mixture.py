@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from pydantic import Field
 
@@ -46,12 +47,14 @@ class Source(Record):
         size: what it holds, in the unit of its mixture.
         weight: its share of what is read, as given or published; None: in proportion to its size.
         epochs: how often it is read, as published; None where nothing is.
+        max_epochs: how often it is read at most; None: there is no cap of its own.
     """
 
     name: str
     size: float
     weight: float | None = None
     epochs: float | None = None
+    max_epochs: float | None = None
 
 
 @dataclass(frozen=True)
@@ -166,12 +169,13 @@ def plan_mixture(mixture: Mixture, target: float | None = None, max_epochs: floa
 def _capped(mixture: Mixture, weights: tuple[float, ...], target: float,
             max_epochs: float | None) -> tuple[list[float], set[str]]:
     """Shares that add up to one, and the sources whose share the cap lowered."""
-    if max_epochs is None:
-        return [weight / sum(weights) for weight in weights], set()
-    most = [max_epochs * source.size / target for source in mixture.sources]
+    caps = [min((cap for cap in (max_epochs, source.max_epochs) if cap is not None), default=inf)
+            for source in mixture.sources]
+    most = [cap * source.size / target for cap, source in zip(caps, mixture.sources, strict=True)]
     reachable = sum(each for each, weight in zip(most, weights, strict=True) if weight)
     if reachable < 1:
-        raise InputError(f"at most {max_epochs:g} epochs of the sources that have a weight are "
+        each = "their" if max_epochs is None else f"{max_epochs:g}"
+        raise InputError(f"at most {each} epochs of the sources that have a weight are "
                          f"{reachable * target:.6g} {mixture.unit}, less than the {target:.6g} to read.",
                          where="max_epochs", remedy="Raise the cap, lower the target, or add sources.")
     held: set[int] = set()

@@ -78,13 +78,10 @@ class PackedBatches(Batches):
     def in_order(self, place: int) -> Batch:
         """Batch ``place`` of an evaluation, in which each row comes once, in order; the last one may have fewer."""
         chosen = np.arange(place * self.rows, min((place + 1) * self.rows, self.windows))
-        return self._filled(chosen, np.zeros_like(chosen))
+        return self.of(chosen, self.length, np.zeros_like(chosen))
 
     def _batch(self, step: int, share: slice) -> Batch:
-        sample = step * self.rows + np.arange(self.rows, dtype=np.int64)
-        epoch, place = np.divmod(sample, self.windows)
-        order = epoch if self.reshuffle else np.zeros_like(epoch)
-        chosen = permute(place, self.windows, seed=self.seed, epoch=order)
+        chosen, epoch = self.placed(step * self.rows + np.arange(self.rows, dtype=np.int64))
         return self.of(chosen[share], self._width(chosen), epoch[share])
 
     def _width(self, chosen: Int64[np.ndarray, " B"]) -> int:
@@ -93,6 +90,26 @@ class PackedBatches(Batches):
             return self.length
         quarters = -(-WIDTHS * int(self._lengths[chosen].max()) // int(self._lengths.max()))
         return -(-int(self._lengths.max()) * quarters // WIDTHS)
+
+    @property
+    def rows_per_epoch(self) -> int:
+        """See `weft.data.batches.NumberedRows`."""
+        return self.windows
+
+    @property
+    def tokens_per_row(self) -> float:
+        """See `weft.data.batches.NumberedRows`."""
+        return int(self._lengths.sum()) / self.windows
+
+    def placed(self, samples: Int64[np.ndarray, " n"]) -> tuple[Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
+        """The numbers of the packed rows that are the rows ``samples`` of all epochs, and their epochs."""
+        epoch, place = np.divmod(samples, self.windows)
+        order = epoch if self.reshuffle else np.zeros_like(epoch)
+        return permute(place, self.windows, seed=self.seed, epoch=order), epoch
+
+    def filled(self, keys: Int64[np.ndarray, " B"], epoch: Int64[np.ndarray, " B"]) -> Batch:
+        """The packed rows ``keys`` at full width, in their epochs."""
+        return self.of(keys, self.length, epoch)
 
     def of(self, chosen: Int64[np.ndarray, " B"], width: int | None = None,
            epoch: Int64[np.ndarray, " B"] | None = None) -> Batch:

@@ -12,17 +12,18 @@ from weft.data.compression import content_suffix
 from weft.data.corpus import Corpus
 from weft.data.document import Document
 from weft.data.documents import Documents, Span, SpanTable, columns_of
+from weft.data.places import Where, files_of
 from weft.data.records import RECORD_SUFFIXES, Fields, Record, records
 from weft.data.spool import Spool
 from weft.data.tables import TABLE_SUFFIXES
-from weft.data.text import corpus_name, nothing, source_files
+from weft.data.text import nothing
 
 ROW_SUFFIXES = RECORD_SUFFIXES | TABLE_SUFFIXES
 Values = Callable[[Record], tuple[Any, ...]]
 """Checks a record and returns the values that are kept of it."""
 
 
-def read_rows(path: str | Path, fields: Fields, keep: Values) -> Corpus:
+def read_rows(path: Where, fields: Fields, keep: Values) -> Corpus:
     """The records of a file, or of the files of a folder in the order of their paths: JSON Lines, Parquet, CSV or TSV,
     compressed or not.
 
@@ -30,7 +31,7 @@ def read_rows(path: str | Path, fields: Fields, keep: Values) -> Corpus:
     limited and split like one of texts.
 
     Args:
-        path: the file or folder.
+        path: the file, folder, pattern or list of them.
         fields: that are read.
         keep: checks a record's values and returns those that are kept, as plain JSON data; it raises for a wrong
             record.
@@ -40,13 +41,11 @@ def read_rows(path: str | Path, fields: Fields, keep: Values) -> Corpus:
             broken.
         MissingExtra: Parquet or ``.zst``, and the package that reads it is not installed.
     """
-    path = Path(path)
-    files = source_files(path, ROW_SUFFIXES)
-    base = path if path.is_dir() else path.parent
-    found = Documents([_table(file, file.relative_to(base).as_posix(), fields, keep) for file in files])
+    files = files_of(path, ROW_SUFFIXES)
+    found = Documents([_table(file, name, fields, keep) for file, name in files.named()])
     if not found:
         raise nothing(path, ROW_SUFFIXES)
-    return Corpus(corpus_name(path), found, whole=True)
+    return Corpus(files.name, found, whole=True)
 
 
 def values_of(row: Document) -> list[Any]:

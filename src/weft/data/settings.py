@@ -6,35 +6,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from weft.core.config import rule
-from weft.core.errors import DataError
 from weft.core.part_config import Settings
-from weft.data.division import Division, Heading
+from weft.data.division import Division
+from weft.data.division_settings import DocumentsSetting, division_of
 from weft.data.manifest import is_prepared, read_prepared_manifest
 from weft.data.records import TEXT_FIELD
+from weft.data.source_settings import TextSource, with_weights
+from weft.data.sources import WhenCapped
 
-
-class HeadingSettings(Settings):
-    """Documents begin at the lines that match a heading.
-
-    Attributes:
-        heading: a regular expression that is matched at the start of a line.
-    """
-
-    heading: str
-
-    @field_validator("heading")
-    @classmethod
-    def _is_an_expression(cls, value: str) -> str:
-        try:
-            return Heading(value).pattern
-        except DataError as error:
-            raise rule("heading", error.what, error.remedy or "") from None
-
-
-NO_RECIPE = ("path", "order_seed", "packing")
+NO_RECIPE = ("path", "order_seed", "packing", "sources", "mixture", "when_capped")
 """Settings that do not change the content of a prepared folder."""
 
 
@@ -51,8 +34,13 @@ class DataSettings(Settings):
     the folder's, and those that are given must agree with it.
 
     Attributes:
-        path: a file or folder of text, JSONL or Parquet, or a prepared folder; None: the Python standard library's
-            source.
+        path: a file or folder of text, JSONL or Parquet, a pattern such as ``books/*.txt``, or a list of them; or a
+            prepared folder; None: the Python standard library's source.
+        sources: in place of ``path``, several texts by name, each with its weight: a mixture. The other settings hold
+            for each of them that does not give its own.
+        mixture: a published mixture (``weft data mixture``), whose weights the sources of its parts' names have.
+        when_capped: what happens once a source has been read ``max_epochs`` times: its weight passes to the others, in
+            proportion to theirs (``share``), or a run in which that would happen is refused (``error``).
         validation_path: a separate text to hold out, instead of a share.
         test_path: a text for a final evaluation, which training never reads.
         max_bytes: limit of the text in ``path``.
@@ -71,7 +59,10 @@ class DataSettings(Settings):
             do not attend to one another either way. It affects neither evaluation nor models that are counted.
     """
 
-    path: str | None = None
+    path: str | tuple[str, ...] | None = None
+    sources: dict[str, TextSource] | None = Field(default=None, min_length=1)
+    mixture: str | None = None
+    when_capped: WhenCapped = "share"
     validation_path: str | None = None
     test_path: str | None = None
     max_bytes: int | None = Field(default=None, gt=0)
@@ -81,18 +72,23 @@ class DataSettings(Settings):
     split_by: Literal["name", "content"] = "name"
     text_field: str = TEXT_FIELD
     prompt_field: str | None = None
-    documents: Literal["file", "line", "paragraph"] | HeadingSettings = "file"
+    documents: DocumentsSetting = "file"
     packing: Literal["stream", "documents"] = "stream"
 
     @property
     def division(self) -> Division:
         """``documents``, for `read_text`."""
-        return self.documents if isinstance(self.documents, str) else Heading(self.documents.heading)
+        return division_of(self.documents)
+
+    @property
+    def mixed(self) -> dict[str, TextSource]:
+        """The sources, each with its weight; empty for one text."""
+        return {} if self.sources is None else with_weights(self.sources, self.mixture)
 
     @property
     def prepared(self) -> Path | None:
         """``path``, if a prepared folder stands there."""
-        return Path(self.path) if self.path is not None and is_prepared(Path(self.path)) else None
+        return Path(self.path) if isinstance(self.path, str) and is_prepared(Path(self.path)) else None
 
     def recipe(self) -> dict[str, Any]:
         """The settings that decide the text and its split, without the path."""
@@ -112,6 +108,25 @@ class DataSettings(Settings):
         return filled
 
     @model_validator(mode="after")
+    def _one_text_or_sources(self) -> Self:
+        if self.path == ():
+            raise rule("path", "an empty list.", "Name a file.")
+        if self.sources is None:
+            given = {"mixture": self.mixture is not None, "when_capped": self.when_capped != "share"}
+            if name := next((name for name, is_given in given.items() if is_given), None):
+                raise rule(name, f"{getattr(self, name)!r}, and there are no sources.", "Leave it out, or name some.")
+            return self
+        if self.path is not None:
+            raise rule("sources", "beside a path.", "Leave out the path, or make it one of the sources.")
+        if self.validation_path is not None:
+            raise rule("validation_path", f"{self.validation_path!r} beside sources, which are measured each by "
+                       "itself.", "Give each source a validation_path of its own, or a share.")
+        if wrong := next((name for name in self.sources if not name or "/" in name or "." in name), None):
+            raise rule("sources", f"{wrong!r} is no name of a source.", "Give one without dots and slashes.")
+        with_weights(self.sources, self.mixture)
+        return self
+
+    @model_validator(mode="after")
     def _one_way_to_hold_out(self) -> Self:
         if self.validation_path is not None and self.validation is not None:
             raise rule("validation", f"a share of {self.validation:g} beside the held-out text {self.validation_path}.",
@@ -124,7 +139,7 @@ class DataSettings(Settings):
         given = {"text_field": None if self.text_field == TEXT_FIELD else self.text_field,
                  "prompt_field": self.prompt_field}
         for name, field in given.items():
-            if self.path is None and field is not None:
+            if self.path is None and self.sources is None and field is not None:
                 raise rule(name, f"{field!r}, while the Python standard library's source has no records.",
                            "Leave it out, or give a path.")
         if self.prompt_field == self.text_field:

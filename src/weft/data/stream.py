@@ -14,6 +14,7 @@ from weft.data.corpus import Corpus
 from weft.data.duplicates import Repeated
 from weft.data.encoding import encode_documents
 from weft.data.layout import layout_of
+from weft.data.sources import Sources
 from weft.tokenizers import Tokenizer
 
 SCORED = 1
@@ -38,6 +39,7 @@ class TokenStream:
         repeated: of a held-out text: how many of its documents are also in the training text; None: unknown.
         flags: of each token, see ``SCORED``; None: every token is scored. A token that is not is read like the others,
             and adds neither to a loss nor to the tokens and bytes by which a loss is divided.
+        sources: of a mixture: which tokens are of which source; None: it is one text.
     """
 
     tokens: UInt[np.ndarray, " N"] | JoinedArray
@@ -50,6 +52,7 @@ class TokenStream:
     tokenizer_sha256: str
     repeated: Repeated | None = None
     flags: UInt8[np.ndarray, " N"] | JoinedArray | None = None
+    sources: Sources | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)

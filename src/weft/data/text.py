@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from weft.core.errors import DataError
@@ -12,7 +11,8 @@ from weft.data.corpus import Corpus
 from weft.data.division import Division, divide
 from weft.data.document import Document
 from weft.data.documents import Documents, Span, SpanTable, columns_of
-from weft.data.records import RECORD_SUFFIXES, TEXT_FIELD, Fields, records, text_of
+from weft.data.places import Files, Where, described, files_of
+from weft.data.records import RECORD_SUFFIXES, TEXT_FIELD, Fields, Record, records, text_of
 from weft.data.spool import Spool
 from weft.data.utf8 import decoded, find_byte
 
@@ -26,14 +26,14 @@ UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
 def read_text(
-    path: str | Path,
+    path: Where,
     *,
     suffixes: Collection[str] = TEXT_SUFFIXES,
     text_field: str = TEXT_FIELD,
     prompt_field: str | None = None,
     documents: Division = "file",
 ) -> Corpus:
-    """The corpus of a file, or of a folder: its files in the order of their paths.
+    """The corpus of a file, of a folder, of a pattern, or of a list of them, see `weft.data.places.files_of`.
 
     A text file is one document unless ``documents`` divides it; each record of a JSON Lines (``.jsonl``, ``.ndjson``)
     or Parquet file is one. Any of them may be compressed (``.gz``, ``.bz2``, ``.xz``, ``.zst``). Of a folder, the files
@@ -41,7 +41,7 @@ def read_text(
     those in hidden folders. A file that is given itself may have any suffix. Empty texts are no documents.
 
     Args:
-        path: the file or folder.
+        path: the file, folder, pattern or list.
         suffixes: of the files of a folder that are read.
         text_field: the field of a record that holds its text.
         prompt_field: the field of a record whose text precedes that, is read and does not count in a loss.
@@ -52,45 +52,31 @@ def read_text(
             the text; a folder has no text; or an option applies to none of the files.
         MissingExtra: Parquet or ``.zst``, and the package that reads it is not installed.
     """
-    path = Path(path)
-    files = source_files(path, suffixes)
+    files = files_of(path, suffixes)
     _require_used(path, files, text_field, prompt_field, documents)
-    base = path if path.is_dir() else path.parent
     fields = ({} if prompt_field is None else {"prompt_field": prompt_field}) | {"text_field": text_field}
-    found = Documents([_documents(file, file.relative_to(base).as_posix(), fields, documents) for file in files])
+    found = Documents([_documents(file, name, fields, documents) for file, name in files.named()])
     if not found:
         raise nothing(path, suffixes)
-    return Corpus(corpus_name(path), found, whole=prompt_field is not None)
+    return Corpus(files.name, found, whole=prompt_field is not None)
 
 
-def corpus_name(path: Path) -> str:
-    """The name of a corpus that is read from ``path``."""
-    return path.resolve().name if path.is_dir() else path.name
-
-
-def source_files(path: Path, suffixes: Collection[str] = TEXT_SUFFIXES) -> list[Path]:
+def source_files(path: Where, suffixes: Collection[str] = TEXT_SUFFIXES) -> list[Path]:
     """The files that `read_text` reads, in order.
 
     Raises:
-        DataError: the path is missing, or is neither a file nor a folder.
+        DataError: as `weft.data.places.files_of`.
     """
-    if path.is_dir():
-        names = (file.relative_to(path).as_posix() for file in _files(path) if content_suffix(file) in suffixes)
-        return [path / name for name in sorted(names)]
-    if not path.exists():
-        raise DataError("no such file or folder.", where=str(path), remedy="Check the path.")
-    if not path.is_file():
-        raise DataError("neither a file nor a folder.", where=str(path), remedy="Give the path of a text file.")
-    return [path]
+    return list(files_of(path, suffixes).paths)
 
 
-def read_like(path: str | Path, *, text_field: str, prompt_field: str | None, documents: Division) -> Corpus:
+def read_like(path: Where, *, text_field: str, prompt_field: str | None, documents: Division) -> Corpus:
     """Read a text with the settings of another one: they apply where they can, and are ignored where they cannot.
 
     Raises:
         DataError: as `read_text`, whose arguments these are.
     """
-    records = {content_suffix(file) in RECORD_SUFFIXES for file in source_files(Path(path))}
+    records = {content_suffix(file) in RECORD_SUFFIXES for file in source_files(path)}
     if records == {False}:
         return read_text(path, documents=documents)
     return read_text(path, text_field=text_field, prompt_field=prompt_field,
@@ -138,11 +124,29 @@ def _documents(file: Path, name: str, fields: Fields, how: Division) -> Sequence
 
 
 def _records(file: Path, name: str, suffix: str, fields: Fields) -> SpanTable:
-    """A document for each record: the texts of its fields, of which only the last is scored."""
-    spool = Spool(str(file))
+    return record_table(name, str(file), records(file, suffix, fields), fields)
+
+
+def record_table(name: str, where: str, found: Iterable[Record], fields: Fields,
+                 max_bytes: int | None = None) -> SpanTable:
+    """A document for each record: the texts of its fields, of which only the last is scored.
+
+    Args:
+        name: of the file; documents are named after it and their number.
+        where: the data's name, for messages.
+        found: the records, each with the values of ``fields``.
+        fields: that are read, by the setting that names each.
+        max_bytes: no record is read once there are so many bytes of text; None: all are.
+
+    Raises:
+        DataError: a field holds no text.
+    """
+    spool = Spool(where)
 
     def spans() -> Iterator[Span]:
-        for record in records(file, suffix, fields):
+        for record in found:
+            if max_bytes is not None and spool.size >= max_bytes:
+                return
             texts = [text_of(value, setting, field, record.where).encode()
                      for value, (setting, field) in zip(record.values, fields.items(), strict=True)]
             first = spool.size
@@ -155,41 +159,27 @@ def _records(file: Path, name: str, suffix: str, fields: Fields) -> SpanTable:
     return SpanTable(name, spool.view(), columns)
 
 
-def _require_used(path: Path, files: list[Path], field: str, prompt: str | None, how: Division) -> None:
+def _require_used(path: Where, files: Files, field: str, prompt: str | None, how: Division) -> None:
     """Refuse an option that applies to none of the files."""
-    holds_records = {content_suffix(file) in RECORD_SUFFIXES for file in files}
+    holds_records = {content_suffix(file) in RECORD_SUFFIXES for file in files.paths}
     given = {"text_field": None if field == TEXT_FIELD else field, "prompt_field": prompt}
     for setting, value in given.items():
         if value is not None and holds_records == {False}:
-            raise DataError(f"{setting} is {value!r}, while no file here holds records.", where=str(path),
+            raise DataError(f"{setting} is {value!r}, while no file here holds records.", where=described(path),
                             remedy="Leave it out: it is for JSONL and Parquet.")
     if how != "file" and holds_records == {True}:
         raise DataError(f"documents is {how!r}, while every file here holds records, each of which is a document.",
-                        where=str(path), remedy="Leave it out: it is for text files.")
+                        where=described(path), remedy="Leave it out: it is for text files.")
 
 
-def nothing(path: Path, suffixes: Collection[str]) -> DataError:
+def nothing(path: Where, suffixes: Collection[str]) -> DataError:
     """The error for a path without any text."""
-    if not path.is_dir():
-        return DataError("the file is empty.", where=str(path), remedy="Give a file that has text.")
+    if not isinstance(path, str | Path) or not Path(path).is_dir():
+        what = "the file is empty." if isinstance(path, str | Path) and Path(path).is_file() else "no file has text."
+        return DataError(what, where=described(path), remedy="Give a file that has text.")
     listed = " ".join(sorted(suffixes))
     return DataError(
         f"no text file in the folder that is not empty (looked for names ending in {listed}).",
         where=str(path),
         remedy="Give a folder with text, or name the file itself.",
     )
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """Files below ``folder`` that are not hidden. Links to folders are not followed, since they may form a cycle."""
-    for place, folders, files in os.walk(folder, onerror=_unreadable):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (Path(place) / name for name in files if not name.startswith("."))
-
-
-def _unreadable(error: OSError) -> None:
-    raise DataError(
-        f"the folder cannot be read ({error.strerror or error}).",
-        where=str(error.filename),
-        remedy="Check its permissions.",
-    ) from None

@@ -133,8 +133,10 @@ class AdaptiveReadout(Readout):
         if smoothing or not untouched(self, AdaptiveReadout):
             return None
         first = linear_cross_entropy(*self._first(h), self._first_targets(targets), scored)
-        within = -torch.where(scored, self._within(h, targets), 0.0).sum()
-        return CrossEntropy(first.nats + within.detach(), first.loss + within)
+        within = -torch.where(scored, self._within(h, targets), 0.0)
+        assert first.by_row is not None, "the operation gives it"
+        by_row = first.by_row + within.detach().sum(-1)
+        return CrossEntropy(by_row.sum(), first.loss + within.sum(), by_row)
 
     def logits(self, h: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
         x, table, bias = self.projections[0](h), self._table(0), self._bias(0)

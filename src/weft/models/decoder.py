@@ -29,6 +29,7 @@ from weft.linear.linear import Linear
 from weft.linear.rewrite import rewritten
 from weft.linear.untouched import untouched
 from weft.models.stack import Blocks, build_stack
+from weft.models.width_transfer import WidthTransferSettings, transferred
 from weft.norms.base import NormConfig
 from weft.norms.none import NoNormConfig
 from weft.ops.dropout import Dropout
@@ -205,15 +206,22 @@ class Embedding(Direct):
 @register
 class DecoderConfig(StackedConfig):
     """embeddings -> blocks -> norm -> readout, with any list of blocks that attend to no later tokens. A ``head`` reads
-    the same vectors as the readout (for scores of classes of a row, for example)."""
+    the same vectors as the readout (for scores of classes of a row, for example). ``parametrization``: ``{kind: mup,
+    base_width: 64}``, with which the best learning rate does not depend on the width, see
+    `weft.models.width_transfer`; None: the usual one."""
 
     kind: ClassVar[str] = "decoder"
     source: ClassVar[str] = "Radford et al. 2018; Vaswani et al. 2017, section 3 (the decoder side)"
     state_size: ClassVar[str] = "the sum of its layers'"
 
+    added_later: ClassVar[frozenset[str]] = frozenset({"parametrization"})
+
     readout: Annotated[ReadoutConfig, PartField("readout")] = LinearReadoutConfig()
+    parametrization: WidthTransferSettings | None = None
 
     def build(self, dims: Dims | None = None) -> Decoder:
+        if self.parametrization is not None:
+            return transferred(self, self.parametrization, Decoder)
         return rewritten(Decoder(self), self.rewrites)
 
     @classmethod
@@ -233,6 +241,8 @@ class DecoderConfig(StackedConfig):
                                 "embedding": {"adaptive": {"cutoffs": [3, 7], "div_val": 2}},
                                 "readout": {"kind": "adaptive", "cutoffs": [3, 7], "div_val": 2, "projections": "all",
                                             "tied_projections": "tails", "bias": "all"}, "blocks": [pre]}),
+            cls.model_validate({"vocab_size": 11, "context": 16, "d_model": 8, "blocks": [pre],
+                                "parametrization": {"kind": "mup", "base_width": 4}}),
         ]
 
 

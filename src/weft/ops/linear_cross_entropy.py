@@ -39,10 +39,12 @@ class CrossEntropy(NamedTuple):
     Attributes:
         nats: plain negative log-likelihood, without a gradient.
         loss: what is differentiated: smoothed, and with the z-loss.
+        by_row: ``nats`` of each row; None: not known.
     """
 
     nats: Float[Tensor, ""]
     loss: Float[Tensor, ""]
+    by_row: Float[Tensor, " B"] | None = None
 
 
 class CrossEntropyCall(NamedTuple):
@@ -85,9 +87,10 @@ def _pieces(call: CrossEntropyCall) -> CrossEntropy:
     h, weight, bias, targets, scored, softcap, smoothing, z_loss, piece_entries = call
     needed = [torch.is_grad_enabled() and x is not None and x.requires_grad for x in (h, weight, bias)]
     step = max(1, piece_entries // weight.shape[0])
-    sums = _summed(h.flatten(0, -2), weight, bias, targets.flatten(), scored.flatten(), softcap, smoothing, z_loss,
-                   step, *needed)
-    return CrossEntropy(sums[0].detach(), sums[1])
+    nats, loss, *_ = _summed(h.flatten(0, -2), weight, bias, targets.flatten(), scored.flatten(), softcap, smoothing,
+                             z_loss, step, *needed)
+    by_row = nats.detach().view(targets.shape).sum(-1)
+    return CrossEntropy(by_row.sum(), loss, by_row)
 
 
 def _at_once(call: CrossEntropyCall) -> CrossEntropy:
@@ -98,7 +101,8 @@ def _at_once(call: CrossEntropyCall) -> CrossEntropy:
     log_z = z.logsumexp(-1)
     nats = log_z - z.gather(-1, targets[..., None])[..., 0]
     own = (1 - smoothing) * nats + smoothing * (log_z - z.mean(-1)) + z_loss * log_z.square()
-    return CrossEntropy(torch.where(scored, nats, 0.0).sum().detach(), torch.where(scored, own, 0.0).sum())
+    by_row = torch.where(scored, nats, 0.0).detach().sum(-1)
+    return CrossEntropy(by_row.sum(), torch.where(scored, own, 0.0).sum(), by_row)
 
 
 def _kernel(h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, scored: Tensor, softcap: float | None,
@@ -118,7 +122,7 @@ def _kernel(h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, sco
             own = (1 - smoothing) * plain + smoothing * (log_z - z.mean(1))
         if z_loss:
             own = own + z_loss * log_z.square()
-        nats += torch.where(scored[rows], plain, 0.0).sum()
+        nats[rows] = torch.where(scored[rows], plain, 0.0)
         loss += torch.where(scored[rows], own, 0.0).sum()
         if dh_needed or dweight_needed or dbias_needed:
             dz = _through_cap(_dlogits(p, log_z, goals, smoothing, z_loss), z, softcap).to(h.dtype)
@@ -153,13 +157,14 @@ def _through_cap(dz: Tensor, z: Tensor, softcap: float | None) -> Tensor:
 
 def _results(h: Tensor, weight: Tensor, bias: Tensor | None, dh_needed: bool, dweight_needed: bool,
              dbias_needed: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Two sums that are zero, and tensors for the gradients of h, the matrix and the bias, empty where not needed."""
+    """Zeros for the nats of each token and the sum of the loss, and tensors for the gradients of h, the matrix and the
+    bias, empty where not needed."""
     wide = torch.promote_types(h.dtype, torch.float32)
-    sums = [torch.zeros((), dtype=wide, device=h.device) for _ in range(2)]
+    nats, loss = (torch.zeros(shape, dtype=wide, device=h.device) for shape in (h.shape[:1], ()))
     dh = torch.empty_like(h) if dh_needed else h.new_empty(0)
     dweight = torch.zeros_like(weight, dtype=wide) if dweight_needed else h.new_empty(0)
     dbias = torch.zeros_like(bias, dtype=wide) if dbias_needed and bias is not None else h.new_empty(0)
-    return sums[0], sums[1], dh, dweight, dbias
+    return nats, loss, dh, dweight, dbias
 
 
 def _shapes(h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, scored: Tensor, softcap: float | None,
@@ -174,7 +179,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
     ctx.save_for_backward(*output[2:])
 
 
-def _gradient(ctx: Any, _nats: None, dloss: Tensor | None, *twice: Tensor | None) -> tuple[Tensor | None, ...]:
+def _gradient(ctx: Any, _nats: Tensor | None, dloss: Tensor | None, *twice: Tensor | None) -> tuple[Tensor | None, ...]:
     if any(x is not None for x in twice):
         raise UnsupportedError("the fused cross-entropy has no second derivatives.", where="linear_cross_entropy",
                                remedy="Differentiate `linear_log_prob`.")

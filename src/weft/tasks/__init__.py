@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from weft.tasks.base import Count, Examples, Lengths, Scored, Task, TaskConfig, TaskSettings
+from weft.tasks.base import Count, Examples, Lengths, Scored, SourcedRows, Task, TaskConfig, TaskSettings
 from weft.tasks.material import Material
 from weft.tasks.objective import ObjectiveSettings
 from weft.tasks.validation import Validation
 
-__all__ = ["Count", "Examples", "Lengths", "Material", "ObjectiveSettings", "Scored", "Task", "TaskConfig",
-           "TaskSettings", "Validation"]
+__all__ = ["Count", "Examples", "Lengths", "Material", "ObjectiveSettings", "Scored", "SourcedRows", "Task",
+           "TaskConfig", "TaskSettings", "Validation"]

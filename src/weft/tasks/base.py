@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeAl
 
 import numpy as np
 import torch
+from jaxtyping import Int64
 from torch import Tensor
 
 from weft.core.errors import ConfigError
@@ -27,8 +28,9 @@ from weft.core.model import Model, ModelState
 from weft.core.output import Loss
 from weft.core.part_config import PartConfig
 from weft.data import Repeated
+from weft.data.mixed_batches import MixedBatches
 from weft.data.settings import DataSettings
-from weft.tasks.material import Material, split_corpus
+from weft.tasks.material import Material, training_texts
 from weft.tasks.objective import ObjectiveSettings
 from weft.tasks.validation import Validation
 from weft.tokenizers import Tokenizer
@@ -106,12 +108,28 @@ class Scored(NamedTuple):
         loss: the sum that is differentiated.
         state: after the batch, for rows that continue in the next; None otherwise.
         losses: auxiliary losses of the model.
+        by_row: ``nats`` of each row, for a mixture of sources; None where there is none.
     """
 
     nats: Tensor
     loss: Tensor
     state: ModelState | None = None
     losses: tuple[Loss, ...] = ()
+    by_row: Tensor | None = None
+
+
+class SourcedRows(NamedTuple):
+    """The rows of a batch of a mixture, each an array of B numbers.
+
+    Attributes:
+        source: number of its source.
+        tokens: that the model reads, without padding.
+        predictions: that count in the loss.
+    """
+
+    source: Int64[np.ndarray, " B"]
+    tokens: Int64[np.ndarray, " B"]
+    predictions: Int64[np.ndarray, " B"]
 
 
 @dataclass(frozen=True)
@@ -140,9 +158,15 @@ class TaskSettings:
 
 
 class TaskConfig(PartConfig):
-    """Base of task configurations, the group ``task``."""
+    """Base of task configurations, the group ``task``.
+
+    Class attributes:
+        mixes: whether its rows may come from several sources (``data.sources``): rows of running text, made by
+            `weft.tasks.text.text_batches`, whose losses `Task.rows_of` and `Scored.by_row` take apart.
+    """
 
     group: ClassVar[str] = "task"
+    mixes: ClassVar[bool] = False
 
     @property
     def shapes_vary(self) -> bool:
@@ -163,7 +187,7 @@ class TaskConfig(PartConfig):
         Raises:
             DataError: they cannot be read.
         """
-        return split_corpus(data)[0].texts()
+        return training_texts(data)
 
     def vocabulary(self, data: DataSettings) -> int | None:
         """How many ids the rows have that the task makes or reads by itself; None for text, whose tokenizer says it.
@@ -306,6 +330,14 @@ class Task(ABC, Generic[E, B]):
     @abstractmethod
     def count(self, batch: B) -> Count:
         """The rows, predictions and bytes of the batch."""
+
+    def mixed(self, batches: BatchSource[B]) -> MixedBatches | None:
+        """The batches of a mixture of sources that ``batches`` are made of; None where the data are one text."""
+        return None
+
+    def rows_of(self, batch: B) -> SourcedRows | None:
+        """The rows of a batch by their sources; None where the data are one text."""
+        return None
 
     @abstractmethod
     def given(self, batch: B, device: torch.device | str) -> Any:

@@ -26,6 +26,7 @@ from weft.data.document import Document
 from weft.data.duplicates import Repeated, repeated
 from weft.data.layout import Row
 from weft.data.manifest import is_prepared
+from weft.data.places import Where
 from weft.data.records import TEXT_FIELD
 from weft.data.settings import DataSettings
 from weft.data.stream import TokenStream, flags_of
@@ -110,9 +111,10 @@ class ConversationConfig(TaskConfig):
         return ConversationEncoder(tokenizer, AnswerMarker(template, self.which, Extras(variables=self.variables,
                                                                                         now=DAY)), pairs=self.pairs)
 
-    def _read(self, path: str) -> Corpus:
-        if is_prepared(Path(path)):
-            raise DataError("the folder holds prepared tokens, while conversations are read from files.", where=path,
+    def _read(self, path: Where) -> Corpus:
+        if isinstance(path, str | Path) and is_prepared(Path(path)):
+            raise DataError("the folder holds prepared tokens, while conversations are read from files.",
+                            where=str(path),
                             remedy="Give the conversations themselves, or name the folder as data.path alone.")
         return read_conversations(path, self.shape, pairs=self.pairs)
 

@@ -64,6 +64,9 @@ def image_parts(data: DataSettings, images: int | None) -> Parts:
     if data.path is None:
         raise DataError("this task reads images, and there is no path to them.", where="data.path",
                         remedy="Give an .npz, .npy or IDX file, or a folder of PNG files for each class.")
+    if not isinstance(data.path, str):
+        raise DataError("a list of paths, while images are read from one file or folder.", where="data.path",
+                        remedy="Give one path.")
     whole = read_images(data.path)
     corpus, digest = whole.describe(), whole.sha256
     if data.validation_path is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, NamedTuple, Self, final
 
 import numpy as np
@@ -19,11 +20,14 @@ from weft.core.model import EncoderInputs, LanguageModel, Model, ModelState, Rea
 from weft.core.registry import register
 from weft.core.span import Span
 from weft.data import Batch, Batches, PackedBatches, Repeated, TokenStream
+from weft.data.joining import parted
 from weft.data.masking import Masking, word_starts
+from weft.data.mixed_batches import MixedBatches
 from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, finite, spread
-from weft.tasks.base import BatchSource, Count, HeldOut, Scored, Task, TaskConfig, TaskSettings
+from weft.tasks.base import BatchSource, Count, HeldOut, Scored, SourcedRows, Task, TaskConfig, TaskSettings
 from weft.tasks.material import Material, held_out_text, text_material
+from weft.tasks.mixing import by_source, sourced_rows
 from weft.tasks.objective import cross_entropy
 from weft.tasks.text import span_of, text_batches
 from weft.tasks.validation import Validation
@@ -51,6 +55,7 @@ class MaskedConfig(TaskConfig):
 
     kind: ClassVar[str] = "masked"
     also_called: ClassVar[tuple[str, ...]] = ("mlm", "masked_lm", "masked_language_modeling", "fill_mask", "cloze")
+    mixes: ClassVar[bool] = True
     source: ClassVar[str] = "Devlin et al. 2019, section 3.1, task 1; Liu et al. 2019, section 4.1 (anew each epoch)"
 
     rate: float = Field(default=0.15, gt=0, lt=1)
@@ -227,7 +232,14 @@ class MaskedTokens(Task[MaskableText, MaskedBatch]):
 
     def notice(self, batches: BatchSource[MaskedBatch]) -> str | None:
         text = batches.text if isinstance(batches, MaskedBatches) else None
-        return text.describe() if isinstance(text, PackedBatches) else None
+        return text.describe() if isinstance(text, PackedBatches | MixedBatches) else None
+
+    def mixed(self, batches: BatchSource[MaskedBatch]) -> MixedBatches | None:
+        text = batches.text if isinstance(batches, MaskedBatches) else None
+        return text if isinstance(text, MixedBatches) else None
+
+    def rows_of(self, batch: MaskedBatch) -> SourcedRows | None:
+        return sourced_rows(batch.text, batch.chosen)
 
     def count(self, batch: MaskedBatch) -> Count:
         # No bytes: the loss of hidden tokens divided by their bytes is not comparable to bits per byte of a text.
@@ -245,7 +257,7 @@ class MaskedTokens(Task[MaskableText, MaskedBatch]):
         assert isinstance(model.head, Readout), "a model that does not fit is refused before"
         out = model.vectors(EncoderInputs(tokens=given.inputs), given.span)
         found = cross_entropy(model.head, out.y, given.targets, given.chosen, self.settings.objective)
-        return Scored(found.nats, found.loss, None, out.losses)
+        return Scored(found.nats, found.loss, None, out.losses, found.by_row)
 
     def guess(self, model: Model) -> float:
         return math.log(max(2, model.vocab_size))
@@ -253,6 +265,9 @@ class MaskedTokens(Task[MaskableText, MaskedBatch]):
     def measure(self, model: Model, examples: MaskableText, batches: int | None = None) -> Validation:
         """Measure windows of the context that do not overlap, each once; documents do not attend to one another."""
         assert isinstance(model.head, Readout), "a model that does not fit is refused before"
+        if examples.stream.sources is not None:
+            each = {name: MaskableText(stream, examples.tokenizer) for name, stream in parted(examples.stream).items()}
+            return by_source(examples.stream.sources, each, partial(self.measure, model), batches)
         masking = examples.masking(self.config, HELD_OUT_SEED)
         windows = list(_windows(len(examples), self.settings.context, self.settings.rows))
         nats, first, tokens, size = 0.0, 0, 0, 0

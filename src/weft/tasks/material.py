@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar, final
@@ -17,6 +17,7 @@ from weft.data.manifest import is_prepared
 from weft.data.prepared import PreparedData, open_prepared
 from weft.data.settings import DataSettings, full_recipe
 from weft.data.text import read_like
+from weft.tasks.mixed_material import mixed_held_out, mixed_material, mixed_texts
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import TokenizerConfig
 
@@ -59,7 +60,10 @@ def read_corpus(settings: DataSettings) -> Corpus:
 
     Raises:
         DataError: it cannot be read.
+        ConfigError: there are several texts, a mixture.
     """
+    if settings.sources is not None:
+        raise ConfigError(["data.sources: a mixture, while one text is read here. Give data.path."])
     corpus = _embedded(settings) if settings.path is None else _read(settings, settings.path)
     return corpus if settings.max_bytes is None else corpus.limited(settings.max_bytes, seed=settings.split_seed)
 
@@ -106,6 +110,15 @@ def split_texts(settings: DataSettings, corpus: Corpus, read: Callable[[str], Co
     return Texts({"train": train, "validation": held, **test}, line, digest)
 
 
+def training_texts(settings: DataSettings) -> Iterable[str]:
+    """The training text of a run, or those of all its sources, from which a tokenizer learns.
+
+    Raises:
+        DataError: as `split_corpus`.
+    """
+    return split_corpus(settings)[0].texts() if settings.sources is None else mixed_texts(settings)
+
+
 def text_material(data: DataSettings, tokenizer: TokenizerConfig) -> Material[TokenStream]:
     """A text as streams of tokens: read, split and encoded, or from the prepared folder that ``data.path`` names.
 
@@ -114,6 +127,9 @@ def text_material(data: DataSettings, tokenizer: TokenizerConfig) -> Material[To
         TokenizerError: the tokenizer cannot be made, or cannot express the text.
         ConfigError: the settings do not agree with the folder.
     """
+    if data.sources is not None:
+        mixed = mixed_material(data, tokenizer)
+        return Material(*mixed)
     folder = data.prepared
     if folder is not None:
         return _from_folder(data, tokenizer, folder)
@@ -133,6 +149,9 @@ def held_out_text(settings: DataSettings, tokenizer: Tokenizer, part: HeldOut = 
         return prepared_stream(folder, tokenizer, part)
     if part == "test" and settings.test_path is None:
         raise _no_test()
+    if settings.sources is not None:
+        text = settings.test_path if part == "test" else settings.validation_path
+        return mixed_held_out(settings, tokenizer) if text is None else text_stream(text, tokenizer, settings)
     return _encoded(read_texts(settings).parts, tokenizer, part)
 
 
@@ -203,9 +222,9 @@ def _embedded(settings: DataSettings) -> Corpus:
                   version=corpus.version)
 
 
-def _read(settings: DataSettings, path: str) -> Corpus:
+def _read(settings: DataSettings, path: str | tuple[str, ...]) -> Corpus:
     """The text at ``path``, read by the settings."""
-    if is_prepared(Path(path)):
+    if isinstance(path, str) and is_prepared(Path(path)):
         raise DataError("the folder holds prepared tokens, not text.", where=path,
                         remedy="Give the text, or name the folder as data.path alone.")
     return read_text(path, text_field=settings.text_field, prompt_field=settings.prompt_field,

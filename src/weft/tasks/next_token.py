@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import ClassVar, final
 
 import numpy as np
@@ -14,10 +15,13 @@ from weft.core.model import Counted, LanguageModel, Model, ModelState
 from weft.core.registry import register
 from weft.core.traits import Trait
 from weft.data import Batch, Batches, PackedBatches, TokenStream
+from weft.data.joining import parted
+from weft.data.mixed_batches import MixedBatches
 from weft.data.settings import DataSettings
 from weft.evaluation.evaluate import evaluate
-from weft.tasks.base import BatchSource, Count, HeldOut, Scored, Task, TaskConfig, TaskSettings
+from weft.tasks.base import BatchSource, Count, HeldOut, Scored, SourcedRows, Task, TaskConfig, TaskSettings
 from weft.tasks.material import Material, held_out_text, text_material
+from weft.tasks.mixing import by_source, sourced_rows
 from weft.tasks.objective import cross_entropy
 from weft.tasks.text import TextGiven, given_text, text_batches
 from weft.tasks.validation import Validation
@@ -32,6 +36,7 @@ class NextTokenConfig(TaskConfig):
     kind: ClassVar[str] = "next_token"
     also_called: ClassVar[tuple[str, ...]] = ("language_modeling", "language_modelling", "lm", "causal_lm", "clm",
                                               "autoregressive")
+    mixes: ClassVar[bool] = True
     source: ClassVar[str] = "Bengio et al. 2003, section 2"
 
     def create(self, settings: TaskSettings) -> NextToken:
@@ -83,7 +88,13 @@ class NextToken(Task[TokenStream, Batch]):
         return text_batches(self.settings, examples)
 
     def notice(self, batches: BatchSource[Batch]) -> str | None:
-        return batches.describe() if isinstance(batches, PackedBatches) else None
+        return batches.describe() if isinstance(batches, PackedBatches | MixedBatches) else None
+
+    def mixed(self, batches: BatchSource[Batch]) -> MixedBatches | None:
+        return batches if isinstance(batches, MixedBatches) else None
+
+    def rows_of(self, batch: Batch) -> SourcedRows | None:
+        return sourced_rows(batch, batch.scored)
 
     def count(self, batch: Batch) -> Count:
         return Count(batch.inputs.shape[0], batch.scored_tokens, batch.scored_bytes, batch.fresh)
@@ -99,7 +110,7 @@ class NextToken(Task[TokenStream, Batch]):
         assert isinstance(model, LanguageModel), "a model that does not fit is refused before"
         out = model.hidden(given.inputs, state, given.span)
         found = cross_entropy(model.readout, out.y, given.targets, given.scored, self.settings.objective)
-        return Scored(found.nats, found.loss, out.state, out.losses)
+        return Scored(found.nats, found.loss, out.state, out.losses, found.by_row)
 
     def guess(self, model: Model) -> float:
         return math.log(max(2, model.vocab_size))
@@ -112,6 +123,8 @@ class NextToken(Task[TokenStream, Batch]):
             FailedError: the loss is NaN.
         """
         assert isinstance(model, LanguageModel), "a model that does not fit is refused before"
+        if examples.sources is not None:
+            return by_source(examples.sources, parted(examples), partial(self.measure, model), batches)
         found = evaluate(model, examples, context=self.settings.context, batch_size=self.settings.rows, batches=batches)
         if found.bits_per_byte is None:
             raise DataError(f"the {found.tokens} tokens to predict represent no text, so there are no bits per byte.",
@@ -121,6 +134,9 @@ class NextToken(Task[TokenStream, Batch]):
     def fit(self, model: Model, examples: TokenStream) -> None:
         if not isinstance(model, Counted):
             raise ConfigError([_neither(model)])
+        if examples.sources is not None:
+            raise ConfigError([f"data.sources: weights, while a model of kind {model.config.kind!r} counts every token "
+                               "once. Give data.path with the files of all sources, or train a model by gradients."])
         if examples.flags is not None:
             raise ConfigError([f"data: some tokens are read and not scored, while a model of kind "
                                f"{model.config.kind!r} counts every "

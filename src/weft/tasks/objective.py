@@ -47,22 +47,22 @@ def cross_entropy(readout: Readout, h: Float[Tensor, "B T D"], targets: Int64[Te
     if fused is not None:
         return CrossEntropy(*fused)
     if settings.plain:
-        nats = -torch.where(scored, readout.log_prob(h, targets), 0.0).sum()
-        return CrossEntropy(nats.detach(), nats)
+        nats = -torch.where(scored, readout.log_prob(h, targets), 0.0)
+        return CrossEntropy(nats.sum().detach(), nats.sum(), nats.detach().sum(-1))
     step = max(1, PIECE_TOKENS // h.shape[0])
     pieces = zip(*(x.split(step, dim=1) for x in (h, targets, scored)), strict=True)
     sums = [checkpoint(_piece, readout, *piece, settings, use_reentrant=False) for piece in pieces]
-    nats, loss = (torch.stack(terms).sum() for terms in zip(*sums, strict=True))
-    return CrossEntropy(nats.detach(), loss)
+    by_row, loss = (torch.stack(terms).sum(0) for terms in zip(*sums, strict=True))
+    return CrossEntropy(by_row.sum().detach(), loss, by_row.detach())
 
 
 def _piece(readout: Readout, h: Tensor, targets: Tensor, scored: Tensor,
            settings: ObjectiveSettings) -> tuple[Tensor, Tensor]:
-    """Both sums of a piece, from its logits."""
+    """The nats of each row of a piece, and the sum of the loss, from its logits."""
     z = readout.logits(h)
     z = z.to(torch.promote_types(z.dtype, torch.float32))
     log_z = z.logsumexp(-1)
     nats = log_z - z.gather(-1, targets[..., None])[..., 0]
     share = settings.label_smoothing
     loss = (1 - share) * nats + share * (log_z - z.mean(-1)) + settings.z_loss * log_z.square()
-    return torch.where(scored, nats, 0.0).sum(), torch.where(scored, loss, 0.0).sum()
+    return torch.where(scored, nats, 0.0).sum(-1), torch.where(scored, loss, 0.0).sum()

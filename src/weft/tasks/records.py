@@ -11,6 +11,7 @@ from weft.data.aligned import read_aligned
 from weft.data.corpus import Corpus
 from weft.data.duplicates import Repeated, repeated
 from weft.data.manifest import is_prepared
+from weft.data.places import Where
 from weft.data.records import TEXT_FIELD, Fields
 from weft.data.rows import Values
 from weft.data.settings import DataSettings
@@ -42,8 +43,8 @@ def read_parts(settings: DataSettings, fields: Fields, keep: Values) -> Texts:
     if problems:
         raise ConfigError(problems)
 
-    def read(path: str) -> Corpus:
-        if is_prepared(Path(path)):
+    def read(path: Where) -> Corpus:
+        if isinstance(path, str) and is_prepared(Path(path)):
             raise DataError("the folder holds prepared tokens of running text, while this task reads records.",
                             where=path, remedy="Give the records themselves.")
         return read_aligned(path, fields, keep)

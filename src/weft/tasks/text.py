@@ -9,6 +9,7 @@ from torch import Tensor
 
 from weft.core.span import Span
 from weft.data import Batch, Batches, PackedBatches, SequentialBatches, ShuffledBatches, TokenStream
+from weft.data.mixed_batches import mixed_batches
 from weft.data.tensors import to_tensors
 from weft.tasks.base import TaskSettings
 
@@ -42,6 +43,9 @@ def text_batches(settings: TaskSettings, stream: TokenStream) -> Batches:
     Raises:
         DataError: the text is too short for a batch.
     """
+    if stream.sources is not None:
+        return mixed_batches(stream, packing=settings.packing, rows=settings.rows, length=settings.context,
+                             seed=settings.seed, reshuffle=settings.reshuffle)
     kind: type[ShuffledBatches | SequentialBatches | PackedBatches] = ShuffledBatches
     if settings.carry_state:
         kind = SequentialBatches

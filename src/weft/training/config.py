@@ -194,6 +194,16 @@ class RunConfig(Settings):
                        "Leave out one of them.")
         return self
 
+    @model_validator(mode="after")
+    def _sources_are_read(self) -> Self:
+        if self.data.sources is not None and not self.task.mixes:
+            raise rule("data.sources", f"a mixture of running text, which the task {self.task.kind!r} does not read.",
+                       "Leave it out, and give data.path.")
+        if self.data.sources is not None and self.training.carry_state:
+            raise rule("data.sources", "with training.carry_state: a state is carried along one text, and rows of a "
+                       "mixture follow none.", "Leave out one of them.")
+        return self
+
     @property
     def context(self) -> int:
         """Tokens of a training window."""

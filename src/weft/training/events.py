@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, final
 
@@ -83,6 +83,7 @@ class Progress(Event):
         allocated_bytes: memory of the accelerator that tensors hold; None without one.
         unit: of a prediction.
         measured_in: the unit of the loss.
+        sources: the mean loss by source, of a mixture.
     """
 
     name: ClassVar[str] = "progress"
@@ -100,6 +101,7 @@ class Progress(Event):
     allocated_bytes: int | None = None
     unit: str = "token"
     measured_in: str = "nats"
+    sources: Mapping[str, float] = field(default_factory=dict)
 
     def line(self) -> str:
         return "  ".join([f"step {self.step:,}/{self.steps:,}", *self.figures(),
@@ -116,6 +118,8 @@ class Progress(Event):
             found.append(f"memory {megabytes(self.resident_bytes)}")
         if self.allocated_bytes is not None:
             found.append(f"GPU {megabytes(self.allocated_bytes)}")
+        if self.sources:
+            found.append("by source " + " ".join(f"{name} {loss:.4f}" for name, loss in self.sources.items()))
         return found
 
 

@@ -12,6 +12,7 @@ from weft.core.model import Model, ModelState
 from weft.parallel.context import Context, part_of
 from weft.tasks import Scored, Task
 from weft.training.parallel import World
+from weft.training.sources import SourceSums
 
 Forward: TypeAlias = Callable[[Any, ModelState | None], Scored]
 """The task's loss under one model: a batch as tensors, and the state before it."""
@@ -19,12 +20,13 @@ Forward: TypeAlias = Callable[[Any, ModelState | None], Scored]
 
 class Sums(NamedTuple):
     """Sums over the batches of a step. ``tokens``: predictions, of the task's unit; ``loss``: what was differentiated,
-    auxiliary losses included."""
+    auxiliary losses included; ``sources``: by source, for a mixture."""
 
     nats: float
     tokens: int
     bytes: int
     loss: float
+    sources: SourceSums | None = None
 
 
 def forward_of(task: Task[Any, Any], model: Model) -> Forward:
@@ -37,7 +39,7 @@ def forward_of(task: Task[Any, Any], model: Model) -> Forward:
 
 def add_gradients(task: Task[Any, Any], model: Model, batches: Sequence[Any], state: ModelState | None, *,
                   device: torch.device | str, forward: Forward | None = None, world: World | None = None,
-                  collect: Callable[[], None] | None = None,
+                  collect: Callable[[], None] | None = None, sources: int = 0,
                   context: Context | None = None) -> tuple[Sums, ModelState | None]:
     """Add to the parameters' gradients the gradient of
 
@@ -54,6 +56,7 @@ def add_gradients(task: Task[Any, Any], model: Model, batches: Sequence[Any], st
         device: the model's.
         forward: `forward_of` the model, compiled or not; None: not compiled.
         world: the ranks that share the step; None: this process alone.
+        sources: of the mixture that the batches are of; 0: they are of one text.
         collect: called after every backward pass, where gradients are added up elsewhere (`Precision`).
         context: the ranks that have the same rows, and compute a piece of them each; None: this one computes them.
     """
@@ -64,7 +67,7 @@ def add_gradients(task: Task[Any, Any], model: Model, batches: Sequence[Any], st
     tokens, size = (round(summed / parts) for summed in world.total(sum(count.predictions for count in counts),
                                                                     sum(count.bytes for count in counts)))
     total = max(1, tokens)
-    nats, loss = 0.0, 0.0
+    nats, loss, by_source = 0.0, 0.0, SourceSums.none(sources)
     for batch, count in zip(batches, counts, strict=True):
         if count.fresh or state is None:
             state = task.start(model, count.rows, device)
@@ -75,10 +78,13 @@ def add_gradients(task: Task[Any, Any], model: Model, batches: Sequence[Any], st
         if collect is not None:
             collect()
         state = None if scored.state is None or context is not None else scored.state.detach()
+        rows = task.rows_of(batch) if sources else None
+        if rows is not None and scored.by_row is not None:
+            by_source.add(rows, scored.by_row)
         nats += scored.nats.item()
         loss += objective.item()
     nats, loss = world.total(nats, loss)
-    return Sums(nats, tokens, size, loss), state
+    return Sums(nats, tokens, size, loss, by_source.of_all(world) if sources else None), state
 
 
 def _objective(scored: Scored, predictions: float, total: int) -> Tensor:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, TypeVar, final
 
 import torch
 from torch import Tensor
@@ -30,6 +30,8 @@ from weft.training.saving import Together
 from weft.training.sinks import Sinks
 from weft.training.starting import Taken
 from weft.training.trainer import StepReport, Trainer
+
+N = TypeVar("N", int, float)
 
 
 class Finish(NamedTuple):
@@ -125,6 +127,8 @@ class Interval:
     tokens: int = 0
     bytes: int = 0
     steps: int = 0
+    source_nats: tuple[float, ...] = ()
+    source_predictions: tuple[int, ...] = ()
 
     def add(self, report: StepReport) -> None:
         """Add a step."""
@@ -132,6 +136,9 @@ class Interval:
         self.tokens += report.sums.tokens
         self.bytes += report.sums.bytes
         self.steps += 1
+        if (found := report.sums.sources) is not None:
+            self.source_nats = _added(self.source_nats, found.nats.tolist())
+            self.source_predictions = _added(self.source_predictions, found.predictions.tolist())
 
     def progress(self, trainer: Trainer, report: StepReport, use: Utilisation) -> Progress:
         """The progress event of this interval: tokens of all ranks, memory of this one."""
@@ -142,7 +149,18 @@ class Interval:
         return Progress(trainer.step, trainer.steps, self.nats / max(1, self.tokens), bits, self.tokens / elapsed,
                         trainer.seconds, left, report.lr, report.grad_norm,
                         use.mfu(self.steps / elapsed / world.size, trainer.seconds), resident_bytes(),
-                        allocated_bytes(world.device), trainer.task.unit, trainer.task.measured_in)
+                        allocated_bytes(world.device), trainer.task.unit, trainer.task.measured_in,
+                        self._by_source(trainer))
+
+    def _by_source(self, trainer: Trainer) -> dict[str, float]:
+        """The mean loss of each source of which there were predictions."""
+        names = [] if trainer.mixed is None else [source.name for source in trainer.mixed.sources]
+        return {name: nats / count for name, nats, count in
+                zip(names, self.source_nats, self.source_predictions, strict=True) if count}
+
+
+def _added(sums: tuple[N, ...], more: list[N]) -> tuple[N, ...]:
+    return tuple(map(sum, zip(sums, more, strict=True))) if sums else tuple(more)
 
 
 class Begun(NamedTuple):

@@ -51,8 +51,8 @@ def prepare(config: RunConfig) -> Material[Any]:
 
 
 def with_prepared(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's plain configuration whose ``data.path`` names a prepared folder, with the folder's tokenizer, its
-    vocabulary size and its data settings wherever none are given; any other configuration unchanged.
+    """A run's plain configuration whose ``data.path``, or one of whose sources, names a prepared folder, with the
+    folder's tokenizer and its vocabulary size wherever none are given; any other configuration unchanged.
 
     Raises:
         DataError: the folder's manifest is damaged.
@@ -60,6 +60,9 @@ def with_prepared(plain: Mapping[str, Any]) -> dict[str, Any]:
     filled = dict(plain)
     data = filled.get("data")
     path = data.get("path") if isinstance(data, Mapping) else None
+    if isinstance(data, Mapping) and isinstance(data.get("sources"), Mapping):
+        places = [each.get("path") for each in data["sources"].values() if isinstance(each, Mapping)]
+        path = next((each for each in places if isinstance(each, str) and is_prepared(Path(each))), None)
     if not isinstance(path, str) or not is_prepared(Path(path)):
         return filled
     manifest = read_prepared_manifest(Path(path))
@@ -165,9 +168,11 @@ def _changed(before: Recipe, now: Recipe) -> list[tuple[str, Any, Any]]:
 
 
 def _sources(settings: DataSettings) -> tuple[Source, ...]:
-    paths = [Path(path) for path in (settings.path, settings.validation_path, settings.test_path) if path is not None]
+    paths = [path for path in (settings.path, settings.validation_path, settings.test_path) if path is not None]
     return tuple(source_of(file) for path in paths for file in source_files(path))
 
 
-def _absolute(path: str | None) -> str | None:
+def _absolute(path: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
+    if isinstance(path, tuple):
+        return tuple(str(Path(each).resolve()) for each in path)
     return None if path is None else str(Path(path).resolve())

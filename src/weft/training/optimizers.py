@@ -11,6 +11,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from weft.core.config import rule
+from weft.core.model import Model
 from weft.core.part_config import PartConfig
 from weft.core.registry import register
 from weft.training.parameter_groups import PLACE, GroupSettings, blocks_of, depths, group_of, group_problems
@@ -19,6 +20,10 @@ from weft.training.parameter_kinds import labelled
 
 class OptimizerConfig(PartConfig):
     """Base of an optimiser's configuration.
+
+    Class attributes:
+        transfers: whether it divides by the size of gradients as Adam does, for which the rates of
+            `weft.models.width_transfer` hold.
 
     Attributes:
         lr: peak learning rate.
@@ -32,6 +37,7 @@ class OptimizerConfig(PartConfig):
 
     group: ClassVar[str] = "optimizer"
     added_later: ClassVar[frozenset[str]] = frozenset({"layer_decay", "groups"})
+    transfers: ClassVar[bool] = False
 
     lr: float = Field(default=1e-3, gt=0)
 
@@ -48,6 +54,9 @@ class OptimizerConfig(PartConfig):
         found = list(group_problems(model, self.groups))
         if self.layer_decay != 1.0 and not blocks_of(model):
             found.append(f"{PLACE}.layer_decay: {self.layer_decay:g}, and this model has no blocks. Leave it out.")
+        if isinstance(model, Model) and model.rate_factors and not self.transfers:
+            found.append(f"{PLACE}.kind: {self.kind!r}, while model.parametrization is for Adam, whose updates have "
+                         "one size. Use adamw, or leave the parametrization out.")
         return found
 
     def parameter_groups(self, model: nn.Module, weight_decay: float, *,
@@ -62,6 +71,7 @@ class OptimizerConfig(PartConfig):
                 then are in groups whose ``hidden`` is true; None: every parameter has ``lr``.
         """
         below = depths(model) if self.layer_decay != 1.0 else {}
+        rates = model.rate_factors if isinstance(model, Model) else {}
         groups: dict[tuple[bool, bool, float, float], dict[str, Any]] = {}
         for each in labelled(model):
             hidden, own = each.hidden and others is not None, group_of(each, self.groups)
@@ -71,6 +81,8 @@ class OptimizerConfig(PartConfig):
             if own is not None:
                 factor = factor if own.lr is None else own.lr / self.lr
                 decay = decay if own.weight_decay is None else own.weight_decay
+            transferred = rates.get(each.name, 1.0)
+            factor, decay = factor * transferred, decay / transferred
             factor *= self.layer_decay ** below.get(id(each.parameter), 0)
             # torch's fused kernels take parameters of which all or none are sharded.
             key = (hidden, isinstance(each.parameter, DTensor), decay, factor)
@@ -90,6 +102,7 @@ class AdamWConfig(OptimizerConfig):
     """
 
     kind: ClassVar[str] = "adamw"
+    transfers: ClassVar[bool] = True
     source: ClassVar[str] = "Loshchilov and Hutter 2019, algorithm 2"
 
     beta1: float = Field(default=0.9, ge=0, lt=1)

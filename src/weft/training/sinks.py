@@ -98,6 +98,8 @@ def scalars_of(record: Mapping[str, Any]) -> dict[str, float]:
     names = NAMES.get(record["event"], {})
     values = record["validation"] if record["event"] == Validated.name else record
     measures = {f"validation/{name}": number(value) for name, value in values.get("measures", {}).items()}
+    if record["event"] == Progress.name:
+        measures |= {f"train/loss.{name}": number(value) for name, value in record.get("sources", {}).items()}
     return measures | {name: number(values[field]) for field, name in names.items() if values.get(field) is not None}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -39,6 +39,7 @@ from weft.training.partial import only_trained
 from weft.training.reference import keep_reference, with_reference
 from weft.training.resuming import Terms, description, require_same_material, restore, terms_of, values_of
 from weft.training.sinks import Sinks, require_sinks
+from weft.training.sources import SourcesRead, sources_read
 from weft.training.starting import Taken, begin_from, require_startable
 from weft.training.trainer import Trainer, require_possible
 
@@ -217,13 +218,27 @@ def _descend(run: Run, terms: Terms, record: dict[str, Any] | None) -> Finish:
         steps = int(record["steps"])
     trainer = Trainer(run.config, run.model, examples, steps=steps, device=run.world.device, compute=terms.compute,
                       world=run.world)
+    table = None if trainer.mixed is None else sources_read(trainer.mixed, run.config, steps, 0)
     begun = Begun(None, Interval(0.0)) if record is None else restore(run, trainer)
     require_ahead(trainer.step, steps)
     run.world.lead(lambda: _begin(run, terms, record, step=trainer.step, steps=steps))
     run.emit(_started(run, trainer.step, steps, tokens_per_step(run.config)))
     if (notice := trainer.task.notice(trainer.batches)) is not None:
         run.emit(Notice(trainer.step, notice))
-    return descend(run, trainer, begun)
+    if table is not None:
+        run.emit(replace(table, step=trainer.step))
+    finish = descend(run, trainer, begun)
+    if trainer.mixed is not None:
+        _check_read(run, sources_read(trainer.mixed, run.config, steps, steps, trainer.read.tolist()))
+    return finish
+
+
+def _check_read(run: Run, table: SourcesRead) -> None:
+    """Emit what was read of each source, and a notice where that is not what was expected."""
+    run.emit(table)
+    if off := [each.name for each in table.sources if each.off(run.config.context)]:
+        run.emit(Notice(table.step, f"read more than 0.1% more or less than expected: {', '.join(off)}. Rows of packed "
+                                    "documents differ in length, which evens out over a pass."))
 
 
 def _count(run: Run, terms: Terms, record: dict[str, Any] | None) -> Finish:

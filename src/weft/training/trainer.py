@@ -42,6 +42,7 @@ from weft.training.unfreezing import Unfreezing
 
 CARRIED = "carried."
 FIRST_LOSS = "first_loss"
+READ = "sources.tokens_read"
 DIVERGED = 100.0
 """Times the loss of a uniform guess, ln V, or that of the first step where it is larger, above which a run has
 diverged. Measured on five kinds of model with a vocabulary of 512 at rates from 0.03 to 10,000: runs that rose to as
@@ -97,6 +98,8 @@ class Trainer:
         self._adapters = AdapterCheck(self.model, steps if settings.unfreeze is None else 0)
         self._average = Average(self.model, settings.average)
         self.batches = self.task.batches(examples)
+        self.mixed = self.task.mixed(self.batches)
+        self.read = np.zeros(0 if self.mixed is None else len(self.mixed.sources), dtype=np.int64)
         for part in with_boundaries(self.precision.working):
             part.kept_activations = "inputs" if settings.compute.checkpoint_activations else "costly"
         self._context = context_of(config, mesh)
@@ -136,7 +139,7 @@ class Trainer:
         with self._unfreezing.at(self.step):
             sums, self._state = add_gradients(self.task, self.precision.working, batches, self._state,
                                               device=self.device, forward=self._forward, world=world,
-                                              collect=self.precision.collect_gradients,
+                                              collect=self.precision.collect_gradients, sources=len(self.read),
                                               context=self._context)
         norm = self.held.finish_gradients(world, settings.clip)
         self._adapters.after(self.step)
@@ -147,6 +150,8 @@ class Trainer:
         self._average.update(self.step)
         moved = [part.after_step(world.total) for _, part in self._finished]
         self.precision.refresh(buffers=any(moved))
+        if sums.sources is not None:
+            self.read = self.read + sums.sources.tokens
         self.step += 1
         self.seconds += time.perf_counter() - begun
         return StepReport(sums, lr, norm)
@@ -171,7 +176,8 @@ class Trainer:
         carried rows, first loss. All ranks must call it, because it gathers the carried rows of all."""
         carried = {} if self._state is None else gather_rows(self.world, state_arrays(self._state))
         first = {} if self._first_loss is None else {FIRST_LOSS: torch.tensor(self._first_loss, dtype=torch.float64)}
-        return {**optimizer_tensors(self.optimizer, self.model), **self._average.tensors(), **first,
+        read = {READ: torch.from_numpy(self.read)} if len(self.read) else {}
+        return {**optimizer_tensors(self.optimizer, self.model), **self._average.tensors(), **first, **read,
                 **{f"{CARRIED}{name}": tensor for name, tensor in carried.items()}}
 
     def boxes(self) -> dict[str, Boxes]:
@@ -216,6 +222,8 @@ class Trainer:
         self._average.resume(tensors, where=where)
         self.precision.refresh()
         self._first_loss = float(tensors[FIRST_LOSS]) if FIRST_LOSS in tensors else None
+        if READ in tensors:
+            self.read = tensors[READ].cpu().numpy()
         mine = self.world.rows(int(self.batches.rows))
         carried = {name.removeprefix(CARRIED): tensor[mine].to(self.device) for name, tensor in tensors.items()
                    if name.startswith(CARRIED)}

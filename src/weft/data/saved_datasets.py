@@ -1,0 +1,111 @@
+"""Data sets in the format of the package `datasets`: what its ``save_to_disk`` wrote, and those that it loads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from weft.core.errors import DataError, MissingExtra
+from weft.data.corpus import Corpus
+from weft.data.documents import Documents
+from weft.data.records import Fields, Record
+from weft.data.text import record_table
+
+STATE, SPLITS = "state.json", "dataset_dict.json"
+
+
+def is_saved_dataset(path: Path) -> bool:
+    """Whether a folder holds what ``save_to_disk`` wrote: one split, or several."""
+    return (path / STATE).is_file() or (path / SPLITS).is_file()
+
+
+def saved_dataset(path: Path, fields: Fields, *, whole: bool) -> Corpus:
+    """The texts of a data set on disk, each record a document. The package `datasets` is not needed for it.
+
+    Args:
+        path: the folder that ``save_to_disk`` wrote.
+        fields: of its records that are read.
+        whole: see `Corpus`.
+
+    Raises:
+        DataError: the folder is damaged or holds several splits; or as `weft.data.read_text`.
+        MissingExtra: the package `pyarrow` is not installed.
+    """
+    state = _json(path / STATE) if (path / STATE).is_file() else None
+    if state is None:
+        splits = _json(path / SPLITS).get("splits", [])
+        raise DataError(f"the data set has several splits: {', '.join(map(str, splits))}.", where=str(path),
+                        remedy=f"Name the folder of one, such as {path / str((splits or ['train'])[0])}.")
+    names = [str(each["filename"]) for each in state.get("_data_files", [])]
+    tables = [record_table(name, str(path / name), _arrow(path / name, fields), fields) for name in names]
+    found = Documents(tables)
+    if not found:
+        raise DataError("the data set has no text.", where=str(path), remedy="Give one that has text.")
+    return Corpus(path.resolve().name, found, whole=whole)
+
+
+def loaded_dataset(name: str, fields: Fields, *, config: str | None, split: str, revision: str | None, whole: bool,
+                   max_bytes: int | None) -> Corpus:
+    """The texts of a data set of the Hub, or of a local folder of that name, read as a stream.
+
+    Args:
+        name: such as ``org/name``.
+        fields: of its records that are read.
+        config: see `weft.data.source_settings.HubDataset`, and so for ``split`` and ``revision``.
+        whole: see `Corpus`.
+        max_bytes: no record is read once there are so many bytes of text; None: all are.
+
+    Raises:
+        DataError: it cannot be loaded, or has no text.
+        MissingExtra: the package `datasets` is not installed.
+    """
+    try:
+        import datasets  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    except ImportError:
+        raise MissingExtra("datasets", "datasets", "reading data sets of the Hub") from None
+    try:
+        rows = datasets.load_dataset(name, config, split=split, revision=revision, streaming=True)
+        table = record_table(name, name, _rows(name, rows, fields), fields, max_bytes)
+    except DataError:
+        raise
+    except Exception as error:  # any of the package, the network or the Hub
+        what = " ".join(str(error).split())
+        raise DataError(f"the data set cannot be loaded ({what}).", where=name,
+                        remedy="Check name, config and split, and the network.") from error
+    if not len(table):
+        raise DataError("the data set has no text.", where=name, remedy="Give one that has text.")
+    return Corpus(name, Documents([table]), version=revision or "", whole=whole)
+
+
+def _arrow(path: Path, fields: Fields) -> Iterator[Record]:
+    try:
+        import pyarrow as arrow  # type: ignore[import-untyped]
+    except ImportError:
+        raise MissingExtra("pyarrow", "data", "reading data sets on disk") from None
+    try:
+        with arrow.memory_map(str(path)) as file, arrow.ipc.open_stream(file) as stream:
+            rows = (row for batch in stream for row in batch.to_pylist())
+            yield from _rows(str(path), rows, fields)
+    except (arrow.ArrowException, OSError) as error:
+        what = f"the file is not an Arrow stream, or is truncated or damaged ({' '.join(str(error).split())})."
+        raise DataError(what, where=str(path), remedy="Save the data set again, or copy it again, whole.") from None
+
+
+def _rows(where: str, rows: Iterable[Mapping[str, Any]], fields: Fields) -> Iterator[Record]:
+    for number, row in enumerate(rows, 1):
+        if missing := [(setting, field) for setting, field in fields.items() if field not in row]:
+            setting, field = missing[0]
+            raise DataError(f"no field {field!r}; the fields are: {', '.join(map(repr, row))}.",
+                            where=f"{where}, row {number}", remedy=f"Name the one that is read with {setting}.")
+        yield Record(number, f"{where}, row {number}", tuple(row[field] for field in fields.values()))
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"the file is damaged ({error}).", where=str(path), remedy="Save the data set again, or copy "
+                        "it again, whole.") from None
+    return found if isinstance(found, dict) else {}
