@@ -61,7 +61,7 @@ SIZES = (9, 10, 3) if DEVICE == "cpu" else (4096, 1536, 16)
 """Tokens, channels and states of a channel: on a GPU those of a real model."""
 
 
-@pytest.mark.parametrize("plan", [Plan(8, 16), Plan(16, 4)])
+@pytest.mark.parametrize("plan", [Plan(8, 8), Plan(16, 4)])
 def test_the_scan_in_every_plan_equals_the_steps(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of tokens, channels and states that fill no tile, no program and no thread."""
     monkeypatch.setattr(triton_scan, "plan_of", lambda states: plan)
@@ -69,7 +69,7 @@ def test_the_scan_in_every_plan_equals_the_steps(plan: Plan, monkeypatch: pytest
     require_near(outcome(scan_call(*SIZES, rows=1, starts=True), "triton"), exact)
 
 
-@pytest.mark.parametrize("states", [1, 6] if DEVICE == "cpu" else [1, 3, 6, 24, 64, 256])
+@pytest.mark.parametrize("states", [1, 6] if DEVICE == "cpu" else [1, 24, 256])
 def test_a_channel_may_have_any_number_of_states(states: int) -> None:
     exact = outcome(scan_call(2, 7, states, dtype=torch.float64), "reference")
     require_near(outcome(scan_call(2, 7, states), "triton"), exact)
