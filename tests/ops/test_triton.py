@@ -57,16 +57,22 @@ def require_near(found: list[Tensor], exact: list[Tensor], bound: float = BOUND)
         assert (got.double() - expected).abs().max() <= bound * expected.abs().max()
 
 
-SIZES = (9, 10, 3) if DEVICE == "cpu" else (4096, 1536, 16)
-"""Tokens, channels and states of a channel: on a GPU those of a real model."""
+REAL = (4096, 1536, 16)
+CASES = [(Plan(8, 8, programs=1), (9, 10, 3)), (Plan(16, 8, shortest=CHUNK), (CHUNK + 5, 10, 3))] if DEVICE == "cpu" else [
+    (Plan(8, 8, programs=1), REAL), (Plan(16, 4), REAL), (Plan(16, 8), REAL)]
+"""Ways to cut the work, and tokens, channels and states of a channel: on a GPU those of a real model."""
 
 
-@pytest.mark.parametrize("plan", [Plan(8, 8), Plan(16, 4)])
-def test_the_scan_in_every_plan_equals_the_steps(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of tokens, channels and states that fill no tile, no program and no thread."""
-    monkeypatch.setattr(triton_scan, "plan_of", lambda states: plan)
-    exact = outcome(scan_call(*SIZES, rows=1, starts=True, dtype=torch.float64), "reference")
-    require_near(outcome(scan_call(*SIZES, rows=1, starts=True), "triton"), exact)
+@pytest.mark.parametrize(("plan", "sizes"), CASES)
+def test_the_scan_in_every_plan_equals_the_steps(plan: Plan, sizes: tuple[int, int, int],
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of tokens, channels and states that fill no tile, no program and no thread, in one segment and in several; a
+    document begins in the last one."""
+    monkeypatch.setattr(triton_scan, "plan_of", lambda states, forward: plan)
+    begins = (torch.arange(sizes[0]) == sizes[0] - 3)[None].to(DEVICE)
+    found, exact = (outcome(scan_call(*sizes, rows=1, dtype=dtype)._replace(starts=begins), form)
+                    for form, dtype in (("triton", torch.float32), ("reference", torch.float64)))
+    require_near(found, exact)
 
 
 @pytest.mark.parametrize("states", [1, 6] if DEVICE == "cpu" else [1, 24, 256])

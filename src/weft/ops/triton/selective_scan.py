@@ -30,6 +30,16 @@ MOST_STATES = 256
 """Of a channel: those of a program's channels stay in registers."""
 
 
+_BLOCK = 256
+"""Entries of states that one program chains."""
+
+PROGRAMS = 2112
+"""That a GPU of 132 multiprocessors keeps busy: rows are cut into segments until there are so many."""
+
+SHORTEST = 4 * CHUNK
+"""Tokens of a segment, at least."""
+
+
 @final
 class Plan(NamedTuple):
     """How the work is cut.
@@ -38,11 +48,15 @@ class Plan(NamedTuple):
         channels: of a program, a multiple of 8.
         tile: tokens that are read together; a divisor of `CHUNK`.
         warps: of a program.
+        programs: `PROGRAMS`.
+        shortest: `SHORTEST`, a multiple of `CHUNK`.
     """
 
     channels: int = 16
     tile: int = 8
     warps: int = 1
+    programs: int = PROGRAMS
+    shortest: int = SHORTEST
 
     def sizes(self, states: int) -> dict[str, int]:
         """What the kernels are compiled for."""
@@ -51,9 +65,22 @@ class Plan(NamedTuple):
         return {"NR": wide // lanes, "NL": lanes, "DR": self.channels // 8, "DL": 8, "CHUNK": CHUNK, "TILE": self.tile,
                 "num_warps": self.warps}
 
-    def programs(self, u: Tensor) -> tuple[int, int]:
+    def cut(self, u: Tensor) -> _Cut:
         """Of a call."""
-        return -(-u.shape[2] // self.channels), len(u)
+        rows, steps, channels = u.shape
+        pieces = -(-channels // self.channels)
+        wanted = max(1, self.programs // (rows * pieces))
+        segment = max(self.shortest, -(-steps // wanted // CHUNK) * CHUNK)
+        return _Cut(pieces, rows, -(-steps // segment), segment)
+
+
+class _Cut(NamedTuple):
+    """Programs by channels, rows and segments, and tokens of a segment."""
+
+    pieces: int
+    rows: int
+    parts: int
+    segment: int
 
 
 def scan(call: SelectiveScanCall) -> Scanned:
@@ -79,10 +106,11 @@ def run_forward(u: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, before: 
     """The forward operator, by a plan."""
     u, dt, a, b, c, before = (x.contiguous() for x in (u, dt, a, b, c, before))
     y, after = u.new_empty(u.shape), u.new_empty(before.shape)
-    kept = u.new_empty(kept_shape(before, u.shape[1], keeps))
+    kept, cut, marks = u.new_empty(kept_shape(before, u.shape[1], keeps)), plan.cut(u), _bytes(starts)
     with on_device_of(u):
-        kernels("selective_scan").forward[plan.programs(u)](
-            u, dt, a, b, c, before, _bytes(starts), y, after, kept, u.shape[1], u.shape[2], len(a),
+        entries = _entries(plan, cut, before, u, b, dt, a, marks, reverse=False)
+        kernels("selective_scan").forward[cut[:3]](
+            u, dt, a, b, c, entries, marks, y, after, kept, u.shape[1], cut.segment, u.shape[2], len(a),
             STARTS=starts is not None, KEEPS=keeps, **plan.sizes(len(a)))
     return y, after, kept
 
@@ -91,14 +119,30 @@ def run_backward(dy: Tensor, dafter: Tensor, u: Tensor, dt: Tensor, a: Tensor, b
                  starts: Tensor | None, plan: Plan) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The backward operator, by a plan."""
     dy, dafter, u, dt, a, b, c, kept = (x.contiguous() for x in (dy, dafter, u, dt, a, b, c, kept))
-    du, ddt, da, dbefore = (u.new_empty(shape) for shape in (u.shape, u.shape, dafter.shape, dafter.shape))
-    pieces, rows = plan.programs(u)
-    db, dc = (u.new_empty(rows, pieces, u.shape[1], len(a)) for _ in range(2))
+    cut, marks = plan.cut(u), _bytes(starts)
+    du, ddt, dbefore = (u.new_empty(shape) for shape in (u.shape, u.shape, dafter.shape))
+    da = u.new_empty(cut.parts, *dafter.shape)
+    db, dc = (u.new_empty(cut.rows, cut.pieces, u.shape[1], len(a)) for _ in range(2))
     with on_device_of(u):
-        kernels("selective_scan").backward[pieces, rows](
-            dy, dafter, u, dt, a, b, c, kept, _bytes(starts), du, ddt, da, db, dc, dbefore, u.shape[1], u.shape[2],
+        entries = _entries(plan, cut, dafter, dy, c, dt, a, marks, reverse=True)
+        kernels("selective_scan").backward[cut[:3]](
+            dy, entries, u, dt, a, b, c, kept, marks, du, ddt, da, db, dc, dbefore, u.shape[1], cut.segment, u.shape[2],
             len(a), STARTS=starts is not None, **plan.sizes(len(a)))
-    return du, ddt, da.sum(0), db.sum(1), dc.sum(1), dbefore
+    return du, ddt, da.sum((0, 1)), db.sum(1), dc.sum(1), dbefore
+
+
+def _entries(plan: Plan, cut: _Cut, first: Tensor, x: Tensor, y: Tensor, dt: Tensor, a: Tensor, marks: Tensor | None, *,
+             reverse: bool) -> Tensor:
+    """The state with which each segment begins, [S,B,N,D], or in reverse the gradient of the state after it."""
+    if cut.parts == 1:
+        return first
+    added, decays = (first.new_empty(cut.parts, *first.shape) for _ in range(2))
+    kernels("selective_scan").segments[cut[:3]](
+        x, y, dt, a, marks, added, decays, dt.shape[1], cut.segment, dt.shape[2], len(a), STARTS=marks is not None,
+        REVERSE=reverse, **plan.sizes(len(a)))
+    kernels("selective_scan").chain[-(-first.numel() // _BLOCK),](
+        first, added, decays, first.numel(), cut.parts, REVERSE=reverse, BLOCK=_BLOCK)
+    return added
 
 
 def _bytes(starts: Tensor | None) -> Tensor | None:
@@ -107,20 +151,21 @@ def _bytes(starts: Tensor | None) -> Tensor | None:
 
 def _run_forward(u: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, before: Tensor, starts: Tensor | None,
                  keeps: bool) -> tuple[Tensor, Tensor, Tensor]:
-    return run_forward(u, dt, a, b, c, before, starts, keeps, plan_of(len(a)))
+    return run_forward(u, dt, a, b, c, before, starts, keeps, plan_of(len(a), forward=True))
 
 
 def _run_backward(dy: Tensor, dafter: Tensor, u: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, kept: Tensor,
                   starts: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return run_backward(dy, dafter, u, dt, a, b, c, kept, starts, plan_of(len(a)))
+    return run_backward(dy, dafter, u, dt, a, b, c, kept, starts, plan_of(len(a), forward=False))
 
 
-def plan_of(states: int) -> Plan:
-    """For so many states of a channel: a thread has no more than eight at a time. The interpreter takes as long for
-    many channels as for few."""
+def plan_of(states: int, *, forward: bool) -> Plan:
+    """For so many states of a channel: a thread has no more than eight at a time. The backward pass keeps twice as many
+    numbers for a token. The interpreter takes as long for many channels as for few."""
     if interpreted():
-        return Plan(channels=128)
-    return Plan(channels=8 if states > 16 else 16, tile=8 if states <= 16 else 4, warps=max(1, states // 32))
+        return Plan(channels=128, programs=1)
+    return Plan(channels=8 if states > 16 else 16, tile=8 if forward and states <= 16 else 4,
+                warps=max(1, states // 32))
 
 
 def _gradient(ctx: Any, dy: Tensor | None, dafter: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
