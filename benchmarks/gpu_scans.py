@@ -1,6 +1,6 @@
 """Scans on a GPU: the form in Triton, the plain form, and the kernels of other libraries; and steps of training.
 
-    python benchmarks/gpu_scans.py [--rounds 20] [--only scans plans models] [--out FILE]      # an idle GPU; minutes
+    python benchmarks/gpu_scans.py [--rounds 20] [--only scans plans recurrences tiles models] [--out FILE]      # an idle GPU; minutes
 
 Contenders of a shape run in turns, each between two events on the device, after two turns that compile and are not
 counted; figures are medians. ``selective_scan_fn`` of `mamba_ssm` and the recurrences of `fla` are measured where they
@@ -27,9 +27,12 @@ from torch import Tensor
 from training_weft import stream_of
 
 from weft.ops.forms import forced
+from weft.ops.linear_recurrence import LINEAR_RECURRENCE, LinearRecurrenceCall
 from weft.ops.selective_scan import SELECTIVE_SCAN
 from weft.ops.selective_scan_chunks import SelectiveScanCall
+from weft.ops.triton import linear_recurrence as chunked
 from weft.ops.triton.library import describe
+from weft.ops.triton.linear_recurrence import Tiles
 from weft.ops.triton.selective_scan import Plan, run_backward, run_forward
 from weft.training import parse_run
 from weft.training.train import build_model
@@ -52,7 +55,26 @@ class Scan(NamedTuple):
 SCANS = {"mamba, 130M, eight rows": Scan(8, 4096, 1536, 16), "mamba, 130M, one row": Scan(1, 4096, 1536, 16),
          "mamba, 2.8B, one row": Scan(1, 2048, 5120, 16)}
 TINY_SCANS = {"tiny": Scan(1, 4, 3, 2)}
-PLANS = (Plan(16, 8), Plan(16, 4), Plan(16, 2), Plan(8, 8), Plan(8, 4), Plan(32, 2))
+PLANS = tuple(Plan(16, tile, programs=programs) for tile in (8, 4) for programs in (1, 1056, 2112, 4224))
+
+
+class Recurrence(NamedTuple):
+    """Rows, tokens, key heads, states, features of a key and of a value, and of what a decay is a function."""
+
+    rows: int
+    steps: int
+    keys: int
+    states: int
+    e: int
+    f: int
+    decay: str
+
+
+RECURRENCES = {"mamba-2, 130M": Recurrence(8, 2048, 1, 24, 128, 64, "token"),
+               "retention": Recurrence(8, 2048, 4, 4, 128, 256, "constant"),
+               "linear attention": Recurrence(8, 2048, 12, 12, 64, 64, "none")}
+TINY_RECURRENCES = {"tiny": Recurrence(1, 3, 1, 2, 3, 4, "token")}
+TILES = (Tiles(64, 4), Tiles(64, 8), Tiles(32, 4), Tiles(64, 4, "tf32"), Tiles(32, 4, "tf32"))
 
 
 def once(work: Work) -> float:
@@ -156,18 +178,84 @@ def plans(tiny: bool, rounds: int) -> dict[str, Any]:
     return report
 
 
+def recurrence_call(shape: Recurrence) -> LinearRecurrenceCall:
+    """Random tensors; keys of length near 1, decays between exp(-0.3) and 1."""
+    torch.manual_seed(0)
+    rows, steps, keys, states, e, f, decay = shape
+    sizes = {"constant": (1, 1, states, 1), "token": (rows, steps, states, 1)}
+    tensors = (torch.randn(rows, steps, keys, e) / e**0.5, torch.randn(rows, steps, keys, e) / e**0.5,
+               torch.randn(rows, steps, states, f), -0.3 * torch.rand(sizes[decay]) if decay in sizes else None,
+               torch.zeros(rows, states, e, f))
+    return LinearRecurrenceCall(*(None if x is None else x.to(DEVICE).requires_grad_() for x in tensors))
+
+
+def recurrence_by(form: str, call: LinearRecurrenceCall) -> Callable[[], Tensor]:
+    return lambda: LINEAR_RECURRENCE(call, form)[0]
+
+
+def recurrence_of_peer(call: LinearRecurrenceCall) -> dict[str, tuple[Callable[[], Tensor], list[Tensor]]]:
+    """`fla`'s chunks for one decay a head and token, in bfloat16, where every state has a key head of its own."""
+    if find_spec("fla") is None or call.log_decay is None:
+        return {}
+    recurrence = importlib.import_module("fla.ops.simple_gla").chunk_simple_gla
+    heads = call.v.shape[2]
+    q, k, v = (x.detach().expand(-1, -1, heads, -1).bfloat16().contiguous().requires_grad_()
+               for x in (call.q, call.k, call.v))
+    g = call.log_decay.detach().expand(*v.shape[:3], 1)[..., 0].contiguous().requires_grad_()
+    return {"fla bfloat16": (lambda: recurrence(q, k, v, g, scale=1.0)[0], [q, k, v, g])}
+
+
+def recurrences(tiny: bool, rounds: int) -> dict[str, Any]:
+    """The linear recurrence, forward alone and with its gradients."""
+    report = {}
+    for name, shape in (TINY_RECURRENCES if tiny else RECURRENCES).items():
+        call = recurrence_call(shape)
+        leaves = [x for x in call[:4] if x is not None]
+        runs = {form: (recurrence_by(form, call), leaves) for form in ("triton", "operator")} | recurrence_of_peer(call)
+        report[name] = {
+            "forward ms": in_turns({each: without_gradients(run) for each, (run, _) in runs.items()}, rounds),
+            "forward and backward ms": in_turns({each: both_ways(*run) for each, run in runs.items()}, rounds)}
+    return report
+
+
+def tiles(tiny: bool, rounds: int) -> dict[str, Any]:
+    """The kernels of the linear recurrence, by tiles, and the largest error of an output."""
+    report = {}
+    for name, shape in (TINY_RECURRENCES if tiny else RECURRENCES).items():
+        given = LinearRecurrenceCall(*(None if x is None else x.detach() for x in recurrence_call(shape)))
+        exact = LINEAR_RECURRENCE(LinearRecurrenceCall(*(None if x is None else x.double() for x in given)))[0]
+        y, after = chunked.run_forward(*given, Tiles())
+
+        def forward(each: Tiles, given: LinearRecurrenceCall = given) -> Work:
+            return lambda: chunked.run_forward(*given, each)
+
+        def backward(each: Tiles, given: tuple[Any, ...] = (y, after, *given)) -> Work:
+            return lambda: chunked.run_backward(*given, each)
+
+        taken = TILES[:1] if tiny else TILES
+        report[name] = {
+            "forward ms": in_turns({str(tuple(each)): forward(each) for each in taken}, rounds),
+            "backward ms": in_turns({str(tuple(each)): backward(each) for each in taken}, rounds),
+            "error": {str(tuple(each)): float((chunked.run_forward(*given, each)[0] - exact).abs().max()
+                                              / exact.abs().max()) for each in taken}}
+    return report
+
+
 MAMBA = {"of": [{"kind": "pre", "norm": "rmsnorm", "layers": [{"kind": "mamba"}]}], "repeat": 24}
 ATTENTION = {"kind": "attention", "n_heads": 12, "position": {"kind": "rope", "layout": "half_split"}}
 TRANSFORMER = {"of": [{"kind": "pre", "norm": "rmsnorm", "layers": [ATTENTION, {"kind": "glu", "d_ff": 2048}]}],
                "repeat": 12}
+MAMBA_2 = {"of": [{"kind": "pre", "norm": "rmsnorm", "layers": [{"kind": "mamba2"}]}], "repeat": 24}
 MODELS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
     "mamba, 130M, triton": (MAMBA, {"selective_scan": "triton"}),
-    "mamba, 130M, operator": (MAMBA, {"selective_scan": "operator"}), "transformer, 125M": (TRANSFORMER, {})}
+    "mamba, 130M, operator": (MAMBA, {"selective_scan": "operator"}),
+    "mamba-2, triton": (MAMBA_2, {"linear_recurrence": "triton"}),
+    "mamba-2, operator": (MAMBA_2, {"linear_recurrence": "operator"}), "transformer, 125M": (TRANSFORMER, {})}
 
 
 def models(tiny: bool, rounds: int) -> dict[str, Any]:
     """Tokens a second of training steps."""
-    rows, length, width, vocabulary = (1, 4, 24, 40) if tiny else (8, 2048, 768, 50280)
+    rows, length, width, vocabulary = (1, 4, 192, 40) if tiny else (8, 2048, 768, 50280)
     report, turns = {}, min(rounds, 8) + 2
     for name, (block, kernels) in MODELS.items():
         used = {**block, "repeat": 1} if tiny else block
@@ -193,7 +281,8 @@ def models(tiny: bool, rounds: int) -> dict[str, Any]:
     return report
 
 
-PARTS: dict[str, Callable[[bool, int], dict[str, Any]]] = {"scans": scans, "plans": plans, "models": models}
+PARTS: dict[str, Callable[[bool, int], dict[str, Any]]] = {
+    "scans": scans, "plans": plans, "recurrences": recurrences, "tiles": tiles, "models": models}
 
 
 def main() -> None:

@@ -27,6 +27,7 @@ from weft.ops.operator import differentiate, operator, widen
 from weft.ops.thresholds import threshold
 from weft.ops.triton import linear_recurrence as triton
 from weft.ops.triton.library import devices, offer
+from weft.ops.triton.library import why_not as why_no_triton
 
 Recurred = tuple[Tensor, Tensor]
 """Outputs [B,T,max(H,K),F] and the state after the last token, [B,K,E,F]."""
@@ -203,7 +204,7 @@ def _beyond_triton(call: LinearRecurrenceCall) -> str | None:
         return "there are no rows or no features"
     if any(each is not None and each.dtype != call.q.dtype for each in call):
         return "its tensors are of several dtypes"
-    return triton.why_not()
+    return why_no_triton()
 
 
 def _slow_native(call: LinearRecurrenceCall) -> str | None:
