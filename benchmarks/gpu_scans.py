@@ -1,6 +1,6 @@
 """Scans on a GPU: the form in Triton, the plain form, and the kernels of other libraries; and steps of training.
 
-    python benchmarks/gpu_scans.py [--rounds 20] [--only scans plans recurrences tiles models] [--out FILE]      # an idle GPU; minutes
+    python benchmarks/gpu_scans.py [--rounds 20] [--only scans plans recurrences tiles models] [--out FILE]   # idle GPU
 
 Contenders of a shape run in turns, each between two events on the device, after two turns that compile and are not
 counted; figures are medians. ``selective_scan_fn`` of `mamba_ssm` and the recurrences of `fla` are measured where they

@@ -109,6 +109,6 @@ def _farthest(expected: list[Tensor], actual: list[Tensor]) -> float:
     """The largest relative difference; NaN where a result is NaN, infinity where shapes or dtypes differ."""
     if [(x.shape, x.dtype) for x in expected] != [(x.shape, x.dtype) for x in actual]:
         return float("inf")
-    pairs = [(a.detach().double().cpu(), b.detach().double().cpu()) for a, b in zip(actual, expected, strict=True) if b.numel()]
+    pairs = [(a.detach().double(), b.detach().double()) for a, b in zip(actual, expected, strict=True) if b.numel()]
     off = [float((a - b).abs().max() / b.abs().max().clamp(min=1e-30)) for a, b in pairs]
     return max(off, key=lambda each: (each != each, each), default=0.0)

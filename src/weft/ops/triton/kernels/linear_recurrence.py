@@ -37,6 +37,19 @@ def _between(logs, CHUNK: tl.constexpr, DECAYS: tl.constexpr):
 
 
 @triton.jit
+def _products(x, y, x_rows, y_rows, t, steps, width, PRECISION: tl.constexpr, CHUNK: tl.constexpr,
+              BLOCK: tl.constexpr):
+    """x y^T of a chunk's tokens."""
+    found = tl.full([CHUNK, CHUNK], 0.0, tl.float32)
+    for first in range(0, width, BLOCK):
+        e = (first + tl.arange(0, BLOCK))[None, :]
+        inside = (t < steps) & (e < width)
+        left, right = tl.load(x + x_rows + e, mask=inside, other=0.0), tl.load(y + y_rows + e, mask=inside, other=0.0)
+        found += tl.dot(left, right.T, input_precision=PRECISION)
+    return found
+
+
+@triton.jit
 def states(k, v, log, before, kept, after, steps, key_heads, heads, keys, values, row_stride, step_stride,
            DECAYS: tl.constexpr, PRECISION: tl.constexpr, CHUNK: tl.constexpr, BE: tl.constexpr, BF: tl.constexpr):
     row, head = tl.program_id(0).to(tl.int64) // heads, tl.program_id(0) % heads
@@ -149,19 +162,8 @@ def backward(q, k, v, log, dy, kept, leaving, dq, dk, dv, dlog, steps, query_hea
     wide_keys, wide_values = t * (wide * keys), t * (wide * values)
     state = ((row * heads + head) * chunks + chunk) * size
     kept, leaving = kept + state, leaving + state
-    scores, slopes = tl.full([CHUNK, CHUNK], 0.0, tl.float32), tl.full([CHUNK, CHUNK], 0.0, tl.float32)
-    for first in range(0, keys, BE):
-        e = (first + tl.arange(0, BE))[None, :]
-        in_keys = (t < steps) & (e < keys)
-        query = tl.load(q + q_rows + e, mask=in_keys, other=0.0)
-        key = tl.load(k + k_rows + e, mask=in_keys, other=0.0)
-        scores += tl.dot(query, key.T, input_precision=PRECISION)
-    for column in range(0, values, BF):
-        f = (column + tl.arange(0, BF))[None, :]
-        in_values = (t < steps) & (f < values)
-        above = tl.load(dy + wide_values + f, mask=in_values, other=0.0)
-        value = tl.load(v + v_rows + f, mask=in_values, other=0.0)
-        slopes += tl.dot(above, value.T, input_precision=PRECISION)
+    scores = _products(q, k, q_rows, k_rows, t, steps, keys, PRECISION, CHUNK, BE)
+    slopes = _products(dy, v, wide_values, v_rows, t, steps, values, PRECISION, CHUNK, BF)
     into, out, over = tl.full([CHUNK], 1.0, tl.float32), tl.full([CHUNK], 1.0, tl.float32), 1.0
     if DECAYS:
         logs, later = _logs(log + row * row_stride + head, chunk * CHUNK, steps, step_stride, CHUNK)

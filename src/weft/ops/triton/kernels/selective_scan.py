@@ -7,9 +7,9 @@ of the first two axes each thread has one entry, of the last two it has all. So 
 registers first and take few exchanges between threads. Tokens are taken in tiles, so that all that is read for a
 tile is under way at once.
 
-Where rows and channels alone would leave most of the GPU idle, rows are cut into segments: `segments` computes what each
-adds to a state and its decay, `chain` the states between them, and only then `forward` the outputs. The backward pass
-does the same with gradients.
+Where rows and channels alone would leave most of the GPU idle, rows are cut into segments: `segments` computes what
+each adds to a state and its decay, `chain` the states between them, and only then `forward` the outputs. The backward
+pass does the same with gradients.
 
 The backward pass takes chunks from the last to the first. From the state before a chunk, which the forward pass
 stored, it computes the states before each tile, and then in each tile, again from the last, those of every token; with
