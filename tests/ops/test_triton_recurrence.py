@@ -19,7 +19,7 @@ from weft.ops.triton.linear_recurrence import CHUNK
 
 REASON = library.why_not()
 assert REASON is None, f"the tests need Triton, which the extra dev installs: {REASON}"
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+DEVICE = "cpu" if library.interpreted() else "cuda"
 BOUND = 5e-5
 """Relative to the largest entry: sums of some hundred terms in float32, each rounded to 6e-8. The gradient of a decay
 is a sum of differences."""
