@@ -45,6 +45,8 @@ LONG_FUNCTIONS: dict[str, str] = {
     "src/weft/extending/extend.py:extend": "half of it says what its arguments mean and what it raises",
     "src/weft/decoding/generate.py:stream": "half of it says what its eleven arguments mean",
     "src/weft/training/train.py:train": "half of it says what its arguments mean and what it raises",
+    "src/weft/ops/triton/kernels/linear_recurrence.py:backward": "one program, whose scores serve all gradients",
+    "src/weft/ops/triton/kernels/selective_scan.py:backward": "one program, which keeps its states in registers",
     "tests/oracles/attention.py:multi_head_attention": "a signature of 20 lines, so that each stage can be left out",
     "tests/oracles/finite_difference.py:gradient_errors": "a docstring that says what its errors are relative to",
 }

@@ -24,6 +24,7 @@ RAN = 100
 def trial(source: Path, names: Sequence[str], tests: Path, *, longest: float = LONGEST) -> tuple[int, str]:
     """pytest's exit status and output for the tests ``names`` on the code in ``source``, up to the first failure; a
     negative status says that pytest did not run to its end."""
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # as tests/conftest.py does: PyTorch imports Triton, which reads it
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(FOREIGN))
     log = source / "output.txt"

@@ -22,6 +22,7 @@ from weft.core.strict_json import Record
 from weft.core.version import VERSION
 from weft.ops.forms import REFERENCE
 from weft.ops.native.library import describe
+from weft.ops.triton.library import describe as describe_triton
 
 PACKAGE = "weft"
 MISSING = "missing"
@@ -72,6 +73,7 @@ class Diagnosis(Record):
         compiler: the C++ compiler that ``torch.compile`` needs on a CPU; None if there is none.
         python_headers: whether Python's C headers, which ``torch.compile`` also needs, are installed.
         native: the instruction set of Weft's native code and its file, or why there is none.
+        triton: Triton's version, or why there is none.
         operations: the operations that have several forms, and the form that is chosen here.
         thresholds: where the thresholds between forms were measured.
         disk_free: free bytes in the working directory's file system.
@@ -92,6 +94,7 @@ class Diagnosis(Record):
     compiler: str | None
     python_headers: bool
     native: str
+    triton: str
     operations: tuple[KnownOperation, ...]
     thresholds: Thresholds
     disk_free: int
@@ -113,6 +116,7 @@ def doctor(*, measure: bool = True) -> Diagnosis:
         platform=platform.platform(), extras=optional, devices=_devices(), threads=torch.get_num_threads(),
         cores=cores, capability=torch.backends.cpu.get_cpu_capability(), backends=_backends(), routes=measured,
         copy=copy_bandwidth() if measure else 0.0, compiler=compiler, python_headers=headers, native=describe(),
+        triton=describe_triton(),
         operations=known_operations(), thresholds=known_thresholds(),
         disk_free=shutil.disk_usage(Path.cwd()).free,
         disk_free_temporary=shutil.disk_usage(tempfile.gettempdir()).free,

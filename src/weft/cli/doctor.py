@@ -57,6 +57,7 @@ def _machine(found: Diagnosis) -> Table:
     rows.add_row("torch.compile", f"{found.compiler or 'no C++ compiler'}, Python's headers "
                                   f"{'found' if found.python_headers else 'missing'}")
     rows.add_row("native code", found.native)
+    rows.add_row("Triton", found.triton)
     rows.add_row("disk free", f"{in_bytes(found.disk_free)} here, {in_bytes(found.disk_free_temporary)} for temporary "
                               "files")
     if found.copy:

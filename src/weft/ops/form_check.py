@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from weft.ops.forms import REFERENCE, Form, Operation
 
@@ -36,23 +36,25 @@ results and gradients are rounded once or twice each, eight roundings."""
 
 
 def differences(operation: Operation[Any, Any], form: Form[Any, Any]) -> Iterator[Difference]:
-    """Compare the form with the reference, on those of the operation's examples that it can serve on a CPU, in float64
-    or, where it has none, in each of its dtypes."""
+    """Compare the form with the reference, on those of the operation's examples that it can serve, in float64 or, where
+    it has none, in each of its dtypes; on a CPU or, where it runs on none, on another of its devices."""
+    device = "cpu" if form.devices is None or "cpu" in form.devices else min(form.devices)
     if form.dtypes is None or torch.float64 in form.dtypes:
-        yield from _differences(operation, form, torch.float64)
+        yield from _differences(operation, form, torch.float64, device)
     else:
         for dtype in sorted(form.dtypes, key=str):
-            yield from _differences(operation, form, dtype)
+            yield from _differences(operation, form, dtype, device)
 
 
-def _differences(operation: Operation[Any, Any], form: Form[Any, Any], dtype: torch.dtype) -> Iterator[Difference]:
+def _differences(operation: Operation[Any, Any], form: Form[Any, Any], dtype: torch.dtype,
+                 device: str) -> Iterator[Difference]:
     recorded = form.gradients != "without"
     for index in range(len(list(operation.examples(_Maker(dtype))))):
         outcomes = []
         with torch.set_grad_enabled(recorded):
             for each in (operation.form(REFERENCE), form):
                 maker = _Maker(dtype)
-                call = list(operation.examples(maker))[index]
+                call = _moved(list(operation.examples(maker))[index], device)
                 if not operation.can(form, call):
                     break
                 outcomes.append(_outcome(operation, each, call, maker.made, recorded))
@@ -60,6 +62,13 @@ def _differences(operation: Operation[Any, Any], form: Form[Any, Any], dtype: to
             (naive, slopes), (values, own) = outcomes
             allowed = BOUNDS[dtype] if operation.summary is None else operation.summary[1]
             yield Difference(form.name, index, _farthest(naive, values), _farthest(slopes, own), allowed)
+
+
+def _moved(call: Any, device: str) -> Any:
+    """A call on a device. The examples make theirs on the CPU, and their gradients arrive there."""
+    if device == "cpu":
+        return call
+    return tree_map(lambda each: each.to(device) if isinstance(each, Tensor) else each, call)
 
 
 def example(operation: Operation[Any, Any], dtype: torch.dtype) -> Any:
@@ -91,7 +100,7 @@ def _outcome(operation: Operation[Any, Any], form: Form[Any, Any], call: Any, ma
     taken = [each for each in values if each.requires_grad]
     if not recorded or not taken:
         return values, []
-    weights = [torch.randn(each.shape, dtype=torch.float64).to(each.dtype) for each in taken]
+    weights = [torch.randn(each.shape, dtype=torch.float64).to(each) for each in taken]
     slopes = torch.autograd.grad(taken, made, weights, allow_unused=True)
     return values, [torch.zeros_like(x) if slope is None else slope for x, slope in zip(made, slopes, strict=True)]
 

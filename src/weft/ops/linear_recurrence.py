@@ -21,11 +21,15 @@ from torch import Tensor
 from weft.core.pieces import Pieces
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 from weft.ops.joined import matrix_before
-from weft.ops.linear_recurrence_chunks import CHUNK, Sizes, backward, forward, products
+from weft.ops.linear_recurrence_chunks import CHUNK, Sizes, forward, products
+from weft.ops.linear_recurrence_operator import backward_shapes, forward_shapes, plain_backward, save, slopes_of
 from weft.ops.native.library import why_not
 from weft.ops.native_linear_recurrence import native, native_backward_flops, native_flops
-from weft.ops.operator import Kernel, differentiate, operator, widen
+from weft.ops.operator import differentiate, operator, widen
 from weft.ops.thresholds import threshold
+from weft.ops.triton import linear_recurrence as triton
+from weft.ops.triton.library import devices, offer
+from weft.ops.triton.library import why_not as why_no_triton
 
 Recurred = tuple[Tensor, Tensor]
 """Outputs [B,T,max(H,K),F] and the state after the last token, [B,K,E,F]."""
@@ -161,50 +165,22 @@ def _native(call: LinearRecurrenceCall) -> Recurred:
     return native(*call)
 
 
+def _by_triton(call: LinearRecurrenceCall) -> Recurred:
+    return triton.recurrence(*call)
+
+
 def _run(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, before: Tensor) -> tuple[Tensor, Tensor]:
     y, after = forward(q, k, v, log_decay, before)
     return y.contiguous(), after.contiguous()
 
 
-def _outputs(q: Tensor, v: Tensor) -> Tensor:
-    return q.new_empty(*q.shape[:2], max(q.shape[2], v.shape[2]), v.shape[3])
-
-
-def _run_shapes(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, before: Tensor) -> tuple[Tensor, Tensor]:
-    return _outputs(q, v), before.new_empty(before.shape)
-
-
-def _run_backward(grad: Tensor, grad_after: Tensor, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None,
-                  before: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    dq, dk, dv, dg, dbefore = backward(grad, grad_after, q, k, v, log_decay, before)
-    return (dq.contiguous(), dk.contiguous(), dv.contiguous(), dq.new_empty(0) if dg is None else dg.contiguous(),
-            dbefore.contiguous())
-
-
-def _backward_shapes(grad: Tensor, grad_after: Tensor, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None,
-                     before: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    decay = q.new_empty(0) if log_decay is None else q.new_empty(log_decay.shape)
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), decay, before.new_empty(before.shape)
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*inputs)
-
-
 def _gradient(ctx: Any, grad: Tensor | None, grad_after: Tensor | None) -> tuple[Tensor | None, ...]:
-    saved = ctx.saved_tensors  # read once: what a checkpoint computes again it gives once
-    q, _, v, log_decay, before = saved
-    grad = torch.zeros_like(_outputs(q, v)) if grad is None else grad
-    grad_after = torch.zeros_like(before) if grad_after is None else grad_after
-    work: Kernel = _run_backward if torch.is_grad_enabled() else _backward
-    dq, dk, dv, dg, dbefore = work(grad, grad_after, *saved)
-    return dq, dk, dv, None if log_decay is None else dg, dbefore
+    return slopes_of(ctx, grad, grad_after, _backward)
 
 
-_forward = operator("linear_recurrence", _run, _run_shapes)
-_backward = operator("linear_recurrence_backward", _run_backward, _backward_shapes)
-differentiate("linear_recurrence", _gradient, _save)
+_forward = operator("linear_recurrence", _run, forward_shapes)
+_backward = operator("linear_recurrence_backward", plain_backward, backward_shapes)
+differentiate("linear_recurrence", _gradient, save)
 
 
 def _flops(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, before: Tensor) -> int:
@@ -235,17 +211,28 @@ def _beyond_native(call: LinearRecurrenceCall) -> str | None:
     return why_not()
 
 
+def _beyond_triton(call: LinearRecurrenceCall) -> str | None:
+    """Why Triton cannot serve."""
+    if _by_feature(call.log_decay):
+        return "its decays differ between features"
+    if not (call.q.numel() and call.v.numel()):
+        return "there are no rows or no features"
+    if any(each is not None and each.dtype != call.q.dtype for each in call):
+        return "its tensors are of several dtypes"
+    return why_no_triton()
+
+
 def _slow_native(call: LinearRecurrenceCall) -> str | None:
     """Why the code in C does not pay."""
     return "too few tokens" if call.q.shape[1] < threshold("linear_recurrence.native") else None
 
 
 def _examples(make: Make) -> Iterator[LinearRecurrenceCall]:
-    for steps in (1, 7, CHUNK + 5):
-        starts = (torch.arange(steps) % 5 == 2).expand(2, steps)[..., None, None]
-        q, k, v, before = make(2, steps, 4, 3), make(2, steps, 2, 3), make(2, steps, 2, 5), make(2, 2, 3, 5)
+    for rows, steps in ((1, 1), (2, 7), (1, CHUNK + 5)):
+        starts = (torch.arange(steps) % 5 == 2).expand(rows, steps)[..., None, None]
+        q, k, v, before = make(rows, steps, 4, 3), make(rows, steps, 2, 3), make(rows, steps, 2, 5), make(rows, 2, 3, 5)
         constant = -make(1, 1, 2, 1).square()
-        for log_decay in (None, constant, -make(2, steps, 2, 1).square(), -make(2, steps, 2, 3).square()):
+        for log_decay in (None, constant, -make(rows, steps, 2, 1).square(), -make(rows, steps, 2, 3).square()):
             yield LinearRecurrenceCall(q, k, v, log_decay, before)
             if log_decay is not None and log_decay.shape[1] == steps:
                 yield LinearRecurrenceCall(q, k, v, log_decay.masked_fill(starts, float("-inf")), before)
@@ -261,6 +248,10 @@ LINEAR_RECURRENCE = OPERATIONS.add(Operation(
          dtypes=frozenset({torch.float32}), transformed=False, serves=_beyond_native, worth=_slow_native,
          flops={"weft.native_linear_recurrence": native_flops,
                 "weft.native_linear_recurrence_backward": native_backward_flops}, known_as=("c", "cpp", "kernel")),
+    Form("triton", _by_triton, "chunks of 64 tokens by Triton", devices=devices(), dtypes=frozenset({torch.float32}),
+         transformed=False, serves=_beyond_triton, offer=offer(),
+         flops={"weft.triton_linear_recurrence": _flops, "weft.triton_linear_recurrence_backward": _backward_flops},
+         known_as=("cuda", "gpu")),
     Form("chunks", _chunks, "chunks of 64 tokens by matrix products"),
     Form("operator", _operator, "chunks of 64 tokens, as one operator", transformed=False,
          flops={"weft.linear_recurrence": _flops, "weft.linear_recurrence_backward": _backward_flops}),

@@ -22,6 +22,8 @@ from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 from weft.ops.native.library import why_not
 from weft.ops.operator import widen
 from weft.ops.selective_scan_chunks import CHUNK, Scanned, SelectiveScanCall, backward_flops, forward_flops, scan, steps
+from weft.ops.triton import selective_scan as triton
+from weft.ops.triton.library import devices, offer
 
 
 def selective_scan(u: Float[Tensor, "B T D"], dt: Float[Tensor, "B T D"], a: Float[Tensor, "N D"],
@@ -71,6 +73,10 @@ def _in_c(call: SelectiveScanCall) -> Scanned:
     return native.scan(call)
 
 
+def _by_triton(call: SelectiveScanCall) -> Scanned:
+    return triton.scan(call)
+
+
 def _one(call: SelectiveScanCall) -> str | None:
     return None if call.u.shape[1] == 1 else "several tokens"
 
@@ -83,7 +89,7 @@ def _beyond_native(call: SelectiveScanCall) -> str | None:
 
 
 def _examples(make: Make) -> Iterator[SelectiveScanCall]:
-    for number, states, channels in ((1, 3, 5), (7, 1, 3), (2 * CHUNK + 5, 2, 67)):
+    for number, states, channels in ((1, 3, 5), (7, 1, 3), (CHUNK + 5, 2, 67)):
         starts = ((torch.arange(number)[None] + torch.arange(2)[:, None]) % 5 == 2).contiguous()
         for places in (None, starts):
             yield SelectiveScanCall(make(2, number, channels), make(2, number, channels).square(),
@@ -101,4 +107,8 @@ SELECTIVE_SCAN = OPERATIONS.add(Operation(
          transformed=False, serves=_beyond_native,
          flops={"weft.native_selective_scan": forward_flops, "weft.native_selective_scan_backward": backward_flops},
          known_as=("c",)),
+    Form("triton", _by_triton, "token by token by Triton, the states in registers", devices=devices(),
+         dtypes=frozenset({torch.float32}), transformed=False, offer=offer(), serves=triton.beyond,
+         flops={"weft.triton_selective_scan": forward_flops, "weft.triton_selective_scan_backward": backward_flops},
+         known_as=("cuda", "gpu")),
     subject="u", examples=_examples, known_as=("mamba", "s6", "pscan")))
