@@ -20,14 +20,16 @@ def compiled(forward: Forward) -> Forward:
     """
     from torch._functorch import config as partitioning
 
-    # Without this option kernels are chosen by timing them, and another process may choose others, which round
-    # otherwise.
-    fast = torch.compile(forward, dynamic=False, options={"deterministic": True})
+    from torch._inductor import config as inductor
+
+    fast = torch.compile(forward, dynamic=False)
 
     def run(given: Any, state: ModelState | None) -> Scored:
         # Allows the partitioner to recompute element-wise results in the backward pass even where a matrix product
         # needs them: an eighth less memory on the benchmark's model (without a compiler: `ops.rematerialize`).
-        with (compiler_errors("training.compute.compile"),
+        # Inductor's "deterministic": otherwise kernels are chosen by timing them, and another process may choose others,
+        # which round otherwise.
+        with (compiler_errors("training.compute.compile"), inductor.patch(deterministic=True),
               partitioning.patch(ban_recompute_materialized_backward=False)):
             return fast(given, state)
 
