@@ -33,7 +33,7 @@ def untouched(module: nn.Module, kind: type[nn.Module]) -> bool:
 
 
 @constant_to_compiler
-def _methods(kind: type[Any]) -> tuple[str, ...]:
+def _methods(kind: Any) -> tuple[str, ...]:
     """The names of a class that an attribute of a module could shadow. PyTorch 2.11 compiles the question whether a
     module has an attribute of a name, and not a loop over its attributes."""
     return _listed(kind)
