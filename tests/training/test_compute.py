@@ -225,8 +225,8 @@ def test_the_same_bits_are_required_inside_the_block_alone() -> None:
 
 
 def test_an_operation_without_such_a_form_says_what_to_set() -> None:
-    with pytest.raises(UnsupportedError, match=r"training\.compute\.repeatable: some_cuda does not have a deterministic "
-                                               r"implementation\. Set it to false"), same_bits():
+    with pytest.raises(UnsupportedError, match=r"training\.compute\.repeatable: some_cuda does not have a determinist"
+                                               r"ic implementation\. Set it to false"), same_bits():
         raise RuntimeError("some_cuda does not have a deterministic implementation, but you set")
     with pytest.raises(RuntimeError, match="another"), same_bits():
         raise RuntimeError("another")
