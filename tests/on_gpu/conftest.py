@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from weft.training.compute import repeatable
+from weft.training.compute import same_bits
 
 
 @pytest.fixture(autouse=True)
 def _repeatable() -> Iterator[None]:
-    with repeatable():
+    with same_bits():
         yield

@@ -25,7 +25,7 @@ from weft.ops.processor import processor_name
 from weft.ops.products import PRODUCT
 from weft.ops.routes import Product, Which
 from weft.training import compute
-from weft.training.compute import Compute, ComputeSettings
+from weft.training.compute import Compute, ComputeSettings, same_bits
 from weft.training.products import products_of
 
 MATMUL = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
@@ -215,3 +215,19 @@ def test_the_products_of_a_run_are_those_of_its_maps_forward_and_backward() -> N
 
 def test_a_model_that_is_fitted_by_counting_has_no_products() -> None:
     assert products_of(read_run("ngram", ["tokenizer=bytes"])) == ()
+
+
+def test_the_same_bits_are_required_inside_the_block_alone() -> None:
+    with same_bits():
+        assert torch.are_deterministic_algorithms_enabled()
+        assert not torch.is_deterministic_algorithms_warn_only_enabled()
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_an_operation_without_such_a_form_says_what_to_set() -> None:
+    with pytest.raises(UnsupportedError, match=r"training\.compute\.repeatable: some_cuda does not have a determinist"
+                                               r"ic implementation\. Set it to false"), same_bits():
+        raise RuntimeError("some_cuda does not have a deterministic implementation, but you set")
+    with pytest.raises(RuntimeError, match="another"), same_bits():
+        raise RuntimeError("another")
+    assert not torch.are_deterministic_algorithms_enabled()

@@ -151,7 +151,7 @@ def describe_requirements(declared: Sequence[str]) -> tuple[list[str], tuple[Ext
 
 def _version(package: str) -> str:
     try:
-        return importlib.metadata.version(package)
+        return str(torch.__version__) if package == "torch" else importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return MISSING
 

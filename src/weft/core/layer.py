@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -160,7 +161,7 @@ class Needs(NamedTuple):
     that starts many states does it once.
 
     Attributes:
-        device: of its parameters; None without any.
+        device: of its parameters, or of its buffers where it has no parameter; None without either.
         dtype: of state fields that follow the model's.
         facts: the facts that its modules read (`facts_of`).
         lookbacks: the earlier tokens whose positions they read (`lookbacks_of`).
@@ -184,8 +185,8 @@ class Needs(NamedTuple):
 
 def needs_of(part: nn.Module) -> Needs:
     """What the states of ``part`` need."""
-    parameter = next(iter(part.parameters()), None)
-    return Needs(None if parameter is None else parameter.device,
+    tensor = next(chain(part.parameters(), part.buffers()), None)  # of quantised maps, buffers alone
+    return Needs(None if tensor is None else tensor.device,
                  computing_dtype(part) or torch.get_default_dtype(), facts_of(part), tuple(lookbacks_of(part)))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -72,8 +73,8 @@ class Subject:
 
 def layer_subject(name: str, layer: Layer, d_model: int, *, steps: int = 11, bound: float = 1e-10) -> Subject:
     """The subject of a layer: its inputs are Gaussian vectors in the layer's dtype."""
-    own = next(layer.parameters(), torch.zeros((), dtype=torch.float64))
-    kind = computing_dtype(layer) or own.dtype
+    own = next(chain(layer.parameters(), layer.buffers()), torch.zeros(()))
+    kind = computing_dtype(layer) or next(layer.parameters(), torch.zeros((), dtype=torch.float64)).dtype
 
     def inputs(batch: int, length: int, generator: torch.Generator) -> Tensor:
         return torch.randn(batch, length, d_model, generator=generator, dtype=torch.float64).to(own.device, kind)

@@ -19,15 +19,16 @@ def compiled(forward: Forward) -> Forward:
     The compiled function raises `UnsupportedError` where this model cannot be compiled on this machine.
     """
     from torch._functorch import config as partitioning
+    from torch._inductor import config as inductor
 
-    # Without this option kernels are chosen by timing them, and another process may choose others, which round
-    # otherwise.
-    fast = torch.compile(forward, dynamic=False, options={"deterministic": True})
+    fast = torch.compile(forward, dynamic=False)
 
     def run(given: Any, state: ModelState | None) -> Scored:
         # Allows the partitioner to recompute element-wise results in the backward pass even where a matrix product
         # needs them: an eighth less memory on the benchmark's model (without a compiler: `ops.rematerialize`).
-        with (compiler_errors("training.compute.compile"),
+        # "deterministic": otherwise Inductor chooses kernels by timing them, and another process may choose others,
+        # which round otherwise.
+        with (compiler_errors("training.compute.compile"), inductor.patch(deterministic=True),
               partitioning.patch(ban_recompute_materialized_backward=False)):
             return fast(given, state)
 

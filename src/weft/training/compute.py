@@ -37,12 +37,16 @@ class ComputeSettings(Settings):
         compile: compile the forward and backward pass with `torch.compile`, which takes half a minute once.
         checkpoint_activations: keep only the input of each block and compute the block again in the backward pass:
             less memory for a third more work, with the same gradients.
+        repeatable: on a GPU, compute the same bits each time: PyTorch takes some sums in the order in which threads
+            finish unless this is required, which can cost speed. An operation that has no such form is an error, and
+            false allows it; a resumed run then follows the uninterrupted one only to within rounding.
     """
 
     matmul: Literal["auto", "default", "onednn"] = "auto"
     routes: dict[str, str] | None = None
     compile: bool = False
     checkpoint_activations: bool = False
+    repeatable: bool = True
 
     @field_validator("routes")
     @classmethod
@@ -67,6 +71,7 @@ class Compute(Record):
         processor: its name, as the operating system gives it.
         device: such as "cpu" or "cuda".
         routes: the measured products for which PyTorch's own choice is not the fastest, with the form that is.
+        repeatable: whether a GPU must compute the same bits each time.
     """
 
     matmul: Route
@@ -76,6 +81,7 @@ class Compute(Record):
     processor: str
     device: str
     routes: tuple[tuple[str, str], ...] = ()
+    repeatable: bool = True
 
     @staticmethod
     def choose(settings: ComputeSettings, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu",
@@ -101,7 +107,7 @@ class Compute(Record):
                 str(product): route for product, route in fastest(timed(products())).items()}
             matmul = "measured" if routes else "default"
         return Compute(matmul, torch.get_num_threads(), settings.compile, str(torch.__version__), processor_name(),
-                       place, tuple(sorted(routes.items())))
+                       place, tuple(sorted(routes.items())), settings.repeatable)
 
     @contextmanager
     def apply(self) -> Iterator[None]:
@@ -110,7 +116,7 @@ class Compute(Record):
         torch.set_num_threads(self.threads)
         known = {Product.parse(product): route for product, route in self.routes}
         try:
-            with (repeatable() if self.device == "cuda" else nullcontext(),
+            with (same_bits() if self.device == "cuda" and self.repeatable else nullcontext(),
                   nullcontext() if self.matmul == "default" else routed(
                       known, otherwise=ONEDNN if self.matmul == "onednn" else None)):
                 yield
@@ -155,24 +161,32 @@ class Compute(Record):
         if wrong:
             raise CheckpointError(f"cannot be read: {', '.join(wrong)}.", where=RECORD,
                                   remedy="Start the run again in another folder.")
-        return cls(**{name: data[name] for name in kinds}, routes=tuple(sorted(routes.items())))
+        return cls(**{name: data[name] for name in kinds}, routes=tuple(sorted(routes.items())),
+                   repeatable=data.get("repeatable") is not False)
 
 
 @contextmanager
-def repeatable() -> Iterator[None]:
+def same_bits() -> Iterator[None]:
     """A context in which CUDA computes the same bits each time: sums that PyTorch takes in the order in which threads
-    finish are taken in a fixed order. Where it has no such form, it warns.
+    finish are taken in a fixed order. cuBLAS reads its own setting when it is first called in a process.
 
-    cuBLAS reads its own setting when it is first called in a process.
+    Raises:
+        UnsupportedError: an operation has no such form.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     on, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     memory: Any = torch.utils.deterministic  # a module whose one setting is a property
     filled = memory.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True, warn_only=not on or warns)
+    torch.use_deterministic_algorithms(True)
     memory.fill_uninitialized_memory = False
     try:
         yield
+    except RuntimeError as error:
+        if "does not have a deterministic implementation" not in str(error):
+            raise
+        raise UnsupportedError(f"{str(error).split(',')[0]}.", where="training.compute.repeatable",
+                               remedy="Set it to false, and a resumed run follows the uninterrupted one only to within "
+                               "rounding, or train on a CPU.") from None
     finally:
         torch.use_deterministic_algorithms(on, warn_only=warns)
         memory.fill_uninitialized_memory = filled
