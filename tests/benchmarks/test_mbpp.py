@@ -64,6 +64,17 @@ def test_programs_are_what_the_model_writes_before_the_stop_and_are_run_with_set
     assert "audit hooks" in told
 
 
+def test_long_prompts_lose_their_beginning_which_is_told(tmp_path: Path) -> None:
+    """The model reads 19 bytes back, so it writes the same; 48 of 100 tokens are for new ones."""
+    text = "".join(f"{prompt_of(number)}{CODE[number]}\n[DONE]\n" for number in (11, 12))
+    model = asked(counted(text, order=20, smoothing="maximum_likelihood"), context=100)
+    found = MBPPConfig(shots=0, max_new_tokens=48).measure(model, written(tmp_path, (11, 12)), ALLOWED)
+    assert [each["outcomes"] for each in found.requests] == [["passed"], ["AssertionError"]]
+    assert [each["cut"] for each in found.requests] == [1 + len(prompt_of(number)) - 52 for number in (11, 12)]
+    assert "rows of at most 100 tokens, of which 48 for new tokens, longer prompts cut on the left (2 prompts were" \
+        in found.protocol.describe()
+
+
 def test_samples_depend_on_the_seed_and_not_on_the_batch(tmp_path: Path) -> None:
     """Two programs are equally probable; the same samples whatever runs beside them."""
     text = f"{prompt_of(12)}assert 1\n[DONE]\n{prompt_of(12)}assert 0\n[DONE]\n"

@@ -122,6 +122,12 @@ def test_all_57_subjects_count_alike_in_the_macro_average(tmp_path: Path) -> Non
     assert plain["settings"] == {"kind": "mmlu", "shots": 0, "subjects": [], "split": "test"}
 
 
+def test_of_equally_probable_letters_the_first_is_the_answer(folder: Path) -> None:
+    found = MMLUConfig(shots=0, subjects=TWO).measure(asked(counted("xxx")), folder, Conditions())
+    assert {len(set(each["log_probs"])) for each in found.requests} == {1}
+    assert {each["choice"] for each in found.requests} == {0}
+
+
 def test_what_is_wrong_with_the_files_is_told_with_file_and_line(tmp_path: Path) -> None:
     written(tmp_path, TWO)
     file = tmp_path / "test" / "anatomy_test.csv"

@@ -97,7 +97,7 @@ def test_progress_tells_the_time_left(monkeypatch: pytest.MonkeyPatch, capsys: p
     now = [0.0]
     monkeypatch.setattr(command.time, "monotonic", lambda: now[0])
     lines = command.Lines()
-    for now[0], done in ((5.0, 1), (20.0, 10), (25.0, 12), (31.0, 15), (50.0, 20)):
+    for now[0], done in ((500.0, 0), (505.0, 1), (520.0, 10), (525.0, 12), (530.0, 15), (550.0, 20)):
         lines.told(done, 20)
     assert capsys.readouterr().err == "10/20 requests  00:20 left\n15/20 requests  00:10 left\n"
 

@@ -51,10 +51,10 @@ def test_each_is_the_sum_over_its_targets_of_what_the_tokens_before_predict(name
     assert {each.cut for each in found} == {0, 6, 12}
 
 
-def test_progress_ends_with_all_of_them() -> None:
+def test_progress_begins_with_none_and_ends_with_all_of_them() -> None:
     told: list[tuple[int, int]] = []
     likelihoods(KINDS["lstm"], drawn(), window=WINDOW, batch_size=4, progress=lambda *now: told.append(now))
-    assert told[-1] == (10, 10) and len(told) == 2
+    assert told[0] == (0, 10) and told[-1] == (10, 10) and len(told) == 3
 
 
 def test_completions_that_read_the_same_are_one_row() -> None:

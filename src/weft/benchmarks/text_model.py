@@ -156,6 +156,7 @@ class TextModel:
         texts, done = [""] * len(rows), 0
         if not rows:
             return texts
+        self._tell(0, len(rows))
         for new in stream(model, [Row(row[-room:]) for row in rows], max_new_tokens=writing.max_new_tokens,
                           sampling=writing.sampling, ending=Ending(self.tokenizer.end_ids, writing.stops),
                           tokenizer=self.tokenizer, start=self.beginning, seed=writing.seed, batch_size=self._rows):
@@ -187,6 +188,7 @@ class TextModel:
             UnsupportedError: the model has no head that predicts classes.
         """
         found, frame = list[str](), Frame(self.tokenizer, self.context)
+        self._tell(0, len(texts))
         for first in range(0, len(texts), CLASSIFIED):
             rows = [tuple(frame.around([self.tokenizer.measure(text)])[0].tolist())
                     for text in texts[first : first + CLASSIFIED]]

@@ -89,7 +89,9 @@ class Lines:
     def told(self, done: int, total: int) -> None:
         """Print a line if the last one is old enough."""
         now = time.monotonic()
-        if done < total and now - self._last >= BETWEEN:
+        if not done:
+            self._began = self._last = now  # what came before was loading
+        elif done < total and now - self._last >= BETWEEN:
             self._last = now
             typer.echo(f"{done:,}/{total:,} requests  {left_of(done, total, now - self._began)}", err=True)
 
@@ -116,6 +118,8 @@ class Bar:
 
     def told(self, done: int, total: int) -> None:
         """Move the bar."""
+        if not done:
+            self._began = time.monotonic()  # what came before was loading
         left = left_of(done, total, time.monotonic() - self._began)
         self._bar.update(self._task, completed=done, total=total, left=left)
 

@@ -69,7 +69,7 @@ def likelihoods(model: LanguageModel, completions: Sequence[Completion], *, wind
         completions: in any order; rows of similar length run together.
         window: the most tokens that a row may read.
         batch_size: rows that run together; it does not change the results.
-        progress: told after every batch.
+        progress: told before the first batch and after every batch.
 
     Raises:
         InputError: no context, no targets, more targets than the window, ids outside the vocabulary, a window beyond
@@ -85,6 +85,8 @@ def likelihoods(model: LanguageModel, completions: Sequence[Completion], *, wind
     require_room(model, longest, "context", f"rows of {longest} tokens", "Give a smaller context.")
     order = sorted(rows, key=len, reverse=True)
     found: dict[int, Likelihood] = {}
+    if progress is not None:
+        progress(0, len(completions))
     with evaluation_mode(model), torch.inference_mode():
         for first in range(0, len(order), batch_size):
             group = order[first : first + batch_size]
