@@ -67,8 +67,8 @@ def test_what_differs_is_said_where_the_schedule_depends_on_the_budget(tmp_path:
     found = train(longer, tmp_path / "run", resume=True, on_event=events.append)
     assert found.steps == 9 and not same_weights(found.model, train(longer, tmp_path / "whole").model)
     wanted = ("not as a run of that many from its first step would: step 1 had the learning rate 0.00914 of a run of 5 "
-              "steps, and in one of 9 it has 0.00973; with training.schedule: constant and no warm-up, or inverse_sqrt,"
-              " they would be the same.")
+              "steps, and in one of 9 it has 0.00973; of schedules, constant and inverse_sqrt without a warm-up have the "
+              "same rates in both.")
     assert wanted in notices(events)
     (why,) = record(tmp_path / "run")["inexact"]
     assert why["step"] == 5 and why["reason"].startswith("5 steps became 9: step 1 had the learning rate")
