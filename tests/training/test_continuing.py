@@ -67,8 +67,8 @@ def test_what_differs_is_said_where_the_schedule_depends_on_the_budget(tmp_path:
     found = train(longer, tmp_path / "run", resume=True, on_event=events.append)
     assert found.steps == 9 and not same_weights(found.model, train(longer, tmp_path / "whole").model)
     wanted = ("not as a run of that many from its first step would: step 1 had the learning rate 0.00914 of a run of 5 "
-              "steps, and in one of 9 it has 0.00973; of schedules, constant and inverse_sqrt without a warm-up have the "
-              "same rates in both.")
+              "steps, and in one of 9 it has 0.00973; of schedules, constant and inverse_sqrt without a warm-up have "
+              "the same rates in both.")
     assert wanted in notices(events)
     (why,) = record(tmp_path / "run")["inexact"]
     assert why["step"] == 5 and why["reason"].startswith("5 steps became 9: step 1 had the learning rate")
@@ -108,6 +108,15 @@ def test_epochs_are_passes_over_the_data(tmp_path: Path, task: str, model: dict[
         seen = np.bincount(np.concatenate([batches.order.of(step) for step in range(steps * accumulation)]))
         assert seen.min() >= int(epochs) and seen.sum() - 4 * accumulation < epochs * len(seen) <= seen.sum()
     assert steps == -(-round(epochs * batches.steps_per_epoch, 6) // accumulation)  # type: ignore[attr-defined]
+
+
+def test_a_given_budget_takes_the_place_of_the_configurations(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path, LSTM, steps=7)
+    longer = changed(run, "training.epochs=2").training
+    assert (longer.steps, longer.epochs) == (None, 2)
+    assert changed(run, "training.seconds=null").training == run.training
+    with pytest.raises(ConfigError, match=r"training\.steps: a budget of 3 steps and one of 2 epochs\. Give one of"):
+        changed(run, "training.epochs=2", "training.steps=3")
 
 
 def test_budgets_that_contradict_are_refused(tmp_path: Path) -> None:
