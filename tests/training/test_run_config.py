@@ -104,7 +104,7 @@ def test_later_overrides_win() -> None:
     ("trainin.steps=3", "trainin: unknown key 'trainin'. Did you mean 'training'?"),
     ("training.optimizer.kind=adam", "no optimizer of kind 'adam'. Did you mean 'adamw'?"),
     ("training={steps: 5, seconds: 60}", "training.steps: a budget of 5 steps and one of 60 seconds. Give one of them"),
-    ("training={steps: 5, flops: 1e15}", "training.steps: a budget of 5 steps and one of 1e+15 flops. Give one of them"),
+    ("training={steps: 5, flops: 1e15}", "training.steps: a budget of 5 steps and one of 1e+15 flops. Give one of"),
     ("training={tokens: 5, seconds: 2}", "training.seconds: a budget of 2 seconds and one of 5 tokens. Give one"),
     ("training.tokens=.inf", "training.tokens: Input should be a finite number, got inf"),
     ("training.objective.label_smoothing=1", "training.objective.label_smoothing: Input should be less than 1, got 1"),
