@@ -87,9 +87,13 @@ def test_measures_of_classes_are_those_of_scikit_learn_and_their_errors_the_jack
              **({"f1": metrics.f1_score} if n_classes == 2 else {})}
     found = counts.measures()
     assert set(found) == {*peers, *(f"{name}_standard_error" for name in peers)}
+    alone = [ClassCounts(n_classes) for _ in range(N)]
+    for i, each in enumerate(alone):
+        each.add(np.delete(true, i), np.delete(predicted, i))
     for name, peer in peers.items():
         assert found[name] == pytest.approx(peer(true, predicted), rel=1e-12)
-        left_out = [peer(np.delete(true, i), np.delete(predicted, i)) for i in range(N)]
+        left_out = [{"accuracy": each.accuracy, "matthews": each.matthews, "macro_f1": each.macro_f1,
+                     "f1": each.f1}[name] for each in alone]
         # That of a share of n is sqrt(a (1 - a) / n), which the jackknife divides by n - 1 instead.
         scale = math.sqrt((N - 1) / N) if name == "accuracy" else 1.0
         wanted = scale * math.sqrt((N - 1) / N * sum((each - np.mean(left_out)) ** 2 for each in left_out))
@@ -98,8 +102,8 @@ def test_measures_of_classes_are_those_of_scikit_learn_and_their_errors_the_jack
 
 def test_correlations_are_those_of_scipy_and_their_errors_those_of_repeated_samples() -> None:
     """Of normal values with correlation 0.6, the standard error of Pearson's is (1 - 0.36) / sqrt(n) in the limit; of
-    1,000 samples of 80 the mean estimate is within 7 % of the deviation of the correlations, which is known to
-    1/sqrt(2000) = 2 % and, of small samples, above its limit."""
+    50 samples of 80 the mean estimate is within 10 % of the deviation of 1,000 correlations, which is known to
+    1/sqrt(2000) = 2 %; a single estimate varies by about a fifth."""
     stream = np.random.default_rng(3)
     true = stream.normal(size=(N, 1))
     predicted = np.round(true + stream.normal(size=(N, 1)), 1)
@@ -111,8 +115,8 @@ def test_correlations_are_those_of_scipy_and_their_errors_those_of_repeated_samp
     x = stream.normal(size=(1000, 80, 1))
     y = 0.6 * x + 0.8 * stream.normal(size=x.shape)
     deviation = np.std([pearson(a, b) for a, b in zip(x, y, strict=True)])
-    errors = np.mean([jackknife_error(pearson, a, b) for a, b in zip(x[:100], y[:100], strict=True)])
-    assert errors == pytest.approx(deviation, rel=0.07)
+    errors = np.mean([jackknife_error(pearson, a, b) for a, b in zip(x[:50], y[:50], strict=True)])
+    assert errors == pytest.approx(deviation, rel=0.1)
     assert jackknife_error(pearson, true[:2], predicted[:2]) == 0.0
 
 

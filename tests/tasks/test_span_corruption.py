@@ -24,7 +24,8 @@ from weft.training import parse_run, train
 
 VOCAB = 257 + 100
 PREFIXED = {"kind": "decoder", "d_model": 8, "context": 32, "position": "learned", "blocks": [
-    {"kind": "pre", "layers": [{"kind": "attention", "n_heads": 2, "mask": "causal | prefix"}, "mlp"]}]}
+    {"kind": "pre", "layers": [{"kind": "attention", "n_heads": 2, "mask": "causal | prefix"}, "mlp"]}] * 2}
+"""Two layers: with one, what the source attends to changes nothing behind it."""
 MODELS: dict[bool, dict[str, Any]] = {
     False: {**ENCODER_DECODER, "vocab_size": VOCAB, "encoder": {**ENCODER, "vocab_size": VOCAB}},
     True: {**PREFIXED, "vocab_size": VOCAB}}

@@ -67,9 +67,8 @@ def train(config: Config, overrides: Overrides = None,
 
     given = {"data.path": None if data is None else str(data), "seed": seed, "training.dtype": dtype,
              "training.steps": steps}
-    budgets = () if steps is None else [f"training.{name}=null" for name in ("seconds", "tokens", "flops", "epochs")]
     forms = {f"kernels.{name}": form for name, form in pairs_of(kernels or []).items()}
-    changes = [*(overrides or []), *budgets, *(f"{key}={text.dumps(value)}" for key, value in {**given, **forms}.items()
+    changes = [*(overrides or []), *(f"{key}={text.dumps(value)}" for key, value in {**given, **forms}.items()
                                      if value is not None)]
     leading = leads()
     try:

@@ -48,8 +48,8 @@ def difference(config: RunConfig, done: int, before: int, steps: int) -> str | N
         if old != new:
             peak = training.optimizer.lr
             return (f"step {step:,} had the learning rate {peak * old:.3g} of a run of {before:,} steps, and in one of "
-                    f"{steps:,} it has {peak * new:.3g}; with training.schedule: constant and no warm-up, or "
-                    "inverse_sqrt, they would be the same.")
+                    f"{steps:,} it has {peak * new:.3g}; of schedules, constant and inverse_sqrt without a warm-up "
+                    "have the same rates in both.")
     unfreeze = training.unfreeze
     if unfreeze is not None and done and before != steps:
         return f"blocks unfroze by the share of {before:,} steps, and now do by that of {steps:,}."

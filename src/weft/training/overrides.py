@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from weft.core.errors import ConfigError
+from weft.training.config import BUDGETS
 
 
 def apply_overrides(data: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
@@ -34,10 +35,11 @@ def apply_overrides(data: dict[str, Any], overrides: Iterable[str]) -> dict[str,
 
 
 def run_overrides(data: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """`apply_overrides` for a run's configuration, in which an override may name another text.
+    """`apply_overrides` for a run's configuration, in which an override may name another text or another budget.
 
     A limit (``data.max_bytes``) of the configuration applies to the configuration's text alone. A text that an override
-    names is read whole unless an override limits it too.
+    names is read whole unless an override limits it too. A budget that an override gives, such as ``training.steps``,
+    takes the place of the configuration's.
 
     Raises:
         ConfigError: as `apply_overrides`.
@@ -46,6 +48,10 @@ def run_overrides(data: dict[str, Any], overrides: Iterable[str]) -> dict[str, A
     result = apply_overrides(data, given)
     if "data" in result:
         result["data"] = without_old_limit(data.get("data"), result["data"], limited=limits_text(given))
+    training, named = result.get("training"), {each.partition("=")[0].strip() for each in given}
+    ours = [name for name in BUDGETS if f"training.{name}" in named]
+    if isinstance(training, dict) and any(training.get(name) is not None for name in ours):
+        result["training"] = {key: value for key, value in training.items() if key not in BUDGETS or key in ours}
     return result
 
 
