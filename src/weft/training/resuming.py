@@ -118,7 +118,7 @@ def restore(run: Run, trainer: Trainer) -> Begun:
     if facts is None:
         return Begun(None, Interval(0.0))
     broadcast(run.world, values_of(trainer.model))
-    trainer.precision.refresh(buffers=True)
+    trainer.precision.refresh(buffers=True, frozen=True)
     trainer.resume(broadcast_named(run.world, training), step=int(facts["step"]), seconds=float(facts["seconds"]),
                    where=str(run.folder.path))
     validation, interval = facts.get("validation"), facts.get("interval")
