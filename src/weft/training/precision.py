@@ -62,8 +62,8 @@ class Precision:
 
     @torch.no_grad()
     def refresh(self, *, buffers: bool = False, frozen: bool = False) -> None:
-        """Copy the updated weights to the copy; with ``buffers`` the buffers too, and with ``frozen`` the weights that no
-        step changes, after a checkpoint was loaded."""
+        """Copy the updated weights to the copy; with ``buffers`` the buffers too, and with ``frozen`` the weights that
+        no step changes, after a checkpoint was loaded."""
         if self.working is self.model:
             return
         for weight, copy in zip(self.model.parameters(), self.working.parameters(), strict=True):

@@ -16,8 +16,8 @@ ROWS, INS = (4, 2, 2), 3
 
 def term(rows: slice, count: int, rank: int, scale: float) -> Beside:
     generator = torch.Generator().manual_seed(count * 10 + rank)
-    return Beside(rows, torch.randn(rank, INS, generator=generator), torch.randn(count, rank, generator=generator), scale,
-                  torch.rand(count, generator=generator))
+    a, b = torch.randn(rank, INS, generator=generator), torch.randn(count, rank, generator=generator)
+    return Beside(rows, a, b, scale, torch.rand(count, generator=generator))
 
 
 def whole(given: list[Beside], outs: int) -> torch.Tensor:
