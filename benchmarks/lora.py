@@ -117,7 +117,8 @@ def peft_step(job: Job, folder: Path, batches: dict[str, Tensor]) -> Step:
 def contend(job: Job, folder: Path) -> None:
     """Run one contender, and print what it measured."""
     torch.set_num_threads(job["threads"])
-    step = {"weft": weft_step, "peft": peft_step}[job["library"]](job, folder, load_file(folder / "batches.safetensors"))
+    batches = load_file(folder / "batches.safetensors")
+    step = {"weft": weft_step, "peft": peft_step}[job["library"]](job, folder, batches)
     losses, seconds = [step()], []
     for _ in range(1, job["steps"]):
         begun = time.perf_counter()
@@ -167,7 +168,8 @@ def main() -> None:
     for dtype, each in ratios.items():
         print(f"{dtype}: {each['tokens_per_second']:.2f} times the tokens/s (target {TARGETS['tokens_per_second']}), "
               f"{each['peak_bytes']:.2f} of the memory (target {TARGETS['peak_bytes']}), losses differ by up to "
-              f"{each['loss']:.1e} ({'within' if each['loss'] < LOSS_BOUND[dtype] else 'BEYOND'} {LOSS_BOUND[dtype]:g})")
+              f"{each['loss']:.1e} ({'within' if each['loss'] < LOSS_BOUND[dtype] else 'BEYOND'} "
+              f"{LOSS_BOUND[dtype]:g})")
     out.write_text(json.dumps({"shape": given, "ratios": ratios, "rows": found}, indent=1) + "\n")
 
 

@@ -61,12 +61,14 @@ class Precision:
                 buffer.copy_(copied)
 
     @torch.no_grad()
-    def refresh(self, *, buffers: bool = False) -> None:
-        """Copy the updated weights to the copy; with ``buffers``, the buffers too, after a checkpoint was loaded."""
+    def refresh(self, *, buffers: bool = False, frozen: bool = False) -> None:
+        """Copy the updated weights to the copy; with ``buffers`` the buffers too, and with ``frozen`` the weights that
+        no step changes, after a checkpoint was loaded."""
         if self.working is self.model:
             return
         for weight, copy in zip(self.model.parameters(), self.working.parameters(), strict=True):
-            copy.copy_(weight)
+            if weight.requires_grad or frozen:
+                copy.copy_(weight)
         if buffers:
             for buffer, copied in zip(self.model.buffers(), self.working.buffers(), strict=True):
                 copied.copy_(buffer)

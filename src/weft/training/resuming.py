@@ -135,7 +135,7 @@ def _restored(run: Run, trainer: Trainer) -> dict[str, Any] | None:
     if facts is None:
         return None
     broadcast(run.world, values_of(trainer.model))
-    trainer.precision.refresh(buffers=True)
+    trainer.precision.refresh(buffers=True, frozen=True)
     trainer.resume(broadcast_named(run.world, training), step=int(facts["step"]), seconds=float(facts["seconds"]),
                    where=str(run.folder.path))
     return facts

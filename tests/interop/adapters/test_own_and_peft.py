@@ -93,15 +93,15 @@ def test_one_of_quantised_matrices_and_further_parameters(tmp_path: Path) -> Non
     weft.convert(case.whole, tmp_path / "a", to="adapter", base=str(case.base))
     assert_close(logits(tmp_path / "a"), logits(case.whole), rtol=1e-6, atol=1e-6)
     assert {name.rsplit(".", 2)[-2] for name in load_file(tmp_path / "a/adapter.safetensors")} == {"a", "b", "norm"}
-    with pytest.raises(UnsupportedError, match=r"peft: the format of `peft` cannot hold rewrites of other kinds than lora"):
+    with pytest.raises(UnsupportedError, match=r"the format of `peft` cannot hold rewrites of other kinds than lora"):
         weft.convert(case.whole, tmp_path / "p", to="peft", base=str(case.base))
 
 
 @pytest.mark.parametrize("to", ["adapter", "peft"])
 def test_another_model_is_refused(case: Case, to: str, tmp_path: Path) -> None:
     weft.convert(case.whole, tmp_path / "a", to=to, base=str(case.base))
-    with pytest.raises(CheckpointError, match=r"trained on other weights than those of .*other. Give the model that the "
-                                              r"adapter was trained on \(--base of weft convert"):
+    with pytest.raises(CheckpointError, match=r"trained on other weights than those of .*other. Give the model that "
+                                              r"the adapter was trained on \(--base of weft convert"):
         weft.load(tmp_path / "a", base=str(case.other))
     with pytest.raises(CheckpointError, match=r"the model that it adapts is not at 'nowhere'"):
         weft.load(tmp_path / "a", base="nowhere")
@@ -126,7 +126,7 @@ def test_a_run_names_the_model_it_started_from_and_another_goes_on_from_the_adap
 
 
 def test_what_cannot_be_saved_apart_is_refused(case: Case, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match=r"adapter: this model has no adapters to save apart. Train it with a rew"):
+    with pytest.raises(UnsupportedError, match=r"adapter: this model has no adapters to save apart. Train it with a"):
         weft.convert(case.base, tmp_path / "a", to="adapter", base=str(case.base))
     with pytest.raises(InputError, match=r"base: nothing says on which model the adapter is to be put"):
         weft.convert(case.whole, tmp_path / "a", to="adapter")
@@ -157,7 +157,7 @@ def changed(case: Case, tmp_path: Path, keys: Mapping[str, Any], tensors: Any = 
 
 @pytest.mark.parametrize(("keys", "message"), [
     ({"bias": "all"}, r"bias: 'all', but only 'none' can be read. Biases under the adapter were trained"),
-    ({"modules_to_save": ["lm_head"]}, r"modules_to_save: \['lm_head'\], .* It changes what is computed: merge the adap"),
+    ({"modules_to_save": ["lm_head"]}, r"modules_to_save: \['lm_head'\], .* It changes what is computed: merge the ad"),
     ({"peft_type": "IA3"}, r"peft_type: 'IA3', but only 'LORA' can be read."),
     ({"init_lora_weights": "pissa"}, r"init_lora_weights: 'pissa' changes the weights under the adapter."),
     ({"target_parameters": ["experts"]}, r"target_parameters: \['experts'\], but only"),
