@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def documents(stream: TokenStream) -> list[tuple[list[int], list[bool]]]:
     """The tokens of each conversation, and which are scored."""
     borders = [*np.flatnonzero(stream.begins).tolist(), len(stream)]
     return [(stream.tokens[first:last].tolist(), stream.scored(slice(first, last)).tolist())
-            for first, last in zip(borders, borders[1:], strict=False)]
+            for first, last in pairwise(borders)]
 
 
 def test_a_stream_holds_every_conversation_with_its_answers_scored(tmp_path: Path) -> None:
@@ -69,7 +70,7 @@ def test_the_loss_and_its_gradients_are_those_of_each_conversation_alone(tmp_pat
     for row, inputs in enumerate(batch.inputs):
         length = len(inputs) if batch.count is None else int(batch.count[row])
         starts = [*np.flatnonzero(batch.begins[row]).tolist(), length]
-        for first, last in zip(starts, starts[1:], strict=False):
+        for first, last in pairwise(starts):
             ids = (*inputs[first:last].tolist(), int(batch.targets[row, last - 1]))
             nats, count = nats - naive(model, held[ids]), count + sum(written(held[ids])[1])
     (nats / count).backward()  # type: ignore[no-untyped-call]
@@ -167,7 +168,7 @@ def test_another_template_is_other_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("fields", "data", "message"), [
-    ({"template": "plain"}, {}, r"rows\.jsonl, line \d+: chat template 'plain': the template writes no token that ends"),
+    ({"template": "plain"}, {}, r"rows\.jsonl, line \d+: chat template 'plain': the template writes no token that"),
     ({"template": "llama2"}, {"text_field": "body"}, r"data\.text_field: 'body', while conversations have fields"),
     ({"template": "llama2", "shape": "alpaca"}, {}, r"rows\.jsonl, line 1: no field 'instruction'"),
 ])
