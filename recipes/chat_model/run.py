@@ -42,7 +42,8 @@ def stages(text: str, talks: str, pairs: str, scale: float) -> dict[str, dict[st
     return {
         "pretrained": {**base, "data": {"path": text}},
         "sft": {"task": {"kind": "answers", "template": TEMPLATE}, "data": {"path": talks, "packing": "documents"},
-                "training": {**rate, "seconds": 540 * scale, "optimizer": {"lr": 1e-3}}, "report": {"eval_batches": 10}},
+                "training": {**rate, "seconds": 540 * scale, "optimizer": {"lr": 1e-3}},
+                "report": {"eval_batches": 10}},
         "dpo": {"task": {"kind": "preferences", "beta": 0.1}, "data": {"path": pairs},
                 "training": {**rate, "batch_size": 8, "seconds": 300 * scale, "optimizer": {"lr": 5e-5}},
                 "report": {"eval_batches": 10}}}
@@ -65,7 +66,8 @@ def stage_result(run: Path, validation: Validation, steps: int, parameters: int)
 def settings_sha256() -> str:
     """Of what is run."""
     files = [(FOLDER / name).read_text("utf-8") for name in ("pretrain.yaml", "template.jinja")]
-    return hashlib.sha256(repr((files, stages("", "", "", 1.0), QUESTIONS)).replace(str(FOLDER), "").encode()).hexdigest()
+    text = repr((files, stages("", "", "", 1.0), QUESTIONS)).replace(str(FOLDER), "")
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def record(args: argparse.Namespace) -> dict[str, Any]:
