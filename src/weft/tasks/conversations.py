@@ -58,7 +58,7 @@ class ConversationConfig(TaskConfig):
     pairs: ClassVar[bool] = False
 
     template: str | None = Field(default=None, min_length=1)
-    variables: dict[str, Any] = Field(default_factory=dict)
+    variables: dict[str, bool | int | float | str] = Field(default_factory=dict)
     shape: Shape | None = None
     too_long: Literal["drop", "cut"] = "drop"
 
