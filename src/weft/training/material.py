@@ -10,6 +10,7 @@ from weft.core.errors import ConfigError, DataError
 from weft.data.conversations import texts_in
 from weft.data.manifest import Recipe, Source, is_prepared, read_prepared_manifest
 from weft.data.prepared import (
+    Encoder,
     EncodingTexts,
     OnProgress,
     PreparedData,
@@ -25,7 +26,7 @@ from weft.data.text import source_files
 from weft.disk.atomic import recover, replacing
 from weft.disk.ownership import require_free
 from weft.tasks.conversations import ConversationConfig
-from weft.tasks.material import Material, read_texts
+from weft.tasks.material import Material, Texts, read_texts
 from weft.tasks.records import Reread
 from weft.tokenizers.config import TokenizerConfig
 from weft.training.config import RunConfig
@@ -120,10 +121,9 @@ def prepare_folder(settings: DataSettings, tokenizer: TokenizerConfig, out: str 
         if is_prepared(folder) and not replace:
             return Preparation(_kept(folder, recipe, sources, settings, tokenizer), reused=True)
         require_free(folder, proof=by_prepared_manifest, replace=replace)
-        parts, corpus, digest = read_texts(settings) if task is None else task.parts(settings)
-        texts = EncodingTexts(parts, corpus, digest, sources, recipe)
-        encoder = (TextEncoder(tokenizer.fit(parts["train"].texts())) if task is None
-                   else task.encoder(tokenizer.fit(Reread(lambda: texts_in(parts["train"])))))
+        read = read_texts(settings) if task is None else task.parts(settings)
+        texts = EncodingTexts(read.parts, read.corpus, read.corpus_sha256, sources, recipe)
+        encoder = _encoder(read, tokenizer, task)
         with replacing(folder, proof=by_prepared_manifest if replace else None) as draft:
             write_prepared(draft, texts, encoder, shard_tokens=shard_tokens, on_progress=on_progress)
     except OSError as error:
@@ -131,6 +131,14 @@ def prepare_folder(settings: DataSettings, tokenizer: TokenizerConfig, out: str 
                         remedy="Free space or correct the permissions, or choose another folder; no "
                                "incomplete folder is left.") from None
     return Preparation(open_prepared(folder, check="size"), reused=False)
+
+
+def _encoder(texts: Texts, tokenizer: TokenizerConfig, task: ConversationConfig | None) -> Encoder:
+    """What converts texts, or the conversations of a task, to tokens."""
+    train = texts.parts["train"]
+    if task is None:
+        return TextEncoder(tokenizer.fit(train.texts()))
+    return task.encoder(tokenizer.fit(Reread(lambda: texts_in(train))))
 
 
 def _kept(folder: Path, recipe: Recipe, sources: tuple[Source, ...], settings: DataSettings,
