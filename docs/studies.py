@@ -17,6 +17,7 @@ ORDER: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "State spaces and recurrences": ("hippo", "scan_costs", "selective", "recall", "pathfinder", "million_tokens"),
     "Language models of several ages": ("penn_treebank", "wikitext2", "six_ages", "nanogpt_cpu"),
     "Pre-training": ("digits",),
+    "Fine-tuning": ("chat_model",),
     "Windows and masks": ("windows", "cheating"),
     "What can be relied on": ("repeatability", "resume")})
 """The recipes by topic, in the order in which a course treats the topics."""

@@ -20,9 +20,9 @@ TEMPLATE = ("{% for m in messages %}{{ '' if loop.first else '\n' }}{{ '<|im_sta
             "{% if add_generation_prompt %}{{ '\n<|im_start|>assistant\n' }}{% endif %}")
 """ChatML that writes nothing behind the end of an answer: trl scores all that follows a prompt."""
 
-TALKS = [{"messages": [{"role": "user", "content": f"What is {i}?"}, {"role": "assistant", "content": "It is " * (i + 1)},
-                       *([{"role": "user", "content": "And now?"}, {"role": "assistant", "content": "Two."}] * (i % 2))]}
-         for i in range(4)]
+MORE = [{"role": "user", "content": "And now?"}, {"role": "assistant", "content": "Two."}]
+TALKS = [{"messages": [{"role": "user", "content": f"What is {i}?"},
+                       {"role": "assistant", "content": "It is " * (i + 1)}, *(MORE * (i % 2))]} for i in range(4)]
 PAIRS = [{"prompt": [{"role": "user", "content": f"What is {i}?"}],
           "chosen": [{"role": "assistant", "content": "It is " * (i + 1)}],
           "rejected": [{"role": "assistant", "content": "No" * (3 - i // 2)}]} for i in range(4)]

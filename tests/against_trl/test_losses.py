@@ -10,7 +10,16 @@ import torch
 from datasets import Dataset
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
-from against_trl.small import PAIRS, TALKS, gradients, in_float64, own_model, own_tokenizer, their_model, their_tokenizer
+from against_trl.small import (
+    PAIRS,
+    TALKS,
+    gradients,
+    in_float64,
+    own_model,
+    own_tokenizer,
+    their_model,
+    their_tokenizer,
+)
 from tasks.task_runs import records_file, settings
 from weft.data.settings import DataSettings
 from weft.tasks import Task

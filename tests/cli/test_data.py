@@ -142,7 +142,7 @@ def test_sample_shows_windows_and_borders(weft: Weft, folder: Path) -> None:
 @pytest.mark.parametrize(("arguments", "message"), [
     (["prepare", "nowhere.txt", "--out", "d"], "source: 'nowhere.txt' is neither a text, a configuration nor a preset"),
     (["prepare", "{source}", "training.steps=3", "--out", "d"],
-     "training.steps=3: only data and tokenizer can be changed when data is prepared. Leave it out."),
+     "training.steps=3: only data, tokenizer and task can be changed when data is prepared. Leave it out."),
     (["prepare", "{source}", "--tokenizer", "bep", "--out", "d"], "no tokenizer of kind 'bep'. Did you mean 'bpe'?"),
     (["prepare", "{source}", "--tokenizer", "{{a", "--out", "d"], "tokenizer: the value '{a' is not YAML"),
     (["prepare", "{source}", "data.text_field=body", "--out", "e"], "line 1: no field 'body'; the fields are: 'text'."),

@@ -61,9 +61,11 @@ def test_further_fields_of_the_shapes() -> None:
 def test_a_pair_without_a_prompt_goes_apart_at_the_last_question() -> None:
     """Answers that begin alike are whole in both."""
     more = [ASK, SAY, {"role": "user", "content": "And?"}]
-    tail = [SAY, ASK, NO]
-    found = pair_of({"chosen": [*more, *tail], "rejected": [*more, SAY, ASK, SAY]}, "here")
+    found = pair_of({"chosen": [*more, SAY, ASK, NO], "rejected": [*more, SAY, ASK, SAY]}, "here")
     assert (len(found.prompt), found.chosen, found.rejected) == (5, [NO], [SAY])
+    other = [{"role": "user", "content": "Or?"}, NO]
+    found = pair_of({"chosen": [ASK, SAY, ASK, NO], "rejected": [ASK, SAY, *other]}, "here")
+    assert found == ([ASK], [SAY, ASK, NO], [SAY, *other], None)
 
 
 def test_calls_of_functions_and_their_results_are_messages() -> None:

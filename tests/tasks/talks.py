@@ -19,7 +19,8 @@ DECODER: dict[str, Any] = {
 TALKS = [{"messages": [{"role": "user", "content": f"{'ab' * (i % 4)}c?"}, {"role": "assistant", "content": f"n{i}."},
                        *([{"role": "user", "content": "and"}, {"role": "assistant", "content": "é"}] * (i % 3 == 0))]}
          for i in range(30)]
-PAIRS = [{"prompt": f"{'ab' * (i % 4)}c?", "chosen": f"yes {i}", "rejected": f"no {i}" + "o" * (i % 3)} for i in range(24)]
+PAIRS = [{"prompt": f"{'ab' * (i % 4)}c?", "chosen": f"yes {i}", "rejected": f"no {i}" + "o" * (i % 3)}
+         for i in range(24)]
 END = 256
 
 

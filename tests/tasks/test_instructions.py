@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tasks.talks import DECODER, END, TALKS, model_of, naive, run_fields, writte
 from tasks.task_runs import ENCODER, records_file, settings
 from training.test_resume import run_killed_at
 from training.tiny_runs import same_weights
-from weft.api import ChatSettings, Conversation, load, measure
+from weft.api import ChatSettings, Conversation, data_prepare, load, measure
 from weft.chat.styles import STYLES
 from weft.core.errors import ConfigError, DataError, InputError
 from weft.core.model import parse_model
@@ -43,7 +44,7 @@ def documents(stream: TokenStream) -> list[tuple[list[int], list[bool]]]:
     """The tokens of each conversation, and which are scored."""
     borders = [*np.flatnonzero(stream.begins).tolist(), len(stream)]
     return [(stream.tokens[first:last].tolist(), stream.scored(slice(first, last)).tolist())
-            for first, last in zip(borders, borders[1:], strict=False)]
+            for first, last in pairwise(borders)]
 
 
 def test_a_stream_holds_every_conversation_with_its_answers_scored(tmp_path: Path) -> None:
@@ -69,7 +70,7 @@ def test_the_loss_and_its_gradients_are_those_of_each_conversation_alone(tmp_pat
     for row, inputs in enumerate(batch.inputs):
         length = len(inputs) if batch.count is None else int(batch.count[row])
         starts = [*np.flatnonzero(batch.begins[row]).tolist(), length]
-        for first, last in zip(starts, starts[1:], strict=False):
+        for first, last in pairwise(starts):
             ids = (*inputs[first:last].tolist(), int(batch.targets[row, last - 1]))
             nats, count = nats - naive(model, held[ids]), count + sum(written(held[ids])[1])
     (nats / count).backward()  # type: ignore[no-untyped-call]
@@ -167,7 +168,7 @@ def test_another_template_is_other_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("fields", "data", "message"), [
-    ({"template": "plain"}, {}, r"rows\.jsonl, line \d+: chat template 'plain': the template writes no token that ends"),
+    ({"template": "plain"}, {}, r"rows\.jsonl, line \d+: chat template 'plain': the template writes no token that"),
     ({"template": "llama2"}, {"text_field": "body"}, r"data\.text_field: 'body', while conversations have fields"),
     ({"template": "llama2", "shape": "alpaca"}, {}, r"rows\.jsonl, line 1: no field 'instruction'"),
 ])
@@ -207,3 +208,33 @@ def test_variables_reach_the_template(tmp_path: Path) -> None:
     ids, _ = documents(material(tmp_path, task(config)).train)[0]
     assert chr(ids[0]) == "!"
     assert json.loads(json.dumps(config.dump()))["variables"] == {"mood": "!"} and DECODER["vocab_size"] == 257
+
+
+def test_prepared_conversations_are_shards_with_flags(tmp_path: Path) -> None:
+    """They give the stream of the files, and carry the template with their tokenizer."""
+    path = records_file(tmp_path, TALKS)
+    (tmp_path / "run.json").write_text(json.dumps({
+        "task": {"kind": "answers", "template": "llama2"}, "data": {"path": str(path), "validation": 0.2}}))
+    prepared = data_prepare(tmp_path / "run.json", out=tmp_path / "prepared")
+    assert data_prepare(tmp_path / "run.json", out=tmp_path / "prepared").reused
+    data = DataSettings(path=str(tmp_path / "prepared"))
+    made = task(AnswersConfig())
+    found, wanted = made.material(data, ByteTokenizerConfig()), material(tmp_path, task())
+    for one, other in ((found.train, wanted.train), (found.validation, wanted.validation)):
+        assert documents(one) == documents(other) and not one.begins_scored
+        assert (one.byte_lengths[slice(None)] == other.byte_lengths).all()
+    assert prepared.data.manifest.parts["train"].scored_tokens == wanted.train.scored(slice(None)).sum()
+    assert found.tokenizer.conventions == wanted.tokenizer.conventions
+    held = made.held_out(data, found.tokenizer)
+    assert documents(held) == documents(found.validation)
+    with pytest.raises(ConfigError, match=r"task\.template: 'chatml', while .* was prepared with 'llama2'"):
+        task(AnswersConfig(template="chatml")).material(data, ByteTokenizerConfig())
+    with pytest.raises(DataError, match="other data have been prepared there: task was"):
+        data_prepare(tmp_path / "run.json", ["task.scored=last"], out=tmp_path / "prepared")
+
+
+def test_prepared_text_is_no_conversation(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("a line of text\n" * 200)
+    data_prepare(tmp_path / "text.txt", out=tmp_path / "prepared")
+    with pytest.raises(DataError, match="holds running text, while the task 'answers' reads conversations"):
+        task().material(DataSettings(path=str(tmp_path / "prepared")), ByteTokenizerConfig())

@@ -133,7 +133,8 @@ def test_pairs_of_which_one_is_too_long_are_left_out_or_cut(tmp_path: Path, rule
     examples = made.material(data, ByteTokenizerConfig()).train
     assert (examples.size, examples.pairs, examples.longer) == (kept, 26, 2) and examples.lengths.max() <= 64
     told = made.notice(made.batches(examples))
-    assert told == f"{kept} of 26 pairs; 2 longer than the context {'left out' if rule == 'drop' else 'cut at their ends'}"
+    fate = "left out" if rule == "drop" else "cut at their ends"
+    assert told == f"{kept} of 26 pairs; 2 longer than the context {fate}"
     with pytest.raises(DataError, match=r"no pair is left: 26 of 26 are longer than the context of 4 tokens"):
         task(context=4).material(data, ByteTokenizerConfig())
 
@@ -184,7 +185,7 @@ def test_numbers_of_a_reference_must_fit(tmp_path: Path) -> None:
 def test_a_run_that_starts_from_nothing_has_no_reference(tmp_path: Path) -> None:
     fields = run_fields(tmp_path, {"kind": "preferences", "template": "llama2"}, PAIRS)
     model = {"kind": "decoder", "d_model": 8, "context": 64, "blocks": [{"kind": "pre", "layers": ["lstm"]}]}
-    with pytest.raises(ConfigError, match=r"start: nothing, while the task 'preferences' compares the model with the one"):
+    with pytest.raises(ConfigError, match=r"start: nothing, while the task 'preferences' compares the model"):
         train(parse_run({**fields, "start": None, "model": model}), tmp_path / "run")
 
 

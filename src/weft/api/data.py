@@ -13,13 +13,16 @@ from weft.data.inspection import Inspection, SampleWindow, inspect_data, sample_
 from weft.data.mixture import MixturePlan, MixtureSettings, own_mixture, plan_mixture
 from weft.data.prepared import OnProgress, open_prepared
 from weft.data.published_mixtures import PUBLISHED
+from weft.tasks.conversations import ConversationConfig
 from weft.tokenizers.config import ByteTokenizerConfig, TokenizerConfig
 from weft.training import RunConfig
 from weft.training.config import DEFAULT_STEPS, DataSettings
 from weft.training.files import read_plain
+from weft.training.filling import task_of
 from weft.training.material import Preparation, prepare, prepare_folder
 from weft.training.overrides import run_overrides
 from weft.training.sources import plan_sources
+from weft.training.starting import with_start
 
 
 def data_prepare(source: str | Path, overrides: Iterable[str] = (), *, out: str | Path, tokenizer: str | None = None,
@@ -27,16 +30,17 @@ def data_prepare(source: str | Path, overrides: Iterable[str] = (), *, out: str 
     """Tokenise a text once, into a folder that runs read as ``data.path``.
 
     Args:
-        source: a configuration (file or preset), whose ``data`` and ``tokenizer`` sections are used, or a text.
-        overrides: ``data.key=value`` and ``tokenizer.key=value`` changes.
+        source: a configuration (file or preset), whose ``data`` and ``tokenizer`` sections are used, and ``task`` and
+            ``start`` if the task is one on conversations; or a text.
+        overrides: ``data.key=value``, ``tokenizer.key=value`` and ``task.key=value`` changes.
         out: the folder; an existing one is reused if it was made from the same text in the same way.
         tokenizer: a kind, a mapping in YAML, or the path of a tokenizer.json. None: the configuration's tokenizer, or
             bytes if it has none.
         replace: prepare the text again even if the folder could be reused.
         on_progress: called after each batch of documents.
     """
-    settings, encoder = _data_sections(source, list(overrides), tokenizer)
-    return prepare_folder(settings, encoder, out, replace=replace, on_progress=on_progress)
+    settings, encoder, task = _data_sections(source, list(overrides), tokenizer)
+    return prepare_folder(settings, encoder, out, replace=replace, on_progress=on_progress, task=task)
 
 
 def data_inspect(folder: str | Path, *, verify: bool = False) -> Inspection:
@@ -112,7 +116,7 @@ def data_sources(target: str | Path, overrides: Iterable[str] = (), *,
     if run.data.sources is None:
         return None
     training = run.training
-    if tokens is None and (training.seconds is not None or training.flops is not None):
+    if tokens is None and any(budget is not None for budget in (training.seconds, training.flops, training.epochs)):
         raise InputError("the budget of the run is not in tokens or steps, so the epochs of its sources are not known.",
                          where="data.sources", remedy="Give --tokens.")
     task = run.made_task()
@@ -124,11 +128,13 @@ def data_sources(target: str | Path, overrides: Iterable[str] = (), *,
 
 
 def _data_sections(source: str | Path, overrides: list[str],
-                   tokenizer: str | None) -> tuple[DataSettings, TokenizerConfig]:
-    """Return the data and tokenizer sections of a source, with its changes applied."""
-    outside = [text for text in overrides if not text.startswith(("data.", "tokenizer.", "tokenizer="))]
+                   tokenizer: str | None) -> tuple[DataSettings, TokenizerConfig, ConversationConfig | None]:
+    """Return the data and tokenizer sections of a source, with its changes applied, and its task if that is one on
+    conversations."""
+    outside = [text for text in overrides if not text.startswith(("data.", "tokenizer.", "tokenizer=", "task.",
+                                                                  "task="))]
     if outside:
-        raise ConfigError([f"{text}: only data and tokenizer can be changed when data is prepared. Leave it out."
+        raise ConfigError([f"{text}: only data, tokenizer and task can be changed when data is prepared. Leave it out."
                            for text in outside])
     plain = _plain_sections(source)
     if tokenizer is not None and Path(tokenizer).exists():
@@ -138,7 +144,8 @@ def _data_sections(source: str | Path, overrides: list[str],
     plain = run_overrides(plain, overrides)
     encoder = parse_part(("tokenizer",), plain["tokenizer"])
     assert isinstance(encoder, TokenizerConfig), "the group tokenizer holds tokenizer configurations"
-    return parse(DataSettings, plain["data"]), encoder
+    task = task_of(plain)
+    return parse(DataSettings, plain["data"]), encoder, task if isinstance(task, ConversationConfig) else None
 
 
 def _plain_sections(source: str | Path) -> dict[str, Any]:
@@ -149,7 +156,8 @@ def _plain_sections(source: str | Path) -> dict[str, Any]:
         if unknown:
             raise ConfigError([f"{key}: unknown key {key!r}. {nearest(key, RunConfig.model_fields)}"
                                for key in unknown], where=str(source))
-        return usual | {key: plain[key] for key in usual if key in plain}
+        plain = with_start(plain) if "start" in plain else plain
+        return usual | {key: plain[key] for key in (*usual, "task") if key in plain}
     if not path.exists():
         raise InputError(f"{str(source)!r} is neither a text, a configuration nor a preset.", where="source",
                          remedy=f"Check the path. {nearest(str(source), presets())}")

@@ -101,11 +101,13 @@ class Recipe(Entry):
         path: of the text, or a list of several; None: the Python standard library's source.
         data: the data settings without the path.
         tokenizer: the tokenizer's configuration.
+        task: what the task decides of conversations, see `weft.tasks.conversations`; None: running text.
     """
 
     path: str | tuple[str, ...] | None
     data: dict[str, Any]
     tokenizer: dict[str, Any]
+    task: dict[str, Any] | None = None
 
 
 class TokenizerEntry(Entry):

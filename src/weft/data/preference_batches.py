@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Literal, final
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -80,7 +80,7 @@ def kept_pairs(stream: TokenStream, context: int, long: Literal["cut", "drop"]) 
     longer = (inputs > context).reshape(-1, 2).any(1)
     lengths = np.minimum(inputs, context)
     scored = scored_in(stream, starts, lengths)
-    kept: Any = (scored > 0).reshape(-1, 2).all(1) & (~longer | (long == "cut"))
+    kept = np.asarray((scored > 0).reshape(-1, 2).all(1) & (~longer | (long == "cut")))
     if not kept.any():
         raise DataError(f"no pair is left: {int(longer.sum()):,} of {len(kept):,} are longer than the context of "
                         f"{context} tokens.", where=stream.corpus, remedy="Raise training.context.")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Protocol, final
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from weft.core.version import VERSION
 from weft.data.corpus import Corpus
 from weft.data.duplicates import Repeated, repeated
 from weft.data.encoding import encode_documents
-from weft.data.layout import layout_of
+from weft.data.layout import Row, layout_of
 from weft.data.manifest import (
     AGAIN,
     Depth,
@@ -185,7 +185,39 @@ class EncodingTexts:
         return {name: repeated(corpus, self.parts[TRAIN]) for name, corpus in self.parts.items() if name != TRAIN}
 
 
-def write_prepared(folder: Path, texts: EncodingTexts, tokenizer: Tokenizer, *, shard_tokens: int = SHARD_TOKENS,
+class Encoder(Protocol):
+    """Converts documents to a row of tokens with flags."""
+
+    @property
+    def begins_scored(self) -> bool:
+        """See `weft.data.stream.TokenStream`."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that is saved, once all documents are converted."""
+
+    def rows(self, corpus: Corpus) -> Iterator[Row]:
+        """The row of tokens in pieces."""
+
+
+@final
+class TextEncoder:
+    """Documents of running text, arranged by the `Layout` of their tokenizer."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer, self._layout = tokenizer, layout_of(tokenizer)
+
+    @property
+    def begins_scored(self) -> bool:
+        """See `Layout`."""
+        return self._layout.begins_scored
+
+    def rows(self, corpus: Corpus) -> Iterator[Row]:
+        """The row of tokens in pieces."""
+        return self._layout.rows(encode_documents(corpus.documents, self.tokenizer))
+
+
+def write_prepared(folder: Path, texts: EncodingTexts, encoder: Encoder, *, shard_tokens: int = SHARD_TOKENS,
                    on_progress: OnProgress | None = None) -> Manifest:
     """Encode texts into an empty folder; the manifest is written last. The caller makes the folder atomic.
 
@@ -194,14 +226,15 @@ def write_prepared(folder: Path, texts: EncodingTexts, tokenizer: Tokenizer, *, 
         TokenizerError: the tokenizer cannot express a text.
         OSError: the folder cannot be written to.
     """
-    parts = {name: _write_part(folder, name, corpus, tokenizer, shard_tokens, on_progress)
+    parts = {name: _write_part(folder, name, corpus, encoder, shard_tokens, on_progress)
              for name, corpus in texts.parts.items()}
+    tokenizer = encoder.tokenizer
     for name, found in texts.repeated().items():
         parts[name] = parts[name].model_copy(update={"in_training": found.found})
     tokenizer.save(folder)
     manifest = Manifest(
         weft=VERSION, corpus=texts.corpus, corpus_sha256=texts.corpus_sha256, recipe=texts.recipe,
-        sources=texts.sources, begins_scored=layout_of(tokenizer).begins_scored, parts=parts,
+        sources=texts.sources, begins_scored=encoder.begins_scored, parts=parts,
         tokenizer=TokenizerEntry(name=tokenizer.name, vocab_size=tokenizer.vocab_size,
                                  fingerprint=tokenizer.fingerprint()))
     write_prepared_manifest(folder, manifest)
@@ -221,11 +254,11 @@ def source_of(path: Path) -> Source:
                         remedy="Check its permissions.") from None
 
 
-def _write_part(folder: Path, name: str, corpus: Corpus, tokenizer: Tokenizer, shard_tokens: int,
+def _write_part(folder: Path, name: str, corpus: Corpus, encoder: Encoder, shard_tokens: int,
                 on_progress: OnProgress | None) -> Part:
-    layout, begun = layout_of(tokenizer), time.perf_counter()
-    writer, done = ShardWriter(folder, name, tokenizer.vocab_size, shard_tokens), 0
-    for row in layout.rows(encode_documents(corpus.documents, tokenizer)):
+    begun = time.perf_counter()
+    writer, done = ShardWriter(folder, name, encoder.tokenizer.vocab_size, shard_tokens), 0
+    for row in encoder.rows(corpus):
         writer.add(row)
         done += int(row.byte_lengths.sum(dtype=np.int64))
         if on_progress is not None:

@@ -82,8 +82,9 @@ class Sharded:
     def collect_gradients(self) -> None:
         """FSDP2 has added the gradients to those of the stored parameters."""
 
-    def refresh(self, *, buffers: bool = False) -> None:
-        """The next call gathers the updated parameters. With ``buffers``, take over those that were loaded."""
+    def refresh(self, *, buffers: bool = False, frozen: bool = False) -> None:
+        """The next call gathers all parameters, ``frozen`` ones too. With ``buffers``, take over those that were
+        loaded."""
         for module, name, whole in self._buffers if buffers else ():
             setattr(module, name, whole.to(getattr(module, name).dtype))
 

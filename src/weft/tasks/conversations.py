@@ -27,11 +27,12 @@ from weft.data.duplicates import Repeated, repeated
 from weft.data.layout import Row
 from weft.data.manifest import is_prepared
 from weft.data.places import Where
+from weft.data.prepared import open_prepared
 from weft.data.records import TEXT_FIELD
 from weft.data.settings import DataSettings
 from weft.data.stream import TokenStream, flags_of
 from weft.tasks.base import HeldOut, TaskConfig
-from weft.tasks.material import Material, Texts, split_texts
+from weft.tasks.material import Material, Texts, prepared_stream, split_texts, text_material
 from weft.tasks.records import Reread
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import TokenizerConfig
@@ -58,7 +59,7 @@ class ConversationConfig(TaskConfig):
     pairs: ClassVar[bool] = False
 
     template: str | None = Field(default=None, min_length=1)
-    variables: dict[str, Any] = Field(default_factory=dict)
+    variables: dict[str, bool | int | float | str] = Field(default_factory=dict)
     shape: Shape | None = None
     too_long: Literal["drop", "cut"] = "drop"
 
@@ -90,6 +91,11 @@ class ConversationConfig(TaskConfig):
         corpus = self._read(data.path)
         limited = corpus if data.max_bytes is None else corpus.limited(data.max_bytes, seed=data.split_seed)
         return split_texts(data, limited, self._read)
+
+    def recipe(self) -> dict[str, Any]:
+        """What the task decides of the tokens of prepared conversations."""
+        return {"kind": self.kind, "template": self.template, "variables": self.variables, "shape": self.shape,
+                "scored": self.which}
 
     def digest(self, texts: Texts, encoder: ConversationEncoder) -> str:
         """A hash of the conversations and of all that decides what their tokens are, besides the tokenizer."""
@@ -207,6 +213,8 @@ def conversation_material(config: ConversationConfig, data: DataSettings,
         TokenizerError: the tokenizer cannot be made.
         InputError: there is no such template.
     """
+    if data.prepared is not None:
+        return _prepared(config, data, tokenizer, data.prepared)
     texts = config.parts(data.model_copy(update={"test_path": None}))
     train, held = texts.parts["train"], texts.parts["validation"]
     encoder = config.encoder(tokenizer.fit(Reread(lambda: texts_in(train))))
@@ -221,11 +229,29 @@ def held_out_stream(config: ConversationConfig, data: DataSettings, tokenizer: T
     Raises:
         DataError: they cannot be read, or the run has no such part.
     """
+    if data.prepared is not None:
+        return prepared_stream(data.prepared, tokenizer, part)
     parts = config.parts(data).parts
     if part not in parts:
         raise DataError(f"the run has no {part} conversations.", where=f"data.{part}_path",
                         remedy="Name them in the run's configuration.")
     return config.encoder(tokenizer, trained=True).stream(parts[part], repeated(parts[part], parts["train"]))
+
+
+def _prepared(config: ConversationConfig, data: DataSettings, tokenizer: TokenizerConfig,
+              folder: Path) -> Material[TokenStream]:
+    """The conversations of a prepared folder."""
+    before = open_prepared(folder).manifest.recipe.task
+    now = {key: value for key, value in config.recipe().items() if value}
+    if before is None:
+        raise DataError(f"the folder holds running text, while the task {config.kind!r} reads conversations.",
+                        where=str(folder), remedy="Prepare conversations, from a configuration with this task.")
+    problems = [f"task{'' if key == 'kind' else f'.{key}'}: {value!r}, while {folder} was prepared with "
+                f"{before.get(key)!r}. Leave it out, or prepare the data again."
+                for key, value in now.items() if value != before.get(key)]
+    if problems:
+        raise ConfigError(problems)
+    return text_material(data, tokenizer)
 
 
 def causal_problems(model: Model, task: str) -> list[str]:

@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from weft.core.errors import ConfigError, DataError
+from weft.data.conversations import texts_in
 from weft.data.manifest import Recipe, Source, is_prepared, read_prepared_manifest
 from weft.data.prepared import (
+    Encoder,
     EncodingTexts,
     OnProgress,
     PreparedData,
+    TextEncoder,
     by_prepared_manifest,
     open_prepared,
     source_of,
@@ -22,7 +25,9 @@ from weft.data.shards import SHARD_TOKENS
 from weft.data.text import source_files
 from weft.disk.atomic import recover, replacing
 from weft.disk.ownership import require_free
-from weft.tasks.material import Material, read_texts
+from weft.tasks.conversations import ConversationConfig
+from weft.tasks.material import Material, Texts, read_texts
+from weft.tasks.records import Reread
 from weft.tokenizers.config import TokenizerConfig
 from weft.training.config import RunConfig
 from weft.training.filling import task_of, tokenizer_of
@@ -90,8 +95,9 @@ class Preparation(NamedTuple):
 
 
 def prepare_folder(settings: DataSettings, tokenizer: TokenizerConfig, out: str | Path, *, replace: bool = False,
-                   shard_tokens: int = SHARD_TOKENS, on_progress: OnProgress | None = None) -> Preparation:
-    """Tokenise a text into a folder, which is complete or absent afterwards.
+                   shard_tokens: int = SHARD_TOKENS, on_progress: OnProgress | None = None,
+                   task: ConversationConfig | None = None) -> Preparation:
+    """Tokenise a text, or the conversations of a task, into a folder, which is complete or absent afterwards.
 
     Prepared data that are there already are kept if they were made from the same text in the same way.
 
@@ -102,6 +108,7 @@ def prepare_folder(settings: DataSettings, tokenizer: TokenizerConfig, out: str 
         replace: write the folder again, in place of prepared data that have not changed since they were written.
         shard_tokens: see `ShardWriter`.
         on_progress: called after each batch of documents.
+        task: whose conversations are read; None: running text.
 
     Raises:
         DataError: the text cannot be used, the folder cannot be written to, or holds data that were prepared from
@@ -110,23 +117,31 @@ def prepare_folder(settings: DataSettings, tokenizer: TokenizerConfig, out: str 
         TokenizerError: the tokenizer cannot be made, or cannot express the text.
     """
     folder, recipe = Path(out), Recipe(path=_absolute(settings.path), data=settings.recipe(),
-                                       tokenizer=tokenizer.dump())
+                                       tokenizer=tokenizer.dump(), task=None if task is None else task.recipe())
     try:
         recover(folder)
         sources = _sources(settings)
         if is_prepared(folder) and not replace:
             return Preparation(_kept(folder, recipe, sources, settings, tokenizer), reused=True)
         require_free(folder, proof=by_prepared_manifest, replace=replace)
-        parts, corpus, digest = read_texts(settings)
-        texts = EncodingTexts(parts, corpus, digest, sources, recipe)
-        made = tokenizer.fit(parts["train"].texts())
+        read = read_texts(settings) if task is None else task.parts(settings)
+        texts = EncodingTexts(read.parts, read.corpus, read.corpus_sha256, sources, recipe)
+        encoder = _encoder(read, tokenizer, task)
         with replacing(folder, proof=by_prepared_manifest if replace else None) as draft:
-            write_prepared(draft, texts, made, shard_tokens=shard_tokens, on_progress=on_progress)
+            write_prepared(draft, texts, encoder, shard_tokens=shard_tokens, on_progress=on_progress)
     except OSError as error:
         raise DataError(f"the prepared data cannot be written ({error.strerror or error}).", where=str(folder),
                         remedy="Free space or correct the permissions, or choose another folder; no "
                                "incomplete folder is left.") from None
     return Preparation(open_prepared(folder, check="size"), reused=False)
+
+
+def _encoder(texts: Texts, tokenizer: TokenizerConfig, task: ConversationConfig | None) -> Encoder:
+    """What converts texts, or the conversations of a task, to tokens."""
+    train = texts.parts["train"]
+    if task is None:
+        return TextEncoder(tokenizer.fit(train.texts()))
+    return task.encoder(tokenizer.fit(Reread(lambda: texts_in(train))))
 
 
 def _kept(folder: Path, recipe: Recipe, sources: tuple[Source, ...], settings: DataSettings,
@@ -163,6 +178,7 @@ def _changed_tokenizer(before: str, tokenizer: TokenizerConfig) -> list[str]:
 def _changed(before: Recipe, now: Recipe) -> list[tuple[str, Any, Any]]:
     old_data, new_data = full_recipe(before.data), full_recipe(now.data)
     pairs = [("path", before.path, now.path), ("tokenizer", before.tokenizer, now.tokenizer),
+             ("task", before.task, now.task),
              *((f"data.{key}", old_data.get(key), new_data.get(key)) for key in sorted({*old_data, *new_data}))]
     return [(name, old, new) for name, old, new in pairs if old != new]
 
