@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 
-.PHONY: help install run figures test hybrids test-interop test-gguf test-processors mutants table lint docs clean
+.PHONY: help install run figures test hybrids test-interop test-gguf test-mup test-processors mutants table lint docs clean
 
 help:
 	@echo "make run    compare language models of six ages, in about six minutes on two cores; leaves"
@@ -15,6 +15,7 @@ help:
 	@echo "make test-interop  the tests against transformers"
 	@echo "make table  docs/families_table.md, measured against transformers"
 	@echo "make test-gguf  the tests against llama.cpp, which is built for them"
+	@echo "make test-mup  the tests against the package mup"
 	@echo "make test-processors  the tests as other processors and other numbers of threads run them: more than half an hour"
 	@echo "make hybrids  the laws on 1,000 hybrids drawn from all parts: some six minutes on two cores"
 	@echo "make mutants  mistakes put into the source one by one, which the tests must see: under half an hour;"
@@ -53,6 +54,11 @@ hybrids: $(STAMP)
 test-interop: $(STAMP)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[interop]'
 	$(PYTEST) tests/against_transformers
+
+# Against the package of the authors of muP.
+test-mup: $(STAMP)
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps 'mup==1.0.0' 'pyyaml'
+	$(PYTEST) tests/against_mup
 
 # Against llama.cpp. The package is built from its sources, which takes minutes and a C++ compiler.
 test-gguf: $(STAMP)

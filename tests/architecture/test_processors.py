@@ -9,7 +9,7 @@ import pytest
 
 from processors import ARITHMETIC, OTHERS, SETTINGS, TESTS, environment, label, possible
 
-ELSEWHERE = {"against_transformers", "llamacpp"}
+ELSEWHERE = {"against_mup", "against_transformers", "llamacpp"}
 """Folders that `make test` leaves out too."""
 
 
