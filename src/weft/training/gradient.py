@@ -60,22 +60,18 @@ def add_gradients(task: Task[Any, Any], model: Model, batches: Sequence[Any], st
     world = World(torch.device(device)) if world is None else world
     run = forward_of(task, model) if forward is None else forward
     counts = [task.count(batch) for batch in batches]
-    tokens, size = map(int, world.total(sum(count.predictions for count in counts),
-                                        sum(count.bytes for count in counts)))
-    total = max(1, tokens)
+    tokens, size = map(int, world.total(sum(each.predictions for each in counts), sum(each.bytes for each in counts)))
     nats, loss, by_source = 0.0, 0.0, SourceSums.none(sources)
     for batch, count in zip(batches, counts, strict=True):
         if count.fresh or state is None:
             state = task.start(model, count.rows, device)
         scored = run(task.given(batch, device), state)
-        objective = _objective(scored, count.predictions, total)
+        objective = _objective(scored, count.predictions, max(1, tokens))
         objective.backward()
         if collect is not None:
             collect()
         state = None if scored.state is None else scored.state.detach()
-        rows = task.rows_of(batch) if sources else None
-        if rows is not None and scored.by_row is not None:
-            by_source.add(rows, scored.by_row)
+        by_source.add(task.rows_of(batch), scored.by_row)
         nats += scored.nats.item()
         loss += objective.item()
     nats, loss = world.total(nats, loss)
