@@ -74,7 +74,7 @@ def page(record: dict[str, Any]) -> str:
         "# The best rate at every width", "",
         f"Decoders of two blocks, {record['steps']} steps of AdamW, {record['seeds']} seeds; rates are powers of two. "
         f"From the narrowest to the widest the best rate moved by 2^{moved['mup']:+.0f} in muP, and by "
-        f"2^{moved['usual']:+.0f} in the usual parametrization.", "", "![Loss against the rate](width_transfer.svg)", "",
+        f"XX
         "| | width | best rate | loss there, nats/token |", "| --- | --- | --- | --- |", *rows, "",
         "`python recipes/width_transfer/run.py` runs it again; `--widths 32,128,512 --steps 2000` is the larger one.",
         ""])
@@ -100,8 +100,8 @@ def main() -> None:
     curves = [Curve(f"{name} {width}", [(math.log2(float(rate)), min(6.0, statistics.mean(found)))
                                         for rate, found in rates.items()], index)
               for index, (name, width, rates) in enumerate(shown)]
-    figure = chart("width_transfer", "Loss against the learning rate", "The loss at the end of training, for every width "
-                   "in both parametrizations; above 6 it is drawn at 6.", curves, "log2 of the learning rate",
+    figure = chart("width_transfer", "Loss against the learning rate", "The loss at the end of training, for every "
+                   "width in both parametrizations; above 6 it is drawn at 6.", curves, "log2 of the learning rate",
                    "nats/token", width=640, height=320)
     (given.out / "width_transfer.svg").write_text(figure.alone(), encoding="utf-8")
 
