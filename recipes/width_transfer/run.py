@@ -74,7 +74,8 @@ def page(record: dict[str, Any]) -> str:
         "# The best rate at every width", "",
         f"Decoders of two blocks, {record['steps']} steps of AdamW, {record['seeds']} seeds; rates are powers of two. "
         f"From the narrowest to the widest the best rate moved by 2^{moved['mup']:+.0f} in muP, and by "
-        f"XX
+        f"2^{moved['usual']:+.0f} in the usual parametrization.", "", "![Loss against the rate](width_transfer.svg)",
+        "",
         "| | width | best rate | loss there, nats/token |", "| --- | --- | --- | --- |", *rows, "",
         "`python recipes/width_transfer/run.py` runs it again; `--widths 32,128,512 --steps 2000` is the larger one.",
         ""])
