@@ -66,6 +66,12 @@ def test_a_tied_readout_is_initialised_as_an_embedding_and_read_with_the_multipl
     assert wide.readout.scale == 1 / 4 and wide.readout.weight is wide.embedding.tokens.weight
 
 
+def test_a_map_from_few_numbers_to_the_width_has_the_whole_rate() -> None:
+    wide = built(config(64, embedding={"d_embedding": 12}))
+    assert wide.embedding.projection is not None
+    assert wide.rate_factors and "embedding.projection.weight" not in wide.rate_factors
+
+
 def test_heads_of_a_given_size_grow_in_number_and_keep_their_scale() -> None:
     layers = [{"kind": "attention", "n_heads": 8, "n_kv_heads": 4, "d_head": 8}, {"kind": "glu", "d_ff": 96}]
     wide = built(config(64, blocks=[{"kind": "pre", "layers": layers}]))
