@@ -10,7 +10,6 @@ from typing import Any
 import mup
 import pytest
 import torch
-from mup.init import set_base_shapes
 
 from models.test_width_transfer import BASE, built, config
 from weft.training.optimizers import AdamWConfig
@@ -21,7 +20,7 @@ from weft.training.optimizers import AdamWConfig
 def test_every_parameter_is_as_in_the_package(width: int, changes: dict[str, Any]) -> None:
     ours, theirs = built(config(width, **changes)), built(config(width, mup=False, **changes))
     base, delta = (built(config(size, mup=False, **changes)) for size in (BASE, 3 * BASE))
-    set_base_shapes(theirs, base, delta=delta)
+    mup.set_base_shapes(theirs, base, delta=delta)
     rates = {id(p): group for group in mup.MuAdamW(theirs.parameters(), lr=1.0, weight_decay=0.1).param_groups
              for p in group["params"]}
     mine = {id(p): group for group in AdamWConfig(lr=1.0).parameter_groups(ours, 0.1) for p in group["params"]}

@@ -14,6 +14,7 @@ import torch
 from training.tiny_runs import LSTM, same_weights
 from weft.core.errors import ConfigError, DataError, InputError, WeftError
 from weft.tasks.mixed_material import mixed_held_out
+from weft.tasks.text import span_of
 from weft.tokenizers import ByteTokenizer
 from weft.training import Event, RunConfig, parse_run, train
 from weft.training.files import read_plain
@@ -31,8 +32,8 @@ def texts(tmp_path: Path) -> Path:
     (tmp_path / "a.txt").write_text("".join(f"line {i % 17}: {i % 7} and {i % 5}\n" for i in range(200)))
     for name in ("b1", "b2"):
         (tmp_path / f"{name}.txt").write_text("".join(f"{name} has {i * 79 % 101}, not {i}\n" for i in range(40)))
-    (tmp_path / "c.jsonl").write_text("".join(json.dumps({"ask": f"{i}?", "body": f"record {i} of {i * 31 % 100}"}) + "\n"
-                                              for i in range(150)))
+    records = [{"ask": f"{i}?", "body": f"record {i} of {i * 31 % 100}"} for i in range(150)]
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     return tmp_path
 
 
@@ -85,21 +86,22 @@ def test_losses_by_source_are_those_of_their_rows(texts: Path) -> None:
     run = run_of(texts, asked, training={"dtype": "float64"})
     torch.manual_seed(0)
     trainer = Trainer(run, run.model.build(), prepare(run).train, steps=9, device="cpu")
-    model, batch = trainer.model.double(), trainer.batches.batch(3)
-    sums, _ = add_gradients(trainer.task, model, [batch], None, device="cpu", sources=3)
-    log_probs = model(torch.from_numpy(batch.inputs)).y.log_softmax(-1)
-    each = -log_probs.gather(-1, torch.from_numpy(batch.targets)[..., None])[..., 0].detach().numpy()
-    each = np.where(batch.scored, each, 0)
-    assert sums.sources is not None
-    for source in range(3):
-        mine = batch.source == source
-        assert sums.sources.nats[source] == pytest.approx(each[mine].sum(), rel=1e-12)
-        assert sums.sources.predictions[source] == batch.scored[mine].sum()
-        assert sums.sources.tokens[source] == 8 * mine.sum()
-    assert sums.sources.predictions[2] < sums.sources.tokens[2]
-    parts = [add_gradients(trainer.task, model, [trainer.batches.batch(3, rank=rank, world=2)], None, device="cpu",
-                           sources=3)[0].sources for rank in range(2)]
-    np.testing.assert_allclose(sum(part.nats for part in parts if part is not None), sums.sources.nats, rtol=1e-12)
+    model, batches = trainer.model.double(), [trainer.batches.batch(step) for step in range(6)]
+    sums, _ = add_gradients(trainer.task, model, batches, None, device="cpu", sources=3)
+    wanted = np.zeros((3, 3))
+    for batch in batches:
+        log_probs = model(torch.from_numpy(batch.inputs), None, span_of(batch, torch.from_numpy(batch.begins))).y
+        targets = torch.from_numpy(batch.targets)[..., None]
+        nats = np.where(batch.scored, -log_probs.log_softmax(-1).gather(-1, targets)[..., 0].detach().numpy(), 0)
+        for source in range(3):
+            mine = batch.source == source
+            wanted[:, source] += nats[mine].sum(), batch.scored[mine].sum(), 8 * mine.sum()
+    assert sums.sources is not None and wanted[1, 2] < wanted[2, 2]
+    np.testing.assert_allclose(sums.sources.nats, wanted[0], rtol=1e-12)
+    assert [sums.sources.predictions.tolist(), sums.sources.tokens.tolist()] == wanted[1:].tolist()
+    parts = [add_gradients(trainer.task, model, [trainer.batches.batch(step, rank=rank, world=2) for step in range(6)],
+                           None, device="cpu", sources=3)[0].sources for rank in range(2)]
+    np.testing.assert_allclose(sum(part.nats for part in parts if part is not None), wanted[0], rtol=1e-12)
 
 
 def test_a_run_resumes_exactly_twice(texts: Path) -> None:

@@ -78,9 +78,7 @@ def add_gradients(task: Task[Any, Any], model: Model, batches: Sequence[Any], st
         if collect is not None:
             collect()
         state = None if scored.state is None or context is not None else scored.state.detach()
-        rows = task.rows_of(batch) if sources else None
-        if rows is not None and scored.by_row is not None:
-            by_source.add(rows, scored.by_row)
+        by_source.add(task.rows_of(batch), scored.by_row)
         nats += scored.nats.item()
         loss += objective.item()
     nats, loss = world.total(nats, loss)

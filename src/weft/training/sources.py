@@ -37,8 +37,10 @@ class SourceSums:
         """Sums over no batch."""
         return SourceSums(*(np.zeros(sources, dtype=dtype) for dtype in (np.float64, np.int64, np.int64)))
 
-    def add(self, rows: SourcedRows, by_row: Tensor) -> None:
-        """Add the rows of a batch, and the nats of each."""
+    def add(self, rows: SourcedRows | None, by_row: Tensor | None) -> None:
+        """Add the rows of a batch, and the nats of each; nothing for one of a single text."""
+        if rows is None or by_row is None:
+            return
         nats = by_row.double().cpu().numpy()
         for sums, values in ((self.nats, nats), (self.predictions, rows.predictions), (self.tokens, rows.tokens)):
             np.add.at(sums, rows.source, values)
