@@ -1,4 +1,4 @@
-"""What tensor parallelism divides, leaves whole and refuses, read from plans, without processes; and where parts lie."""
+"""What tensor parallelism divides, leaves whole and refuses, read from plans without processes; where parts lie."""
 
 from __future__ import annotations
 
