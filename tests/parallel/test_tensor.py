@@ -67,6 +67,7 @@ def test_models_that_are_not_divided(layer: str, model: dict[str, Any], message:
     ({"tensor": 2}, {"optimizer": {"kind": "muon"}}, "training.optimizer.kind: muon does not move every entry by "
      "itself, and training.mesh (tensor 2) gives each process a part of a matrix"),
     ({"shard": 2}, {"optimizer": {"kind": "adafactor"}}, "training.optimizer.kind: adafactor does not move every"),
+    ({"shard": 2}, {"compute": {"compile": True}}, "training.compute.compile: true, with training.mesh (shard 2)"),
     ({"shard": 2}, {"unfreeze": {}}, "training.unfreeze: with training.mesh (shard 2)"),
     ({"tensor": 2}, {"carry_state": True}, "training.carry_state: with training.mesh (tensor 2), each process would"),
     ({"tensor": 3}, {}, "training.mesh.tensor: 3 processes do not divide the 4 of n_heads"),
