@@ -119,7 +119,7 @@ def test_importing_every_module_needs_no_optional_package() -> None:
     # What torch and the other declared packages import for themselves is theirs.
     pulled = run("""
 import json, pkgutil, sys
-import torch, torch.nn.attention.flex_attention, torch.utils.flop_counter
+import torch, torch.nn.attention.flex_attention, torch.utils.flop_counter, torch.distributed.checkpoint
 import numpy, pydantic, jaxtyping, safetensors.torch, tokenizers, typer, rich
 before = {name.split(".")[0] for name in sys.modules}
 import weft
