@@ -27,7 +27,7 @@ from pathlib import Path
 TESTS = Path(__file__).parent
 ARITHMETIC = ("analysis", "blocks", "chat", "checkpoints", "comparison", "decoding", "evaluation", "extending",
               "families", "feedforward", "heads", "integration", "interop", "laws", "linear", "masks", "mixers",
-              "models", "ngram", "norms", "ops", "oracles", "pictures", "positions", "tasks", "training")
+              "models", "ngram", "norms", "ops", "oracles", "parallel", "pictures", "positions", "tasks", "training")
 """Folders whose tests compute with floating-point numbers."""
 
 OTHERS = ("api", "architecture", "cli", "core", "data", "disk", "docs", "drawing", "examples", "mutants", "recipes",
