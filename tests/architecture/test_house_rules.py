@@ -119,7 +119,8 @@ def test_importing_every_module_needs_no_optional_package() -> None:
     # What torch and the other declared packages import for themselves is theirs.
     pulled = run("""
 import json, pkgutil, sys
-import torch, torch.nn.attention.flex_attention, numpy, pydantic, jaxtyping, safetensors.torch, tokenizers, typer, rich
+import torch, torch.nn.attention.flex_attention, torch.distributed.checkpoint
+import numpy, pydantic, jaxtyping, safetensors.torch, tokenizers, typer, rich
 before = {name.split(".")[0] for name in sys.modules}
 import weft
 for info in pkgutil.walk_packages(weft.__path__, "weft."):

@@ -209,7 +209,7 @@ def test_an_error_is_told_by_one_rank(found: list[dict[str, Any]]) -> None:
     assert first["odd"].startswith("ConfigError: ")
     assert "3 rows do not divide among 2 ranks. Choose a multiple of 2, such as 4" in first["odd"]
     assert "holds a run already" in first["stands"]
-    assert "one window of context 10000000 needs" in second["lost"], "the rank that failed"
+    assert "training.context: 10000000 on rank 1, and None on rank 0." in second["lost"], "the rank that failed"
     quiet = "another rank has failed, and reports why."
     assert [second["odd"], second["stands"], first["lost"]] == [
         f"FailedElsewhere: rank {rank}: {quiet}" for rank in (1, 1, 0)]

@@ -21,7 +21,8 @@ from weft.training.parallel import World
 from weft.training.train import build_model
 from weft.training.trainer import Trainer
 
-STEPS, HALFWAY = 4, 2
+STEPS, HALFWAY, FEW = 4, 2, 2
+"""Of runs that are resumed halfway, and of the others."""
 ATTENTION = {"kind": "attention", "n_heads": 4, "n_kv_heads": 2, "position": "rope", "qk_norm": "rmsnorm",
              "bias": "all", "sinks": True}
 EXPERTS = {"kind": "moe", "n_experts": 3, "top_k": 1, "renormalise": False, "balance_loss": 0.0, "z_loss": 0.0}
@@ -47,21 +48,21 @@ def runs(folder: Path, mesh: dict[str, int] | None) -> dict[str, RunConfig]:
     return {
         "hybrid": run(folder, mesh, [["mamba", "glu"], [ATTENTION, "mlp"]], packing="documents", accumulation=2,
                       compute=again, average={"decay": 0.5}, report={"keep": 1}),
-        "untied": run(folder, mesh, [[ATTENTION, EXPERTS], ["lstm", "mlp"]], model={"readout": READOUT},
+        "untied": run(folder, mesh, [[ATTENTION, EXPERTS], ["lstm", "mlp"]], model={"readout": READOUT}, steps=FEW,
                       objective={"label_smoothing": 0.1, "z_loss": 1e-2}, optimizer={"kind": "sgd", "momentum": 0.9})}
 
 
 def sharded_runs(folder: Path, mesh: dict[str, int] | None) -> dict[str, RunConfig]:
     """Runs that a mesh of ``shard`` alone can make."""
     layers = [[ATTENTION, "mlp"]]
-    return {"muon": run(folder, mesh, layers, optimizer={"kind": "muon", "lr": 1e-3}),
-            "adafactor": run(folder, mesh, layers, optimizer={"kind": "adafactor_unfactored"}),
+    return {"muon": run(folder, mesh, layers, steps=FEW, optimizer={"kind": "muon", "lr": 1e-3}),
+            "adafactor": run(folder, mesh, layers, steps=FEW, optimizer={"kind": "adafactor_unfactored"}),
             "carried": run(folder, mesh, [["lstm"]], carry_state=True, report={"async_save": True}),
-            "adapted": run(folder, mesh, layers, model={"rewrites": [{"kind": "lora", "rank": 2}]})}
+            "adapted": run(folder, mesh, layers, steps=FEW, model={"rewrites": [{"kind": "lora", "rank": 2}]})}
 
 
 def narrow(folder: Path, mesh: dict[str, int] | None) -> RunConfig:
-    return run(folder, mesh, [["mamba", "glu"], [ATTENTION, "mlp"]], dtype="bfloat16",
+    return run(folder, mesh, [["mamba", "glu"], [ATTENTION, "mlp"]], dtype="bfloat16", steps=FEW,
                optimizer={"kind": "sgd"})
 
 
@@ -112,8 +113,8 @@ def four(folder: Path) -> None:
     """Four processes: sharded and divided, and sharded and replicated."""
     torch.set_num_threads(1)
     with World.here() as world:
-        for name, mesh in (("both", {"shard": 2, "tensor": 2}), ("hsdp", {"replicate": 2, "shard": 2})):
-            train(runs(folder, mesh)["hybrid"], folder / f"{name}-hybrid", world=world)
+        train(runs(folder, {"shard": 2, "tensor": 2})["hybrid"], folder / "both-hybrid", world=world)
+        train(runs(folder, {"replicate": 2, "shard": 2})["untied"], folder / "hsdp-untied", world=world)
 
 
 def killed(folder: Path) -> None:

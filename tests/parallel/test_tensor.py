@@ -1,4 +1,4 @@
-"""What tensor parallelism divides, leaves whole and refuses, read from plans, without processes; and where parts lie."""
+"""What tensor parallelism divides, leaves whole and refuses, read from plans without processes; where parts lie."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from torch.distributed.tensor.placement_types import Replicate, Shard
 
 import weft
+from weft.checkpoints.save import save_checkpoint
 from weft.checkpoints.sharded import MODEL, Boxes, StoredTensors
 from weft.core.errors import CheckpointError, ConfigError
 from weft.linear.division import Along
@@ -54,17 +54,13 @@ def test_numbers_that_do_not_divide_are_refused_with_their_layer(layer: Any, par
         plan_of(decoder(layer), parts)
 
 
-@pytest.mark.parametrize(("model", "message"), [
-    ({"rewrites": [{"kind": "lora", "rank": 2}]}, "the model has rewrites, whose maps are not divided"),
-    ({"blocks": [{"kind": "pre", "layers": ["lstm"]}], "readout": {"kind": "linear", "d_embedding": 5, "tied": False},
-      "head": {"kind": "masked_token"}}, "")])
-def test_models_that_are_not_divided(model: dict[str, Any], message: str) -> None:
-    built = decoder("mlp", **model)
-    if message:
-        with pytest.raises(ConfigError, match=re.escape(message)):
-            plan_of(built, 2)
-    else:
-        assert plan_of(built, 2).divisions == {}
+@pytest.mark.parametrize(("layer", "model", "message"), [
+    ("mlp", {"rewrites": [{"kind": "lora", "rank": 2}]}, "the model has rewrites, whose maps are not divided"),
+    ("lstm", {"readout": {"kind": "linear", "tied": False}, "embedding": {"adaptive": {"cutoffs": [3]}}},
+     "no part of this model can be divided")])
+def test_models_that_are_not_divided(layer: str, model: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        plan_of(decoder(layer, **model), 2)
 
 
 @pytest.mark.parametrize(("mesh", "training", "message"), [
@@ -116,13 +112,12 @@ def test_a_parameter_of_two_blocks_is_found() -> None:
     model = decoder("mlp", blocks=[{"kind": "pre", "layers": ["mlp"]}, {"kind": "pre", "layers": ["mlp"]}])
     assert not _shared(model)
     first, second = (model.get_submodule(f"stack.layers.{index}.layers.0") for index in range(2))
-    first.up, second.up = nn.Linear(12, 48), first.up
-    second.up = first.up
-    assert len(_shared(model)) == 2
+    second.register_module("up", first.get_submodule("up"))
+    assert _shared(model) == {id(parameter) for parameter in first.get_submodule("up").parameters()}
 
 
 def test_stored_boxes_that_are_missing_or_do_not_fit_are_listed(tmp_path: Path) -> None:
-    weft.save_checkpoint(tmp_path / "one", decoder("mlp"), None)
+    save_checkpoint(tmp_path / "one", decoder("mlp"), None)
     stored = StoredTensors(tmp_path / "one")
     name = f"{MODEL}embedding.tokens.weight"
     assert stored.kind(name) == (torch.float32, (11, 12))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from safetensors import SafetensorError
@@ -20,6 +20,9 @@ from weft.disk.manifest import write_manifest
 from weft.disk.ownership import by_manifest, require_free
 from weft.disk.space import not_written
 from weft.tokenizers import Tokenizer
+
+Describe: TypeAlias = Callable[[Path], None]
+"""Writes all files of a checkpoint into its draft but the tensors and the manifest."""
 
 
 def save_checkpoint(path: str | Path, model: Model, tokenizer: Tokenizer | None, *,

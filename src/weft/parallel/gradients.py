@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
-from weft.parallel.layout import Layout, local
+from weft.parallel.layout import Layout, as_sharded, local
 from weft.parallel.mesh import Mesh
 
 
@@ -43,5 +42,5 @@ def clip(parameters: Iterable[Tensor], norm: float, limit: float | None) -> None
 def _holders(name: str, parameter: Tensor, layouts: Mapping[str, Layout], mesh: Mesh) -> int:
     """How many processes hold an entry of a parameter."""
     divided = (mesh.size("tensor") if name in layouts else 1) * (
-        mesh.size("shard") if isinstance(parameter, DTensor) else 1)
+        1 if as_sharded(parameter) is None else mesh.size("shard"))
     return mesh.settings.processes // divided

@@ -9,14 +9,16 @@ written.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch import Tensor
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch import Tensor, nn
 
 from weft.checkpoints.sharded import Box, Boxes
 from weft.linear.division import Along
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 
 class Run(NamedTuple):
@@ -61,20 +63,35 @@ class Layout(NamedTuple):
         return torch.cat([tensor.narrow(self.dim, run.whole, run.length) for run in self.runs], self.dim).contiguous()
 
 
+def as_sharded(tensor: Tensor) -> DTensor | None:
+    """The tensor as torch's DTensor, where FSDP2 has sharded it; None where it has not."""
+    if type(tensor) in (Tensor, nn.Parameter):
+        return None
+    from torch.distributed.tensor import DTensor  # which takes a second, and plain tensors do not need
+
+    return tensor if isinstance(tensor, DTensor) else None
+
+
 def local(tensor: Tensor) -> Tensor:
     """What this process holds of a tensor that FSDP2 may have sharded."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    sharded = as_sharded(tensor)
+    return tensor if sharded is None else sharded.to_local()
 
 
 def whole(tensor: Tensor) -> Tensor:
     """All of a tensor that FSDP2 may have sharded, on every process; all that share it must call this."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    sharded = as_sharded(tensor)
+    return tensor if sharded is None else sharded.full_tensor()
 
 
 def as_held(tensor: Tensor, like: Tensor) -> Tensor:
     """What this process holds of a tensor that every process has whole, sharded as another of its shape."""
-    return distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None) if isinstance(
-        like, DTensor) else tensor
+    sharded = as_sharded(like)
+    if sharded is None:
+        return tensor
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(tensor, sharded.device_mesh, sharded.placements, src_data_rank=None)
 
 
 def boxes(tensor: Tensor, layout: Layout) -> Boxes:
@@ -104,11 +121,12 @@ def _boxes(held: Tensor, start: int, layout: Layout) -> Iterator[Box]:
 
 def _first_row(tensor: Tensor) -> int:
     """The first row of a tensor that this process holds."""
-    if not isinstance(tensor, DTensor):
+    sharded = as_sharded(tensor)
+    if sharded is None:
         return 0
-    assert all(isinstance(place, Replicate) or place == Shard(0) for place in tensor.placements), "as FSDP2 shards"
-    begin, rows = 0, tensor.shape[0]
-    for axis, place in enumerate(tensor.placements):
-        if isinstance(place, Shard):  # in equal parts, rounded up, of which the last may be shorter or empty
-            begin = min(rows, tensor.device_mesh.get_local_rank(axis) * -(-rows // tensor.device_mesh.size(axis)))
+    assert all(place.is_replicate() or place.is_shard(0) for place in sharded.placements), "as FSDP2 shards"
+    begin, rows, mesh = 0, sharded.shape[0], sharded.device_mesh
+    for axis, place in enumerate(sharded.placements):
+        if place.is_shard():  # in equal parts, rounded up, of which the last may be shorter or empty
+            begin = min(rows, mesh.get_local_rank(axis) * -(-rows // mesh.size(axis)))
     return begin

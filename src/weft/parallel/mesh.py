@@ -14,14 +14,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, Self, TypeAlias, final, get_args
+from typing import TYPE_CHECKING, Literal, Self, TypeAlias, final, get_args
 
 import torch.distributed as dist
 from pydantic import Field
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from weft.core.errors import ConfigError
 from weft.core.part_config import Settings
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 Axis: TypeAlias = Literal["replicate", "shard", "context", "tensor"]
 AXES: tuple[Axis, ...] = get_args(Axis)
@@ -107,9 +109,11 @@ class Mesh:
         """
         chosen = MeshSettings(replicate=size) if settings is None else settings
         require_world(chosen, size)
-        alike = chosen.processes == chosen.replicate
-        devices = None if alike else init_device_mesh(device, chosen.sizes, mesh_dim_names=AXES)
-        return cls(chosen, rank, devices)
+        if chosen.processes == chosen.replicate:
+            return cls(chosen, rank)
+        from torch.distributed.device_mesh import init_device_mesh
+
+        return cls(chosen, rank, init_device_mesh(device, chosen.sizes, mesh_dim_names=AXES))
 
     def size(self, axis: Axis) -> int:
         """Processes along an axis."""

@@ -126,12 +126,18 @@ def _layers(module: nn.Module) -> Iterator[nn.Module]:
 
 def _shared(model: nn.Module) -> frozenset[int]:
     """Parameters that a block shares with another or with what lies outside, which no two groups may have."""
-    users: dict[int, set[int]] = {}
     blocks = list(_blocks(model))
-    inside = {id(module): index for index, block in enumerate(blocks) for module in block.modules()}
-    for module in model.modules():
-        for parameter in module.parameters(recurse=False):
-            users.setdefault(id(parameter), set()).add(inside.get(id(module), -1))
+    known = {id(block) for block in blocks}
+
+    def outside(module: nn.Module) -> Iterator[nn.Parameter]:
+        yield from module.parameters(recurse=False)
+        for child in module.children():
+            yield from () if id(child) in known else outside(child)
+
+    users: dict[int, set[int]] = {}
+    for index, parameters in enumerate([outside(model), *(block.parameters() for block in blocks)]):
+        for parameter in parameters:
+            users.setdefault(id(parameter), set()).add(index)
     return frozenset(parameter for parameter, places in users.items() if len(places) > 1)
 
 

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
 
 from weft.core.errors import ConfigError
 from weft.core.layer import Layer
@@ -31,6 +30,9 @@ from weft.parallel.layout import Layout, Run
 from weft.parallel.maps import Into, OutOf
 from weft.parallel.mesh import PLACE, Mesh
 from weft.parallel.vocabulary import DividedEmbedding, DividedReadout, Rows
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor.placement_types import Placement
 
 
 @final
@@ -50,6 +52,8 @@ class Plan:
 
     def placements(self, model: nn.Module) -> dict[str, Placement]:
         """Where the axis ``tensor`` puts each parameter: DTensor's `Shard` or `Replicate`, by name."""
+        from torch.distributed.tensor.placement_types import Replicate, Shard  # which take a second
+
         along = {name: place.dim for path, division in self.divisions.items()
                  for name, place in _along(model.get_submodule(path), path, division)}
         along |= {f"{path}.{name}": 0 for path in self.vocabulary

@@ -8,10 +8,10 @@ from typing import final
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from weft.core.errors import CheckpointError
 from weft.core.part_config import Settings
+from weft.parallel.layout import as_sharded
 
 PREFIX = "weights."
 
@@ -66,7 +66,7 @@ class Average:
         are."""
         for name, weight in self._weights.items():
             average = self._averages[name]
-            if isinstance(weight, DTensor):  # FSDP2 holds the memory of its parameters, which must stay in place
+            if as_sharded(weight) is not None:  # FSDP2 holds the memory of its parameters, which must stay in place
                 values = weight.detach().clone()
                 weight.detach().copy_(average)
                 average.copy_(values)

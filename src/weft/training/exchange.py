@@ -15,9 +15,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
-from weft.parallel.layout import local
+from weft.parallel.layout import as_sharded, local
 from weft.parallel.mesh import Axis
 from weft.training.parallel import World
 
@@ -47,7 +46,8 @@ def sum_gradients(world: World, model: nn.Module, summed: Collection[str] = ()) 
 
 def _axes(name: str, weight: Tensor, summed: Collection[str]) -> tuple[Axis, ...]:
     """The axes of the mesh whose ranks have computed different parts of a parameter's gradient."""
-    rows: tuple[Axis, ...] = ("context",) if isinstance(weight, DTensor) else ("shard", "replicate", "context")
+    rows: tuple[Axis, ...] = ("shard", "replicate", "context") if as_sharded(weight) is None else (
+        "context",)
     return (*rows, "tensor") if name in summed else rows
 
 
@@ -61,10 +61,10 @@ def _sum_bucket(world: World, bucket: list[nn.Parameter], groups: list[dist.Proc
             dist.all_reduce(flat, group=group)
     *sums, present_sums = flat.split([*(piece.numel() for piece in pieces), len(bucket)])
     for weight, piece, ranks in zip(bucket, sums, present_sums.tolist(), strict=True):
-        if isinstance(weight.grad, DTensor):
+        if weight.grad is not None and as_sharded(weight.grad) is not None:
             local(weight.grad).copy_(_shaped(piece, local(weight)))
         else:
-            assert not (ranks and isinstance(weight, DTensor)), "ranks that shard a parameter use it alike"
+            assert not ranks or as_sharded(weight) is None, "ranks that shard a parameter use it alike"
             weight.grad = _shaped(piece, weight) if ranks else None
 
 

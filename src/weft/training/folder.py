@@ -21,7 +21,7 @@ from torch import Tensor
 from weft.checkpoints.layout import CONFIG_FILE, RUN_CHECKPOINTS, RUN_ID, step_name
 from weft.checkpoints.layout import RUN_FILE as RUN_FILE
 from weft.checkpoints.locate import foreign_checkpoints, run_id, saved_checkpoints, step_folders
-from weft.checkpoints.save import save_checkpoint
+from weft.checkpoints.save import Describe, describe_checkpoint, save_checkpoint
 from weft.core.errors import CheckpointError, ConfigError, TrainingError
 from weft.core.model import Model
 from weft.core.strict_json import dumps
@@ -33,7 +33,6 @@ from weft.tasks import Validation
 from weft.tokenizers import Tokenizer
 from weft.training.config import RunConfig
 from weft.training.events import Event
-from weft.training.saving import Describe, described
 
 CONFIG_YAML = "config.yaml"
 METRICS_FILE = "metrics.jsonl"
@@ -197,7 +196,8 @@ class RunFolder:
 
     def describing(self, model: Model, tokenizer: Tokenizer, config: RunConfig, facts: Mapping[str, Any]) -> Describe:
         """What `weft.training.saving` calls to write all files of a checkpoint but tensors and manifest."""
-        return described(model, tokenizer, config.dump(), {**facts, RUN_ID: run_id(self.path)})
+        return lambda draft: describe_checkpoint(draft, model, tokenizer, run=config.dump(),
+                                                 facts={**facts, RUN_ID: run_id(self.path)})
 
     def prune(self, keep: int) -> None:
         """Delete all checkpoints but the last, the best, and the newest ``keep`` others. A folder that was changed

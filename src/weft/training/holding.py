@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, final
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import torch
 from torch import Tensor, nn
@@ -15,13 +15,15 @@ from weft.core.model import Model
 from weft.parallel.gradients import clip, global_norm
 from weft.parallel.layout import Layout
 from weft.parallel.mesh import PLACE, Axis
-from weft.parallel.sharded import Sharded
 from weft.parallel.tensor import divide, plan_of
 from weft.training.config import RunConfig
 from weft.training.exchange import sum_gradients
 from weft.training.gradient import Forward
 from weft.training.parallel import World
 from weft.training.precision import Precision
+
+if TYPE_CHECKING:
+    from weft.parallel.sharded import Sharded
 
 R = TypeVar("R")
 ENTRYWISE = frozenset({"adamw", "sgd"})
@@ -52,9 +54,9 @@ class Held:
 
     def enter(self, work: Callable[..., R], *arguments: Any) -> R:
         """Call ``work``, which computes with the model; all processes that share it must."""
-        if isinstance(self.precision, Sharded):
-            return self.precision.enter(work, *arguments)
-        return work(*arguments)
+        if isinstance(self.precision, Precision):
+            return work(*arguments)
+        return self.precision.enter(work, *arguments)
 
     def entering(self, forward: Forward) -> Forward:
         """``forward`` by way of `enter`."""
@@ -74,7 +76,7 @@ class Held:
 
     def stored(self, tensor: Tensor) -> Tensor:
         """What checkpoints hold as a parameter or buffer: of a buffer that computes in bfloat16, its own dtype."""
-        wide = self.precision.buffers() if isinstance(self.precision, Sharded) else {}
+        wide = {} if isinstance(self.precision, Precision) else self.precision.buffers()
         return wide.get(id(tensor), tensor)
 
     def layout(self, name: str, tensor: Tensor) -> Layout:
@@ -99,6 +101,8 @@ def hold(model: Model, world: World, dtype: torch.dtype, *, one_group: bool) -> 
         divided = divide(model, mesh)
         layouts, summed = divided.layouts, divided.summed
     if mesh.size("shard") > 1:
+        from weft.parallel.sharded import Sharded  # FSDP2 takes a second to import
+
         return Held(Sharded(model, mesh, dtype, one_group=one_group), layouts, summed)
     return Held(Precision(model, dtype), layouts, summed)
 

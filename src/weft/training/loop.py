@@ -26,7 +26,6 @@ from weft.training.holding import Held
 from weft.training.interrupt import Interrupts
 from weft.training.parallel import World
 from weft.training.rates import Utilisation, allocated_bytes, resident_bytes
-from weft.training.saving import Together
 from weft.training.sinks import Sinks
 from weft.training.starting import Taken
 from weft.training.trainer import StepReport, Trainer
@@ -303,6 +302,8 @@ class SharedSaver(Saver):
     """Every rank writes what it holds, in the background if the run is configured so."""
 
     def __init__(self, run: Run, trainer: Trainer) -> None:
+        from weft.training.saving import Together  # torch's checkpoints take a second to import
+
         super().__init__(run, trainer)
         self._together = Together(run.world, background=run.config.report.async_save)
         self._step: int | None = None

@@ -8,11 +8,11 @@ from typing import Any, ClassVar, Self
 import torch
 from pydantic import Field, model_validator
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 from weft.core.config import rule
 from weft.core.part_config import PartConfig
 from weft.core.registry import register
+from weft.parallel.layout import as_sharded
 from weft.training.parameter_groups import PLACE, GroupSettings, blocks_of, depths, group_of, group_problems
 from weft.training.parameter_kinds import labelled
 
@@ -73,7 +73,7 @@ class OptimizerConfig(PartConfig):
                 decay = decay if own.weight_decay is None else own.weight_decay
             factor *= self.layer_decay ** below.get(id(each.parameter), 0)
             # torch's fused kernels take parameters of which all or none are sharded.
-            key = (hidden, isinstance(each.parameter, DTensor), decay, factor)
+            key = (hidden, as_sharded(each.parameter) is not None, decay, factor)
             group = groups.setdefault(key, {"params": [], "weight_decay": decay, "factor": factor,
                                                                 "hidden": hidden})
             group["params"].append(each.parameter)

@@ -7,7 +7,7 @@ as on one machine or on a shared file system.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,18 +20,14 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.staging import AsyncStager
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
-from weft.checkpoints.save import describe_checkpoint
-from weft.checkpoints.sharded import SHARDED, Box, Boxes, BoxPlanner, BoxWriter
+from weft.checkpoints.box_writer import BoxPlanner, BoxWriter
+from weft.checkpoints.save import Describe
+from weft.checkpoints.sharded import SHARDED, Box, Boxes
 from weft.core.errors import TrainingError
-from weft.core.model import Model
 from weft.disk.atomic import replacing
 from weft.disk.ownership import by_manifest, require_free
 from weft.disk.space import free_bytes
-from weft.tokenizers import Tokenizer
 from weft.training.parallel import World, is_lost
-
-Describe = Callable[[Path], None]
-"""Writes all files of a checkpoint into its draft but the tensors and the manifest."""
 
 ERRORS = (CheckpointException, OSError, SafetensorError, RuntimeError)
 """What writing raises: torch's own error, which holds those of all processes, or that of this one."""
@@ -193,8 +189,3 @@ def write_alone(boxes: Mapping[str, Boxes], writer: BoxWriter, planner: BoxPlann
     planner.set_up_planner(dict(boxes), None, is_coordinator=True)
     plans, metadata = planner.create_global_plan([planner.create_local_plan()])
     writer.finish(metadata, [writer.write_data(planner.finish_plan(plans[0]), planner).wait()])
-
-
-def described(model: Model, tokenizer: Tokenizer, run: Mapping[str, Any], facts: Mapping[str, Any]) -> Describe:
-    """What `Together.write` calls on rank 0; the arguments are those of `save_checkpoint`."""
-    return lambda draft: describe_checkpoint(draft, model, tokenizer, run=run, facts=facts)
