@@ -1,6 +1,7 @@
 """Write docs/parallel_table.md and the numbers behind it: `make table-parallel`.
 
-The record says which mixers are left, so that a run that was stopped goes on there; where none is, all are measured anew.
+The record says which mixers are left, so that a run that was stopped goes on there; where none is, all are measured
+anew.
 """
 
 from __future__ import annotations
