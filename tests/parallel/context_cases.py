@@ -16,17 +16,18 @@ from weft.laws.subject import Subject, with_facts
 from weft.models.decoder import Decoder
 from weft.parallel.context import Context
 
-STEPS = 11
-"""Tokens of a row: 2 processes have 5 and 6, 4 have 2, 3, 3 and 3."""
+ROWS, STEPS = 4, 11
+"""Rows, and tokens of each: 2 processes have 5 and 6, 4 have 2, 3, 3 and 3."""
 
 
 def spans(cut: int) -> dict[str, Span]:
-    """Spans of three rows: whole, packed with documents that begin before, at and after a cut, and ragged."""
-    begins = torch.zeros(3, STEPS, dtype=torch.bool)
-    begins[0, [2, cut, cut + 2]] = True
+    """Spans of four rows: whole, packed with documents that begin before, at and after a cut, and ragged besides. The
+    documents of rows 0 and 2 go on across the cut; row 1 ends after it, row 3 long before."""
+    begins = torch.zeros(ROWS, STEPS, dtype=torch.bool)
+    begins[0, [cut - 1, cut + 2]] = True
     begins[1, cut] = True
-    begins[2, [cut - 1, cut + 1]] = True
-    count = torch.tensor([STEPS, cut, 1])
+    begins[2, [2, cut + 1]] = True
+    count = torch.tensor([STEPS, STEPS - 2, STEPS, 1])
     return {"whole": WHOLE, "packed": Span(begins=begins), "ragged": Span(count=count, begins=begins)}
 
 
@@ -70,7 +71,7 @@ def decoder(**fields: Any) -> Decoder:
 
 def losses(scored: Tensor, *, recomputes: bool) -> float:
     """The largest difference of a decoder's loss and gradients from one process's, relative to the largest gradient."""
-    model, tokens = decoder(), torch.randint(11, (3, STEPS), generator=torch.Generator().manual_seed(1))
+    model, tokens = decoder(), torch.randint(11, (ROWS, STEPS), generator=torch.Generator().manual_seed(1))
     span = spans(STEPS // 2)["packed"]
 
     def loss(found: Tensor, where: slice) -> Tensor:
@@ -89,9 +90,9 @@ def losses(scored: Tensor, *, recomputes: bool) -> float:
 
 def recomputed() -> float:
     """With blocks that are run again for the backward pass."""
-    return losses(torch.ones(3, STEPS, dtype=torch.bool), recomputes=True)
+    return losses(torch.ones(ROWS, STEPS, dtype=torch.bool), recomputes=True)
 
 
 def unscored() -> float:
     """Where only the last process has tokens that are scored."""
-    return losses((torch.arange(STEPS) == STEPS - 1).expand(3, -1), recomputes=False)
+    return losses((torch.arange(STEPS) == STEPS - 1).expand(ROWS, -1), recomputes=False)

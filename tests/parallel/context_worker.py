@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from parallel.context_cases import STEPS, difference, recomputed, spans, unscored
+from parallel.context_cases import ROWS, STEPS, difference, recomputed, spans, unscored
 from weft.core.errors import WeftError
 from weft.core.part_config import PartConfig
 from weft.laws.discovery import every_example, subject_of
@@ -42,7 +42,7 @@ def compared(size: int) -> Iterator[tuple[str, float | str]]:
         torch.manual_seed(0)
         subject = subject_of(config, name)
         assert subject is not None
-        x = subject.inputs(3, STEPS, torch.Generator().manual_seed(1))
+        x = subject.inputs(ROWS, STEPS, torch.Generator().manual_seed(1))
         # Rows without padding or documents take other forms of operations; the first example of a part tells.
         kinds = ("ragged", "whole") if size == 2 and name.startswith("mixer") and name.endswith(".0") else ("ragged",)
         for kind, span in spans(STEPS // 2).items():

@@ -37,8 +37,8 @@ def test_settings_that_rows_in_pieces_exclude(config: RunConfig, expected: str) 
 def test_a_task_that_is_no_sum_over_tokens() -> None:
     config = cut().model_copy(update={"task": ClassifyConfig()})
     assert problems(config) == [
-        "task: the loss of 'classify' is not a sum over the tokens of a row, or its model reads later ones, so rows cannot "
-        "be cut among processes (training.mesh.context 2). Set context to 1."]
+        "task: the loss of 'classify' is not a sum over the tokens of a row, or its model reads later ones, so rows "
+        "cannot be cut among processes (training.mesh.context 2). Set context to 1."]
     assert problems(cut()) == []
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from weft.core.model import Model, ModelState
-from weft.parallel.context import Context, part_of
-from weft.tasks import Scored, Task
+from weft.parallel.context import Context, Part, part_of
+from weft.tasks import Count, Scored, Task
 from weft.training.parallel import World
 from weft.training.sources import SourceSums
 
@@ -64,17 +64,13 @@ def add_gradients(task: Task[Any, Any], model: Model, batches: Sequence[Any], st
     run = forward_of(task, model) if forward is None else forward
     counts = [task.count(batch) for batch in batches]
     parts = 1 if context is None else context.line.count  # each of these ranks counts the predictions of whole rows
-    tokens, size = (round(summed / parts) for summed in world.total(sum(count.predictions for count in counts),
-                                                                    sum(count.bytes for count in counts)))
-    total = max(1, tokens)
-    nats, loss, by_source = 0.0, 0.0, SourceSums.none(sources)
+    tokens, size = _sizes(counts, world, parts)
+    total, nats, loss, by_source = max(1, tokens), 0.0, 0.0, SourceSums.none(sources)
     for batch, count in zip(batches, counts, strict=True):
         if count.fresh or state is None:
             state = task.start(model, count.rows, device)
         with part_of(context, model, task.given(batch, device), state) as part:
-            scored = run(part.given, part.state)
-            objective = part.closed(_objective(scored, count.predictions / parts, total))
-            objective.backward()
+            scored, objective = _differentiated(run, part, count.predictions / parts, total)
         if collect is not None:
             collect()
         state = None if scored.state is None or context is not None else scored.state.detach()
@@ -83,6 +79,20 @@ def add_gradients(task: Task[Any, Any], model: Model, batches: Sequence[Any], st
         loss += objective.item()
     nats, loss = world.total(nats, loss)
     return Sums(nats, tokens, size, loss, by_source.of_all(world) if sources else None), state
+
+
+def _sizes(counts: Sequence[Count], world: World, parts: int) -> tuple[int, int]:
+    """The predictions and bytes of a step, of all ranks, each batch counted by ``parts`` of them."""
+    predictions, size = world.total(sum(count.predictions for count in counts), sum(count.bytes for count in counts))
+    return round(predictions / parts), round(size / parts)
+
+
+def _differentiated(run: Forward, part: Part, predictions: float, total: int) -> tuple[Scored, Tensor]:
+    """The sums of a batch, or of a piece of it, and its part of L after its backward pass."""
+    scored = run(part.given, part.state)
+    objective = part.closed(_objective(scored, predictions, total))
+    objective.backward()
+    return scored, objective
 
 
 def _objective(scored: Scored, predictions: float, total: int) -> Tensor:

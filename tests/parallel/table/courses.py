@@ -63,7 +63,7 @@ def _whole(held: Tensor, layout: Layout, world: World) -> Tensor:
     if world.size == 1:
         return held.detach().clone()
     entries = torch.zeros(2, *layout.shape, dtype=held.dtype)
-    for box in boxes(held, layout):
+    for box in boxes(held, layout).held:
         place = tuple(slice(start, start + size) for start, size in zip(box.offsets, box.tensor.shape, strict=True))
         entries[(slice(None), *place)] = torch.stack([box.tensor, torch.ones_like(box.tensor)])
     dist.all_reduce(entries)

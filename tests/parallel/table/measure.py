@@ -1,6 +1,7 @@
 """Write docs/parallel_table.md and the numbers behind it: `make table-parallel`.
 
-What has been measured is kept in docs/_build until the table is whole, so that a run that was stopped goes on there.
+The record says which mixers are left, so that a run that was stopped goes on there; where none is, all are measured
+anew.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,16 @@ import torch
 
 from parallel.processes import together
 from parallel.table.columns import COLUMNS, Column
-from parallel.table.page import DOCS, PAGE, RECORD, page
+from parallel.table.page import PAGE, RECORD, page
 from parallel.table.subjects import STEPS, mixers
 from weft.core.errors import WeftError
 from weft.core.part_config import PartConfig
 from weft.training.parallel import World
 
-PARTLY = DOCS / "_build" / "parallel_table.json"
-TOGETHER = 4
+TOGETHER = 3
 """Mixers for which processes are started once, which takes as long as a column."""
+HOUR = 3600.0
+"""Seconds, after which processes that do not end are killed."""
 
 
 def cells(kinds: Sequence[str], columns: Iterable[Column], steps: int) -> dict[str, dict[str, Any]]:
@@ -34,7 +36,7 @@ def cells(kinds: Sequence[str], columns: Iterable[Column], steps: int) -> dict[s
     found = _measured(kinds, [column.name for column in chosen if column.processes == 1], None, steps)
     with tempfile.TemporaryDirectory() as place:
         names = [column.name for column in chosen if column.processes == 2]
-        together(2, side_by_side, kinds, names, steps, Path(place), folder=Path(place))
+        together(2, side_by_side, kinds, names, steps, Path(place), folder=Path(place), seconds=HOUR)
         both = json.loads((Path(place) / "cells.json").read_text("utf-8"))
     return {kind: {**found[kind], **both[kind]} for kind in kinds}
 
@@ -64,28 +66,27 @@ def cell(column: Column, mixer: PartConfig | str, world: World | None, steps: in
         return {"why": str(error)}
 
 
-def measure(steps: int = STEPS) -> dict[str, Any]:
-    """Every cell, those that an earlier run has measured included."""
-    done: dict[str, Any] = json.loads(PARTLY.read_text("utf-8")) if PARTLY.exists() else {}
-    PARTLY.parent.mkdir(exist_ok=True)
+def measured(steps: int = STEPS) -> Iterator[dict[str, Any]]:
+    """The record after every few mixers, until none is left. A record with some left is gone on with."""
     rows = list(mixers())
+    earlier = json.loads(RECORD.read_text("utf-8")) if RECORD.exists() else {"left": []}
+    done: dict[str, Any] = earlier["mixers"] if earlier["left"] else {}
     left = [kind for kind in rows if kind not in done]
     for some in (left[start:start + TOGETHER] for start in range(0, len(left), TOGETHER)):
         begun = time.perf_counter()
         done |= cells(some, COLUMNS, steps)
-        PARTLY.write_text(json.dumps(done), encoding="utf-8")
         print(f"{len(done)} of {len(rows)}: {', '.join(some)}, {time.perf_counter() - begun:.0f} s", file=sys.stderr,
               flush=True)
-    return {"torch": torch.__version__.split("+")[0], "steps": steps, "mixers": dict(sorted(done.items()))}
+        yield {"torch": torch.__version__.split("+")[0], "steps": steps, "mixers": dict(sorted(done.items())),
+               "left": [kind for kind in rows if kind not in done]}
 
 
 def main() -> None:
-    """Measure and write both files."""
+    """Measure, and write both files as it goes."""
     torch.set_num_threads(1)
-    record = measure()
-    RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    PAGE.write_text(page(record), encoding="utf-8")
-    PARTLY.unlink()
+    for record in measured():
+        RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        PAGE.write_text(page(record), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -38,7 +38,8 @@ def page(record: Mapping[str, Any]) -> str:
     signed = _table(found, lambda cell: f"{cell['signed']:+.0e}" if cell["signed"] else "0", reasons)
     columns = "\n".join(f"* **{column.name}**: {column.what}." for column in COLUMNS)
     notes = "".join(f"{number}. {why}\n" for number, why in enumerate(reasons, 1))
-    return "\n".join((INTRODUCTION.format(**record), columns, "", LARGEST, largest, "", SIGNED, signed, "",
+    left = f"\nNot measured yet: {', '.join(record['left'])}.\n" if record["left"] else ""
+    return "\n".join((INTRODUCTION.format(**record), columns, left, LARGEST, largest, "", SIGNED, signed, "",
                       "## Why a cell is empty\n", notes,
                       "Written by `make table-parallel`; the numbers are in parallel_table.json.\n"))
 
