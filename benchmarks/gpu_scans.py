@@ -74,7 +74,7 @@ RECURRENCES = {"mamba-2, 130M": Recurrence(8, 2048, 1, 24, 128, 64, "token"),
                "retention": Recurrence(8, 2048, 4, 4, 128, 256, "constant"),
                "linear attention": Recurrence(8, 2048, 12, 12, 64, 64, "none")}
 TINY_RECURRENCES = {"tiny": Recurrence(1, 3, 1, 2, 3, 4, "token")}
-TILES = (Tiles(64, 4), Tiles(64, 8), Tiles(32, 4), Tiles(64, 4, "tf32"), Tiles(32, 4, "tf32"))
+TILES = (Tiles(64, 4), Tiles(32, 4), Tiles(64, 4, "tf32"), Tiles(32, 4, "tf32"))
 
 
 def once(work: Work) -> float:

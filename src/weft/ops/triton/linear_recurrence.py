@@ -20,6 +20,9 @@ from weft.ops.triton.library import kernels, on_device_of
 CHUNK = 64
 """Tokens of a chunk."""
 
+WIDE = (9, 10)
+"""Generations of GPUs (compute capability) whose programs have the 192 KiB of shared memory that tiles of 64 by 64 take
+in the backward pass; those of 32 take 88."""
 
 
 @final
@@ -114,12 +117,17 @@ def _shared(x: Tensor, heads: int) -> Tensor:
 
 
 def _run_forward(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, before: Tensor) -> tuple[Tensor, Tensor]:
-    return run_forward(q, k, v, log_decay, before, Tiles())
+    return run_forward(q, k, v, log_decay, before, tiles_for(q))
 
 
 def _run_backward(grad: Tensor, grad_after: Tensor, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None,
                   before: Tensor) -> Slopes:
-    return run_backward(grad, grad_after, q, k, v, log_decay, before, Tiles())
+    return run_backward(grad, grad_after, q, k, v, log_decay, before, tiles_for(q))
+
+
+def tiles_for(x: Tensor) -> Tiles:
+    """The largest tiles whose operands the shared memory of the device holds."""
+    return Tiles() if not x.is_cuda or torch.cuda.get_device_capability(x.device)[0] in WIDE else Tiles(side=32)
 
 
 def _gradient(ctx: Any, grad: Tensor | None, grad_after: Tensor | None) -> tuple[Tensor | None, ...]:

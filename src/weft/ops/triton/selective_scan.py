@@ -33,8 +33,8 @@ MOST_STATES = 256
 _BLOCK = 256
 """Entries of states that one program chains."""
 
-PROGRAMS = 2112
-"""That a GPU of 132 multiprocessors keeps busy: rows are cut into segments until there are so many."""
+PROGRAMS = 4224
+"""Rows are cut into segments until there are so many: 32 for each of 132 multiprocessors, measured on an H100."""
 
 SHORTEST = 4 * CHUNK
 """Tokens of a segment, at least."""
