@@ -1,6 +1,6 @@
 """Pre-training on a mixture of books, wikitext-2 and text of the web, with the losses by source.
 
-    python recipes/mixture/run.py DATA                 about 12 minutes on one core
+    python recipes/mixture/run.py DATA                 about three minutes on one core
     python recipes/mixture/run.py DATA --steps 20 --seeds 1 --out /tmp/mixture      a trial
 
 DATA is a folder with books/*.txt, wikitext-2/train.txt and web-text/c4_demo.jsonl. The same model is trained with equal
