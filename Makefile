@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 
-.PHONY: help install run figures test hybrids test-interop test-trl test-lm-eval test-peft test-gguf test-mup test-processors mutants table table-parallel lint docs clean
+.PHONY: help install run figures test hybrids test-interop test-trl test-lm-eval test-peft test-gguf test-gpu test-mup test-processors mutants table table-parallel lint docs clean
 
 help:
 	@echo "make run    compare language models of six ages, in about six minutes on two cores; leaves"
@@ -19,6 +19,7 @@ help:
 	@echo "make table  docs/families_table.md, measured against transformers"
 	@echo "make table-parallel  docs/parallel_table.md: every way to train against one process, for every mixer"
 	@echo "make test-gguf  the tests against llama.cpp, which is built for them"
+	@echo "make test-gpu  the tests on a GPU, which PyTorch must be built for: every part against the CPU"
 	@echo "make test-mup  the tests against the package mup"
 	@echo "make test-processors  the tests as other processors and other numbers of threads run them: more than half an hour"
 	@echo "make hybrids  the laws on 1,000 hybrids drawn from all parts: some six minutes on two cores"
@@ -71,10 +72,15 @@ test-lm-eval: $(STAMP)
 test-trl: $(STAMP)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[interop,trl]'
 	$(PYTEST) tests/against_trl
+
 # Against the package of the authors of muP.
 test-mup: $(STAMP)
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps 'mup==1.0.0' 'pyyaml'
 	$(PYTEST) tests/against_mup
+
+# On a GPU, with the PyTorch that the environment has: PYTHON=... BIN=... name one that is built for it.
+test-gpu:
+	$(PYTEST) tests/on_gpu
 
 # Against llama.cpp. The package is built from its sources, which takes minutes and a C++ compiler.
 test-gguf: $(STAMP)

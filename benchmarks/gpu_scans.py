@@ -218,6 +218,17 @@ def recurrences(tiny: bool, rounds: int) -> dict[str, Any]:
     return report
 
 
+def fits(work: Work) -> bool:
+    """Whether the GPU has the shared memory that the kernel needs."""
+    from triton.runtime.errors import OutOfResources
+
+    try:
+        work()
+    except OutOfResources:
+        return False
+    return True
+
+
 def tiles(tiny: bool, rounds: int) -> dict[str, Any]:
     """The kernels of the linear recurrence, by tiles, and the largest error of an output."""
     report = {}
@@ -232,7 +243,7 @@ def tiles(tiny: bool, rounds: int) -> dict[str, Any]:
         def backward(each: Tiles, given: tuple[Any, ...] = (y, after, *given)) -> Work:
             return lambda: chunked.run_backward(*given, each)
 
-        taken = TILES[:1] if tiny else TILES
+        taken = [each for each in (TILES[:1] if tiny else TILES) if fits(forward(each)) and fits(backward(each))]
         report[name] = {
             "forward ms": in_turns({str(tuple(each)): forward(each) for each in taken}, rounds),
             "backward ms": in_turns({str(tuple(each)): backward(each) for each in taken}, rounds),
@@ -301,7 +312,7 @@ def main() -> None:
     for name in given.only:
         report[name] = PARTS[name](given.tiny, given.rounds)
         print(json.dumps({name: report[name]}, indent=1), flush=True)
-    given.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        given.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

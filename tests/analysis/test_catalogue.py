@@ -10,11 +10,14 @@ import pytest
 
 from weft.analysis import catalogue
 from weft.analysis.catalogue import summary_of
+from weft.analysis.describe import describe
 from weft.core.errors import InputError
 from weft.core.registry import REGISTRY, load_plugin
 from weft.masks import known_masks
 
 PLUGIN = '''
+from typing import Any
+
 from weft.core.part_config import PartConfig
 from weft.core.registry import register
 
@@ -26,6 +29,8 @@ class SprocketConfig(PartConfig):
     kind = "sprocket"
     source = "nobody 2020"
     state_size = "one tooth"
+    settings: dict[str, Any] = {}
+    by_name: dict[str, dict[str, Any]] = {"one": {}}
 '''
 
 
@@ -77,6 +82,12 @@ def test_a_plugins_part_is_listed(sprocket: None) -> None:
     assert (entry.group, entry.summary, entry.source, entry.state_size) == ("gadget", "Turns.", "nobody 2020",
                                                                             "one tooth")
     assert entry.defined_in == "weft_plugin_sprocket_parts"
+
+
+def test_a_field_that_holds_anything_is_described(sprocket: None) -> None:
+    (page,) = map(describe, catalogue("sprocket"))
+    assert [(field.name, field.type, field.default) for field in page.fields] == [
+        ("settings", "names of anything", "{}"), ("by_name", "names of names of anything", '{"one": {}}')]
 
 
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:

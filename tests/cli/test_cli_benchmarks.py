@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from fresh import fresh
+from fresh import weft as command_line
 from weft.cli import benchmark as command
-from weft.core.registry import REGISTRY
 
 PLUGIN = '''
 from weft.benchmarks import BenchmarkConfig, BenchmarkResult, Protocol
@@ -60,17 +61,16 @@ def test_scores_and_protocol_are_printed_and_each_request_is_written(weft: Calla
     assert "found.json: " in weft("eval", run, "--task", "lambada", "--data", passages, "--out", out).err
 
 
-def test_a_plugin_adds_a_benchmark(weft: Callable, run: Path, tmp_path: Path) -> None:
+def test_a_plugin_adds_a_benchmark(run: Path, tmp_path: Path) -> None:
+    """In processes of their own, since a plugin stays loaded."""
     (tmp_path / "echo_words.py").write_text(PLUGIN, "utf-8")
     (tmp_path / "words.txt").write_text("line and line", "utf-8")
-    known = dict(REGISTRY._parts["benchmark"])
-    try:
-        told = weft("eval", run, "--task", "{kind: echo_words, times: 1}", "--data", tmp_path / "words.txt", "--plugin",
-                    tmp_path / "echo_words.py", "--context", "64", "--json").json()
-        assert told["settings"] == {"kind": "echo_words", "times": 1} and told["scores"][0]["n"] == 3
-        assert "Whether a word follows itself." in weft("list", "benchmark").out
-    finally:
-        REGISTRY._parts["benchmark"] = known
+    told = fresh(command_line, "eval", str(run), "--task", "{kind: echo_words, times: 1}", "--data", "words.txt",
+                 "--plugin", "echo_words.py", "--context", "64", "--json", folder=tmp_path)
+    found = json.loads(told.stdout)
+    assert found["settings"] == {"kind": "echo_words", "times": 1} and found["scores"][0]["n"] == 3
+    assert "Whether a word follows itself." in fresh(command_line, "list", "benchmark", "--plugin", "echo_words.py",
+                                                     folder=tmp_path).stdout
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

@@ -15,7 +15,7 @@ from weft.core.traits import Trait
 from weft.laws import LAWS, Report, every_example, examine, subject_of
 from weft.laws.subject import Subject
 
-LAWLESS_GROUPS = {"tokenizer", "optimizer", "schedule", "task", "rewrite"}
+LAWLESS_GROUPS = {"tokenizer", "optimizer", "schedule", "task", "rewrite", "benchmark"}
 """Groups that no law is about; everything else must have a subject."""
 
 ALL = {("ragged", r"counts \[11, 5, 1, 0\]"), ("packed", r"documents begin at .*\]$")}

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from weft.core.clock import Clock
 from weft.core.layer import facts_of
 from weft.core.registry import REGISTRY
 from weft.core.span import WHOLE, Span
@@ -16,18 +17,19 @@ from weft.laws.subject import Subject, with_facts
 from weft.models.decoder import Decoder
 from weft.parallel.context import Context
 
-ROWS, STEPS = 4, 11
+ROWS, STEPS = 5, 11
 """Rows, and tokens of each: 2 processes have 5 and 6, 4 have 2, 3, 3 and 3."""
 
 
 def spans(cut: int) -> dict[str, Span]:
-    """Spans of four rows: whole, packed with documents that begin before, at and after a cut, and ragged besides. The
-    documents of rows 0 and 2 go on across the cut; row 1 ends after it, row 3 long before."""
+    """Spans of five rows: whole, packed with documents that begin before, at and after a cut, and ragged besides. The
+    documents of rows 0 and 2 go on across the cut; row 1 ends after it, row 3 long before. Row 4 is one document, which
+    goes on across the whole of the pieces in the middle."""
     begins = torch.zeros(ROWS, STEPS, dtype=torch.bool)
     begins[0, [cut - 1, cut + 2]] = True
     begins[1, cut] = True
     begins[2, [2, cut + 1]] = True
-    count = torch.tensor([STEPS, STEPS - 2, STEPS, 1])
+    count = torch.tensor([STEPS, STEPS - 2, STEPS, 1, STEPS])
     return {"whole": WHOLE, "packed": Span(begins=begins), "ragged": Span(count=count, begins=begins)}
 
 
@@ -58,8 +60,9 @@ def gradients(module: nn.Module, x: Tensor, loss: Tensor) -> list[Tensor]:
 
 
 def decoder(**fields: Any) -> Decoder:
-    """A small model of a mixer of each way of handing a state on: keys, in turn, affine maps."""
-    layers = [{"kind": "attention", "n_heads": 2, "position": "t5"}, "gru", "gated_linear_attention"]
+    """A small model of a mixer of each way of handing a state on: keys, in turn, affine maps, and the last inputs of a
+    convolution before an affine map, which are two messages of one layer."""
+    layers = [{"kind": "attention", "n_heads": 2, "position": "t5"}, "gru", "gated_linear_attention", "mamba"]
     config = REGISTRY.get(("model",), "decoder").model_validate({
         "vocab_size": 11, "d_model": 8, "position": "learned", "context": STEPS,
         "blocks": [{"kind": "pre", "layers": [layer, {"kind": "mlp", "d_ff": 12}]} for layer in layers], **fields})
@@ -96,3 +99,24 @@ def recomputed() -> float:
 def unscored() -> float:
     """Where only the last process has tokens that are scored."""
     return losses((torch.arange(STEPS) == STEPS - 1).expand(ROWS, -1), recomputes=False)
+
+
+def clocks(context: Context) -> float:
+    """By how many tokens a piece's clocks and counts are away from those of one process that reads up to each cut."""
+    model, worst = decoder(), 0
+    for span in spans(STEPS // 2).values():
+        with context.piece(model, (ROWS, STEPS), span) as piece:
+            own, (before, after) = piece.span, (read(span, order) for order in (piece.tokens.start, piece.tokens.stop))
+        count = torch.full((ROWS,), piece.tokens.stop - piece.tokens.start) if own.count is None else own.count
+        pairs = [(count, after.seen - before.seen)]
+        for found, alone in ((own.before, before), (own.after, after)):
+            pairs += [(found.seen, alone.seen), (found.begin, alone.begin), (found.prefix_end, alone.prefix_end)]
+        worst = max(worst, *(int((a - b).abs().max()) for a, b in pairs))
+    return float(worst)
+
+
+def read(span: Span, order: int) -> Clock:
+    """The clock after the tokens before ``order``."""
+    count = torch.full((ROWS,), order) if span.count is None else span.count.clamp(max=order)
+    earlier = replace(span, count=count, begins=None if span.begins is None else span.begins[:, :order])
+    return earlier.resolve(Clock.start(ROWS), torch.empty(ROWS, order)).after

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from parallel.context_cases import ROWS, STEPS, difference, recomputed, spans, unscored
+from parallel.context_cases import ROWS, STEPS, clocks, difference, recomputed, spans, unscored
 from weft.core.errors import WeftError
 from weft.core.part_config import PartConfig
 from weft.laws.discovery import every_example, subject_of
@@ -26,7 +26,7 @@ def worker(folder: Path) -> None:
     torch.set_num_threads(1)
     with World.here() as world:
         found: dict[str, Any] = dict(compared(world.size))
-        found["recomputed"], found["unscored"] = recomputed(), unscored()
+        found["recomputed"], found["unscored"], found["clocks"] = recomputed(), unscored(), clocks(Context())
         everyone: list[Any] = [None] * world.size
         dist.all_gather_object(everyone, found)
         if world.leads:

@@ -33,7 +33,7 @@ def test_every_contestant_can_be_trained_on_its_task(name: str) -> None:
 
 
 def test_a_tiny_study_writes_its_page_and_pictures(tmp_path: Path) -> None:
-    rows = [MAKE["outcome"](TINY, "mqar", name, size) for name in TINY["contestants"]
+    rows = [MAKE["outcome"](TINY, "mqar", name, size, "cpu") for name in TINY["contestants"]
             for size in MAKE["sizes_of"](TINY, name)]
     assert [(each["contestant"], each["size"]) for each in rows] == [
         ("LSTM", 4), ("LSTM", 8), ("trigram", 0)]

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from weft.analysis.flops import counted
@@ -14,8 +13,8 @@ from weft.analysis.shapes import shape_of
 from weft.core.labels import label_modules
 from weft.core.model import Model, trained_count
 from weft.core.strict_json import Record
-from weft.linear.low_rank import Adapted, rows_of
-from weft.linear.quantised import QuantisedLinear, QuantisedMatrix
+from weft.linear.low_rank import Adapted, adapted_maps, rows_of
+from weft.linear.quantised import matrix_of, quantised_matrices
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ def coverage(model: Model, context: int | None = None) -> Coverage | None:
         model: after its rewrites.
         context: tokens of a row; None: the model's.
     """
-    if not any(isinstance(module, Adapted) for module in model.modules()):
+    if not adapted_maps(model):
         return None
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     return coverage_of(shape_of(model, mode, None), mode, model.config.context if context is None else context)
@@ -87,7 +86,7 @@ def coverage_of(model: Model, mode: FakeTensorMode, context: int) -> Coverage:
     """`coverage` of a model of fake tensors, as `shape_of` returns it."""
     flops = counted(model, mode, context, None).flops
     labels = label_modules(model)
-    adapted = {path: module for path, module in model.named_modules() if isinstance(module, Adapted)}
+    adapted = adapted_maps(model)
     kinds: dict[str, list[float]] = {}
     owners = dict[int, str]()
     for kind, key, numbers, matrix in _matrices(model, labels, adapted):
@@ -100,7 +99,7 @@ def coverage_of(model: Model, mode: FakeTensorMode, context: int) -> Coverage:
             kinds.setdefault(labels[path] or path or "other", [0.0] * 6)[5] += count
     for path, module in adapted.items():
         share = _rows(module) / module.out_features
-        found = kinds[owners[id(_matrix(module))]]
+        found = kinds[owners[id(matrix_of(module.base))]]
         found[0] += 1
         found[2] += _rows(module) * module.in_features
         kinds[labels[path] or path][4] += share * sum(
@@ -123,17 +122,8 @@ def _matrices(model: Model, labels: dict[str, str], adapted: dict[str, Adapted])
         if id(parameter) not in own:
             kind = labels[path.rpartition(".")[0]] or path
             yield kind, id(parameter), parameter.numel(), parameter.dim() > 1
-    for path, module in model.named_modules():
-        if isinstance(module, QuantisedMatrix):
-            yield labels[path] or path, id(module), module.in_features * module.out_features, True
-
-
-def _matrix(module: Adapted) -> nn.Module | nn.Parameter:
-    """The parameter or quantised matrix that an adapter stands beside."""
-    base = module.base
-    if isinstance(base, QuantisedLinear):
-        return base.matrix
-    return base.get_parameter("weight")
+    for path, module in quantised_matrices(model).items():
+        yield labels[path] or path, id(module), module.in_features * module.out_features, True
 
 
 def _rows(module: Adapted) -> int:

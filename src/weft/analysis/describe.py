@@ -83,8 +83,10 @@ def _arguments(mask: type[Mask]) -> Iterator[FieldDescription]:
         yield FieldDescription(argument.name, str(argument.annotation), default)
 
 
-def _type(schema: dict[str, Any]) -> str:
-    """A JSON Schema in words."""
+def _type(schema: dict[str, Any] | bool) -> str:
+    """A JSON Schema in words; one that is a truth value allows all values or none."""
+    if isinstance(schema, bool):
+        return "anything" if schema else "nothing"
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return name.removeprefix("any.").removesuffix(".repeated") if name.startswith("any.") else "mapping"

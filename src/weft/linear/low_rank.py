@@ -240,6 +240,11 @@ class _Rows(Part):
         return Term(self.a, self.b, self.magnitude, self._scale)
 
 
+def adapted_maps(model: nn.Module) -> dict[str, Adapted]:
+    """The maps of a model that have an adapter, by path."""
+    return {path: module for path, module in model.named_modules() if isinstance(module, Adapted)}
+
+
 def rows_of(module: nn.Module) -> dict[str, slice]:
     """The rows of each of the parts of a map, by name; none for a map that is one."""
     found, end = dict[str, slice](), 0

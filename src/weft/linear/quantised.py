@@ -94,6 +94,16 @@ class QuantisedLinear(Rewritten):
         return Map(self.matrix.values, self.matrix.scale, self.bias)
 
 
+def quantised_matrices(model: nn.Module) -> dict[str, QuantisedMatrix]:
+    """The quantised matrices of a model, by path, one that several parts share once."""
+    return {path: module for path, module in model.named_modules() if isinstance(module, QuantisedMatrix)}
+
+
+def matrix_of(base: nn.Module) -> nn.Module | nn.Parameter:
+    """The quantised matrix of a map, or its parameter."""
+    return base.matrix if isinstance(base, QuantisedLinear) else base.get_parameter("weight")
+
+
 @final
 class QuantisedEmbedding(Rewritten):
     """Rows of a `QuantisedMatrix`: the embedding whose table is a quantised readout's matrix. Tokens [...] to vectors

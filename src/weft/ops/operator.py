@@ -65,19 +65,20 @@ def operator(name: str, kernel: Kernel, shapes: Kernel) -> Kernel:
     schema = torch.library.infer_schema(kernel, mutates_args=())
     space, short = full.split("::")
     library.define(f"{short}{schema}")
-    library.impl(short, _dense(kernel), "CompositeExplicitAutograd")
-    torch.library.register_fake(full, _dense(shapes), lib=library)
+    if not schema.endswith("-> Tensor"):  # a kernel of one result writes it into a tensor that it makes
+        kernel, shapes = _dense(kernel), _dense(shapes)
+    library.impl(short, kernel, "CompositeExplicitAutograd")
+    torch.library.register_fake(full, shapes, lib=library)
     declared: Kernel = getattr(getattr(torch.ops, space), short).default
     return declared
 
 
 def _dense(function: Kernel) -> Kernel:
-    """The function with its results laid out row by row: compiled code reads a result as ``shapes`` lays it out, and
-    the layout of what a kernel computes can depend on the device."""
+    """The function of several results with each laid out row by row: compiled code reads a result as ``shapes`` lays it
+    out, and the layout of what a kernel computes can depend on the device."""
 
     def run(*args: Any) -> Any:
-        found = function(*args)
-        return found.contiguous() if isinstance(found, Tensor) else type(found)(each.contiguous() for each in found)
+        return tuple(each.contiguous() for each in function(*args))
 
     return run
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from weft.core.errors import TrainingError
 from weft.core.layer import Part
-from weft.linear.low_rank import Adapted
+from weft.linear.low_rank import Adapted, adapted_maps
 
 STEPS = 2
 """Steps in which an adapter must have had a gradient: behind a matrix that starts at zero there is none in the first.
@@ -31,9 +31,8 @@ class AdapterCheck:
         experts = [path for path, part in model.named_modules() if isinstance(part, Part) and part.idle_parameters()]
         self._idle: dict[str, list[Adapted]] = {}
         self._last = min(STEPS, steps) - 1
-        for path, module in model.named_modules():
-            if isinstance(module, Adapted):
-                self._idle.setdefault(_together(path, experts), []).append(module)
+        for path, module in adapted_maps(model).items():
+            self._idle.setdefault(_together(path, experts), []).append(module)
 
     def after(self, step: int) -> None:
         """Look at the gradients of a step, from 0.

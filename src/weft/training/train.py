@@ -275,9 +275,11 @@ def _begin(run: Run, terms: Terms, record: dict[str, Any] | None, *, step: int, 
     if found is not None and found.found:
         run.emit(Notice(step, f"validation: {found.describe()}, so it is a weaker test of new text; "
                               "data.split_by=content keeps documents of the same text on one side."))
-    found_adapters = coverage(run.model, run.config.context) if step == 0 else None
-    if found_adapters is not None:
-        run.emit(Notice(step, found_adapters.line()))
+    # Of a model without storage, since one that is sharded cannot be copied.
+    reached = coverage(only_trained(built_empty(run.model.config), run.config.training.train),
+                       run.config.context) if step == 0 and run.model.config.rewrites else None
+    if reached is not None:
+        run.emit(Notice(step, reached.line()))
     if run.taken is not None and step == 0:
         run.emit(Notice(step, run.taken.line()))
     run.sinks.start(run_id, run.folder.metrics())

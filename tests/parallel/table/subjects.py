@@ -25,7 +25,8 @@ SOURCE = "reads an encoded source, which a decoder on its own does not have"
 def mixers() -> dict[str, PartConfig | str]:
     """Of every registered mixer the first example that a decoder can train, its dropout set to zero, since every way to
     train draws other entries to drop; or why there is none."""
-    return {part.kind: _example(part) for part in REGISTRY.parts("mixer")}
+    return {part.kind: _example(part) for part in REGISTRY.parts("mixer")
+            if part.__module__.startswith("weft.")}
 
 
 def _example(part: type[PartConfig]) -> PartConfig | str:
