@@ -10,8 +10,8 @@ import torch
 
 from weft.laws import Hybrids, examine, subject_of
 
-SEEDS = range(int(os.environ.get("WEFT_HYBRIDS", "70")))
-"""Half a minute of one core; `make hybrids` draws a thousand."""
+SEEDS = range(int(os.environ.get("WEFT_HYBRIDS", "40")))
+"""Some fifteen seconds of one core; `make hybrids` draws a thousand."""
 QUICK = ("split", "causality", "ragged", "selection", "packed", "persistence", "bounded", "readout")
 IN_TURN = ("coordinates", "forks", "saving", "reuse", "training", "memory")
 """Of these each hybrid takes one."""
