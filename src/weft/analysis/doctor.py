@@ -22,6 +22,7 @@ from weft.core.strict_json import Record
 from weft.core.version import VERSION
 from weft.ops.forms import REFERENCE
 from weft.ops.native.library import describe
+from weft.ops.processor import main_memory
 from weft.ops.triton.library import describe as describe_triton
 
 PACKAGE = "weft"
@@ -157,21 +158,13 @@ def _version(package: str) -> str:
 
 
 def _devices() -> tuple[Device, ...]:
-    devices = [Device("cpu", platform.processor() or platform.machine(), _memory())]
+    devices = [Device("cpu", platform.processor() or platform.machine(), main_memory())]
     for index in range(torch.cuda.device_count()):
         card = torch.cuda.get_device_properties(index)
         devices.append(Device(f"cuda:{index}", card.name, card.total_memory))
     if torch.backends.mps.is_available():
         devices.append(Device("mps", "Apple GPU", 0))
     return tuple(devices)
-
-
-def _memory() -> int:
-    """Bytes of main memory; 0 if the system does not report it."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return 0
 
 
 def _cores() -> int:

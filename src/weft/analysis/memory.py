@@ -10,12 +10,15 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from weft.analysis.calls import state_after, state_for
 from weft.analysis.shapes import tallied
+from weft.core.errors import ConfigError
 from weft.core.layer import kept_dtypes, traits_of
 from weft.core.model import LanguageModel, Model
 from weft.core.state import State
 from weft.core.strict_json import Record
 from weft.core.traits import Trait
+from weft.ops.processor import main_memory
 
+GIGABYTE = 10**9
 WEIGHT_DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 
 
@@ -93,6 +96,23 @@ def state_sizes(model: Model, mode: FakeTensorMode, batch: int, contexts: Sequen
         if first != reserved[0]:
             reserved = [first, *(_state_bytes(state_after(model, batch, context)) for context in contexts[1:])]
     return _growth(tuple(StateSize(*each) for each in zip(contexts, [batch] * len(contexts), reserved, strict=True)))
+
+
+def require_room(model: Model) -> None:
+    """Refuse to train a model whose weights and gradients alone are more than this machine's main memory.
+
+    Args:
+        model: on the meta device.
+
+    Raises:
+        ConfigError: with both numbers of bytes.
+    """
+    there, count = main_memory(), sum(p.numel() for p in model.parameters())
+    needed = sum(p.numel() * p.element_size() * (2 if p.requires_grad else 1) for p in model.parameters())
+    if there and needed > there:
+        raise ConfigError([f"model: {count:,} parameters take {needed / GIGABYTE:,.0f} GB with their gradients, and "
+                           f"this machine has {there / GIGABYTE:,.0f} GB of memory. Make vocab_size, d_model or the "
+                           "number of blocks smaller; `weft plan` says what each takes."])
 
 
 def _growth(sizes: tuple[StateSize, ...]) -> States:

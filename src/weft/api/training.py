@@ -15,6 +15,7 @@ from weft.api.models import require_device, save
 from weft.checkpoints import Loaded
 from weft.comparison import Options, StudyConfig, StudyListener, StudyResult, read_study, rerender, run_study
 from weft.core.errors import InputError
+from weft.core.threads import require_threads
 from weft.training import Event, RunConfig, TrainResult
 from weft.training import train as train_run
 from weft.training.parallel import World
@@ -102,6 +103,8 @@ def compare(models: str | Sequence[str | Path] = (), overrides: str | Iterable[s
         config = study
     else:
         config = read_study(models, overrides, study=study, given=given)
+    if threads is not None:
+        require_threads(threads, "threads")
     options = Options(str(require_device(device)), threads, tuple(plugins), command=command)
     return run_study(config, out, config_path, options, on_progress)
 

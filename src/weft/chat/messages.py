@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from weft.core.errors import InputError
+from weft.disk.documents import read_json
 
 Message: TypeAlias = Mapping[str, Any]
 """``role`` and ``content``, and further keys that a template uses (``tool_calls``, ``name``, ``tool_call_id``)."""
@@ -32,11 +32,11 @@ def read_messages(path: str | Path) -> list[dict[str, Any]]:
         InputError: the file is missing, not JSON, or holds something else.
     """
     try:
-        data = json.loads(Path(path).read_text("utf-8"))
+        data = read_json(Path(path))
     except OSError as error:
         raise InputError(f"the file cannot be read ({error.strerror}).", where=str(path),
                          remedy="Give the path of a JSON file.") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise InputError(f"not JSON in UTF-8 ({error}).", where=str(path), remedy=GIVE_MESSAGES) from None
     if isinstance(data, dict) and "messages" in data:
         data = data["messages"]

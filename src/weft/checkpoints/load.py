@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +16,8 @@ from weft.checkpoints.locate import find_checkpoint
 from weft.checkpoints.sharded import MODEL, TRAINING, StoredTensors, is_sharded
 from weft.checkpoints.tensors import assign_tensors, read_tensors
 from weft.core.errors import CheckpointError, ConfigError
-from weft.core.model import Model, ModelConfig, language_model, parse_model
+from weft.core.model import Model, ModelConfig, built_model, language_model, parse_model
+from weft.disk.documents import read_json
 from weft.disk.manifest import COPY_AGAIN, check_manifest
 from weft.linear.rewrite import require_rewritten
 from weft.tokenizers import Tokenizer, load_tokenizer
@@ -118,7 +118,7 @@ def read_training(path: str | Path) -> dict[str, Tensor]:
 def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG_FILE
     try:
-        content = json.loads(path.read_bytes())
+        content = read_json(path)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"the file is damaged ({error}).", where=str(path), remedy=COPY_AGAIN) from None
     version = content.get("weft_format") if isinstance(content, dict) else None
@@ -134,7 +134,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
 def _build(content: dict[str, Any], folder: Path) -> tuple[ModelConfig, Model]:
     with _naming_parts(content, folder):
         config = parse_model(content["model"])
-        model = config.build()
+        model = built_model(config)
         require_rewritten(model)
         return config, model
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from weft.checkpoints.layout import (
 )
 from weft.core.errors import CheckpointError
 from weft.disk.atomic import standing, standing_in
+from weft.disk.documents import read_json
 from weft.disk.manifest import MANIFEST_FILE
 
 STEP = re.compile(r"\d{8,}")
@@ -65,7 +65,7 @@ def _run_of(checkpoint: Path) -> str | None:
 
 def _plain(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_bytes())
+        content = read_json(path)
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -24,6 +24,7 @@ from torch import Tensor
 from weft.checkpoints.layout import MODEL_FILE, TRAINING_FILE
 from weft.checkpoints.tensors import COMPLEX
 from weft.core.errors import CheckpointError
+from weft.disk.documents import MOST_INDEX_BYTES, read_json
 from weft.disk.manifest import COPY_AGAIN
 
 SHARDED = "sharded"
@@ -144,7 +145,7 @@ def is_sharded(checkpoint: Path) -> bool:
 
 
 def _indexed(path: Path) -> Iterator[tuple[str, _Stored]]:
-    return ((str(name), _read_entry(entry)) for name, entry in json.loads(path.read_bytes()).items())
+    return ((str(name), _read_entry(entry)) for name, entry in read_json(path, most=MOST_INDEX_BYTES).items())
 
 
 def _listed(checkpoint: Path) -> Iterator[tuple[str, _Stored]]:

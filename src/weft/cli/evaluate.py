@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-import yaml
 
 from weft.cli.benchmark import run_benchmark
 from weft.cli.bleu import require_bleu, require_pairs, translated
@@ -27,6 +26,8 @@ from weft.cli.options import (
     print_json,
 )
 from weft.cli.translate import Beams, Cut, Formula, LengthPenalty, search_of
+
+GIVE_TASK = "Give a kind such as mqar, or '{kind: mqar, pairs: 8}'."
 
 if TYPE_CHECKING:
     from weft.checkpoints import Loaded
@@ -124,17 +125,18 @@ def _rows(loaded: Loaded, task: str | dict[str, Any] | None, lengths: list[int |
 def task_of(text: str | None) -> str | dict[str, Any] | None:
     """The task that ``--task`` gives: its kind, or its fields."""
     from weft.core.errors import InputError
+    from weft.disk.documents import Unreadable
+    from weft.disk.yaml_documents import parse_yaml
 
     if text is None:
         return None
     try:
-        found = yaml.safe_load(text)
-    except yaml.YAMLError:
-        found = None
-    if isinstance(found, str) or (isinstance(found, dict) and all(isinstance(key, str) for key in found)):
+        found = parse_yaml(text)
+    except Unreadable as error:
+        raise InputError(f"{error}.", where="--task", remedy=GIVE_TASK) from None
+    if isinstance(found, str | dict):
         return found
-    raise InputError(f"{text!r} is neither a kind of task nor its fields.", where="--task",
-                     remedy="Give a kind such as mqar, or '{kind: mqar, pairs: 8}'.")
+    raise InputError(f"{text!r} is neither a kind of task nor its fields.", where="--task", remedy=GIVE_TASK)
 
 
 def require_benchmark_alone(stride: int | None, part: str | None, length: str | None, *, bleu: bool,

@@ -23,7 +23,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document inst
 Plugin = Annotated[list[Path] | None, typer.Option("--plugin", help="A Python file that adds parts. May be repeated.")]
 Device = Annotated[str, typer.Option("--device", help="Where to compute: cpu, cuda, cuda:1, ...")]
 Dtype = Annotated[str | None, typer.Option("--dtype", help="Compute in float32, float64 or bfloat16.")]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of all random numbers.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Seed of all random numbers.")]
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads; default one per core.")]
 Kernels = Annotated[list[str] | None, typer.Option("--kernels", metavar="OPERATION=FORM", help="Compute an operation "
                                                    "by this form; weft doctor lists them. May be repeated.")]
@@ -71,6 +71,9 @@ def prepare(plugin: list[Path] | None = None, threads: int | None = None, kernel
     if threads is not None:
         import torch
 
+        from weft.core.threads import require_threads
+
+        require_threads(threads, "--threads")
         torch.set_num_threads(threads)
     if kernels:
         from weft.ops.forms import forced

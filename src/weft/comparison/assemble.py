@@ -27,7 +27,7 @@ from weft.comparison.verdict import judged
 from weft.core.version import VERSION
 from weft.data import encode_corpus, read_text
 from weft.data.prepared import open_prepared
-from weft.ops.processor import processor_name
+from weft.ops.processor import main_memory, processor_name
 
 REPEATS = "repeat"
 
@@ -177,11 +177,7 @@ def _states(account: Account) -> list[int]:
 
 def this_machine(device: str, threads: int) -> Machine:
     """What a reader needs to judge the seconds."""
-    try:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        memory = 0
     place = torch.device(device)
     name = torch.cuda.get_device_name(place) if place.type == "cuda" else device
-    return Machine(processor_name(), os.cpu_count() or 1, threads, memory, name, platform.platform(terse=True),
+    return Machine(processor_name(), os.cpu_count() or 1, threads, main_memory(), name, platform.platform(terse=True),
                    platform.python_version(), torch.__version__, VERSION)

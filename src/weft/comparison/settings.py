@@ -71,11 +71,15 @@ def beyond(rates: Sequence[float], side: Side) -> float:
     return rounded(edge * edge / neighbour)
 
 
+MOST_SEED = 2**62 - 1
+"""Of a seed of a study and of what is added to it, so that their sum has 64 bits."""
+
+
 class Seeds(Settings):
     """One attempt: ``seed`` for the initial weights and dropout, ``order_seed`` for the order of the data."""
 
-    seed: int = Field(ge=0)
-    order_seed: int = Field(ge=0)
+    seed: int = Field(ge=0, le=MOST_SEED)
+    order_seed: int = Field(ge=0, le=MOST_SEED)
 
 
 class SeedCount(Settings):
@@ -122,7 +126,7 @@ class ModelSpec(Settings):
     overrides: list[str] = Field(default_factory=list)
     width: dict[str, Annotated[float, Field(gt=0)]] | None = None
     multiple: int | None = Field(default=None, gt=0)
-    seed_offset: int = Field(default=0, ge=0)
+    seed_offset: int = Field(default=0, ge=0, le=MOST_SEED)
 
 
 def spec_of(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -146,13 +147,26 @@ class Model(Part, ABC):
         return None
 
 
+TOO_LARGE = re.compile("overflow|allocate memory|not enough memory", re.I)
+"""What PyTorch says of a tensor with more bytes than can be counted or reserved; its errors have no class for it."""
+LINE = 160
+"""Characters of a foreign message that are repeated."""
+
+
 def built_model(config: ModelConfig) -> Model:
     """The model that a configuration builds.
 
     Raises:
         ConfigError: it cannot be built, or is not a model.
     """
-    built = config.build()
+    try:
+        built = config.build()
+    except (RuntimeError, OverflowError, MemoryError) as error:
+        if not TOO_LARGE.search(str(error)) and not isinstance(error, OverflowError | MemoryError):
+            raise
+        said = str(error).partition("\n")[0][:LINE]
+        raise ConfigError([f"model: its tensors are larger than memory can hold ({said}). Make vocab_size, "
+                           "d_model or another size smaller."]) from None
     if isinstance(built, Model):
         return built
     raise ConfigError([f"model: what a model of kind {config.kind!r} builds is no weft.core.model.Model. Derive it "

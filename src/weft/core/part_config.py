@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, Self, TypeAlias
+from typing import Any, ClassVar, Protocol, Self, TypeAlias, get_args
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 from torch import nn
 
 from weft.core.errors import ConfigError
@@ -68,6 +68,11 @@ class Dims:
         return ConfigError([f"{place}: {what} {remedy}"])
 
 
+LARGEST = 2**63 - 1
+"""The largest whole number of a configuration."""
+MOST_BLOCKS = 10_000
+"""Of a model. The deepest published ones have about a thousand, and each takes about a millisecond to build."""
+
 _whole: ContextVar[bool] = ContextVar("plain data has all fields", default=False)
 
 
@@ -75,6 +80,37 @@ class Settings(BaseModel):
     """Base of all configuration models, which are frozen and refuse unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _require_numbers(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse true and false for a number, which Python counts as 1 and 0, and whole numbers beyond 64 bits, which
+        no tensor, file or seed holds."""
+        types = list(_types_in(cls.model_fields[str(info.field_name)].annotation))
+        for each in _scalars(value) if int in types or float in types else ():
+            if isinstance(each, bool) and bool not in types and Any not in types:
+                raise ValueError("a number is expected, not true or false")
+            if isinstance(each, int) and not -LARGEST <= each <= LARGEST:
+                raise ValueError(f"whole numbers are at most {LARGEST:,} (64 bits)")
+        return value
+
+
+def _types_in(annotation: Any) -> Iterator[Any]:
+    """The types in an annotation such as ``list[int] | None``."""
+    inner = get_args(annotation)
+    if not inner:
+        yield annotation
+    for each in inner:
+        yield from _types_in(each)
+
+
+def _scalars(value: Any) -> Iterator[Any]:
+    """The values in lists and mappings."""
+    if isinstance(value, list | tuple | Mapping):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            yield from _scalars(each)
+    else:
+        yield value
 
 
 class PartConfig(Settings):
@@ -175,6 +211,11 @@ class Repeat(PartConfig):
 def dump(item: Any) -> Any:
     """A part, or plain data, as plain data."""
     return item.dump() if isinstance(item, PartConfig) else item
+
+
+def count_blocks(items: Sequence[Any]) -> int:
+    """How many blocks `expand` gives, counted without writing them out."""
+    return sum(item.repeat * count_blocks(item.of) if isinstance(item, Repeat) else 1 for item in items)
 
 
 def expand(items: list[Any]) -> Iterator[tuple[Place, PartConfig]]:

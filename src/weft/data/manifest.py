@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from weft.core.errors import DataError
 from weft.core.strict_json import digest
 from weft.data.duplicates import Repeated
+from weft.disk.documents import read_json
 from weft.disk.manifest import MANIFEST_FILE, FileEntry, differences, sha256_of
 
 FORMAT_VERSION = 3
@@ -158,7 +159,7 @@ def read_prepared_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST_FILE
     try:
-        content = json.loads(path.read_bytes())
+        content = read_json(path)
         version = content["format"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise _damaged(path, repr(error)) from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from weft.data.corpus import Corpus
 from weft.data.documents import Documents
 from weft.data.records import Fields, Record
 from weft.data.text import record_table
+from weft.disk.documents import read_json
 
 STATE, SPLITS = "state.json", "dataset_dict.json"
 
@@ -104,7 +104,7 @@ def _rows(where: str, rows: Iterable[Mapping[str, Any]], fields: Fields) -> Iter
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json(path)
     except (OSError, ValueError) as error:
         raise DataError(f"the file is damaged ({error}).", where=str(path), remedy="Save the data set again, or copy "
                         "it again, whole.") from None

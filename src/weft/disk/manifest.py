@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, final
 
 from weft.core.errors import CheckpointError
+from weft.disk.documents import MOST_INDEX_BYTES, read_json
 
 MANIFEST_FILE = "MANIFEST.json"
 COPY_AGAIN = "Copy the checkpoint again, whole, or use an earlier one."
@@ -38,7 +39,7 @@ def read_manifest(folder: Path) -> dict[str, FileEntry]:
         OSError: the manifest is missing or cannot be read.
         ValueError: it is damaged, or is not a manifest of files.
     """
-    content: Any = json.loads((folder / MANIFEST_FILE).read_bytes())
+    content: Any = read_json(folder / MANIFEST_FILE, most=MOST_INDEX_BYTES)
     try:
         return {str(name): FileEntry(int(entry["bytes"]), str(entry["sha256"]))
                 for name, entry in content["files"].items()}
@@ -50,7 +51,7 @@ def has_manifest(folder: Path) -> bool:
     """Whether a folder has a manifest, even if its files have changed since. The manifest of prepared data, which
     `weft.data.manifest` writes, has another form."""
     try:
-        content: Any = json.loads((folder / MANIFEST_FILE).read_bytes())
+        content: Any = read_json(folder / MANIFEST_FILE, most=MOST_INDEX_BYTES)
         return content.get("purpose") == "prepared data" or bool(read_manifest(folder))
     except (OSError, ValueError, AttributeError):
         return False

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from weft.core.errors import nearest
+from weft.core.part_config import MOST_BLOCKS
 from weft.families.keys import KeyProblem, KeyRule, Raw, typed
-from weft.families.template import Facts
+from weft.families.template import N_LAYERS, Facts
 
 
 @final
@@ -48,6 +49,7 @@ def read_keys(rules: Sequence[KeyRule], raw: Raw) -> tuple[Facts, list[str]]:
     for rule in rules:
         try:
             facts.update(rule.read(raw, facts))
+            _require_few(facts)
         except KeyProblem as problem:
             problems.append(_placed(rule, str(problem)))
         except KeyError as missing:
@@ -55,6 +57,14 @@ def read_keys(rules: Sequence[KeyRule], raw: Raw) -> tuple[Facts, list[str]]:
             assert problems, f"the rule of {rule.keys[0]} needs {missing}, which no rule before it reads"
     problems += [f"{key}: unknown key. {_close(key, known)}".rstrip() for key in raw if key not in known]
     return facts, problems
+
+
+def _require_few(facts: Facts) -> None:
+    """Refuse a number of layers that nothing may be made of, before later rules make a list with an entry for each."""
+    count = facts.get(N_LAYERS, 0)
+    if count > MOST_BLOCKS:
+        del facts[N_LAYERS]
+        raise KeyProblem(f"{count:,} layers, and a model has at most {MOST_BLOCKS:,}.")
 
 
 def write_keys(rules: Sequence[KeyRule], facts: Facts) -> tuple[dict[str, Any], list[str]]:

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, final
 
 from weft.core.errors import ConfigError
 from weft.core.model import ModelConfig, parse_model
+from weft.core.part_config import MOST_BLOCKS
 from weft.families.canonical import canonical, canonical_data
 
 Facts: TypeAlias = dict[str, Any]
@@ -66,6 +67,8 @@ def fill(template: Any, facts: Mapping[str, Any], layer: int = 0) -> Any:
         case Choice(name=name, options=options, each=each):
             return fill(options[facts[name][layer] if each else facts[name]], facts, layer)
         case Layers(block=block, count=count):
+            if facts[count] > MOST_BLOCKS:
+                raise ConfigError([f"{facts[count]:,} layers, and a model has at most {MOST_BLOCKS:,}."])
             return _shortened([fill(block, facts, index) for index in range(facts[count])])
         case Mapping():
             return {key: fill(value, facts, layer) for key, value in template.items()}

@@ -11,7 +11,7 @@ from torch.nn import init
 from torch.overrides import TorchFunctionMode
 
 from weft.checkpoints.tensors import own_tensors
-from weft.core.model import Model, ModelConfig
+from weft.core.model import Model, ModelConfig, built_model
 from weft.positions.constants import Constant
 
 FILLS = frozenset({Tensor.normal_, Tensor.uniform_, Tensor.zero_, Tensor.fill_, init.normal_, init.trunc_normal_,
@@ -34,7 +34,7 @@ class Unfilled(TorchFunctionMode):
 def meta_model(config: ModelConfig) -> Model:
     """The model of a configuration on the meta device."""
     with torch.device("meta"), Unfilled():
-        return config.build()
+        return built_model(config)
 
 
 def count_parameters(config: ModelConfig) -> int:

@@ -5,20 +5,30 @@ from __future__ import annotations
 from typing import Annotated, TypeAlias
 
 import torch
+from pydantic import AfterValidator
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from weft.blocks.base import Composite, build_all
 from weft.core.channels import require_given
-from weft.core.config import PartField
+from weft.core.config import PartField, rule
 from weft.core.declarations import Kept
 from weft.core.layer import LayerState
 from weft.core.output import Output
-from weft.core.part_config import Dims, PartConfig, expand
+from weft.core.part_config import MOST_BLOCKS, Dims, PartConfig, count_blocks, expand
 from weft.core.span import Span
 from weft.ops.rematerialize import LEAST, dropping_cheap
 
-Blocks: TypeAlias = list[Annotated[PartConfig, PartField("block", repeats=True)]]
+
+def _require_few(blocks: list[PartConfig]) -> list[PartConfig]:
+    count = count_blocks(blocks)
+    if count > MOST_BLOCKS:
+        raise rule("", f"{count:,} blocks, and a model has at most {MOST_BLOCKS:,}.", "Give fewer, wider ones.")
+    return blocks
+
+
+Blocks: TypeAlias = Annotated[list[Annotated[PartConfig, PartField("block", repeats=True)]],
+                              AfterValidator(_require_few)]
 """A list of blocks, in which ``{repeat: 6, of: [...]}`` repeats some."""
 
 

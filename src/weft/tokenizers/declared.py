@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
 from weft.core.errors import TokenizerError
+from weft.disk.documents import read_json
 from weft.tokenizers.conventions import Conventions
 from weft.tokenizers.specials import AddedToken
 
@@ -141,7 +141,7 @@ def _read(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        content = json.loads(path.read_bytes())
+        content = read_json(path)
     except (OSError, ValueError) as error:
         raise _damaged(path, str(error)) from None
     if not isinstance(content, dict):

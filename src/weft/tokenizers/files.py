@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from weft.core.errors import CheckpointError, nearest
+from weft.disk.documents import read_json
 from weft.tokenizers.base import FORMAT_VERSION, SETTINGS_FILE, Tokenizer
 from weft.tokenizers.bpe import BPETokenizer
 from weft.tokenizers.byte import ByteTokenizer
@@ -78,7 +78,7 @@ def load_tokenizer(folder: str | Path, *, kinds: Mapping[str, type[Tokenizer]] =
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_bytes())
+        content = read_json(path)
     except (OSError, ValueError) as error:
         raise CheckpointError(
             f"the tokenizer's settings cannot be read ({error}).",

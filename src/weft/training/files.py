@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from weft.core.config import parse
 from weft.core.errors import ConfigError
 from weft.core.model import MODELS, ModelConfig, parse_model
 from weft.core.registry import REGISTRY
+from weft.disk.documents import Unreadable, read_document
+from weft.disk.yaml_documents import MOST_YAML_BYTES, parse_yaml
 from weft.training.config import RunConfig
 from weft.training.filling import task_of, tokenizer_of, vocab_size_of, with_labels
 from weft.training.material import with_prepared
@@ -67,21 +67,20 @@ def read_plain(path: str | Path) -> dict[str, Any]:
     """A YAML or JSON file as plain data.
 
     Raises:
-        ConfigError: missing, not text, not YAML (with the line), a key given twice, or not a mapping.
+        ConfigError: missing, no regular file, not YAML (with the line), a key given twice, beyond the limits of
+            `weft.disk.yaml_documents`, or not a mapping.
     """
     file = Path(path)
     try:
-        data = yaml.load(file.read_text(encoding="utf-8"), Loader=_Loader)
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_document(file, most=MOST_YAML_BYTES).decode("utf-8")
+    except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ConfigError([f"the file cannot be read ({reason}). Give the path of a YAML or JSON file."],
                           where=str(file)) from None
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        line = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise ConfigError([f"{line}not YAML: {error.problem}. Correct that line."], where=str(file)) from None
-    except yaml.YAMLError as error:
-        raise ConfigError([f"not YAML: {error}. Give a YAML or JSON file."], where=str(file)) from None
+    try:
+        data = parse_yaml(text)
+    except Unreadable as error:
+        raise ConfigError([f"{error}. Correct the file."], where=str(file)) from None
     if not isinstance(data, dict):
         found = "nothing" if data is None else f"a {type(data).__name__}"
         raise ConfigError([f"a configuration is a mapping of keys to values, the file holds {found}. "
@@ -106,19 +105,6 @@ def _problems(plain: Mapping[str, Any]) -> tuple[str, ...]:
     except ConfigError as error:
         return error.problems
     return ()
-
-
-class _Loader(yaml.SafeLoader):
-    """A YAML loader that refuses duplicate keys; the standard loader keeps the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            if key_node.tag != "tag:yaml.org,2002:merge" and key_node.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key_node.value!r} is given twice",
-                                                        key_node.start_mark)
-            seen.add(str(key_node.value))
-        return super().construct_mapping(node, deep)
 
 
 def _with_vocabulary(plain: dict[str, Any], where: str | None) -> dict[str, Any]:

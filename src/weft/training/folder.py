@@ -27,6 +27,7 @@ from weft.core.errors import CheckpointError, ConfigError, TrainingError
 from weft.core.model import Model
 from weft.core.strict_json import dumps
 from weft.disk.atomic import discard, tidy, write_file
+from weft.disk.documents import read_json
 from weft.disk.lock import LOCK_FILE, held
 from weft.disk.ownership import by_manifest, enumerated, in_the_way
 from weft.disk.space import free_bytes
@@ -110,7 +111,7 @@ class RunFolder:
         """
         path = self.path / RUN_FILE
         try:
-            content: dict[str, Any] = json.loads(path.read_bytes())
+            content: dict[str, Any] = read_json(path)
             lacking = [key for key in DESCRIBED if key not in content]
             if lacking:
                 raise ValueError(f"it lacks {lacking[0]!r}")

@@ -6,10 +6,13 @@ from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from typing import Any
 
-import yaml
-
 from weft.core.errors import ConfigError
+from weft.disk.documents import Unreadable
+from weft.disk.yaml_documents import parse_yaml
 from weft.training.config import BUDGETS
+
+SHOWN = 80
+"""Characters of a wrong value that an error repeats."""
 
 
 def apply_overrides(data: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
@@ -81,10 +84,10 @@ def _apply(data: dict[str, Any], override: str) -> None:
     if not equals or not all(steps):
         raise ConfigError([f"{override!r}: not of the form key.path=value. Write, for example, training.steps=500."])
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise ConfigError([f"{path}: the value {text!r} is not YAML. Put text with special characters in quotes."]
-                          ) from None
+        value = parse_yaml(text)
+    except Unreadable as error:
+        raise ConfigError([f"{path}: the value {text[:SHOWN]!r} is not YAML ({error}). Put text with special "
+                           "characters in quotes."]) from None
     place: Any = data
     for depth, step in enumerate(steps[:-1]):
         place = _enter(place, step, ".".join(steps[:depth]), override)

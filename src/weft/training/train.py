@@ -10,6 +10,7 @@ from typing import Any, final
 import torch
 
 from weft.analysis.adapters import coverage
+from weft.analysis.memory import require_room
 from weft.analysis.shapes import built_empty
 from weft.core.config import parse
 from weft.core.errors import CheckpointError
@@ -103,7 +104,10 @@ def train(config: RunConfig, out: str | Path, *, resume: bool = False, allow_ine
     require_divisible(config, world.arrange(config.training.mesh).data_size)
     require_sinks(config.report)
     # Checks that need a built model come before the folder is created.
-    require_possible(config, config.made_task(), only_trained(built_empty(config.model), config.training.train))
+    empty = built_empty(config.model)
+    if not world.mesh.splits:
+        require_room(empty)
+    require_possible(config, config.made_task(), only_trained(empty, config.training.train))
     # fork_rng always covers the CPU's generator, and with the argument that of the GPU in use.
     with (RunFolder(out, resume=resume, writes=world.leads) as folder,
           torch.random.fork_rng([world.device] if world.device.type == "cuda" else [])):

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from weft.core.model import Model
 from weft.core.part_config import PartConfig
 from weft.core.strict_json import dumps
 from weft.core.version import VERSION
+from weft.disk.documents import read_json
 from weft.disk.manifest import COPY_AGAIN, check_manifest, write_manifest
 from weft.interop.adapters.base import fill, fingerprint_of, open_base, put_on, trained_tensors
 
@@ -55,7 +55,7 @@ def rewrites_of(folder: Path) -> tuple[dict[str, Any], list[PartConfig]]:
     """
     path = folder / ADAPTER_FILE
     try:
-        content = json.loads(path.read_bytes())
+        content = read_json(path)
         version, rewrites = int(content["weft_adapter"]), list(content["rewrites"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"the file is damaged ({error}).", where=str(path), remedy=COPY_AGAIN) from None

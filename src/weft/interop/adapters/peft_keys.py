@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any, final
 
 from weft.checkpoints.layout import PEFT_FILE
 from weft.core.errors import CheckpointError
+from weft.disk.documents import read_json
 from weft.disk.manifest import COPY_AGAIN
 from weft.families.configurations import read_keys
 from weft.families.keys import NOTHING, Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together
@@ -89,7 +89,7 @@ def read_config(folder: Path) -> PeftConfig:
     """
     path = folder / PEFT_FILE
     try:
-        raw = json.loads(path.read_bytes())
+        raw = read_json(path)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"the file is damaged ({error}).", where=str(path), remedy=COPY_AGAIN) from None
     if not isinstance(raw, dict):

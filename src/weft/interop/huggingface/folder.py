@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import torch
 from weft.checkpoints.layout import CONFIG_FILE
 from weft.core.errors import CheckpointError, ConfigError
 from weft.core.model import Model, ModelConfig
+from weft.disk.documents import read_json
 from weft.families.family import Family, family_of
 from weft.families.keys import KEPT
 from weft.families.template import Facts
@@ -61,7 +61,7 @@ def is_foreign(folder: Path) -> bool:
     if not path.is_file():
         return False
     try:
-        content = json.loads(path.read_bytes())
+        content = read_json(path)
     except (OSError, ValueError):
         return False
     return isinstance(content, dict) and "weft_format" not in content and bool({"model_type", "architectures"}
@@ -97,7 +97,7 @@ def read_raw(folder: Path) -> dict[str, Any]:
     """
     path = folder / CONFIG_FILE
     try:
-        content = json.loads(path.read_bytes())
+        content = read_json(path)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"the file is damaged ({error}).", where=str(path), remedy=COPY_AGAIN) from None
     if not isinstance(content, dict):

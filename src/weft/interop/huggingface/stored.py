@@ -9,7 +9,6 @@ Pickled files are read only here (`read_pickled`), and only their tensors.
 
 from __future__ import annotations
 
-import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -22,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from weft.core.errors import CheckpointError
+from weft.disk.documents import MOST_INDEX_BYTES, read_json
 from weft.families.weights import Shape
 
 CONVERT = "Convert the file to safetensors where you trust it."
@@ -156,7 +156,7 @@ def _file_names(folder: Path) -> list[str]:
 
 def _index(path: Path) -> dict[str, str]:
     try:
-        content: Any = json.loads(path.read_bytes())
+        content: Any = read_json(path, most=MOST_INDEX_BYTES)
         return {str(name): str(file) for name, file in content["weight_map"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"the index is damaged ({error!r}).", where=str(path), remedy=COPY_AGAIN) from None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.errors import CheckpointError
+from weft.disk.documents import read_json
 from weft.interop.huggingface.stored import COPY_AGAIN, lawful_link
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.declared import CHAT_TEMPLATE, DEFAULT_TEMPLATE, MORE_TEMPLATES
@@ -105,7 +106,7 @@ def read_generation(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        content = json.loads(path.read_bytes())
+        content = read_json(path)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"the file is damaged ({error}).", where=str(path), remedy=COPY_AGAIN) from None
     return dict(content) if isinstance(content, dict) else {}
