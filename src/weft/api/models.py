@@ -102,7 +102,8 @@ def _load(path: Model, device: str, dtype: torch.dtype | None, purpose: str | No
     if not isinstance(path, Loaded) and is_original(Path(path)):
         return load_original(Path(path), device=place, dtype=dtype)
     if not isinstance(path, Loaded):
-        return opened(find_checkpoint(resolve(path)), device=place, dtype=dtype, purpose=purpose, base=base, strict=strict)
+        return opened(find_checkpoint(resolve(path)), device=place, dtype=dtype, purpose=purpose, base=base,
+                      strict=strict)
     if dtype is not None:
         path.model.to(dtype)
     return path
