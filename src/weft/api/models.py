@@ -62,7 +62,7 @@ def require_dtype(name: str) -> torch.dtype:
 
 def load(path: Model, *, device: str = "cpu", dtype: str | None = None, revision: str | None = None,
          offline: bool | None = None, allow_pickles: bool = False, purpose: str | None = None,
-         base: str | None = None) -> Loaded:
+         base: str | None = None, strict: bool = False) -> Loaded:
     """Load a checkpoint's model and tokenizer.
 
     Args:
@@ -78,10 +78,12 @@ def load(path: Model, *, device: str = "cpu", dtype: str | None = None, revision
         purpose: what a language model is needed for, for the error message; any other model is then refused before its
             weights are read. None: any model is loaded.
         base: the model under an adapter, a folder or a name on the Hub; None: the one that the adapter's folder names.
+        strict: of a folder that `transformers` wrote, refuse keys of config.json that Weft does not know and does not
+            use, of which there is otherwise a note, and weights that hold NaN, for which all are read once more.
     """
     if not isinstance(path, Loaded):
         path = resolve(path, revision=revision, offline=offline, allow_pickles=allow_pickles)
-    return _load(path, device, None if dtype is None else require_dtype(dtype), purpose, base)
+    return _load(path, device, None if dtype is None else require_dtype(dtype), purpose, base, strict)
 
 
 def load_language_model(path: Model, purpose: str) -> tuple[Loaded, LanguageModel]:
@@ -95,12 +97,13 @@ def load_language_model(path: Model, purpose: str) -> tuple[Loaded, LanguageMode
 
 
 def _load(path: Model, device: str, dtype: torch.dtype | None, purpose: str | None = None,
-          base: str | None = None) -> Loaded:
+          base: str | None = None, strict: bool = False) -> Loaded:
     place = require_device(device)
     if not isinstance(path, Loaded) and is_original(Path(path)):
         return load_original(Path(path), device=place, dtype=dtype)
     if not isinstance(path, Loaded):
-        return opened(find_checkpoint(resolve(path)), device=place, dtype=dtype, purpose=purpose, base=base)
+        return opened(find_checkpoint(resolve(path)), device=place, dtype=dtype, purpose=purpose, base=base,
+                      strict=strict)
     if dtype is not None:
         path.model.to(dtype)
     return path
@@ -130,7 +133,7 @@ def save(model: Loaded | nn.Module, path: str | Path, *, tokenizer: Tokenizer | 
 def convert(source: Model, out: str | Path, *, to: str | None = None, dtype: str | None = None,
             max_shard_size: str = SHARD_SIZE, n_kv_heads: int | None = None, family: str | None = None,
             with_code: bool = False, tokenizer: str | None = None, base: str | None = None,
-            replace: bool = False) -> Converted:
+            replace: bool = False, strict: bool = False) -> Converted:
     """Write a model in another format, and verify the result by reading it again; see `weft.interop.convert`. Linear
     maps changed by the model's ``rewrites`` are merged into single matrices, except in the formats ``adapter`` and
     ``peft``, which hold adapters alone.
@@ -148,6 +151,7 @@ def convert(source: Model, out: str | Path, *, to: str | None = None, dtype: str
         base: the model under an adapter, a folder or a name on the Hub; None: the one that the adapter's folder names,
             or that its run started from.
         replace: replace a folder whose manifest proves that Weft wrote all of its files.
+        strict: see `load`.
 
     Raises:
         FailedError: merging changes logits by more than rounding explains, or the result is not the model.
@@ -161,7 +165,7 @@ def convert(source: Model, out: str | Path, *, to: str | None = None, dtype: str
         return from_arpa(Path(source), Path(out), given_tokenizer(tokenizer), replace=replace)
     assert to is not None, "`concerns_arpa` refuses None"
     kind = torch.float16 if dtype == "float16" else None if dtype is None else require_dtype(dtype)
-    loaded = _load(source, "cpu", None, base=base)
+    loaded = _load(source, "cpu", None, base=base, strict=strict)
     if to in TARGETS and TARGETS[to].adapts:
         return convert_model(loaded, Path(out), to=to, base=base_of(loaded, base), family=family, dtype=kind,
                              max_shard_size=max_shard_size, with_code=with_code, replace=replace)

@@ -50,6 +50,8 @@ def convert(source: Annotated[Path, typer.Argument(metavar="SRC", help="A checkp
                                                      "which the adapter or its run names.")] = None,
             replace: Annotated[bool, typer.Option("--replace", help="Replace a folder that Weft wrote and that is "
                                                   "unchanged since.")] = False,
+            strict: Annotated[bool, typer.Option("--strict", help="Of a Hugging Face folder, refuse unknown keys that "
+                                                 "otherwise give a note, and weights that hold NaN.")] = False,
             threads: Threads = None, plugin: Plugin = None, json: Json = False, revision: Revision = None,
             offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
     """Write a model in another format.
@@ -65,7 +67,7 @@ def convert(source: Annotated[Path, typer.Argument(metavar="SRC", help="A checkp
     with console(err=True).status("converting", spinner="line"):
         found = api.convert(source, out, to=to, dtype=dtype, max_shard_size=max_shard_size, n_kv_heads=n_kv_heads,
                             family=family, with_code=with_code, tokenizer=tokenizer, base=base,
-                            replace=replace)
+                            replace=replace, strict=strict)
     if json:
         print_json(found)
     else:

@@ -42,9 +42,11 @@ GENERATION = ("max_length", "min_length", "do_sample", "early_stopping", "num_be
               "cls_token_id", "prefix", "task_specific_params", "generation_config")
 OTHER_HEADS = ("id2label", "label2id", "num_labels", "problem_type", "finetuning_task", "classifier_dropout",
                "classifier_dropout_prob", "summary_type", "summary_use_proj", "summary_activation",
-               "summary_proj_to_labels", "summary_first_dropout", "predict_special_tokens")
+               "summary_proj_to_labels", "summary_first_dropout", "predict_special_tokens", "_num_labels",
+               "classif_dropout")
 ORIGIN = ("_name_or_path", "name_or_path", "_commit_hash", "transformers_version", "tokenizer_class", "architectures",
-          "model_type", "unsloth_version", "unsloth_fixed", "language", "license", "attribute_map")
+          "model_type", "unsloth_version", "unsloth_fixed", "language", "license", "attribute_map", "is_llama_config",
+          "transformers.js_config")
 COMMON: tuple[KeyRule, ...] = (
     Ignored(RUNNING, "how transformers runs the model, not what it computes"),
     Ignored(GENERATION, "how text is generated, which the options of the commands set"),

@@ -17,6 +17,7 @@ from weft.families.common import BUFFERS, COMMON, WITH_SOURCE, common_beside
 from weft.families.configurations import notes_on, read_keys, write_keys
 from weft.families.keys import KEPT, KeyRule, Raw
 from weft.families.template import Facts, build_config, match
+from weft.families.unknown import Unknown, computing
 from weft.families.weights import Account, Junk, Rule, account
 
 
@@ -107,23 +108,31 @@ class Family:
     native: Native | None
     sizes: tuple[Size, ...] = ()
 
-    def read(self, raw: Raw) -> tuple[ModelConfig, Facts]:
+    def read(self, raw: Raw, *, strict: bool = False) -> tuple[ModelConfig, Facts]:
         """Convert a foreign configuration; return also its facts.
 
+        Args:
+            raw: its content.
+            strict: refuse unknown keys for which `notes` has a note too.
+
         Raises:
-            ConfigError: listing every key that is unknown, missing or has a value that cannot be read.
+            ConfigError: listing every key that is missing, has a value that cannot be read, or is unknown and may
+                change what is computed (see `weft.families.unknown`).
         """
         assert self.native is not None, "a family without a foreign format reads none"
-        facts, problems = read_keys(self.native.rules, raw)
-        problems += self._foreign_class(raw)
+        rules = self.native.rules
+        named = {key for rule in rules for key in rule.keys}
+        facts, problems = read_keys(rules, {key: value for key, value in raw.items() if key in named})
+        unknown = self._unknown(raw)
+        problems += [*unknown.problems, *(unknown.notes if strict else ()), *self._foreign_class(raw)]
         if problems:
             raise ConfigError(problems)
         return build_config(self.template, facts), facts
 
     def notes(self, raw: Raw) -> list[str]:
-        """Notes for the user about keys that are ignored."""
+        """Notes for the user about keys that are ignored, or unknown and not used."""
         assert self.native is not None, "a family without a foreign format reads none"
-        return notes_on(self.native.rules, raw)
+        return [*notes_on(self.native.rules, raw), *self._unknown(raw).notes]
 
     def write(self, config: ModelConfig, kept: Mapping[str, Any]) -> tuple[dict[str, Any], Facts, list[str]]:
         """The foreign configuration of ``config``, its facts, and a line for all that does not fit (if there is any,
@@ -161,6 +170,10 @@ class Family:
         """The configuration of a published size."""
         return build_config(self.template, size.values) if self.native is None else self.read(size.values)[0]
 
+    def _unknown(self, raw: Raw) -> Unknown:
+        assert self.native is not None
+        return Unknown(self.native.rules, raw, computing_keys())
+
     def _foreign_class(self, raw: Raw) -> list[str]:
         assert self.native is not None
         named = raw.get("architectures") or []
@@ -179,6 +192,12 @@ def families() -> Mapping[str, Family]:
             if isinstance(family, Family):
                 assert found.setdefault(family.name, family) is family, f"two families are called {family.name}"
     return dict(sorted(found.items()))
+
+
+@cache
+def computing_keys() -> frozenset[str]:
+    """The keys on which what is computed depends in any family."""
+    return frozenset().union(*(computing(family.native.rules) for family in families().values() if family.native))
 
 
 def family_of(raw: Raw, where: str) -> Family:

@@ -49,7 +49,7 @@ DROPOUT = "dropout"
 
 
 def opened(folder: Path, *, device: torch.device | str = "cpu", dtype: torch.dtype | None = None,
-           purpose: str | None = None, base: str | None = None) -> Loaded:
+           purpose: str | None = None, base: str | None = None, strict: bool = False) -> Loaded:
     """The model and tokenizer of a checkpoint's folder, Weft's or one that `transformers` wrote, or of an adapter's
     folder with the model under it.
 
@@ -59,6 +59,7 @@ def opened(folder: Path, *, device: torch.device | str = "cpu", dtype: torch.dty
         dtype: of the weights; None: as they are stored.
         purpose: see `load_checkpoint`.
         base: the model under an adapter; None: the one that its folder names.
+        strict: of a folder that `transformers` wrote, see `load_folder`.
 
     Raises:
         CheckpointError: it cannot be read.
@@ -67,7 +68,7 @@ def opened(folder: Path, *, device: torch.device | str = "cpu", dtype: torch.dty
     if is_adapter(folder):
         return load_adapted(folder, base=base, device=device, dtype=dtype)
     if is_foreign(folder):
-        return load_folder(folder, device=device, dtype=dtype)
+        return load_folder(folder, device=device, dtype=dtype, strict=strict)
     found = load_checkpoint(folder, device=device, purpose=purpose)
     if dtype is not None:
         found.model.to(dtype)

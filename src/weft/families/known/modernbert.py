@@ -138,7 +138,8 @@ KEYS: tuple[KeyRule, ...] = (
     Ignored(("reference_compile", "deterministic_flash_attn", "repad_logits_with_grad"), "how transformers runs the "
             "model, not what it computes"),
     Ignored(("sparse_prediction", "sparse_pred_ignore_index", "initializer_cutoff_factor"), "how it is trained"),
-    Ignored(("sliding_window",), "half of local_attention, a copy"))
+    Ignored(("sliding_window",), "half of local_attention, a copy"),
+    Ignored(("layer_norm_eps", "position_embedding_type"), "left over from BERT's format; no version reads them"))
 
 
 def weights(facts: Facts) -> list[Rule]:

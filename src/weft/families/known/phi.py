@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from weft.families.common import ACTIVATIONS
 from weft.families.family import Family, Native, Size
-from weft.families.keys import KeyRule, Read
+from weft.families.keys import Ignored, KeyRule, Read
 from weft.families.known.gpt2 import LAYER_NORM
 from weft.families.known.llama import HUB, LM_HEAD, ROPE, TIED, default_head
 from weft.families.rope import Rotary, reordered
@@ -30,7 +30,8 @@ KEYS: tuple[KeyRule, ...] = (
     Read("num_attention_heads", "n_heads", default=32),
     Read("num_key_value_heads", "n_kv_heads", derive=lambda facts: facts["n_heads"]),
     Read("head_dim", "d_head", derive=default_head), Read("max_position_embeddings", "context", default=2048),
-    Rotary(share=0.5, odd=False), Read("qk_layernorm", "qk_norm", bool, False),
+    Rotary(share=0.5, odd=False), Ignored(("rotary_dim",), "a copy of partial_rotary_factor in features"),
+    Read("qk_layernorm", "qk_norm", bool, False),
     Read("hidden_act", "activation", str, "gelu_new", codec=ACTIVATIONS), Read("resid_pdrop", "dropout", float, 0.0),
     Read("embd_pdrop", "embedding_dropout", float, 0.0), Read("attention_dropout", "attention_dropout", float, 0.0),
     Read("layer_norm_eps", "eps", float, 1e-5), Read("initializer_range", "std", float, 0.02), TIED)

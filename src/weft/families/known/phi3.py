@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.families.family import Family, Native, Size
-from weft.families.keys import KeyRule, Read
+from weft.families.keys import Fixed, KeyRule, Read
 from weft.families.known.llama import (
     ATTENTION,
     GLU,
@@ -33,7 +33,9 @@ KEYS: tuple[KeyRule, ...] = (
     *shapes(context=4096, d_ff=8192, n_kv_heads=None, vocab_size=32064, d_model=3072),
     *(rule for rule in VALUES if "rms_norm_eps" not in rule.keys), Read("rms_norm_eps", "eps", float, 1e-5), TIED,
     Read("resid_pdrop", "dropout", float, 0.0), Read("embd_pdrop", "embedding_dropout", float, 0.0),
-    Rotary(share=1.0, original_outside=True, original=4096, renamed={"yarn": "longrope"}), one_window(None))
+    Rotary(share=1.0, original_outside=True, original=4096, renamed={"yarn": "longrope"}), one_window(None),
+    *(Fixed(name, (1, None), default=1, why="It is of the code that trained Phi-4-mini.")
+      for name in ("full_attn_mod", "interpolate_factor")))
 
 
 def weights(facts: Facts) -> list[Rule]:

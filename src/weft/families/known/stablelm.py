@@ -33,6 +33,8 @@ KEYS: tuple[KeyRule, ...] = (
     Rotary(share=0.25, odd=False), Read("use_parallel_residual", "parallel", bool, False),
     Read("use_qkv_bias", "attention_bias", bool, False, codec=words({True: "qkv", False: "none"})),
     Fixed("qk_layernorm", (False, None), default=False, why="It gives every head a norm with weights of its own."),
+    Fixed("rotary_scaling_factor", (1.0, None), default=1.0, why="Its angles are not scaled."),
+    Ignored(("num_heads", "rope_pct"), "early copies of num_attention_heads and partial_rotary_factor"),
     Ignored(("hidden_dropout",), "dropout after the feed-forward alone, which Weft does not have; outputs are the "
             "same.", notify=True))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from weft.families.common import ACTIVATIONS
 from weft.families.family import Family, Native, Size
-from weft.families.keys import Fixed, KeyProblem, KeyRule, Raw, Read, Together, typed
+from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.gpt2 import LAYER_NORM, MLP
 from weft.families.known.llama import ATTENTION, HUB, LM_HEAD, attention_weights, shapes
 from weft.families.rope import Rotary
@@ -45,7 +45,10 @@ KEYS: tuple[KeyRule, ...] = (
     Read("residual_dropout", "dropout", float, 0.0), Read("embedding_dropout", "embedding_dropout", float, 0.0),
     Together(("use_bias",), read_biases, write_biases), Read("tie_word_embeddings", "tied", bool, True),
     Fixed("mlp_type", ("default", None), default="default", why="Its feed-forward is a two-layer perceptron."),
-    Fixed("norm_type", ("layer_norm", None), default="layer_norm", why="Its norms are layer norms."))
+    Fixed("norm_type", ("layer_norm", None), default="layer_norm", why="Its norms are layer norms."),
+    Ignored(("layer_norm_epsilon", "scale_attn_weights"), "left over from GPTBigCode's format; no version reads them"),
+    Ignored(("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32"), "in which precision the same numbers are "
+            "computed"))
 
 
 def weights(facts: Facts) -> list[Rule]:

@@ -68,8 +68,12 @@ def is_foreign(folder: Path) -> bool:
                                                                                & set(content))
 
 
-def open_folder(folder: Path) -> Opened:
+def open_folder(folder: Path, *, strict: bool = False) -> Opened:
     """Open a folder that `transformers` wrote, reading its configuration and the headers of its files.
+
+    Args:
+        folder: its path.
+        strict: refuse keys of its configuration that are unknown and not used, of which it otherwise logs a note.
 
     Raises:
         CheckpointError: an unknown family, a configuration with keys that cannot be read, no weights. Problems
@@ -77,7 +81,7 @@ def open_folder(folder: Path) -> Opened:
     """
     raw = read_raw(folder)
     family = family_of(raw, str(folder / CONFIG_FILE))
-    config, facts, model = _build(family, raw, folder)
+    config, facts, model = _build(family, raw, folder, strict)
     for note in family.notes(raw):
         LOGGER.warning("note: %s: %s", folder / CONFIG_FILE, note)
     stored = open_stored(folder)
@@ -114,9 +118,10 @@ def _floats(value: Any) -> Any:
     return [_floats(item) for item in value] if isinstance(value, list) else value
 
 
-def _build(family: Family, raw: Mapping[str, Any], folder: Path) -> tuple[ModelConfig, Facts, Model]:
+def _build(family: Family, raw: Mapping[str, Any], folder: Path,
+           strict: bool) -> tuple[ModelConfig, Facts, Model]:
     try:
-        config, facts = family.read(raw)
+        config, facts = family.read(raw, strict=strict)
         return config, facts, meta_model(config)
     except ConfigError as error:
         lines = "".join(f"\n  - {problem}" for problem in error.problems)

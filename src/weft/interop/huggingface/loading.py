@@ -16,34 +16,44 @@ from weft.interop.huggingface.with_code import has_code, load_with_code
 from weft.interop.shapes import place, settle
 
 
-def load_folder(folder: Path, *, device: torch.device | str = "cpu", dtype: torch.dtype | None = None) -> Loaded:
+def load_folder(folder: Path, *, device: torch.device | str = "cpu", dtype: torch.dtype | None = None,
+                strict: bool = False) -> Loaded:
     """The model and tokenizer of a folder that `transformers` wrote, or `weft.interop.huggingface.with_code` for it.
 
     Args:
         device: where the model goes.
         dtype: of the weights; None: as they are stored.
+        strict: refuse unknown keys too (see `open_folder`), and tensors that hold NaN, for which every file is read
+            once more.
 
     Raises:
         CheckpointError: listing everything that is wrong.
     """
     if has_code(folder):
-        return load_with_code(folder, device=device, dtype=dtype)
-    opened = open_folder(folder)
-    model = load_model(opened, device=device, dtype=dtype)
+        return load_with_code(folder, device=device, dtype=dtype, strict=strict)
+    opened = open_folder(folder, strict=strict)
+    model = load_model(opened, device=device, dtype=dtype, strict=strict)
     facts = {"family": opened.family.name, "kept": dict(opened.kept),
              **({GENERATION: dict(opened.generation)} if opened.generation else {})}
     return Loaded(model, folder_tokenizer(folder, opened.config.vocab_size), opened.config, None, facts, folder)
 
 
 def load_model(opened: Opened, *, device: torch.device | str = "cpu",
-               dtype: torch.dtype | None = None) -> Model:
+               dtype: torch.dtype | None = None, strict: bool = False) -> Model:
     """The model, in evaluation mode. Tensors are read one rule at a time, so that there are never two copies of more
     than one rule's tensors.
 
+    Args:
+        opened: its folder.
+        device: where the model goes.
+        dtype: of the weights; None: as they are stored.
+        strict: look for NaN, for which every tensor is read once more.
+
     Raises:
-        CheckpointError: listing every tensor that is missing, unexpected, of another shape, or holds NaN.
+        CheckpointError: listing every tensor that is missing, unexpected or of another shape, and with ``strict``
+            every one that holds NaN.
     """
-    problems = [*opened.problems, *_spoilt(opened), *_untied(opened)]
+    problems = [*opened.problems, *(_spoilt(opened) if strict else ()), *_untied(opened)]
     if problems:
         raise refuse(opened, problems)
     target = stored_dtype(opened) if dtype is None else dtype

@@ -160,19 +160,21 @@ def set_constants(module: nn.Module) -> None:
         module.to_empty(device=module.numbers.device)
 
 
-def load_with_code(folder: Path, *, device: torch.device | str = "cpu", dtype: torch.dtype | None = None) -> Loaded:
+def load_with_code(folder: Path, *, device: torch.device | str = "cpu", dtype: torch.dtype | None = None,
+                   strict: bool = False) -> Loaded:
     """The model and tokenizer of a folder that `write_with_code` or, from there, `transformers` wrote.
 
     Args:
         device: where the model goes.
         dtype: of the weights; None: as they are stored.
+        strict: refuse tensors that hold NaN, for which every one is read once more.
 
     Raises:
         CheckpointError: listing everything that is wrong.
     """
     raw = read_raw(folder)
     model = build(raw.get(KEY), str(folder / CONFIG_FILE))
-    assign_tensors(model, _tensors(model, open_stored(folder), folder), where=str(folder))
+    assign_tensors(model, _tensors(model, open_stored(folder), folder, strict), where=str(folder))
     generation = read_generation(folder)
     facts = {"family": MODEL_TYPE, "kept": {**special_ids(generation), **special_ids(raw)},
              **({GENERATION: generation} if generation else {})}
@@ -180,7 +182,7 @@ def load_with_code(folder: Path, *, device: torch.device | str = "cpu", dtype: t
     return Loaded(model, _tokenizer(folder, model.vocab_size), model.config, None, facts, folder)
 
 
-def _tensors(model: LanguageModel, stored: Stored, folder: Path) -> dict[str, Tensor]:
+def _tensors(model: LanguageModel, stored: Stored, folder: Path, strict: bool) -> dict[str, Tensor]:
     """The stored tensors by the model's names. Of tied tensors a file may hold any one."""
     tied = tied_names(model)
     found: dict[str, Tensor] = {}
@@ -188,7 +190,7 @@ def _tensors(model: LanguageModel, stored: Stored, folder: Path) -> dict[str, Te
     for name in stored.entries:
         own = name.removeprefix(PREFIX)
         tensor, own = stored.get(name), tied.get(own, own)
-        if tensor.is_floating_point() and bool(tensor.isnan().any()):
+        if strict and tensor.is_floating_point() and bool(tensor.isnan().any()):
             problems.append(f"{name}: holds NaN.")
         if own in found and not torch.equal(found[own], tensor):
             problems.append(f"{name}: differs from {own}, though the configuration ties them.")

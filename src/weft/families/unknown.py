@@ -1,0 +1,74 @@
+"""Keys of a foreign configuration that its family has no rule for: which of them refuse it, and which are notes.
+
+A class of `transformers` does not read such a key either, so that it changes nothing, with two exceptions:
+
+- a misspelling of a key that does, whose value then goes missing;
+- a key that changes what is computed in another family, which a later version of the class may read.
+
+Both refuse the configuration by name. Any other key gives a note, and none where its value switches nothing on.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import final
+
+from weft.families.keys import NOTHING, Ignored, Kept, KeyRule, Raw
+
+NEAR = 0.85
+"""Similarity (`difflib.SequenceMatcher.ratio`) from which a name is a misspelling: one letter more, less or other in
+seven, and not ``hidden_dropout_prob`` for ``hidden_dropout``."""
+
+MATHEMATICS = frozenset({
+    "alibi", "attention_multiplier", "attn_logit_softcapping", "attn_temperature_tuning", "clip_qkv", "d_conv",
+    "dim_model_base", "emb_scale", "embedding_multiplier", "ffn_sublayer_norm", "final_logit_softcapping", "use_alibi",
+    "layer_scale", "layerscale_value", "lm_head_bias", "lm_head_multiplier", "logit_scale", "logit_softcapping",
+    "logits_scaling", "mrope_section", "mup_width_scale", "mup_embeddings_multiplier", "n_experts", "norm_after",
+    "num_experts", "num_local_experts", "parallel_attn", "parallel_residual", "qk_norm", "residual_multiplier",
+    "residual_scale", "rope_interleave", "rope_interleaved", "rope_ratio", "rope_local_base_freq", "scale_depth",
+    "scale_emb", "sinusoidal", "softcap", "swiglu_limit", "use_mrope", "use_qk_norm", "use_rmsnorm", "use_sinks",
+    "value_residual"})
+"""Keys that change what published models compute, besides those that a family here reads."""
+
+
+@final
+class Unknown:
+    """The keys of a configuration that ``rules`` do not name.
+
+    Args:
+        rules: of all the keys of the family.
+        raw: the configuration.
+        others: the keys that change what is computed in any family.
+    """
+
+    def __init__(self, rules: Iterable[KeyRule], raw: Raw, others: Iterable[str]) -> None:
+        rules = tuple(rules)
+        named = {key for rule in rules for key in rule.keys}
+        own, elsewhere = computing(rules), {*others, *MATHEMATICS}
+        self.problems: list[str] = []
+        self.notes: list[str] = []
+        for key, value in raw.items():
+            if key in named or value is None:
+                continue
+            near = [] if key in elsewhere else difflib.get_close_matches(key, sorted(own), n=1, cutoff=NEAR)
+            if near:
+                self.problems.append(f"{key}: unknown key. Did you mean {near[0]!r}?")
+            elif value in (*NOTHING, ""):
+                continue
+            elif key in elsewhere:
+                self.problems.append(f"{key}: unknown key. {_shown(value)} changes what is computed in other models, "
+                                     "and this family has no such part here.")
+            else:
+                self.notes.append(f"{key}: unknown key. Its value, {_shown(value)}, is not used.")
+
+
+def computing(rules: Iterable[KeyRule]) -> frozenset[str]:
+    """The keys of ``rules`` on which the result depends."""
+    return frozenset(key for rule in rules if not isinstance(rule, (Ignored, Kept)) for key in rule.keys)
+
+
+def _shown(value: object) -> str:
+    """The value, or the start of a long one."""
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,0 +1,94 @@
+"""Published config.json files are read whole, and unknown keys refuse a folder only where they may change a result.
+
+``published_configs.json`` has the keys and values of published files, each with the published number of parameters
+(bart-base: with the bias of its logits, which its file holds as a buffer), or null where it is not known exactly or
+where so many experts take seconds to count.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from interop.huggingface.tiny_folders import stored, write
+from weft import api
+from weft.core.errors import CheckpointError, ConfigError
+from weft.families.family import family_of
+from weft.interop.shapes import count_parameters
+
+PUBLISHED: dict[str, Any] = json.loads(Path(__file__).with_name("published_configs.json").read_text())
+SMOL, NEOX = "HuggingFaceTB/SmolLM2-135M", "EleutherAI/gpt-neox-20b"
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_configuration_is_read_with_its_parameters(name: str) -> None:
+    parameters, raw = PUBLISHED[name]
+    family = family_of(raw, name)
+    config, _ = family.read(raw, strict=True)
+    assert [note for note in family.notes(raw) if "unknown key" in note] == []
+    assert parameters is None or count_parameters(config) == parameters
+
+
+def read(name: str, **changed: Any) -> list[str]:
+    """The notes of a published configuration with further keys."""
+    raw = {**PUBLISHED[name][1], **changed}
+    family = family_of(raw, name)
+    family.read(raw)
+    return family.notes(raw)
+
+
+def test_an_unknown_key_that_switches_something_on_is_a_note_and_a_problem_where_asked() -> None:
+    assert read(SMOL, neftune_noise_alpha=5.0) == ["neftune_noise_alpha: unknown key. Its value, 5.0, is not used."]
+    with pytest.raises(ConfigError, match=r"neftune_noise_alpha: unknown key\. Its value, 5\.0, is not used\."):
+        raw = {**PUBLISHED[SMOL][1], "neftune_noise_alpha": 5.0}
+        family_of(raw, SMOL).read(raw, strict=True)
+
+
+@pytest.mark.parametrize("value", [None, False, 0, 0.0, "", [], {}])
+def test_an_unknown_key_that_switches_nothing_on_says_nothing(value: Any) -> None:
+    assert read(SMOL, use_mrope=value, made_up=value, num_experts=value) == []
+
+
+@pytest.mark.parametrize(("name", "key", "value"), [
+    (SMOL, "attn_logit_softcapping", 50.0), (SMOL, "sliding_window", 4096), (SMOL, "num_local_experts", 8),
+    (SMOL, "use_mrope", True), (SMOL, "residual_multiplier", 0.22), (SMOL, "qk_layernorm", True),
+    ("microsoft/phi-4", "attention_bias", True), ("microsoft/phi-4", "lm_head_bias", True),
+    (NEOX, "attention_probs_dropout_prob", 0.1), ("Qwen/Qwen2.5-0.5B", "use_mrope", True),
+    ("openai-community/gpt2", "alibi", True), (SMOL, "clip_qkv", 8.0)])
+def test_a_key_that_changes_what_other_models_compute_is_refused_by_name(name: str, key: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"{key}: unknown key. {value!r} changes what is computed in other models, "
+                                          "and this family has no such part here."):
+        read(name, **{key: value})
+
+
+@pytest.mark.parametrize(("key", "value", "meant"), [
+    ("tie_word_embedding", False, "tie_word_embeddings"), ("hidden_sizes", 576, "hidden_size"),
+    ("num_key_values_heads", 1, "num_key_value_heads"), ("ropetheta", 5e5, "rope_theta")])
+def test_a_misspelling_of_a_key_that_is_read_is_refused_whatever_its_value(key: str, value: Any, meant: str) -> None:
+    with pytest.raises(ConfigError, match=f"{key}: unknown key. Did you mean '{meant}'?"):
+        read(SMOL, **{key: value})
+
+
+def test_values_of_phi_4_mini_that_no_class_reads_are_held_to_the_published_ones() -> None:
+    with pytest.raises(ConfigError, match="full_attn_mod: 2, but only 1 or None can be read"):
+        read("microsoft/Phi-4-mini-instruct", full_attn_mod=2)
+
+
+def test_a_folder_with_an_unknown_key_is_loaded_with_a_note_and_refused_where_asked(
+        tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write(tmp_path, "llama")
+    raw = stored()["llama"]["config"]
+    (tmp_path / "config.json").write_text(json.dumps({**raw, "made_up_key": "on"}))
+    with caplog.at_level(logging.WARNING):
+        loaded = api.load(tmp_path)
+    assert "made_up_key: unknown key. Its value, 'on', is not used." in caplog.text
+    assert bool(torch.isfinite(loaded.model.state_dict()["embedding.tokens.weight"]).all())
+    with pytest.raises(CheckpointError, match="made_up_key: unknown key"):
+        api.load(tmp_path, strict=True)
+    with pytest.raises(CheckpointError, match="made_up_key: unknown key"):
+        api.convert(tmp_path, tmp_path / "out", to="weft", strict=True)
