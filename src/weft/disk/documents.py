@@ -99,7 +99,7 @@ def too_deep() -> Unreadable:
 
 def _require_shallow(content: Any) -> None:
     level: list[Any] = [content]
-    for _ in range(MOST_DEPTH + 1):
+    for _ in range(MOST_DEPTH):
         level = [item for each in level for item in _items(each) if isinstance(item, dict | list)]
         if not level:
             return

@@ -60,7 +60,7 @@ class _Loader(yaml.SafeLoader):
         if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent) and event.tag is not None:
             raise _at(event.start_mark, f"the tag {event.tag!r} is not read. Write the value without it")
         self._depth += 1
-        if self._depth > MOST_DEPTH:
+        if self._depth > MOST_DEPTH and isinstance(event, yaml.CollectionStartEvent):
             raise _at(event.start_mark, str(too_deep()))
         self._count(1, event)
 
