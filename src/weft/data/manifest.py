@@ -162,7 +162,7 @@ def read_prepared_manifest(folder: Path) -> Manifest:
         content = read_json(path)
         version = content["format"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _damaged(path, repr(error)) from None
+        raise _damaged(path, str(error) if isinstance(error, ValueError) else repr(error)) from None
     if version not in READ_VERSIONS:
         raise DataError(f"the prepared data have format {version!r}, this Weft reads formats up to {FORMAT_VERSION}.",
                         where=str(path), remedy="Upgrade Weft, or prepare the data again with this one.")

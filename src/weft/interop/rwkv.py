@@ -40,7 +40,7 @@ def load_original(path: Path, *, device: torch.device | str = "cpu", dtype: torc
         CheckpointError: there is no file, or it is not RWKV's, listing everything that is wrong.
     """
     opened = open_original(path)
-    model = load_model(opened, device=device, dtype=dtype)
+    model = load_model(opened, device=device, dtype=dtype, strict=True)
     return Loaded(model, None, opened.config, None, {"family": opened.family.name}, path)
 
 

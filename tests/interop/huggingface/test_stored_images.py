@@ -58,13 +58,20 @@ def test_a_checkpoint_of_weft_and_back_changes_no_bit(name: str, tmp_path: Path)
     ({"problem_type": "multi_label_classification"}, r"only a head for two or more classes that exclude each other"),
     ({"image_size": 12}, r"vit.embeddings.position_embeddings: shape \[1, 5, 12\] where the configuration gives "
                          r"\[1, 10, 12\]."),
-    ({"mask_ratio": 0.5}, r"mask_ratio: "),
 ])
 def test_files_that_cannot_be_read(values: dict[str, Any], message: str, tmp_path: Path) -> None:
     write(tmp_path, "vit-classes")
     change_config(tmp_path, **values)
     with pytest.raises(CheckpointError, match=message):
         api.load(tmp_path)
+
+
+def test_a_key_that_is_not_known_is_refused_where_that_is_asked_for(tmp_path: Path) -> None:
+    write(tmp_path, "vit-classes")
+    change_config(tmp_path, mask_ratio=0.5)
+    api.load(tmp_path)
+    with pytest.raises(CheckpointError, match=r"mask_ratio: "):
+        api.load(tmp_path, strict=True)
 
 
 def test_a_model_that_scales_its_pixels_does_not_fit(tmp_path: Path) -> None:
