@@ -8,7 +8,7 @@ from typing import ClassVar, Self, final
 import torch
 
 from weft.chat.answers import Which
-from weft.core.model import LanguageModel, Model, ModelState
+from weft.core.model import Model, ModelState
 from weft.core.registry import register
 from weft.data import Batch, PackedBatches, TokenStream
 from weft.data.settings import DataSettings
@@ -17,8 +17,7 @@ from weft.evaluation.numbers import exponential
 from weft.tasks.base import BatchSource, Count, HeldOut, Scored, Task, TaskSettings
 from weft.tasks.conversations import ConversationConfig, causal_problems, conversation_material, held_out_stream
 from weft.tasks.material import Material
-from weft.tasks.objective import cross_entropy
-from weft.tasks.text import TextGiven, given_text
+from weft.tasks.text import TextGiven, given_text, text_loss
 from weft.tasks.validation import BITS_PER_BYTE, LOSS, Validation
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import TokenizerConfig
@@ -98,10 +97,7 @@ class Answers(Task[TokenStream, Batch]):
         return given_text(batch, device)
 
     def loss(self, model: Model, given: TextGiven, state: ModelState | None) -> Scored:
-        assert isinstance(model, LanguageModel), "a model that does not fit is refused before"
-        out = model.hidden(given.inputs, None, given.span)
-        found = cross_entropy(model.readout, out.y, given.targets, given.scored, self.settings.objective)
-        return Scored(found.nats, found.loss, None, out.losses)
+        return text_loss(model, given, state, self.settings.objective)
 
     def guess(self, model: Model) -> float:
         return math.log(max(2, model.vocab_size))

@@ -29,7 +29,7 @@ from weft.tasks.base import BatchSource, Count, HeldOut, Scored, SourcedRows, Ta
 from weft.tasks.material import Material, held_out_text, text_material
 from weft.tasks.mixing import by_source, sourced_rows
 from weft.tasks.objective import cross_entropy
-from weft.tasks.text import span_of, text_batches
+from weft.tasks.text import MadeOfText, span_of, text_batches
 from weft.tasks.validation import Validation
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import TokenizerConfig, WordPieceTokenizerConfig
@@ -144,26 +144,12 @@ class MaskedGiven(NamedTuple):
 
 
 @final
-class MaskedBatches:
+class MaskedBatches(MadeOfText[Batches]):
     """Batches of running text with tokens hidden, each a pure function of seed and step."""
 
     def __init__(self, text: Batches, masking: Masking) -> None:
-        self.text, self.masking = text, masking
-
-    @property
-    def rows(self) -> int:
-        """Rows of a batch."""
-        return self.text.rows
-
-    @property
-    def steps_per_epoch(self) -> float:
-        """Batches of one pass over the text."""
-        return self.text.steps_per_epoch
-
-    @property
-    def tokens_per_batch(self) -> float:
-        """Tokens of a batch."""
-        return self.text.tokens_per_batch
+        super().__init__(text)
+        self.masking = masking
 
     def batch(self, step: int, *, rank: int = 0, world: int = 1) -> MaskedBatch:
         """The batch of that step, or one rank's rows of it."""

@@ -22,8 +22,7 @@ from weft.evaluation.evaluate import evaluate
 from weft.tasks.base import BatchSource, Count, HeldOut, Scored, SourcedRows, Task, TaskConfig, TaskSettings
 from weft.tasks.material import Material, held_out_text, text_material
 from weft.tasks.mixing import by_source, sourced_rows
-from weft.tasks.objective import cross_entropy
-from weft.tasks.text import TextGiven, given_text, text_batches
+from weft.tasks.text import TextGiven, given_text, text_batches, text_loss
 from weft.tasks.validation import Validation
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import TokenizerConfig
@@ -107,10 +106,7 @@ class NextToken(Task[TokenStream, Batch]):
         return model.init_state(rows, device=device) if self.settings.carry_state else None
 
     def loss(self, model: Model, given: TextGiven, state: ModelState | None) -> Scored:
-        assert isinstance(model, LanguageModel), "a model that does not fit is refused before"
-        out = model.hidden(given.inputs, state, given.span)
-        found = cross_entropy(model.readout, out.y, given.targets, given.scored, self.settings.objective)
-        return Scored(found.nats, found.loss, out.state, out.losses, found.by_row)
+        return text_loss(model, given, state, self.settings.objective)
 
     def guess(self, model: Model) -> float:
         return math.log(max(2, model.vocab_size))

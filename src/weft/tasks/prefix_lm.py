@@ -20,8 +20,7 @@ from weft.evaluation.numbers import exponential
 from weft.tasks.base import BatchSource, Count, HeldOut, Scored, Task, TaskConfig, TaskSettings
 from weft.tasks.masked import HELD_OUT_SEED
 from weft.tasks.material import Material, held_out_text, text_material
-from weft.tasks.objective import cross_entropy
-from weft.tasks.text import TextGiven, given_text, text_batches
+from weft.tasks.text import MadeOfText, TextGiven, given_text, text_batches, text_loss
 from weft.tasks.validation import Validation
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import TokenizerConfig
@@ -55,26 +54,12 @@ class PrefixLMConfig(TaskConfig):
 
 
 @final
-class PrefixBatches:
+class PrefixBatches(MadeOfText[Batches]):
     """Batches of running text with prefixes, each a pure function of seed and step."""
 
     def __init__(self, text: Batches, task: PrefixLM) -> None:
-        self.text, self._task = text, task
-
-    @property
-    def rows(self) -> int:
-        """Rows of a batch."""
-        return self.text.rows
-
-    @property
-    def steps_per_epoch(self) -> float:
-        """Batches of one pass over the text."""
-        return self.text.steps_per_epoch
-
-    @property
-    def tokens_per_batch(self) -> float:
-        """Tokens of a batch, those of prefixes included."""
-        return self.text.tokens_per_batch
+        super().__init__(text)
+        self._task = task
 
     def batch(self, step: int, *, rank: int = 0, world: int = 1) -> PrefixedRows:
         """The batch of that step, or one rank's rows of it."""
@@ -145,10 +130,7 @@ class PrefixLM(Task[TokenStream, PrefixedRows]):
         return found._replace(span=found.span.replace(prefix=torch.from_numpy(batch.prefix).to(device)))
 
     def loss(self, model: Model, given: TextGiven, state: ModelState | None) -> Scored:
-        assert isinstance(model, LanguageModel), "a model that does not fit is refused before"
-        out = model.hidden(given.inputs, None, given.span)
-        found = cross_entropy(model.readout, out.y, given.targets, given.scored, self.settings.objective)
-        return Scored(found.nats, found.loss, None, out.losses)
+        return text_loss(model, given, state, self.settings.objective)
 
     def guess(self, model: Model) -> float:
         return math.log(max(2, model.vocab_size))

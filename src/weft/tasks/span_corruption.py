@@ -27,6 +27,7 @@ from weft.tasks.base import BatchSource, Count, HeldOut, Lengths, Scored, Task, 
 from weft.tasks.masked import HELD_OUT_SEED
 from weft.tasks.material import Material, held_out_text, text_material
 from weft.tasks.objective import cross_entropy
+from weft.tasks.text import MadeOfText
 from weft.tasks.validation import Validation
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import TokenizerConfig
@@ -116,21 +117,12 @@ class SpanGiven(NamedTuple):
 
 
 @final
-class SpanBatches:
+class SpanBatches(MadeOfText[ShuffledBatches]):
     """Batches of rows with hidden spans, each a pure function of seed and step."""
 
     def __init__(self, text: ShuffledBatches, corruption: SpanCorruption) -> None:
-        self.text, self.corruption = text, corruption
-
-    @property
-    def rows(self) -> int:
-        """Rows of a batch."""
-        return self.text.rows
-
-    @property
-    def steps_per_epoch(self) -> float:
-        """Batches of one pass over the text."""
-        return self.text.steps_per_epoch
+        super().__init__(text)
+        self.corruption = corruption
 
     @property
     def tokens_per_batch(self) -> float:
