@@ -320,7 +320,7 @@ class SharedSaver(Saver):
     """Every rank writes what it holds, in the background if the run is configured so."""
 
     def __init__(self, run: Run, trainer: Trainer) -> None:
-        from weft.training.saving import Together  # torch's checkpoints take a second to import
+        from weft.training.together.saving import Together  # torch's checkpoints take a second to import
 
         super().__init__(run, trainer)
         self._together = Together(run.world, background=run.config.report.async_save)
