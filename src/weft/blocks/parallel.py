@@ -18,7 +18,11 @@ from weft.core.span import Span
 
 @register
 class ParallelConfig(BlockConfig):
-    """x + f(norm(x)) + g(norm(x)); with ``shared_norm: false`` every layer has its own norm (GPT-NeoX)."""
+    """x + f(norm(x)) + g(norm(x)); with ``shared_norm: false`` every layer has its own norm (GPT-NeoX).
+
+    Attributes:
+        shared_norm: whether all layers read the result of one norm; otherwise each has its own.
+    """
 
     kind: ClassVar[str] = "parallel"
     source: ClassVar[str] = "Wang and Komatsuzaki 2021 (GPT-J); Chowdhery et al. 2022 (PaLM), section 2"

@@ -20,7 +20,12 @@ from weft.norms.none import NoNorm
 class PreNormConfig(BlockConfig):
     """x + f(norm(x)) for every layer f. Set the model's `norm` too, which follows the last block. ``skip_normed``:
     norm(x) + f(norm(x)) (BLOOM's apply_residual_connection_post_layernorm). ``first_norm``: whether the block's first
-    layer has a norm; the first block needs none where the embeddings are normalised (ModernBERT)."""
+    layer has a norm; the first block needs none where the embeddings are normalised (ModernBERT).
+
+    Attributes:
+        skip_normed: whether the residual path takes the norm's result, norm(x) + f(norm(x)).
+        first_norm: whether the block's first layer has a norm.
+    """
 
     kind: ClassVar[str] = "pre"
     source: ClassVar[str] = ("Xiong et al. 2020, figure 1b; Shoeybi et al. 2019 (Megatron-LM; skip_normed); "

@@ -171,7 +171,12 @@ class PartConfig(Settings):
 
 
 class Shared(PartConfig):
-    """A reference to a part declared under ``shared:``, which is built once and used wherever it is named."""
+    """A reference to a part declared under ``shared:``, which is built once and used wherever it is named.
+
+    Attributes:
+        shared: the name under ``shared:``.
+        groups: of which one is the part's; set where the reference stands.
+    """
 
     kind: ClassVar[str] = "shared"
     shared: str
@@ -198,7 +203,12 @@ class Shared(PartConfig):
 
 
 class Repeat(PartConfig):
-    """``{repeat: 6, of: [...]}``: the same blocks several times, each with separate weights."""
+    """``{repeat: 6, of: [...]}``: the same blocks several times, each with separate weights.
+
+    Attributes:
+        repeat: how often.
+        of: the blocks that are repeated.
+    """
 
     kind: ClassVar[str] = "repeat"
     repeat: int

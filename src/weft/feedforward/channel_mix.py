@@ -76,7 +76,12 @@ class ChannelMix(Layer):
 @register
 class ChannelMixConfig(FeedForwardConfig):
     """RWKV's channel mixing. ``d_ff``: hidden width, 4 d_model when it is left out. ``receptance``: whether a gate
-    multiplies the result, as in RWKV-4, 5 and 6 and not in RWKV-7."""
+    multiplies the result, as in RWKV-4, 5 and 6 and not in RWKV-7.
+
+    Attributes:
+        d_ff: hidden width F, in features; None: 4 d_model.
+        receptance: whether a gate multiplies the result (RWKV-4, 5 and 6).
+    """
 
     kind: ClassVar[str] = "channel_mix"
     source: ClassVar[str] = ("Peng et al. 2023 (arXiv:2305.13048), section 3.1; Peng et al. 2025 (arXiv:2503.14456; "

@@ -51,7 +51,13 @@ class MLP(Pointwise, Divisible):
 
 @register
 class MLPConfig(FeedForwardConfig):
-    """Two-layer perceptron. ``d_ff``: hidden width, 4 d_model when it is left out."""
+    """Two-layer perceptron. ``d_ff``: hidden width, 4 d_model when it is left out.
+
+    Attributes:
+        d_ff: hidden width F, in features; None: 4 d_model.
+        activation: f.
+        bias: whether both maps have a bias.
+    """
 
     kind: ClassVar[str] = "mlp"
     source: ClassVar[str] = "Vaswani et al. 2017 (arXiv:1706.03762), equation 2"

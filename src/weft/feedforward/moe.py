@@ -196,7 +196,20 @@ def _mean(values: Tensor, valid: Tensor | None) -> Tensor:
 class MixtureOfExpertsConfig(FeedForwardConfig):
     """Dropless mixture of experts with top-k routing. ``shared_expert``: one more, which sees every token;
     ``shared_gate``: its output is multiplied by a sigmoid of a linear map of the token (Qwen 2). ``routing``: other
-    scores, groups of experts and a correction, as in DeepSeek-V2 and V3."""
+    scores, groups of experts and a correction, as in DeepSeek-V2 and V3.
+
+    Attributes:
+        expert: the configuration of every expert.
+        shared_expert: one more, which sees every token; None: none.
+        shared_gate: whether its output is multiplied by a sigmoid of a linear map of the token.
+        n_experts: experts N.
+        top_k: experts k that each token uses.
+        renormalise: whether the gates of the k chosen experts are divided by their sum.
+        balance_loss: coefficient of the loss that asks for equal use of experts.
+        z_loss: coefficient of the loss on the size of the router's logits.
+        dispatch: ``grouped``: each expert runs on its own tokens; ``dense``: on all of them; ``auto``: what pays.
+        routing: how experts are scored, grouped and corrected.
+    """
 
     kind: ClassVar[str] = "moe"
     added_later: ClassVar[frozenset[str]] = frozenset({"shared_expert", "shared_gate", "routing"})

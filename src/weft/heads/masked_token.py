@@ -30,6 +30,7 @@ class MaskedTokenConfig(HeadConfig):
         tied: whether E is the token embedding's matrix, so that W maps to its width; otherwise E is [V,D].
         bias: whether there is a b.
         transform_bias: whether there is a w.
+        std: standard deviation of the initial W and of an E that is not tied.
     """
 
     added_later: ClassVar[frozenset[str]] = frozenset({"transform_bias"})

@@ -21,6 +21,10 @@ class Segments(Mask):
 
     Segments are counted from the document's first token, so a sequence run in pieces of any size gives the same result.
     In the released code each call is a segment; with ``same_length`` its mask is ``window(memory)``.
+
+    Attributes:
+        size: tokens of a segment.
+        memory: tokens before the segment that its queries see.
     """
 
     kind: ClassVar[str] = "segments"

@@ -29,7 +29,11 @@ from weft.masks.terms import Band, Key, Lookahead, Query, require_count
 @final
 @dataclass(frozen=True, repr=False)
 class Strided(Mask):
-    """Every ``stride``-th key back from the query, its own included: j <= i, (i - j) mod stride = 0."""
+    """Every ``stride``-th key back from the query, its own included: j <= i, (i - j) mod stride = 0.
+
+    Attributes:
+        stride: tokens from one key to the next.
+    """
 
     kind: ClassVar[str] = "strided"
     source: ClassVar[str] = "Child et al. 2019, section 4.2, second strided head"
@@ -54,7 +58,11 @@ class Strided(Mask):
 @final
 @dataclass(frozen=True, repr=False)
 class Block(Mask):
-    """The earlier keys of the query's block of ``stride`` tokens: floor(j / stride) = floor(i / stride), j <= i."""
+    """The earlier keys of the query's block of ``stride`` tokens: floor(j / stride) = floor(i / stride), j <= i.
+
+    Attributes:
+        stride: tokens of a block.
+    """
 
     kind: ClassVar[str] = "block"
     source: ClassVar[str] = "Child et al. 2019, section 4.2, first fixed head"
@@ -83,6 +91,11 @@ class Fixed(Mask):
 
     ``head`` h > 0 takes the ``summary`` columns before those of h - 1, for heads that should summarise different parts:
     ``per_head(fixed(8, 2), fixed(8, 2, 1))``.
+
+    Attributes:
+        stride: tokens of a block.
+        summary: tokens at the end of a block that all later queries see.
+        head: which group of columns, counted from the block's end.
     """
 
     kind: ClassVar[str] = "fixed"
@@ -123,6 +136,9 @@ class GlobalTokens(Mask):
     global(0))`` keeps it causal, which with a window is attention with sinks.
 
     Longformer also has separate projections for global tokens; this is the mask alone.
+
+    Attributes:
+        indices: positions of the global tokens in a document, from 0.
     """
 
     kind: ClassVar[str] = "global"

@@ -20,6 +20,9 @@ class Window(Mask):
 
     This is how Hugging Face's code counts Mistral's W. Mistral's own prefill keeps W + 1; Longformer's causal half, for
     its attention_window w, is ``window(w/2 + 1)``; Child et al.'s paper has l + 1 keys where its code has l.
+
+    Attributes:
+        size: keys of a query, its own included, in tokens.
     """
 
     kind: ClassVar[str] = "window"
@@ -51,6 +54,11 @@ class SymmetricWindow(Mask):
     {-left d, ..., -d, 0, d, ..., right d}.
 
     Longformer's attention_window w is ``symmetric_window(w/2, w/2)``, dilated ``symmetric_window(w/2, w/2, d)``.
+
+    Attributes:
+        left: keys before the query.
+        right: keys after the query.
+        dilation: tokens from one key to the next.
     """
 
     kind: ClassVar[str] = "symmetric_window"
@@ -93,7 +101,12 @@ class SymmetricWindow(Mask):
 @final
 @dataclass(frozen=True, repr=False)
 class Dilated(Mask):
-    """``size`` keys at distances of d = ``dilation``, the query's own the last: i - j in {0, d, ..., (size - 1) d}."""
+    """``size`` keys at distances of d = ``dilation``, the query's own the last: i - j in {0, d, ..., (size - 1) d}.
+
+    Attributes:
+        size: keys of a query, its own included.
+        dilation: tokens from one key to the next.
+    """
 
     kind: ClassVar[str] = "dilated"
     source: ClassVar[str] = "Beltagy et al. 2020, section 3.1, figure 2c (its causal half)"

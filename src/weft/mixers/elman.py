@@ -15,7 +15,11 @@ from weft.ops.elman_scan import Activation, elman_scan
 
 @register
 class ElmanConfig(RecurrentConfig):
-    """A simple recurrent network."""
+    """A simple recurrent network.
+
+    Attributes:
+        activation: f.
+    """
 
     kind: ClassVar[str] = "elman"
     source: ClassVar[str] = "Elman 1990; Mikolov et al. 2010"

@@ -69,6 +69,11 @@ class GlobalAttentionConfig(AttentionConfig):
     A global key inside the window is counted once, as in the paper's released code, whose ``attention_window`` w is
     ``symmetric_window(w/2, w/2)``; here no row is padded to a multiple of the window. W' start as copies of W. Norms,
     positions, scale and sinks are those of the other tokens.
+
+    Attributes:
+        mask: which keys the other tokens see besides the global ones.
+        bias: which projections have a bias.
+        tokens: indices of the global tokens in every document; None: a call marks them.
     """
 
     kind: ClassVar[str] = "global_attention"

@@ -37,7 +37,15 @@ LARGEST_RATE = 16.0
 
 class StepSettings(Settings):
     """Steps dt, in units of one token: drawn log-uniformly from ``low`` to ``high`` at first and raised to ``floor``;
-    in use kept between ``least`` and ``most`` (None: no bound)."""
+    in use kept between ``least`` and ``most`` (None: no bound).
+
+    Attributes:
+        low: smallest initial step dt, in tokens; drawn log-uniformly.
+        high: largest initial step, in tokens.
+        floor: least initial step, to which smaller ones are raised, in tokens.
+        least: least step in use, in tokens.
+        most: largest step in use, in tokens; None: no bound.
+    """
 
     low: float = Field(default=0.001, gt=0, allow_inf_nan=False)
     high: float = Field(default=0.1, gt=0, allow_inf_nan=False)
@@ -56,7 +64,16 @@ class StepSettings(Settings):
 
 class Factors(Settings):
     """Constant factors on what the layer reads, and on the projected gate z, x, B, C and dt, before the convolution;
-    models whose rates were tuned at another width have them (Falcon-H1)."""
+    models whose rates were tuned at another width have them (Falcon-H1).
+
+    Attributes:
+        input: on what the layer reads.
+        z: on the projected gate.
+        x: on the projected x.
+        b: on the projected B.
+        c: on the projected C.
+        dt: on the projected steps.
+    """
 
     input: float = Field(default=1.0, allow_inf_nan=False)
     z: float = Field(default=1.0, allow_inf_nan=False)

@@ -34,7 +34,11 @@ PROJECTIONS = MappingProxyType(dict.fromkeys(("key", "value", "receptance", "out
 @register
 class Rwkv4Config(MixerConfig):
     """RWKV-4's time mixing. ``d_attention``: the number of channels whose values are averaged, d_model when it is left
-    out."""
+    out.
+
+    Attributes:
+        d_attention: channels A whose values are averaged; None: d_model.
+    """
 
     kind: ClassVar[str] = "rwkv4"
     also_called: ClassVar[tuple[str, ...]] = ("rwkv", "time_mix", "wkv")

@@ -35,6 +35,12 @@ class UnprojectedAttentionConfig(AttentionConfig):
         numbers a token that the state keeps      ``values: projected``          ``values: inputs``
         ``queries_keys: separate``                (that is ``attention``)        n_kv_heads d_head + d_model
         ``queries_keys: merged``                  d_model + n_kv_heads d_value   d_model
+
+    Attributes:
+        bias: which projections have a bias.
+        queries_keys: ``merged``: one bilinear map of a head between inputs; ``separate``: projections of queries and of
+            keys.
+        values: ``inputs``: the vectors themselves are averaged; ``projected``: projections of them.
     """
 
     kind: ClassVar[str] = "unprojected_attention"

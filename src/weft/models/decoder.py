@@ -80,7 +80,17 @@ class EmbeddingSettings(Settings):
 
 
 class StackedConfig(ModelConfig):
-    """Base of the configurations of models made of blocks."""
+    """Base of the configurations of models made of blocks.
+
+    Attributes:
+        d_model: width of the residual stream D, in features.
+        embedding: how token ids become vectors of D features.
+        position: a scheme that acts on embeddings, once; those that act in every layer are declared in the layers.
+        shared: parts by name that are built once and used wherever ``{shared: NAME}`` stands.
+        blocks: the blocks in order, or ``{repeat: N, of: [...]}``.
+        norm: behind the last block; ``none``: there is none.
+        head: predictions of a task from the last vectors; None: no head.
+    """
 
     added_later: ClassVar[frozenset[str]] = frozenset({"head"})
 
@@ -208,7 +218,13 @@ class DecoderConfig(StackedConfig):
     """embeddings -> blocks -> norm -> readout, with any list of blocks that attend to no later tokens. A ``head`` reads
     the same vectors as the readout (for scores of classes of a row, for example). ``parametrization``: ``{kind: mup,
     base_width: 64}``, with which the best learning rate does not depend on the width, see
-    `weft.models.width_transfer`; None: the usual one."""
+    `weft.models.width_transfer`; None: the usual one.
+
+    Attributes:
+        readout: from the last vectors to logits of the next token.
+        parametrization: ``{kind: mup, base_width: 64}``, with which the best learning rate does not depend on the
+            width; None: the usual one.
+    """
 
     kind: ClassVar[str] = "decoder"
     source: ClassVar[str] = "Radford et al. 2018; Vaswani et al. 2017, section 3 (the decoder side)"

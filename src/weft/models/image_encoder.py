@@ -46,6 +46,11 @@ class ImageEncoderConfig(ImageModelConfig):
             reads. Without one, a head with ``pool: mean`` reads the mean of the patches.
         dropout: of the sum of patches and positions.
         context: tokens of an image; it is counted from the image and the patch if it is left out.
+        d_model: width of the residual stream D, in features.
+        position: a scheme that acts on the patches' vectors, once.
+        shared: parts by name that are built once and used wherever ``{shared: NAME}`` stands.
+        blocks: the blocks in order, or ``{repeat: N, of: [...]}``.
+        norm: behind the last block; ``none``: there is none.
     """
 
     kind: ClassVar[str] = "image_encoder"

@@ -84,7 +84,12 @@ def _per_row(valid: Tensor, x: Tensor) -> Tensor:
 
 @register
 class BatchNormConfig(NormConfig):
-    """Batch normalisation over real tokens."""
+    """Batch normalisation over real tokens.
+
+    Attributes:
+        eps: added to the variance, in squared units of x.
+        momentum: share of a batch's statistics in the running ones, for each step.
+    """
 
     kind: ClassVar[str] = "batchnorm"
     source: ClassVar[str] = "Ioffe & Szegedy 2015 (arXiv:1502.03167), algorithms 1 and 2"

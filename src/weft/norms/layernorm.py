@@ -41,7 +41,13 @@ class LayerNorm(Norm):
 
 @register
 class LayerNormConfig(NormConfig):
-    """Layer normalisation."""
+    """Layer normalisation.
+
+    Attributes:
+        eps: added to the variance, in squared units of x.
+        weight: whether every feature has a learned gain.
+        bias: whether every feature has a learned offset.
+    """
 
     kind: ClassVar[str] = "layernorm"
     source: ClassVar[str] = "Ba, Kiros & Hinton 2016 (arXiv:1607.06450), section 3"

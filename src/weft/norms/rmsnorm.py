@@ -64,7 +64,13 @@ class ScaledRMSNorm(Norm):
 
 @register
 class RMSNormConfig(NormConfig):
-    """Root-mean-square normalisation."""
+    """Root-mean-square normalisation.
+
+    Attributes:
+        eps: added to the mean square, in squared units of x.
+        weight: whether every feature has a learned gain.
+        unit_offset: whether the gain is 1 + weight, which then starts from 0 (Gemma).
+    """
 
     kind: ClassVar[str] = "rmsnorm"
     source: ClassVar[str] = "Zhang & Sennrich 2019 (arXiv:1910.07467), equation 4; unit offset: Gemma Team 2024"

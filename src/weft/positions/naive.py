@@ -61,7 +61,11 @@ class NaiveCode(PositionScheme):
 
 class NaiveConfig(PositionConfig):
     """Base of naive codes. By default token embeddings are then drawn with standard deviation 0.5: codes are of size
-    one, and a normalisation over both would make tokens drawn with 0.02 negligible."""
+    one, and a normalisation over both would make tokens drawn with 0.02 negligible.
+
+    Attributes:
+        join: whether the code is added to the embedding by a linear map or concatenated with it.
+    """
 
     embedding_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({"std": 0.5})
 

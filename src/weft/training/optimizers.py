@@ -99,6 +99,12 @@ class AdamWConfig(OptimizerConfig):
         m <- beta1 m + (1-beta1) g;  v <- beta2 v + (1-beta2) g^2;  w <- w - lr (m^ / (sqrt(v^) + eps) + weight_decay w)
 
     Matrices (embeddings too) decay; vectors such as biases and gains, and `Part.dynamics`, do not.
+
+    Attributes:
+        beta1: decay of the average of gradients m, for each step.
+        beta2: decay of the average of squared gradients v, for each step.
+        eps: added to the root of v, in units of the gradient.
+        weight_decay: share of a weight that a step of size lr = 1 takes away.
     """
 
     kind: ClassVar[str] = "adamw"
@@ -126,6 +132,11 @@ class SGDConfig(OptimizerConfig):
     """Stochastic gradient descent, with or without momentum.
 
         u <- momentum u + g + weight_decay w;  w <- w - lr u      (nesterov: w <- w - lr (g + momentum u))
+
+    Attributes:
+        momentum: share of the last update that is kept, for each step; 0: none.
+        nesterov: whether the gradient is added to the momentum once more.
+        weight_decay: factor of the weights that is added to their gradients.
     """
 
     kind: ClassVar[str] = "sgd"

@@ -49,7 +49,11 @@ class ConstantConfig(ScheduleConfig):
 
 
 class DecayConfig(ScheduleConfig):
-    """Base of schedules that end at ``final`` times the peak."""
+    """Base of schedules that end at ``final`` times the peak.
+
+    Attributes:
+        final: the factor at the end of the run.
+    """
 
     final: float = Field(default=0.1, ge=0, le=1)
 
@@ -100,7 +104,12 @@ class InverseSqrtConfig(ScheduleConfig):
 
 @register
 class WSDConfig(ScheduleConfig):
-    """Warm-up, a stable stretch at 1, then a line down to ``final`` over the last ``decay`` of the run."""
+    """Warm-up, a stable stretch at 1, then a line down to ``final`` over the last ``decay`` of the run.
+
+    Attributes:
+        decay: share of the run over which the factor falls.
+        final: the factor at the end of the run.
+    """
 
     kind: ClassVar[str] = "wsd"
     source: ClassVar[str] = "Hu et al. 2024 (MiniCPM), section 4"
