@@ -26,6 +26,9 @@ class ParallelConfig(BlockConfig):
 
     kind: ClassVar[str] = "parallel"
     source: ClassVar[str] = "Wang and Komatsuzaki 2021 (GPT-J); Chowdhery et al. 2022 (PaLM), section 2"
+    equation: ClassVar[str] = r"y = x + \sum_{f} f(\operatorname{norm}(x))"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("pre", "its layers read the block's input side by side, where those of pre read one another's results."),)
 
     shared_norm: bool = True
 

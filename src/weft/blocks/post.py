@@ -26,6 +26,10 @@ class PostNormConfig(BlockConfig):
 
     kind: ClassVar[str] = "post"
     source: ClassVar[str] = "Vaswani et al. 2017, section 3.1; Liu et al. 2022 (Swin V2), section 3.2 (inside)"
+    equation: ClassVar[str] = r"y = \operatorname{norm}(x + f(x)) \quad \text{for every layer } f"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("pre", "the norm follows the sum, so that the residual path is normalised too."),
+        ("sandwich", "no norm precedes the layer."))
     added_later: ClassVar[frozenset[str]] = frozenset({"inside"})
 
     inside: bool = False

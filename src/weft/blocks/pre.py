@@ -30,6 +30,10 @@ class PreNormConfig(BlockConfig):
     kind: ClassVar[str] = "pre"
     source: ClassVar[str] = ("Xiong et al. 2020, figure 1b; Shoeybi et al. 2019 (Megatron-LM; skip_normed); "
                              "Warner et al. 2024 (arXiv:2412.13663), section 2.1.1 (first_norm)")
+    equation: ClassVar[str] = r"y = x + f(\operatorname{norm}(x)) \quad \text{for every layer } f"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("post", "the residual path is never normalised, so the last block needs a norm behind it."),
+        ("parallel", "each layer reads the result of the one before it."))
 
     added_later: ClassVar[frozenset[str]] = frozenset({"first_norm"})
 

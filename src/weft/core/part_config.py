@@ -121,6 +121,8 @@ class PartConfig(Settings):
         kind: its name in files.
         also_called: other common names, which files may not use; the error for one names the kind.
         source: the paper, with section or equation.
+        equation: what it computes, in LaTeX.
+        differs: the kinds of the nearest other parts, and how it differs from each, in a sentence.
         state_size: the size of its state for one row, in words; empty for parts without a state.
         added_later: fields that files of earlier versions do not have. With their default they are left out of plain
             data, so that a configuration keeps its fingerprint, and stored states their owner.
@@ -130,6 +132,8 @@ class PartConfig(Settings):
     kind: ClassVar[str] = ""
     also_called: ClassVar[tuple[str, ...]] = ()
     source: ClassVar[str] = ""
+    equation: ClassVar[str] = ""
+    differs: ClassVar[tuple[tuple[str, str], ...]] = ()
     state_size: ClassVar[str] = ""
     added_later: ClassVar[frozenset[str]] = frozenset()
 

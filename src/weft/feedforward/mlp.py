@@ -61,6 +61,10 @@ class MLPConfig(FeedForwardConfig):
 
     kind: ClassVar[str] = "mlp"
     source: ClassVar[str] = "Vaswani et al. 2017 (arXiv:1706.03762), equation 2"
+    equation: ClassVar[str] = r"y = W_{\text{down}}\, f(W_{\text{up}} x + b_{\text{up}}) + b_{\text{down}}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("glu", "has no gate: two matrices in place of three."),
+        ("moe", "every token uses all of its weights."))
 
     d_ff: int | None = Field(default=None, gt=0)
     activation: Activation = "gelu"

@@ -47,6 +47,11 @@ class LoRAConfig(RewriteConfig):
     kind: ClassVar[str] = "lora"
     source: ClassVar[str] = ("Hu et al. 2022 (arXiv:2106.09685), section 4.1; Kalajdzievski 2023 (arXiv:2312.03732), "
                              "theorem 3.2 (rank-stabilised); Liu et al. 2024 (arXiv:2402.09353), equation 5 (dora)")
+    equation: ClassVar[str] = (
+        r"W x + \frac{\alpha}{r} B A x, \qquad A \in \mathbb{R}^{r \times m},\; B \in \mathbb{R}^{n \times r}")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("int8", "adds trained matrices and changes no weight, where int8 stores weights in fewer bits; both may be "
+                 "applied."),)
     use = "adapt"
     names_outputs = True
     added_later = RewriteConfig.added_later | {"dora", "ranks", "alphas"}

@@ -29,6 +29,10 @@ class Segments(Mask):
 
     kind: ClassVar[str] = "segments"
     source: ClassVar[str] = "Dai et al. 2019 (Transformer-XL), section 3.2"
+    equation: ClassVar[str] = r"A(i) = \left\{ j : s \lfloor i / s \rfloor - m \le j \le i \right\}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("window", "how far a query sees depends on its place in the segment."),
+        ("block", "sees m tokens before its block as well."))
 
     size: int
     memory: int

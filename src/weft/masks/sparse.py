@@ -37,6 +37,10 @@ class Strided(Mask):
 
     kind: ClassVar[str] = "strided"
     source: ClassVar[str] = "Child et al. 2019, section 4.2, second strided head"
+    equation: ClassVar[str] = r"A(i) = \{ j \le i : (i - j) \bmod s = 0 \}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("dilated", "reaches to the beginning, however far that is."),
+        ("fixed", "its columns move with the query."))
 
     stride: int
 
@@ -66,6 +70,10 @@ class Block(Mask):
 
     kind: ClassVar[str] = "block"
     source: ClassVar[str] = "Child et al. 2019, section 4.2, first fixed head"
+    equation: ClassVar[str] = r"A(i) = \{ j \le i : \lfloor j / s \rfloor = \lfloor i / s \rfloor \}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("window", "starts anew at every block's border, where a window moves with the query."),
+        ("segments", "does not see the block before."))
 
     stride: int
 
@@ -100,6 +108,10 @@ class Fixed(Mask):
 
     kind: ClassVar[str] = "fixed"
     source: ClassVar[str] = "Child et al. 2019, section 4.2, second fixed head"
+    equation: ClassVar[str] = r"A(i) = \{ j \le i : j \bmod s \ge s - c \}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("strided", "all queries see the same columns, where those of strided move with the query."),
+        ("block", "sees the ends of all blocks, where block sees all of its own."))
 
     stride: int
     summary: int
@@ -143,6 +155,9 @@ class GlobalTokens(Mask):
 
     kind: ClassVar[str] = "global"
     source: ClassVar[str] = "Beltagy et al. 2020, section 3.1; Xiao et al. 2024, section 3.2 (sinks)"
+    equation: ClassVar[str] = r"A(i) = \{ j : i \in G \text{ or } j \in G \}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("globals", "its tokens have the same places in every document."),)
 
     indices: tuple[int, ...]
 

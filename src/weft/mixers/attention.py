@@ -68,6 +68,13 @@ class AttentionConfig(MixerConfig):
     added_later: ClassVar[frozenset[str]] = frozenset({"qk_norm_over", "sinks"})
     source: ClassVar[str] = ("Vaswani et al. 2017, section 3.2; Shazeer 2019 (multi-query); "
                              "Ainslie et al. 2023 (grouped-query); Agarwal et al. 2025, section 2.1 (learned sinks)")
+    equation: ClassVar[str] = (
+        r"y_i = W_o \operatorname{concat}_h \sum_{j \in A(i)} \operatorname{softmax}_j\left( \frac{q_i \cdot "
+        r"k_j}{\sqrt{E}} + b_{ij} \right) v_j")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("linear_attention", "its state grows with the text, and no key is ever summarised."),
+        ("latent_attention", "keeps keys and values themselves, in place of a latent vector that they are made from."),
+        ("gated_attention", "what its heads return is not gated."))
     state_size: ClassVar[str] = ("n_kv_heads (d_head + d_value) numbers a token; a window w keeps w tokens, with "
                                  "global(0, ..., n - 1) beside it n more")
 

@@ -103,6 +103,13 @@ class Mamba2Config(MixerConfig):
     kind: ClassVar[str] = "mamba2"
     also_called: ClassVar[tuple[str, ...]] = ("mamba-2", "ssd")
     source: ClassVar[str] = "Dao & Gu 2024 (Mamba-2, arXiv:2405.21060), sections 6 and 7"
+    equation: ClassVar[str] = (
+        r"h_t = e^{\Delta_t A} h_{t-1} + \Delta_t B_t x_t^{\top}, \qquad y_t = C_t h_t + D x_t, \qquad A \in "
+        r"\mathbb{R}")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("mamba", "one decay for a head, so that chunks are matrix products and states can be larger."),
+        ("retention", "decays and what is written depend on the token."),
+        ("gated_delta_net", "what is stored is only added to."))
     state_size: ClassVar[str] = ("n_heads d_head d_state float32 numbers and (d_conv - 1) (n_heads d_head + 2 n_groups "
                                  "d_state) numbers")
 

@@ -228,6 +228,13 @@ class DecoderConfig(StackedConfig):
 
     kind: ClassVar[str] = "decoder"
     source: ClassVar[str] = "Radford et al. 2018; Vaswani et al. 2017, section 3 (the decoder side)"
+    equation: ClassVar[str] = (
+        r"h_0 = E_x, \qquad h_l = \operatorname{block}_l(h_{l-1}), \qquad p(x_{t+1} \mid x_{\le t}) = "
+        r"\operatorname{softmax}\left(\operatorname{readout}(\operatorname{norm}(h_{L,t}))\right)")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("encoder_decoder", "reads no source."),
+        ("encoder", "every token depends on earlier ones alone, so that it writes text."),
+        ("feedforward", "its context is as long as its layers reach, where that of feedforward is n - 1 tokens."))
     state_size: ClassVar[str] = "the sum of its layers'"
 
     added_later: ClassVar[frozenset[str]] = frozenset({"parametrization"})

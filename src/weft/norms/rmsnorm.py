@@ -74,6 +74,9 @@ class RMSNormConfig(NormConfig):
 
     kind: ClassVar[str] = "rmsnorm"
     source: ClassVar[str] = "Zhang & Sennrich 2019 (arXiv:1910.07467), equation 4; unit offset: Gemma Team 2024"
+    equation: ClassVar[str] = r"y = \gamma \odot \frac{x}{\sqrt{\frac{1}{D} \sum_{i} x_i^2 + \epsilon}}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("layernorm", "neither subtracts the mean nor adds an offset."),)
 
     eps: float = Field(default=1e-6, gt=0)
     weight: bool = True
