@@ -38,6 +38,9 @@ class ColaConfig(SentenceConfig):
     differs: ClassVar[tuple[tuple[str, str], ...]] = (
         ("sst2", "asks about grammar in place of sentiment, and is measured by a correlation, since the classes are "
                  "of unequal size."),)
+    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("The book", ""), ("was written by John.", ""), ("Question: Does this sentence make sense?", ""),
+        ("Answer:", " yes"))
     question: ClassVar[str] = "Does this sentence make sense?"
     words: ClassVar[tuple[str, str]] = ("no", "yes")
     class_names: ClassVar[tuple[tuple[str, ...], tuple[str, ...]]] = (("unacceptable",), ("acceptable",))

@@ -50,6 +50,8 @@ class LambadaConfig(BenchmarkConfig):
     differs: ClassVar[tuple[tuple[str, str], ...]] = (
         ("mmlu", "any word may be the answer, where mmlu offers four letters."),
         ("mbpp", "one word is predicted, and nothing is sampled."))
+    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("She opened the box,", ""), ("and out of it", ""), ("flew the", " bird"))
 
     field: str = Field(default="text", min_length=1)
 

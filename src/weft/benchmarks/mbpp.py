@@ -103,6 +103,9 @@ class MBPPConfig(BenchmarkConfig):
     differs: ClassVar[tuple[tuple[str, str], ...]] = (
         ("lambada", "what the model writes is run, and not compared with a text."),
         ("mmlu", "answers are programs in place of letters."))
+    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("Write a function that doubles a number.", ""), ("assert f(2) == 4", ""),
+        ("[BEGIN]", "def f(x): return 2 * x"), ("", "[DONE]"))
     runs_programs: ClassVar[bool] = True
 
     shots: int = Field(default=3, ge=0, le=3)

@@ -106,6 +106,8 @@ class MMLUConfig(BenchmarkConfig):
     differs: ClassVar[tuple[tuple[str, str], ...]] = (
         ("lambada", "four answers are offered, where lambada asks for any word."),
         ("cola", "knowledge of 57 subjects is asked for, with worked examples before each question."))
+    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("What is 2 + 3?", ""), ("A. 4", ""), ("B. 5", ""), ("C. 6", ""), ("D. 7", ""), ("Answer:", " B"))
 
     shots: int = Field(default=5, ge=0)
     subjects: tuple[str, ...] = ()

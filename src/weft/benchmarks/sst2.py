@@ -38,6 +38,9 @@ class SST2Config(SentenceConfig):
         r"\text{accuracy} = \frac{1}{n} \sum_{i=1}^{n} [\hat{y}_i = y_i]")
     differs: ClassVar[tuple[tuple[str, str], ...]] = (
         ("cola", "asks about sentiment in place of grammar, and is measured by the accuracy."),)
+    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("a gripping, funny film", ""), ("Question: Is this sentence positive or negative?", ""),
+        ("Answer:", " positive"))
     question: ClassVar[str] = "Is this sentence positive or negative?"
     words: ClassVar[tuple[str, str]] = ("negative", "positive")
     class_names: ClassVar[tuple[tuple[str, ...], tuple[str, ...]]] = (("negative", "neg"), ("positive", "pos"))

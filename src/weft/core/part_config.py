@@ -123,6 +123,8 @@ class PartConfig(Settings):
         source: the paper, with section or equation.
         equation: what it computes, in LaTeX.
         differs: the kinds of the nearest other parts, and how it differs from each, in a sentence.
+        pictured: of a task or a benchmark, a small example: what the model reads at each place, and what it is to
+            predict there, empty where nothing counts.
         state_size: the size of its state for one row, in words; empty for parts without a state.
         added_later: fields that files of earlier versions do not have. With their default they are left out of plain
             data, so that a configuration keeps its fingerprint, and stored states their owner.
@@ -134,6 +136,7 @@ class PartConfig(Settings):
     source: ClassVar[str] = ""
     equation: ClassVar[str] = ""
     differs: ClassVar[tuple[tuple[str, str], ...]] = ()
+    pictured: ClassVar[tuple[tuple[str, str], ...]] = ()
     state_size: ClassVar[str] = ""
     added_later: ClassVar[frozenset[str]] = frozenset()
 

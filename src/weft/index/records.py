@@ -135,7 +135,8 @@ class Index(Record):
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Read what `to_json` wrote."""
-        return cls(tuple(map(Description.from_json, data["parts"])), tuple(map(Description.from_json, data["settings"])),
+        return cls(tuple(map(Description.from_json, data["parts"])),
+                   tuple(map(Description.from_json, data["settings"])),
                    tuple(Preset(**each) for each in data["presets"]))
 
     def select(self, only: str | None = None) -> list[Description]:

@@ -39,7 +39,7 @@ class RewriteConfig(PartConfig):
 
     Attributes:
         maps: patterns of the dotted names of linear maps that are rewritten; None: every map that allows it.
-        kinds: the kinds of parts whose maps are rewritten, such as ``attention`` or ``glu``; None: any.
+        kinds: patterns of the headings under which ``weft plan`` lists the maps' parts; None: any.
     """
 
     group: ClassVar[str] = "rewrite"

@@ -46,6 +46,8 @@ class ListOpsConfig(GeneratedTaskConfig):
     differs: ClassVar[tuple[tuple[str, str], ...]] = (
         ("pathfinder", "the rows are expressions, whose nesting must be followed."),
         ("mqar", "the whole row is computed with, in place of looked up in."))
+    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("[MAX", ""), ("4", ""), ("[MIN", ""), ("2", ""), ("3", ""), ("]", ""), ("1", ""), ("]", "4"))
 
     min_length: int = Field(default=500, ge=0)
     max_length: int = Field(default=2000, gt=4, le=1 << 16)
@@ -101,6 +103,8 @@ class PathfinderConfig(GeneratedTaskConfig):
     differs: ClassVar[tuple[tuple[str, str], ...]] = (
         ("pixels", "pictures are drawn by the task, and the answer depends on pixels that are far apart."),
         ("listops", "the rows are pictures."))
+    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("pixel 1", ""), ("pixel 2", ""), ("...", ""), ("pixel 1024", "joined"))
 
     size: int = Field(default=32, ge=12, le=2048)
     contour: int = Field(default=14, gt=1, le=1000)
@@ -160,6 +164,8 @@ class PixelsConfig(RowTaskConfig):
     differs: ClassVar[tuple[tuple[str, str], ...]] = (
         ("classify_images", "pixels are tokens that come one after another."),
         ("pathfinder", "images are those of the data."))
+    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("pixel 1", ""), ("pixel 2", ""), ("...", ""), ("pixel 784", "seven"))
 
     images: int | None = Field(default=None, gt=0)
     permuted: bool = False

@@ -110,6 +110,8 @@ class ClassifyConfig(LabelledConfig):
     differs: ClassVar[tuple[tuple[str, str], ...]] = (
         ("regression", "predicts a class in place of a number."),
         ("classify_images", "reads texts."))
+    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("[CLS]", "positive"), ("a", ""), ("gripping", ""), ("film", ""))
 
     label_field: str = Field(default="label", min_length=1)
     values: int | None = Field(default=None, gt=0)

@@ -43,6 +43,8 @@ class ClassifyImagesConfig(ImageTaskConfig):
     differs: ClassVar[tuple[tuple[str, str], ...]] = (
         ("classify", "reads images."),
         ("pixels", "the model sees the whole image in patches, in place of one pixel after another."))
+    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("class token", "seven"), ("patch 1", ""), ("patch 2", ""), ("patch 3", ""), ("patch 4", ""))
 
     def create(self, settings: TaskSettings) -> ClassifyImages:
         return ClassifyImages(self.images, settings)

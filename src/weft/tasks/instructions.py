@@ -45,6 +45,8 @@ class AnswersConfig(ConversationConfig):
     differs: ClassVar[tuple[tuple[str, str], ...]] = (
         ("next_token", "only the tokens of answers count."),
         ("preferences", "learns from one answer, without a worse one beside it."))
+    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("user:", ""), ("Who wrote it?", ""), ("assistant:", "Ada"), ("Ada", "did."), ("did.", "end of answer"))
 
     scored: Which = "all"
 

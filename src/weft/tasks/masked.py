@@ -61,6 +61,8 @@ class MaskedConfig(TaskConfig):
     differs: ClassVar[tuple[tuple[str, str], ...]] = (
         ("next_token", "hidden tokens are predicted from both sides, so most tokens of a row do not count."),
         ("span_corruption", "each hidden token keeps its place, and is predicted by itself."))
+    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("the", ""), ("[MASK]", "cat"), ("sat", ""), ("on", ""), ("[MASK]", "the"), ("mat", ""))
 
     rate: float = Field(default=0.15, gt=0, lt=1)
     masked: float = Field(default=0.8, ge=0, le=1)

@@ -41,6 +41,8 @@ class NextTokenConfig(TaskConfig):
     differs: ClassVar[tuple[tuple[str, str], ...]] = (
         ("masked", "every token counts, and is predicted from earlier ones alone."),
         ("prefix_lm", "nothing is read in both directions."))
+    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("the", "cat"), ("cat", "sat"), ("sat", "on"), ("on", "the"), ("the", "mat"))
 
     def create(self, settings: TaskSettings) -> NextToken:
         return NextToken(settings)

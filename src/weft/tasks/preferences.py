@@ -70,6 +70,8 @@ class PreferencesConfig(ConversationConfig):
         r"\frac{p(l)}{p_{\text{ref}}(l)}")
     differs: ClassVar[tuple[tuple[str, str], ...]] = (
         ("answers", "compares two answers, and holds the model near the one that it started from."),)
+    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("Who wrote it?", ""), ("better: Ada did.", "more probable"), ("worse: No idea.", "less probable"))
     pairs: ClassVar[bool] = True
 
     loss: Literal["dpo", "ipo"] = "dpo"

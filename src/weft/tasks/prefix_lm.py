@@ -47,6 +47,8 @@ class PrefixLMConfig(TaskConfig):
     differs: ClassVar[tuple[tuple[str, str], ...]] = (
         ("next_token", "the prefix is read in both directions and does not count."),
         ("span_corruption", "what is predicted follows the text in place of filling its gaps."))
+    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("the", ""), ("cat", ""), ("sat", "on"), ("on", "the"), ("the", "mat"))
 
     prefix: Literal["random", "prompt"] = "random"
 

@@ -61,6 +61,8 @@ class PretrainLayersConfig(ImageTaskConfig):
         r"= g(W'_l h_l + b'_l)")
     differs: ClassVar[tuple[tuple[str, str], ...]] = (
         ("classify_images", "each layer learns to give back what it reads, before any class is learned."),)
+    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("pixels", "pixels"), ("units of layer 1", "units of layer 1"), ("units of layer 2", "units of layer 2"))
 
     method: Literal["autoencoder", "boltzmann", "supervised"] = "autoencoder"
     loss: Literal["cross_entropy", "squared"] = "cross_entropy"

@@ -38,6 +38,8 @@ class SelectiveCopyingConfig(GeneratedTaskConfig):
     differs: ClassVar[tuple[tuple[str, str], ...]] = (
         ("mqar", "what is recalled is found by its order in place of its key."),
         ("induction_heads", "many tokens are recalled."))
+    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("noise", ""), ("3", ""), ("noise", ""), ("8", ""), ("noise", ""), ("marker", "3"), ("marker", "8"))
 
     length: int = Field(default=4096, gt=1, le=MOST_TOKENS)
     tokens: int = Field(default=16, gt=0)
@@ -81,6 +83,8 @@ class InductionHeadsConfig(GeneratedTaskConfig):
     differs: ClassVar[tuple[tuple[str, str], ...]] = (
         ("mqar", "one pair is recalled, and the key is always the same."),
         ("selective_copying", "one token is recalled in place of many."))
+    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("4", ""), ("9", ""), ("trigger", ""), ("7", ""), ("2", ""), ("5", ""), ("trigger", "7"))
 
     length: int = Field(default=256, gt=2, le=MOST_TOKENS)
     symbols: int = Field(default=16, gt=2, le=MOST_IDS)
@@ -121,6 +125,9 @@ class AssociativeRecallConfig(GeneratedTaskConfig):
     differs: ClassVar[tuple[tuple[str, str], ...]] = (
         ("induction_heads", "there are many pairs, all of which are asked for."),
         ("selective_copying", "what is recalled is found by its key in place of its order."))
+    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("key 1", ""), ("value 4", ""), ("key 2", ""), ("value 7", ""), ("filler", ""), ("key 2", "value 7"),
+        ("filler", ""), ("key 1", "value 4"))
 
     length: int = Field(default=64, gt=3, le=MOST_TOKENS)
     pairs: int = Field(default=4, gt=0)

@@ -29,6 +29,8 @@ class RegressionConfig(LabelledConfig):
     equation: ClassVar[str] = r"L = \frac{1}{n} \sum_{i=1}^{n} (y(x_i) - v_i)^2"
     differs: ClassVar[tuple[tuple[str, str], ...]] = (
         ("classify", "predicts a number in place of a class."),)
+    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("[CLS]", "4.2"), ("a man sings", ""), ("[SEP]", ""), ("someone is singing", ""))
 
     value_field: str = Field(default="value", min_length=1)
 

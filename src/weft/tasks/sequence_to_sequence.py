@@ -54,6 +54,8 @@ class SequenceToSequenceConfig(TaskConfig):
     differs: ClassVar[tuple[tuple[str, str], ...]] = (
         ("next_token", "every target has a source that an encoder reads."),
         ("span_corruption", "sources and targets are given in place of being cut from one text."))
+    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("source: die Katze saß", ""), ("begin", "the"), ("the", "cat"), ("cat", "sat"), ("sat", "end"))
 
     source_field: str = Field(default="source", min_length=1)
     target_field: str = Field(default="target", min_length=1)

@@ -62,6 +62,8 @@ class SpanCorruptionConfig(TaskConfig):
     differs: ClassVar[tuple[tuple[str, str], ...]] = (
         ("masked", "whole spans are hidden behind one sentinel each, and written in order."),
         ("sequence_to_sequence", "source and target are cut from one text."))
+    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("source: the X sat on Y", ""), ("begin", "X"), ("X", "cat"), ("cat", "Y"), ("Y", "the mat"), ("the mat", "Z"))
 
     rate: float = Field(default=0.15, gt=0, lt=1)
     mean_span: float = Field(default=3.0, ge=1, allow_inf_nan=False)
