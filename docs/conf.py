@@ -27,10 +27,11 @@ def _generate(app: Sphinx) -> None:
     from generate import write_pages
     from studies import write_studies
 
-    write_pages(Path(app.srcdir) / "_generated")
+    write_pages(Path(app.srcdir) / "_generated", app.config.gallery_only.split())
     write_studies(Path(app.srcdir).parent, Path(app.srcdir) / "_generated")
 
 
 def setup(app: Sphinx) -> None:
     """Generate pages before the build reads them."""
+    app.add_config_value("gallery_only", "", "env")  # kinds and families that get pages, for a quick build; empty: all
     app.connect("builder-inited", _generate)

@@ -13,6 +13,7 @@ import yaml
 
 from weft.analysis import catalogue
 from weft.api.listing import settings_pages
+from weft.core.registry import REGISTRY
 from weft.drawing.figure import Figure
 from weft.families.family import families
 from weft.index.records import Description, FieldDescription
@@ -23,19 +24,26 @@ PARTS, FAMILIES, PICTURES = "parts", "families", "pictures"
 """Folders beside the index."""
 
 
-def write_gallery(folder: Path) -> None:
-    """Write the pages, their pictures, the index and the reference of fields into ``folder``."""
+def write_gallery(folder: Path, only: Sequence[str] = ()) -> None:
+    """Write the pages, their pictures, the index and the reference of fields into ``folder``.
+
+    Args:
+        folder: of generated pages.
+        only: kinds of parts and names of families that get pages; empty: all.
+    """
     for name in (PARTS, FAMILIES, PICTURES):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    parts = [part_page(entry) for entry in catalogue()]
+    parts = [part_page(entry) for entry in catalogue() if not only or entry.kind in only]
     known = {(page.about.entry.group, page.about.entry.kind) for page in parts}
     for page in parts:
         _save(folder, page.figures)
         (folder / PARTS / f"{_name(page)}.md").write_text(part_text(page, known), encoding="utf-8")
-    kin = [family_page(name) for name, family in families().items() if family.sizes]
+    kin = [family_page(name) for name, family in families().items() if family.sizes and (not only or name in only)]
+    families_known = {each.family.name for each in kin}
     for each in kin:
         _save(folder, [each.figure])
-        (folder / FAMILIES / f"{each.family.name}.md").write_text(family_text(each, known, parts), encoding="utf-8")
+        text = family_text(each, known, families_known)
+        (folder / FAMILIES / f"{each.family.name}.md").write_text(text, encoding="utf-8")
     (folder / "gallery.md").write_text(index_text(parts, kin), encoding="utf-8")
     (folder / "fields.md").write_text(fields_text([page.about for page in parts]), encoding="utf-8")
 
@@ -53,13 +61,13 @@ def part_text(page: PartPage, known: set[tuple[str, str]]) -> str:
     return "\n".join(lines)
 
 
-def family_text(page: FamilyPage, known: set[tuple[str, str]], parts: Sequence[PartPage]) -> str:
+def family_text(page: FamilyPage, known: set[tuple[str, str]], families_known: set[str]) -> str:
     """The page of a family, as Markdown."""
-    equations = {(each.about.entry.group, each.about.entry.kind): each.about.equation for each in parts}
     lines = [f"# {page.family.name} (family)", "", f"{escaped(page.family.source)}.", "", *_figures([page.figure]),
              "## Equations", "", "Those of its parts:", ""]
     for group, kind in page.parts:
-        lines += [f"{_link(group, kind, known, '../parts/')}", "", "```{math}", equations[group, kind], "```", ""]
+        equation = REGISTRY.get((group,), kind).equation
+        lines += [f"{_link(group, kind, known, '../parts/')}", "", "```{math}", equation, "```", ""]
     lines += ["## State", ""]
     lines += [*_sizes(page.state), "", f"Bytes of one row of {page.size.name} in bfloat16."] if page.state else [
         "It has none of a fixed form: it reads its text in both directions, or keeps that of a source as well."]
@@ -68,7 +76,8 @@ def family_text(page: FamilyPage, known: set[tuple[str, str]], parts: Sequence[P
     for other, differences in page.differs:
         shown = [f"`{key}` is {_value(own)}, there {_value(theirs)}" for key, own, theirs in differences[:MOST]]
         more = f"; and {len(differences) - MOST} more" if len(differences) > MOST else ""
-        lines.append(f"- [{other}]({other}.md): {'; '.join(shown) or 'sizes alone'}{more}.")
+        named = f"[{other}]({other}.md)" if other in families_known else f"`{other}`"
+        lines.append(f"- {named}: {'; '.join(shown) or 'sizes alone'}{more}.")
     lines += ["", "## Published models", "", "| name | parameters | source of the number |", "| --- | --- | --- |"]
     lines += [f"| {size.name} | {size.parameters:,} | {escaped(size.source)} |" for size in page.family.sizes]
     return "\n".join([*lines, ""])
@@ -163,8 +172,8 @@ def _laws(page: PartPage) -> list[str]:
 
 def _link(group: str, kind: str, known: set[tuple[str, str]], before: str = "") -> str:
     """A link to the page of a part of that kind, of the same group if there is one."""
-    found = (group, kind) if (group, kind) in known else next(pair for pair in sorted(known) if pair[1] == kind)
-    return f"[{kind}]({before}{'-'.join(found)}.md)"
+    found = (group, kind) if (group, kind) in known else next((pair for pair in sorted(known) if pair[1] == kind), None)
+    return f"`{kind}`" if found is None else f"[{kind}]({before}{'-'.join(found)}.md)"
 
 
 def _prose(text: str) -> Iterator[str]:

@@ -3,6 +3,7 @@ from the code, and the pages of the studies from their recipes: ``python docs/ge
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from gallery import write_gallery
@@ -121,11 +122,11 @@ def with_tables(readme: str) -> str:
     return readme
 
 
-def write_pages(folder: Path) -> None:
-    """Write the pages and the pictures of parts into ``folder``."""
+def write_pages(folder: Path, only: Sequence[str] = ()) -> None:
+    """Write the pages and the pictures of parts into ``folder``; ``only``: the gallery of these kinds and families."""
     pictures = folder / PICTURES
     pictures.mkdir(parents=True, exist_ok=True)
-    write_gallery(folder)
+    write_gallery(folder, only)
     (folder / "cli.md").write_text(cli_page(), encoding="utf-8")
     found = study()
     (folder / "positions_pictured.md").write_text(page(found, PICTURES), encoding="utf-8")

@@ -52,10 +52,10 @@ def in_use(part: type[PartConfig]) -> InUse | None:
     if issubclass(part, TaskConfig):
         return _with_task(part, own)
     if part.group in ("optimizer", "schedule"):
-        return InUse({"model": _stack([dict(ATTENTION), MLP]), "tokenizer": "bytes", "training": {part.group: own}},
-                     "weft train FILE")
+        return InUse({"model": _open(_stack([dict(ATTENTION), MLP])), "tokenizer": "bytes",
+                      "training": {part.group: own}}, "weft train FILE")
     if part.group == "tokenizer":
-        return InUse({"model": _stack([dict(ATTENTION), MLP]), "tokenizer": own}, "weft train FILE")
+        return InUse({"model": _open(_stack([dict(ATTENTION), MLP])), "tokenizer": own}, "weft train FILE")
     return next((InUse(each, "weft check FILE") for each in _models(part.group, own) if _builds(each)), None)
 
 
@@ -179,10 +179,14 @@ def _with_task(part: type[TaskConfig], own: Any) -> InUse | None:
         built = built_empty(parse_model(model))
         task = config.create(TaskSettings(rows=2, context=built.config.context, labels=("no", "yes")))
         if not task.problems(built):
-            shown = {name: value for name, value in model.items() if name != "vocab_size"}
             source = {} if ids is not None else {"data": {"path": "DATA"}}
-            return InUse({"model": shown, "task": own, **source}, "weft train FILE")
+            return InUse({"model": _open(model), "task": own, **source}, "weft train FILE")
     return None
+
+
+def _open(model: Mapping[str, Any]) -> dict[str, Any]:
+    """A model whose number of ids a run fills in."""
+    return {name: value for name, value in model.items() if name != "vocab_size"}
 
 
 def _ids(config: TaskConfig) -> int | None:
