@@ -18,10 +18,14 @@ from weft.drawing.figure import Figure
 from weft.families.family import families
 from weft.index.records import Description, FieldDescription
 from weft.pictures.family_page import MOST, FamilyPage, family_page
+from weft.pictures.in_use import brief
 from weft.pictures.part_page import WIDTH, PartPage, StateCurve, part_page
 
 PARTS, FAMILIES, PICTURES = "parts", "families", "pictures"
 """Folders beside the index."""
+ORDER = ("model", "encoder", "mixer", "feedforward", "block", "norm", "mask", "position", "position_table",
+         "rope_scaling", "readout", "head", "rewrite", "task", "tokenizer", "optimizer", "schedule", "benchmark")
+"""The groups of parts as the index shows them."""
 
 
 def write_gallery(folder: Path, only: Sequence[str] = ()) -> None:
@@ -77,7 +81,7 @@ def family_text(page: FamilyPage, known: set[tuple[str, str]], families_known: s
         shown = [f"`{key}` is {_value(own)}, there {_value(theirs)}" for key, own, theirs in differences[:MOST]]
         more = f"; and {len(differences) - MOST} more" if len(differences) > MOST else ""
         named = f"[{other}]({other}.md)" if other in families_known else f"`{other}`"
-        lines.append(f"- {named}: {'; '.join(shown) or 'sizes alone'}{more}.")
+        lines.append(f"- {named}: {'; '.join(shown) or 'whole numbers alone, such as sizes'}{more}.")
     lines += ["", "## Published models", "", "| name | parameters | source of the number |", "| --- | --- | --- |"]
     lines += [f"| {size.name} | {size.parameters:,} | {escaped(size.source)} |" for size in page.family.sizes]
     return "\n".join([*lines, ""])
@@ -88,7 +92,7 @@ def index_text(parts: Sequence[PartPage], kin: Sequence[FamilyPage]) -> str:
     lines = ["# Gallery", "", "Every part and every family of published models, each with its drawing, equation and "
              "state, a configuration that works, and what sets it apart.", "", "```{toctree}", ":hidden:", ":glob:", "",
              f"{PARTS}/*", f"{FAMILIES}/*", "```", ""]
-    for group, members in groupby(parts, key=lambda page: page.about.entry.group):
+    for group, members in groupby(sorted(parts, key=_order), key=lambda page: page.about.entry.group):
         cards = [(f"{PARTS}/{_name(page)}", page.about.entry.kind, page.figures[0]) for page in members]
         lines += [f"## {group}", "", *_cards(cards)]
     cards = [(f"{FAMILIES}/{page.family.name}", page.family.name, page.figure) for page in kin]
@@ -124,6 +128,12 @@ def escaped(text: str) -> str:
     return "".join(a + b for a, b in zip(plain, [*code, ""], strict=True))
 
 
+def _order(page: PartPage) -> int:
+    """The place of a part's group: what models are made of first, what is done with them last."""
+    group = page.about.entry.group
+    return ORDER.index(group) if group in ORDER else len(ORDER)
+
+
 def _name(page: PartPage) -> str:
     return f"{page.about.entry.group}-{page.about.entry.kind}"
 
@@ -145,8 +155,8 @@ def _state(state: StateCurve | None, about: Description) -> list[str]:
     words = about.entry.state_size
     if state is None:
         return ["None of its own: it is the same at every token, or keeps nothing from token to token."]
-    return [*([f"{escaped(words[:1].upper() + words[1:])}.", ""] if words else []), *_sizes(state.sizes), "",
-            f"Bytes of one row at width {WIDTH} in float32, the clock included, of `{_inline(state.config)}`."]
+    return [*([f"A row keeps: {escaped(words)}.", ""] if words else []), *_sizes(state.sizes), "",
+            f"Bytes of one row at width {WIDTH} in float32, the clock included, of `{_inline(brief(state.config))}`."]
 
 
 def _sizes(sizes: Sequence[tuple[int, int]]) -> list[str]:
@@ -208,8 +218,10 @@ def _yaml(data: Any) -> str:
     return yaml.safe_dump(_plain(data), sort_keys=False, default_flow_style=None, width=96).rstrip()
 
 
-def _inline(data: Mapping[str, Any]) -> str:
-    return yaml.safe_dump(_plain(data), sort_keys=False, default_flow_style=True, width=10_000).strip()
+def _inline(data: Any) -> str:
+    """A configuration on one line."""
+    return data if isinstance(data, str) else yaml.safe_dump(
+        _plain(data), sort_keys=False, default_flow_style=True, width=10_000).strip()
 
 
 def _plain(data: Any) -> Any:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
+
+CLAUSE = re.compile(r",\s*\\q?quad\s+")
+"""Between the clauses of an equation, which stand beside one another where there is room."""
 
 
 def inline(self: HTML5Translator, node: nodes.math) -> None:
@@ -15,8 +20,8 @@ def inline(self: HTML5Translator, node: nodes.math) -> None:
 
 
 def display(self: HTML5Translator, node: nodes.math_block) -> None:
-    """Write an equation on lines of its own, which scrolls where the page is too narrow."""
-    found = tex2mathml(node.astext(), as_block=True)
+    """Write an equation on lines of its own, each clause by itself; one wider than the page scrolls."""
+    found = "".join(tex2mathml(each, as_block=True) for each in CLAUSE.split(node.astext()))
     self.body.append(f'<div class="equation" tabindex="0" role="region" aria-label="Equation">{found}</div>')
     raise nodes.SkipNode
 

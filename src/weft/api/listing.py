@@ -52,9 +52,8 @@ def _dataclass_fields(config: type) -> Iterator[FieldDescription]:
     fields = dataclasses.fields(config)
     words = meanings(config, [field.name for field in fields])
     for field in fields:
-        made = field.default_factory is not dataclasses.MISSING
-        default = repr(field.default_factory()) if made else (  # type: ignore[misc]
-            REQUIRED if field.default is dataclasses.MISSING else repr(field.default))
+        made = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        default = REQUIRED if made is dataclasses.MISSING else repr(made)
         yield FieldDescription(field.name, str(field.type), default, words[field.name])
 
 

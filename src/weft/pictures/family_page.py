@@ -24,8 +24,8 @@ from weft.pictures.part_page import LENGTHS
 
 NEAREST, MOST = 2, 6
 """Families that one is compared with, and differences that are shown of each."""
-NO_EFFECT = frozenset({"dropout", "std", "eps", "labels"})
-"""Keys that tell no families apart."""
+NO_EFFECT = frozenset({"dropout", "std", "eps", "labels", "base"})
+"""Keys that tell no families apart; nor do whole numbers, which are sizes."""
 
 
 @final
@@ -113,7 +113,7 @@ def _flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, list | tuple):
         for index, each in enumerate(value):
             yield from _flat(each, f"{path}.{index}")
-    elif isinstance(value, bool | str) or value is None:
+    elif isinstance(value, bool | str | float) or value is None:
         yield path, value
 
 

@@ -72,12 +72,21 @@ def plain(part: type[PartConfig]) -> Any:
 
 
 def brief(value: Any) -> Any:
-    """A configuration as a file may have it: without fields that are their defaults, and equal blocks counted."""
+    """A configuration as a file may have it: the fields that are not left to their defaults, and equal blocks counted.
+
+    A field that was given its default stays: where it is left out, something else may prescribe it (the deviation of
+    embeddings, `weft.models.decoder.EmbeddingSettings`).
+    """
     if isinstance(value, BaseModel):
         fields = {name: brief(getattr(value, name)) for name, field in type(value).model_fields.items()
-                  if field.is_required() or getattr(value, name) != field.get_default(call_default_factory=True)}
-        if isinstance(value, Shared | Repeat) or not isinstance(value, PartConfig):
-            return value.dump() if isinstance(value, PartConfig) else fields
+                  if name in value.model_fields_set
+                  or getattr(value, name) != field.get_default(call_default_factory=True)}
+        if isinstance(value, Repeat):
+            return {"repeat": value.repeat, "of": brief(value.of)}
+        if isinstance(value, Shared):
+            return {"shared": value.shared}
+        if not isinstance(value, PartConfig):
+            return fields
         return {"kind": value.kind, **fields} if fields else value.kind
     if isinstance(value, Mapping):
         return {name: brief(each) for name, each in value.items()}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import inspect
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import torch
 
@@ -37,11 +38,11 @@ class StateCurve:
 
     Attributes:
         sizes: tokens and bytes.
-        config: of the example that was measured, as plain data.
+        config: of the example that was measured.
     """
 
     sizes: tuple[tuple[int, int], ...]
-    config: Mapping[str, Any]
+    config: PartConfig
 
 
 @final
@@ -108,9 +109,7 @@ def _used(declared: type[PartConfig] | type[Mask]) -> InUse | None:
     return mask_in_use(text)
 
 
-def _parameters(mask: type[Mask]) -> list[Any]:
-    import inspect
-
+def _parameters(mask: type[Mask]) -> list[inspect.Parameter]:
     return list(inspect.signature(mask).parameters.values())
 
 
@@ -128,7 +127,7 @@ def _state(declared: type[PartConfig] | type[Mask]) -> StateCurve | None:
         subject = subject_of(config, declared.kind, dtype=torch.float32)
         if subject is not None and not isinstance(subject.module, Encoder) and subject.stateful:
             sizes = tuple((length, state_bytes(subject, length)) for length in LENGTHS)
-            return StateCurve(sizes, config.dump())
+            return StateCurve(sizes, config)
     return None
 
 
