@@ -207,7 +207,7 @@ def _cell(text: str) -> str:
 
 
 def _default(text: str) -> str:
-    return text if text in ("required", "any number", "see below") else "`" + text.replace("|", "\\|") + "`"
+    return text if text.startswith(("required", "any number", "see ")) else "`" + text.replace("|", "\\|") + "`"
 
 
 def _value(value: Any) -> str:

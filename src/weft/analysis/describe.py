@@ -60,7 +60,8 @@ def _fields(config: type[BaseModel], name: str, definitions: Mapping[str, Any], 
         if key == "kind" and key not in config.model_fields:
             continue
         inner = _inner(config.model_fields[key].annotation)
-        default = REQUIRED if key in own.get("required", []) else json.dumps(field.get("default", {}))
+        empty: Any = [] if field.get("type") == "array" else {}
+        default = REQUIRED if key in own.get("required", []) else json.dumps(field.get("default", empty))
         shown = BELOW if inner and default.startswith("{") and default != "{}" else default
         yield FieldDescription(before + key, _type(field), shown, words[key])
         for inside, model in inner:
@@ -103,5 +104,6 @@ def _type(schema: dict[str, Any] | bool) -> str:
         return f"list of {_type(schema.get('items', {}))}"
     if schema.get("type") == "object":
         return f"names of {_type(schema.get('additionalProperties', {}))}"
-    limits = [f"{sign} {schema[key]:g}" for key, sign in LIMITS.items() if key in schema]
+    limits = [f"{sign} {schema[key]:{',' if isinstance(schema[key], int) else 'g'}}"
+              for key, sign in LIMITS.items() if key in schema]
     return " ".join([schema.get("type", "anything"), *limits])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
 from types import MappingProxyType
 
@@ -42,10 +42,18 @@ def settings_pages() -> Iterator[Description]:
     """Yield a page for each kind of settings."""
     for name, config in SECTIONS.items():
         fields = fields_of(config) if issubclass(config, BaseModel) else _dataclass_fields(config)
-        own = [field for field in fields if name != "run" or field.name.split(".")[0] not in SHOWN_APART
-               or field.name in SHOWN_APART]
+        own = _without_sections(fields) if config is RunConfig else fields
         entry = Entry(SETTINGS, name, name, summary_of(config), "", "", {}, config.__module__, "")
         yield Description(entry, without_meanings(config.__doc__ or ""), tuple(own), "", ())
+
+
+def _without_sections(fields: Iterable[FieldDescription]) -> Iterator[FieldDescription]:
+    """A run's fields, with a reference in place of those of sections that are listed by themselves."""
+    for field in fields:
+        if field.name in SHOWN_APART:
+            yield dataclasses.replace(field, default=f"see weft list {field.name}")
+        elif field.name.split(".")[0] not in SHOWN_APART:
+            yield field
 
 
 def _dataclass_fields(config: type) -> Iterator[FieldDescription]:

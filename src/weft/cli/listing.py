@@ -25,6 +25,8 @@ Kind = Annotated[str | None, typer.Argument(metavar="KIND", help="A group (mixer
 FAMILIES, PRESETS = "families", "presets"
 """The kinds that list published models, and configurations, instead of parts."""
 INDENT = 4
+WORDS = ("required", "any number", "see ")
+"""How defaults begin that are words about one."""
 CLOSING = ("weft list GROUP adds states, traits and sources; weft list KIND shows everything",
            "about one part, weft list training the keys of that section of a file,",
            "weft list presets each preset, weft list families counts their parameters.")
@@ -148,7 +150,7 @@ def _fields(page: Description) -> None:
     if page.fields:
         out.print("fields", style="bold")
     for field in page.fields:
-        default = field.default if field.default in ("required", "any number", "see below") else f"= {field.default}"
+        default = field.default if field.default.startswith(WORDS) else f"= {field.default}"
         out.print(f"{field.name}  {field.type}  {default}")
         for line in _wrapped(_plain(field.meaning), out.width - INDENT):
             out.print(" " * INDENT + line, style="dim")
