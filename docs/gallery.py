@@ -83,7 +83,7 @@ def family_text(page: FamilyPage, known: set[tuple[str, str]], families_known: s
         named = f"[{other}]({other}.md)" if other in families_known else f"`{other}`"
         lines.append(f"- {named}: {'; '.join(shown) or 'whole numbers alone, such as sizes'}{more}.")
     lines += ["", "## Published models", "", "| name | parameters | source of the number |", "| --- | --- | --- |"]
-    lines += [f"| {size.name} | {size.parameters:,} | {escaped(size.source)} |" for size in page.family.sizes]
+    lines += [f"| {size.name} | {size.parameters or 0:,} | {escaped(size.source)} |" for size in page.family.sizes]
     return "\n".join([*lines, ""])
 
 

@@ -73,7 +73,8 @@ def preset_lines() -> Iterator[Preset]:
     for family in families().values():
         for size in family.sizes:
             about = "about " if size.rounded is not None else ""
-            yield Preset(size.name, f"{about}{size.parameters:,} parameters", family.name)
+            known = f"{about}{size.parameters:,} parameters" if size.parameters else "a published model"
+            yield Preset(size.name, known, family.name)
 
 
 def _comment(text: str) -> str:

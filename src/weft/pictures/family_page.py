@@ -63,7 +63,8 @@ def family_page(name: str) -> FamilyPage:
 @cache
 def _smallest(name: str) -> tuple[Size, ModelConfig]:
     family = families()[name]
-    size = min(family.sizes, key=lambda each: each.parameters)
+    counted = [each for each in family.sizes if each.parameters] or family.sizes
+    size = min(counted, key=lambda each: each.parameters or 0)
     return size, family.config(size)
 
 
