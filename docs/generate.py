@@ -1,26 +1,25 @@
-"""Writes the catalogue with its pictures, the command-line page, the study of positions and the README's tables from
-the code, and the pages of the studies from their recipes: ``python docs/generate.py``."""
+"""Writes the gallery, the command-line page, the study of positions, the index of `weft list` and the README's tables
+from the code, and the pages of the studies from their recipes: ``python docs/generate.py``."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 from pathlib import Path
 
+from gallery import write_gallery
 from typer import Context
 from typer.core import TyperCommand, TyperGroup
 
 from weft.analysis import catalogue
 from weft.analysis.catalogue import MASK
+from weft.api.listing import indexed
 from weft.cli.main import WeftGroup
 from weft.comparison import read_result
 from weft.comparison.results import Entry
 from weft.comparison.study_result import StudyResult
 from weft.comparison.verdict import letters, mean_interval
-from weft.drawing.figure import Figure
 from weft.families.family import families
-from weft.pictures.parts import part_pictures
+from weft.index.stored import FILE, written
 from weft.pictures.position_page import page, study_figures
 from weft.pictures.position_study import study
 
@@ -123,44 +122,16 @@ def with_tables(readme: str) -> str:
     return readme
 
 
-def write_pages(folder: Path) -> None:
-    """Write the pages and the pictures of parts into ``folder``."""
+def write_pages(folder: Path, only: Sequence[str] = ()) -> None:
+    """Write the pages and the pictures of parts into ``folder``; ``only``: the gallery of these kinds and families."""
     pictures = folder / PICTURES
     pictures.mkdir(parents=True, exist_ok=True)
-    drawn = {(entry.group, entry.kind): part_pictures(entry.group, entry.kind) for entry in catalogue()}
-    for figure in (each for figures in drawn.values() for each in figures):
-        (pictures / f"{figure.name}.svg").write_text(figure.alone(), encoding="utf-8")
-    (folder / "catalogue.md").write_text(catalogue_page(drawn), encoding="utf-8")
+    write_gallery(folder, only)
     (folder / "cli.md").write_text(cli_page(), encoding="utf-8")
     found = study()
     (folder / "positions_pictured.md").write_text(page(found, PICTURES), encoding="utf-8")
     for figure in study_figures(found):
         (pictures / f"{figure.name}.svg").write_text(figure.alone(), encoding="utf-8")
-
-
-def catalogue_page(drawn: Mapping[tuple[str, str], Sequence[Figure]]) -> str:
-    """Every registered part by group: kind, what it is, source, traits, state, and its pictures."""
-    lines = ["# Catalogue", "", "Everything that `weft list` shows; `weft list KIND` tells all fields of one part.", ""]
-    for group, entries in groupby(catalogue(), key=lambda entry: entry.group):
-        lines += [f"## {group}", ""]
-        for entry in entries:
-            lines += [f"`{entry.usage}`", f": {_escaped(entry.summary)}", ""]
-            facts = {"state": entry.state_size, "traits": ", ".join(entry.traits), "source": entry.source}
-            lines += [f"  *{name}:* {_escaped(text)}\\" for name, text in facts.items() if text]
-            lines[-1] = lines[-1].removesuffix("\\")
-            lines.append("")
-            for figure in drawn[entry.group, entry.kind]:
-                lines += [f"  ![{_escaped(figure.title)}]({PICTURES}/{figure.name}.svg)", ""]
-                lines += [f"  *{_escaped(str(figure.caption))}*", ""] if figure.caption else []
-    return "\n".join(lines)
-
-
-def _escaped(text: str) -> str:
-    """Text of a docstring as MyST: its code keeps its quotes, everything else is taken literally."""
-    pieces = text.split("``")
-    plain = [re.sub(r"([\\`*_{}\[\]<>#$|~])", r"\\\1", piece) for piece in pieces[::2]]
-    code = [f"`{piece}`" for piece in pieces[1::2]]
-    return "".join(a + b for a, b in zip(plain, [*code, ""], strict=True))
 
 
 def cli_page() -> str:
@@ -175,6 +146,7 @@ def cli_page() -> str:
 if __name__ == "__main__":
     from studies import write_studies
 
+    FILE.write_text(written(indexed()), encoding="utf-8")
     write_pages(Path(__file__).parent / "_generated")
     write_studies(Path(__file__).parents[1], Path(__file__).parent / "_generated")
     readme = Path(__file__).parents[1] / "README.md"

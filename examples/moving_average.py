@@ -31,6 +31,9 @@ class MovingAverageConfig(MixerConfig):
 
     kind: ClassVar[str] = "moving_average"
     source: ClassVar[str] = "exponential smoothing; Ma et al. 2023 (MEGA), section 3.1, with one dimension"
+    equation: ClassVar[str] = r"s_t = a \odot s_{t-1} + (1 - a) \odot x_t, \qquad y_t = W s_t"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("rg_lru", "decays are learned constants and do not depend on the token."),)
     state_size: ClassVar[str] = "d_model numbers"
 
     def build(self, dims: Dims) -> MovingAverage:

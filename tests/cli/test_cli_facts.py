@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -80,13 +81,42 @@ def test_list_of_a_group_tells_states_traits_and_sources(weft: Any) -> None:
 
 def test_list_of_a_part_tells_everything_about_it(weft: Any) -> None:
     told = weft("list", "lstm")
-    for expected in ("mixer lstm", "c_t = f c_{t-1} + i g", "d_hidden     integer > 0 or null  null",
-                     "forget_bias  number               0.0", "state: 2 d_hidden float32 numbers",
+    for expected in ("mixer lstm", "c_t = f c_{t-1} + i g", "d_hidden  integer > 0 or null  = null",
+                     "forget_bias  number  = 0.0\n    added to the initial bias of the forget gate; 1 keeps",
+                     "unlike gru: keeps a cell beside what it returns", "state: 2 d_hidden float32 numbers",
                      "Hochreiter & Schmidhuber 1997", "defined in: weft.mixers.lstm"):
         assert expected in told.out
     page, = weft("list", "rope", "--json").json()
     assert page["entry"]["traits"].keys() == {"declared_length"}
     assert {field["name"]: field["default"] for field in page["fields"]}["base"] == "10000.0"
+
+
+def test_list_reads_what_is_stored_and_neither_torch_nor_the_parts() -> None:
+    code = ("import sys; from weft.cli.main import app\n"
+            "try: app(sys.argv[1:])\n"
+            "except SystemExit: pass\n"
+            "heavy = {'torch', 'numpy', 'yaml', 'weft.api', 'weft.core.registry'}\n"
+            "print(sorted(heavy & set(sys.modules)))")
+    done = subprocess.run([sys.executable, "-c", code, "list"], capture_output=True, text=True, check=True)
+    assert "\nlstm " in done.stdout and done.stdout.endswith("\n[]\n")
+
+
+def test_list_has_presets_and_published_models(weft: Any) -> None:
+    told = weft("list")
+    assert "\npresets\n" in told.out and "A stacked LSTM with tied embeddings" in told.out
+    assert re.search(r"\ngpt2 +gpt2, gpt2-medium, gpt2-large, gpt2-xl", told.out)
+    found = weft("list", "presets", "--json").json()
+    assert {"name": "gpt2", "line": "124,439,808 parameters", "family": "gpt2"} in found
+    files = (Path(library.__file__).parent / "preset_files").glob("*.yaml")
+    assert {each["name"] for each in found if not each["family"]} == {file.stem for file in files}
+
+
+def test_list_of_settings_tells_the_keys_of_a_file(weft: Any) -> None:
+    told = weft("list", "training")
+    assert "settings training" in told.out and "batch_size  integer > 0  = 16\n    rows of a batch." in told.out
+    assert "compute.matmul" in told.out and "\nsource:" not in told.out
+    assert {"run", "data", "training", "report", "study", "sampling"} <= {
+        each["kind"] for each in weft("list", "settings", "--json").json()}
 
 
 def test_list_of_a_mask_tells_its_arguments(weft: Any) -> None:

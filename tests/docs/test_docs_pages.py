@@ -12,11 +12,13 @@ import pytest
 
 from fresh import fresh
 from weft.cli.main import COMMANDS
-from weft.core.registry import REGISTRY
-from weft.masks import known_masks
 from weft.pictures.parts import part_pictures
 
 ROOT = Path(__file__).parents[2]
+PARTS = [("mixer", "lstm"), ("mask", "window"), ("position", "alibi"), ("optimizer", "adamw"), ("task", "masked"),
+         ("tokenizer", "bytes"), ("benchmark", "lambada")]
+ONLY = [*(kind for _, kind in PARTS), "gpt2"]
+"""The pages of the gallery that are built here: some of every kind, for all of them take minutes."""
 
 
 def build(*arguments: str) -> None:
@@ -32,18 +34,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("docs")
     for name in ("docs", "examples", "recipes"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("_build", "_generated"))
-    done = fresh(build, "-W", "-q", "-b", "html", "docs", "html", folder=folder)
+    done = fresh(build, "-W", "-q", "-D", f"gallery_only={' '.join(ONLY)}", "-b", "html", "docs", "html", folder=folder)
     assert done.returncode == 0, done.stderr
     return folder
-
-
-def test_the_catalogue_has_every_part(built: Path) -> None:
-    page = (built / "docs/_generated/catalogue.md").read_text("utf-8").replace("\\", "")  # Markdown's escapes
-    for part in REGISTRY.parts():
-        assert f"`{part.kind}`" in page, part.kind
-        assert part.source in page, part.kind
-    assert all(f"`{mask.kind}" in page for mask in known_masks())
-    assert "declared_length" in page and "2 d_hidden float32 numbers" in page
 
 
 def structure(svg: str) -> list[tuple[str, dict[str, str], str]]:
@@ -52,18 +45,50 @@ def structure(svg: str) -> list[tuple[str, dict[str, str], str]]:
             if not each.tag.endswith("style")]
 
 
-def test_the_catalogue_shows_every_part_that_has_a_picture(built: Path) -> None:
-    """What each picture shows is tested in tests/pictures/test_parts.py; here, that it is the one on the page."""
-    page = (built / "docs/_generated/catalogue.md").read_text("utf-8")
-    shown = html = 0
-    for group, kind in [(part.group, part.kind) for part in REGISTRY.parts()] + [
-            ("mask", mask.kind) for mask in known_masks()]:
-        for figure in part_pictures(group, kind):
-            file = built / f"docs/_generated/pictures/{figure.name}.svg"
-            assert f"](pictures/{figure.name}.svg)" in page, figure.name
-            assert structure(file.read_text("utf-8")) == structure(figure.alone()), figure.name
-            shown, html = shown + 1, html + (built / f"html/_images/{figure.name}.svg").is_file()
-    assert shown == html > 60
+@pytest.mark.parametrize(("group", "kind"), PARTS)
+def test_a_part_s_page_has_every_piece(built: Path, group: str, kind: str) -> None:
+    """What the pieces say is tested in tests/pictures/test_part_page.py; here, that they are on the page."""
+    page = (built / f"html/_generated/parts/{group}-{kind}.html").read_text("utf-8")
+    for heading in ("Equation", "State", "A configuration that works", "Differs from", "Laws and traits", "Fields",
+                    "Source"):
+        assert f"<h2>{heading}<" in page, heading
+    assert "<math " in page and not re.search(r"<script[^>]*mathjax", page, re.IGNORECASE)
+    for figure in part_pictures(group, kind):
+        file = built / f"html/_images/{figure.name}.svg"
+        assert f"_images/{figure.name}.svg" in page
+        assert structure(file.read_text("utf-8")) == structure(figure.alone()), figure.name
+
+
+def test_a_family_s_page_has_every_piece(built: Path) -> None:
+    page = (built / "html/_generated/families/gpt2.html").read_text("utf-8")
+    for heading in ("Equations", "State", "A configuration that works", "Differs from", "Published models"):
+        assert f"<h2>{heading}<" in page, heading
+    assert "124,439,808" in page and "<math " in page and "_images/family-gpt2.svg" in page
+
+
+def test_the_index_shows_every_page_by_a_picture(built: Path) -> None:
+    page = (built / "html/_generated/gallery.html").read_text("utf-8")
+    shown = re.findall(r'<a class="card" href="([^"]+)"><img loading="lazy" alt="" src="\.\./_images/([^"]+)">', page)
+    assert len(shown) == len(PARTS) + 1
+    for link, image in shown:
+        assert (built / "html/_generated" / link).is_file() and (built / "html/_images" / image).is_file()
+
+
+def test_the_reference_has_every_field_of_a_part_and_of_the_settings(built: Path) -> None:
+    page = (built / "docs/_generated/fields.md").read_text("utf-8")
+    assert "| `forget_bias` | number | `0.0` |" in page
+    for key in ("batch_size", "beta2", "order_seed", "eval_every", "trials.ratio", "temperature", "weight"):
+        assert f"| `{key}` |" in page, key
+    assert not re.search(r"\| +\|$", page, re.MULTILINE), "a field without a meaning"
+
+
+def test_no_page_asks_another_host_for_anything(built: Path) -> None:
+    asked = re.compile(r"<(?:link|script|img|iframe|source|object|embed)\b[^>]*?(?:href|src|data)=\"(?:https?:)?//",
+                       re.IGNORECASE)
+    for page in (built / "html").rglob("*.html"):
+        assert asked.findall(page.read_text("utf-8")) == [], page.name
+    for style in (built / "html").rglob("*.css"):
+        assert not re.search(r"@import|url\(\s*['\"]?(?:https?:)?//", style.read_text("utf-8")), style.name
 
 
 def test_the_study_of_positions_has_its_pictures(built: Path) -> None:
@@ -84,7 +109,8 @@ def test_the_command_line_page_has_every_command_and_its_options(built: Path) ->
 
 @pytest.mark.parametrize("page", ["index", "quickstart", "compare", "law", "data", "tasks", "images", "tokenizers",
                                   "families", "arpa", "chat", "drawing", "files", "add_a_part", "architecture",
-                                  "python", "_generated/catalogue", "_generated/cli", "_generated/positions_pictured",
+                                  "python", "_generated/gallery", "_generated/fields", "_generated/cli",
+                                  "_generated/positions_pictured",
                                   "_generated/studies", "_generated/studies/cheating"])
 def test_every_page_is_built(built: Path, page: str) -> None:
     assert "<h1>" in (built / f"html/{page}.html").read_text("utf-8")

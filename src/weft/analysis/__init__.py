@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from weft.analysis.catalogue import Entry, catalogue
+from weft.analysis.catalogue import catalogue
 from weft.analysis.doctor import Diagnosis, doctor
 from weft.analysis.plan import Plan, plan
+from weft.index.records import Entry
 
 __all__ = ["Diagnosis", "Entry", "Plan", "catalogue", "doctor", "plan"]

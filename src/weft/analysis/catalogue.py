@@ -5,16 +5,14 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from weft.core.errors import InputError, nearest
 from weft.core.layer import Layer, traits_of
 from weft.core.part_config import PartConfig
 from weft.core.registry import REGISTRY
-from weft.core.strict_json import Record
+from weft.index.records import Entry, require_known
 from weft.laws.discovery import subject_of
 from weft.masks import known_masks
 from weft.masks.registry import usage
@@ -22,33 +20,6 @@ from weft.masks.registry import usage
 MASK = "mask"
 CLOCK = "clock"
 """The field that every state of a layer has."""
-
-
-@dataclass(frozen=True)
-class Entry(Record):
-    """One part.
-
-    Attributes:
-        group: the group of parts (mixer, position, mask, model, ...).
-        kind: the name in files.
-        usage: how the part is written in a file.
-        summary: the first sentence of its documentation.
-        source: the paper.
-        state_size: the contents of its state per row, in words; empty for parts without a state.
-        traits: the traits of its examples, which replace laws by weaker ones, with their reasons.
-        defined_in: the module that defines it, which may be a plugin's.
-        acts_on: where a position scheme acts and how often, in words; empty for other parts.
-    """
-
-    group: str
-    kind: str
-    usage: str
-    summary: str
-    source: str
-    state_size: str
-    traits: dict[str, str]
-    defined_in: str
-    acts_on: str
 
 
 def catalogue(only: str | None = None) -> list[Entry]:
@@ -60,15 +31,11 @@ def catalogue(only: str | None = None) -> list[Entry]:
     Raises:
         InputError: there is no group and no kind of that name; the error names the nearest.
     """
+    if only is not None:
+        require_known(only, [*((part.group, part.kind) for part in REGISTRY.parts()),
+                             *((MASK, mask.kind) for mask in known_masks())])
     parts = [part for part in REGISTRY.parts() if only in (None, part.group, part.kind)]
     entries = [_entry(part) for part in parts] + [entry for entry in _masks() if only in (None, MASK, entry.kind)]
-    if not entries:
-        known = {name for part in REGISTRY.parts() for name in (part.group, part.kind)}
-        known |= {MASK, *(mask.kind for mask in known_masks())}
-        hint = nearest(str(only), known)
-        groups = f"Groups: {', '.join(sorted({MASK, *REGISTRY.groups()}))}."
-        raise InputError(f"no part and no group of parts is called {only!r}.", where="kind",
-                         remedy=f"{hint} {groups}" if hint.startswith("Did") else groups)
     return sorted(entries, key=lambda entry: (entry.group, entry.kind))
 
 

@@ -5,57 +5,44 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args, get_origin
 
-from weft.analysis.catalogue import MASK, Entry
+from pydantic import BaseModel
+
+from weft.analysis.catalogue import MASK
+from weft.core.meanings import meanings, without_meanings
 from weft.core.part_config import PartConfig
 from weft.core.registry import REGISTRY
 from weft.core.schema import json_schema
-from weft.core.strict_json import Record
+from weft.index.records import Description, Difference, Entry, FieldDescription
 from weft.masks import Mask, known_masks
 
-REQUIRED = "required"
+REQUIRED, BELOW = "required", "see below"
 LIMITS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
-
-
-@dataclass(frozen=True)
-class FieldDescription(Record):
-    """A field of a part's configuration.
-
-    Attributes:
-        type: the allowed values, in words.
-        default: the default as a file writes it; "required" if there is none.
-    """
-
-    name: str
-    type: str
-    default: str
-
-
-@dataclass(frozen=True)
-class Description(Record):
-    """The description of one part.
-
-    Attributes:
-        text: the documentation of the part and of the class that it builds.
-        fields: the fields of its configuration, or a mask's arguments.
-    """
-
-    entry: Entry
-    text: str
-    fields: tuple[FieldDescription, ...]
 
 
 def describe(entry: Entry) -> Description:
     """The documentation and the fields of a part that `catalogue` lists."""
     if entry.group == MASK:
         mask = next(mask for mask in known_masks() if mask.kind == entry.kind)
-        return Description(entry, inspect.getdoc(mask) or "", tuple(_arguments(mask)))
+        return _described(entry, mask, [mask.__doc__ or ""], _arguments(mask))
     part = REGISTRY.get((entry.group,), entry.kind)
-    texts = [inspect.getdoc(part), *_built(part)]
-    return Description(entry, "\n\n".join(text for text in texts if text), tuple(_fields(part)))
+    return _described(entry, part, [part.__doc__ or "", *_built(part)], fields_of(part))
+
+
+def fields_of(config: type[BaseModel]) -> Iterator[FieldDescription]:
+    """The fields of a configuration, those of mappings inside it with both keys, parts inside it by their group."""
+    definitions = json_schema(config)["$defs"]
+    name = f"{config.group}.{config.kind}" if issubclass(config, PartConfig) else config.__name__
+    return _fields(config, name, definitions, name, "")
+
+
+def _described(entry: Entry, declared: type[PartConfig] | type[Mask], texts: list[str],
+               fields: Iterator[FieldDescription]) -> Description:
+    words = "\n\n".join(filter(None, map(without_meanings, texts)))
+    return Description(entry, words, tuple(fields), declared.equation,
+                       tuple(Difference(*each) for each in declared.differs))
 
 
 def _built(part: type[PartConfig]) -> Iterator[str]:
@@ -65,22 +52,39 @@ def _built(part: type[PartConfig]) -> Iterator[str]:
         yield inspect.cleandoc(built.__doc__)
 
 
-def _fields(part: type[PartConfig]) -> Iterator[FieldDescription]:
-    definitions = json_schema(part)["$defs"]
-    own = definitions[f"{part.group}.{part.kind}"]
-    for name, field in own["properties"].items():
-        if name == "kind":
+def _fields(config: type[BaseModel], name: str, definitions: Mapping[str, Any], root: str,
+            before: str) -> Iterator[FieldDescription]:
+    own = definitions[name]
+    words = meanings(config, config.model_fields)
+    for key, field in own.get("properties", {}).items():
+        if key == "kind" and key not in config.model_fields:
             continue
-        default = json.dumps(field["default"]) if "default" in field else "{}"
-        yield FieldDescription(name, _type(field), REQUIRED if name in own["required"] else default)
+        inner = _inner(config.model_fields[key].annotation)
+        empty: Any = [] if field.get("type") == "array" else {}
+        default = REQUIRED if key in own.get("required", []) else json.dumps(field.get("default", empty))
+        shown = BELOW if inner and default.startswith("{") and default != "{}" else default
+        yield FieldDescription(before + key, _type(field), shown, words[key])
+        for inside, model in inner:
+            yield from _fields(model, f"{root}.{model.__name__}", definitions, root, f"{before}{key}.{inside}")
+
+
+def _inner(annotation: Any) -> list[tuple[str, type[BaseModel]]]:
+    """The mappings with keys of their own in an annotation, each with what stands before these keys."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [] if issubclass(annotation, PartConfig) else [("", annotation)]
+    origin = get_origin(annotation)
+    prefix = "NAME." if origin is dict else "N." if origin in (list, tuple) else ""
+    return [(prefix + rest, model) for each in get_args(annotation) for rest, model in _inner(each)]
 
 
 def _arguments(mask: type[Mask]) -> Iterator[FieldDescription]:
-    for argument in inspect.signature(mask).parameters.values():
+    given = inspect.signature(mask).parameters
+    words = meanings(mask, given)
+    for argument in given.values():
         default = REQUIRED if argument.default is argument.empty else repr(argument.default)
         if argument.kind is argument.VAR_POSITIONAL:
             default = "any number"
-        yield FieldDescription(argument.name, str(argument.annotation), default)
+        yield FieldDescription(argument.name, str(argument.annotation), default, words[argument.name])
 
 
 def _type(schema: dict[str, Any] | bool) -> str:
@@ -91,12 +95,15 @@ def _type(schema: dict[str, Any] | bool) -> str:
         name = schema["$ref"].rpartition("/")[2]
         return name.removeprefix("any.").removesuffix(".repeated") if name.startswith("any.") else "mapping"
     if "anyOf" in schema:
-        return " or ".join(_type(each) for each in schema["anyOf"])
+        return " or ".join(dict.fromkeys(_type(each) for each in schema["anyOf"]))
     if "enum" in schema:
         return " | ".join(map(str, schema["enum"]))
+    if "const" in schema:
+        return str(schema["const"])
     if schema.get("type") == "array":
         return f"list of {_type(schema.get('items', {}))}"
     if schema.get("type") == "object":
         return f"names of {_type(schema.get('additionalProperties', {}))}"
-    limits = [f"{sign} {schema[key]:g}" for key, sign in LIMITS.items() if key in schema]
+    limits = [f"{sign} {schema[key]:{',' if isinstance(schema[key], int) else 'g'}}"
+              for key, sign in LIMITS.items() if key in schema]
     return " ".join([schema.get("type", "anything"), *limits])

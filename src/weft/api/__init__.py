@@ -4,7 +4,7 @@ calls one of these functions and prints its result."""
 from __future__ import annotations
 
 from weft.analysis import Diagnosis, Entry, Plan, catalogue, doctor
-from weft.analysis.describe import Description, describe
+from weft.analysis.describe import describe
 from weft.api.benchmarking import benchmark, is_benchmark
 from weft.api.configs import config_path, config_schema, presets, read_model, read_run
 from weft.api.data import data_inspect, data_mixture, data_prepare, data_sample, data_sources
@@ -40,6 +40,7 @@ from weft.core.probes import probe
 from weft.core.registry import load_plugin
 from weft.decoding import Row, Sampling
 from weft.extending.extend import Measuring
+from weft.index.records import Description
 from weft.interop.arpa.convert import is_arpa
 from weft.tasks.answers import Answer
 

@@ -44,6 +44,14 @@ class LambadaConfig(BenchmarkConfig):
     kind: ClassVar[str] = "lambada"
     also_called: ClassVar[tuple[str, ...]] = ("lambada_openai", "last_word", "word_prediction")
     source: ClassVar[str] = "Paperno et al. 2016, section 3; Radford et al. 2019, section 3.3"
+    equation: ClassVar[str] = (
+        r"\text{accuracy} = \frac{1}{n} \sum_{i=1}^{n} \prod_{t} \left[ w_t = \arg\max_v p(v \mid w_{<t}) \right], "
+        r"\qquad \text{perplexity} = \exp\left(-\frac{1}{n} \sum_{i=1}^{n} \log p(w_i \mid \text{passage}_i)\right)")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("mmlu", "any word may be the answer, where mmlu offers four letters."),
+        ("mbpp", "one word is predicted, and nothing is sampled."))
+    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("She opened the box,", ""), ("and out of it", ""), ("flew the", " bird"))
 
     field: str = Field(default="text", min_length=1)
 

@@ -98,6 +98,14 @@ class MBPPConfig(BenchmarkConfig):
     also_called: ClassVar[tuple[str, ...]] = ("python_programs", "programs", "code_generation", "basic_python_problems",
                                               "human_eval", "humaneval")
     source: ClassVar[str] = "Austin et al. 2021, sections 2.1 and 3; Chen et al. 2021, equation 1 (pass@k)"
+    equation: ClassVar[str] = (
+        r"\text{pass@}k = \frac{1}{P} \sum_{p=1}^{P} \left( 1 - \frac{\binom{n - c_p}{k}}{\binom{n}{k}} \right)")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("lambada", "what the model writes is run, and not compared with a text."),
+        ("mmlu", "answers are programs in place of letters."))
+    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("Write a function that doubles a number.", ""), ("assert f(2) == 4", ""),
+        ("[BEGIN]", "def f(x): return 2 * x"), ("", "[DONE]"))
     runs_programs: ClassVar[bool] = True
 
     shots: int = Field(default=3, ge=0, le=3)

@@ -100,6 +100,14 @@ class MMLUConfig(BenchmarkConfig):
     also_called: ClassVar[tuple[str, ...]] = ("hendrycks_test", "hendryckstest", "massive_multitask",
                                               "multiple_choice_questions")
     source: ClassVar[str] = "Hendrycks et al. 2021, sections 3 and 4"
+    equation: ClassVar[str] = (
+        r"\hat{y} = \arg\max_{c \in \{A, B, C, D\}} \log p(c \mid \text{examples}, \text{question}), \qquad "
+        r"\text{macro} = \frac{1}{57} \sum_{s=1}^{57} \text{accuracy}_s")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("lambada", "four answers are offered, where lambada asks for any word."),
+        ("cola", "knowledge of 57 subjects is asked for, with worked examples before each question."))
+    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("What is 2 + 3?", ""), ("A. 4", ""), ("B. 5", ""), ("C. 6", ""), ("D. 7", ""), ("Answer:", " B"))
 
     shots: int = Field(default=5, ge=0)
     subjects: tuple[str, ...] = ()

@@ -18,10 +18,17 @@ from weft.core.span import Span
 
 @register
 class ParallelConfig(BlockConfig):
-    """x + f(norm(x)) + g(norm(x)); with ``shared_norm: false`` every layer has its own norm (GPT-NeoX)."""
+    """x + f(norm(x)) + g(norm(x)); with ``shared_norm: false`` every layer has its own norm (GPT-NeoX).
+
+    Attributes:
+        shared_norm: whether all layers read the result of one norm; otherwise each has its own.
+    """
 
     kind: ClassVar[str] = "parallel"
     source: ClassVar[str] = "Wang and Komatsuzaki 2021 (GPT-J); Chowdhery et al. 2022 (PaLM), section 2"
+    equation: ClassVar[str] = r"y = x + \sum_{f} f(\operatorname{norm}(x))"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("pre", "its layers read the block's input side by side, where those of pre read one another's results."),)
 
     shared_norm: bool = True
 

@@ -21,6 +21,9 @@ class PlainConfig(BlockConfig):
 
     kind: ClassVar[str] = "plain"
     source: ClassVar[str] = "Zaremba et al. 2014, section 3 (stacked LSTM with dropout between layers)"
+    equation: ClassVar[str] = r"y = x + f(x) \quad \text{for every layer } f"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("pre", "has no norm; residual: false also leaves out the sum."),)
 
     def build(self, dims: Dims) -> Plain:
         return Plain(self, dims)

@@ -18,10 +18,18 @@ from weft.core.span import Span
 @register
 class PostNormConfig(BlockConfig):
     """norm(x + f(x)) for every layer f; no norm is needed after the last block. ``inside``: x + norm(f(x)), the norm on
-    the branch alone; set the model's `norm` too, which then follows the last block."""
+    the branch alone; set the model's `norm` too, which then follows the last block.
+
+    Attributes:
+        inside: whether the norm is on the branch alone, x + norm(f(x)).
+    """
 
     kind: ClassVar[str] = "post"
     source: ClassVar[str] = "Vaswani et al. 2017, section 3.1; Liu et al. 2022 (Swin V2), section 3.2 (inside)"
+    equation: ClassVar[str] = r"y = \operatorname{norm}(x + f(x)) \quad \text{for every layer } f"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("pre", "the norm follows the sum, so that the residual path is normalised too."),
+        ("sandwich", "no norm precedes the layer."))
     added_later: ClassVar[frozenset[str]] = frozenset({"inside"})
 
     inside: bool = False

@@ -20,11 +20,20 @@ from weft.norms.none import NoNorm
 class PreNormConfig(BlockConfig):
     """x + f(norm(x)) for every layer f. Set the model's `norm` too, which follows the last block. ``skip_normed``:
     norm(x) + f(norm(x)) (BLOOM's apply_residual_connection_post_layernorm). ``first_norm``: whether the block's first
-    layer has a norm; the first block needs none where the embeddings are normalised (ModernBERT)."""
+    layer has a norm; the first block needs none where the embeddings are normalised (ModernBERT).
+
+    Attributes:
+        skip_normed: whether the residual path takes the norm's result, norm(x) + f(norm(x)).
+        first_norm: whether the block's first layer has a norm.
+    """
 
     kind: ClassVar[str] = "pre"
     source: ClassVar[str] = ("Xiong et al. 2020, figure 1b; Shoeybi et al. 2019 (Megatron-LM; skip_normed); "
                              "Warner et al. 2024 (arXiv:2412.13663), section 2.1.1 (first_norm)")
+    equation: ClassVar[str] = r"y = x + f(\operatorname{norm}(x)) \quad \text{for every layer } f"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("post", "the residual path is never normalised, so the last block needs a norm behind it."),
+        ("parallel", "each layer reads the result of the one before it."))
 
     added_later: ClassVar[frozenset[str]] = frozenset({"first_norm"})
 

@@ -21,6 +21,11 @@ class SandwichNormConfig(BlockConfig):
 
     kind: ClassVar[str] = "sandwich"
     source: ClassVar[str] = "Ding et al. 2021 (CogView), section 2.3"
+    equation: ClassVar[str] = (
+        r"y = x + \operatorname{norm}_2(f(\operatorname{norm}_1(x))) \quad \text{for every layer } f")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("pre", "a second norm bounds what each layer adds."),
+        ("post", "the sum itself is not normalised."))
 
     def build(self, dims: Dims) -> SandwichNorm:
         return SandwichNorm(self, dims)

@@ -30,6 +30,9 @@ class SumConfig(MixerConfig):
     kind: ClassVar[str] = "sum"
     also_called: ClassVar[tuple[str, ...]] = ("side_by_side", "parallel_mixers")
     source: ClassVar[str] = "Zuo et al. 2025 (Falcon-H1, arXiv:2507.22448), section 2.1"
+    equation: ClassVar[str] = r"y = \sum_{i} c_i f_i(x)"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("parallel", "adds mixers within one layer, in place of layers within a block."),)
     state_size: ClassVar[str] = "the states of its layers"
 
     layers: list[Annotated[PartConfig, PartField("mixer")]]

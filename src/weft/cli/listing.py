@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,42 +10,61 @@ import typer
 
 from weft.cli.options import Json, Plugin, guarded, prepare, print_json
 from weft.cli.text import console, section, table
+from weft.index.records import SETTINGS, Description, Entry, Index, Preset
+from weft.index.stored import has_plugins, stored
 
 if TYPE_CHECKING:
-    from weft.analysis import Entry
-    from weft.api import Description
     from weft.interop.listing import Published
 
 Kind = Annotated[str | None, typer.Argument(metavar="KIND", help="A group (mixer, mask, ...), for states, traits "
-                                            "and sources of its parts; a part, for everything about it; or families, "
-                                            "for published models.")]
+                                            "and sources of its parts; a part, for everything about it; settings or "
+                                            "one of them (training, data, ...); presets; or families, for published "
+                                            "models with their parameters counted.")]
 
 
-FAMILIES = "families"
-"""The kind that lists published models instead of parts."""
+FAMILIES, PRESETS = "families", "presets"
+"""The kinds that list published models, and configurations, instead of parts."""
+INDENT = 4
+WORDS = ("required", "any number", "see ")
+"""How defaults begin that are words about one."""
+CLOSING = ("weft list GROUP adds states, traits and sources; weft list KIND shows everything",
+           "about one part, weft list training the keys of that section of a file,",
+           "weft list presets each preset, weft list families counts their parameters.")
 
 
 @guarded
 def list_parts(kind: Kind = None, plugin: Plugin = None, json: Json = False) -> None:
     """List the parts. With a KIND: states, traits, sources, fields."""
     prepare(plugin)
-    from weft import api
-
     if kind == FAMILIES:
+        from weft import api
+
         _families(list(api.families()), json)
         return
-    entries = api.catalogue(kind)
-    single = kind is not None and (kind != entries[0].group or len(entries) == 1)
-    pages = [api.describe(entry) for entry in entries] if single else []
+    index = _index(live=bool(plugin))
+    if kind == PRESETS:
+        _presets(index.presets, json)
+        return
+    pages = index.select(kind)
+    single = kind is not None and (kind != pages[0].entry.group or len(pages) == 1)
     if json:
-        print_json(pages or entries)
+        print_json(pages if single else [page.entry for page in pages])
     elif single:
         for page in pages:
             _page(page)
     elif kind is not None:
-        _group(entries)
+        _group([page.entry for page in pages])
     else:
-        _all(entries)
+        _all(index)
+
+
+def _index(*, live: bool) -> Index:
+    """The stored index, or that of the registry where plugins add to it."""
+    if not live and not has_plugins():
+        return stored()
+    from weft.api.listing import indexed
+
+    return indexed()
 
 
 def _families(models: list[Published], json: bool) -> None:
@@ -61,17 +81,39 @@ def _families(models: list[Published], json: bool) -> None:
         section(out, "  ".join(filter(None, title)), rows)
 
 
-def _all(entries: list[Entry]) -> None:
+def _presets(presets: Sequence[Preset], json: bool) -> None:
+    if json:
+        print_json(presets)
+        return
     out = console()
-    for group, members in groupby(entries, key=lambda entry: entry.group):
+    for family, members in groupby(presets, key=lambda each: each.family):
+        rows = table("name", "what", header=False)
+        rows.columns[0].min_width = 18
+        for each in members:
+            rows.add_row(each.name, each.line)
+        section(out, family or "Weft's own", rows)
+
+
+def _all(index: Index) -> None:
+    out = console()
+    pages = [*index.parts, *index.settings]
+    for group, members in groupby((page.entry for page in pages), key=lambda entry: entry.group):
         rows = table("kind", "what", header=False)
         rows.columns[0].min_width = 18
         for entry in members:
             rows.add_row(entry.usage, _plain(entry.summary))
         section(out, group, rows)
-    out.print("weft list GROUP adds states, traits and sources; weft list KIND shows everything about one part;\n"
-              "weft list families shows published models.",
-              style="dim")
+    rows = table("name", "what", header=False)
+    rows.columns[0].min_width = 18
+    for each in index.presets:
+        if not each.family:
+            rows.add_row(each.name, each.line)
+    for family, published in groupby(index.presets, key=lambda each: each.family):
+        if family:
+            rows.add_row(family, ", ".join(each.name for each in published))
+    section(out, PRESETS, rows)
+    for line in CLOSING:
+        out.print(line, style="dim")
 
 
 def _group(entries: list[Entry]) -> None:
@@ -91,17 +133,35 @@ def _page(page: Description) -> None:
     entry, out = page.entry, console()
     out.print(f"{entry.group} {entry.usage}", style="bold")
     out.print(f"\n{_flowing(page.text)}\n")
-    rows = table("field", "type", "default")
-    for field in page.fields:
-        rows.add_row(field.name, field.type, field.default)
-    section(out, "fields", rows)
+    _fields(page)
     facts = [("acts on", _plain(entry.acts_on)), ("state", entry.state_size or "none"),
              ("source", entry.source), ("defined in", entry.defined_in)]
     facts += [(f"trait {name}", reason) for name, reason in entry.traits.items()]
+    facts += [(f"unlike {each.kind}", _plain(each.sentence)) for each in page.differs]
     for name, value in facts:
-        if value:
+        if value and (name != "state" or entry.group != SETTINGS):
             out.print(f"{name}: {value}")
     out.print()
+
+
+def _fields(page: Description) -> None:
+    """Every field with its type and default on one line, and its meaning beneath."""
+    out = console()
+    if page.fields:
+        out.print("fields", style="bold")
+    for field in page.fields:
+        default = field.default if field.default.startswith(WORDS) else f"= {field.default}"
+        out.print(f"{field.name}  {field.type}  {default}")
+        for line in _wrapped(_plain(field.meaning), out.width - INDENT):
+            out.print(" " * INDENT + line, style="dim")
+    if page.fields:
+        out.print()
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    import textwrap
+
+    return textwrap.wrap(text, width, break_on_hyphens=False)
 
 
 def _flowing(text: str) -> str:

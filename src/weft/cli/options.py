@@ -64,10 +64,11 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
 
 def prepare(plugin: list[Path] | None = None, threads: int | None = None, kernels: Sequence[str] | None = None) -> None:
     """Load plugins, set the number of threads, and force the forms of operations until the command ends."""
-    from weft.core.registry import load_plugin
+    if plugin:
+        from weft.core.registry import load_plugin  # it imports torch, without which weft list can do
 
-    for path in plugin or []:
-        load_plugin(path)
+        for path in plugin:
+            load_plugin(path)
     if threads is not None:
         import torch
 

@@ -76,14 +76,24 @@ MOST_SEED = 2**62 - 1
 
 
 class Seeds(Settings):
-    """One attempt: ``seed`` for the initial weights and dropout, ``order_seed`` for the order of the data."""
+    """One attempt: ``seed`` for the initial weights and dropout, ``order_seed`` for the order of the data.
+
+    Attributes:
+        seed: of the initial weights and of dropout.
+        order_seed: of the order of the data.
+    """
 
     seed: int = Field(ge=0, le=MOST_SEED)
     order_seed: int = Field(ge=0, le=MOST_SEED)
 
 
 class SeedCount(Settings):
-    """So many pairs of seeds, of which some vary and the others stay."""
+    """So many pairs of seeds, of which some vary and the others stay.
+
+    Attributes:
+        count: pairs of seeds.
+        vary: which of the two vary: ``both``, the ``initialisation`` or the ``order``.
+    """
 
     count: int = Field(gt=0)
     vary: Literal["both", "initialisation", "order"] = "both"
@@ -154,7 +164,14 @@ class BudgetSettings(Settings):
 
 
 class LengthSettings(Settings):
-    """How long every model is trained, where the budget does not say; exactly one of them."""
+    """How long every model is trained, where the budget does not say; exactly one of them.
+
+    Attributes:
+        steps: updates of the weights.
+        tokens: training tokens; every pass over a token counts.
+        flops: operations of the forward and backward passes.
+        seconds: of training, without evaluation and saving.
+    """
 
     steps: int | None = Field(default=None, gt=0)
     tokens: float | None = Field(default=None, gt=0, allow_inf_nan=False)
@@ -187,6 +204,9 @@ class MeasureSettings(Settings):
         prompt: of the sample; None: the first words of the test text.
         new_tokens: of the sample, drawn at ``temperature`` and ``top_p`` with ``sample_seed``.
         resamples: of the bootstrap.
+        temperature: of the sample; 0: the most probable token each time.
+        top_p: probability that the tokens from which the sample is drawn have together.
+        sample_seed: of the sample.
     """
 
     checkpoints: int = Field(default=10, gt=0)

@@ -52,6 +52,9 @@ class StudyConfig(Settings):
         test: of the difference of two models over their runs: ``welch``, of two independent samples, or ``paired``, run
             by run, for seeds that models share; fixed before the runs.
         confidence: of every interval.
+        name: shown as the title of its report.
+        trials: the search for learning rates.
+        measure: what is measured besides the figure at the end.
     """
 
     name: str = "study"

@@ -121,6 +121,10 @@ class PartConfig(Settings):
         kind: its name in files.
         also_called: other common names, which files may not use; the error for one names the kind.
         source: the paper, with section or equation.
+        equation: what it computes, in LaTeX.
+        differs: the kinds of the nearest other parts, and how it differs from each, in a sentence.
+        pictured: of a task or a benchmark, a small example: what the model reads at each place, and what it is to
+            predict there, empty where nothing counts.
         state_size: the size of its state for one row, in words; empty for parts without a state.
         added_later: fields that files of earlier versions do not have. With their default they are left out of plain
             data, so that a configuration keeps its fingerprint, and stored states their owner.
@@ -130,6 +134,9 @@ class PartConfig(Settings):
     kind: ClassVar[str] = ""
     also_called: ClassVar[tuple[str, ...]] = ()
     source: ClassVar[str] = ""
+    equation: ClassVar[str] = ""
+    differs: ClassVar[tuple[tuple[str, str], ...]] = ()
+    pictured: ClassVar[tuple[tuple[str, str], ...]] = ()
     state_size: ClassVar[str] = ""
     added_later: ClassVar[frozenset[str]] = frozenset()
 
@@ -171,7 +178,12 @@ class PartConfig(Settings):
 
 
 class Shared(PartConfig):
-    """A reference to a part declared under ``shared:``, which is built once and used wherever it is named."""
+    """A reference to a part declared under ``shared:``, which is built once and used wherever it is named.
+
+    Attributes:
+        shared: the name under ``shared:``.
+        groups: of which one is the part's; set where the reference stands.
+    """
 
     kind: ClassVar[str] = "shared"
     shared: str
@@ -198,7 +210,12 @@ class Shared(PartConfig):
 
 
 class Repeat(PartConfig):
-    """``{repeat: 6, of: [...]}``: the same blocks several times, each with separate weights."""
+    """``{repeat: 6, of: [...]}``: the same blocks several times, each with separate weights.
+
+    Attributes:
+        repeat: how often.
+        of: the blocks that are repeated.
+    """
 
     kind: ClassVar[str] = "repeat"
     repeat: int

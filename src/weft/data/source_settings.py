@@ -48,6 +48,8 @@ class TextSource(Settings):
         max_bytes: limit of its text.
         validation_path: a text of its own to hold out, instead of a share of this one.
         text_field: see `weft.data.settings.DataSettings`, and so for ``prompt_field`` and ``documents``.
+        prompt_field: the field of a text that precedes it, as in ``data``.
+        documents: what is a document in a text file, as in ``data``.
     """
 
     path: str | tuple[str, ...] | None = None

@@ -76,11 +76,22 @@ class ChannelMix(Layer):
 @register
 class ChannelMixConfig(FeedForwardConfig):
     """RWKV's channel mixing. ``d_ff``: hidden width, 4 d_model when it is left out. ``receptance``: whether a gate
-    multiplies the result, as in RWKV-4, 5 and 6 and not in RWKV-7."""
+    multiplies the result, as in RWKV-4, 5 and 6 and not in RWKV-7.
+
+    Attributes:
+        d_ff: hidden width F, in features; None: 4 d_model.
+        receptance: whether a gate multiplies the result (RWKV-4, 5 and 6).
+    """
 
     kind: ClassVar[str] = "channel_mix"
     source: ClassVar[str] = ("Peng et al. 2023 (arXiv:2305.13048), section 3.1; Peng et al. 2025 (arXiv:2503.14456; "
                              "without receptance)")
+    equation: ClassVar[str] = (
+        r"k_t = W_k\left(\mu_k x_t + (1 - \mu_k) x_{t-1}\right), \quad r_t = W_r\left(\mu_r x_t + (1 - \mu_r) "
+        r"x_{t-1}\right), \quad y_t = \sigma(r_t) \odot W_v \max(k_t, 0)^2")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("mlp", "reads the token before as well, so it has a state, and squares the rectified units."),
+        ("glu", "its gate multiplies the output in place of the hidden units."))
     state_size: ClassVar[str] = "d_model numbers"
     added_later: ClassVar[frozenset[str]] = frozenset({"receptance"})
 

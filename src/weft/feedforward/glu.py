@@ -109,12 +109,24 @@ def halves(both: Map) -> tuple[Map, Map]:
 class GLUConfig(FeedForwardConfig):
     """Gated linear unit. ``d_ff``: hidden width; left out, 8/3 d_model rounded up to a multiple of 8, which has about
     the parameters of a two-layer perceptron of width 4 d_model. ``limit`` L cuts the gate off above L and the other
-    factor beyond -L and L; ``shift`` is added to the other factor (gpt-oss)."""
+    factor beyond -L and L; ``shift`` is added to the other factor (gpt-oss).
+
+    Attributes:
+        d_ff: hidden width F, in features; None: 8/3 d_model, rounded up to a multiple of 8.
+        activation: f, of the gate.
+        bias: whether all three maps have a bias.
+        limit: L, above which the gate and beyond which the other factor is cut off; None: no limit.
+        shift: added to the other factor.
+    """
 
     kind: ClassVar[str] = "glu"
     added_later: ClassVar[frozenset[str]] = frozenset({"limit", "shift"})
     source: ClassVar[str] = ("Shazeer 2020 (arXiv:2002.05202), equations 5 and 6; Agarwal et al. 2025 "
                              "(arXiv:2508.10925), section 2.1 (limit and shift)")
+    equation: ClassVar[str] = r"y = W_{\text{down}} \left( f(W_{\text{gate}} x) \odot W_{\text{up}} x \right)"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("mlp", "a second map gates the hidden units: three matrices in place of two."),
+        ("moe", "every token uses all of its weights."))
 
     d_ff: int | None = Field(default=None, gt=0)
     activation: Activation = "silu"

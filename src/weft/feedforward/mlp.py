@@ -51,10 +51,20 @@ class MLP(Pointwise, Divisible):
 
 @register
 class MLPConfig(FeedForwardConfig):
-    """Two-layer perceptron. ``d_ff``: hidden width, 4 d_model when it is left out."""
+    """Two-layer perceptron. ``d_ff``: hidden width, 4 d_model when it is left out.
+
+    Attributes:
+        d_ff: hidden width F, in features; None: 4 d_model.
+        activation: f.
+        bias: whether both maps have a bias.
+    """
 
     kind: ClassVar[str] = "mlp"
     source: ClassVar[str] = "Vaswani et al. 2017 (arXiv:1706.03762), equation 2"
+    equation: ClassVar[str] = r"y = W_{\text{down}}\, f(W_{\text{up}} x + b_{\text{up}}) + b_{\text{down}}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("glu", "has no gate: two matrices in place of three."),
+        ("moe", "every token uses all of its weights."))
 
     d_ff: int | None = Field(default=None, gt=0)
     activation: Activation = "gelu"

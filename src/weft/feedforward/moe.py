@@ -196,13 +196,31 @@ def _mean(values: Tensor, valid: Tensor | None) -> Tensor:
 class MixtureOfExpertsConfig(FeedForwardConfig):
     """Dropless mixture of experts with top-k routing. ``shared_expert``: one more, which sees every token;
     ``shared_gate``: its output is multiplied by a sigmoid of a linear map of the token (Qwen 2). ``routing``: other
-    scores, groups of experts and a correction, as in DeepSeek-V2 and V3."""
+    scores, groups of experts and a correction, as in DeepSeek-V2 and V3.
+
+    Attributes:
+        expert: the configuration of every expert.
+        shared_expert: one more, which sees every token; None: none.
+        shared_gate: whether its output is multiplied by a sigmoid of a linear map of the token.
+        n_experts: experts N.
+        top_k: experts k that each token uses.
+        renormalise: whether the gates of the k chosen experts are divided by their sum.
+        balance_loss: coefficient of the loss that asks for equal use of experts.
+        z_loss: coefficient of the loss on the size of the router's logits.
+        dispatch: ``grouped``: each expert runs on its own tokens; ``dense``: on all of them; ``auto``: what pays.
+        routing: how experts are scored, grouped and corrected.
+    """
 
     kind: ClassVar[str] = "moe"
     added_later: ClassVar[frozenset[str]] = frozenset({"shared_expert", "shared_gate", "routing"})
     source: ClassVar[str] = ("Shazeer et al. 2017 (arXiv:1701.06538), equation 1; Jiang et al. 2024 "
                              "(arXiv:2401.04088), section 2.1; Dai et al. 2024 (arXiv:2401.06066), section 3.2 "
                              "(shared); DeepSeek-AI 2024 (arXiv:2412.19437), section 2.1.2 (corrected routing)")
+    equation: ClassVar[str] = (
+        r"l = W_{\text{router}}\, x, \qquad y = \sum_{n \in \text{top-}k(l)} g_n \operatorname{expert}_n(x), \qquad g "
+        r"= \operatorname{softmax}(l_{\text{top-}k})")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("glu", "a token uses k of N such layers, so that parameters grow and operations do not."),)
 
     expert: Annotated[FeedForwardConfig, PartField("feedforward")] = GLUConfig()
     shared_expert: Annotated[FeedForwardConfig, PartField("feedforward")] | None = None

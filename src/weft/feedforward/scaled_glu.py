@@ -31,6 +31,9 @@ class ScaledGLUConfig(FeedForwardConfig):
 
     kind: ClassVar[str] = "scaled_glu"
     source: ClassVar[str] = "Zuo et al. 2025 (Falcon-H1, arXiv:2507.22448), section 3.2"
+    equation: ClassVar[str] = r"y = c\, W_{\text{down}} \left( f(c_g W_{\text{gate}} x) \odot W_{\text{up}} x \right)"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("glu", "has constant factors on the gate and on the result, with which rates carry over between widths."),)
 
     d_ff: int | None = Field(default=None, gt=0)
     activation: Activation = "silu"

@@ -50,6 +50,11 @@ class AdaptiveReadoutConfig(ReadoutConfig):
     also_called: ClassVar[tuple[str, ...]] = ("adaptive_softmax", "adaptive_log_softmax")
     source: ClassVar[str] = ("Grave et al. 2017, section 4.2; Baevski and Auli 2019, section 3 (tied); "
                              "Dai et al. 2019, released code")
+    equation: ClassVar[str] = (
+        r"\log p(n) = \log \operatorname{softmax}(z)_{c_1 + i - 1} + \log \operatorname{softmax}(z_i)_{n - c_i}, "
+        r"\qquad z_i = W_i\, p_i(h)")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("linear", "rare tokens are reached through the score of their cluster, by narrower matrices."),)
 
     cutoffs: tuple[int, ...] = Field(min_length=1)
     div_val: int = Field(default=4, ge=1)

@@ -23,6 +23,9 @@ class LayerClassesConfig(ClassifierConfig):
 
     kind: ClassVar[str] = "layer_classes"
     source: ClassVar[str] = "Bengio et al. 2006, section 4 (supervised greedy pre-training)"
+    equation: ClassVar[str] = r"s_l = W_l h_l + b_l \quad \text{for every layer } l"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("pooled", "scores classes from every layer, for training one layer after another."),)
 
     def build(self, dims: Dims) -> LayerClasses:
         return self.build_for(dims, (dims.d_model,))

@@ -30,6 +30,7 @@ class MaskedTokenConfig(HeadConfig):
         tied: whether E is the token embedding's matrix, so that W maps to its width; otherwise E is [V,D].
         bias: whether there is a b.
         transform_bias: whether there is a w.
+        std: standard deviation of the initial W and of an E that is not tied.
     """
 
     added_later: ClassVar[frozenset[str]] = frozenset({"transform_bias"})
@@ -37,6 +38,10 @@ class MaskedTokenConfig(HeadConfig):
     kind: ClassVar[str] = "masked_token"
     also_called: ClassVar[tuple[str, ...]] = ("mlm", "masked_lm", "masked_language_modeling", "fill_mask", "lm")
     source: ClassVar[str] = "Devlin et al. 2019, section 3.1, task 1; their code's get_masked_lm_output (the map W)"
+    equation: ClassVar[str] = r"\text{logits} = E \operatorname{norm}(f(W h + w)) + b"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("linear", "a further map, a non-linearity and a norm stand before the embedding matrix."),
+        ("per_token", "predicts tokens of the vocabulary in place of classes."))
 
     activation: Activation = "gelu"
     norm: Annotated[NormConfig, PartField("norm")] = LayerNormConfig(eps=1e-12)

@@ -23,6 +23,10 @@ class PerTokenConfig(ClassifierConfig):
     also_called: ClassVar[tuple[str, ...]] = ("token_classification", "tagging", "ner")
     added_later: ClassVar[frozenset[str]] = frozenset({"transform"})
     source: ClassVar[str] = "Devlin et al. 2019, section 5.3 (named entities)"
+    equation: ClassVar[str] = r"s_t = W h_t + b"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("pooled", "scores every token in place of the row."),
+        ("masked_token", "predicts classes in place of tokens."))
 
     def build(self, dims: Dims) -> PerTokenHead:
         if self.classes is None:

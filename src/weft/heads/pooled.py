@@ -31,6 +31,9 @@ class PooledConfig(ClassifierConfig):
                                               "regression", "cls", "pooler")
     source: ClassVar[str] = ("Devlin et al. 2019, section 4.1 (first); Radford et al. 2018, section 3.2 (last); "
                              "Reimers and Gurevych 2019, section 3 (mean)")
+    equation: ClassVar[str] = r"s = W \operatorname{pool}(h_1, \ldots, h_T) + b"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("per_token", "scores the row in place of every token."),)
 
     pool: Literal["first", "last", "mean"] = "first"
     n_values: int | None = Field(default=None, gt=0)

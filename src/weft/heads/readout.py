@@ -38,11 +38,23 @@ def mapped(h: Tensor, projection: nn.Module | None, scale: float = 1.0) -> Tenso
 class LinearReadoutConfig(ReadoutConfig):
     """logits = softcap(W s h + b); ``tied``: W is the token embedding. With ``d_embedding``, a linear map without bias
     first brings h to that many features (None: no map). ``scale``: s, a factor of the logits without the bias (Command
-    R, Granite)."""
+    R, Granite).
+
+    Attributes:
+        tied: whether W is the matrix of the token embedding.
+        bias: whether every token has a learned offset b.
+        d_embedding: features to which a linear map without bias first brings h; None: no map.
+        softcap: c in c tanh(logits / c); None: logits are not bounded.
+        scale: s, a factor of the logits without the bias.
+    """
 
     kind: ClassVar[str] = "linear"
     added_later: ClassVar[frozenset[str]] = frozenset({"scale"})
     source: ClassVar[str] = "Press and Wolf 2017 (tied); Gemma Team 2024 (soft-cap), section 2"
+    equation: ClassVar[str] = r"\text{logits} = W s h + b"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("adaptive", "one matrix scores all tokens."),
+        ("masked_token", "nothing but a matrix stands between vectors and logits."))
 
     tied: bool = True
     bias: bool = False

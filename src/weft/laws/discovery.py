@@ -27,7 +27,7 @@ def subject_of(config: PartConfig, name: str, *, dtype: torch.dtype = torch.floa
     embeddings, a norm in a block, a readout on a decoder, a layer after the `giver` that it names. None for parts that
     no law applies to, such as optimizers and tokenizers.
     """
-    host = _host(config)
+    host = host_of(config)
     if host is None:
         return None
     built = _build(host, dtype)
@@ -76,7 +76,7 @@ def _fit(model: Counted) -> None:
     model.fit(tokens, torch.rand(COUNTED, generator=generator) < 0.1)
 
 
-def _host(config: PartConfig) -> PartConfig | None:
+def host_of(config: PartConfig) -> PartConfig | None:
     """The configuration of a layer or a model that contains the part; None if no law applies to the part."""
     mlp = {"kind": "mlp", "d_ff": 12}
     match config.group:

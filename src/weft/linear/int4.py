@@ -59,6 +59,9 @@ class Int4Config(QuantiseConfig):
     kind: ClassVar[str] = "int4"
     source: ClassVar[str] = ("Dettmers & Zettlemoyer 2023 (arXiv:2212.09720), section 2 (a scale for each block of "
                              "weights; theirs are of 64 and float data types beside integers)")
+    equation: ClassVar[str] = r"W_{r,g} \approx s_{r,g}\, q_{r,g}, \qquad q \in \{-8, \ldots, 7\}^{32}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("int8", "half the bits, with a scale for 32 inputs in place of a whole row."),)
 
     def matrix(self, weight: Tensor) -> Int4Matrix:
         return Int4Matrix(weight)

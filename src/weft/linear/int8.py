@@ -48,6 +48,10 @@ class Int8Config(QuantiseConfig):
 
     kind: ClassVar[str] = "int8"
     source: ClassVar[str] = "Dettmers et al. 2022 (arXiv:2208.07339), section 2 (absolute maximum, one scale a row)"
+    equation: ClassVar[str] = (
+        r"W_r \approx s_r\, q_r, \qquad s_r = \frac{\max_j |W_{rj}|}{127}, \quad q_r \in \{-127, \ldots, 127\}")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("int4", "twice the bits, and one scale for a row."),)
 
     def matrix(self, weight: Tensor) -> Int8Matrix:
         return Int8Matrix(weight)

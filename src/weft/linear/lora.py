@@ -31,11 +31,27 @@ class LoRAConfig(RewriteConfig):
     further parameters that train, such as ``head.*`` or ``*.norm*``. Published: rank 1 to 64, alpha constant over
     ranks, dropout 0.1, on queries and values (``maps: [qkv.q, qkv.v]``). A pattern of several maps in one, such as
     ``qkv``, puts one term beside all its rows; one of some of its outputs, such as ``qkv.q``, beside these rows. Left
-    out, ``maps`` also leaves out maps with fewer inputs or outputs than ``rank``."""
+    out, ``maps`` also leaves out maps with fewer inputs or outputs than ``rank``.
+
+    Attributes:
+        rank: columns of B and rows of A.
+        alpha: scale of the added term, which is divided by the rank.
+        dropout: probability with which an input of A is dropped in training.
+        rank_stabilised: whether alpha is divided by the square root of the rank instead.
+        dora: whether the lengths of the rows of W + (alpha / rank) B A are trained apart from their directions.
+        ranks: ranks of some maps, by pattern; the first that matches counts.
+        alphas: alphas of some maps, by pattern; the first that matches counts.
+        also_train: patterns of further parameters that train, such as ``head.*``.
+    """
 
     kind: ClassVar[str] = "lora"
     source: ClassVar[str] = ("Hu et al. 2022 (arXiv:2106.09685), section 4.1; Kalajdzievski 2023 (arXiv:2312.03732), "
                              "theorem 3.2 (rank-stabilised); Liu et al. 2024 (arXiv:2402.09353), equation 5 (dora)")
+    equation: ClassVar[str] = (
+        r"W x + \frac{\alpha}{r} B A x, \qquad A \in \mathbb{R}^{r \times m},\; B \in \mathbb{R}^{n \times r}")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("int8", "adds trained matrices and changes no weight, where int8 stores weights in fewer bits; both may be "
+                 "applied."),)
     use = "adapt"
     names_outputs = True
     added_later = RewriteConfig.added_later | {"dora", "ranks", "alphas"}

@@ -36,6 +36,10 @@ class RewriteConfig(PartConfig):
     that contains maps, or of the end of such a name: ``qkv``, ``stack.layers.0``, ``experts.*.down``. ``kinds``: only
     those of parts of these kinds, as shell patterns for the headings under which ``weft plan`` lists parts:
     ``attention*``, ``feed-forward``. With both left out: all maps that allow it except those of readouts.
+
+    Attributes:
+        maps: patterns of the dotted names of linear maps that are rewritten; None: every map that allows it.
+        kinds: patterns of the headings under which ``weft plan`` lists the maps' parts; None: any.
     """
 
     group: ClassVar[str] = "rewrite"

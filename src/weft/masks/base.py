@@ -41,10 +41,14 @@ class Mask(ABC):
     Class attributes:
         kind: its name in expressions.
         source: the paper, with section or equation.
+        equation: the keys A(i) that query i may attend to, in LaTeX.
+        differs: the kinds of the nearest other masks, and how it differs from each, in a sentence.
     """
 
     kind: ClassVar[str] = ""
     source: ClassVar[str] = ""
+    equation: ClassVar[str] = ""
+    differs: ClassVar[tuple[tuple[str, str], ...]] = ()
 
     @abstractmethod
     def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:

@@ -21,6 +21,10 @@ class Causal(Mask):
 
     kind: ClassVar[str] = "causal"
     source: ClassVar[str] = "Vaswani et al. 2017, section 3.2.3"
+    equation: ClassVar[str] = r"A(i) = \{ j \le i \}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("bidirectional", "later keys are hidden."),
+        ("window", "has no limit of distance."))
 
     def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
         return key.order <= query.order
@@ -40,6 +44,9 @@ class Bidirectional(Mask):
 
     kind: ClassVar[str] = "bidirectional"
     source: ClassVar[str] = "Devlin et al. 2019, section 3"
+    equation: ClassVar[str] = r"A(i) = \{j\}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("causal", "later keys are visible too."),)
 
     def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
         return torch.ones_like(key.order, dtype=torch.bool)
@@ -60,6 +67,10 @@ class Prefix(Mask):
 
     kind: ClassVar[str] = "prefix"
     source: ClassVar[str] = "Raffel et al. 2020, section 3.2.1; Dong et al. 2019, section 2.2"
+    equation: ClassVar[str] = r"A(i) = \{ j : \operatorname{begin}(i) \le j < \text{end of prefix}(i) \}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("documents", "shows the beginning of the document alone."),
+        ("causal", "with `causal | prefix` the prefix is read in both directions."))
 
     def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
         return (key.order >= query.begin) & (key.order < query.prefix_end)
@@ -79,6 +90,10 @@ class Documents(Mask):
 
     kind: ClassVar[str] = "documents"
     source: ClassVar[str] = "Krell et al. 2021, section 3.2 (packing without cross-contamination)"
+    equation: ClassVar[str] = r"A(i) = \{ j : \operatorname{begin}(j) = \operatorname{begin}(i) \}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("padding", "tells documents of one row apart, where padding tells tokens from none."),
+        ("causal", "says nothing about the order."))
 
     def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
         return key.order >= query.begin if key.begin is None else key.begin == query.begin
@@ -95,6 +110,9 @@ class Padding(Mask):
 
     kind: ClassVar[str] = "padding"
     source: ClassVar[str] = "Vaswani et al. 2017, section 3.2.3"
+    equation: ClassVar[str] = r"A(i) = \{ j : j \text{ is a token} \}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("documents", "tells tokens from none, where documents tells documents apart."),)
 
     def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
         return torch.ones_like(key.order, dtype=torch.bool) if key.valid is None else key.valid

@@ -20,10 +20,17 @@ from weft.masks.terms import AMOUNTS, Band, Key, Lookahead, Pattern, Query
 @final
 @dataclass(frozen=True, repr=False, init=False)
 class PerHead(Mask):
-    """Head h follows mask h mod n of the n ``masks``."""
+    """Head h follows mask h mod n of the n ``masks``.
+
+    Attributes:
+        masks: the masks, in the order of heads.
+    """
 
     kind: ClassVar[str] = "per_head"
     source: ClassVar[str] = "Child et al. 2019, section 4.2; Beltagy et al. 2020, section 3.1 (dilation by head)"
+    equation: ClassVar[str] = r"A_h(i) = A^{(h \bmod n)}(i)"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("strided", "gives different heads different masks, where any other mask is the same for all."),)
 
     masks: tuple[Mask, ...]
 

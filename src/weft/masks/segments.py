@@ -21,10 +21,18 @@ class Segments(Mask):
 
     Segments are counted from the document's first token, so a sequence run in pieces of any size gives the same result.
     In the released code each call is a segment; with ``same_length`` its mask is ``window(memory)``.
+
+    Attributes:
+        size: tokens of a segment.
+        memory: tokens before the segment that its queries see.
     """
 
     kind: ClassVar[str] = "segments"
     source: ClassVar[str] = "Dai et al. 2019 (Transformer-XL), section 3.2"
+    equation: ClassVar[str] = r"A(i) = \left\{ j : s \lfloor i / s \rfloor - m \le j \le i \right\}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("window", "how far a query sees depends on its place in the segment."),
+        ("block", "sees m tokens before its block as well."))
 
     size: int
     memory: int

@@ -29,10 +29,18 @@ from weft.masks.terms import Band, Key, Lookahead, Query, require_count
 @final
 @dataclass(frozen=True, repr=False)
 class Strided(Mask):
-    """Every ``stride``-th key back from the query, its own included: j <= i, (i - j) mod stride = 0."""
+    """Every ``stride``-th key back from the query, its own included: j <= i, (i - j) mod stride = 0.
+
+    Attributes:
+        stride: tokens from one key to the next.
+    """
 
     kind: ClassVar[str] = "strided"
     source: ClassVar[str] = "Child et al. 2019, section 4.2, second strided head"
+    equation: ClassVar[str] = r"A(i) = \{ j \le i : (i - j) \bmod s = 0 \}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("dilated", "reaches to the beginning, however far that is."),
+        ("fixed", "its columns move with the query."))
 
     stride: int
 
@@ -54,10 +62,18 @@ class Strided(Mask):
 @final
 @dataclass(frozen=True, repr=False)
 class Block(Mask):
-    """The earlier keys of the query's block of ``stride`` tokens: floor(j / stride) = floor(i / stride), j <= i."""
+    """The earlier keys of the query's block of ``stride`` tokens: floor(j / stride) = floor(i / stride), j <= i.
+
+    Attributes:
+        stride: tokens of a block.
+    """
 
     kind: ClassVar[str] = "block"
     source: ClassVar[str] = "Child et al. 2019, section 4.2, first fixed head"
+    equation: ClassVar[str] = r"A(i) = \{ j \le i : \lfloor j / s \rfloor = \lfloor i / s \rfloor \}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("window", "starts anew at every block's border, where a window moves with the query."),
+        ("segments", "does not see the block before."))
 
     stride: int
 
@@ -83,10 +99,19 @@ class Fixed(Mask):
 
     ``head`` h > 0 takes the ``summary`` columns before those of h - 1, for heads that should summarise different parts:
     ``per_head(fixed(8, 2), fixed(8, 2, 1))``.
+
+    Attributes:
+        stride: tokens of a block.
+        summary: tokens at the end of a block that all later queries see.
+        head: which group of columns, counted from the block's end.
     """
 
     kind: ClassVar[str] = "fixed"
     source: ClassVar[str] = "Child et al. 2019, section 4.2, second fixed head"
+    equation: ClassVar[str] = r"A(i) = \{ j \le i : j \bmod s \ge s - c \}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("strided", "all queries see the same columns, where those of strided move with the query."),
+        ("block", "sees the ends of all blocks, where block sees all of its own."))
 
     stride: int
     summary: int
@@ -123,10 +148,16 @@ class GlobalTokens(Mask):
     global(0))`` keeps it causal, which with a window is attention with sinks.
 
     Longformer also has separate projections for global tokens; this is the mask alone.
+
+    Attributes:
+        indices: positions of the global tokens in a document, from 0.
     """
 
     kind: ClassVar[str] = "global"
     source: ClassVar[str] = "Beltagy et al. 2020, section 3.1; Xiao et al. 2024, section 3.2 (sinks)"
+    equation: ClassVar[str] = r"A(i) = \{ j : i \in G \text{ or } j \in G \}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("globals", "its tokens have the same places in every document."),)
 
     indices: tuple[int, ...]
 

@@ -20,10 +20,18 @@ class Window(Mask):
 
     This is how Hugging Face's code counts Mistral's W. Mistral's own prefill keeps W + 1; Longformer's causal half, for
     its attention_window w, is ``window(w/2 + 1)``; Child et al.'s paper has l + 1 keys where its code has l.
+
+    Attributes:
+        size: keys of a query, its own included, in tokens.
     """
 
     kind: ClassVar[str] = "window"
     source: ClassVar[str] = "Beltagy et al. 2020, section 3.1; Jiang et al. 2023, section 2"
+    equation: ClassVar[str] = r"A(i) = \{ j : i - w < j \le i \}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("causal", "forgets keys at a distance of w or more, so that its state is bounded."),
+        ("symmetric_window", "later keys are hidden."),
+        ("segments", "every query sees as many keys."))
 
     size: int
 
@@ -51,10 +59,18 @@ class SymmetricWindow(Mask):
     {-left d, ..., -d, 0, d, ..., right d}.
 
     Longformer's attention_window w is ``symmetric_window(w/2, w/2)``, dilated ``symmetric_window(w/2, w/2, d)``.
+
+    Attributes:
+        left: keys before the query.
+        right: keys after the query.
+        dilation: tokens from one key to the next.
     """
 
     kind: ClassVar[str] = "symmetric_window"
     source: ClassVar[str] = "Beltagy et al. 2020, section 3.1, figures 2b and 2c"
+    equation: ClassVar[str] = r"A(i) = \{ j : j - i \in \{-l d, \ldots, -d, 0, d, \ldots, r d\} \}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("window", "sees later keys as well."),)
 
     left: int
     right: int
@@ -93,10 +109,19 @@ class SymmetricWindow(Mask):
 @final
 @dataclass(frozen=True, repr=False)
 class Dilated(Mask):
-    """``size`` keys at distances of d = ``dilation``, the query's own the last: i - j in {0, d, ..., (size - 1) d}."""
+    """``size`` keys at distances of d = ``dilation``, the query's own the last: i - j in {0, d, ..., (size - 1) d}.
+
+    Attributes:
+        size: keys of a query, its own included.
+        dilation: tokens from one key to the next.
+    """
 
     kind: ClassVar[str] = "dilated"
     source: ClassVar[str] = "Beltagy et al. 2020, section 3.1, figure 2c (its causal half)"
+    equation: ClassVar[str] = r"A(i) = \{ i - d m : m = 0, \ldots, n - 1 \}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("window", "leaves d - 1 keys out between any two, and so reaches d times as far."),
+        ("strided", "ends after n keys."))
 
     size: int
     dilation: int

@@ -47,12 +47,34 @@ class AttentionConfig(MixerConfig):
     ``all_but_keys``: queries, values and the output (DeBERTa). With ``sinks`` every head has a learned number s that
     joins the scores of each softmax, and whose weight goes nowhere, so that a head may attend to nothing:
     exp(s_ij) / (exp(s) + sum_j exp(s_ij)) (gpt-oss). It is neither scaled, capped nor masked, and it starts at 0.
+
+    Attributes:
+        n_heads: query heads H.
+        n_kv_heads: heads of keys and values K, of which H / K query heads share each; None: H.
+        d_head: features of a head's queries and keys; None: d_model / n_heads.
+        d_value: features of a head's values; None: d_head.
+        mask: which keys a query may attend to, as an expression such as ``causal & window(128)``.
+        position: a scheme that acts on queries and keys, on scores or on values.
+        qk_norm: norm of queries and keys; None: none.
+        qk_norm_over: whether each ``head`` is normalised by itself, or all ``heads`` of a token together.
+        bias: which projections have a bias; ``all_but_keys``: queries, values and the output.
+        clip: largest absolute value of queries, keys and values as they are projected; None: no limit.
+        sinks: whether every head has a learned score whose weight goes nowhere.
+        scores: scale, cap and dropout of the scores.
+        backend: the form of attention; ``auto``: chosen by what it can serve and what pays.
     """
 
     kind: ClassVar[str] = "attention"
     added_later: ClassVar[frozenset[str]] = frozenset({"qk_norm_over", "sinks"})
     source: ClassVar[str] = ("Vaswani et al. 2017, section 3.2; Shazeer 2019 (multi-query); "
                              "Ainslie et al. 2023 (grouped-query); Agarwal et al. 2025, section 2.1 (learned sinks)")
+    equation: ClassVar[str] = (
+        r"y_i = W_o \operatorname{concat}_h \sum_{j \in A(i)} \operatorname{softmax}_j\left( \frac{q_i \cdot "
+        r"k_j}{\sqrt{E}} + b_{ij} \right) v_j")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("linear_attention", "its state grows with the text, and no key is ever summarised."),
+        ("latent_attention", "keeps keys and values themselves, in place of a latent vector that they are made from."),
+        ("gated_attention", "what its heads return is not gated."))
     state_size: ClassVar[str] = ("n_kv_heads (d_head + d_value) numbers a token; a window w keeps w tokens, with "
                                  "global(0, ..., n - 1) beside it n more")
 

@@ -55,10 +55,26 @@ class Known(NamedTuple):
 
 @register
 class CrossAttentionConfig(MixerConfig):
-    """softmax(scale q.k) v with queries from the decoder and keys and values from the encoder's output."""
+    """softmax(scale q.k) v with queries from the decoder and keys and values from the encoder's output.
+
+    Attributes:
+        n_heads: query heads H.
+        n_kv_heads: heads of keys and values K, of which H / K query heads share each; None: H.
+        d_head: features of a head's queries and keys; None: d_model / n_heads.
+        d_value: features of a head's values; None: d_head.
+        qk_norm: norm of every head of queries and keys by itself; None: none.
+        bias: which projections have a bias.
+        scores: scale, cap and dropout of the scores.
+        backend: the form of attention; ``auto``: chosen by what it can serve and what pays.
+    """
 
     kind: ClassVar[str] = "cross_attention"
     source: ClassVar[str] = "Vaswani et al. 2017, section 3.2.3"
+    equation: ClassVar[str] = (
+        r"y_i = W_o \operatorname{concat}_h \sum_{j} \operatorname{softmax}_j\left( \frac{q_i \cdot k_j}{\sqrt{E}} "
+        r"\right) v_j, \qquad q = W_q x, \quad k, v = W_k m, W_v m")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("attention", "keys and values are those of a source, fixed from the start."),)
     state_size: ClassVar[str] = "n_kv_heads (d_head + d_value) numbers a source token, fixed from the start"
 
     n_heads: int = Field(default=4, gt=0)

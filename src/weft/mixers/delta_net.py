@@ -27,6 +27,12 @@ class DeltaNetConfig(DeltaMemoryConfig):
     also_called: ClassVar[tuple[str, ...]] = ("deltanet", "delta_rule")
     source: ClassVar[str] = ("Yang et al. 2024b (arXiv:2406.06484), sections 2.2 and 3.3; Schlag et al. 2021, "
                               "section 4.2")
+    equation: ClassVar[str] = (
+        r"S_t = (I - \beta_t k_t k_t^{\top}) S_{t-1} + \beta_t k_t v_t^{\top}, \qquad y_t = W_o "
+        r"\operatorname{norm}(q_t S_t)")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("linear_attention", "a token replaces what its key returns, in place of adding to it."),
+        ("gated_delta_net", "nothing is forgotten but what is replaced."))
     state_size: ClassVar[str] = ("n_heads d_head d_value float32 numbers, and (kernel - 1) n_heads (2 d_head + "
                                  "d_value) numbers")
 

@@ -15,10 +15,18 @@ from weft.ops.elman_scan import Activation, elman_scan
 
 @register
 class ElmanConfig(RecurrentConfig):
-    """A simple recurrent network."""
+    """A simple recurrent network.
+
+    Attributes:
+        activation: f.
+    """
 
     kind: ClassVar[str] = "elman"
     source: ClassVar[str] = "Elman 1990; Mikolov et al. 2010"
+    equation: ClassVar[str] = r"h_t = f(W_x x_t + W_h h_{t-1} + b)"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("gru", "has no gates, so that gradients over many tokens vanish sooner."),
+        ("lstm", "has neither gates nor a cell."))
 
     activation: Literal["tanh", "sigmoid", "relu"] = "tanh"
 

@@ -33,6 +33,10 @@ class GatedConvolutionConfig(MixerConfig):
 
     kind: ClassVar[str] = "gated_convolution"
     source: ClassVar[str] = "Dauphin et al. 2017, eq. 1; van den Oord et al. 2016, section 2.1 (dilation)"
+    equation: ClassVar[str] = r"y = (X * W + b) \odot \sigma(X * V + c)"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("mamba", "sees a fixed number of tokens, with weights that no token changes."),
+        ("s4d", "its kernel has few taps, each of its own."))
     state_size: ClassVar[str] = "(kernel - 1) dilation d_model numbers"
 
     kernel: int = Field(default=4, gt=0)

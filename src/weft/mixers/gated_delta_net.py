@@ -32,6 +32,13 @@ class GatedDeltaNetConfig(DeltaMemoryConfig):
     kind: ClassVar[str] = "gated_delta_net"
     also_called: ClassVar[tuple[str, ...]] = ("gated_deltanet", "gdn")
     source: ClassVar[str] = "Yang et al. 2025 (arXiv:2412.06464), equation 10 and section 3.4"
+    equation: ClassVar[str] = (
+        r"S_t = \alpha_t (I - \beta_t k_t k_t^{\top}) S_{t-1} + \beta_t k_t v_t^{\top}, \qquad \alpha_t = e^{-e^{A} "
+        r"\operatorname{softplus}(W_a x_t + d)}")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("delta_net", "heads also forget, by what each token says."),
+        ("kimi_delta", "one decay for a head in place of one for each feature."),
+        ("mamba2", "what is stored is corrected, and not only added to."))
     state_size: ClassVar[str] = ("n_value_heads d_head d_value float32 numbers, and (kernel - 1) (2 n_heads d_head + "
                                  "n_value_heads d_value) numbers")
 

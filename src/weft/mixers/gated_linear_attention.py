@@ -40,6 +40,12 @@ class GatedLinearAttentionConfig(MixerConfig):
     kind: ClassVar[str] = "gated_linear_attention"
     also_called: ClassVar[tuple[str, ...]] = ("gla",)
     source: ClassVar[str] = "Yang et al. 2024 (GLA), equation 3 and section 4.4"
+    equation: ClassVar[str] = (
+        r"S_t = \operatorname{diag}(a_t) S_{t-1} + k_t v_t^{\top}, \qquad a_t = \sigma(W_2 W_1 x_t + b)^{1 / \tau}")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("retention", "decays depend on the token and differ by feature."),
+        ("linear_attention", "forgets, and has no normaliser."),
+        ("delta_net", "nothing is corrected."))
     state_size: ClassVar[str] = "n_heads d_head d_value float32 numbers"
 
     n_heads: int = Field(default=4, gt=0)

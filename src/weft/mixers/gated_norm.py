@@ -20,7 +20,13 @@ Order = Literal["gate_first", "norm_first"]
 
 class GatedNormSettings(Settings):
     """``order``: "gate_first" for norm(y silu(z)), "norm_first" for norm(y) silu(z); ``per_group``: whether each group
-    of features has a mean square of its own, or all have one; ``eps``: added to it."""
+    of features has a mean square of its own, or all have one; ``eps``: added to it.
+
+    Attributes:
+        order: ``gate_first``: norm(y silu(z)); ``norm_first``: norm(y) silu(z).
+        per_group: whether each group of features has a mean square of its own; otherwise all have one.
+        eps: added to the mean square.
+    """
 
     order: Order = "gate_first"
     per_group: bool = True

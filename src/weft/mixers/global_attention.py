@@ -69,11 +69,21 @@ class GlobalAttentionConfig(AttentionConfig):
     A global key inside the window is counted once, as in the paper's released code, whose ``attention_window`` w is
     ``symmetric_window(w/2, w/2)``; here no row is padded to a multiple of the window. W' start as copies of W. Norms,
     positions, scale and sinks are those of the other tokens.
+
+    Attributes:
+        mask: which keys the other tokens see besides the global ones.
+        bias: which projections have a bias.
+        tokens: indices of the global tokens in every document; None: a call marks them.
     """
 
     kind: ClassVar[str] = "global_attention"
     also_called: ClassVar[tuple[str, ...]] = ("longformer", "longformer_attention")
     source: ClassVar[str] = "Beltagy et al. 2020 (Longformer), section 3.1 (global attention, linear projections)"
+    equation: ClassVar[str] = (
+        r"y_i = \sum_{j \in A(i) \cup G} \operatorname{softmax}_j(s\, q_i \cdot k_j)\, v_j \;\; (i \notin G), \qquad "
+        r"y_i = \sum_{j} \operatorname{softmax}_j(s\, q'_i \cdot k'_j)\, v'_j \;\; (i \in G)")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("attention", "some tokens attend to all and have projections of their own for it."),)
     state_size: ClassVar[str] = ("2 n_kv_heads (d_head + d_value) numbers a token; with ``tokens`` up to n - 1, a "
                                  "causal window w keeps n + w tokens")
 

@@ -17,7 +17,13 @@ from weft.ops.attention import ATTENTION, AttentionCall
 
 class ScoreSettings(Settings):
     """How scores are made from q.k: ``scale`` (None: 1/sqrt(d_head), or what the position scheme prescribes),
-    ``softcap`` c in c tanh(s/c), and the probability with which a weight is dropped in training."""
+    ``softcap`` c in c tanh(s/c), and the probability with which a weight is dropped in training.
+
+    Attributes:
+        scale: factor of q.k; None: 1/sqrt(d_head), or what the position scheme prescribes.
+        softcap: c in c tanh(s / c); None: scores are not bounded.
+        dropout: probability with which a weight is dropped in training.
+    """
 
     scale: float | None = None
     softcap: float | None = Field(default=None, gt=0)

@@ -40,6 +40,13 @@ class LinearAttentionConfig(KernelAttentionConfig):
     also_called: ClassVar[tuple[str, ...]] = ("linear_transformer",)
     source: ClassVar[str] = ("Katharopoulos et al. 2020, equations 4 to 7 and 16 to 20; Su et al. 2021, equation 19 "
                              "(rotary positions); Schlag et al. 2021, section 2 (fast weights)")
+    equation: ClassVar[str] = (
+        r"y_t = \frac{\phi(q_t) S_t}{\phi(q_t) z_t}, \qquad S_t = S_{t-1} + \phi(k_t)^{\top} v_t, \quad z_t = z_{t-1} "
+        r"+ \phi(k_t)")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("attention", "the softmax is replaced by feature maps, so that the state has a fixed size."),
+        ("performer", "the feature map is fixed and does not approximate softmax."),
+        ("retention", "forgets nothing."))
     state_size: ClassVar[str] = "n_kv_heads d_head (d_value + 1) float32 numbers; without normaliser, d_value of them"
 
     feature_map: FeatureMap = "elu"

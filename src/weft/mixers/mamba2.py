@@ -37,7 +37,15 @@ LARGEST_RATE = 16.0
 
 class StepSettings(Settings):
     """Steps dt, in units of one token: drawn log-uniformly from ``low`` to ``high`` at first and raised to ``floor``;
-    in use kept between ``least`` and ``most`` (None: no bound)."""
+    in use kept between ``least`` and ``most`` (None: no bound).
+
+    Attributes:
+        low: smallest initial step dt, in tokens; drawn log-uniformly.
+        high: largest initial step, in tokens.
+        floor: least initial step, to which smaller ones are raised, in tokens.
+        least: least step in use, in tokens.
+        most: largest step in use, in tokens; None: no bound.
+    """
 
     low: float = Field(default=0.001, gt=0, allow_inf_nan=False)
     high: float = Field(default=0.1, gt=0, allow_inf_nan=False)
@@ -56,7 +64,16 @@ class StepSettings(Settings):
 
 class Factors(Settings):
     """Constant factors on what the layer reads, and on the projected gate z, x, B, C and dt, before the convolution;
-    models whose rates were tuned at another width have them (Falcon-H1)."""
+    models whose rates were tuned at another width have them (Falcon-H1).
+
+    Attributes:
+        input: on what the layer reads.
+        z: on the projected gate.
+        x: on the projected x.
+        b: on the projected B.
+        c: on the projected C.
+        dt: on the projected steps.
+    """
 
     input: float = Field(default=1.0, allow_inf_nan=False)
     z: float = Field(default=1.0, allow_inf_nan=False)
@@ -86,6 +103,13 @@ class Mamba2Config(MixerConfig):
     kind: ClassVar[str] = "mamba2"
     also_called: ClassVar[tuple[str, ...]] = ("mamba-2", "ssd")
     source: ClassVar[str] = "Dao & Gu 2024 (Mamba-2, arXiv:2405.21060), sections 6 and 7"
+    equation: ClassVar[str] = (
+        r"h_t = e^{\Delta_t A} h_{t-1} + \Delta_t B_t x_t^{\top}, \qquad y_t = C_t h_t + D x_t, \qquad A \in "
+        r"\mathbb{R}")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("mamba", "one decay for a head, so that chunks are matrix products and states can be larger."),
+        ("retention", "decays and what is written depend on the token."),
+        ("gated_delta_net", "what is stored is only added to."))
     state_size: ClassVar[str] = ("n_heads d_head d_state float32 numbers and (d_conv - 1) (n_heads d_head + 2 n_groups "
                                  "d_state) numbers")
 

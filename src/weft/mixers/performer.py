@@ -48,6 +48,12 @@ class PerformerConfig(KernelAttentionConfig):
     also_called: ClassVar[tuple[str, ...]] = ("favor", "favor+")
     source: ClassVar[str] = ("Choromanski et al. 2021, equations 5 and 10 and section 3.2; Su et al. 2021, equation 19 "
                              "(rotary positions)")
+    equation: ClassVar[str] = (
+        r"y_t = \frac{\phi(q_t) S_t}{\phi(q_t) z_t}, \qquad \phi(x) = \exp\left( \frac{W x}{E^{1/4}} - \frac{|x|^2}{2 "
+        r"\sqrt{E}} \right)")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("linear_attention", "random features whose products are on average the exponentials of softmax attention."),
+        ("attention", "approximates it, with a state of fixed size."))
     state_size: ClassVar[str] = "n_kv_heads (n_features (d_value + 1) + 1) float32 numbers"
 
     n_features: int | None = Field(default=None, gt=0)

@@ -34,11 +34,21 @@ PROJECTIONS = MappingProxyType(dict.fromkeys(("key", "value", "receptance", "out
 @register
 class Rwkv4Config(MixerConfig):
     """RWKV-4's time mixing. ``d_attention``: the number of channels whose values are averaged, d_model when it is left
-    out."""
+    out.
+
+    Attributes:
+        d_attention: channels A whose values are averaged; None: d_model.
+    """
 
     kind: ClassVar[str] = "rwkv4"
     also_called: ClassVar[tuple[str, ...]] = ("rwkv", "time_mix", "wkv")
     source: ClassVar[str] = "Peng et al. 2023 (arXiv:2305.13048), section 3.1 and appendices D and E"
+    equation: ClassVar[str] = (
+        r"wkv_t = \frac{\sum_{s < t} e^{-(t - 1 - s) w + k_s} v_s + e^{u + k_t} v_t}{\sum_{s < t} e^{-(t - 1 - s) w + "
+        r"k_s} + e^{u + k_t}}, \qquad y_t = W_o (\sigma(r_t) \odot wkv_t)")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("rwkv5", "a channel keeps two sums, in place of a matrix for each head."),
+        ("linear_attention", "weights decay by channel, and the query is a gate."))
     state_size: ClassVar[str] = "d_model numbers and 3 d_attention float32 ones"
 
     d_attention: int | None = Field(default=None, gt=0)

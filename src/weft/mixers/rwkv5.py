@@ -34,6 +34,13 @@ class Rwkv5Config(RwkvHeadsConfig):
     kind: ClassVar[str] = "rwkv5"
     also_called: ClassVar[tuple[str, ...]] = ("eagle",)
     source: ClassVar[str] = "Peng et al. 2024 (arXiv:2404.05892), sections 4.1.1 and 4.1.2"
+    equation: ClassVar[str] = (
+        r"o_t = r_t \left( S_{t-1} + \operatorname{diag}(u) k_t^{\top} v_t \right), \qquad S_t = "
+        r"\operatorname{diag}(e^{-e^{w}}) S_{t-1} + k_t^{\top} v_t")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("rwkv4", "heads keep matrices, and there is no normaliser."),
+        ("rwkv6", "decays do not depend on the token."),
+        ("retention", "every feature has its own decay, and the current token a bonus."))
     state_size: ClassVar[str] = "d_model numbers and n_heads d_head d_head float32 ones"
 
     def build(self, dims: Dims) -> Rwkv5:

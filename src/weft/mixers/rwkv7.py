@@ -51,6 +51,12 @@ class Rwkv7Config(RwkvHeadsConfig):
     kind: ClassVar[str] = "rwkv7"
     also_called: ClassVar[tuple[str, ...]] = ("goose",)
     source: ClassVar[str] = "Peng et al. 2025 (arXiv:2503.14456), section 4"
+    equation: ClassVar[str] = (
+        r"S_t = S_{t-1} \left( \operatorname{diag}(d_t) - \kappa_t^{\top} (a_t \odot \kappa_t) \right) + v_t^{\top} "
+        r"k_t")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("rwkv6", "what is stored can be removed, by a key of its own."),
+        ("kimi_delta", "the key that removes and the one that writes differ, and rates differ by feature."))
     state_size: ClassVar[str] = "d_model numbers and n_heads d_head d_head float32 ones"
 
     value_residual: bool = False

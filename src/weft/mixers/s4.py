@@ -28,6 +28,10 @@ class S4Config(SystemConfig):
     kind: ClassVar[str] = "s4"
     also_called: ClassVar[tuple[str, ...]] = ("dplr", "nplr")
     source: ClassVar[str] = "Gu et al. 2022 (S4), sections 3.2 to 3.4 and appendix C"
+    equation: ClassVar[str] = r"x' = A x + B u, \quad y = C x + D u, \qquad A = \Lambda - P P^{*}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("s4d", "A has a rank-one term beside its diagonal, and starts as HiPPO-LegS itself."),
+        ("linear_ssm", "A is stable, and structured so that kernels are cheap."))
 
     @model_validator(mode="after")
     def _require_pairs(self) -> Self:

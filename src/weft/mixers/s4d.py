@@ -44,6 +44,11 @@ class S4DConfig(MixerConfig):
 
     kind: ClassVar[str] = "s4d"
     source: ClassVar[str] = "Gu et al. 2022b (S4D), section 3; Gu et al. 2022 (S4), section 3.4 (the layer)"
+    equation: ClassVar[str] = (
+        r"x' = A x + B u, \quad y = 2 \operatorname{Re}(C x) + D u, \qquad A = \operatorname{diag}(-e^{a} + i \omega)")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("s4", "A is diagonal, without the rank-one term."),
+        ("mamba", "no token changes the dynamics, so that a row is one convolution."))
     state_size: ClassVar[str] = "d_model d_state float32 numbers"
 
     d_state: int = Field(default=64, gt=0)

@@ -80,7 +80,17 @@ class EmbeddingSettings(Settings):
 
 
 class StackedConfig(ModelConfig):
-    """Base of the configurations of models made of blocks."""
+    """Base of the configurations of models made of blocks.
+
+    Attributes:
+        d_model: width of the residual stream D, in features.
+        embedding: how token ids become vectors of D features.
+        position: a scheme that acts on embeddings, once; those that act in every layer are declared in the layers.
+        shared: parts by name that are built once and used wherever ``{shared: NAME}`` stands.
+        blocks: the blocks in order, or ``{repeat: N, of: [...]}``.
+        norm: behind the last block; ``none``: there is none.
+        head: predictions of a task from the last vectors; None: no head.
+    """
 
     added_later: ClassVar[frozenset[str]] = frozenset({"head"})
 
@@ -208,10 +218,23 @@ class DecoderConfig(StackedConfig):
     """embeddings -> blocks -> norm -> readout, with any list of blocks that attend to no later tokens. A ``head`` reads
     the same vectors as the readout (for scores of classes of a row, for example). ``parametrization``: ``{kind: mup,
     base_width: 64}``, with which the best learning rate does not depend on the width, see
-    `weft.models.width_transfer`; None: the usual one."""
+    `weft.models.width_transfer`; None: the usual one.
+
+    Attributes:
+        readout: from the last vectors to logits of the next token.
+        parametrization: ``{kind: mup, base_width: 64}``, with which the best learning rate does not depend on the
+            width; None: the usual one.
+    """
 
     kind: ClassVar[str] = "decoder"
     source: ClassVar[str] = "Radford et al. 2018; Vaswani et al. 2017, section 3 (the decoder side)"
+    equation: ClassVar[str] = (
+        r"h_0 = E_x, \qquad h_l = \operatorname{block}_l(h_{l-1}), \qquad p(x_{t+1} \mid x_{\le t}) = "
+        r"\operatorname{softmax}\left(\operatorname{readout}(\operatorname{norm}(h_{L,t}))\right)")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("encoder_decoder", "reads no source."),
+        ("encoder", "every token depends on earlier ones alone, so that it writes text."),
+        ("feedforward", "its context is as long as its layers reach, where that of feedforward is n - 1 tokens."))
     state_size: ClassVar[str] = "the sum of its layers'"
 
     added_later: ClassVar[frozenset[str]] = frozenset({"parametrization"})

@@ -55,6 +55,9 @@ class DenseConfig(ImageModelConfig):
     also_called: ClassVar[tuple[str, ...]] = ("autoencoder", "stacked_autoencoder", "rbm", "boltzmann", "dbn",
                                               "deep_belief_network", "perceptron", "fully_connected")
     source: ClassVar[str] = "Bengio et al. 2006, sections 2 and 4; Hinton et al. 2006"
+    equation: ClassVar[str] = r"h_0 = x, \qquad h_l = f(W_l h_{l-1} + b_l), \qquad x' = g(W' h + b')"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("image_encoder", "reads an image as one vector, without patches, positions or attention."),)
 
     context: int = Field(default=1, gt=0)
     widths: tuple[Annotated[int, Field(gt=0)], ...] = Field(min_length=1)

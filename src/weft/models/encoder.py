@@ -43,6 +43,12 @@ class TokenEncoderConfig(StackedConfig):
     kind: ClassVar[str] = "encoder"
     source: ClassVar[str] = ("Vaswani et al. 2017, section 3.1; Devlin et al. 2019, section 3 (segments); "
                              "Su et al. 2021 (RoFormer), its released code (d_input)")
+    equation: ClassVar[str] = (
+        r"h_0 = E_{x} + P + S_{\text{type}}, \qquad h_l = \operatorname{block}_l(h_{l-1}), \qquad h = "
+        r"\operatorname{norm}(h_L)")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("decoder", "attends in both directions, so it has no state and writes no text."),
+        ("image_encoder", "reads tokens in place of patches."))
     added_later: ClassVar[frozenset[str]] = frozenset({"d_input", "padding_id"})
 
     n_types: int = Field(default=0, ge=0)

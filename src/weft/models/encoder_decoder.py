@@ -19,10 +19,21 @@ from weft.models.encoder import TokenEncoder, TokenEncoderConfig
 
 @register
 class EncoderDecoderConfig(DecoderConfig):
-    """A decoder whose blocks may contain cross-attention, with the encoder of the source that it reads."""
+    """A decoder whose blocks may contain cross-attention, with the encoder of the source that it reads.
+
+    Attributes:
+        encoder: the encoder of the source that cross-attention reads.
+        tied_source: whether source and target have one table of token embeddings.
+    """
 
     kind: ClassVar[str] = "encoder_decoder"
     source: ClassVar[str] = "Vaswani et al. 2017, section 3; Press and Wolf 2017 (three-way tied embeddings)"
+    equation: ClassVar[str] = (
+        r"p(y_{t+1} \mid y_{\le t}, x) = "
+        r"\operatorname{softmax}\left(\operatorname{readout}\left(\operatorname{decoder}(y_{\le t},\, "
+        r"\operatorname{encoder}(x))\right)\right)")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("decoder", "its blocks read the encoded source by cross-attention."),)
 
     encoder: Annotated[TokenEncoderConfig, PartField("encoder")]
     tied_source: bool = False

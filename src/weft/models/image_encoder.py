@@ -46,11 +46,22 @@ class ImageEncoderConfig(ImageModelConfig):
             reads. Without one, a head with ``pool: mean`` reads the mean of the patches.
         dropout: of the sum of patches and positions.
         context: tokens of an image; it is counted from the image and the patch if it is left out.
+        d_model: width of the residual stream D, in features.
+        position: a scheme that acts on the patches' vectors, once.
+        shared: parts by name that are built once and used wherever ``{shared: NAME}`` stands.
+        blocks: the blocks in order, or ``{repeat: N, of: [...]}``.
+        norm: behind the last block; ``none``: there is none.
     """
 
     kind: ClassVar[str] = "image_encoder"
     also_called: ClassVar[tuple[str, ...]] = ("vit", "vision_transformer", "vision", "image_transformer")
     source: ClassVar[str] = "Dosovitskiy et al. 2021, section 3.1, equations 1 to 4"
+    equation: ClassVar[str] = (
+        r"h_0 = [x_{\text{class}};\, E p_1;\, \ldots;\, E p_N] + P, \qquad h_l = \operatorname{block}_l(h_{l-1}), "
+        r"\qquad h = \operatorname{norm}(h_L)")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("encoder", "its tokens are patches of an image that a linear map makes vectors."),
+        ("dense", "patches attend to one another, where dense reads all pixels as one vector."))
 
     patch: tuple[int, int] = (4, 4)
     class_token: bool = True

@@ -52,6 +52,9 @@ class NgramConfig(ModelConfig):
     kind: ClassVar[str] = "ngram"
     source: ClassVar[str] = ("Jurafsky and Martin, 3rd ed., chapter 3; Katz 1987; Chen and Goodman 1998 "
                              "(add-k: section 2.1, modified Kneser-Ney: section 3)")
+    equation: ClassVar[str] = r"p(w \mid u) = \frac{\max(c(u w) - D, 0)}{c(u)} + \lambda(u)\, p(w \mid u')"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("feedforward", "counts in place of learning, in one pass and without gradients."),)
     state_size: ClassVar[str] = "(order - 1) ids"
 
     order: int = Field(default=5, gt=0)

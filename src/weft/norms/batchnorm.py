@@ -84,10 +84,20 @@ def _per_row(valid: Tensor, x: Tensor) -> Tensor:
 
 @register
 class BatchNormConfig(NormConfig):
-    """Batch normalisation over real tokens."""
+    """Batch normalisation over real tokens.
+
+    Attributes:
+        eps: added to the variance, in squared units of x.
+        momentum: share of a batch's statistics in the running ones, for each step.
+    """
 
     kind: ClassVar[str] = "batchnorm"
     source: ClassVar[str] = "Ioffe & Szegedy 2015 (arXiv:1502.03167), algorithms 1 and 2"
+    equation: ClassVar[str] = (
+        r"y = \gamma \odot \frac{x - \mathbb{E}[x]}{\sqrt{\operatorname{Var}[x] + \epsilon}} + \beta \quad \text{over "
+        r"the tokens of a batch}")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("layernorm", "statistics are those of a feature over the batch, so a token depends on others in training."),)
 
     eps: float = Field(default=1e-5, gt=0)
     momentum: float = Field(default=0.1, gt=0, le=1)

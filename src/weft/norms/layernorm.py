@@ -41,10 +41,22 @@ class LayerNorm(Norm):
 
 @register
 class LayerNormConfig(NormConfig):
-    """Layer normalisation."""
+    """Layer normalisation.
+
+    Attributes:
+        eps: added to the variance, in squared units of x.
+        weight: whether every feature has a learned gain.
+        bias: whether every feature has a learned offset.
+    """
 
     kind: ClassVar[str] = "layernorm"
     source: ClassVar[str] = "Ba, Kiros & Hinton 2016 (arXiv:1607.06450), section 3"
+    equation: ClassVar[str] = (
+        r"y = \gamma \odot \frac{x - \bar{x}}{\sqrt{\operatorname{Var}(x) + \epsilon}} + \beta \quad \text{over the "
+        r"features of a token}")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("rmsnorm", "also subtracts the mean, and has offsets."),
+        ("batchnorm", "statistics are those of one token, so that tokens do not depend on each other."))
 
     eps: float = Field(default=1e-5, gt=0)
     weight: bool = True

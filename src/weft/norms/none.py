@@ -24,6 +24,9 @@ class NoNormConfig(NormConfig):
 
     kind: ClassVar[str] = "none"
     source: ClassVar[str] = "the identity"
+    equation: ClassVar[str] = r"y = x"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("rmsnorm", "changes nothing and has no parameters."),)
 
     def build_size(self, size: int) -> NoNorm:
         return NoNorm()

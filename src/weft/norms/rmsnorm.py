@@ -64,10 +64,19 @@ class ScaledRMSNorm(Norm):
 
 @register
 class RMSNormConfig(NormConfig):
-    """Root-mean-square normalisation."""
+    """Root-mean-square normalisation.
+
+    Attributes:
+        eps: added to the mean square, in squared units of x.
+        weight: whether every feature has a learned gain.
+        unit_offset: whether the gain is 1 + weight, which then starts from 0 (Gemma).
+    """
 
     kind: ClassVar[str] = "rmsnorm"
     source: ClassVar[str] = "Zhang & Sennrich 2019 (arXiv:1910.07467), equation 4; unit offset: Gemma Team 2024"
+    equation: ClassVar[str] = r"y = \gamma \odot \frac{x}{\sqrt{\frac{1}{D} \sum_{i} x_i^2 + \epsilon}}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("layernorm", "neither subtracts the mean nor adds an offset."),)
 
     eps: float = Field(default=1e-6, gt=0)
     weight: bool = True

@@ -6,6 +6,7 @@
     norms                         vectors before and after
     blocks, models, encoders      the architecture of an example
     schedules                     the factor of the learning rate
+    heads, readouts, rewrites, optimizers, tokenizers, tasks, benchmarks: see `weft.pictures.tools`
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ from weft.drawing.figure import Figure
 from weft.drawing.markup import join
 from weft.drawing.raster import field
 from weft.drawing.shapes import label
+from weft.laws.discovery import host_of
 from weft.masks import Mask, known_masks, parse_mask
+from weft.pictures import tools
 from weft.pictures.architecture import Architecture, Column, architecture_of, block_picture
 from weft.pictures.diagram import figure as diagram
 from weft.pictures.masks import mask_figure
@@ -95,7 +98,7 @@ def _position(part: type[PartConfig], name: str) -> list[Figure]:
     config: Any = part.examples()[0]
     scheme: PositionScheme = config.build_for_heads(Dims(HEADS * SIZE, VOCABULARY, CONTEXT), HEADS, SIZE)
     if not scheme.acts_on:
-        return []
+        return _hosted(part, name)
     placed = Placed(scheme, part.kind, HEADS, SIZE if "embeddings" not in scheme.acts_on else HEADS * SIZE, "", CONTEXT)
     return position_figures(replace(placed, heads=1) if "embeddings" in scheme.acts_on else placed, name)
 
@@ -116,8 +119,18 @@ def _scaling(part: type[PartConfig], name: str) -> list[Figure]:
 
 def _layer(part: type[PartConfig], name: str) -> list[Figure]:
     """Which tokens change which, in a layer with random weights."""
-    config = part.examples()[0]
+    return _reads(part.examples()[0], name)
+
+
+def _hosted(part: type[PartConfig], name: str) -> list[Figure]:
+    """Which tokens attention reads that has the part."""
+    host: Any = host_of(part.examples()[0])
+    return _reads(host, name, part.kind)
+
+
+def _reads(config: PartConfig, name: str, kind: str = "") -> list[Figure]:
     giver = config.giver()
+    kind = kind or config.kind
     if giver is not None:
         config = REGISTRY.get(("block",), "pre").model_validate({"layers": [giver, config], "norm": "none",
                                                                  "residual": False})
@@ -129,7 +142,7 @@ def _layer(part: type[PartConfig], name: str) -> list[Figure]:
     top = float(values.max()) or 1.0
     body = join(label(16, 12, f"{keys} →"), field(17, 20, side, high, (values / top).sqrt().tolist()),
                 label(16, 20 + high + 16, f"rows: tokens written, 0 to {values.shape[0] - 1}"))
-    return [Figure(f"{name}-reads", f"Which tokens {part.kind} reads",
+    return [Figure(f"{name}-reads", f"Which tokens {kind} reads",
                    "How much each token of the output changes with each token of the input, for random weights.",
                    side + 34, high + 44, body)]
 
@@ -203,5 +216,7 @@ def _schedule(part: type[PartConfig], name: str) -> list[Figure]:
 
 PICTURES: Mapping[str, Callable[[type[PartConfig], str], list[Figure]]] = MappingProxyType({
     "position": _position, "rope_scaling": _scaling, "mixer": _layer, "feedforward": _layer, "norm": _norm,
-    "block": _block, "model": _model, "encoder": _model, "schedule": _schedule})
+    "block": _block, "model": _model, "encoder": _model, "schedule": _schedule, "position_table": _hosted,
+    "head": tools.in_host, "readout": tools.in_host, "rewrite": tools.rewrite, "optimizer": tools.optimizer,
+    "tokenizer": tools.tokenizer, "task": tools.asked, "benchmark": tools.asked})
 """How parts of each group are drawn."""

@@ -54,6 +54,10 @@ class AlibiConfig(PositionConfig):
 
     kind: ClassVar[str] = "alibi"
     source: ClassVar[str] = "Press et al. 2022, section 3"
+    equation: ClassVar[str] = r"s_{ij} = \frac{q_i \cdot k_j}{\sqrt{E}} - m_h (i - j), \qquad m_h = 2^{-8 h / H}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("t5", "the bias is a fixed line in place of a learned table."),
+        ("rope", "acts on scores, and has no wavelengths that a longer text could leave."))
     slopes: Literal["press", "mpt"] = "press"
     steepness: float = Field(default=8.0, gt=0)
     scaled: bool = False

@@ -35,6 +35,11 @@ class AxialRopeConfig(PositionConfig):
     kind: ClassVar[str] = "axial_rope"
     also_called: ClassVar[tuple[str, ...]] = ("rope_2d", "rope_nd")
     source: ClassVar[str] = "Su et al. 2021, section 3.4.1; Heo et al. 2024, section 3.1 (RoPE-Axial)"
+    equation: ClassVar[str] = (
+        r"q'_p = R(p_1 \theta) \oplus \cdots \oplus R(p_n \theta)\; q, \qquad \theta_i = \text{base}^{-2 i / d}")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("rope", "a token has n coordinates, each of which turns its own share of the pairs."),
+        ("axial_sinusoidal", "turns queries and keys in place of adding to embeddings."))
     added_later: ClassVar[frozenset[str]] = frozenset({"first"})
     grid: tuple[int, ...] = Field(default=(14,), min_length=1)
     first: int = Field(default=0, ge=0)

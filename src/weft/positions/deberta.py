@@ -57,6 +57,12 @@ class DebertaConfig(PositionConfig):
     kind: ClassVar[str] = "deberta"
     also_called: ClassVar[tuple[str, ...]] = ("disentangled",)
     source: ClassVar[str] = "He et al. 2021 (DeBERTa), section 3.1, equations 2 to 4; its released code (v1, v2, v3)"
+    equation: ClassVar[str] = (
+        r"s_{ij} = \frac{q_i \cdot k_j + q_i \cdot W_k r_{\delta(i,j)} + W_q r_{\delta(j,i)} \cdot k_j}{\sqrt{3 E}}")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("shaw", "queries of content also meet vectors of distances projected as queries, and the projections are "
+                 "its own."),
+        ("transformer_xl", "distances have learned vectors in place of sinusoids."))
     table: Annotated[PositionTableConfig, PartField("position_table")] = PositionTableConfig()
     longest: int | None = Field(default=None, ge=3)
     terms: Terms = "both"

@@ -81,6 +81,9 @@ class NoScalingConfig(RopeScalingConfig):
 
     kind: ClassVar[str] = "none"
     source: ClassVar[str] = "Su et al. 2021, equation 15"
+    equation: ClassVar[str] = r"\theta_i = \text{base}^{-2 i / R}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("linear", "frequencies are as the base says."),)
 
     def frequencies(self, dims: Dims, rot: int, base: float) -> Frequencies:
         return FixedFrequencies(base_frequencies(rot, base))

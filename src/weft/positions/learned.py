@@ -30,6 +30,9 @@ class LearnedPositionConfig(PositionConfig):
 
     kind: ClassVar[str] = "learned"
     source: ClassVar[str] = "Radford et al. 2018, section 3.1; Gehring et al. 2017, section 3.1"
+    equation: ClassVar[str] = r"x_p + T_p"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("sinusoidal", "vectors are learned, and end with the table."),)
     max_length: int | None = Field(default=None, gt=0)
     offset: int = Field(default=0, ge=0)
     std: float = Field(default=0.02, gt=0)

@@ -21,6 +21,10 @@ class LinearScalingConfig(RopeScalingConfig):
 
     kind: ClassVar[str] = "linear"
     source: ClassVar[str] = "Chen et al. 2023 (position interpolation), section 2.3"
+    equation: ClassVar[str] = r"\theta'_i = \frac{\theta_i}{s}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("ntk", "all pairs are slowed alike, the fastest too."),
+        ("none", "positions are divided by s."))
     factor: float = Field(gt=0, allow_inf_nan=False)
 
     def frequencies(self, dims: Dims, rot: int, base: float) -> Frequencies:

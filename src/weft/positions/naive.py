@@ -61,7 +61,11 @@ class NaiveCode(PositionScheme):
 
 class NaiveConfig(PositionConfig):
     """Base of naive codes. By default token embeddings are then drawn with standard deviation 0.5: codes are of size
-    one, and a normalisation over both would make tokens drawn with 0.02 negligible."""
+    one, and a normalisation over both would make tokens drawn with 0.02 negligible.
+
+    Attributes:
+        join: whether the code is added to the embedding by a linear map or concatenated with it.
+    """
 
     embedding_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({"std": 0.5})
 
@@ -78,6 +82,10 @@ class IntegerCodeConfig(NaiveConfig):
     """code(p) = p: unbounded, so positions outweigh the tokens."""
 
     kind: ClassVar[str] = "integer"
+    equation: ClassVar[str] = r"\operatorname{code}(p) = p"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("fraction", "unbounded, and needs no length."),
+        ("sine", "every position has its own number."))
 
     def build(self, dims: Dims) -> NaiveCode:
         return IntegerCode(1, self.join, dims)
@@ -95,6 +103,9 @@ class FractionCodeConfig(NaiveConfig):
     """code(p) = p / (N - 1) in a document of N tokens: bounded, but the size of a step depends on the document."""
 
     kind: ClassVar[str] = "fraction"
+    equation: ClassVar[str] = r"\operatorname{code}(p) = \frac{p}{N - 1}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("integer", "bounded by 1, but depends on the document's length, which must be known."),)
 
     def build(self, dims: Dims) -> NaiveCode:
         return FractionCode(1, self.join, dims)
@@ -124,6 +135,12 @@ class BinaryCodeConfig(NaiveConfig):
     """
 
     kind: ClassVar[str] = "binary"
+    equation: ClassVar[str] = (
+        r"\operatorname{code}(p) = \left( \lfloor p / 2^{0} \rfloor \bmod 2,\; \ldots,\; \lfloor p / 2^{n-1} \rfloor "
+        r"\bmod 2 \right)")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("integer", "bounded, with a digit for each power of two."),
+        ("sinusoidal", "neighbours may differ in every feature, where sinusoids change smoothly."))
     digits: int = Field(default=6, gt=0, le=62)
 
     def build(self, dims: Dims) -> NaiveCode:
@@ -151,6 +168,10 @@ class SineCodeConfig(NaiveConfig):
     """
 
     kind: ClassVar[str] = "sine"
+    equation: ClassVar[str] = r"\operatorname{code}(p) = \sin(\omega p)"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("sinusoidal", "has one wave, so that many positions share a value."),
+        ("integer", "bounded."))
     frequency: float = Field(default=0.1, gt=0)
 
     def build(self, dims: Dims) -> NaiveCode:

@@ -15,6 +15,9 @@ class NoPositionConfig(PositionConfig):
 
     kind: ClassVar[str] = "none"
     source: ClassVar[str] = "Kazemnejad et al. 2023, section 2"
+    equation: ClassVar[str] = r"s_{ij} = \frac{q_i \cdot k_j}{\sqrt{E}}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("rope", "order is known through the mask alone."),)
 
     def build(self, dims: Dims) -> NoPosition:
         return NoPosition()

@@ -28,6 +28,10 @@ class NtkScalingConfig(RopeScalingConfig):
 
     kind: ClassVar[str] = "ntk"
     source: ClassVar[str] = "Peng et al. 2023 (YaRN), section 3.1; bloc97 2023"
+    equation: ClassVar[str] = r"\text{base}' = \text{base} \cdot s^{R / (R - 2)}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("linear", "fast pairs, which tell neighbours apart, are hardly slowed."),
+        ("dynamic", "the stretch is the same for all lengths."))
     factor: float = Field(gt=0, allow_inf_nan=False)
 
     def frequencies(self, dims: Dims, rot: int, base: float) -> Frequencies:
@@ -52,6 +56,9 @@ class DynamicScalingConfig(RopeScalingConfig):
 
     kind: ClassVar[str] = "dynamic"
     source: ClassVar[str] = "Peng et al. 2023 (YaRN), section 3.3; emozilla 2023; s as in Hugging Face's transformers"
+    equation: ClassVar[str] = r"\text{base}' = \text{base} \left( \frac{s L}{L_0} - (s - 1) \right)^{R / (R - 2)}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("ntk", "the stretch follows each document's length, and short ones are not changed."),)
     factor: float = Field(gt=0, allow_inf_nan=False)
     original_length: int = Field(gt=0)
 

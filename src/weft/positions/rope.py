@@ -38,6 +38,13 @@ class RopeConfig(PositionConfig):
 
     kind: ClassVar[str] = "rope"
     source: ClassVar[str] = "Su et al. 2021, equations 12 to 16 and 34"
+    equation: ClassVar[str] = (
+        r"q'_p = R_p q, \quad k'_p = R_p k, \qquad R_p = \operatorname{diag}_i \begin{pmatrix} \cos p \theta_i & -\sin "
+        r"p \theta_i \\ \sin p \theta_i & \cos p \theta_i \end{pmatrix}, \qquad \theta_i = \text{base}^{-2 i / R}")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("sinusoidal", "turns queries and keys in every layer in place of adding to embeddings once, so that scores "
+                       "depend on distances alone."),
+        ("alibi", "changes queries and keys in place of scores."))
     layout: Layout = "interleaved"
     base: float = Field(default=10000.0, gt=1, allow_inf_nan=False)
     rot: int | None = Field(default=None, gt=0)

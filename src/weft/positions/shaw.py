@@ -29,6 +29,12 @@ class ShawConfig(PositionConfig):
 
     kind: ClassVar[str] = "shaw"
     source: ClassVar[str] = "Shaw et al. 2018, equations 3 to 5"
+    equation: ClassVar[str] = (
+        r"s_{ij} = \frac{q_i \cdot (k_j + a^K_{j-i})}{\sqrt{E}}, \qquad y_i = \sum_j p_{ij} (v_j + a^V_{j-i}), \qquad "
+        r"a_{d} = a_{\operatorname{clip}(d, -c, c)}")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("t5", "a distance has a vector that meets the query, in place of one number."),
+        ("transformer_xl", "vectors are learned and clipped, and values have them too."))
     clip: int = Field(default=16, ge=1)
     values: bool = True
     std: float = Field(default=0.02, gt=0)

@@ -36,6 +36,12 @@ class SinusoidalConfig(PositionConfig):
 
     kind: ClassVar[str] = "sinusoidal"
     source: ClassVar[str] = "Vaswani et al. 2017, sections 3.4 and 3.5"
+    equation: ClassVar[str] = (
+        r"x_p + PE(p), \qquad PE(p)_{2i} = \sin(p \theta_i), \quad PE(p)_{2i+1} = \cos(p \theta_i), \qquad \theta_i = "
+        r"\text{base}^{-2i/d}")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("learned", "fixed, and without a largest position."),
+        ("rope", "is added to embeddings once."))
     embedding_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({"scale": "sqrt_width",
                                                                          "std": "inverse_sqrt_width"})
     layout: Literal["interleaved", "halves"] = "interleaved"

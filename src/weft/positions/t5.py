@@ -50,6 +50,10 @@ class T5Config(PositionConfig):
     kind: ClassVar[str] = "t5"
     also_called: ClassVar[tuple[str, ...]] = ("t5_bias", "relative_attention_bias")
     source: ClassVar[str] = "Raffel et al. 2020, section 2.1, and its released code (relative_position_bucket)"
+    equation: ClassVar[str] = r"s_{ij} = q_i \cdot k_j + b_{\operatorname{bucket}(j - i),\, h}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("alibi", "a learned number for each bucket of distances in place of a fixed line."),
+        ("shaw", "the bias does not depend on the query."))
     buckets: int = Field(default=32, ge=2)
     longest: int = Field(default=128, ge=2)
     bidirectional: bool = False

@@ -37,6 +37,11 @@ class TransformerXlConfig(PositionConfig):
     kind: ClassVar[str] = "transformer_xl"
     also_called: ClassVar[tuple[str, ...]] = ("txl", "xlnet")
     source: ClassVar[str] = "Dai et al. 2019, section 3.3; sinusoids in halves, as in its released code"
+    equation: ClassVar[str] = (
+        r"s_{ij} = \frac{q_i \cdot k_j + q_i \cdot W_r R_{i-j} + u \cdot k_j + v \cdot W_r R_{i-j}}{\sqrt{E}}")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("shaw", "distances have sinusoids that are projected, without a largest distance."),
+        ("deberta", "has constant queries u and v in place of projected ones of the distance."))
     clamp: int | None = Field(default=None, ge=1)
     base: float = Field(default=10000.0, gt=1)
     std: float = Field(default=0.02, gt=0)

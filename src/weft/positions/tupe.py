@@ -40,6 +40,11 @@ class TupeConfig(PositionConfig):
 
     kind: ClassVar[str] = "tupe"
     source: ClassVar[str] = "Ke et al. 2021, equations 7, 8 and 10"
+    equation: ClassVar[str] = (
+        r"s_{ij} = \frac{q_i \cdot k_j}{\sqrt{2 E}} + \frac{(p_i U_q) \cdot (p_j U_k)}{\sqrt{2 E}} + b_{j-i}")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("learned", "positions meet positions in the scores, apart from content, in place of being added to it."),
+        ("t5", "scores also depend on absolute positions."))
     max_length: int | None = Field(default=None, gt=0)
     relative: Annotated[PositionConfig, PartField("position")] | None = None
     first: Literal["tied", "untied"] = "tied"

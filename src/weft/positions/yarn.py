@@ -33,6 +33,12 @@ class YarnConfig(RopeScalingConfig):
 
     kind: ClassVar[str] = "yarn"
     source: ClassVar[str] = "Peng et al. 2023 (YaRN), sections 3.2 and 3.4, and its released code"
+    equation: ClassVar[str] = (
+        r"\theta'_i = (1 - g_i) \frac{\theta_i}{s} + g_i \theta_i, \qquad \text{cosines and sines times } 0.1 \ln s + "
+        r"1")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("llama3", "the ramp is linear in the index, and scores grow with s."),
+        ("ntk", "fast pairs stay exactly as they are."))
     factor: float = Field(gt=0, allow_inf_nan=False)
     original_length: int = Field(gt=0)
     beta_fast: float = Field(default=32.0, gt=0, allow_inf_nan=False)

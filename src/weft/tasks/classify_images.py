@@ -39,6 +39,12 @@ class ClassifyImagesConfig(ImageTaskConfig):
     kind: ClassVar[str] = "classify_images"
     also_called: ClassVar[tuple[str, ...]] = ("image_classification", "classify_image")
     source: ClassVar[str] = "Dosovitskiy et al. 2021, section 3.1"
+    equation: ClassVar[str] = r"L = -\frac{1}{n} \sum_{i=1}^{n} \log \operatorname{softmax}(s(x_i))_{y_i}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("classify", "reads images."),
+        ("pixels", "the model sees the whole image in patches, in place of one pixel after another."))
+    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("class token", "seven"), ("patch 1", ""), ("patch 2", ""), ("patch 3", ""), ("patch 4", ""))
 
     def create(self, settings: TaskSettings) -> ClassifyImages:
         return ClassifyImages(self.images, settings)

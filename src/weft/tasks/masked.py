@@ -57,6 +57,12 @@ class MaskedConfig(TaskConfig):
     also_called: ClassVar[tuple[str, ...]] = ("mlm", "masked_lm", "masked_language_modeling", "fill_mask", "cloze")
     mixes: ClassVar[bool] = True
     source: ClassVar[str] = "Devlin et al. 2019, section 3.1, task 1; Liu et al. 2019, section 4.1 (anew each epoch)"
+    equation: ClassVar[str] = r"L = -\frac{1}{|M|} \sum_{t \in M} \log p(x_t \mid x_{\setminus M})"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("next_token", "hidden tokens are predicted from both sides, so most tokens of a row do not count."),
+        ("span_corruption", "each hidden token keeps its place, and is predicted by itself."))
+    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("the", ""), ("[MASK]", "cat"), ("sat", ""), ("on", ""), ("[MASK]", "the"), ("mat", ""))
 
     rate: float = Field(default=0.15, gt=0, lt=1)
     masked: float = Field(default=0.8, ge=0, le=1)

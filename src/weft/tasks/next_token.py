@@ -37,6 +37,12 @@ class NextTokenConfig(TaskConfig):
                                               "autoregressive")
     mixes: ClassVar[bool] = True
     source: ClassVar[str] = "Bengio et al. 2003, section 2"
+    equation: ClassVar[str] = r"L = -\frac{1}{T} \sum_{t=1}^{T} \log p(x_t \mid x_{<t})"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("masked", "every token counts, and is predicted from earlier ones alone."),
+        ("prefix_lm", "nothing is read in both directions."))
+    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("the", "cat"), ("cat", "sat"), ("sat", "on"), ("on", "the"), ("the", "mat"))
 
     def create(self, settings: TaskSettings) -> NextToken:
         return NextToken(settings)

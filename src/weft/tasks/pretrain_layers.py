@@ -56,6 +56,13 @@ class PretrainLayersConfig(ImageTaskConfig):
                                               "greedy_pretraining")
     source: ClassVar[str] = ("Bengio et al. 2006, sections 2 and 4; Hinton 2002, section 3 (contrastive divergence); "
                              "Hinton et al. 2006, section 4")
+    equation: ClassVar[str] = (
+        r"L_l = -\sum_j \left( h_{l-1,j} \log \hat{h}_j + (1 - h_{l-1,j}) \log (1 - \hat{h}_j) \right), \qquad \hat{h} "
+        r"= g(W'_l h_l + b'_l)")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("classify_images", "each layer learns to give back what it reads, before any class is learned."),)
+    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("pixels", "pixels"), ("units of layer 1", "units of layer 1"), ("units of layer 2", "units of layer 2"))
 
     method: Literal["autoencoder", "boltzmann", "supervised"] = "autoencoder"
     loss: Literal["cross_entropy", "squared"] = "cross_entropy"

@@ -26,6 +26,11 @@ class RegressionConfig(LabelledConfig):
     kind: ClassVar[str] = "regression"
     also_called: ClassVar[tuple[str, ...]] = ("text_regression", "semantic_similarity", "stsb", "sts")
     source: ClassVar[str] = "Cer et al. 2017 (STS-B); Devlin et al. 2019, section 4.1 (GLUE)"
+    equation: ClassVar[str] = r"L = \frac{1}{n} \sum_{i=1}^{n} (y(x_i) - v_i)^2"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("classify", "predicts a number in place of a class."),)
+    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("[CLS]", "4.2"), ("a man sings", ""), ("[SEP]", ""), ("someone is singing", ""))
 
     value_field: str = Field(default="value", min_length=1)
 

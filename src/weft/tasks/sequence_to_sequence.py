@@ -50,6 +50,12 @@ class SequenceToSequenceConfig(TaskConfig):
     kind: ClassVar[str] = "sequence_to_sequence"
     also_called: ClassVar[tuple[str, ...]] = ("seq2seq", "translation", "summarization", "encoder_decoder")
     source: ClassVar[str] = "Sutskever et al. 2014, section 2; Williams and Zipser 1989 (teacher forcing)"
+    equation: ClassVar[str] = r"L = -\frac{1}{T} \sum_{t=1}^{T} \log p(y_t \mid y_{<t}, x)"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("next_token", "every target has a source that an encoder reads."),
+        ("span_corruption", "sources and targets are given in place of being cut from one text."))
+    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("source: die Katze saß", ""), ("begin", "the"), ("the", "cat"), ("cat", "sat"), ("sat", "end"))
 
     source_field: str = Field(default="source", min_length=1)
     target_field: str = Field(default="target", min_length=1)

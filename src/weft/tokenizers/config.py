@@ -70,6 +70,10 @@ class ByteTokenizerConfig(TokenizerConfig):
 
     kind: ClassVar[str] = "bytes"
     source: ClassVar[str] = "Xue et al. 2022 (ByT5), section 3.1"
+    equation: ClassVar[str] = r"V = \{0, \ldots, 255\} \cup \{\text{end}\}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("characters", "the vocabulary does not depend on the text, and nothing is unknown."),
+        ("bpe", "nothing is learned, and rows are longer."))
     tokenizer: ClassVar[type[Tokenizer]] = ByteTokenizer
 
     def fit(self, texts: Iterable[str]) -> ByteTokenizer:
@@ -89,6 +93,10 @@ class CharacterTokenizerConfig(TokenizerConfig):
 
     kind: ClassVar[str] = "characters"
     source: ClassVar[str] = "Graves 2013, section 3"
+    equation: ClassVar[str] = r"V = \{\text{characters of the training text}\} \cup \{\text{end}\}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("bytes", "a character is one token, however many bytes it has."),
+        ("words", "tokens are letters in place of words."))
     tokenizer: ClassVar[type[Tokenizer]] = CharacterTokenizer
     unknown: bool = False
 
@@ -106,6 +114,11 @@ class BPETokenizerConfig(TokenizerConfig):
 
     kind: ClassVar[str] = "bpe"
     source: ClassVar[str] = "Sennrich et al. 2016, algorithm 1; Radford et al. 2019 (GPT-2), section 2.2"
+    equation: ClassVar[str] = (
+        r"V \leftarrow V \cup \{ab\}, \qquad (a, b) = \arg\max_{(a, b)} \operatorname{count}(a\, b)")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("unigram", "the vocabulary grows by merges, and a text is encoded by repeating them."),
+        ("wordpiece", "pairs are merged by their count, and every byte has an id."))
     tokenizer: ClassVar[type[Tokenizer]] = BPETokenizer
     vocab_size: int = Field(default=USUAL_SIZE, ge=SMALLEST_BPE)
 
@@ -128,6 +141,11 @@ class WordTokenizerConfig(TokenizerConfig):
 
     kind: ClassVar[str] = "words"
     source: ClassVar[str] = "Mikolov et al. 2010, section 3 (the Penn Treebank protocol)"
+    equation: ClassVar[str] = (
+        r"V = \{\text{the most frequent words}\} \cup \{\langle\text{eos}\rangle, \langle\text{unk}\rangle\}")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("characters", "tokens are words, and rare ones are unknown."),
+        ("bpe", "no word is cut into pieces."))
     tokenizer: ClassVar[type[Tokenizer]] = WordTokenizer
     vocab_size: int | None = Field(default=None, ge=3)
     min_count: int = Field(default=1, ge=1)
@@ -150,6 +168,11 @@ class WordPieceTokenizerConfig(TokenizerConfig):
 
     kind: ClassVar[str] = "wordpiece"
     source: ClassVar[str] = "Schuster and Nakajima 2012; Devlin et al. 2019 (BERT), section 3"
+    equation: ClassVar[str] = (
+        r"V \leftarrow V \cup \{ab\}, \qquad (a, b) = \arg\max_{(a, b)} \operatorname{count}(a\, b), \qquad w = "
+        r"\text{longest pieces first}")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("bpe", "a word is cut from the left into the longest pieces, and unknown characters make it unknown."),)
     tokenizer: ClassVar[type[Tokenizer]] = WordPieceTokenizer
     vocab_size: int = Field(default=USUAL_SIZE, ge=6)
     lowercase: bool = False
@@ -171,6 +194,10 @@ class UnigramTokenizerConfig(TokenizerConfig):
 
     kind: ClassVar[str] = "unigram"
     source: ClassVar[str] = "Kudo 2018, section 3.2"
+    equation: ClassVar[str] = r"x^{*} = \arg\max_{x \in S(X)} \sum_i \log p(x_i), \qquad \sum_{v \in V} p(v) = 1"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("bpe", "pieces have probabilities, and the most probable division of a text is taken."),
+        ("sentencepiece", "needs no other library."))
     tokenizer: ClassVar[type[Tokenizer]] = UnigramTokenizer
     vocab_size: int = Field(default=USUAL_SIZE, ge=SMALLEST_UNIGRAM)
 
@@ -193,6 +220,10 @@ class SentencePieceTokenizerConfig(TokenizerConfig):
 
     kind: ClassVar[str] = "sentencepiece"
     source: ClassVar[str] = "Kudo and Richardson 2018"
+    equation: ClassVar[str] = r"x^{*} = \arg\max_{x \in S(X)} \sum_i \log p(x_i)"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("unigram", "is computed by SentencePiece's own library."),
+        ("file", "can learn a vocabulary too."))
     tokenizer: ClassVar[type[Tokenizer]] = SentencePieceTokenizer
     path: str | None = None
     vocab_size: int | None = Field(default=None, ge=SMALLEST_UNIGRAM)
@@ -235,6 +266,10 @@ class TokenizerFileConfig(TokenizerConfig):
 
     kind: ClassVar[str] = "file"
     source: ClassVar[str] = "the formats of tokenizers, SentencePiece, GPT-2, BERT and RWKV World"
+    equation: ClassVar[str] = r"V = \text{as published}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("bpe", "nothing is learned: ids are those of a published model."),
+        ("sentencepiece", "reads any format, without the format's own library."))
     tokenizer: ClassVar[type[Tokenizer]] = FileTokenizer
     path: str
     bos: str | None = None
@@ -271,6 +306,9 @@ class ExtendedTokenizerConfig(TokenizerConfig):
 
     kind: ClassVar[str] = "extended"
     source: ClassVar[str] = "the field added_tokens of tokenizer.json"
+    equation: ClassVar[str] = r"V' = V \cup \{v_{|V|}, \ldots, v_{|V| + n - 1}\}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("file", "adds special tokens to another tokenizer, and changes no other id."),)
     tokenizer: ClassVar[type[Tokenizer]] = FileTokenizer
     of: Annotated[TokenizerConfig, PartField("tokenizer")]
     tokens: list[str] = Field(min_length=1)

@@ -24,7 +24,7 @@ from weft.disk.ownership import enumerated
 OWN = "weft"
 ROOT = Path(__file__).parents[1]
 NOT_RUN = frozenset({"__init__.py", "__main__.py", "api", "benchmarks", "cli", "comparison", "drawing",
-                     "families", "interop", "laws", "pictures", "preset_files", "serving"})
+                     "families", "index", "interop", "laws", "pictures", "preset_files", "serving"})
 """Folders and files on which no run's weights depend: front ends, studies, foreign formats, and the laws."""
 INSTALLED = frozenset({"site-packages", "dist-packages"})
 DIGITS = 16

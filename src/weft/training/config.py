@@ -156,6 +156,11 @@ class RunConfig(Settings):
         task: what the model is trained and measured on.
         seed: of the initial weights and of dropout.
         kernels: forces the form of an operation, ``{attention: reference}``; the other forms are chosen.
+        model: the model, by its kind.
+        tokenizer: how text becomes token ids.
+        data: the text or records, and what is held out.
+        training: budget, batches, optimiser and schedule.
+        report: what is logged, evaluated and saved, and how often.
     """
 
     model: Annotated[ModelConfig, PartField(*MODELS)]

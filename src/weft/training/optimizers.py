@@ -99,11 +99,23 @@ class AdamWConfig(OptimizerConfig):
         m <- beta1 m + (1-beta1) g;  v <- beta2 v + (1-beta2) g^2;  w <- w - lr (m^ / (sqrt(v^) + eps) + weight_decay w)
 
     Matrices (embeddings too) decay; vectors such as biases and gains, and `Part.dynamics`, do not.
+
+    Attributes:
+        beta1: decay of the average of gradients m, for each step.
+        beta2: decay of the average of squared gradients v, for each step.
+        eps: added to the root of v, in units of the gradient.
+        weight_decay: share of a weight that a step of size lr = 1 takes away.
     """
 
     kind: ClassVar[str] = "adamw"
     transfers: ClassVar[bool] = True
     source: ClassVar[str] = "Loshchilov and Hutter 2019, algorithm 2"
+    equation: ClassVar[str] = (
+        r"m \leftarrow \beta_1 m + (1 - \beta_1) g, \quad v \leftarrow \beta_2 v + (1 - \beta_2) g^2, \quad w "
+        r"\leftarrow w - \eta \left( \frac{\hat{m}}{\sqrt{\hat{v}} + \epsilon} + \lambda w \right)")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("sgd", "every weight has a step size of its own, by the size of its gradients."),
+        ("muon", "treats a matrix as so many numbers."))
 
     beta1: float = Field(default=0.9, ge=0, lt=1)
     beta2: float = Field(default=0.95, ge=0, lt=1)
@@ -126,10 +138,18 @@ class SGDConfig(OptimizerConfig):
     """Stochastic gradient descent, with or without momentum.
 
         u <- momentum u + g + weight_decay w;  w <- w - lr u      (nesterov: w <- w - lr (g + momentum u))
+
+    Attributes:
+        momentum: share of the last update that is kept, for each step; 0: none.
+        nesterov: whether the gradient is added to the momentum once more.
+        weight_decay: factor of the weights that is added to their gradients.
     """
 
     kind: ClassVar[str] = "sgd"
     source: ClassVar[str] = "Robbins and Monro 1951; Sutskever et al. 2013 (momentum, Nesterov's form)"
+    equation: ClassVar[str] = r"u \leftarrow \mu u + g + \lambda w, \qquad w \leftarrow w - \eta u"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("adamw", "all weights have one step size, and the decay is part of the gradient."),)
 
     lr: float = Field(default=0.1, gt=0)
     momentum: float = Field(default=0.0, ge=0, lt=1)

@@ -43,13 +43,20 @@ class ConstantConfig(ScheduleConfig):
 
     kind: ClassVar[str] = "constant"
     source: ClassVar[str] = "Goyal et al. 2017, section 2.2 (the warm-up)"
+    equation: ClassVar[str] = r"f(s) = 1 \quad \text{for } s \ge W"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("wsd", "does not fall at the end."),)
 
     def course(self, since: int, warm: int, steps: int) -> float:
         return 1.0
 
 
 class DecayConfig(ScheduleConfig):
-    """Base of schedules that end at ``final`` times the peak."""
+    """Base of schedules that end at ``final`` times the peak.
+
+    Attributes:
+        final: the factor at the end of the run.
+    """
 
     final: float = Field(default=0.1, ge=0, le=1)
 
@@ -71,6 +78,10 @@ class CosineConfig(DecayConfig):
 
     kind: ClassVar[str] = "cosine"
     source: ClassVar[str] = "Loshchilov and Hutter 2017 (SGDR), equation 5"
+    equation: ClassVar[str] = r"f(s) = e + \frac{1 - e}{2} \left( 1 + \cos \pi \frac{s - W}{S - W} \right)"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("linear", "falls slowly at first and at the end."),
+        ("wsd", "falls from the end of the warm-up on, so the run's length must be known at its start."))
 
     def fall(self, share: float) -> float:
         return 0.5 * (1 + math.cos(math.pi * share))
@@ -82,6 +93,9 @@ class LinearConfig(DecayConfig):
 
     kind: ClassVar[str] = "linear"
     source: ClassVar[str] = "Devlin et al. 2019, appendix A.2"
+    equation: ClassVar[str] = r"f(s) = 1 - (1 - e) \frac{s - W}{S - W}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("cosine", "falls by the same amount in every step."),)
 
     def fall(self, share: float) -> float:
         return 1 - share
@@ -93,6 +107,10 @@ class InverseSqrtConfig(ScheduleConfig):
 
     kind: ClassVar[str] = "inverse_sqrt"
     source: ClassVar[str] = "Vaswani et al. 2017, equation 3"
+    equation: ClassVar[str] = r"f(s) = \sqrt{\frac{W + 1}{s + 1}}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("cosine", "does not depend on the length of the run."),
+        ("constant", "falls as one over the root of the step."))
 
     def course(self, since: int, warm: int, steps: int) -> float:
         return math.sqrt((warm + 1) / (warm + since + 1))
@@ -100,10 +118,21 @@ class InverseSqrtConfig(ScheduleConfig):
 
 @register
 class WSDConfig(ScheduleConfig):
-    """Warm-up, a stable stretch at 1, then a line down to ``final`` over the last ``decay`` of the run."""
+    """Warm-up, a stable stretch at 1, then a line down to ``final`` over the last ``decay`` of the run.
+
+    Attributes:
+        decay: share of the run over which the factor falls.
+        final: the factor at the end of the run.
+    """
 
     kind: ClassVar[str] = "wsd"
     source: ClassVar[str] = "Hu et al. 2024 (MiniCPM), section 4"
+    equation: ClassVar[str] = (
+        r"f(s) = \begin{cases} 1 & s < (1 - d) S \\ 1 - (1 - e) \frac{s - (1 - d) S}{d S} & \text{otherwise} "
+        r"\end{cases}")
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("cosine", "stays at its peak until the last share of the run."),
+        ("constant", "falls at the end."))
 
     decay: float = Field(default=0.1, gt=0, le=1)
     final: float = Field(default=0.1, ge=0, le=1)

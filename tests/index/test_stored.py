@@ -1,0 +1,58 @@
+"""The stored index is the registry's, and is read back as it was written."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from pathlib import Path
+
+import pytest
+
+from fresh import fresh
+from weft.core import registry
+from weft.core.errors import InputError
+from weft.index import stored as storing
+from weft.index.records import Index
+from weft.index.stored import FILE, stored, written
+
+
+def write_index() -> None:
+    """Write the registry's index to standard output, from a process in which no test has added a part."""
+    import sys
+
+    from weft.api.listing import indexed
+
+    sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
+    sys.stdout.write(written(indexed()))
+
+
+def test_the_stored_index_is_that_of_the_registry(tmp_path: Path) -> None:
+    made = fresh(write_index, folder=tmp_path)
+    assert made.returncode == 0, made.stderr
+    kept = FILE.read_text(encoding="utf-8")
+    differences = list(difflib.unified_diff(kept.splitlines(), made.stdout.splitlines(), "stored", "registry", n=0))
+    assert not differences, "run `python docs/generate.py`, which writes it:\n" + "\n".join(differences[:20])
+
+
+def test_it_is_read_as_it_was_written() -> None:
+    assert written(stored()) == FILE.read_text(encoding="utf-8")
+    assert Index.from_json(json.loads(written(stored()))) == stored()
+
+
+def test_a_selection_is_of_a_group_a_kind_or_all_parts() -> None:
+    index = stored()
+    assert index.select() == list(index.parts)
+    assert {page.entry.group for page in index.select("mixer")} == {"mixer"}
+    assert [page.entry.group for page in index.select("none")] == ["norm", "position", "rope_scaling"]
+    assert [page.entry.kind for page in index.select("training")] == ["training"]
+
+
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(InputError, match=r"called 'trainin'\. Did you mean 'training'\? Groups: .*settings"):
+        stored().select("trainin")
+
+
+def test_plugins_are_looked_for_where_the_registry_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert storing.ENTRY_POINTS == registry.ENTRY_POINTS
+    monkeypatch.setattr(storing.importlib.metadata, "entry_points", lambda group: [group])
+    assert storing.has_plugins()

@@ -1,0 +1,43 @@
+"""The pages of families: the configuration is the family's, and what differs is what differs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from weft.core.base_model import parse_model
+from weft.families.canonical import canonical
+from weft.families.family import families
+from weft.pictures.family_page import family_page
+from weft.pictures.in_use import brief
+
+WITH_SIZES = [name for name, family in families().items() if family.sizes]
+
+
+@pytest.mark.parametrize("name", WITH_SIZES)
+def test_a_family_s_configuration_is_read_back_as_the_same_model(name: str) -> None:
+    family = families()[name]
+    config = family.config(min(family.sizes, key=lambda size: size.parameters or 0))
+    assert canonical(parse_model(brief(config))) == canonical(config)
+
+
+def test_a_page_has_its_pieces() -> None:
+    page = family_page("gpt2")
+    assert page.size.name == "gpt2" and page.figure.title
+    assert {("model", "decoder"), ("mixer", "attention"), ("position", "learned")} <= set(page.parts)
+    (short, few), (long, many) = page.state[0], page.state[-1]
+    # Keys and values of 12 layers, 768 features each, in two bytes.
+    assert (many - few) / (long - short) == 12 * 2 * 768 * 2
+    assert page.config["blocks"][0]["repeat"] == 12
+
+
+def test_the_nearest_families_differ_in_the_fewest_keys() -> None:
+    found: dict[str, Any] = dict(family_page("qwen2").differs)
+    assert "qwen2" not in found and len(found) == 2
+    for other, differences in found.items():
+        assert 0 < len(differences) < 12, other
+        for key, own, theirs in differences:
+            assert own != theirs, key
+    biases = {own for differences in found.values() for key, own, _ in differences if key.endswith("layers.0.bias")}
+    assert biases <= {"qkv"}, "its queries, keys and values have biases"
