@@ -10,13 +10,13 @@ from weft.analysis import Plan
 from weft.analysis import plan as plan_model
 from weft.analysis.shapes import built_empty
 from weft.api.arguments import one_or_more
-from weft.api.configs import presets, read_model, trained_patterns
+from weft.api.configs import preset_hint, presets, read_model, trained_patterns
 from weft.api.models import Model, load, require_dtype
 from weft.checkpoints import Loaded
 from weft.checkpoints.hub import hub_model
 from weft.checkpoints.locate import holds_checkpoint
 from weft.core.config import parse
-from weft.core.errors import InputError, nearest
+from weft.core.errors import InputError
 from weft.core.model import ModelConfig
 from weft.interop.arpa.convert import sum_error
 from weft.laws.check import CheckResult
@@ -128,6 +128,6 @@ def resolved_target(target: Model | ModelConfig, overrides: Iterable[str]) -> Mo
         return load(target)
     if not Path(target).suffix and str(target) not in presets() and not Path(target).exists():
         raise InputError(f"{str(target)!r} is neither a file, a preset nor a checkpoint.", where="target",
-                         remedy=f"{nearest(str(target), presets())} Or give the path of a YAML or JSON file or of a "
+                         remedy=f"{preset_hint(str(target))} Or give the path of a YAML or JSON file or of a "
                                 "checkpoint's folder, or a model on the Hub as org/name.")
     return read_model(target, changes)

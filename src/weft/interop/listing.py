@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import final
 
 from weft.core.strict_json import Record
-from weft.families.family import Family, Size, families
+from weft.families.family import Family, families
+from weft.families.sizes import Size
 from weft.interop.gguf.architectures import ARCHITECTURES
 from weft.interop.shapes import count_parameters
 
@@ -24,7 +25,7 @@ class Published(Record):
         gguf: llama.cpp's architecture for the family; empty where it has none.
         name: the model's name.
         parameters: counted on the model itself, shared ones once.
-        published: the published number of parameters.
+        published: the published number of parameters; None: none is known exactly.
         agrees: whether the two are equal, to the published digits.
         source: source of the published number.
     """
@@ -35,7 +36,7 @@ class Published(Record):
     gguf: str
     name: str
     parameters: int
-    published: int
+    published: int | None
     agrees: bool
     source: str
 
@@ -58,7 +59,9 @@ def _entry(family: Family, size: Size) -> Published:
 
 
 def agrees(size: Size, count: int) -> bool:
-    """Whether a count equals the published number to its published digits."""
+    """Whether a count equals the published number to its published digits; so it does where there is none."""
+    if size.parameters is None:
+        return True
     if size.rounded is None:
         return count == size.parameters
     return f"{count:.{size.rounded - 1}e}" == f"{size.parameters:.{size.rounded - 1}e}"
