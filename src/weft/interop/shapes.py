@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from weft.checkpoints.tensors import own_tensors
 from weft.core.model import Model, ModelConfig, built_model
-from weft.core.part_config import PartConfig, expand
+from weft.core.part_config import PartConfig, expand, kinds_of
 from weft.models.decoder import StackedConfig
 from weft.positions.constants import Constant
 
@@ -54,12 +54,8 @@ def count_by_blocks(config: ModelConfig) -> int:
         return count_parameters(config.model_copy(update={"blocks": list(blocks)}))
 
     first, *others = (block for _, block in expand(config.blocks))
-    kinds: list[tuple[PartConfig, int]] = []
-    for block in others:
-        at = next((at for at, (kind, _) in enumerate(kinds) if kind == block), len(kinds))
-        kinds[at:at + 1] = [(block, 1 + (kinds[at][1] if at < len(kinds) else 0))]
     alone = count(first)
-    return alone + sum(number * (count(first, block) - alone) for block, number in kinds)
+    return alone + sum(number * (count(first, block) - alone) for block, number in kinds_of(others))
 
 
 def place(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
