@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from weft.analysis.adapters import Coverage, coverage
 from weft.analysis.by_blocks import Sums, shallow_models
 from weft.analysis.flops import Flops, forward_flops
+from weft.analysis.here import Here
 from weft.analysis.kernels import FormChoice, choices, single_token
 from weft.analysis.matmul import Timing, matmul_rate, products_in, timed
 from weft.analysis.memory import (
@@ -76,6 +77,7 @@ class Plan(Record):
         forms: the form of each operation on this machine, and the reason.
         notes: remarks in whole sentences.
         adapters: what the adapters of its rewrites reach; None without any.
+        here: training and decoding on this machine; None unless asked for.
         lengthwise: whether what it computes depends on the declared length of a document.
     """
 
@@ -95,6 +97,7 @@ class Plan(Record):
     notes: tuple[str, ...]
     adapters: Coverage | None = None
     lengthwise: bool = False
+    here: Here | None = None
 
 
 def plan(source: ModelConfig | Model, *, context: int | None = None, contexts: Sequence[int] = CONTEXTS,

@@ -92,14 +92,14 @@ def run_file(config: object) -> Path | None:
     return path / CONFIG_YAML if (path / RUN_FILE).is_file() and str(config) not in presets() else None
 
 
-def trained_patterns(config: str | Path, overrides: Iterable[str] = ()) -> list[str] | None:
-    """Return what trains in the run of a file or preset (``training.train``); None: everything does.
+def training_of(config: str | Path, overrides: Iterable[str] = ()) -> TrainingSettings:
+    """Return how the run of a file or preset is trained.
 
     Raises:
         ConfigError: the section ``training`` cannot be parsed.
     """
     training = run_overrides(read_config(config), overrides).get("training", {})
-    return parse(TrainingSettings, training, where="training").train
+    return parse(TrainingSettings, training, where="training")
 
 
 def read_model(config: str | Path, overrides: Iterable[str] = ()) -> ModelConfig:

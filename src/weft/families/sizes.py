@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from types import MappingProxyType
@@ -35,6 +35,7 @@ class Size:
         rounded: significant digits of ``parameters``; None: exact.
         hub: its name on the Hub; empty: none.
         also: further names.
+        quoted: shares of its operations, by part, that lectures quote.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Size:
     rounded: int | None = None
     hub: str = ""
     also: tuple[str, ...] = ()
+    quoted: Mapping[str, float] = field(default_factory=dict)
 
 
 @cache
@@ -73,4 +75,4 @@ def size_named(name: str) -> Size | None:
 
 def _size(name: str, family: str, record: Mapping[str, Any]) -> Size:
     return Size(name, family, record["config"], record["parameters"], record["source"], record["keys"],
-                record.get("rounded"), record.get("hub", ""), tuple(record.get("also", ())))
+                record.get("rounded"), record.get("hub", ""), tuple(record.get("also", ())), record.get("quoted", {}))
