@@ -10,7 +10,7 @@ from weft.core.strict_json import Record
 from weft.families.family import Family, families
 from weft.families.sizes import Size
 from weft.interop.gguf.architectures import ARCHITECTURES
-from weft.interop.shapes import count_parameters
+from weft.interop.shapes import count_by_blocks
 
 
 @final
@@ -50,7 +50,7 @@ def published(only: str | None = None) -> Iterator[Published]:
 
 
 def _entry(family: Family, size: Size) -> Published:
-    count = count_parameters(family.config(size))
+    count = count_by_blocks(family.config(size))
     model_type, architecture = ("", "") if family.native is None else (family.native.model_type,
                                                                       family.native.architecture)
     gguf = ARCHITECTURES[family.name].name if family.name in ARCHITECTURES else ""

@@ -1,5 +1,5 @@
-"""What a folder says about generating text, chats and special tokens is written back byte for byte, whatever the form in
-which it was written, and anew where it has changed."""
+"""What a folder says about generating text, chats and special tokens is written back byte for byte, however it was
+written, and anew where it has changed."""
 
 from __future__ import annotations
 
