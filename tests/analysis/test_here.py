@@ -1,4 +1,4 @@
-"""What a run takes on a machine, by arithmetic on a machine of known speed; and where operations go, with quotations."""
+"""What a run takes here, by arithmetic on a machine of known speed; and where operations go, beside quoted shares."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from weft.core.model import ModelConfig
 from weft.families.family import families
 from weft.families.sizes import Size
 
-VOCABULARY = 8192
+VOCABULARY = 4096
 """Most ids of the tokenizer that such a run trains: a text of some megabytes has few longer pieces that repeat."""
 CONTEXT = 1024
 """Most tokens of a row of training, so that a batch needs little memory."""
