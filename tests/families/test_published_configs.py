@@ -15,9 +15,9 @@ from interop.huggingface.tiny_folders import stored, write
 from weft import api
 from weft.core.errors import CheckpointError, ConfigError
 from weft.families.family import families, family_of
-from weft.families.sizes import published
 from weft.interop.listing import agrees
 from weft.interop.shapes import count_by_blocks, count_parameters
+from weft.preset_files.models import published
 
 WHOLE = {name: size for name, size in published().items() if size.keys != "shape"}
 """Models of which all keys of the published file are known."""

@@ -20,7 +20,6 @@ from weft.analysis.parts import ParameterGroup, Parameters, PartParameters
 from weft.analysis.step import TrainingStep
 from weft.core.model import Model, ModelConfig
 from weft.core.part_config import PartConfig, expand, kinds_of
-from weft.models.decoder import StackedConfig
 
 T = TypeVar("T")
 SHALLOW = 6
@@ -37,9 +36,9 @@ class Shallow:
 
 def shallow_models(source: ModelConfig | Model) -> tuple[Shallow, ...] | None:
     """The models that a deep model's plan is made of; None: it is run whole."""
-    if not isinstance(source, StackedConfig) or source.rewrites:
+    if not isinstance(source, ModelConfig) or source.rewrites or not source.stack():
         return None
-    first, *others = (block for _, block in expand(source.blocks))
+    first, *others = (block for _, block in expand(source.stack()))
     kinds = kinds_of(others)
     if len(others) < SHALLOW or 2 * (len(kinds) + 1) > len(others):
         return None

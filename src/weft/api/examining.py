@@ -20,12 +20,12 @@ from weft.checkpoints.locate import holds_checkpoint
 from weft.core.config import parse
 from weft.core.errors import InputError, UnsupportedError
 from weft.core.model import ModelConfig
-from weft.families.sizes import size_named
 from weft.interop.arpa.convert import sum_error
 from weft.laws.check import CheckResult
 from weft.laws.check import check as check_laws
 from weft.parallel.mesh import MeshSettings
 from weft.parallel.tensor import plan_of
+from weft.preset_files.models import size_named
 from weft.training.files import read_plain
 from weft.training.overrides import run_overrides
 from weft.training.partial import only_trained

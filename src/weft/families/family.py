@@ -17,10 +17,10 @@ from weft.families.common import BUFFERS, COMMON, WITH_SOURCE, common_beside
 from weft.families.configurations import notes_on, read_keys, write_keys
 from weft.families.keys import KEPT, KeyRule, Raw
 from weft.families.naming import relative_hint
-from weft.families.sizes import Size, sizes_of
 from weft.families.template import Facts, build_config, match
 from weft.families.unknown import Unknown, computing
 from weft.families.weights import Account, Junk, Rule, account
+from weft.preset_files.models import Size, sizes_of
 
 
 @final

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable
 
-from weft.families.sizes import published
+from weft.preset_files.models import published
 
 NEAR = 0.8
 """Similarity (`difflib.SequenceMatcher.ratio`) from which a name is a misspelling."""

@@ -8,9 +8,9 @@ from typing import final
 
 from weft.core.strict_json import Record
 from weft.families.family import Family, families
-from weft.families.sizes import Size
 from weft.interop.gguf.architectures import ARCHITECTURES
 from weft.interop.shapes import count_by_blocks
+from weft.preset_files.models import Size
 
 
 @final

@@ -13,7 +13,6 @@ from torch.overrides import TorchFunctionMode
 from weft.checkpoints.tensors import own_tensors
 from weft.core.model import Model, ModelConfig, built_model
 from weft.core.part_config import PartConfig, expand, kinds_of
-from weft.models.decoder import StackedConfig
 from weft.positions.constants import Constant
 
 FILLS = frozenset({Tensor.normal_, Tensor.uniform_, Tensor.zero_, Tensor.fill_, init.normal_, init.trunc_normal_,
@@ -47,13 +46,13 @@ def count_parameters(config: ModelConfig) -> int:
 def count_by_blocks(config: ModelConfig) -> int:
     """`count_parameters` of a model whose equal blocks have equally many, as those of every family: each kind of block
     is built once beside the first, which takes a fraction of the time."""
-    if not isinstance(config, StackedConfig):
+    if not config.stack():
         return count_parameters(config)
 
     def count(*blocks: PartConfig) -> int:
         return count_parameters(config.model_copy(update={"blocks": list(blocks)}))
 
-    first, *others = (block for _, block in expand(config.blocks))
+    first, *others = (block for _, block in expand(config.stack()))
     alone = count(first)
     return alone + sum(number * (count(first, block) - alone) for block, number in kinds_of(others))
 

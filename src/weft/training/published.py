@@ -6,7 +6,7 @@ from typing import Any
 
 from weft.core.model import ModelConfig
 from weft.families.family import families
-from weft.families.sizes import Size
+from weft.preset_files.models import Size
 
 VOCABULARY = 4096
 """Most ids of the tokenizer that such a run trains: a text of some megabytes has few longer pieces that repeat."""

@@ -54,7 +54,7 @@ class Size:
 def published() -> Mapping[str, Size]:
     """Every published model by its name, families in alphabetical order."""
     found: dict[str, Size] = {}
-    folder = resources.files("weft.families") / "published"
+    folder = resources.files("weft.preset_files") / "published"
     for file in sorted(folder.iterdir(), key=lambda each: each.name):
         for name, record in json.loads(file.read_text(encoding="utf-8")).items():
             assert name not in found, f"two published models are called {name}"
