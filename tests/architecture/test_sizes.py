@@ -42,6 +42,7 @@ LONG_FUNCTIONS: dict[str, str] = {
     "src/weft/cli/rate.py:rate": "half of it is the options of the command",
     "src/weft/cli/evaluate.py:evaluate": "half of it is the options of the command",
     "src/weft/cli/generate.py:generate": "half of it is the options of the command",
+    "src/weft/cli/plan.py:plan": "half of it is the options of the command",
     "src/weft/cli/train.py:train": "half of it is the options of the command",
     "src/weft/core/tree.py:map_together": "each of its branches is one kind of field",
     "src/weft/extending/extend.py:extend": "half of it says what its arguments mean and what it raises",

@@ -1,9 +1,5 @@
-"""Published config.json files are read whole, and unknown keys refuse a folder only where they may change a result.
-
-``published_configs.json`` has the keys and values of published files, each with the published number of parameters
-(bart-base: with the bias of its logits, which its file holds as a buffer), or null where it is not known exactly or
-where so many experts take seconds to count.
-"""
+"""Published models are built with their published numbers of parameters, their config.json files are read whole, and
+unknown keys refuse a folder only where they may change a result."""
 
 from __future__ import annotations
 
@@ -18,25 +14,49 @@ import torch
 from interop.huggingface.tiny_folders import stored, write
 from weft import api
 from weft.core.errors import CheckpointError, ConfigError
-from weft.families.family import family_of
-from weft.interop.shapes import count_parameters
+from weft.families.family import families, family_of
+from weft.interop.listing import agrees
+from weft.interop.shapes import count_by_blocks, count_parameters
+from weft.preset_files.models import published
 
-PUBLISHED: dict[str, Any] = json.loads(Path(__file__).with_name("published_configs.json").read_text())
-SMOL, NEOX = "HuggingFaceTB/SmolLM2-135M", "EleutherAI/gpt-neox-20b"
+WHOLE = {name: size for name, size in published().items() if size.keys != "shape"}
+"""Models of which all keys of the published file are known."""
+SMOL, NEOX = "smollm2-135m", "gpt-neox-20b"
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_a_published_configuration_is_read_with_its_parameters(name: str) -> None:
-    parameters, raw = PUBLISHED[name]
-    family = family_of(raw, name)
-    config, _ = family.read(raw, strict=True)
-    assert [note for note in family.notes(raw) if "unknown key" in note] == []
-    assert parameters is None or count_parameters(config) == parameters
+@pytest.mark.parametrize("name", published())
+def test_a_published_model_has_its_published_number_of_parameters(name: str) -> None:
+    size = published()[name]
+    assert agrees(size, count_by_blocks(families()[size.family].config(size)))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gemma-3-270m", "bert-base-uncased", "rwkv-4-169m", "mamba2-130m"])
+def test_parameters_counted_by_kinds_of_blocks_are_those_of_the_whole_model(name: str) -> None:
+    size = published()[name]
+    config = families()[size.family].config(size)
+    assert count_by_blocks(config) == count_parameters(config)
+
+
+def test_a_hundred_published_files_are_read_whole() -> None:
+    assert len(WHOLE) >= 100
+    for name, size in WHOLE.items():
+        family = family_of(size.values, name)
+        assert family.name == size.family
+        family.read(size.values, strict=True)
+        assert [note for note in family.notes(size.values) if "unknown key" in note] == []
+
+
+@pytest.mark.parametrize("name", published())
+def test_a_published_model_says_where_its_numbers_are_from(name: str) -> None:
+    size = published()[name]
+    assert size.source and name == name.lower()
+    assert size.parameters is not None
+    assert size.keys == "shape" or "/" in size.hub
 
 
 def read(name: str, **changed: Any) -> list[str]:
     """The notes of a published configuration with further keys."""
-    raw = {**PUBLISHED[name][1], **changed}
+    raw = {**published()[name].values, **changed}
     family = family_of(raw, name)
     family.read(raw)
     return family.notes(raw)
@@ -45,7 +65,7 @@ def read(name: str, **changed: Any) -> list[str]:
 def test_an_unknown_key_that_switches_something_on_is_a_note_and_a_problem_where_asked() -> None:
     assert read(SMOL, neftune_noise_alpha=5.0) == ["neftune_noise_alpha: unknown key. Its value, 5.0, is not used."]
     with pytest.raises(ConfigError, match=r"neftune_noise_alpha: unknown key\. Its value, 5\.0, is not used\."):
-        raw = {**PUBLISHED[SMOL][1], "neftune_noise_alpha": 5.0}
+        raw = {**published()[SMOL].values, "neftune_noise_alpha": 5.0}
         family_of(raw, SMOL).read(raw, strict=True)
 
 
@@ -57,9 +77,9 @@ def test_an_unknown_key_that_switches_nothing_on_says_nothing(value: Any) -> Non
 @pytest.mark.parametrize(("name", "key", "value"), [
     (SMOL, "attn_logit_softcapping", 50.0), (SMOL, "sliding_window", 4096), (SMOL, "num_local_experts", 8),
     (SMOL, "use_mrope", True), (SMOL, "residual_multiplier", 0.22), (SMOL, "qk_layernorm", True),
-    ("microsoft/phi-4", "attention_bias", True), ("microsoft/phi-4", "lm_head_bias", True),
-    (NEOX, "attention_probs_dropout_prob", 0.1), ("Qwen/Qwen2.5-0.5B", "use_mrope", True),
-    ("openai-community/gpt2", "alibi", True), (SMOL, "clip_qkv", 8.0)])
+    ("phi-4", "attention_bias", True), ("phi-4", "lm_head_bias", True),
+    (NEOX, "attention_probs_dropout_prob", 0.1), ("qwen2.5-0.5b", "use_mrope", True),
+    ("gpt2", "alibi", True), (SMOL, "clip_qkv", 8.0)])
 def test_a_key_that_changes_what_other_models_compute_is_refused_by_name(name: str, key: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=f"{key}: unknown key. {value!r} changes what is computed in other models, "
                                           "and this family has no such part here."):
@@ -76,7 +96,7 @@ def test_a_misspelling_of_a_key_that_is_read_is_refused_whatever_its_value(key: 
 
 def test_values_of_phi_4_mini_that_no_class_reads_are_held_to_the_published_ones() -> None:
     with pytest.raises(ConfigError, match="full_attn_mod: 2, but only 1 or None can be read"):
-        read("microsoft/Phi-4-mini-instruct", full_attn_mod=2)
+        read("phi-4-mini", full_attn_mod=2)
 
 
 def test_a_folder_with_an_unknown_key_is_loaded_with_a_note_and_refused_where_asked(

@@ -95,7 +95,7 @@ def state_sizes(model: Model, mode: FakeTensorMode, batch: int, contexts: Sequen
         first = _state_bytes(state_after(model, batch, contexts[0]))
         if first != reserved[0]:
             reserved = [first, *(_state_bytes(state_after(model, batch, context)) for context in contexts[1:])]
-    return _growth(tuple(StateSize(*each) for each in zip(contexts, [batch] * len(contexts), reserved, strict=True)))
+    return growth(tuple(StateSize(*each) for each in zip(contexts, [batch] * len(contexts), reserved, strict=True)))
 
 
 def require_room(model: Model) -> None:
@@ -115,7 +115,8 @@ def require_room(model: Model) -> None:
                            "number of blocks smaller; `weft plan` says what each takes."])
 
 
-def _growth(sizes: tuple[StateSize, ...]) -> States:
+def growth(sizes: tuple[StateSize, ...]) -> States:
+    """The sizes with their growth from the last but one to the last."""
     if len(sizes) < 2:
         return States("unknown, because only one context was measured", 0.0, sizes)
     last, before = sizes[-1], sizes[-2]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from weft.analysis.adapters import Coverage, coverage
+from weft.analysis.by_blocks import Sums, shallow_models
 from weft.analysis.flops import Flops, forward_flops
+from weft.analysis.here import Here
 from weft.analysis.kernels import FormChoice, choices, single_token
 from weft.analysis.matmul import Timing, matmul_rate, products_in, timed
 from weft.analysis.memory import (
@@ -24,7 +26,7 @@ from weft.analysis.notes import all_notes
 from weft.analysis.parts import Parameters, count_parameters
 from weft.analysis.shapes import shape_of
 from weft.analysis.step import TrainingStep, training_step
-from weft.core.errors import InputError
+from weft.core.errors import ConfigError, InputError
 from weft.core.layer import traits_of
 from weft.core.model import LanguageModel, Model, ModelConfig
 from weft.core.strict_json import Record
@@ -75,6 +77,8 @@ class Plan(Record):
         forms: the form of each operation on this machine, and the reason.
         notes: remarks in whole sentences.
         adapters: what the adapters of its rewrites reach; None without any.
+        here: training and decoding on this machine; None unless asked for.
+        lengthwise: whether what it computes depends on the declared length of a document.
     """
 
     model: str
@@ -92,6 +96,8 @@ class Plan(Record):
     forms: tuple[FormChoice, ...]
     notes: tuple[str, ...]
     adapters: Coverage | None = None
+    lengthwise: bool = False
+    here: Here | None = None
 
 
 def plan(source: ModelConfig | Model, *, context: int | None = None, contexts: Sequence[int] = CONTEXTS,
@@ -109,6 +115,45 @@ def plan(source: ModelConfig | Model, *, context: int | None = None, contexts: S
     Raises:
         InputError: a number is not positive, or the context exceeds the model's limit.
     """
+    found, decisions = _planned(source, context, contexts, batch, dtype, tokens)
+    if tokens is None or found.step is None:
+        return found
+    return replace(found, time_here=_time(found.step, tokens, getattr(torch, found.dtype), decisions))
+
+
+def _planned(source: ModelConfig | Model, context: int | None, contexts: Sequence[int], batch: int,
+             dtype: torch.dtype | None, tokens: int | None) -> tuple[Plan, list[Decision]]:
+    """The plan without times, and how the operations of a training step are computed."""
+    shallow = shallow_models(source)
+    if shallow is None:
+        return _whole(source, context, contexts, batch, dtype, tokens)
+    try:
+        found = [_whole(each.config, context, contexts, batch, dtype, tokens) for each in shallow]
+    except ConfigError:  # a block that takes what another gives stands alone here; the whole model may be lawful
+        return _whole(source, context, contexts, batch, dtype, tokens)
+    plans = [each for each, _ in found]
+    if any(each.flops is None or each.flops.fourier or each.lengthwise for each in plans):
+        return _whole(source, context, contexts, batch, dtype, tokens)
+    return _added(plans, [each.weight for each in shallow]), [each for _, own in found for each in own]
+
+
+def _added(plans: Sequence[Plan], weights: Sequence[int]) -> Plan:
+    """The plan of a deep model from those of shallow ones, see `weft.analysis.by_blocks`."""
+    sums = Sums(weights)
+    states = [each.states for each in plans if each.states is not None]
+    return replace(
+        plans[0], parameters=sums.parameters([each.parameters for each in plans]),
+        weights=sums.mapping([each.weights for each in plans]), buffers=sums.number(each.buffers for each in plans),
+        flops=sums.flops([each.flops for each in plans if each.flops is not None]),
+        training=sums.training([each.training for each in plans if each.training is not None]),
+        step=sums.step([each.step for each in plans if each.step is not None]),
+        states=sums.states(states) if states else None, forms=sums.forms([each.forms for each in plans]),
+        notes=tuple(dict.fromkeys(note for each in plans for note in each.notes)))
+
+
+def _whole(source: ModelConfig | Model, context: int | None, contexts: Sequence[int], batch: int,
+           dtype: torch.dtype | None, tokens: int | None) -> tuple[Plan, list[Decision]]:
+    """`_planned` by running the whole model."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     model = shape_of(source, mode, dtype)
     length = model.config.context if context is None else context
@@ -121,15 +166,17 @@ def plan(source: ModelConfig | Model, *, context: int | None = None, contexts: S
         step = None if flops is None else training_step(model, mode, batch, length)
     decodes = flops is not None and Trait.BIDIRECTIONAL not in traits_of(model)
     steps = single_token(model, mode, batch) if decodes and isinstance(model, LanguageModel) else []
-    return Plan(
+    found = Plan(
         model=model.config.kind, dtype=str(own).removeprefix("torch."), batch=batch, context=length,
         parameters=count_parameters(model), weights=weight_bytes(model), buffers=buffer_bytes(model), flops=flops,
         training=None if flops is None else training_bytes(model, own),
-        step=step, time_here=None if step is None or tokens is None else _time(step, tokens, own, training),
+        step=step, time_here=None,
         states=state_sizes(model, mode, batch, [each for each in contexts if limit is None or each <= limit]),
         forms=choices({"training": training, "prompts": prompts, "single tokens": steps}),
         notes=all_notes(model, flops),
-        adapters=None if flops is None else coverage(model, length))
+        adapters=None if flops is None else coverage(model, length),
+        lengthwise=Trait.DECLARED_LENGTH in traits_of(model))
+    return found, list(training)
 
 
 def _time(step: TrainingStep, tokens: int, dtype: torch.dtype, decisions: Iterable[Decision]) -> TimeHere:

@@ -1,4 +1,4 @@
-"""Configurations from files and presets."""
+"""Configurations from files, presets and published models."""
 
 from __future__ import annotations
 
@@ -8,24 +8,49 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.config import parse
-from weft.core.errors import InputError, nearest
+from weft.core.errors import InputError
 from weft.core.model import ModelConfig
 from weft.core.schema import json_schema
-from weft.training import RunConfig, TrainingSettings, load_model_config, load_run, parse_run
-from weft.training.files import read_plain
+from weft.families.naming import name_hint
+from weft.preset_files.models import published, size_named
+from weft.training import RunConfig, TrainingSettings, parse_run
+from weft.training.files import parse_model_config, read_plain
 from weft.training.folder import CONFIG_YAML, RUN_FILE
 from weft.training.overrides import run_overrides
+from weft.training.published import published_run
 from weft.training.starting import begun_from
 
 
-def presets() -> list[str]:
-    """Return the names of the configurations that come with Weft."""
+def own_presets() -> list[str]:
+    """Return the names of the small runs that come with Weft."""
     return sorted(file.name.removesuffix(".yaml") for file in resources.files("weft.preset_files").iterdir()
                   if file.name.endswith(".yaml"))
 
 
+def presets() -> list[str]:
+    """Return the names that stand for configurations: Weft's small runs, and published models."""
+    return [*own_presets(), *sorted({*published(), *(name for size in published().values() for name in size.also)})]
+
+
+def preset_hint(name: str) -> str:
+    """Return what may have been meant by a name that stands for no configuration."""
+    return name_hint(name, own_presets())
+
+
+def read_config(config: str | Path) -> dict[str, Any]:
+    """Return the plain data of a configuration, which is given as a path, or as the name of a preset or of a published
+    model.
+
+    Raises:
+        InputError: it is none of these.
+        ConfigError: the file cannot be read.
+    """
+    size = None if Path(config).is_file() or str(config) in own_presets() else size_named(str(config))
+    return read_plain(config_path(config)) if size is None else published_run(size)
+
+
 def config_path(config: str | Path) -> Path:
-    """Return the file of a configuration, which is given as a path or as the name of a preset.
+    """Return the file of a configuration, which is given as a path or as the name of one of Weft's own presets.
 
     Raises:
         InputError: it is neither.
@@ -33,15 +58,15 @@ def config_path(config: str | Path) -> Path:
     path = Path(config)
     if path.is_file() or path.suffix in (".yaml", ".yml", ".json"):
         return path
-    if str(config) in presets():
+    if str(config) in own_presets():
         return Path(str(resources.files("weft.preset_files") / f"{config}.yaml"))
     raise InputError(f"{str(config)!r} is neither a file nor a preset.", where="config",
-                     remedy=f"{nearest(str(config), presets())} Or give the path of a YAML or JSON file.")
+                     remedy=f"{preset_hint(str(config))} Or give the path of a YAML or JSON file.")
 
 
 def config_schema(config: str | Path | None = None) -> dict[str, Any]:
     """Return the JSON Schema of run configurations, or for a file that holds only a model, that of the model's kind."""
-    alone = config is not None and "kind" in read_plain(config_path(config))
+    alone = config is not None and "kind" in read_config(config)
     return json_schema(type(read_model(config)) if config is not None and alone else RunConfig)
 
 
@@ -55,7 +80,8 @@ def read_run(config: str | Path | Mapping[str, Any] | RunConfig, overrides: Iter
     plain = config.dump() if isinstance(config, RunConfig) else config
     if isinstance(plain, Mapping):
         return parse_run(plain if start is None else begun_from(plain, start), overrides)
-    return load_run(run_file(plain) or config_path(plain), overrides, start=start)
+    data = read_config(run_file(plain) or plain)
+    return parse_run(data if start is None else begun_from(data, start), overrides, where=str(plain))
 
 
 def run_file(config: object) -> Path | None:
@@ -66,16 +92,17 @@ def run_file(config: object) -> Path | None:
     return path / CONFIG_YAML if (path / RUN_FILE).is_file() and str(config) not in presets() else None
 
 
-def trained_patterns(config: str | Path, overrides: Iterable[str] = ()) -> list[str] | None:
-    """Return what trains in the run of a file or preset (``training.train``); None: everything does.
+def training_of(config: str | Path, overrides: Iterable[str] = ()) -> TrainingSettings:
+    """Return how the run of a file or preset is trained.
 
     Raises:
         ConfigError: the section ``training`` cannot be parsed.
     """
-    training = run_overrides(read_plain(config_path(config)), overrides).get("training", {})
-    return parse(TrainingSettings, training, where="training").train
+    training = run_overrides(read_config(config), overrides).get("training", {})
+    return parse(TrainingSettings, training, where="training")
 
 
 def read_model(config: str | Path, overrides: Iterable[str] = ()) -> ModelConfig:
-    """Read a model's configuration from a file or preset, of a run or of a model alone, and apply changes."""
-    return load_model_config(config_path(config), overrides)
+    """Read a model's configuration from a file, a preset, of a run or of a model alone, or by the name of a published
+    model, and apply changes."""
+    return parse_model_config(read_config(config), overrides, where=str(config))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from weft.api.configs import config_path, presets, read_run
+from weft.api.configs import preset_hint, presets, read_config, read_run
 from weft.core.config import parse, parse_part
 from weft.core.errors import ConfigError, DataError, InputError, nearest
 from weft.data.inspection import Inspection, SampleWindow, inspect_data, sample_data
@@ -109,8 +109,8 @@ def data_sources(target: str | Path, overrides: Iterable[str] = (), *,
         DataError: a source cannot be used.
         ConfigError: the configuration is wrong, or ``data.when_capped`` refuses a cap.
     """
-    path = config_path(target) if Path(target).suffix or str(target) in presets() else None
-    if path is None or not isinstance(read_plain(path).get("data"), Mapping):
+    named = Path(target).suffix or str(target) in presets()
+    if not named or not isinstance(read_config(target).get("data"), Mapping):
         return None
     run = read_run(target, overrides)
     if run.data.sources is None:
@@ -151,7 +151,7 @@ def _data_sections(source: str | Path, overrides: list[str],
 def _plain_sections(source: str | Path) -> dict[str, Any]:
     path, usual = Path(source), {"data": {}, "tokenizer": ByteTokenizerConfig.kind}
     if path.suffix in (".yaml", ".yml", ".json") or (not path.exists() and str(source) in presets()):
-        plain = read_plain(config_path(source))
+        plain = read_config(source)
         unknown = [] if "kind" in plain else sorted(set(plain) - set(RunConfig.model_fields))
         if unknown:
             raise ConfigError([f"{key}: unknown key {key!r}. {nearest(key, RunConfig.model_fields)}"
@@ -160,5 +160,5 @@ def _plain_sections(source: str | Path) -> dict[str, Any]:
         return usual | {key: plain[key] for key in (*usual, "task") if key in plain}
     if not path.exists():
         raise InputError(f"{str(source)!r} is neither a text, a configuration nor a preset.", where="source",
-                         remedy=f"Check the path. {nearest(str(source), presets())}")
+                         remedy=f"Check the path. {preset_hint(str(source))}")
     return usual | {"data": {"path": str(source)}}

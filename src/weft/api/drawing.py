@@ -10,7 +10,7 @@ import torch
 
 from weft.analysis.shapes import built_empty
 from weft.api.arguments import one_or_more
-from weft.api.configs import config_path, read_run
+from weft.api.configs import read_config, read_run
 from weft.api.examining import resolved_target
 from weft.api.models import Model
 from weft.api.using import prompt_rows
@@ -23,7 +23,6 @@ from weft.pictures.gallery import Drawn, Gallery, Read, gallery
 from weft.pictures.writing import require_writable, write
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import ByteTokenizerConfig
-from weft.training.files import read_plain
 
 
 @dataclass(frozen=True)
@@ -87,8 +86,7 @@ def _untrained(target: str | Path, changes: list[str]) -> Loaded:
     Raises:
         InputError: the file names no tokenizer, or one that is trained with the run.
     """
-    path = config_path(target)
-    run = None if "kind" in read_plain(path) else read_run(path, changes)
+    run = None if "kind" in read_config(target) else read_run(target, changes)
     if run is None:
         raise InputError("the configuration of a model alone names no tokenizer.", where="text",
                          remedy="Give a checkpoint, or the file of a run with a tokenizer.")
@@ -98,7 +96,7 @@ def _untrained(target: str | Path, changes: list[str]) -> Loaded:
                          where="text", remedy="Give a checkpoint of the run.")
     torch.manual_seed(run.seed)
     model = built_model(run.model).eval()
-    return Loaded(model, tokenizer or run.tokenizer.fit(()), run.model, None, {}, path)
+    return Loaded(model, tokenizer or run.tokenizer.fit(()), run.model, None, {}, Path(target))
 
 
 def _read(loaded: Loaded, text: Text) -> Read:

@@ -8,21 +8,24 @@ from pathlib import Path
 
 from weft.analysis import Plan
 from weft.analysis import plan as plan_model
+from weft.analysis.here import run_here
 from weft.analysis.shapes import built_empty
+from weft.analysis.shares import Shares, shares_of
 from weft.api.arguments import one_or_more
-from weft.api.configs import presets, read_model, trained_patterns
+from weft.api.configs import preset_hint, presets, read_model, training_of
 from weft.api.models import Model, load, require_dtype
 from weft.checkpoints import Loaded
 from weft.checkpoints.hub import hub_model
 from weft.checkpoints.locate import holds_checkpoint
 from weft.core.config import parse
-from weft.core.errors import InputError, nearest
+from weft.core.errors import InputError, UnsupportedError
 from weft.core.model import ModelConfig
 from weft.interop.arpa.convert import sum_error
 from weft.laws.check import CheckResult
 from weft.laws.check import check as check_laws
 from weft.parallel.mesh import MeshSettings
 from weft.parallel.tensor import plan_of
+from weft.preset_files.models import size_named
 from weft.training.files import read_plain
 from weft.training.overrides import run_overrides
 from weft.training.partial import only_trained
@@ -48,11 +51,13 @@ def check(target: Model | ModelConfig, overrides: Iterable[str] = (), *, seed: i
     return check_laws(found.config, found.model, seed=seed, sum_error=sum_error(found), length=length, on_law=on_law)
 
 
-def plan(target: Model | ModelConfig, overrides: Iterable[str] = (), *, context: int | None = None, batch: int = 1,
-         dtype: str | None = None, tokens: int | None = None) -> Plan:
+def plan(target: Model | ModelConfig, overrides: Iterable[str] = (), *, context: int | None = None,
+         batch: int | None = None, dtype: str | None = None, tokens: int | None = None, here: bool = False) -> Plan:
     """Return what a model costs, without running it, from a configuration (file, preset or object) or a checkpoint; see
     `weft.analysis.plan`. ``overrides`` are ``key.path=value`` changes to a file or preset. What ``training.train``
-    leaves out is frozen.
+    leaves out is frozen. Without a number, ``batch`` and ``context`` are those of the run that the file or preset
+    describes, else a row of the model's context. With ``here`` the memory and the least times of training and decoding
+    on this machine are added.
 
     Raises:
         InputError: there are overrides for what is neither file nor preset.
@@ -60,12 +65,34 @@ def plan(target: Model | ModelConfig, overrides: Iterable[str] = (), *, context:
     found = resolved_target(target, overrides)
     source = found.model if isinstance(found, Loaded) else found
     if isinstance(source, ModelConfig) and isinstance(target, str | Path):
-        patterns = trained_patterns(target, one_or_more(overrides))
-        source = source if patterns is None else only_trained(built_empty(source), patterns)
-    planned = plan_model(source, context=context, batch=batch,
-                      dtype=None if dtype is None else require_dtype(dtype), tokens=tokens)
+        training = training_of(target, one_or_more(overrides))
+        source = source if training.train is None else only_trained(built_empty(source), training.train)
+        batch = training.batch_size if batch is None and "batch_size" in training.model_fields_set else batch
+        context = training.context if context is None else context
+    planned = plan_model(source, context=context, batch=1 if batch is None else batch,
+                         dtype=None if dtype is None else require_dtype(dtype), tokens=tokens)
+    planned = replace(planned, here=run_here(planned)) if here else planned
     notes = _mesh_notes(target, overrides, found) if isinstance(found, ModelConfig) else ()
     return replace(planned, notes=(*planned.notes, *notes))
+
+
+def flops_shares(target: Model | ModelConfig, overrides: Iterable[str] = (), *,
+                 context: int | None = None) -> tuple[Plan, Shares]:
+    """Return where the operations of a forward pass go, per token, with what is assumed, beside the plan that they are
+    from; the arguments are those of `plan`, but a row has the model's context where none is given.
+
+    Raises:
+        UnsupportedError: the model is fitted by counting, and has no such operations.
+    """
+    found = resolved_target(target, overrides)
+    config = found.config if isinstance(found, Loaded) else found
+    planned = plan_model(found.model if isinstance(found, Loaded) else found, context=context)
+    if planned.flops is None:
+        raise UnsupportedError(f"a model of the kind {config.kind!r} looks up counts and has no operations to share "
+                               "out.", where="target", remedy="Leave out --flops.")
+    size = size_named(str(target)) if isinstance(target, str) and not list(overrides) else None
+    return planned, shares_of(planned.flops, config.vocab_size if config.reads_tokens else 0,
+                              {} if size is None else size.quoted)
 
 
 def _mesh_notes(target: Model | ModelConfig, overrides: Iterable[str], config: ModelConfig) -> tuple[str, ...]:
@@ -128,6 +155,6 @@ def resolved_target(target: Model | ModelConfig, overrides: Iterable[str]) -> Mo
         return load(target)
     if not Path(target).suffix and str(target) not in presets() and not Path(target).exists():
         raise InputError(f"{str(target)!r} is neither a file, a preset nor a checkpoint.", where="target",
-                         remedy=f"{nearest(str(target), presets())} Or give the path of a YAML or JSON file or of a "
+                         remedy=f"{preset_hint(str(target))} Or give the path of a YAML or JSON file or of a "
                                 "checkpoint's folder, or a model on the Hub as org/name.")
     return read_model(target, changes)

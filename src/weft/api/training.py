@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from weft.api.arguments import one_or_more
-from weft.api.configs import config_path, read_run, run_file
+from weft.api.configs import read_config, read_run, run_file
 from weft.api.lawful import require_lawful
 from weft.api.models import require_device, save
 from weft.checkpoints import Loaded
@@ -106,7 +106,7 @@ def compare(models: str | Sequence[str | Path] = (), overrides: str | Iterable[s
     if threads is not None:
         require_threads(threads, "threads")
     options = Options(str(require_device(device)), threads, tuple(plugins), command=command)
-    return run_study(config, out, config_path, options, on_progress)
+    return run_study(config, out, read_config, options, on_progress)
 
 
 def compare_report(folder: str | Path) -> Path:

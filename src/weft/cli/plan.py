@@ -23,6 +23,7 @@ from weft.cli.options import (
     prepare,
     print_json,
 )
+from weft.cli.plan_shares import show_shares
 from weft.cli.text import console, duration, in_bytes, section, short, table
 
 if TYPE_CHECKING:
@@ -30,19 +31,25 @@ if TYPE_CHECKING:
 
     from weft.analysis import Plan
     from weft.analysis.adapters import Coverage
+    from weft.analysis.here import Here
     from weft.analysis.matmul import Timing
 
 REFERENCE = "reference"
 """The route of a matrix product that PyTorch takes by default."""
-Target = Annotated[str, typer.Argument(metavar="CONFIG|CHECKPOINT", help="A file, a preset, or a checkpoint's folder.")]
+Target = Annotated[str, typer.Argument(metavar="CONFIG|CHECKPOINT", help="A file, the name of a preset or of a "
+                                        "published model, or a checkpoint's folder.")]
 
 
 @guarded
 def plan(target: Target, overrides: Overrides = None,
          tokens: Annotated[int | None, typer.Option("--tokens", min=1, help="Tokens of a training run, to estimate its "
                                                     "shortest time here.")] = None,
-         context: Annotated[int | None, typer.Option("--context", min=1, help="Tokens in each row.")] = None,
-         batch: Annotated[int, typer.Option("--batch", min=1, help="Rows of a training step and of the state.")] = 1,
+         context: Annotated[int | None, typer.Option("--context", min=1, help="Tokens in each row; default "
+                                                      "the run's.")] = None,
+         batch: Annotated[int | None, typer.Option("--batch", min=1, help="Rows of a training step and of the state; "
+                                                   "default the run's.")] = None,
+         flops: Annotated[bool, typer.Option("--flops", help="Show only where the operations of a forward pass go: "
+                                             "shares, with what is assumed.")] = False,
          dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
          plugin: Plugin = None, json: Json = False,
          revision: Revision = None, offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
@@ -56,7 +63,10 @@ def plan(target: Target, overrides: Overrides = None,
 
     require_changeable(target, overrides or [])
     target = str(on_disk(target, revision, offline, allow_pickles))
-    found = api.plan(target, overrides or [], context=context, batch=batch, dtype=dtype, tokens=tokens)
+    if flops:
+        _shares(target, overrides or [], context, json)
+        return
+    found = api.plan(target, overrides or [], context=context, batch=batch, dtype=dtype, tokens=tokens, here=True)
     mixture = None if Path(target).is_dir() else api.data_sources(target, overrides or [], tokens=tokens)
     if json:
         print_json(found if mixture is None else {**found.to_json(), "sources": mixture.to_json()})
@@ -68,6 +78,8 @@ def plan(target: Target, overrides: Overrides = None,
         section(out, "Reached by adapters", _reached(found.adapters))
     section(out, "Memory", _bytes(found))
     section(out, _growth(found), _states(found))
+    if found.here is not None:
+        section(out, "On this machine", _here(found.here))
     if found.forms:
         section(out, "How operations are computed here", _forms(found))
     if found.time_here:
@@ -75,8 +87,36 @@ def plan(target: Target, overrides: Overrides = None,
         out.print(f"{_time(found)}\n")
     if mixture is not None:
         show_sources(out, mixture)
-    for note in found.notes:
+    for note in (*(() if found.here is None else found.here.assumptions), *found.notes):
         out.print(f"note: {note}")
+
+
+def _shares(target: str, overrides: list[str], context: int | None, json: bool) -> None:
+    from weft.api.examining import flops_shares
+
+    found, shares = flops_shares(target, overrides, context=context)
+    if json:
+        print_json(shares)
+    else:
+        show_shares(console(), found, shares)
+
+
+def _here(found: Here) -> Table:
+    """Peak memory and least times of training and of decoding."""
+    there = f"of {in_bytes(found.machine_memory)}" if found.machine_memory else ""
+    rows = table("work", ">peak memory", there, ">step at least", ">tokens/s at most")
+    for name, work in (("training", found.train), ("decoding", found.decode)):
+        if work is not None:
+            fits = {True: "fits", False: "does not fit", None: ""}[work.fits]
+            rows.add_row(f"{name} {work.rows:,} x {work.context:,}", in_bytes(work.memory), fits,
+                         _seconds(work.seconds), short(work.tokens_per_second))
+    if found.decode is not None and found.decode.prompt_seconds is not None:
+        rows.add_row("  its prompt", "", "", _seconds(found.decode.prompt_seconds), "")
+    return rows
+
+
+def _seconds(seconds: float) -> str:
+    return duration(seconds) if seconds >= 1 else f"{seconds * 1000:,.3g} ms"
 
 
 def _headline(found: Plan) -> str:

@@ -29,8 +29,8 @@ from weft.training.files import parse_run, read_plain
 
 G = TypeVar("G")
 T = TypeVar("T")
-Find: TypeAlias = Callable[[str | Path], Path]
-"""The file of a preset or a path."""
+Find: TypeAlias = Callable[[str | Path], Path | Mapping[str, Any]]
+"""The file of a preset or a path, or its plain data."""
 
 SHARED = {"context": "context", "batch_size": "batch_tokens", "accumulation": "batch_tokens"}
 """Settings that all models take from the first, with what allows them to differ."""
@@ -113,7 +113,8 @@ def _every(given: Mapping[str, G], make: Callable[[str, G], T]) -> dict[str, T]:
 
 
 def _plain(spec: ModelSpec, find: Find) -> dict[str, Any]:
-    plain = dict(spec.config) if isinstance(spec.config, Mapping) else read_plain(find(spec.config))
+    found = spec.config if isinstance(spec.config, Mapping) else find(spec.config)
+    plain = dict(found) if isinstance(found, Mapping) else read_plain(found)
     return {"model": plain} if "kind" in plain else plain
 
 

@@ -46,7 +46,7 @@ def run_study(study: StudyConfig, out: str | Path, find: Find, options: Options 
     Args:
         study: what to compare.
         out: its folder; pieces of work that are finished there are read back.
-        find: the file of a preset or path.
+        find: the file of a preset or path, or its plain data.
         options: how.
         on_progress: called with every line.
 

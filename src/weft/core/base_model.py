@@ -60,6 +60,11 @@ class ModelConfig(PartConfig):
     def build(self, dims: Dims | None = None) -> Model:
         raise NotImplementedError(f"{type(self).__name__} does not say how it is built")
 
+    def stack(self) -> list[PartConfig]:
+        """The blocks between what embeds tokens and what reads the result, its field ``blocks``; none for a model
+        without such a list."""
+        return []
+
     def labels(self) -> tuple[str, ...]:
         """Names of the classes of its head, in the order of their ids; empty without a head for classes."""
         return ()

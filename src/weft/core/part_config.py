@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, Self, TypeAlias, get_args
@@ -233,6 +233,15 @@ def dump(item: Any) -> Any:
 def count_blocks(items: Sequence[Any]) -> int:
     """How many blocks `expand` gives, counted without writing them out."""
     return sum(item.repeat * count_blocks(item.of) if isinstance(item, Repeat) else 1 for item in items)
+
+
+def kinds_of(blocks: Iterable[PartConfig]) -> list[tuple[PartConfig, int]]:
+    """The different blocks among these, each with its number."""
+    kinds: list[tuple[PartConfig, int]] = []
+    for block in blocks:
+        at = next((at for at, (kind, _) in enumerate(kinds) if kind is block or kind == block), len(kinds))
+        kinds[at:at + 1] = [(block, 1 + (kinds[at][1] if at < len(kinds) else 0))]
+    return kinds
 
 
 def expand(items: list[Any]) -> Iterator[tuple[Place, PartConfig]]:

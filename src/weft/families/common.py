@@ -33,7 +33,7 @@ RUNNING = ("use_cache", "output_attentions", "output_hidden_states", "output_sco
            "return_dict_in_generate", "torchscript", "use_bfloat16", "gradient_checkpointing",
            "chunk_size_feed_forward", "_attn_implementation", "_attn_implementation_autoset", "attn_implementation",
            "_flash_attn_2_enabled", "_experts_implementation", "pretraining_tp", "tf_legacy_loss", "use_mems_eval",
-           "use_mems_train")
+           "use_mems_train", "output_past")
 GENERATION = ("max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups",
               "diversity_penalty", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty",
               "length_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids",

@@ -122,7 +122,7 @@ WINDOW: KeyRule = Together((), lambda raw, facts: {"window": facts["context"]}, 
 """The training window, which may be shorter than the table of positions and is not in the file."""
 
 LEFT_OVER = Ignored(("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
-                     "pooler_size_per_head", "pooler_type", "output_past", "model_name", "attention_type"),
+                     "pooler_size_per_head", "pooler_type", "model_name", "attention_type"),
                     "left over from the conversion of early checkpoints; no version reads it")
 
 LAYER_NORM = {"kind": "layernorm", "eps": Hole("eps")}

@@ -10,36 +10,17 @@ from functools import cache
 from typing import Any, final
 
 from weft.checkpoints.tensors import own_tensors
-from weft.core.errors import CheckpointError, ConfigError, nearest
+from weft.core.errors import CheckpointError, ConfigError
 from weft.core.model import Model, ModelConfig
 from weft.families import known
 from weft.families.common import BUFFERS, COMMON, WITH_SOURCE, common_beside
 from weft.families.configurations import notes_on, read_keys, write_keys
 from weft.families.keys import KEPT, KeyRule, Raw
+from weft.families.naming import relative_hint
 from weft.families.template import Facts, build_config, match
 from weft.families.unknown import Unknown, computing
 from weft.families.weights import Account, Junk, Rule, account
-
-
-@final
-@dataclass(frozen=True)
-class Size:
-    """A published model of a family.
-
-    Attributes:
-        name: the published name.
-        values: keys of its configuration (the family's own defaults fill in the rest), or facts, for a family that no
-            foreign format writes.
-        parameters: the published number.
-        source: the source of that number.
-        rounded: significant digits of ``parameters``; None: exact.
-    """
-
-    name: str
-    values: Mapping[str, Any]
-    parameters: int
-    source: str
-    rounded: int | None = None
+from weft.preset_files.models import Size, sizes_of
 
 
 @final
@@ -99,14 +80,17 @@ class Family:
         template: its architecture, see `weft.families.template`.
         source: the paper.
         native: the foreign format; None for models that were published without weights.
-        sizes: published models.
     """
 
     name: str
     template: Any
     source: str
     native: Native | None
-    sizes: tuple[Size, ...] = ()
+
+    @property
+    def sizes(self) -> tuple[Size, ...]:
+        """Its published models."""
+        return sizes_of(self.name)
 
     def read(self, raw: Raw, *, strict: bool = False) -> tuple[ModelConfig, Facts]:
         """Convert a foreign configuration; return also its facts.
@@ -214,6 +198,7 @@ def family_of(raw: Raw, where: str) -> Family:
                      and family.native.architecture in (raw.get("architectures") or [])), None)
     if kind not in formats:
         named = "has no model_type" if kind is None else f"is of the family {kind!r}, which is not known here"
-        raise CheckpointError(f"the model {named}.", where=where,
-                              remedy=f"{nearest(str(kind), formats)} Known families: {', '.join(sorted(formats))}.")
+        hint = relative_hint(str(kind), formats)
+        raise CheckpointError(f"the model {named}.", where=where, remedy=f"{hint}{' ' if hint else ''}Known families: "
+                                                                         f"{', '.join(sorted(formats))}.")
     return formats[kind]

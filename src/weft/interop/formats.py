@@ -22,6 +22,7 @@ from weft.interop.adapters.own import write_own
 from weft.interop.adapters.peft import write_peft
 from weft.interop.gguf.target import GgufFile, foreign_llama
 from weft.interop.huggingface.folder import is_foreign
+from weft.interop.huggingface.letters import write_letters
 from weft.interop.huggingface.loading import load_folder
 from weft.interop.huggingface.text import GENERATION_FILE, generation_of, settings_of, write_tokenizer
 from weft.interop.huggingface.with_code import CODE_FILES, require_writable, write_own_tokenizer, write_with_code
@@ -147,6 +148,7 @@ def _write_hf(source: Source, draft: Path) -> Written:
     write_model(fitted, source.model, draft, shard_bytes=source.shard_bytes)
     write_json(draft / GENERATION_FILE, source.generation)
     notes = write_tokenizer(source.loaded.tokenizer, _origin(source), draft, source.model.config.context)
+    write_letters(source.loaded.facts, source.loaded.tokenizer, source.generation, draft)
     if source.with_code:
         notes += [f"the native class of {fitted.family.name} opens this model, so no modelling file was needed"]
     write_manifest(draft)

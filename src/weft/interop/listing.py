@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import final
 
 from weft.core.strict_json import Record
-from weft.families.family import Family, Size, families
+from weft.families.family import Family, families
 from weft.interop.gguf.architectures import ARCHITECTURES
-from weft.interop.shapes import count_parameters
+from weft.interop.shapes import count_by_blocks
+from weft.preset_files.models import Size
 
 
 @final
@@ -24,7 +25,7 @@ class Published(Record):
         gguf: llama.cpp's architecture for the family; empty where it has none.
         name: the model's name.
         parameters: counted on the model itself, shared ones once.
-        published: the published number of parameters.
+        published: the published number of parameters; None: none is known exactly.
         agrees: whether the two are equal, to the published digits.
         source: source of the published number.
     """
@@ -35,7 +36,7 @@ class Published(Record):
     gguf: str
     name: str
     parameters: int
-    published: int
+    published: int | None
     agrees: bool
     source: str
 
@@ -49,7 +50,7 @@ def published(only: str | None = None) -> Iterator[Published]:
 
 
 def _entry(family: Family, size: Size) -> Published:
-    count = count_parameters(family.config(size))
+    count = count_by_blocks(family.config(size))
     model_type, architecture = ("", "") if family.native is None else (family.native.model_type,
                                                                       family.native.architecture)
     gguf = ARCHITECTURES[family.name].name if family.name in ARCHITECTURES else ""
@@ -58,7 +59,9 @@ def _entry(family: Family, size: Size) -> Published:
 
 
 def agrees(size: Size, count: int) -> bool:
-    """Whether a count equals the published number to its published digits."""
+    """Whether a count equals the published number to its published digits; so it does where there is none."""
+    if size.parameters is None:
+        return True
     if size.rounded is None:
         return count == size.parameters
     return f"{count:.{size.rounded - 1}e}" == f"{size.parameters:.{size.rounded - 1}e}"

@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from weft.checkpoints.tensors import own_tensors
 from weft.core.model import Model, ModelConfig, built_model
+from weft.core.part_config import PartConfig, expand, kinds_of
 from weft.positions.constants import Constant
 
 FILLS = frozenset({Tensor.normal_, Tensor.uniform_, Tensor.zero_, Tensor.fill_, init.normal_, init.trunc_normal_,
@@ -40,6 +41,20 @@ def meta_model(config: ModelConfig) -> Model:
 def count_parameters(config: ModelConfig) -> int:
     """The parameters of a model, shared ones counted once; none is allocated."""
     return sum(tensor.numel() for tensor in own_tensors(meta_model(config)).values())
+
+
+def count_by_blocks(config: ModelConfig) -> int:
+    """`count_parameters` of a model whose equal blocks have equally many, as those of every family: each kind of block
+    is built once beside the first, which takes a fraction of the time."""
+    if not config.stack():
+        return count_parameters(config)
+
+    def count(*blocks: PartConfig) -> int:
+        return count_parameters(config.model_copy(update={"blocks": list(blocks)}))
+
+    first, *others = (block for _, block in expand(config.stack()))
+    alone = count(first)
+    return alone + sum(number * (count(first, block) - alone) for block, number in kinds_of(others))
 
 
 def place(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from weft.core.clock import Keys, Ticks
 from weft.masks import flex, picture
-from weft.masks.share import visible_share
+from weft.masks.share import pattern_share, visible_share
 from weft.masks.terms import AMOUNTS, Band, Key, Lookahead, Pattern, Query
 
 if TYPE_CHECKING:
@@ -102,7 +102,8 @@ class Mask(ABC):
     @final
     def share(self, steps: int) -> float:
         """The share of all pairs of a query and a key, in a document of ``steps`` tokens, that it allows."""
-        return visible_share(self.allowed, self.heads(), steps)
+        pattern = self.pattern()
+        return visible_share(self.allowed, self.heads(), steps) if pattern is None else pattern_share(pattern, steps)
 
     @final
     def causal(self) -> bool:

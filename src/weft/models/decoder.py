@@ -102,6 +102,9 @@ class StackedConfig(ModelConfig):
     norm: Annotated[NormConfig, PartField("norm")] = NoNormConfig()
     head: Annotated[HeadConfig, PartField("head")] | None = None
 
+    def stack(self) -> list[PartConfig]:
+        return self.blocks
+
     def labels(self) -> tuple[str, ...]:
         return self.head.names if isinstance(self.head, ClassifierConfig) else ()
 

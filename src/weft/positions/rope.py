@@ -21,6 +21,9 @@ from weft.positions.frequencies import Frequencies, NoScalingConfig, RopeScaling
 from weft.positions.ntk import DynamicScalingConfig
 from weft.positions.yarn import YarnConfig
 
+MOST_ROTARY = 2**16
+"""Of a head. Published models turn at most 576 of them, and each pair's frequency is computed one by one."""
+
 
 @register
 class RopeConfig(PositionConfig):
@@ -59,6 +62,9 @@ class RopeConfig(PositionConfig):
         if 2 * pairs(rot) > d_head:
             raise dims.problem("rot", f"{rot} rotary features in heads of d_head {d_head}.",
                                f"Give an even number of at most {d_head}, or another d_head.")
+        if rot > MOST_ROTARY:
+            raise dims.problem("rot", f"{rot:,} rotary features of a head.", f"Give at most {MOST_ROTARY:,}, or more "
+                               "and narrower heads.")
         return Rope(self.scaling.frequencies(dims.at("scaling"), rot, self.base), self.layout)
 
     @classmethod

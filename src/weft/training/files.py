@@ -44,11 +44,19 @@ def load_model_config(path: str | Path, overrides: Iterable[str] = ()) -> ModelC
     Raises:
         ConfigError: as `load_run`.
     """
-    data = read_plain(path)
+    return parse_model_config(read_plain(path), overrides, where=str(path))
+
+
+def parse_model_config(data: dict[str, Any], overrides: Iterable[str] = (), *, where: str | None = None) -> ModelConfig:
+    """`load_model_config` of plain data.
+
+    Raises:
+        ConfigError: listing every problem.
+    """
     if "kind" not in data:
-        return parse_run(data, overrides, where=str(path)).model
-    filled = _with_vocabulary({"model": apply_overrides(data, overrides)}, str(path))
-    return parse_model(filled["model"], where=str(path))
+        return parse_run(data, overrides, where=where).model
+    filled = _with_vocabulary({"model": apply_overrides(data, overrides)}, where)
+    return parse_model(filled["model"], where=where)
 
 
 def parse_run(data: Mapping[str, Any], overrides: Iterable[str] = (), *, where: str | None = None) -> RunConfig:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.llama import ATTENTION, BIASED, GLU, LM_HEAD, VALUES, decoder, shapes
 from weft.families.known.mamba2 import LIMIT, MIXER, mixer_weights, read_expand, read_limit, write_limit
@@ -136,6 +136,4 @@ BAMBA = Family(
     name="bamba", template=decoder(Choice("attends", {False: MIXER, True: ATTENTION}, each=True), GLU),
     source="Chennabasappa et al. 2024 (Bamba: inference-efficient hybrid Mamba2 model)",
     native=Native(model_type="bamba", architecture="BambaForCausalLM", architectures=("BambaModel",), keys=KEYS,
-                  weights=weights, prefix="model.", tied=LM_HEAD, limits=half_turned),
-    sizes=(Size("bamba-9b", {"vocab_size": 128256, "mamba_d_state": 128, ATTENTION_LAYERS: [9, 18, 27]}, 9_780_000_000,
-                "the model's card", 3),))
+                  weights=weights, prefix="model.", tied=LM_HEAD, limits=half_turned))

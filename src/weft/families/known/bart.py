@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.families.common import ACTIVATIONS
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Codec, Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together
 from weft.families.steps import Flatten, Fuse
 from weft.families.template import N_LAYERS, Facts, Hole, Layers
@@ -133,12 +133,6 @@ def weights(facts: Facts) -> list[Rule]:
 COPIES = tuple((name, "model.shared.weight") for name in (
     "lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"))
 
-def _size(name: str, parameters: int, d_model: int, layers: int, heads: int) -> Size:
-    sides = {f"{side}_{key}": value for side in ("encoder", "decoder") for key, value in
-             {"layers": layers, "attention_heads": heads, "ffn_dim": 4 * d_model}.items()}
-    return Size(name, {"d_model": d_model, **sides}, parameters, "the tensors of the published files, the bias of "
-                "logits among them")
-
 
 BART = Family(
     name="bart", template=template({"kind": "learned", "max_length": Hole("context"), "offset": 2}, NORM),
@@ -146,5 +140,4 @@ BART = Family(
     native=Native(
         model_type="bart", architecture="BartForConditionalGeneration", architectures=("BartModel",), keys=KEYS,
         weights=weights, prefix="model.", takes_source=True, copies=COPIES,
-        junk=(Junk(r"(model\.)?(encoder|decoder)\.version", "of the code that wrote the file"),)),
-    sizes=(_size("bart-base", 139_470_681, 768, 6, 12), _size("bart-large", 406_341_721, 1024, 12, 16)))
+        junk=(Junk(r"(model\.)?(encoder|decoder)\.version", "of the code that wrote the file"),)))

@@ -15,7 +15,7 @@ from weft.families.encoders import (
     inside,
     post_norm_weights,
 )
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import KeyRule, Read
 from weft.families.template import Facts, Hole, Layers
 from weft.families.weights import Junk, Rule, both, rename
@@ -72,7 +72,4 @@ BERT = Family(
         model_type="bert", architecture="BertForMaskedLM", architectures=HEAD.classes(), keys=KEYS, weights=weights,
         prefix="bert.", junk=OTHER_HEADS, limits=needs_types,
         copies=(("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
-                ("cls.predictions.decoder.bias", "cls.predictions.bias"))),
-    sizes=(Size("bert-base-uncased", {}, 109_514_298, "the tensors of the published files"),
-           Size("bert-large-uncased", {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16,
-                                       "intermediate_size": 4096}, 335_174_458, "the tensors of the published files")))
+                ("cls.predictions.decoder.bias", "cls.predictions.bias"))))

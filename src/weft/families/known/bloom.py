@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.families.common import divided_heads
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.gpt2 import LAYER_NORM
 from weft.families.steps import Ungroup
@@ -81,16 +81,8 @@ def weights(facts: Facts) -> list[Rule]:
             *both("transformer.ln_f", "norm"), rename("lm_head.weight", "readout.weight")]
 
 
-def _size(name: str, parameters: int, d_model: int, n_layers: int, n_heads: int) -> Size:
-    return Size(name, {"hidden_size": d_model, "n_layer": n_layers, "n_head": n_heads}, parameters,
-                "Le Scao et al. 2022, table 3" if name == "bloom" else "the model card")
-
-
 BLOOM = Family(
     name="bloom", template=TEMPLATE, source="Le Scao et al. 2022 (arXiv:2211.05100), section 3.2",
     native=Native(
         model_type="bloom", architecture="BloomForCausalLM", architectures=("BloomModel",), keys=KEYS, weights=weights,
-        prefix="transformer.", tied=("lm_head.weight", "transformer.word_embeddings.weight")),
-    sizes=(_size("bloom-560m", 559_214_592, 1024, 24, 16), _size("bloom-1b1", 1_065_314_304, 1536, 24, 16),
-           _size("bloom-1b7", 1_722_408_960, 2048, 24, 16), _size("bloom-3b", 3_002_557_440, 2560, 30, 32),
-           _size("bloom-7b1", 7_069_016_064, 4096, 30, 32), _size("bloom", 176_247_271_424, 14336, 70, 112)))
+        prefix="transformer.", tied=("lm_head.weight", "transformer.word_embeddings.weight")))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from weft.families.common import ACTIVATIONS
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyRule, Read
-from weft.families.known.llama import ATTENTION, BIASED, GLU, HUB, LM_HEAD, decoder, glu_weights, shapes
+from weft.families.known.llama import ATTENTION, BIASED, GLU, LM_HEAD, decoder, glu_weights, shapes
 from weft.families.rope import Rotary, reordered
 from weft.families.steps import Fuse
 from weft.families.template import Facts, Hole, Layers
@@ -43,8 +43,4 @@ def weights(facts: Facts) -> list[Rule]:
 COHERE = Family(
     name="cohere", template=TEMPLATE, source="Aryabumi et al. 2024 (arXiv:2405.15032), section 2",
     native=Native(model_type="cohere", architecture="CohereForCausalLM", architectures=("CohereModel",), keys=KEYS,
-                  weights=weights, prefix="model.", tied=LM_HEAD),
-    sizes=(
-        Size("aya-expanse-8b", {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
-                                "num_attention_heads": 32, "num_key_value_heads": 8, "rope_theta": 1e4},
-             8_028_033_024, HUB),))
+                  weights=weights, prefix="model.", tied=LM_HEAD))

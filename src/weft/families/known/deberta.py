@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.families.encoders import Head, body, inside
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import KEPT, Fixed, Ignored, KeyRule, Raw, Together, typed
 from weft.families.known.deberta_v2 import COPIES, JUNK, LENGTH, LONGEST, SHARED_KEYS, outer_weights, template
 from weft.families.steps import Fuse, Ungroup
@@ -57,9 +57,4 @@ DEBERTA = Family(
     native=Native(
         model_type="deberta", architecture="DebertaForMaskedLM", architectures=HEAD.classes(), keys=KEYS,
         weights=weights, otherwise=(lambda facts: weights(facts, published=True),), prefix="deberta.", junk=JUNK,
-        copies=COPIES, limits=limits),
-    sizes=(
-        Size("deberta-base", PUBLISHED, 138_601_728, "the tensors of the published files without a head"),
-        Size("deberta-large", {**PUBLISHED, "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16,
-                               "intermediate_size": 4096}, 405_163_008,
-             "the tensors of the published files without a head")))
+        copies=COPIES, limits=limits))

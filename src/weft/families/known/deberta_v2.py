@@ -17,7 +17,7 @@ from weft.families.encoders import (
     inside,
     post_norm_weights,
 )
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import KEPT, Fixed, Ignored, Kept, KeyProblem, KeyRule, Raw, Together, typed
 from weft.families.known.bert import prediction_weights
 from weft.families.steps import Fuse
@@ -191,18 +191,10 @@ V3 = {"architectures": ["DebertaV2Model"], "hidden_size": 768, "num_hidden_layer
       "share_att_key": True, "pos_att_type": "p2c|c2p", "position_biased_input": False}
 
 
-def _size(name: str, parameters: int, **values: object) -> Size:
-    return Size(name, {**V3, **values}, parameters, "the tensors of the published files without a head")
-
-
 DEBERTA_V2 = Family(
     name="deberta_v2", template=template({}, longest=Hole("longest"), projections=Hole("projections")),
     source="He et al. 2021 (arXiv:2006.03654), section 3 and appendix; He et al. 2023 (arXiv:2111.09543)",
     native=Native(
         model_type="deberta-v2", architecture="DebertaV2ForMaskedLM", architectures=HEAD.classes(), keys=KEYS,
         weights=weights, otherwise=(lambda facts: weights(facts, published=True),), prefix="deberta.", junk=JUNK,
-        copies=COPIES),
-    sizes=(
-        _size("deberta-v3-small", 141_304_320, num_hidden_layers=6), _size("deberta-v3-base", 183_831_552),
-        _size("deberta-v3-large", 434_012_160, hidden_size=1024, num_hidden_layers=24, num_attention_heads=16,
-              intermediate_size=4096)))
+        copies=COPIES))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.llama import GLU, LM_HEAD, ROPE, TIED, VALUES, decoder, glu_weights, outer_weights
 from weft.families.known.qwen3_moe import OURS, expert_weights, some_sparse, where_sparse
@@ -177,7 +177,6 @@ def weights(facts: Facts) -> list[Rule]:
 PAPER = "arXiv:2405.04434"
 YARN = {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096, "beta_fast": 32, "beta_slow": 1,
         "mscale": 0.707, "mscale_all_dim": 0.707}
-SIZED = {"max_position_embeddings": 163840, "rope_scaling": YARN, "num_experts_per_tok": 6, FIRST: 1, SHARED: 2}
 
 DEEPSEEK_V2 = Family(
     name="deepseek_v2",
@@ -195,13 +194,4 @@ DEEPSEEK_V2 = Family(
                     "their sum and does not scale them, and transformers ignores it."),
               Fixed("scoring_func", ("softmax", None), why="Gates are a softmax."),
               Fixed("mlp_bias", (False, None), default=False, why="Experts have none, and no released model has.")),
-        weights=weights, prefix="model.", tied=LM_HEAD),
-    sizes=(
-        Size("deepseek-v2-lite", {
-            **SIZED, "hidden_size": 2048, "intermediate_size": 10944, "num_hidden_layers": 27,
-            "num_attention_heads": 16, "q_lora_rank": None, "moe_intermediate_size": 1408}, 15_700_000_000, PAPER,
-            rounded=3),
-        Size("deepseek-v2", {
-            **SIZED, "hidden_size": 5120, "intermediate_size": 12288, "num_hidden_layers": 60,
-            "num_attention_heads": 128, "n_routed_experts": 160, METHOD: LIMITED, "n_group": 8, "topk_group": 3,
-            "routed_scaling_factor": 16.0, "moe_intermediate_size": 1536}, 236_000_000_000, PAPER, rounded=3)))
+        weights=weights, prefix="model.", tied=LM_HEAD))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, Raw, Read, Together, typed
-from weft.families.known.deepseek_v2 import EXPERTS, FIRST, LATENT, ROUTING, SHARED, expert_keys, latent_keys, weights
+from weft.families.known.deepseek_v2 import EXPERTS, LATENT, ROUTING, expert_keys, latent_keys, weights
 from weft.families.known.llama import LM_HEAD, decoder
 from weft.families.known.qwen3_moe import OURS, some_sparse, where_sparse
 from weft.families.template import Facts
@@ -64,8 +64,4 @@ DEEPSEEK_V3 = Family(
                       "the next token is predicted without them.", notify=True),
               Together((), lambda raw, facts: {}, no_further_layers)),
         weights=corrected, prefix="model.", tied=LM_HEAD,
-        junk=(Junk(r"model\.layers\.61\..*", "the layer that predicts one token more, after the 61 of the model"),)),
-    sizes=(Size("deepseek-v3", {
-        "max_position_embeddings": 163840, FIRST: 3, SHARED: 1, "rope_scaling": {
-            "type": "yarn", "factor": 40, "original_max_position_embeddings": 4096, "beta_fast": 32, "beta_slow": 1,
-            "mscale": 1.0, "mscale_all_dim": 1.0}}, 671_000_000_000, "arXiv:2412.19437", rounded=3),))
+        junk=(Junk(r"model\.layers\.61\..*", "the layer that predicts one token more, after the 61 of the model"),)))

@@ -6,10 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 from weft.families.common import ACTIVATIONS, divided_heads
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.gpt2 import LAYER_NORM
-from weft.families.known.llama import HUB
 from weft.families.rope import Rotary, reordered
 from weft.families.steps import Ungroup
 from weft.families.template import N_LAYERS, Choice, Facts, Hole, Layers
@@ -149,23 +148,9 @@ def even_heads(facts: Facts) -> list[str]:
     return [f"hidden_size: FalconConfig refuses heads of {size} features, an odd number."] if size % 2 else []
 
 
-def _size(name: str, parameters: int, d_model: int, n_layers: int, n_heads: int, *, rounded: int | None = None,
-          **values: Any) -> Size:
-    shapes = {"hidden_size": d_model, "num_hidden_layers": n_layers, "num_attention_heads": n_heads}
-    source = "Malartic et al. 2024 (arXiv:2407.14885)" if rounded else f"{HUB}, the tied readout counted once"
-    return Size(name, shapes | values, parameters, source, rounded)
-
-
-FALCON_RW = {"alibi": True, "bias": True, MULTI_QUERY: False, PARALLEL: False}
 FALCON = Family(
     name="falcon", template=TEMPLATE, source="Almazrouei et al. 2023 (arXiv:2311.16867), section 4",
     native=Native(
         model_type="falcon", architecture="FalconForCausalLM", architectures=("FalconModel", "RWForCausalLM"),
         model_types=(GROUPED, "RefinedWebModel"), keys=KEYS, weights=weights, prefix="transformer.",
-        tied=("lm_head.weight", "transformer.word_embeddings.weight"), limits=even_heads),
-    sizes=(_size("falcon-rw-1b", 1_311_625_216, 2048, 24, 32, vocab_size=50304, **FALCON_RW),
-           _size("falcon-7b", 6_921_720_704, 4544, 32, 71),
-           _size("falcon-11b", 11_100_000_000, 4096, 60, 32, rounded=3, num_kv_heads=8, tie_word_embeddings=False,
-                 max_position_embeddings=8192, **{NEW: True, NORMS: 1}),
-           _size("falcon-40b", 41_303_293_952, 8192, 60, 128, num_kv_heads=8, **{NEW: True}),
-           _size("falcon-180b", 178_557_088_768, 14848, 80, 232, num_kv_heads=8, **{NEW: True})))
+        tied=("lm_head.weight", "transformer.word_embeddings.weight"), limits=even_heads))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Codec, Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.bamba import HEAD, layer_weights, outer_weights, state_space
 from weft.families.known.granite import embedding_factor
@@ -136,9 +136,4 @@ def weights(facts: Facts) -> list[Rule]:
 FALCON_H1 = Family(
     name="falcon_h1", template=TEMPLATE, source="Zuo et al. 2025 (Falcon-H1, arXiv:2507.22448), sections 2 and 3",
     native=Native(model_type="falcon_h1", architecture="FalconH1ForCausalLM", architectures=("FalconH1Model",),
-                  keys=KEYS, weights=weights, prefix="model.", tied=LM_HEAD),
-    sizes=(Size("falcon-h1-0.5b", {
-        "hidden_size": 1024, "intermediate_size": 2048, "num_hidden_layers": 36, "num_attention_heads": 8,
-        "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 32784, "mamba_d_ssm": 1536, "mamba_n_heads": 24,
-        "mamba_d_head": 64, "mamba_d_state": 128, "rope_theta": 1e11, "max_position_embeddings": 16384,
-        "key_multiplier": 0.390625, "attention_out_multiplier": 0.9375}, 521_000_000, "the model's card", 2),))
+                  keys=KEYS, weights=weights, prefix="model.", tied=LM_HEAD))

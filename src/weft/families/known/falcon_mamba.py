@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Read
-from weft.families.known.llama import HUB
 from weft.families.known.mamba import HEAD, KEYS, MIXER, no_context, template, weights
 from weft.families.template import Hole
 
@@ -16,5 +15,4 @@ FALCON_MAMBA = Family(
     native=Native(
         model_type="falcon_mamba", architecture="FalconMambaForCausalLM", architectures=("FalconMambaModel",),
         keys=(*KEYS, Read("mixer_rms_eps", "mixer_eps", float, 1e-6), no_context(8192)), weights=weights,
-        prefix="backbone.", tied=HEAD),
-    sizes=(Size("falcon-mamba-7b", SIZE, 7_272_665_088, HUB),))
+        prefix="backbone.", tied=HEAD))

@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 from weft.families.common import ACTIVATIONS
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Codec, Fixed, KeyProblem, KeyRule, Raw, Read, Together, typed
-from weft.families.known.llama import ATTENTION, BIASED, GLU, HUB, LM_HEAD, VALUES, decoder, shapes, weights
+from weft.families.known.llama import ATTENTION, BIASED, GLU, LM_HEAD, VALUES, decoder, shapes, weights
 from weft.families.rope import Rotary
 from weft.families.template import Facts, Hole, Layers
 
@@ -63,8 +63,4 @@ KEYS: tuple[KeyRule, ...] = (
 GEMMA = Family(
     name="gemma", template=TEMPLATE, source="Gemma Team 2024 (arXiv:2403.08295), section 2",
     native=Native(model_type="gemma", architecture="GemmaForCausalLM", architectures=("GemmaModel",), keys=KEYS,
-                  weights=weights, prefix="model.", tied=LM_HEAD),
-    sizes=(
-        Size("gemma-2b", {"hidden_size": 2048, "intermediate_size": 16384, "num_hidden_layers": 18,
-                          "num_attention_heads": 8, "num_key_value_heads": 1}, 2_506_172_416, HUB),
-        Size("gemma-7b", {}, 8_537_680_896, HUB)))
+                  weights=weights, prefix="model.", tied=LM_HEAD))

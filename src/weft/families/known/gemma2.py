@@ -6,14 +6,13 @@ from __future__ import annotations
 from typing import Any
 
 from weft.families.common import ACTIVATIONS
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Codec, Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.gemma import TANH, UNIT_OFFSET, embedding_scale, require_scale
 from weft.families.known.llama import (
     ATTENTION,
     BIASED,
     GLU,
-    HUB,
     LM_HEAD,
     VALUES,
     attention_weights,
@@ -91,11 +90,4 @@ GEMMA2 = Family(
                       n_heads=8), *KEYS, Rotary(), windows_by_type(4096, 2),
               Read("final_logit_softcapping", "softcap", float, 30.0, null=True),
               Read("attn_logit_softcapping", "score_softcap", float, 50.0, null=True)),
-        weights=weights, prefix="model.", tied=LM_HEAD, limits=lambda facts: undivided_width(facts, "Gemma2Config")),
-    sizes=(
-        Size("gemma-2-2b", {}, 2_614_341_888, HUB),
-        Size("gemma-2-9b", {"hidden_size": 3584, "intermediate_size": 14336, "num_hidden_layers": 42,
-                            "num_attention_heads": 16, "num_key_value_heads": 8}, 9_241_705_984, HUB),
-        Size("gemma-2-27b", {"hidden_size": 4608, "intermediate_size": 36864, "num_hidden_layers": 46,
-                             "num_attention_heads": 32, "num_key_value_heads": 16, "head_dim": 128,
-                             SCALAR: 144}, 27_227_128_320, HUB)))
+        weights=weights, prefix="model.", tied=LM_HEAD, limits=lambda facts: undivided_width(facts, "Gemma2Config")))

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, Read
 from weft.families.known.gemma import UNIT_OFFSET
 from weft.families.known.gemma2 import KEYS, WINDOWED, sandwiched, weights
-from weft.families.known.llama import HUB, LM_HEAD, ROPE, shapes, undivided_width
+from weft.families.known.llama import LM_HEAD, ROPE, shapes, undivided_width
 from weft.families.rope_by_type import RotaryByType
 from weft.families.template import Hole
 from weft.families.windows import windows_by_type
@@ -28,11 +28,4 @@ GEMMA3 = Family(
               windows_by_type(4096, 6, "sliding_window_pattern"), RotaryByType(1e6, 1e4, "rope_local_base_freq"),
               Ignored(("_sliding_window_pattern",), "a copy of sliding_window_pattern; layer_types has replaced both")),
         weights=partial(weights, normed=True), prefix="model.", tied=LM_HEAD,
-        limits=lambda facts: undivided_width(facts, "Gemma3TextConfig")),
-    sizes=(
-        Size("gemma-3-270m", {"hidden_size": 640, "intermediate_size": 2048, "num_hidden_layers": 18,
-                              "num_attention_heads": 4, "num_key_value_heads": 1, "vocab_size": 262144,
-                              "max_position_embeddings": 32768, "sliding_window": 512}, 268_098_176, HUB),
-        Size("gemma-3-1b", {"hidden_size": 1152, "intermediate_size": 6912, "num_attention_heads": 4,
-                            "num_key_value_heads": 1, "vocab_size": 262144, "max_position_embeddings": 32768,
-                            "sliding_window": 512}, 999_885_952, HUB)))
+        limits=lambda facts: undivided_width(facts, "Gemma3TextConfig")))

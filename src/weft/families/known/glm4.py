@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import KeyRule, Read, words
-from weft.families.known.llama import ATTENTION, GLU, HUB, LM_HEAD, RMS_NORM, TIED, VALUES, decoder, shapes
+from weft.families.known.llama import ATTENTION, GLU, LM_HEAD, RMS_NORM, TIED, VALUES, decoder, shapes
 from weft.families.rope import Rotary, reordered
 from weft.families.steps import Fuse, Split
 from weft.families.template import Facts, Layers
@@ -42,6 +42,4 @@ def weights(facts: Facts) -> list[Rule]:
 GLM4 = Family(
     name="glm4", template=TEMPLATE, source="GLM Team 2024 (arXiv:2406.12793); the files of GLM-4-0414",
     native=Native(model_type="glm4", architecture="Glm4ForCausalLM", architectures=("Glm4Model",), keys=KEYS,
-                  weights=weights, prefix="model.", tied=LM_HEAD),
-    sizes=(
-        Size("glm-4-9b-0414", {"max_position_embeddings": 32768, "rms_norm_eps": 1e-5}, 9_400_279_040, HUB),))
+                  weights=weights, prefix="model.", tied=LM_HEAD))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.families.common import ACTIVATIONS, divided_heads
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.steps import Transpose
 from weft.families.template import N_LAYERS, Facts, Hole, Layers
@@ -77,16 +77,9 @@ def weights(facts: Facts) -> list[Rule]:
             *both("transformer.ln_f", "norm"), rename("lm_head.weight", "readout.weight")]
 
 
-def _size(name: str, parameters: int, d_model: int, n_layers: int, n_heads: int) -> Size:
-    return Size(name, {"n_embd": d_model, "n_layer": n_layers, "n_head": n_heads}, parameters,
-                "the tensors of the published files")
-
-
 GPT2 = Family(
     name="gpt2", template=TEMPLATE, source="Radford et al. 2019, section 2.3",
     native=Native(
         model_type="gpt2", architecture="GPT2LMHeadModel", architectures=("GPT2Model", "GPT2DoubleHeadsModel"),
         keys=KEYS, weights=weights, prefix="transformer.", tied=("lm_head.weight", "transformer.wte.weight"),
-        junk=(Junk(r"multiple_choice_head\..*", "another head"),)),
-    sizes=(_size("gpt2", 124_439_808, 768, 12, 12), _size("gpt2-medium", 354_823_168, 1024, 24, 16),
-           _size("gpt2-large", 774_030_080, 1280, 36, 20), _size("gpt2-xl", 1_557_611_200, 1600, 48, 25)))
+        junk=(Junk(r"multiple_choice_head\..*", "another head"),)))

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from weft.families.common import ACTIVATIONS, divided_heads
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed, words
 from weft.families.known.gpt2 import ATTENTION, LAYER_NORM, MLP
 from weft.families.known.gpt2 import TEMPLATE as GPT2
-from weft.families.known.llama import HUB
 from weft.families.steps import Ungroup
 from weft.families.template import N_LAYERS, Facts, Hole, Layers
 from weft.families.weights import Rule, both, rename
@@ -68,15 +67,8 @@ def weights(facts: Facts) -> list[Rule]:
             *both("transformer.ln_f", "norm"), rename("lm_head.weight", "readout.weight")]
 
 
-def _size(name: str, parameters: int, width: int, n_layer: int, n_head: int) -> Size:
-    return Size(name, {"n_embd": width, "n_layer": n_layer, "n_head": n_head, "n_inner": 4 * width,
-                       "vocab_size": 49152, "n_positions": 8192}, parameters, HUB)
-
-
 GPT_BIGCODE = Family(
     name="gpt_bigcode", template=TEMPLATE,
     source="Allal et al. 2023 (arXiv:2301.03988), section 5; Li et al. 2023 (arXiv:2305.06161), section 5",
     native=Native(model_type="gpt_bigcode", architecture="GPTBigCodeForCausalLM", architectures=("GPTBigCodeModel",),
-                  keys=KEYS, weights=weights, prefix="transformer.", tied=("lm_head.weight", "transformer.wte.weight")),
-    sizes=(_size("starcoderbase-1b", 1_137_207_296, 2048, 24, 16),
-           _size("starcoder", 15_517_456_384, 6144, 40, 48)))
+                  keys=KEYS, weights=weights, prefix="transformer.", tied=("lm_head.weight", "transformer.wte.weight")))

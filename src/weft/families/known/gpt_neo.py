@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from weft.families.common import ACTIVATIONS, divided_heads
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.gpt2 import LAYER_NORM, MLP
 from weft.families.steps import Fuse
@@ -93,16 +93,8 @@ def weights(facts: Facts) -> list[Rule]:
             *both("transformer.ln_f", "norm"), rename("lm_head.weight", "readout.weight")]
 
 
-def _size(name: str, parameters: int, d_model: int, n_layers: int, n_heads: int) -> Size:
-    return Size(name, {"hidden_size": d_model, "num_layers": n_layers, "num_heads": n_heads,
-                       "attention_types": [[[GLOBAL, LOCAL], n_layers // 2]]}, parameters,
-                "the tensors of the published files")
-
-
 GPT_NEO = Family(
     name="gpt_neo", template=TEMPLATE, source="Black et al. 2021 (GPT-Neo, doi:10.5281/zenodo.5297715)",
     native=Native(
         model_type="gpt_neo", architecture="GPTNeoForCausalLM", architectures=("GPTNeoModel",), keys=KEYS,
-        weights=weights, prefix="transformer.", tied=("lm_head.weight", "transformer.wte.weight")),
-    sizes=(_size("gpt-neo-125m", 125_198_592, 768, 12, 12), _size("gpt-neo-1.3b", 1_315_575_808, 2048, 24, 16),
-           _size("gpt-neo-2.7b", 2_651_307_520, 2560, 32, 20)))
+        weights=weights, prefix="transformer.", tied=("lm_head.weight", "transformer.wte.weight")))

@@ -4,7 +4,7 @@ fused by head."""
 from __future__ import annotations
 
 from weft.families.common import ACTIVATIONS, divided_heads
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Ignored, KeyRule, Read, words
 from weft.families.known.gpt2 import LAYER_NORM
 from weft.families.rope import Rotary, reordered
@@ -52,21 +52,9 @@ def weights(facts: Facts) -> list[Rule]:
             *both("gpt_neox.final_layer_norm", "norm"), rename("embed_out.weight", "readout.weight")]
 
 
-def _size(name: str, parameters: int, d_model: int, n_layers: int, n_heads: int, vocab_size: int = 50304) -> Size:
-    return Size(name, {"hidden_size": d_model, "num_hidden_layers": n_layers, "num_attention_heads": n_heads,
-                       "intermediate_size": 4 * d_model, "vocab_size": vocab_size}, parameters,
-                "Biderman et al. 2023, table 1" if name.startswith("pythia") else "the tensors of the published files")
-
-
 GPT_NEOX = Family(
     name="gpt_neox", template=TEMPLATE,
     source="Black et al. 2022 (arXiv:2204.06745), section 2; Biderman et al. 2023 (arXiv:2304.01373)",
     native=Native(
         model_type="gpt_neox", architecture="GPTNeoXForCausalLM", architectures=("GPTNeoXModel",), keys=KEYS,
-        weights=weights, prefix="gpt_neox.", tied=("embed_out.weight", "gpt_neox.embed_in.weight")),
-    sizes=(_size("pythia-70m", 70_426_624, 512, 6, 8), _size("pythia-160m", 162_322_944, 768, 12, 12),
-           _size("pythia-410m", 405_334_016, 1024, 24, 16), _size("pythia-1b", 1_011_781_632, 2048, 16, 8),
-           _size("pythia-1.4b", 1_414_647_808, 2048, 24, 16), _size("pythia-2.8b", 2_775_208_960, 2560, 32, 32),
-           _size("pythia-6.9b", 6_857_302_016, 4096, 32, 32, 50432),
-           _size("pythia-12b", 11_846_072_320, 5120, 36, 40, 50688),
-           _size("gpt-neox-20b", 20_554_567_680, 6144, 44, 64, 50432)))
+        weights=weights, prefix="gpt_neox.", tied=("embed_out.weight", "gpt_neox.embed_in.weight")))

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import Any
 
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Codec, Ignored, KeyProblem, KeyRule, Raw, Read, Together, words
 from weft.families.known.llama import (
     ATTENTION,
     BIASED,
-    HUB,
     LM_HEAD,
     TIED,
     attention_weights,
@@ -93,14 +91,7 @@ def weights(facts: Facts) -> list[Rule]:
             rename("model.layers.{layer}.self_attn.sinks", "stack.layers.{layer}.layers.0.sinks")]
 
 
-def _size(name: str, parameters: int, **values: Any) -> Size:
-    return Size(name, {"rope_theta": 150000, "rope_scaling": dict(YARN), "initial_context_length": 4096,
-                       "router_aux_loss_coef": 0.9, **values}, parameters, HUB)
-
-
 GPT_OSS = Family(
     name="gpt_oss", template=decoder(SINKS, EXPERTS), source="Agarwal et al. 2025 (arXiv:2508.10925), section 2",
     native=Native(model_type="gpt_oss", architecture="GptOssForCausalLM", architectures=("GptOssModel",), keys=KEYS,
-                  weights=weights, prefix="model.", tied=LM_HEAD),
-    sizes=(_size("gpt-oss-20b", 20_914_757_184, num_hidden_layers=24, num_local_experts=32),
-           _size("gpt-oss-120b", 116_829_156_672)))
+                  weights=weights, prefix="model.", tied=LM_HEAD))

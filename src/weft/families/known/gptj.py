@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.families.common import ACTIVATIONS, divided_heads
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.gpt2 import LAYER_NORM
 from weft.families.rope import reordered
@@ -71,6 +71,4 @@ GPTJ = Family(
     native=Native(
         model_type="gptj", architecture="GPTJForCausalLM", architectures=("GPTJModel",), keys=KEYS, weights=weights,
         prefix="transformer.", tied=("lm_head.weight", "transformer.wte.weight"),
-        junk=(Junk(r"(transformer\.)?h\.\d+\.attn\.embed_positions", "what the configuration gives"),)),
-    sizes=(Size("gpt-j-6b", {}, 6_053_381_344, "the model card, which counts 610 rows of embeddings more than the "
-                "published files hold", rounded=3),))
+        junk=(Junk(r"(transformer\.)?h\.\d+\.attn\.embed_positions", "what the configuration gives"),)))

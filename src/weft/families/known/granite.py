@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Codec, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.llama import (
     ATTENTION,
     BIASED,
     GLU,
-    HUB,
     LM_HEAD,
     RMS_NORM,
     TIED,
@@ -70,18 +69,7 @@ KEYS: tuple[KeyRule, ...] = (
     Read(LOGITS, "logit_scale", float, 1.0, codec=Codec(read_divisor, write_divisor)))
 
 
-def _size(name: str, parameters: int, **values: object) -> Size:
-    return Size(name, {"vocab_size": 49155, "num_hidden_layers": 40, "num_key_value_heads": 8, "rope_theta": 5e6,
-                       "max_position_embeddings": 131072, "tie_word_embeddings": True, "embedding_multiplier": 12.0,
-                       "residual_multiplier": 0.22, "rms_norm_eps": 1e-5, **values}, parameters, HUB)
-
-
 GRANITE = Family(
     name="granite", template=TEMPLATE, source="Granite Team 2024 (Granite 3.0 language models), section 3",
     native=Native(model_type="granite", architecture="GraniteForCausalLM", architectures=("GraniteModel",), keys=KEYS,
-                  weights=weights, prefix="model.", tied=LM_HEAD, widens=True),
-    sizes=(
-        _size("granite-3.1-2b", 2_533_531_648, hidden_size=2048, intermediate_size=8192, attention_multiplier=0.015625,
-              logits_scaling=8.0),
-        _size("granite-3.1-8b", 8_170_848_256, intermediate_size=12800, attention_multiplier=0.0078125,
-              logits_scaling=16.0)))
+                  weights=weights, prefix="model.", tied=LM_HEAD, widens=True))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
-from weft.families.known.llama import GLU, HUB, LM_HEAD, RMS_NORM, TIED, VALUES, attention_weights, decoder, shapes
+from weft.families.known.llama import GLU, LM_HEAD, RMS_NORM, TIED, VALUES, attention_weights, decoder, shapes
 from weft.families.known.mamba import MIXER, mixer_weights, rank_key
 from weft.families.known.mixtral import COEFFICIENT
 from weft.families.known.qwen3_moe import read_balance, some_sparse, write_balance
@@ -109,5 +109,4 @@ JAMBA = Family(
     name="jamba", template=decoder(MIXERS, some_sparse(EXPERTS)),
     source="Lieber et al. 2024 (arXiv:2403.19887), section 3",
     native=Native(model_type="jamba", architecture="JambaForCausalLM", architectures=("JambaModel",), keys=KEYS,
-                  weights=weights, prefix="model.", tied=LM_HEAD),
-    sizes=(Size("jamba-v0.1", {}, 51_570_323_328, HUB),))
+                  weights=weights, prefix="model.", tied=LM_HEAD))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.families.common import ACTIVATIONS
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyRule, Raw, Read, Together, typed, words
 from weft.families.rope import Rotary, reordered
 from weft.families.steps import Fuse
@@ -107,13 +107,6 @@ def undivided_width(facts: Facts, name: str = "LlamaConfig") -> list[str]:
     return [f"hidden_size: {name} refuses {facts['d_model']}, which {facts['n_heads']} heads do not divide."]
 
 
-def _size(name: str, parameters: int, source: str, **values: object) -> Size:
-    return Size(name, values, parameters, source)
-
-
-HUB = "the tensors of the published files"
-LLAMA_3 = {"vocab_size": 128256, "rope_theta": 500000.0}
-
 LLAMA = Family(
     name="llama", template=decoder(ATTENTION, GLU),
     source="Touvron et al. 2023 (arXiv:2302.13971); Touvron et al. 2023 (arXiv:2307.09288); Grattafiori et al. 2024 "
@@ -125,29 +118,4 @@ LLAMA = Family(
               Read("mlp_bias", "mlp_bias", bool, False),
               Fixed("rope_interleaved", (False, None), why="Its weights are stored for half-split pairs."),
               Ignored(("max_sequence_length",), "an early spelling of the context, which no version reads")),
-        weights=weights, prefix="model.", tied=LM_HEAD, limits=undivided_width),
-    sizes=(
-        _size("llama-7b", 6_738_415_616, HUB, rms_norm_eps=1e-6),
-        _size("llama-13b", 13_015_864_320, HUB, hidden_size=5120, intermediate_size=13824, num_hidden_layers=40,
-              num_attention_heads=40),
-        _size("llama-33b", 32_528_943_616, HUB, hidden_size=6656, intermediate_size=17920, num_hidden_layers=60,
-              num_attention_heads=52),
-        _size("llama-65b", 65_285_660_672, HUB, hidden_size=8192, intermediate_size=22016, num_hidden_layers=80,
-              num_attention_heads=64),
-        _size("llama-2-70b", 68_976_648_192, HUB, hidden_size=8192, intermediate_size=28672, num_hidden_layers=80,
-              num_attention_heads=64, num_key_value_heads=8, max_position_embeddings=4096, rms_norm_eps=1e-5),
-        _size("llama-3-8b", 8_030_261_248, HUB, intermediate_size=14336, num_key_value_heads=8,
-              max_position_embeddings=8192, rms_norm_eps=1e-5, **LLAMA_3),
-        _size("llama-3-70b", 70_553_706_496, HUB, hidden_size=8192, intermediate_size=28672, num_hidden_layers=80,
-              num_attention_heads=64, num_key_value_heads=8, max_position_embeddings=8192, rms_norm_eps=1e-5,
-              **LLAMA_3),
-        _size("llama-3.1-405b", 405_853_388_800, HUB, hidden_size=16384, intermediate_size=53248,
-              num_hidden_layers=126, num_attention_heads=128, num_key_value_heads=8, max_position_embeddings=131072,
-              rms_norm_eps=1e-5, **LLAMA_3),
-        _size("llama-3.2-1b", 1_235_814_400, HUB, hidden_size=2048, intermediate_size=8192, num_hidden_layers=16,
-              num_key_value_heads=8, head_dim=64, max_position_embeddings=131072, rms_norm_eps=1e-5,
-              tie_word_embeddings=True, **LLAMA_3),
-        _size("llama-3.2-3b", 3_212_749_824, HUB, hidden_size=3072, intermediate_size=8192, num_hidden_layers=28,
-              num_attention_heads=24, num_key_value_heads=8, head_dim=128, max_position_embeddings=131072,
-              rms_norm_eps=1e-5, tie_word_embeddings=True, **LLAMA_3),
-    ))
+        weights=weights, prefix="model.", tied=LM_HEAD, limits=undivided_width))

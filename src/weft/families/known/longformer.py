@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.families.encoders import ATTENTION, LAYER_NORM, LEFT_OVER, MLP, WINDOW, Head, body, inside, post_norm_weights
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, Kept, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.bert import embedding_weights, needs_types
 from weft.families.known.roberta import LENGTH, PADDING, head_weights, read_positions, write_positions
@@ -87,8 +87,4 @@ LONGFORMER = Family(
         junk=(Junk(r"(.*\.)?pooler\..*", "a map that the heads here do not use"),
               Junk(r"lm_head\..*", "the head of pre-training")),
         copies=(("lm_head.decoder.weight", "longformer.embeddings.word_embeddings.weight"),
-                ("lm_head.decoder.bias", "lm_head.bias"))),
-    sizes=(Size("longformer-base-4096", PUBLISHED, 148_711_257, "the tensors of the published files"),
-           Size("longformer-large-4096", {**PUBLISHED, "hidden_size": 1024, "num_hidden_layers": 24,
-                                          "num_attention_heads": 16, "intermediate_size": 4096}, 434_653_273,
-                "the tensors of the published files")))
+                ("lm_head.decoder.bias", "lm_head.bias"))))

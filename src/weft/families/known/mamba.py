@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
-from weft.families.known.llama import HUB, RMS_NORM
+from weft.families.known.llama import RMS_NORM
 from weft.families.template import N_LAYERS, Facts, Hole, Layers
 from weft.families.weights import Rule, both, rename
 
@@ -113,15 +113,8 @@ def first_weights(facts: Facts) -> list[Rule]:
 HEAD = ("lm_head.weight", "backbone.embeddings.weight")
 
 
-def _size(name: str, parameters: int, d_model: int, n_layers: int) -> Size:
-    return Size(name, {"hidden_size": d_model, "num_hidden_layers": n_layers}, parameters, HUB)
-
-
 MAMBA = Family(
     name="mamba", template=template(MIXER), source="Gu & Dao 2023 (arXiv:2312.00752), section 3.4 and appendix E.2",
     native=Native(
         model_type="mamba", architecture="MambaForCausalLM", architectures=("MambaModel",),
-        keys=(*KEYS, no_context(2048)), weights=weights, otherwise=(first_weights,), prefix="backbone.", tied=HEAD),
-    sizes=(_size("mamba-130m", 129_135_360, 768, 24), _size("mamba-370m", 371_516_416, 1024, 48),
-           _size("mamba-790m", 793_204_224, 1536, 48), _size("mamba-1.4b", 1_372_178_432, 2048, 48),
-           _size("mamba-2.8b", 2_768_345_088, 2560, 64)))
+        keys=(*KEYS, no_context(2048)), weights=weights, otherwise=(first_weights,), prefix="backbone.", tied=HEAD))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.llama import RMS_NORM
 from weft.families.known.mamba import HEAD, OURS, THEIRS, around, no_context
@@ -99,18 +99,9 @@ def first_weights(facts: Facts) -> list[Rule]:
     return weights(facts, "backbone.embedding.weight")
 
 
-def _size(name: str, parameters: int, d_model: int, n_layers: int) -> Size:
-    values = {"vocab_size": 50288, "hidden_size": d_model, "num_hidden_layers": n_layers, "n_groups": 1,
-              "num_heads": d_model // 32, "tie_word_embeddings": True}
-    return Size(name, values, parameters, "the names of the published files", 2)
-
-
 MAMBA2 = Family(
     name="mamba2", template=TEMPLATE, source="Dao & Gu 2024 (arXiv:2405.21060), section 7",
     native=Native(
         model_type="mamba2", architecture="Mamba2ForCausalLM", architectures=("Mamba2Model",), keys=KEYS,
         weights=weights, otherwise=(first_weights,), prefix="backbone.",
-        tied=HEAD),
-    sizes=(_size("mamba2-130m", 130_000_000, 768, 24), _size("mamba2-370m", 370_000_000, 1024, 48),
-           _size("mamba2-780m", 780_000_000, 1536, 48), _size("mamba2-1.3b", 1_300_000_000, 2048, 48),
-           _size("mamba2-2.7b", 2_700_000_000, 2560, 64)))
+        tied=HEAD))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Fixed, KeyProblem, KeyRule, Raw, Together, typed
 from weft.families.known.bart import COPIES, shared_rules, sizes, template, whole
 from weft.families.template import Facts
@@ -43,9 +43,4 @@ MARIAN = Family(
         model_type="marian", architecture="MarianMTModel", architectures=("MarianModel",), keys=KEYS,
         weights=shared_rules, prefix="model.", takes_source=True, copies=COPIES,
         junk=(Junk(r"(model\.)?(encoder|decoder)\.embed_positions\.weight", "sines and cosines, which the "
-                   "configuration gives"),)),
-    sizes=(Size("opus-mt-en-de", {
-        "d_model": 512, "encoder_layers": 6, "decoder_layers": 6, "encoder_ffn_dim": 2048, "decoder_ffn_dim": 2048,
-        "encoder_attention_heads": 8, "decoder_attention_heads": 8, "activation_function": "swish",
-        "scale_embedding": True, "max_position_embeddings": 512}, 74_000_000,
-        "the documentation of transformers: 298 MB on disk, with 4 bytes for each", rounded=2),))
+                   "configuration gives"),)))

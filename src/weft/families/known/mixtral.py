@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Ignored, Read, Together, typed
 from weft.families.known.llama import (
     ATTENTION,
     GLU,
-    HUB,
     LM_HEAD,
     TIED,
     VALUES,
@@ -79,8 +78,4 @@ MIXTRAL = Family(
                       "balancing loss; Weft trains with the loss wherever its coefficient is not 0"),
               Ignored(("router_jitter_noise",), "noise on the experts' input in training, which Weft does not add; "
                       "outputs are the same.", notify=True)),
-        weights=weights, otherwise=(stacked_weights,), prefix="model.", tied=LM_HEAD),
-    sizes=(
-        Size("mixtral-8x7b", {}, 46_702_792_704, HUB),
-        Size("mixtral-8x22b", {"hidden_size": 6144, "intermediate_size": 16384, "num_hidden_layers": 56,
-                               "num_attention_heads": 48, "max_position_embeddings": 65536}, 140_620_634_112, HUB)))
+        weights=weights, otherwise=(stacked_weights,), prefix="model.", tied=LM_HEAD))

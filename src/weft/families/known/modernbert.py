@@ -7,7 +7,7 @@ from typing import Any
 
 from weft.families.common import ACTIVATIONS, divided_heads
 from weft.families.encoders import ENCODER_ONLY, Head, heads, inside
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import PLAIN, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed, words
 from weft.families.rope import Rotary, reordered
 from weft.families.steps import Split
@@ -164,7 +164,4 @@ MODERNBERT = Family(
     native=Native(
         model_type="modernbert", architecture="ModernBertForMaskedLM", architectures=HEAD.classes(), keys=KEYS,
         weights=weights, prefix="model.", junk=(Junk(r"(head|decoder)\..*", "the head of pre-training"),),
-        copies=(("decoder.weight", "model.embeddings.tok_embeddings.weight"),)),
-    sizes=(Size("modernbert-base", {}, 149_655_232, "the tensors of the published files"),
-           Size("modernbert-large", {"hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16,
-                                     "intermediate_size": 2624}, 395_881_664, "the tensors of the published files")))
+        copies=(("decoder.weight", "model.embeddings.tok_embeddings.weight"),)))

@@ -11,7 +11,7 @@ from typing import Any
 
 from weft.families.common import GENERATION, ORIGIN, OTHER_HEADS, RUNNING, divided_heads
 from weft.families.configurations import Nested
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Codec, Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together
 from weft.families.template import N_LAYERS, Facts, Hole, Layers
 from weft.families.weights import Rule, rename
@@ -86,13 +86,7 @@ def weights(facts: Facts) -> list[Rule]:
             rename("transformer.norm_f.weight", "norm.weight"), rename("lm_head.weight", "readout.weight")]
 
 
-def _size(name: str, parameters: int, d_model: int, n_layers: int, n_heads: int, max_seq_len: int) -> Size:
-    return Size(name, {"d_model": d_model, "n_layers": n_layers, "n_heads": n_heads, "vocab_size": 50432,
-                       "max_seq_len": max_seq_len}, parameters, "the tensors of the published files")
-
-
 MPT = Family(
     name="mpt", template=TEMPLATE, source="MosaicML 2023 (MPT-7B), llm-foundry; Press et al. 2022 (ALiBi)",
     native=Native(model_type="mpt", architecture="MptForCausalLM", architectures=("MptModel", "MPTForCausalLM"),
-                  keys=KEYS, weights=weights, prefix="transformer.", tied=("lm_head.weight", "transformer.wte.weight")),
-    sizes=(_size("mpt-7b", 6_649_286_656, 4096, 32, 32, 2048), _size("mpt-30b", 29_957_200_896, 7168, 48, 64, 8192)))
+                  keys=KEYS, weights=weights, prefix="transformer.", tied=("lm_head.weight", "transformer.wte.weight")))

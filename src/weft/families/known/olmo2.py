@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import KeyRule, Read
 from weft.families.known.llama import (
     ATTENTION,
     BIASED,
     GLU,
-    HUB,
     LM_HEAD,
     RMS_NORM,
     TIED,
@@ -51,22 +50,10 @@ def weights(facts: Facts) -> list[Rule]:
                      *reordered(facts, count)) for name, count in heads.items())]
 
 
-def _size(name: str, parameters: int, **values: object) -> Size:
-    return Size(name, {"vocab_size": 100352, "max_position_embeddings": 4096, "rope_theta": 5e5, "rms_norm_eps": 1e-6,
-                       **values}, parameters, HUB)
-
-
 LARGEST = {"hidden_size": 5120, "intermediate_size": 27648, "num_hidden_layers": 64, "num_attention_heads": 40,
            "num_key_value_heads": 8}
 
 OLMO2 = Family(
     name="olmo2", template=normed_after(NORMED), source="OLMo Team 2025 (arXiv:2501.00656), section 3",
     native=Native(model_type="olmo2", architecture="Olmo2ForCausalLM", architectures=("Olmo2Model",),
-                  keys=(*KEYS, Rotary()), weights=weights, prefix="model.", tied=LM_HEAD),
-    sizes=(
-        _size("olmo-2-1b", 1_484_916_736, hidden_size=2048, intermediate_size=8192, num_hidden_layers=16,
-              num_attention_heads=16),
-        _size("olmo-2-7b", 7_298_617_344),
-        _size("olmo-2-13b", 13_716_198_400, hidden_size=5120, intermediate_size=13824, num_hidden_layers=40,
-              num_attention_heads=40),
-        _size("olmo-2-32b", 32_234_279_936, **LARGEST)))
+                  keys=(*KEYS, Rotary()), weights=weights, prefix="model.", tied=LM_HEAD))

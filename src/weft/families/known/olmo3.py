@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.known.gemma3 import TURNED
-from weft.families.known.llama import HUB, LM_HEAD
-from weft.families.known.olmo2 import KEYS, LARGEST, NORMED, normed_after, weights
+from weft.families.known.llama import LM_HEAD
+from weft.families.known.olmo2 import KEYS, NORMED, normed_after, weights
 from weft.families.rope_by_type import RotaryByType
 from weft.families.template import Hole
 from weft.families.windows import windows_by_type
@@ -17,6 +17,4 @@ OLMO3 = Family(
     name="olmo3", template=normed_after(WINDOWED), source="Team OLMo 2025 (arXiv:2512.13961), section 3",
     native=Native(model_type="olmo3", architecture="Olmo3ForCausalLM", architectures=("Olmo3Model",),
                   keys=(*KEYS, windows_by_type(4096, 4), RotaryByType(5e5, 5e5)), weights=weights, prefix="model.",
-                  tied=LM_HEAD, widens=True),
-    sizes=(Size("olmo-3-7b", PUBLISHED, 7_298_011_136, HUB),
-           Size("olmo-3-32b", PUBLISHED | LARGEST, 32_233_522_176, HUB)))
+                  tied=LM_HEAD, widens=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.families.common import divided_heads
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, words
 from weft.families.known.gpt2 import LAYER_NORM, MLP
 from weft.families.steps import Transpose
@@ -71,5 +71,4 @@ OPENAI_GPT = Family(
         model_type="openai-gpt", architecture="OpenAIGPTLMHeadModel",
         architectures=("OpenAIGPTModel", "OpenAIGPTDoubleHeadsModel"), keys=KEYS, weights=weights,
         prefix="transformer.", tied=("lm_head.weight", "transformer.tokens_embed.weight"),
-        junk=(Junk(r"multiple_choice_head\..*", "another head"),)),
-    sizes=(Size("openai-gpt", {}, 116_534_784, "the tensors of the published files"),))
+        junk=(Junk(r"multiple_choice_head\..*", "another head"),)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.families.common import ACTIVATIONS, divided_heads
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.steps import Fuse
 from weft.families.template import N_LAYERS, Choice, Facts, Hole, Layers
@@ -100,24 +100,9 @@ def weights(facts: Facts) -> list[Rule]:
             *both(f"{outer}.final_layer_norm", "norm"), rename("lm_head.weight", "readout.weight")]
 
 
-def _size(name: str, parameters: int, d_model: int, n_layers: int, n_heads: int, **values: object) -> Size:
-    return Size(name, {"hidden_size": d_model, "num_hidden_layers": n_layers, "num_attention_heads": n_heads,
-                       "ffn_dim": 4 * d_model, **values}, parameters, "the tensors of the published files")
-
-
 OPT = Family(
     name="opt", template=TEMPLATE, source="Zhang et al. 2022 (arXiv:2205.01068), section 2",
     native=Native(
         model_type="opt", architecture="OPTForCausalLM", architectures=("OPTModel",), keys=KEYS, weights=weights,
         prefix="model.", tied=("lm_head.weight", "model.decoder.embed_tokens.weight"),
-        junk=(Junk(r"(model\.)?decoder\.version", "of the code that wrote the file"),)),
-    sizes=(
-        _size("opt-125m", 125_239_296, 768, 12, 12),
-        _size("opt-350m", 331_196_416, 1024, 24, 16, do_layer_norm_before=False, word_embed_proj_dim=512),
-        _size("opt-1.3b", 1_315_758_080, 2048, 24, 32), _size("opt-2.7b", 2_651_596_800, 2560, 32, 32),
-        _size("opt-6.7b", 6_658_473_984, 4096, 32, 32), _size("opt-13b", 12_853_473_280, 5120, 40, 40),
-        _size("opt-30b", 29_974_540_288, 7168, 48, 56),
-        Size("opt-66b", {"hidden_size": 9216, "num_hidden_layers": 64, "num_attention_heads": 72, "ffn_dim": 36864},
-             66_000_000_000, "Zhang et al. 2022, table 1", rounded=2),
-        Size("opt-175b", {"hidden_size": 12288, "num_hidden_layers": 96, "num_attention_heads": 96, "ffn_dim": 49152},
-             175_000_000_000, "Zhang et al. 2022, table 1", rounded=3)))
+        junk=(Junk(r"(model\.)?decoder\.version", "of the code that wrote the file"),)))

@@ -3,7 +3,7 @@ foreign format."""
 
 from __future__ import annotations
 
-from weft.families.family import Family, Size
+from weft.families.family import Family
 from weft.families.template import Hole, Layers
 
 LAYER_NORM = {"kind": "layernorm", "bias": False}
@@ -17,12 +17,5 @@ TEMPLATE = {
 (section 5, initialisation) is omitted, since the weight of the last norm can include it."""
 
 
-def _size(name: str, parameters: int, n_layers: int, n_heads: int, d_model: int) -> Size:
-    return Size(name, {"n_layers": n_layers, "n_heads": n_heads, "d_model": d_model, "d_ff": 4 * d_model}, parameters,
-                "Chowdhery et al. 2022, table 1", rounded=4 if parameters > 10 ** 10 else 3)
-
-
 PALM = Family(
-    name="palm", template=TEMPLATE, source="Chowdhery et al. 2022 (arXiv:2204.02311), sections 2 and 2.1", native=None,
-    sizes=(_size("palm-8b", 8_630_000_000, 32, 16, 4096), _size("palm-62b", 62_500_000_000, 64, 32, 8192),
-           _size("palm-540b", 540_350_000_000, 118, 48, 18432)))
+    name="palm", template=TEMPLATE, source="Chowdhery et al. 2022 (arXiv:2204.02311), sections 2 and 2.1", native=None)

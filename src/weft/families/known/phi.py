@@ -4,10 +4,10 @@ including the readout."""
 from __future__ import annotations
 
 from weft.families.common import ACTIVATIONS
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Ignored, KeyRule, Read
 from weft.families.known.gpt2 import LAYER_NORM
-from weft.families.known.llama import HUB, LM_HEAD, ROPE, TIED, default_head
+from weft.families.known.llama import LM_HEAD, ROPE, TIED, default_head
 from weft.families.rope import Rotary, reordered
 from weft.families.steps import Fuse
 from weft.families.template import N_LAYERS, Choice, Facts, Hole, Layers
@@ -65,7 +65,4 @@ def foreign_limits(facts: Facts) -> list[str]:
 PHI = Family(
     name="phi", template=TEMPLATE, source="Gunasekar et al. 2023 (arXiv:2306.11644); Li et al. 2023 (arXiv:2309.05463)",
     native=Native(model_type="phi", architecture="PhiForCausalLM", architectures=("PhiModel",), keys=KEYS,
-                  weights=weights, prefix="model.", tied=LM_HEAD, limits=foreign_limits),
-    sizes=(Size("phi-1", {}, 1_418_270_720, HUB), Size("phi-1.5", {}, 1_418_270_720, HUB),
-           Size("phi-2", {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 32,
-                          "partial_rotary_factor": 0.4}, 2_779_683_840, HUB)))
+                  weights=weights, prefix="model.", tied=LM_HEAD, limits=foreign_limits))

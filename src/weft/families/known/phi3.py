@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Fixed, KeyRule, Read
 from weft.families.known.llama import (
     ATTENTION,
     GLU,
-    HUB,
     LM_HEAD,
     RMS_NORM,
     TIED,
@@ -61,22 +60,8 @@ def limits(facts: Facts) -> list[str]:
     return found
 
 
-def _size(name: str, parameters: int, **values: object) -> Size:
-    return Size(name, values, parameters, HUB)
-
-
-MEDIUM = {"hidden_size": 5120, "intermediate_size": 17920, "num_hidden_layers": 40, "num_attention_heads": 40,
-          "num_key_value_heads": 10}
-
 PHI3 = Family(
     name="phi3", template=TEMPLATE,
     source="Abdin et al. 2024 (arXiv:2404.14219), section 2; Abdin et al. 2024 (arXiv:2412.08905)",
     native=Native(model_type="phi3", architecture="Phi3ForCausalLM", architectures=("Phi3Model",), keys=KEYS,
-                  weights=weights, prefix="model.", tied=LM_HEAD, limits=limits),
-    sizes=(
-        _size("phi-3-mini", 3_821_079_552),
-        _size("phi-3-medium", 13_960_238_080, **MEDIUM),
-        _size("phi-4", 14_659_507_200, vocab_size=100352, max_position_embeddings=16384, rope_theta=250000, **MEDIUM),
-        _size("phi-4-mini", 3_836_021_760, vocab_size=200064, num_attention_heads=24, num_key_value_heads=8,
-              partial_rotary_factor=0.75, tie_word_embeddings=True),
-    ))
+                  weights=weights, prefix="model.", tied=LM_HEAD, limits=limits))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Read, words
 from weft.families.known.llama import (
     GLU,
-    HUB,
     LM_HEAD,
     TIED,
     VALUES,
@@ -47,5 +46,4 @@ QWEN2_MOE = Family(
               Read("qkv_bias", "attention_bias", bool, True, codec=words({True: "qkv", False: "none"})),
               *experts(1408, 60, 4),
               where_sparse(Read("shared_expert_intermediate_size", "d_shared", default=5632))),
-        weights=weights, prefix="model.", tied=LM_HEAD),
-    sizes=(Size("qwen1.5-moe-a2.7b", {"rope_theta": 1e6}, 14_315_784_192, HUB),))
+        weights=weights, prefix="model.", tied=LM_HEAD))

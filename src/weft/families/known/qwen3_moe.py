@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.llama import (
     ATTENTION,
     BIASED,
     GLU,
-    HUB,
     LM_HEAD,
     RMS_NORM,
     TIED,
@@ -118,11 +117,6 @@ def write_window(facts: Facts) -> dict[str, Any]:
     return {"use_sliding_window": window is not None, "sliding_window": window}
 
 
-def _size(name: str, parameters: int, **values: Any) -> Size:
-    return Size(name, {"num_key_value_heads": 4, "head_dim": 128, "norm_topk_prob": True, "rope_theta": 1e6,
-                       "max_position_embeddings": 40960, **values}, parameters, HUB)
-
-
 QWEN3_MOE = Family(
     name="qwen3_moe",
     template=decoder(ATTENTION | {"mask": Hole("mask"), "qk_norm": RMS_NORM}, some_sparse(EXPERTS)),
@@ -134,8 +128,4 @@ QWEN3_MOE = Family(
               *VALUES, TIED, Rotary(), Together(("use_sliding_window", "sliding_window"), read_window, write_window),
               Read("attention_bias", "attention_bias", bool, False, codec=BIASED), *experts(768, 128, 8),
               Ignored(("max_window_layers",), "not used: in the class of transformers all layers have one window")),
-        weights=weights, prefix="model.", tied=LM_HEAD),
-    sizes=(
-        _size("qwen3-30b-a3b", 30_532_122_624, num_hidden_layers=48, moe_intermediate_size=768),
-        _size("qwen3-235b-a22b", 235_093_634_560, hidden_size=4096, intermediate_size=12288, num_hidden_layers=94,
-              num_attention_heads=64, moe_intermediate_size=1536)))
+        weights=weights, prefix="model.", tied=LM_HEAD))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Fixed, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.llama import (
     ATTENTION,
-    HUB,
     LM_HEAD,
     RMS_NORM,
     ROPE,
@@ -150,5 +149,4 @@ QWEN3_NEXT = Family(
               *experts(512, 512, 10, renormalise=True),
               where_sparse(Read("shared_expert_intermediate_size", "d_shared", default=512))),
         weights=weights, prefix="model.", tied=LM_HEAD,
-        junk=(Junk(r"mtp\..*", "multi-token prediction, which the language model does without"),)),
-    sizes=(Size("qwen3-next-80b-a3b", {"rope_theta": 1e7, "max_position_embeddings": 262144}, 79_674_391_296, HUB),))
+        junk=(Junk(r"mtp\..*", "multi-token prediction, which the language model does without"),)))

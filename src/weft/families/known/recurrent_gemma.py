@@ -9,14 +9,13 @@ from typing import Any
 import torch
 
 from weft.families.common import divided_heads
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Codec, Ignored, Kept, KeyProblem, KeyRule, Raw, Read, Together, typed, words
 from weft.families.known.gemma import UNIT_OFFSET
 from weft.families.known.gemma2 import ACTIVATION
 from weft.families.known.llama import (
     ATTENTION,
     GLU,
-    HUB,
     LM_HEAD,
     attention_weights,
     decoder,
@@ -143,8 +142,4 @@ RECURRENT_GEMMA = Family(
     source="Botev et al. 2024 (RecurrentGemma, arXiv:2404.07839); De et al. 2024 (Griffin, arXiv:2402.19427)",
     native=Native(
         model_type="recurrent_gemma", architecture="RecurrentGemmaForCausalLM",
-        architectures=("RecurrentGemmaModel",), keys=KEYS, weights=weights, prefix="model.", tied=LM_HEAD),
-    sizes=(
-        Size("recurrentgemma-2b", {"num_key_value_heads": 1, "intermediate_size": 15360}, 2_682_862_080, HUB),
-        Size("recurrentgemma-9b", {"hidden_size": 4096, "intermediate_size": 24576, "num_hidden_layers": 38,
-                                   "num_attention_heads": 16, "num_key_value_heads": 1}, 8_579_977_216, HUB)))
+        architectures=("RecurrentGemmaModel",), keys=KEYS, weights=weights, prefix="model.", tied=LM_HEAD))

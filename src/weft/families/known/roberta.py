@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.families.encoders import LEFT_OVER, MASKED, WINDOW, Head, body, heads, inside, post_norm_weights
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.bert import TEMPLATE as BERT_TEMPLATE
 from weft.families.known.bert import embedding_weights, needs_types
@@ -69,7 +69,4 @@ ROBERTA = Family(
         junk=(Junk(r"(.*\.)?pooler\..*", "a map that the heads here do not use"),
               Junk(r"lm_head\..*", "the head of pre-training")),
         copies=(("lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"),
-                ("lm_head.decoder.bias", "lm_head.bias"))),
-    sizes=(Size("roberta-base", PUBLISHED, 124_697_433, "the tensors of the published files"),
-           Size("roberta-large", {**PUBLISHED, "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16,
-                                  "intermediate_size": 4096}, 355_412_057, "the tensors of the published files")))
+                ("lm_head.decoder.bias", "lm_head.bias"))))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import KEPT, Ignored, KeyRule, Raw, Read, Together, typed
 from weft.families.reshaping import Reshape
 from weft.families.template import N_LAYERS, Facts, Hole, Layers
@@ -68,15 +68,7 @@ def weights(facts: Facts) -> list[Rule]:
             *both("rwkv.ln_out", "norm"), rename("head.weight", "readout.weight")]
 
 
-def _size(name: str, parameters: int, d_model: int, n_layers: int) -> Size:
-    return Size(name, {"hidden_size": d_model, "num_hidden_layers": n_layers}, parameters,
-                "Peng et al. 2023, by its formula 2 V D + 13 D^2 L + D (11 L + 4) for V = 50,277")
-
-
 RWKV = Family(
     name="rwkv", template=TEMPLATE, source="Peng et al. 2023 (arXiv:2305.13048), section 3",
     native=Native(model_type="rwkv", architecture="RwkvForCausalLM", architectures=("RwkvModel",), keys=KEYS,
-                  weights=weights, prefix="rwkv.", tied=("head.weight", "rwkv.embeddings.weight")),
-    sizes=(_size("rwkv-4-169m", 169_342_464, 768, 12), _size("rwkv-4-430m", 430_397_440, 1024, 24),
-           _size("rwkv-4-1b5", 1_515_106_304, 2048, 24), _size("rwkv-4-3b", 2_984_627_200, 2560, 32),
-           _size("rwkv-4-7b", 7_392_649_216, 4096, 32), _size("rwkv-4-14b", 14_148_597_760, 5120, 40)))
+                  weights=weights, prefix="rwkv.", tied=("head.weight", "rwkv.embeddings.weight")))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.llama import (
     ATTENTION,
     BIASED,
     GLU,
-    HUB,
     LM_HEAD,
     ROPE,
     VALUES,
@@ -82,5 +81,4 @@ SMOLLM3 = Family(
     name="smollm3", template=decoder(SOME_TURNED, GLU),
     source="Bakouch et al. 2025 (SmolLM3); Yang et al. 2025 (arXiv:2501.18795) for layers without positions",
     native=Native(model_type="smollm3", architecture="SmolLM3ForCausalLM", architectures=("SmolLM3Model",), keys=KEYS,
-                  weights=weights, prefix="model.", tied=LM_HEAD),
-    sizes=(Size("smollm3-3b", {"max_position_embeddings": 65536, "rope_theta": 5e6}, 3_075_098_624, HUB),))
+                  weights=weights, prefix="model.", tied=LM_HEAD))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from weft.families.common import ACTIVATIONS, divided_heads
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyRule, Read, words
 from weft.families.known.gpt2 import LAYER_NORM
 from weft.families.known.llama import (
     ATTENTION,
     GLU,
-    HUB,
     LM_HEAD,
     TIED,
     attention_weights,
@@ -51,8 +50,4 @@ STABLELM = Family(
     name="stablelm", template=TEMPLATE,
     source="Tow et al. 2023 (StableLM 3B 4E1T); Bellagente et al. 2024 (arXiv:2402.17834), section 3",
     native=Native(model_type="stablelm", architecture="StableLmForCausalLM", architectures=("StableLmModel",),
-                  keys=KEYS, weights=weights, prefix="model.", tied=LM_HEAD),
-    sizes=(
-        Size("stablelm-3b-4e1t", {}, 2_795_443_200, HUB),
-        Size("stablelm-2-1.6b", {"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24,
-                                 "vocab_size": 100352, "use_qkv_bias": True}, 1_644_515_328, HUB)))
+                  keys=KEYS, weights=weights, prefix="model.", tied=LM_HEAD))

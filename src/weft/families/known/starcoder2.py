@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from weft.families.common import ACTIVATIONS
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.gpt2 import LAYER_NORM, MLP
-from weft.families.known.llama import ATTENTION, HUB, LM_HEAD, attention_weights, shapes
+from weft.families.known.llama import ATTENTION, LM_HEAD, attention_weights, shapes
 from weft.families.rope import Rotary
 from weft.families.template import Facts, Hole, Layers
 from weft.families.weights import Rule, both, rename
@@ -64,8 +64,4 @@ def weights(facts: Facts) -> list[Rule]:
 STARCODER2 = Family(
     name="starcoder2", template=TEMPLATE, source="Lozhkov et al. 2024 (arXiv:2402.19173), section 6",
     native=Native(model_type="starcoder2", architecture="Starcoder2ForCausalLM", architectures=("Starcoder2Model",),
-                  keys=KEYS, weights=weights, prefix="model.", tied=LM_HEAD),
-    sizes=(Size("starcoder2-15b", {
-        "max_position_embeddings": 16384, "sliding_window": 4096, "rope_theta": 1e5, "hidden_size": 6144,
-        "intermediate_size": 24576, "num_hidden_layers": 40, "num_attention_heads": 48, "num_key_value_heads": 4,
-        "tie_word_embeddings": False}, 15_957_889_024, HUB),))
+                  keys=KEYS, weights=weights, prefix="model.", tied=LM_HEAD))

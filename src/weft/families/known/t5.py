@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.families.common import ACTIVATIONS
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.steps import Fuse
 from weft.families.template import N_LAYERS, Choice, Facts, Hole, Layers
@@ -78,8 +78,7 @@ KEYS: tuple[KeyRule, ...] = (
     Read("dropout_rate", "dropout", float, 0.1), Read("layer_norm_epsilon", "eps", float, 1e-6),
     Together((PROJECTION,), read_feed_forward, write_feed_forward), Together((TIED, SCALED), read_head, write_head),
     Ignored(("dense_act_fn", "is_gated_act"), f"derived from {PROJECTION}"),
-    Ignored(("initializer_factor",), "the size of initial weights"),
-    Ignored(("output_past",), "how transformers runs the model"))
+    Ignored(("initializer_factor",), "the size of initial weights"))
 
 
 def weights(facts: Facts) -> list[Rule]:
@@ -113,11 +112,6 @@ def _width(facts: Facts) -> int:
     return int(facts["n_heads"] * facts["d_head"])
 
 
-def _size(name: str, parameters: int, d_model: int, layers: int, heads: int, **values: object) -> Size:
-    return Size(name, {"d_model": d_model, "num_layers": layers, "num_heads": heads, "d_ff": 4 * d_model, **values},
-                parameters, "the tensors of the published files")
-
-
 T5 = Family(
     name="t5", template=TEMPLATE, source="Raffel et al. 2020, section 2.1; Shazeer 2020 (1.1: gated GELU)",
     native=Native(
@@ -126,10 +120,4 @@ T5 = Family(
         tied=("lm_head.weight", "shared.weight"),
         copies=(("encoder.embed_tokens.weight", "shared.weight"), ("decoder.embed_tokens.weight", "shared.weight")),
         junk=(Junk(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
-                   "a table that early files hold and no version reads"),)),
-    sizes=(
-        _size("t5-small", 60_506_624, 512, 6, 8), _size("t5-base", 222_903_552, 768, 12, 12),
-        _size("t5-large", 737_668_096, 1024, 24, 16),
-        _size("t5-3b", 2_851_598_336, 1024, 24, 32, d_kv=128, d_ff=16384),
-        _size("t5-v1_1-base", 247_577_856, 768, 12, 12, d_ff=2048, feed_forward_proj="gated-gelu",
-              tie_word_embeddings=False)))
+                   "a table that early files hold and no version reads"),)))

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any, final
 
 from weft.families.common import GENERATION
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.steps import Fuse, Transpose
 from weft.families.template import N_LAYERS, Choice, Facts, Hole, Layers
@@ -202,6 +202,4 @@ TRANSFO_XL = Family(
         junk=(Junk(r"transformer\.pos_emb\.inv_freq", "wavelengths, which the configuration gives"),),
         copies=tuple((f"crit.out_{copy}", f"transformer.word_emb.emb_{source}") for index in range(MOST)
                      for copy, source in ((f"layers.{index}.weight", f"layers.{index}.weight"),
-                                          (f"projs.{index}", f"projs.{index}")))),
-    sizes=(Size("transfo-xl-wt103", {}, 285_205_322,
-                "the tensors of its class in transformers 4.37.2, whose defaults are the published values"),))
+                                          (f"projs.{index}", f"projs.{index}")))))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from weft.families.common import ACTIVATIONS, divided_heads
-from weft.families.family import Family, Native, Size
+from weft.families.family import Family, Native
 from weft.families.keys import Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.reshaping import Reshape
 from weft.families.steps import Fuse
@@ -136,10 +136,4 @@ VIT = Family(
     native=Native(
         model_type="vit", architecture=WITH_CLASSES, architectures=(BARE,), keys=KEYS, weights=weights, prefix="vit.",
         junk=(Junk(r"(.*\.)?pooler\..*", "the map of the bare model's pooled vector"),
-              Junk(r"embeddings\.mask_token", "for the task of filling in masked patches"))),
-    sizes=(Size("vit-base-patch16-224", {"architectures": [WITH_CLASSES], "num_labels": 1000}, 86_567_656,
-                "the tensors of the published file"),
-           Size("vit-large-patch16-224", {"architectures": [WITH_CLASSES], "num_labels": 1000, "hidden_size": 1024,
-                                          "num_hidden_layers": 24, "num_attention_heads": 16,
-                                          "intermediate_size": 4096}, 304_326_632,
-                "the tensors of the published file")))
+              Junk(r"embeddings\.mask_token", "for the task of filling in masked patches"))))

@@ -11,6 +11,7 @@ from torch import Tensor
 from weft.checkpoints.load import Loaded
 from weft.core.model import Model
 from weft.interop.huggingface.folder import Opened, open_folder, refuse
+from weft.interop.huggingface.letters import letters_of
 from weft.interop.huggingface.text import GENERATION, folder_tokenizer
 from weft.interop.huggingface.with_code import has_code, load_with_code
 from weft.interop.shapes import place, settle
@@ -33,9 +34,10 @@ def load_folder(folder: Path, *, device: torch.device | str = "cpu", dtype: torc
         return load_with_code(folder, device=device, dtype=dtype, strict=strict)
     opened = open_folder(folder, strict=strict)
     model = load_model(opened, device=device, dtype=dtype, strict=strict)
-    facts = {"family": opened.family.name, "kept": dict(opened.kept),
+    tokenizer = folder_tokenizer(folder, opened.config.vocab_size)
+    facts = {"family": opened.family.name, "kept": dict(opened.kept), **letters_of(folder, tokenizer),
              **({GENERATION: dict(opened.generation)} if opened.generation else {})}
-    return Loaded(model, folder_tokenizer(folder, opened.config.vocab_size), opened.config, None, facts, folder)
+    return Loaded(model, tokenizer, opened.config, None, facts, folder)
 
 
 def load_model(opened: Opened, *, device: torch.device | str = "cpu",

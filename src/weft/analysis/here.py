@@ -1,0 +1,118 @@
+"""What a run costs on this machine: the memory of training and of decoding, and their least times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from weft.analysis.matmul import copy_bandwidth, matmul_rate
+from weft.analysis.memory import States
+from weft.core.strict_json import Record
+from weft.ops.processor import main_memory
+
+if TYPE_CHECKING:
+    from weft.analysis.plan import Plan
+
+ASSUMPTIONS = (
+    "Training: AdamW, whose two numbers for each weight are counted, activations of a whole batch, nothing recomputed, "
+    "one process; the optimiser's own work and evaluation are left out.",
+    "Decoding: a token reads every weight that it uses and the whole state once, and the prompt fills the context.",
+    "Times are lower bounds: every product is as fast as a large square one, and memory as a copy, both measured now.",
+    "Memory does not count the program itself (about 0.5 GB with PyTorch) and what operations need for a moment.",
+)
+
+
+@dataclass(frozen=True)
+class Work(Record):
+    """What one kind of work needs here.
+
+    Attributes:
+        rows: of a batch.
+        context: tokens of a row.
+        memory: peak bytes of weights, and of what lies beside them.
+        fits: whether this machine has as much memory; None: it does not say how much it has.
+        seconds: least seconds of a step: of training, or of decoding one token of every row.
+        tokens_per_second: the most tokens, of all rows.
+        prompt_seconds: least seconds for prompts that fill the context; None for training.
+    """
+
+    rows: int
+    context: int
+    memory: int
+    fits: bool | None
+    seconds: float
+    tokens_per_second: float
+    prompt_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Here(Record):
+    """A run on this machine.
+
+    Attributes:
+        machine_memory: bytes of main memory; 0 where the system does not say.
+        rate: operations per second of a large square product.
+        bandwidth: bytes per second of copying.
+        train: a step of training.
+        decode: None for a model that writes no text, or without operations.
+        assumptions: of all figures.
+    """
+
+    machine_memory: int
+    rate: float
+    bandwidth: float
+    train: Work
+    decode: Work | None
+    assumptions: tuple[str, ...]
+
+
+def run_here(found: Plan, *, rate: Callable[[torch.dtype], float] = matmul_rate,
+             bandwidth: Callable[[], float] = copy_bandwidth, memory: int | None = None) -> Here | None:
+    """What training and decoding cost on this machine; None for a counted model, which has no such steps.
+
+    Args:
+        found: the plan of the model.
+        rate: measures the operations per second of products in a dtype.
+        bandwidth: measures the bytes per second of a copy.
+        memory: bytes of this machine's main memory; None: as the system says.
+    """
+    if found.step is None or found.training is None or found.flops is None:
+        return None
+    there = main_memory() if memory is None else memory
+    speed, copy = rate(getattr(torch, found.dtype)), bandwidth()
+    kept = found.training.weights + found.training.gradients + found.training.optimizer + found.buffers
+    seconds, needed = found.step.flops / speed, kept + found.step.activations
+    tokens = found.step.batch * found.step.context
+    train = Work(found.batch, found.context, needed, _fits(needed, there), seconds, tokens / seconds)
+    return Here(there, speed, copy, train, _decode(found, speed, copy, there), ASSUMPTIONS)
+
+
+def _decode(found: Plan, speed: float, copy: float, there: int) -> Work | None:
+    if found.states is None or not found.states.sizes or found.flops is None:
+        return None
+    weights, state = found.weights[found.dtype], state_at(found.states, found.context)
+    needed = weights + found.buffers + state
+    used = weights * found.parameters.active / max(found.parameters.total, 1)
+    flops = 2 * found.parameters.active * found.batch
+    seconds = max((used + state) / copy, flops / speed)
+    prompt = found.flops.visible * found.batch * found.context / speed
+    return Work(found.batch, found.context, needed, _fits(needed, there), seconds, found.batch / seconds, prompt)
+
+
+def state_at(states: States, context: int) -> int:
+    """Bytes of the state after ``context`` tokens, on the line through the two nearest sizes that are known."""
+    sizes = sorted(states.sizes, key=lambda size: size.context)
+    below = [size for size in sizes if size.context <= context]
+    above = [size for size in sizes if size.context > context]
+    if len(sizes) < 2 or (below and below[-1].context == context):
+        return below[-1].bytes if below else sizes[0].bytes
+    first, second = (below[-1], above[0]) if below and above else (sizes[-2:] if below else sizes[:2])
+    slope = (second.bytes - first.bytes) / (second.context - first.context)
+    return max(0, round(first.bytes + slope * (context - first.context)))
+
+
+def _fits(needed: int, there: int) -> bool | None:
+    return needed <= there if there else None
