@@ -27,6 +27,7 @@ from weft.linear.linear import Rewritten
 from weft.linear.low_rank import Adapted
 from weft.linear.replacing import replaced
 from weft.linear.untouched import HOOKS, untouched
+from weft.ops.dropout import OwnDraws
 from weft.parallel.adapted import (
     along_columns,
     along_rows,
@@ -141,9 +142,9 @@ def divide(model: Model, mesh: Mesh) -> Divided:
                    if any(name == own or name.startswith(f"{own}.") for own in division.summed)}
         summed |= {name for child in division.through for name in
                    second_matrices(part.get_submodule(child), f"{path}.{child}")}
-        made |= _maps(part, path, division, layouts, group.group_name)
+        made |= _maps(part, path, division, layouts, group.group_name, place)
         _cut(part, path, division, layouts)
-        part.divide(parts)
+        part.divide(parts, place)
     if plan.vocabulary:
         rows = Rows.of(model.vocab_size, place, parts)
         layouts |= _ids(model, plan.vocabulary, rows)
@@ -191,7 +192,7 @@ def _along(part: nn.Module, path: str, division: Division) -> Iterator[tuple[str
 
 
 def _maps(part: nn.Module, path: str, division: Division, layouts: dict[str, Layout],
-          group: str) -> dict[str, nn.Module]:
+          group: str, index: int) -> dict[str, nn.Module]:
     """The maps that take the place of whole ones, by path. An adapter stays, beside the part of its map."""
     made: dict[str, nn.Module] = {}
     for name in (*division.into, *division.out_of, *division.through):
@@ -212,6 +213,8 @@ def _maps(part: nn.Module, path: str, division: Division, layouts: dict[str, Lay
             _cut_to(part, path, [each.removeprefix(f"{path}.") for each in terms_of(module, at)
                                  if each in layouts], layouts)
             module.rebase(new)
+            if name not in division.into:  # each process has other inputs
+                module.dropout.own = OwnDraws(index)
         else:
             made[at] = new
     return made
