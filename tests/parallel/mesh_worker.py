@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from integration.data_parallel_worker import interrupted
 from weft.core.errors import WeftError
@@ -28,7 +27,6 @@ STEPS, HALFWAY, FEW = 4, 2, 2
 ATTENTION = {"kind": "attention", "n_heads": 4, "n_kv_heads": 2, "position": "rope", "qk_norm": "rmsnorm",
              "bias": "all", "sinks": True}
 EXPERTS = {"kind": "moe", "n_experts": 12, "top_k": 1, "renormalise": False, "balance_loss": 0.0, "z_loss": 0.0}
-ADAPTERS = {"kind": "lora", "rank": 2, "maps": ["qkv.q", "qkv.v", "output", "up", "down", "input", "select"]}
 READOUT = {"kind": "linear", "tied": False, "bias": True, "softcap": 5.0}
 SHARD, TENSOR = {"shard": 2}, {"tensor": 2}
 
@@ -64,37 +62,7 @@ def sharded_runs(folder: Path, mesh: dict[str, int] | None) -> dict[str, RunConf
             "carried": run(folder, mesh, [], model={"blocks": [{"kind": "plain", "residual": False, "layers": ["lstm"]},
                                                                {"kind": "plain", "layers": ["lstm"]}]},
                            carry_state=True, report={"async_save": True}),
-            "adapted": run(folder, mesh, [["mamba"], *layers], steps=FEW, model={"rewrites": [ADAPTERS]})}
-
-
-def random(folder: Path) -> RunConfig:
-    """A run that draws at random in divided layers and in whole ones, for two processes with a head each."""
-    head = {"kind": "attention", "n_heads": 2, "scores": {"dropout": 0.5}}
-    return run(folder, TENSOR, [[head]], steps=FEW, optimizer={"kind": "sgd"}, model={
-        "rewrites": [{**ADAPTERS, "dropout": 0.5, "maps": ["qkv", "output"]}], "embedding": {"dropout": 0.2},
-        "blocks": [{"kind": "pre", "dropout": 0.3, "layers": [head]}]})
-
-
-def drawn(config: RunConfig, world: World) -> dict[str, Tensor]:
-    """What this process draws in a step: the outputs of its head, whose weights are those of the other one, what is
-    dropped beside its output, and what follows; and what it has after some steps of the parameters of all."""
-    torch.manual_seed(0)
-    model, found = build_model(config), dict[str, Tensor]()
-    with torch.no_grad():
-        for parameter in model.stack.layers[0].layers[0].qkv.base.parameters():
-            parameter.unflatten(0, (3, 2, -1))[:, 1] = parameter.unflatten(0, (3, 2, -1))[:, 0]
-    trainer = Trainer(config, model, prepare(config).train, steps=FEW, device="cpu", world=world)
-    block = trainer.model.stack.layers[0]
-    output = block.layers[0].output
-    hooks = [output.register_forward_pre_hook(lambda _, inputs: found.update(head=inputs[0].clone())),
-             output.dropout.register_forward_hook(lambda _, inputs, y: found.update(dropped=y == 0)),
-             block.register_forward_hook(lambda _, inputs, y: found.update(block=y.y.clone(), next=torch.rand(3)))]
-    trainer.advance()
-    for hook in hooks:
-        hook.remove()
-    trainer.advance()
-    whole = {name: each.detach() for name, each in trainer.model.named_parameters() if name not in trainer.held.layouts}
-    return {**found, **whole}
+            "adapted": run(folder, mesh, layers, steps=FEW, model={"rewrites": [{"kind": "lora", "rank": 2}]})}
 
 
 def narrow(folder: Path, mesh: dict[str, int] | None) -> RunConfig:
@@ -137,8 +105,6 @@ def worker(folder: Path) -> None:
             interrupted(config, folder / f"{name}-moved", world)
         for kind, config in sharded_runs(folder, SHARD).items():
             train(config, folder / f"shard-{kind}", world=world)
-        train(sharded_runs(folder, TENSOR)["adapted"], folder / "tensor-adapted", world=world)
-        found["drawn"] = drawn(random(folder), world)
         for name, mesh in (("shard", TENSOR), ("tensor", SHARD), ("grown", SHARD)):
             out = folder / (name if name == "grown" else f"{name}-moved")
             train(runs(folder, mesh)["hybrid"], out, resume=True, allow_inexact=True, world=world)
