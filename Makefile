@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 
-.PHONY: help install run figures test hybrids test-interop test-trl test-lm-eval test-peft test-gguf test-gpu test-mup test-processors mutants table table-parallel lint docs clean
+.PHONY: help install run figures test hybrids test-interop test-trl test-datasets test-lm-eval test-peft test-gguf test-gpu test-mup test-processors mutants table table-parallel lint docs clean
 
 help:
 	@echo "make run    compare language models of six ages, in about six minutes on two cores; leaves"
@@ -16,6 +16,7 @@ help:
 	@echo "make test-peft  the tests against peft"
 	@echo "make test-lm-eval  the tests against lm-eval"
 	@echo "make test-trl  the tests against trl"
+	@echo "make test-datasets  the tests against datasets"
 	@echo "make table  docs/families_table.md, measured against transformers"
 	@echo "make table-parallel  docs/parallel_table.md: every way to train against one process, for every mixer"
 	@echo "make test-gguf  the tests against llama.cpp, which is built for them"
@@ -72,6 +73,11 @@ test-lm-eval: $(STAMP)
 test-trl: $(STAMP)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[interop,trl]'
 	$(PYTEST) tests/against_trl
+
+# Against datasets: what it wrote, loads, and reads from a Hub, which the tests serve on this machine.
+test-datasets: $(STAMP)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[datasets]'
+	$(PYTEST) tests/against_datasets
 
 # Against the package of the authors of muP.
 test-mup: $(STAMP)

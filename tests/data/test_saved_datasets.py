@@ -10,7 +10,7 @@ import pytest
 
 from weft.core.errors import DataError
 from weft.data import read_text
-from weft.data.saved_datasets import is_saved_dataset, saved_dataset
+from weft.data.saved_datasets import is_saved_dataset, loaded_dataset, saved_dataset
 
 
 def saved(folder: Path, rows: list[dict[str, str]], shards: int = 2) -> Path:
@@ -44,6 +44,9 @@ def test_what_is_wrong_with_a_data_set_is_said(tmp_path: Path) -> None:
     (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
     with pytest.raises(DataError, match=r"several splits: train, test\. Name the folder of one, such as .*train"):
         saved_dataset(tmp_path, {"text_field": "body"}, whole=False)
+    with pytest.raises(DataError, match=r"save_to_disk wrote.*Name it with path in place of dataset"):
+        loaded_dataset(str(folder), {"text_field": "body"}, config=None, split="train", revision=None, whole=False,
+                       max_bytes=None)
 
 
 def test_patterns_and_lists_are_read_in_order_and_each_file_once(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ STEPS, HALFWAY, FEW = 4, 2, 2
 """Of runs that are resumed halfway, and of the others."""
 ATTENTION = {"kind": "attention", "n_heads": 4, "n_kv_heads": 2, "position": "rope", "qk_norm": "rmsnorm",
              "bias": "all", "sinks": True}
-EXPERTS = {"kind": "moe", "n_experts": 3, "top_k": 1, "renormalise": False, "balance_loss": 0.0, "z_loss": 0.0}
+EXPERTS = {"kind": "moe", "n_experts": 12, "top_k": 1, "renormalise": False, "balance_loss": 0.0, "z_loss": 0.0}
 READOUT = {"kind": "linear", "tied": False, "bias": True, "softcap": 5.0}
 SHARD, TENSOR = {"shard": 2}, {"tensor": 2}
 
@@ -57,7 +58,10 @@ def sharded_runs(folder: Path, mesh: dict[str, int] | None) -> dict[str, RunConf
     layers = [[ATTENTION, "mlp"]]
     return {"muon": run(folder, mesh, layers, steps=FEW, optimizer={"kind": "muon", "lr": 1e-3}),
             "adafactor": run(folder, mesh, layers, steps=FEW, optimizer={"kind": "adafactor_unfactored"}),
-            "carried": run(folder, mesh, [["lstm"]], carry_state=True, report={"async_save": True}),
+            # Without residual connections, blocks return views.
+            "carried": run(folder, mesh, [], model={"blocks": [{"kind": "plain", "residual": False, "layers": ["lstm"]},
+                                                               {"kind": "plain", "layers": ["lstm"]}]},
+                           carry_state=True, report={"async_save": True}),
             "adapted": run(folder, mesh, layers, steps=FEW, model={"rewrites": [{"kind": "lora", "rank": 2}]})}
 
 
@@ -87,6 +91,7 @@ def held(config: RunConfig, world: World) -> dict[str, tuple[int, ...]]:
 
 def worker(folder: Path) -> None:
     torch.set_num_threads(1)
+    warnings.filterwarnings("error", "FSDP2-wrapped module")
     found = dict[str, Any]()
     with World.here() as world:
         for name, mesh in (("shard", SHARD), ("tensor", TENSOR)):

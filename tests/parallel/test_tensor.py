@@ -15,6 +15,9 @@ from weft.checkpoints.save import save_checkpoint
 from weft.checkpoints.sharded import MODEL, Boxes, StoredTensors
 from weft.core.errors import CheckpointError, ConfigError
 from weft.linear.division import Along
+from weft.linear.int8 import Int8Config
+from weft.linear.lora import LoRAConfig
+from weft.linear.rewrite import rewritten
 from weft.models.decoder import Decoder, DecoderConfig
 from weft.parallel.layout import Layout, boxes
 from weft.parallel.sharded import _shared
@@ -55,7 +58,9 @@ def test_numbers_that_do_not_divide_are_refused_with_their_layer(layer: Any, par
 
 
 @pytest.mark.parametrize(("layer", "model", "message"), [
-    ("mlp", {"rewrites": [{"kind": "lora", "rank": 2}]}, "the model has rewrites, whose maps are not divided"),
+    ("mlp", {"rewrites": ["int8"]}, "the model has the rewrite 'int8', whose maps are not divided. Leave tensor out"),
+    ("mlp", {"rewrites": [{"kind": "lora", "rank": 2, "dora": True}]},
+     "the rewrite 'lora' with dora, which needs the lengths of whole rows"),
     ("lstm", {"readout": {"kind": "linear", "tied": False}, "embedding": {"adaptive": {"cutoffs": [3]}}},
      "no part of this model can be divided")])
 def test_models_that_are_not_divided(layer: str, model: dict[str, Any], message: str) -> None:
@@ -63,11 +68,25 @@ def test_models_that_are_not_divided(layer: str, model: dict[str, Any], message:
         plan_of(decoder(layer, **model), 2)
 
 
+def test_adapters_divide_with_their_maps() -> None:
+    model = rewritten(decoder({"kind": "attention", "n_heads": 2}, "mamba", "mlp"), [
+        Int8Config(maps=["up"]), LoRAConfig(rank=1, maps=["qkv.q", "output", "step", "up"])])
+    plan = plan_of(model, 2)
+    placed, at = plan.placements(model), "stack.layers.0.layers"
+    assert placed[f"{at}.0.qkv.parts.q.b.weight"] == placed[f"{at}.0.qkv.base.weight"] == Shard(0)
+    assert placed[f"{at}.0.output.a.weight"] == placed[f"{at}.0.output.base.weight"] == Shard(1)
+    assert placed[f"{at}.0.qkv.parts.q.a.weight"] == placed[f"{at}.0.output.b.weight"] == Replicate()
+    assert plan.whole == {
+        f"{at}.1": "its map 'step' has an adapter, and divides otherwise than maps that are called",
+        f"{at}.2": "its map 'up' has been adapted otherwise than by one LoRA"}
+
+
 @pytest.mark.parametrize(("mesh", "training", "message"), [
     ({"tensor": 2}, {"optimizer": {"kind": "muon"}}, "training.optimizer.kind: muon does not move every entry by "
      "itself, and training.mesh (tensor 2) gives each process a part of a matrix"),
     ({"shard": 2}, {"optimizer": {"kind": "adafactor"}}, "training.optimizer.kind: adafactor does not move every"),
-    ({"shard": 2}, {"compute": {"compile": True}}, "training.compute.compile: true, with training.mesh (shard 2)"),
+    ({"shard": 2}, {"compute": {"compile": True}}, ""),
+    ({"tensor": 2}, {"compute": {"compile": True}}, ""),
     ({"shard": 2}, {"unfreeze": {}}, "training.unfreeze: with training.mesh (shard 2)"),
     ({"tensor": 2}, {"carry_state": True}, "training.carry_state: with training.mesh (tensor 2), each process would"),
     ({"tensor": 3}, {}, "training.mesh.tensor: 3 processes do not divide the 4 of n_heads"),

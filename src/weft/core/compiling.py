@@ -28,6 +28,13 @@ def constant_to_compiler(function: F) -> F:
     return function
 
 
+def unseen_by_compiler(function: F) -> F:
+    """Mark a function that `torch.compile` calls without tracing it, at the price of a graph that is cut there. What
+    `torch.compiler.disable` does, without importing the compiler."""
+    vars(function)["_torchdynamo_disable"] = True
+    return function
+
+
 @contextmanager
 def compiler_errors(where: str) -> Iterator[None]:
     """A context for a call of what `torch.compile` returned, which compiles when it is first called.

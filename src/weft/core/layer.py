@@ -219,7 +219,10 @@ class Choice(NamedTuple):
 
 
 class Chooser(Layer, ABC):
-    """A layer with a discrete choice for each token, so that its output is discontinuous where two scores are equal."""
+    """A layer with a discrete choice for each token, so that its output is discontinuous where two scores are equal.
+
+    In training every parameter gets a gradient from every call, zero where no token chose it: processes that share the
+    layer add their gradients together, and each must have all of them."""
 
     def own_traits(self) -> frozenset[Trait]:
         return frozenset({Trait.DISCRETE_CHOICE})

@@ -61,12 +61,17 @@ def loaded_dataset(name: str, fields: Fields, *, config: str | None, split: str,
         DataError: it cannot be loaded, or has no text.
         MissingExtra: the package `datasets` is not installed.
     """
+    if is_saved_dataset(Path(name)):
+        raise DataError("the folder is one that save_to_disk wrote, which is not loaded by name.", where=name,
+                        remedy="Name it with path in place of dataset.")
     try:
         import datasets  # type: ignore[import-not-found, import-untyped, unused-ignore]
     except ImportError:
         raise MissingExtra("datasets", "datasets", "reading data sets of the Hub") from None
     try:
         rows = datasets.load_dataset(name, config, split=split, revision=revision, streaming=True)
+        if set(fields.values()) <= set(rows.column_names or ()):
+            rows = rows.select_columns(list(dict.fromkeys(fields.values())))  # images and sound would be decoded
         table = record_table(name, name, _rows(name, rows, fields), fields, max_bytes)
     except DataError:
         raise

@@ -45,7 +45,7 @@ class MLP(Pointwise, Divisible):
         width = self.up.out_features
         return Division({"d_ff": width}, into={"up": (width,)}, out_of={"down": (width,)})
 
-    def divide(self, parts: int) -> None:
+    def divide(self, parts: int, place: int) -> None:
         """It has no numbers of its own: the widths are those of its maps."""
 
 

@@ -63,6 +63,7 @@ class Divisible(Part):
         """What is divided; or why this one cannot be, in a clause."""
 
     @abstractmethod
-    def divide(self, parts: int) -> None:
-        """Set its own numbers of heads or channels to those of one of ``parts`` equal parts. The caller divides maps
-        and parameters as `division` says."""
+    def divide(self, parts: int, place: int) -> None:
+        """Set its own numbers of heads or channels to those of one of ``parts`` equal parts, the one at ``place``. The
+        caller divides maps and parameters as `division` says. What it draws at random for its heads or channels it
+        then draws with `weft.ops.dropout.OwnDraws`."""

@@ -101,6 +101,11 @@ class Rewritten(Part, ABC):
         for operations that take several maps at once; None where it does more."""
         return None
 
+    def between(self, h: Float[Tensor, "... rank"]) -> Float[Tensor, "... rank"]:
+        """What a term of low rank beside this map passes from its first matrix to its second: all of it, unless
+        processes have parts of the map, and with it of the term."""
+        return h
+
     def perturb(self, generator: torch.Generator) -> None:
         """Change its trained term at random, if it has one: the term starts at zero, so that a law that compares the
         map with its merged matrix would compare the base with itself."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from weft.core.layer import Part
-from weft.linear.linear import Linear, Rewritten
+from weft.linear.linear import Linear, Rewritten, dense
 from weft.ops.dropout import Dropout
 from weft.ops.linear import linear
 
@@ -101,7 +101,9 @@ class Adapted(Rewritten):
     def product(self, x: Float[Tensor, "... in"]) -> Float[Tensor, "... out"]:
         """The map. `forward` of each class calls it, since a class without one of its own may be a parametrisation."""
         first, second = self.factors()
-        y: Tensor = self.base(x) + linear(linear(self.dropout(x), first), second)
+        narrow = linear(self.dropout(x), first)
+        y: Tensor = self.base(x) + linear(
+            self.base.between(narrow) if isinstance(self.base, Rewritten) else narrow, second)
         if not self._magnified:
             return y
         weight, bias = _matrix(self.base)
@@ -111,6 +113,10 @@ class Adapted(Rewritten):
         assert g is not None, "it has lengths"
         g = g.to(y.dtype)
         return y * g if bias is None else y * g + (1 - g) * bias
+
+    def rebase(self, base: Rewritten) -> None:
+        """Stand beside another map, of some rows or columns of the one before."""
+        self.base, self.in_features, self.out_features = base, base.in_features, base.out_features
 
     def trained(self) -> list[nn.Parameter]:
         """The parameters that training changes."""
@@ -133,8 +139,8 @@ class Adapted(Rewritten):
     def dense(self) -> tuple[Tensor, Tensor | None] | None:
         if self.training and self.dropout.dropout_rate > 0:
             return None
-        weight, bias = _matrix(self.base)
-        return self._dense(weight), bias
+        whole = (self.base.weight, self.base.bias) if isinstance(self.base, nn.Linear) else dense(self.base)
+        return None if whole is None else (self._dense(whole[0]), whole[1])
 
     def _sum(self, weight: Tensor) -> Tensor:
         """W + D, in float32 or wider."""
@@ -198,6 +204,10 @@ class LowRankParts(Adapted):
 
     def forward(self, x: Float[Tensor, "... in"]) -> Float[Tensor, "... out"]:
         return self.product(x)
+
+    def rebase(self, base: Rewritten) -> None:
+        super().rebase(base)
+        self._rows = {name: rows for name, rows in rows_of(base).items() if name in self.parts}
 
     def terms(self) -> Mapping[str, Term]:
         return {name: part.term() for name, part in self.parts.items() if isinstance(part, _Rows)}

@@ -30,6 +30,7 @@ from weft.mixers.key_value import KeyValueShape, Stored
 from weft.mixers.self_attention import SelfAttention
 from weft.norms.base import Norm, NormConfig
 from weft.ops.attention import ATTENTION, AttentionCall
+from weft.ops.dropout import OwnDraws
 from weft.ops.rematerialize import apart
 from weft.ops.score_terms import ScoreTerm
 from weft.positions.base import PositionConfig, PositionScheme, PositionTerm
@@ -179,6 +180,7 @@ class Attention(SelfAttention, Divisible):
         prescribed = position.scale(sizes.d_head) if config.scores.scale is None else config.scores.scale
         self.scale = 1.0 / math.sqrt(sizes.d_head) if prescribed is None else prescribed
         self.sinks = nn.Parameter(torch.zeros(sizes.heads)) if config.sinks else None
+        self.own: OwnDraws | None = None  # where other processes have other heads
 
     def child_roles(self) -> Mapping[str, str]:
         return PROJECTIONS
@@ -197,16 +199,17 @@ class Attention(SelfAttention, Divisible):
                         along={name: place for name, place in along.items() if getattr(self, name) is not None},
                         summed=("q_norm", "k_norm"))
 
-    def divide(self, parts: int) -> None:
+    def divide(self, parts: int, place: int) -> None:
         sizes = self.sizes
         self.sizes = HeadSizes(sizes.heads // parts, sizes.kv_heads // parts, sizes.d_head, sizes.d_value)
         self.widths, self.rule = self.sizes.split(), Rule.of(self.mask, self.sizes.heads)
+        self.own = OwnDraws(place)
 
     def run(self, x: Float[Tensor, "B T D"], state: LayerState | None, span: Span) -> Output[LayerState]:
         q, k, v = self.project(x, span.ticks)
         stored = self.store(state, k, v, span)
         call = self.call(q, stored, span)
-        y = ATTENTION(call, self.form) if self.asked is None else attend(self, call, self.form)
+        y = self.attention(call) if self.own is None or not call.dropout else self.own(self.attention, x.device, call)
         return Output(self.mix(y), stored.state)
 
     # The stages, which subclasses override one by one.
@@ -214,6 +217,10 @@ class Attention(SelfAttention, Divisible):
     def stored_sizes(self) -> KeyValueShape:
         """Return the sizes of the keys and values that the state stores."""
         return KeyValueShape(self.sizes.kv_heads, self.sizes.d_head, self.sizes.d_value)
+
+    def attention(self, call: AttentionCall) -> Float[Tensor, "B T H F"]:
+        """The operation."""
+        return ATTENTION(call, self.form) if self.asked is None else attend(self, call, self.form)
 
     def project(self, x: Float[Tensor, "B T D"], ticks: Ticks) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries [B,T,H,E] and keys [B,T,K,E], normalised per head if configured and rotated, and values

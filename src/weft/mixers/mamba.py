@@ -161,7 +161,7 @@ class Mamba(Layer, Divisible):
                         out_of={"output": channels}, along=dict.fromkeys(along, Along(0, channels)),
                         summed=("norms",))
 
-    def divide(self, parts: int) -> None:
+    def divide(self, parts: int, place: int) -> None:
         self.inner //= parts
         convolution = self.convolution
         convolution.groups = convolution.in_channels = convolution.out_channels = self.inner

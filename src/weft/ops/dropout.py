@@ -10,19 +10,23 @@ probability, so that the mean of y is x.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple, final
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar, final
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from weft.core.compiling import unseen_by_compiler
 from weft.core.layer import Part
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 
+R = TypeVar("R")
 LOTS = 1 << 16
 """Values of 16 random bits."""
+SPREAD = 0x9E3779B9
+"""Apart from each other are the seeds of processes: 2^32 over the golden ratio (Knuth, volume 3, section 6.4)."""
 RARE = 1 / 1024
 """Nearer to 0 or 1 the rounding of p would be off by one part in a hundred."""
 
@@ -113,16 +117,49 @@ class _Dropout(torch.autograd.Function):
 
 
 @final
+class OwnDraws:
+    """Random numbers of one of several processes that otherwise draw the same ones, for what it computes of a layer
+    that they share. All of them call it alike, so that their generators agree afterwards too; a pass that is computed
+    again from the same state of the generator draws the same numbers again.
+
+    Args:
+        place: of this process among them.
+    """
+
+    def __init__(self, place: int) -> None:
+        self.place = place
+
+    @unseen_by_compiler
+    def __call__(self, work: Callable[..., R], device: torch.device, *arguments: Any) -> R:
+        """``work(*arguments)``, which draws on a device."""
+        common = int(torch.randint(1 << 32, ()))
+        with torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=device.type):
+            own = (common + self.place * SPREAD) % (1 << 32)  # of a seed the CPU's generator takes 32 bits
+            torch.default_generator.manual_seed(own)
+            if device.type != "cpu":
+                torch.get_device_module(device).manual_seed(own)
+            return work(*arguments)
+
+
+@final
 class Dropout(Part):
-    """`dropout` with probability ``p`` in training; as the input is otherwise."""
+    """`dropout` with probability ``p`` in training; as the input is otherwise.
+
+    Attributes:
+        own: for an input of which every process has its own part; None: processes that share the layer have the same
+            input, and drop the same of it.
+    """
 
     def __init__(self, p: float) -> None:
         super().__init__()
         self.dropout_rate = p
+        self.own: OwnDraws | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """x of any shape."""
-        return dropout(x, self.dropout_rate) if self.training else x
+        if not self.training or not self.dropout_rate:
+            return x
+        return dropout(x, self.dropout_rate) if self.own is None else self.own(dropout, x.device, x, self.dropout_rate)
 
     def inference(self) -> nn.Module:
         return nn.Identity()

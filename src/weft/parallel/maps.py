@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import final
 
 import torch
@@ -9,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from weft.core.errors import UnsupportedError
-from weft.linear.linear import Linear, Rewritten
+from weft.linear.linear import UNNAMED, Linear, Rewritten
 from weft.ops.linear import linear
 from weft.parallel.collectives import entering, summed
 
@@ -21,10 +22,13 @@ class DividedMap(Rewritten):
         weight: part of the matrix.
         bias: part of the bias, or all of it.
         group: name of the processes that have the other parts.
+        outputs: as those of a `Linear`, of this part.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, group: str) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, group: str, *,
+                 outputs: Mapping[str, int] = UNNAMED) -> None:
         super().__init__()
+        self.outputs = dict(outputs)
         self.group, (self.out_features, self.in_features) = group, weight.shape
         self.weight, self.bias = nn.Parameter(weight), None if bias is None else nn.Parameter(bias)
 
@@ -43,6 +47,9 @@ class Into(DividedMap):
     def forward(self, x: Float[Tensor, "... in"]) -> Float[Tensor, "... out"]:
         return linear(entering(x, self.group), self.weight, self.bias)
 
+    def between(self, h: Float[Tensor, "... rank"]) -> Float[Tensor, "... rank"]:
+        return entering(h, self.group)  # every process has the first matrix, and some rows of the second
+
 
 @final
 class OutOf(DividedMap):
@@ -53,10 +60,12 @@ class OutOf(DividedMap):
         bias: all of it.
         group: name of the processes.
         goes_on: whether every process goes on with its own part, so that the gradient of y is a sum too.
+        outputs: as those of a `Linear`.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, group: str, *, goes_on: bool = False) -> None:
-        super().__init__(weight, bias, group)
+    def __init__(self, weight: Tensor, bias: Tensor | None, group: str, *, goes_on: bool = False,
+                 outputs: Mapping[str, int] = UNNAMED) -> None:
+        super().__init__(weight, bias, group, outputs=outputs)
         self.goes_on = goes_on
 
     def forward(self, x: Float[Tensor, "... in"]) -> Float[Tensor, "... out"]:
@@ -64,4 +73,9 @@ class OutOf(DividedMap):
         y = summed(part.to(torch.promote_types(part.dtype, torch.float32)), self.group)
         y = y if self.bias is None else y + self.bias
         y = y.to(part.dtype)
+        return entering(y, self.group) if self.goes_on else y
+
+    def between(self, h: Float[Tensor, "... rank"]) -> Float[Tensor, "... rank"]:
+        # Every process has some columns of the first matrix, and all of the second.
+        y = summed(h, self.group)
         return entering(y, self.group) if self.goes_on else y

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from weft.core.layer import Chooser, Layer, Part, kept_dtypes, with_boundaries
+from weft.core.layer import Layer, kept_dtypes, with_boundaries
 from weft.core.model import Model
 from weft.core.output import Output
 from weft.core.part import wide_in_training
@@ -62,10 +62,9 @@ class Sharded:
             kept = kept_dtypes(model).exact | wide_in_training(model)
             options["ignored_params"] = {each for each in model.parameters() if id(each) in kept}
         self._buffers = list(_narrowed(model, dtype)) if narrow else []
-        for chooser in (each for each in model.modules() if isinstance(each, Chooser)):
-            chooser.register_forward_hook(_reach_all)
         shared = _shared(model) if not one_group else frozenset()
         for block in () if one_group or shared else _blocks(model):
+            block.register_forward_hook(_own)  # before FSDP2's
             _add(fully_shard(block, **options))
         self._root = Entered(model)
         self._sharded = fully_shard(self._root, **options)
@@ -154,12 +153,7 @@ def _narrowed(model: nn.Module, dtype: torch.dtype) -> Iterator[tuple[nn.Module,
                 setattr(module, name, buffer.to(after))
 
 
-def _reach_all(module: nn.Module, _: tuple[Any, ...], output: Any) -> Any:
-    """Make the output depend on every parameter of a layer that chooses: one that was not chosen here and was chosen on
-    another process must have a gradient on both, since they are added together."""
-    if not torch.is_grad_enabled():
-        return output
-    assert isinstance(module, Part) and isinstance(output, Output), "a layer"
-    nothing = sum((each.reshape(-1)[:1].sum() * 0 for each in module.parameters() if each.requires_grad),
-                  output.y.new_zeros(()))
-    return output._replace(y=output.y + nothing.to(output.y.dtype))
+def _own(_: nn.Module, __: tuple[Any, ...], output: Any) -> Any:
+    """The output of a block as a tensor of its own: FSDP2 waits for the gradient of it, which a view may lose."""
+    assert isinstance(output, Output), "a layer"
+    return output if output.y._base is None else output._replace(y=output.y.clone())

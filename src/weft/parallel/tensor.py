@@ -11,7 +11,7 @@ heads is all they need.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
@@ -23,11 +23,22 @@ from weft.core.layer import Layer
 from weft.core.model import Model
 from weft.heads.readout import LinearReadout
 from weft.linear.division import Along, Divisible, Division
-from weft.linear.linear import Linear
+from weft.linear.linear import Rewritten
+from weft.linear.low_rank import Adapted
 from weft.linear.replacing import replaced
 from weft.linear.untouched import HOOKS, untouched
+from weft.ops.dropout import OwnDraws
+from weft.parallel.adapted import (
+    along_columns,
+    along_rows,
+    base_of,
+    second_matrices,
+    terms_of,
+    whole_map,
+    whole_rewrite,
+)
 from weft.parallel.layout import Layout, Run
-from weft.parallel.maps import Into, OutOf
+from weft.parallel.maps import DividedMap, Into, OutOf
 from weft.parallel.mesh import PLACE, Mesh
 from weft.parallel.vocabulary import DividedEmbedding, DividedReadout, Rows
 
@@ -66,11 +77,11 @@ def plan_of(model: Model, parts: int) -> Plan:
 
     Raises:
         ConfigError: numbers of heads or channels that do not divide; each names its layer. Or nothing can be divided,
-            or the model has rewrites.
+            or the model has rewrites other than LoRA.
     """
-    if model.config.rewrites:
-        raise ConfigError([f"{PLACE}.tensor: {parts}, and the model has rewrites, whose maps are not divided. Leave "
-                           "tensor out and use shard, or leave out model.rewrites."])
+    if unfit := [reason for rewrite in model.config.rewrites if (reason := whole_rewrite(rewrite)) is not None]:
+        raise ConfigError([f"{PLACE}.tensor: {parts}, and the model has {unfit[0]}. Leave tensor out and use shard, or "
+                           "leave it out of model.rewrites."])
     divisions, whole, problems = dict[str, Division](), dict[str, str](), list[str]()
     for path, layer in _innermost(model):
         found = _division(layer)
@@ -129,9 +140,11 @@ def divide(model: Model, mesh: Mesh) -> Divided:
                     for name, along in _along(part, path, division)}
         summed |= {f"{path}.{name}" for name, _ in part.named_parameters()
                    if any(name == own or name.startswith(f"{own}.") for own in division.summed)}
-        made |= _maps(part, path, division, layouts, group.group_name)
+        summed |= {name for child in division.through for name in
+                   second_matrices(part.get_submodule(child), f"{path}.{child}")}
+        made |= _maps(part, path, division, layouts, group.group_name, place)
         _cut(part, path, division, layouts)
-        part.divide(parts)
+        part.divide(parts, place)
     if plan.vocabulary:
         rows = Rows.of(model.vocab_size, place, parts)
         layouts |= _ids(model, plan.vocabulary, rows)
@@ -160,44 +173,60 @@ def _division(layer: Layer) -> Division | str:
     if any(vars(layer)[hooks] for hooks in HOOKS):
         return "it has been adapted from outside"
     found = layer.division()
-    maps = [] if isinstance(found, str) else [*found.into, *found.out_of, *found.through]
-    odd = [name for name in maps if not untouched(layer.get_submodule(name), Linear)]
-    return f"its map {odd[0]!r} has been adapted" if odd else found
+    if isinstance(found, str):
+        return found
+    reasons = [(name, whole_map(layer.get_submodule(name), found.into.get(name)))
+               for name in (*found.into, *found.out_of, *found.through)]
+    reasons += [(place, "has an adapter, and divides otherwise than maps that are called") for name in found.along
+                if (place := name.rpartition(".")[0]) and isinstance(layer.get_submodule(place), Rewritten)]
+    return next((f"its map {name!r} {reason}" for name, reason in reasons if reason is not None), found)
 
 
 def _along(part: nn.Module, path: str, division: Division) -> Iterator[tuple[str, Along]]:
     """The parameters of a part that are divided, by their names in the model."""
     for name, sections in division.into.items():
-        yield f"{path}.{name}.weight", Along(0, sections)
-        if part.get_submodule(name).bias is not None:
-            yield f"{path}.{name}.bias", Along(0, sections)
+        yield from along_rows(part.get_submodule(name), f"{path}.{name}", sections)
     for name, sections in {**division.out_of, **division.through}.items():
-        yield f"{path}.{name}.weight", Along(1, sections)
+        yield from along_columns(part.get_submodule(name), f"{path}.{name}", sections)
     yield from ((f"{path}.{name}", along) for name, along in division.along.items())
 
 
 def _maps(part: nn.Module, path: str, division: Division, layouts: dict[str, Layout],
-          group: str) -> dict[str, nn.Module]:
-    """The maps that take the place of whole ones, by path."""
+          group: str, index: int) -> dict[str, nn.Module]:
+    """The maps that take the place of whole ones, by path. An adapter stays, beside the part of its map."""
     made: dict[str, nn.Module] = {}
     for name in (*division.into, *division.out_of, *division.through):
-        linear, at = part.get_submodule(name), f"{path}.{name}"
-        assert isinstance(linear, Linear), "untouched maps"
+        module, at = part.get_submodule(name), f"{path}.{name}"
+        linear, place = base_of(module, at)
+        weight = layouts[f"{place}.weight"].part(linear.weight.detach())
         bias = None if linear.bias is None else linear.bias.detach()
-        weight = layouts[f"{at}.weight"].part(linear.weight.detach())
         if name in division.into:
-            made[at] = Into(weight, None if bias is None else layouts[f"{at}.bias"].part(bias), group)
+            own = {each: size * weight.shape[0] // linear.out_features for each, size in linear.outputs.items()}
+            bias = None if bias is None else layouts[f"{place}.bias"].part(bias)
+            new: DividedMap = Into(weight, bias, group, outputs=own)
         else:
-            made[at] = OutOf(weight, bias, group, goes_on=name in division.through)
-        for own, before in (("weight", linear.weight), ("bias", linear.bias)):
+            new = OutOf(weight, bias, group, goes_on=name in division.through, outputs=linear.outputs)
+        for own_name, before in (("weight", linear.weight), ("bias", linear.bias)):
             if before is not None:
-                made[at].get_parameter(own).requires_grad_(before.requires_grad)
+                new.get_parameter(own_name).requires_grad_(before.requires_grad)
+        if isinstance(module, Adapted):
+            _cut_to(part, path, [each.removeprefix(f"{path}.") for each in terms_of(module, at)
+                                 if each in layouts], layouts)
+            module.rebase(new)
+            if name not in division.into:  # each process has other inputs
+                module.dropout.own = OwnDraws(index)
+        else:
+            made[at] = new
     return made
 
 
 def _cut(part: nn.Module, path: str, division: Division, layouts: dict[str, Layout]) -> None:
     """Give the part's other divided parameters their local values."""
-    for name in division.along:
+    _cut_to(part, path, division.along, layouts)
+
+
+def _cut_to(part: nn.Module, path: str, names: Iterable[str], layouts: dict[str, Layout]) -> None:
+    for name in names:
         place, _, own = name.rpartition(".")
         holder = part.get_submodule(place)
         whole = holder.get_parameter(own)

@@ -85,7 +85,8 @@ class DividedReadout(Readout):
         self.softcap, self.scale, self.projection = readout.softcap, readout.scale, readout.projection
         self.weight, self.rows, self.group = weight, rows, group
         own = slice(rows.first, rows.first + rows.held)
-        self.bias = None if readout.bias is None else nn.Parameter(readout.bias.detach()[own].clone())
+        self.bias = None if readout.bias is None else nn.Parameter(
+            readout.bias.detach()[own].clone(), requires_grad=readout.bias.requires_grad)
 
     def logits(self, h: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
         rows, own = self.rows, self._own(self._entered(h))

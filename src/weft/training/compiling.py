@@ -12,16 +12,20 @@ from weft.tasks import Scored
 from weft.training.gradient import Forward
 
 
-def compiled(forward: Forward) -> Forward:
+def compiled(forward: Forward, *, backend: str = "inductor") -> Forward:
     """Compile ``forward`` for fixed shapes. Compilation takes half a minute in the first call, and once more when a
     batch with documents that begin inside a row follows one without, or the other way round.
+
+    Args:
+        forward: of a task.
+        backend: of `torch.compile`; "aot_eager" traces the same graphs and compiles no code.
 
     The compiled function raises `UnsupportedError` where this model cannot be compiled on this machine.
     """
     from torch._functorch import config as partitioning
     from torch._inductor import config as inductor
 
-    fast = torch.compile(forward, dynamic=False)
+    fast = torch.compile(forward, dynamic=False, backend=backend)
 
     def run(given: Any, state: ModelState | None) -> Scored:
         # Allows the partitioner to recompute element-wise results in the backward pass even where a matrix product

@@ -119,9 +119,6 @@ def holding_problems(config: RunConfig, model: Model) -> list[str]:
     if kind not in ENTRYWISE and not (mesh.tensor == 1 and kind in WHOLE_MATRICES):
         found.append(f"training.optimizer.kind: {kind} does not move every entry by itself, and {PLACE} ({given}) "
                      "gives each process a part of a matrix. Use adamw or sgd, or replicate the model.")
-    if training.compute.compile:
-        found.append(f"training.compute.compile: true, with {PLACE} ({given}), which has not been held to the course "
-                     "of one process. Leave out one of them.")
     if training.unfreeze is not None:
         found.append(f"training.unfreeze: with {PLACE} ({given}), which shares the parameters that train. Leave out "
                      "one of them.")

@@ -1,0 +1,67 @@
+"""Adapters and random numbers where processes divide a model, and compiled runs where they share one: the course of one
+process, and masks that are equal where activations are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from integration.test_data_parallel import gap
+from parallel.divided_worker import adapted, compiles, traced, worker
+from parallel.processes import together
+from parallel.test_meshes import figures, saved
+from weft.training import train
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where two processes, and one, have trained."""
+    path = tmp_path_factory.mktemp("divided")
+    lines = (f"line {i}: {'ab ' * (i * i % 11)}is {i % 7 + i % 5}\n" for i in range(300))
+    (path / "text.txt").write_text("".join(lines), encoding="utf-8")
+    together(2, worker, path, folder=path)
+    return path
+
+
+def same_course(folder: Path, alone: str, run: str) -> None:
+    """As in `test_meshes`: every step's loss and gradient norm, and the last weights."""
+    for figure in ("loss", "grad_norm"):
+        expected = figures(folder / alone, "progress", figure)
+        assert expected and figures(folder / run, "progress", figure) == pytest.approx(expected, rel=1e-10)
+    assert gap(saved(folder / run), saved(folder / alone)) < 1e-9
+
+
+def test_adapters_beside_divided_maps(folder: Path) -> None:
+    train(adapted(folder, None), folder / "alone-adapted")
+    same_course(folder, "alone-adapted", "tensor-adapted")
+    weights = saved(folder / "tensor-adapted")
+    assert all(float(weights[name].abs().max()) > 0 for name in weights if name.endswith("b.weight")), "they train"
+
+
+@pytest.fixture
+def drawn(folder: Path) -> list[dict[str, Tensor]]:
+    """What each of two ranks has drawn."""
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
+
+
+def test_processes_drop_alike_what_they_share_and_otherwise_what_they_divide(drawn: list[dict[str, Tensor]]) -> None:
+    """Two heads with the same weights and the same tokens differ by what is dropped of their scores alone. What all
+    processes have is the same on all of them, bit for bit, after steps that drop inputs of both matrices of adapters:
+    processes that dropped other entries would have other weights."""
+    first, second = drawn
+    assert not torch.equal(first["head"], second["head"])
+    assert first["dropped"].double().mean() == pytest.approx(0.5, abs=0.1)
+    assert (first["dropped"] == second["dropped"]).double().mean() == pytest.approx(0.5, abs=0.1), "independent"
+    alike = [name for name in first if name not in ("head", "dropped")]
+    assert {"block", "next", "stack.layers.0.layers.0.qkv.a.weight"} < set(alike)
+    assert [name for name in alike if not torch.equal(first[name], second[name])] == []
+
+
+def test_compiled_runs_where_processes_share_a_model(folder: Path) -> None:
+    together(2, compiles, folder, folder=folder)
+    train(traced(folder, None), folder / "alone-traced")
+    for mesh in ("shard", "tensor"):
+        same_course(folder, "alone-traced", f"{mesh}-traced")
