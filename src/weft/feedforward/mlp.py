@@ -54,15 +54,22 @@ class MLPConfig(FeedForwardConfig):
     """Two-layer perceptron. ``d_ff``: hidden width, 4 d_model when it is left out."""
 
     kind: ClassVar[str] = "mlp"
+    title: ClassVar[str] = "MLP"
     source: ClassVar[str] = "Vaswani et al. 2017 (arXiv:1706.03762), equation 2"
 
     d_ff: int | None = Field(default=None, gt=0)
     activation: Activation = "gelu"
     bias: bool = True
 
+    def width(self, d_model: int) -> int:
+        """Of the hidden layer."""
+        return 4 * d_model if self.d_ff is None else self.d_ff
+
+    def in_words(self, d_model: int = 0) -> str:
+        return f"{self.title} {self.width(d_model):,}"
+
     def build(self, dims: Dims) -> MLP:
-        width = 4 * dims.d_model if self.d_ff is None else self.d_ff
-        return MLP(dims.d_model, width, self.activation, bias=self.bias)
+        return MLP(dims.d_model, self.width(dims.d_model), self.activation, bias=self.bias)
 
     @classmethod
     def examples(cls) -> list[MLPConfig]:

@@ -18,6 +18,7 @@ class ElmanConfig(RecurrentConfig):
     """A simple recurrent network."""
 
     kind: ClassVar[str] = "elman"
+    title: ClassVar[str] = "Elman network"
     source: ClassVar[str] = "Elman 1990; Mikolov et al. 2010"
 
     activation: Literal["tanh", "sigmoid", "relu"] = "tanh"

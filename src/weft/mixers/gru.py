@@ -19,6 +19,7 @@ class GRUConfig(RecurrentConfig):
     """A gated recurrent unit whose reset gate acts after the recurrent product."""
 
     kind: ClassVar[str] = "gru"
+    title: ClassVar[str] = "GRU"
     source: ClassVar[str] = "Cho et al. 2014; Chung et al. 2014; the reset gate as in cuDNN and PyTorch"
 
     def build(self, dims: Dims) -> GRU:

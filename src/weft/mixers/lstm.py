@@ -28,6 +28,7 @@ class LSTMConfig(RecurrentConfig):
     """
 
     kind: ClassVar[str] = "lstm"
+    title: ClassVar[str] = "LSTM"
     source: ClassVar[str] = "Hochreiter & Schmidhuber 1997; Gers et al. 2000 (forget gate); Zaremba et al. 2014"
     state_size: ClassVar[str] = "2 d_hidden float32 numbers"
 

@@ -84,6 +84,7 @@ class Mamba2Config(MixerConfig):
     """
 
     kind: ClassVar[str] = "mamba2"
+    title: ClassVar[str] = "Mamba-2"
     also_called: ClassVar[tuple[str, ...]] = ("mamba-2", "ssd")
     source: ClassVar[str] = "Dao & Gu 2024 (Mamba-2, arXiv:2405.21060), sections 6 and 7"
     state_size: ClassVar[str] = ("n_heads d_head d_state float32 numbers and (d_conv - 1) (n_heads d_head + 2 n_groups "

@@ -37,6 +37,7 @@ class Rwkv4Config(MixerConfig):
     out."""
 
     kind: ClassVar[str] = "rwkv4"
+    title: ClassVar[str] = "RWKV-4"
     also_called: ClassVar[tuple[str, ...]] = ("rwkv", "time_mix", "wkv")
     source: ClassVar[str] = "Peng et al. 2023 (arXiv:2305.13048), section 3.1 and appendices D and E"
     state_size: ClassVar[str] = "d_model numbers and 3 d_attention float32 ones"

@@ -53,6 +53,7 @@ class AlibiConfig(PositionConfig):
     """
 
     kind: ClassVar[str] = "alibi"
+    title: ClassVar[str] = "ALiBi"
     source: ClassVar[str] = "Press et al. 2022, section 3"
     slopes: Literal["press", "mpt"] = "press"
     steepness: float = Field(default=8.0, gt=0)

@@ -29,6 +29,7 @@ class LearnedPositionConfig(PositionConfig):
     """
 
     kind: ClassVar[str] = "learned"
+    title: ClassVar[str] = "learned positions"
     source: ClassVar[str] = "Radford et al. 2018, section 3.1; Gehring et al. 2017, section 3.1"
     max_length: int | None = Field(default=None, gt=0)
     offset: int = Field(default=0, ge=0)

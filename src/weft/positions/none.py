@@ -16,6 +16,9 @@ class NoPositionConfig(PositionConfig):
     kind: ClassVar[str] = "none"
     source: ClassVar[str] = "Kazemnejad et al. 2023, section 2"
 
+    def in_words(self, d_model: int = 0) -> str:
+        return ""
+
     def build(self, dims: Dims) -> NoPosition:
         return NoPosition()
 

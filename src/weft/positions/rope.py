@@ -37,6 +37,7 @@ class RopeConfig(PositionConfig):
     """
 
     kind: ClassVar[str] = "rope"
+    title: ClassVar[str] = "RoPE"
     source: ClassVar[str] = "Su et al. 2021, equations 12 to 16 and 34"
     layout: Layout = "interleaved"
     base: float = Field(default=10000.0, gt=1, allow_inf_nan=False)

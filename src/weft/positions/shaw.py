@@ -28,6 +28,7 @@ class ShawConfig(PositionConfig):
     """
 
     kind: ClassVar[str] = "shaw"
+    title: ClassVar[str] = "Shaw positions"
     source: ClassVar[str] = "Shaw et al. 2018, equations 3 to 5"
     clip: int = Field(default=16, ge=1)
     values: bool = True

@@ -35,6 +35,7 @@ class SinusoidalConfig(PositionConfig):
     """
 
     kind: ClassVar[str] = "sinusoidal"
+    title: ClassVar[str] = "sinusoidal positions"
     source: ClassVar[str] = "Vaswani et al. 2017, sections 3.4 and 3.5"
     embedding_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({"scale": "sqrt_width",
                                                                          "std": "inverse_sqrt_width"})

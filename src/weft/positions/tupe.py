@@ -39,6 +39,7 @@ class TupeConfig(PositionConfig):
     """
 
     kind: ClassVar[str] = "tupe"
+    title: ClassVar[str] = "TUPE"
     source: ClassVar[str] = "Ke et al. 2021, equations 7, 8 and 10"
     max_length: int | None = Field(default=None, gt=0)
     relative: Annotated[PositionConfig, PartField("position")] | None = None
