@@ -17,9 +17,9 @@ import yaml
 from weft.comparison.contestants import Contestant, changed
 from weft.comparison.folder import STATED, StudyFolder, now
 from weft.comparison.jobs import Outcome, placed
-from weft.comparison.matching import kind_of, size_of, state_bytes
+from weft.comparison.matching import size_of, state_bytes
 from weft.comparison.protocol import kind_and_amount, matched, notes_of, protocol_of, statement
-from weft.comparison.results import Entry, RunResult, Trial
+from weft.comparison.results import Entry, RunResult, Trial, decoding_of
 from weft.comparison.study import StudyConfig
 from weft.comparison.study_result import Budget, CorpusFacts, Detectable, Machine, StudyResult
 from weft.comparison.texts import StudyTexts
@@ -114,14 +114,15 @@ def _entry(account: Account, model: Contestant, attempts: Sequence[Attempt], tra
     account.folder.write_config(model.name, config)
     whole = model.trained or account.counted_tokens is None or account.counted_tokens >= train_tokens
     return Entry(
-        name=model.name, kind=kind_of(model.run.model), config=config,
+        name=model.name, kind=model.run.model.in_words(), config=config,
         config_sha256=_hash(plain, account.folder.path),
         repeat=_repeat(account, model) if whole else account.command or (
             f"weft compare --study {shlex.quote(str(account.folder.path / STATED))}"),
         parameters=size.parameters if model.trained else (first.numbers if first else 0),
         embedding_parameters=size.embeddings, solved=tuple(f"{key}: {width}" for key, width in model.solved.items()),
         trainable=model.trained, flops_per_token=model.flops_per_token, context=model.run.context,
-        runs=tuple(runs), decode=first.decode if first else (), sample=first.sample if first else None)
+        runs=tuple(runs), sample=first.sample if first else None,
+        decode=decoding_of([each.outcome.decode for each in attempts if each.outcome.status == "finished"]))
 
 
 def _hash(run: Mapping[str, Any], folder: Path) -> str:

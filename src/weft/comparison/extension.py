@@ -32,6 +32,8 @@ FURTHEST = 4.0
 """Budgets up to which a curve is extended."""
 PLACES = 13
 """Points of an extended curve, equal ratios apart."""
+MOST = 30
+"""Checkpoints that are fitted, at equal distances where there are more."""
 RESAMPLES, SEED = 400, 0
 
 Verdict: TypeAlias = Literal["fits", "few", "missed", "edge"]
@@ -110,7 +112,8 @@ def _points(runs: Sequence[RunResult]) -> tuple[Float64[np.ndarray, " P"], Float
                and point.tokens > 0} for run in runs]
     shared = sorted(set.intersection(*map(set, curves))) if curves else []
     least = shared[0] / 2 if shared else 0
-    kept = [at for index, at in enumerate(shared) if index == len(shared) - 1 or shared[index + 1] - at >= least]
+    apart = [at for index, at in enumerate(shared) if index == len(shared) - 1 or shared[index + 1] - at >= least]
+    kept = [at for index, at in enumerate(apart) if (len(apart) - 1 - index) % max(1, -(-len(apart) // MOST)) == 0]
     return (np.array(kept, dtype=np.float64),
             np.array([[curve[at] for at in kept] for curve in curves], dtype=np.float64).reshape(len(runs), len(kept)))
 

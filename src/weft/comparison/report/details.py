@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 
 from weft.comparison.findings import TEST_NAMES
-from weft.comparison.report.training import remark
 from weft.comparison.report.view import View
 from weft.comparison.results import Entry, RunResult, Sample
 from weft.comparison.study_result import CorpusFacts
@@ -90,22 +89,19 @@ def _reason(run: RunResult) -> str:
 
 
 def _all_runs(view: View, everything: Sequence[tuple[Entry, RunResult]]) -> Markup:
-    columns = [Column("Model", number=False), Column("Run"), Column("Seed"), Column("Order seed"),
-               Column("Outcome", number=False),
-               Column("Bits per byte"), Column("Learning rate"), Column("Nats per token"),
-               Column("Steps"), Column("Tokens"), Column("FLOPs"),
-               Column("Time"), Column("Tokens/s"), Column("Peak memory"), Column("Folder", number=False)]
-    rows = [[view.name(entry), integer(run.index + 1), str(run.seed), str(run.order_seed), run.status,
-             fixed(run.bits_per_byte, 4), _rate(run),
-             fixed(run.loss, 4), integer(run.steps), si(run.tokens), si(run.flops), duration(run.seconds),
-             si(run.tokens_per_second),
-             octets(run.peak_memory_bytes), tag("code", None, run.folder)] for entry, run in everything]
+    columns = [Column("Model", number=False), Column("Run"), Column("Seeds", "weights, order"),
+               Column("Outcome", number=False), Column("Bits per byte"), Column("Learning rate"), Column("Steps"),
+               Column("Time"), Column("Tokens/s"), Column("Peak memory")]
+    rows = [[view.name(entry), integer(run.index + 1), f"{run.seed}, {run.order_seed}", run.status,
+             fixed(run.bits_per_byte, 4), _rate(run), integer(run.steps), duration(run.seconds),
+             si(run.tokens_per_second), octets(run.peak_memory_bytes)] for entry, run in everything]
     seeds: dict[int, set[tuple[int, int]]] = {}
     for _, run in everything:
         seeds.setdefault(run.index, set()).add((run.seed, run.order_seed))
     same = len(view.result.entries) > 1 and all(len(each) == 1 for each in seeds.values())
     return table("Run i of every model has the same seeds, of weights and of the order of the data" if same else
-                 "Every run with its seeds, of weights and of the order of the data", columns, rows, name="all-runs")
+                 "Every run with its seeds, of weights and of the order of the data", columns, rows, name="all-runs",
+                 attributes={"class": "sortable"})
 
 
 def repeat_lead(view: View) -> Markup:
@@ -123,17 +119,8 @@ def repeat(view: View) -> Markup:
 
 
 def _repeat_row(view: View, entry: Entry) -> Markup:
-    counts: list[tuple[str, Child]] = [("Numbers, counted", integer(entry.parameters))]
-    if entry.trainable:
-        counts = [("Parameters", integer(entry.parameters)),
-                  ("of which embeddings", integer(entry.embedding_parameters)),
-                  ("FLOPs per token", si(entry.flops_per_token)), ("Learning rate", remark(entry))]
-    counts += [("Window", f"{integer(entry.context)} tokens"),
-               ("Solved for the budget", join([tag("span", {"class": "solved"}, each) for each in entry.solved])
-                if entry.solved else "nothing")]
     return tag("section", {"class": "repeat", "data-model": str(view.styles[entry.name].index)},
-               tag("h3", None, view.key(entry)), _whole_name(view, entry), tag("p", {"class": "kind"}, entry.kind),
-               facts(counts),
+               tag("h3", None, view.key(entry)), _whole_name(view, entry),
                command(entry.repeat), folded(join("Exact configuration ", _hash(entry.config_sha256)),
                                            block(entry.config)))
 
@@ -157,7 +144,7 @@ def block(text: Child) -> Markup:
 def command(text: str) -> Markup:
     """A command to copy, whose lines are broken between its words alone: a browser would part an option from its
     dashes."""
-    return block([tag("span", {"class": "word"}, part) if part.strip() else part
+    return block([tag("span", {"class": "word"}, part) if "-" in part else part
                   for part in re.split(r"(\s+)", text) if part])
 
 

@@ -40,8 +40,7 @@ def gaps(view: View) -> Markup:
     shown = {base.name, *(each.first for each in drawn)}
     without = [view.name(entry) for entry in view.ranked if entry.name not in shown]
     rest = tag("p", {"class": "small"}, "No shared checkpoints: ", listed(without), ".") if without else ""
-    return join(_orders(view), tag("div", {"class": "panels minis"}, charts), rest, _pairs(view),
-                folded("Every pair with its intervals", _numbers(view)))
+    return join(_orders(view), tag("div", {"class": "panels minis"}, charts), rest, _pairs(view))
 
 
 def _orders(view: View) -> Markup:
@@ -68,7 +67,7 @@ def _known(view: View) -> list[Difference]:
 def _pairs(view: View) -> Markup:
     """Every pair: whether its order holds, and the mean difference at each share."""
     pairs = _known(view)
-    shares = sorted({gap.share for pair in pairs for gap in pair.gaps})
+    shares = sorted({gap.share for pair in pairs for gap in pair.gaps})[::-2][::-1]  # every second, the last among them
     columns = [Column("Pair, first minus second", number=False), Column("Order", number=False),
                *(Column(f"at {percent(share)}") for share in shares)]
     rows = [[join(view.name(each.first, 20), " \u2212 ", view.name(each.second, 20)), _order(each),
@@ -156,16 +155,3 @@ def _whisker(gap: GapPoint, x: Axis, y: Axis) -> Markup:
         return Markup("")
     low, high = max(low, y.low), min(high, y.high)
     return whisker(x.place(gap.share), y.place(low), y.place(high))
-
-
-def _numbers(view: View) -> Markup:
-    pairs = _known(view)
-    shares = sorted({gap.share for difference in pairs for gap in difference.gaps})
-    columns = [Column("Pair, first minus second", number=False), *(Column(f"at {percent(share)}") for share in shares)]
-    rows = []
-    for each in pairs:
-        by_share = {gap.share: interval_words(gap) for gap in each.gaps}
-        rows.append([join(view.name(each.first, 20), " \u2212 ", view.name(each.second, 20)),
-                     *(by_share.get(share, MISSING) for share in shares)])
-    return table("Bits per byte of every pair of trained models at shares of the budget, with the interval over seeds",
-                 columns, rows, name="gap-numbers")
