@@ -183,7 +183,8 @@ class Entry:
         kind: what it is, in a phrase such as ``4 layers, width 112, 4 heads / 2 kv, RoPE, SwiGLU 290``.
         config: the resolved configuration of the first run (widths solved, its learning rate), as YAML.
         config_sha256: of ``config``, with a text of the study's own named from the study's folder on.
-        repeat: the command that repeats its first run.
+        repeat: the command that repeats its first run, from the study's folder; empty for what is counted on a part of
+            the text, which only the whole study does.
         parameters: all, shared ones once.
         embedding_parameters: token embeddings and readout among them.
         solved: what the budget was solved for, such as ``model.d_model: 192``; empty when nothing was.

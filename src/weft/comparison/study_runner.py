@@ -112,7 +112,8 @@ class Study:
         found, basis = detectable_in(self.study, math.comb(len(self.models), 2), tunings)
         self.clock.report("detectable difference", summary(found, basis, len(self.study.seeds)), 0.0)
         account = Account(self.study, self.models, self.texts, self.folder, self.options.device, self.threads,
-                          self.options.command, tuple(self.notes), self._counted_tokens(), found, basis)
+                          self.options.command, tuple(self.notes), self._counted_tokens(), found, basis,
+                          self.options.plugins)
         attempts: dict[str, list[Attempt]] = {each.name: [] for each in self.models}
         result = None
         for index in range(len(self.study.seeds)):

@@ -94,6 +94,11 @@ def marker(x: float, y: float, style: Style, size: float = 3.2) -> Markup:
     return tag("path", {"class": kind, "d": _outline(x, y, [(size * dx, size * dy) for dx, dy in style.outline])})
 
 
+def spots(places: Iterable[Point]) -> Markup:
+    """Round spots at the points of a chart of one model, in one path."""
+    return tag("path", {"class": "spots", "d": "".join(f"M{_short(x, 1)} {_short(y, 1)}h0" for x, y in places)})
+
+
 def _outline(x: float, y: float, corners: Sequence[Point]) -> str:
     """A closed path around a point, in steps from corner to corner, which are shorter to write than places."""
     at, data = (round(x + corners[0][0], 1), round(y + corners[0][1], 1)), ""

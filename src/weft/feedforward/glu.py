@@ -137,7 +137,8 @@ class GLUConfig(FeedForwardConfig):
         return f"{NAMES.get(self.activation, f'{self.activation} GLU')} {self.width(d_model):,}"
 
     def build(self, dims: Dims) -> GLU:
-        return GLU(dims.d_model, self.width(dims.d_model), self.activation, bias=self.bias, limit=self.limit, shift=self.shift)
+        return GLU(dims.d_model, self.width(dims.d_model), self.activation, bias=self.bias, limit=self.limit,
+                   shift=self.shift)
 
     @classmethod
     def examples(cls) -> list[GLUConfig]:

@@ -106,23 +106,41 @@ def _all_runs(view: View, everything: Sequence[tuple[Entry, RunResult]]) -> Mark
 
 def repeat_lead(view: View) -> Markup:
     """What each command does."""
-    whole = any(entry.repeat == view.result.command for entry in view.result.entries)
-    rest = " Where it is the study's own command, the row cannot be repeated alone." if whole else ""
-    return join(f"Each command repeats the first run of its row from the configuration below it.{rest}")
+    found = view.result.machine
+    code = f" of commit {found.commit}" if found.commit else ""
+    return join(f"With Weft {found.weft}{code}; ", f"runs repeat {found.determinism}." if found.determinism else
+                "how exactly runs repeat was not recorded.")
 
 
 def repeat(view: View) -> Markup:
     """The command and the exact configuration of every row."""
-    whole = join(tag("p", None, "The whole study:"), command(view.result.command),
+    data = view.result.corpus
+    whole = join(tag("p", None, "The whole study, where the files that the command names lie; the study file below "
+                     "says all that it stands for. Its text is ", data.name, " (SHA-256 ",
+                     tag("code", None, data.sha256[:12]), "\u2026):"), command(view.result.command),
                  folded(join("Study file ", _hash(view.result.study_sha256)), block(view.result.study_config)))
-    return join(whole, [_repeat_row(view, entry) for entry in view.ranked])
+    shared, own = _apart([entry.config for entry in view.ranked])
+    same = folded("What the configurations of all models have in common", block(shared)) if shared else ""
+    words = tag("p", None, "The first run of one model, from the study\u2019s folder, which may have been moved:")
+    return join(whole, words, same, [_repeat_row(view, entry, config)
+                                     for entry, config in zip(view.ranked, own, strict=True)])
 
 
-def _repeat_row(view: View, entry: Entry) -> Markup:
+def _apart(configs: Sequence[str]) -> tuple[str, list[str]]:
+    """The top-level keys that all configurations share with their values, and what each has besides."""
+    parts = [re.findall(r"^\S.*\n?(?:[ \n].*\n?)*", config, re.MULTILINE) for config in configs]
+    if len(parts) < 2 or any("".join(each) != config for each, config in zip(parts, configs, strict=True)):
+        return "", list(configs)
+    shared = [part for part in parts[0] if all(part in other for other in parts)]
+    return "".join(shared), ["".join(part for part in own if part not in shared) for own in parts]
+
+
+def _repeat_row(view: View, entry: Entry, config: str) -> Markup:
     return tag("section", {"class": "repeat", "data-model": str(view.styles[entry.name].index)},
                tag("h3", None, view.key(entry)), _whole_name(view, entry),
-               command(entry.repeat), folded(join("Exact configuration ", _hash(entry.config_sha256)),
-                                           block(entry.config)))
+               command(entry.repeat) if entry.repeat else tag(
+                   "p", {"class": "small"}, "Counted on a part of the text, which only the whole study does."),
+               folded(join("Its own configuration (whole: ", _hash(entry.config_sha256), ")"), block(config)))
 
 
 def _whole_name(view: View, entry: Entry) -> Child:
@@ -192,6 +210,8 @@ def machine(view: View) -> Markup:
     return facts([("Processor", found.processor), ("Cores, threads", f"{found.cores}, {found.threads} used"),
                   ("Memory", octets(found.memory_bytes)), ("Device", found.device), ("System", found.system),
                   ("Python", found.python), ("PyTorch", found.torch), ("Weft", found.weft),
+                  ("Commit", tag("code", None, found.commit) if found.commit else "not known"),
+                  ("Runs repeat", found.determinism or "not recorded"),
                   ("Started", moment(result.started)), ("Finished", moment(result.finished))])
 
 

@@ -10,7 +10,7 @@ from weft.comparison.results import Entry
 from weft.comparison.statistics import Interval
 from weft.comparison.study_result import Difference, GapPoint
 from weft.drawing.axes import Axis, Linear, linear
-from weft.drawing.marks import line, marker, whisker
+from weft.drawing.marks import line, spots, whisker
 from weft.drawing.markup import Child, Markup, join, listed, tag
 from weft.drawing.numbers import MISSING, THIN, decimals_of, known, percent, signed
 from weft.drawing.panel import SMALL, Hover, Panel, Series, draw
@@ -130,7 +130,7 @@ def _panel(view: View, difference: Difference, y: Axis, index: int) -> Markup:
     path = [(point.x, point.y) for point in hover]
     drawing = join([_whisker(gap, x, y) for gap in points],
                    line(path, {"class": "mean", "stroke-dasharray": style.dash or None}),
-                   [marker(*place, style, 3) for place in path])
+                   spots(path) if path else "")
     zero = tag("line", {"class": "zero", "x1": x.start, "x2": x.end, "y1": round(y.place(0), 1),
                         "y2": round(y.place(0), 1)})
     spoken = "; ".join(f"at {percent(gap.share)}: {interval_words(gap)}" for gap in difference.gaps)

@@ -78,7 +78,7 @@ def render(result: StudyResult) -> str:
     """The report: one file of HTML that asks nothing of any other; equal results give equal pages."""
     view = View(result)
     sections = SECTIONS + ((NOTES,) if result.notes else ())
-    script = _file("script.js")
+    script = _stripped(_file("script.js"))
     head = tag("head", None, meta(script), tag("title", None, f"{result.name} \u2013 Weft"),
                tag("style", None, Markup(base_style() + page_rules() + _file("style.css"))))
     body = tag("body", None, tag("a", {"class": "skip", "href": "#verdict"}, "Skip to the findings"),
@@ -91,6 +91,12 @@ def render(result: StudyResult) -> str:
 
 def _file(name: str) -> str:
     return resources.files("weft.comparison.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _stripped(script: str) -> str:
+    """A script without indentation and without the lines that are comments."""
+    lines = (line.strip() for line in script.splitlines())
+    return "\n".join(line for line in lines if line and not line.startswith("//"))
 
 
 def _header(view: View) -> Markup:

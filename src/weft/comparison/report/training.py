@@ -14,7 +14,7 @@ from typing import final
 from weft.comparison.report.view import View
 from weft.comparison.results import CurvePoint, Entry, Trial
 from weft.drawing.axes import Axis, linear, logarithmic
-from weft.drawing.marks import Label, Point, Style, line, marker
+from weft.drawing.marks import Label, Point, Style, line, marker, spots
 from weft.drawing.markup import Markup, join, listed, tag
 from weft.drawing.numbers import brief, duration, fixed, integer, known, learning_rate, si
 from weft.drawing.panel import SMALL, Box, Hover, Panel, Series, draw
@@ -256,7 +256,7 @@ def _search(chosen: float | None, trials: Sequence[Trial], style: Style, x: Axis
              for trial, at in zip(done, path, strict=True) if trial.lr == chosen]
     lost = [_failed(x.place(trial.lr), y.end) for trial in trials if trial not in done]
     return join(line(path, {"class": "mean search", "stroke-dasharray": style.dash or None}),
-                [marker(*place, style, 2.4) for place in path], rings, lost)
+                spots(path) if path else "", rings, lost)
 
 
 def outcome(trial: Trial) -> str:
