@@ -1,4 +1,4 @@
-"""The study's figures as CSV files inside the page: its models, and every run, with all digits."""
+"""The study's figures as CSV files inside the page: its models, and every run, with seven digits."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _cell(value: Cell) -> str:
         return f"'{plain}" if plain.startswith(("=", "+", "-", "@", "\t", "\r")) else plain
     if value is None or not math.isfinite(value):
         return ""
-    return f"{value:.10g}"
+    return f"{value:.7g}"
 
 
 def _model(view: View, entry: Entry) -> list[Cell]:
