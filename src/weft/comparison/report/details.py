@@ -215,6 +215,16 @@ def machine(view: View) -> Markup:
                   ("Started", moment(result.started)), ("Finished", moment(result.finished))])
 
 
+def additions(view: View) -> Markup:
+    """What was added when, and what models were worth at a shorter budget."""
+    rows = [[moment(each.when), each.what, ", ".join(
+        f"{figure.name} {fixed(figure.bits_per_byte, 3)} at {si(figure.tokens)} tokens" for figure in each.figures)]
+            for each in view.result.additions]
+    columns = [Column("When", number=False, wraps=False), Column("What", number=False),
+               Column("Bits per byte before", number=False)]
+    return table("Added after the study had begun", columns, rows, name="additions")
+
+
 def notes(view: View) -> Markup:
     """What a reader must know to judge."""
     return tag("ul", {"class": "sentences"}, [tag("li", None, note) for note in view.result.notes])

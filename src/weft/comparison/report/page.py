@@ -71,13 +71,15 @@ SECTIONS = (
     Section("data", "Data", "Data", "", details.data),
     Section("machine", "Machine", "Machine", "", details.machine),
 )
+ADDED = Section("added", "Added", "What was added", "The study has grown; runs that still count were kept.",
+                details.additions)
 NOTES = Section("notes", "Notes", "Notes", "What a reader must know to judge.", details.notes)
 
 
 def render(result: StudyResult) -> str:
     """The report: one file of HTML that asks nothing of any other; equal results give equal pages."""
     view = View(result)
-    sections = SECTIONS + ((NOTES,) if result.notes else ())
+    sections = SECTIONS + ((ADDED,) if result.additions else ()) + ((NOTES,) if result.notes else ())
     script = _stripped(_file("script.js"))
     head = tag("head", None, meta(script), tag("title", None, f"{result.name} \u2013 Weft"),
                tag("style", None, Markup(base_style() + page_rules() + _file("style.css"))))

@@ -40,13 +40,13 @@ def _parameters(entry: Entry) -> float | None:
 
 
 COSTS = (
-    Cost("decoding", "against decoding time", "time per decoded token",
+    Cost("decoding", "Against decoding time", "time per decoded token",
          lambda entry: None if entry.state is None else entry.state.seconds, lambda value: milliseconds(value)),
-    Cost("state", "against state", "bytes of state of one row",
+    Cost("state", "Against state", "bytes of state of one row",
          lambda entry: None if entry.state is None else float(entry.state.state_bytes), octets),
-    Cost("time", "against training time", "seconds of training, one run",
+    Cost("time", "Against training time", "seconds of training, one run",
          lambda entry: entry.median(lambda run: run.seconds), duration),
-    Cost("size", "against size", "parameters", _parameters, si),
+    Cost("size", "Against size", "parameters", _parameters, si),
 )
 
 
@@ -129,7 +129,7 @@ def _panel(view: View, cost: Cost) -> Markup:
     said = "; ".join(f"{entry.name}: {cost.write(spent)}, {fixed(bits, 3)}" for entry, spent, bits in found)
     absent = [entry.name for entry in view.ranked if entry not in [each for each, _, _ in found]]
     note: Child = f"not drawn: {', '.join(absent)}" if absent else ""
-    return draw(Panel(f"worth-{cost.name}", f"Bits per byte {cost.heading}", f"Bits per byte {cost.heading}",
+    return draw(Panel(f"worth-{cost.name}", cost.heading, f"Bits per byte {cost.heading.lower()}",
                       f"On the line: {', '.join(entry.name for entry, _, _ in best)}. {said}.", x, y, cost.label,
                       "bits per byte", series, BOX, _front(best, x, y), note))
 
