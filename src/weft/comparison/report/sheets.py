@@ -37,14 +37,14 @@ def sheets(view: View) -> Markup:
 
 
 def _address(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    return f"data:text/csv;charset=utf-8,{quote(text_of(head, rows), safe=',:/()-_.~')}"
+    return f"data:text/csv;charset=utf-8,{quote(text_of(head, rows), safe=' ,:;=+/()-_.~')}"
 
 
 def text_of(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """A CSV file (RFC 4180). What is not known is empty. Text that a spreadsheet would work out as a formula begins
+    """A CSV file. What is not known is empty. Text that a spreadsheet would work out as a formula begins
     with an apostrophe."""
     file = io.StringIO()
-    writer = csv.writer(file)
+    writer = csv.writer(file, lineterminator="\n")
     writer.writerow(head)
     writer.writerows([[_cell(value) for value in row] for row in rows])
     return file.getvalue()

@@ -142,7 +142,7 @@ def _series(entry: Entry, view: View, currency: Currency, x: Axis, y: Axis) -> S
     seeds = [_places(curve, currency, x, y) for curve in each_curve(entry) if drawable(curve)]
     mean = [point for point in thinned(mean_curve(entry)) if x.holds(currency.read(point))
             and y.holds(point.bits_per_byte)]
-    thin = [line(points, {"class": "seed"}) for points in seeds]
+    thin = [line(points, {"class": "seed"}, digits=0) for points in seeds]
     hover = tuple(Hover(x.place(currency.read(point)), y.place(point.bits_per_byte),
                         currency.write(currency.read(point)),
                         fixed(point.bits_per_byte, 3)) for point in mean)
