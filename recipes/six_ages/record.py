@@ -26,7 +26,7 @@ from weft.disk.atomic import write_file
 
 ROOT = Path(__file__).parents[2]
 HERE, STUDY, PICTURE = ROOT / "recipes/six_ages", ROOT / "examples/six_ages.yaml", ROOT / "docs/report.png"
-SIZE, SCALE = (1240, 2330), 0.75
+SIZE, SCALE = (1240, 2280), 0.7
 """Of the page that is in the picture, down to the table of results, in its own pixels, and of the picture."""
 
 

@@ -11,7 +11,7 @@ import pytest
 from comparison.studies import ATTENTION, LSTM, NGRAM, study_of, write_text
 from weft.api import config_path
 from weft.comparison.contestants import Contestant, contestants
-from weft.comparison.matching import WidthPlan, flops_per_token, kind_of, size_of, solve, state_bytes, width_plan
+from weft.comparison.matching import WidthPlan, flops_per_token, size_of, solve, state_bytes, width_plan
 from weft.core.errors import ConfigError
 from weft.training import parse_run
 
@@ -173,8 +173,3 @@ def test_a_context_that_is_left_open_is_the_first_models(text: Path) -> None:
     found, notes = contestants(study_of(text, {"a": {"config": ATTENTION}, "b": {"config": longer}}), config_path)
     assert [each.run.context for each in found] == [16, 16]
     assert notes == ["b is trained with context 16 like a; its configuration says 64."]
-
-
-def test_a_model_in_one_phrase() -> None:
-    assert kind_of(parse_run({"model": ATTENTION}).model) == "decoder: attention, mlp"
-    assert kind_of(parse_run({"model": NGRAM}).model) == "ngram"

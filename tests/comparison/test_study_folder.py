@@ -55,7 +55,8 @@ def test_a_study_does_not_depend_on_where_its_folder_lies(
         assert [entry.config_sha256 for entry in result.entries] == [
             entry.config_sha256 for entry in finished[1].entries]
     assert len({entry.config_sha256 for entry in moved.entries}) == 2
-    assert moved.entries[0].config != finished[1].entries[0].config, "which names the text where it lies"
+    assert moved.entries[0].config == finished[1].entries[0].config, "the text is named from the study's folder on"
+    assert "path: data/tokens" in moved.entries[0].config and str(copy) not in str(moved.to_json()["entries"])
 
 
 def test_an_interrupted_run_that_was_moved_is_begun_anew(study: StudyConfig, copy: Path) -> None:

@@ -54,6 +54,9 @@ class BlockConfig(PartConfig):
     branch_scale: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     residual: bool = True
 
+    def in_words(self, d_model: int = 0) -> str:
+        return ", ".join(layer.in_words(d_model) for layer in self.layers)
+
     @model_validator(mode="after")
     def _some(self) -> Self:
         if not self.layers:

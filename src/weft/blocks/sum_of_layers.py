@@ -38,6 +38,9 @@ class SumConfig(MixerConfig):
     layers: list[Annotated[PartConfig, PartField("mixer")]]
     factors: list[Annotated[float, Field(allow_inf_nan=False)]] | None = None
 
+    def in_words(self, d_model: int = 0) -> str:
+        return f"sum of ({') and ('.join(layer.in_words(d_model) for layer in self.layers)})"
+
     @model_validator(mode="after")
     def _one_factor_each(self) -> Self:
         if not self.layers:

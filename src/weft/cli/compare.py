@@ -5,11 +5,13 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weft.cli.compare_live import FillingTable
 from weft.cli.compare_table import print_study
 from weft.cli.options import Device, Json, Plugin, Threads, guarded, prepare, print_json
 
@@ -40,7 +42,8 @@ def compare(models: Models = None,
     """Train models under one budget and compare how well they predict.
 
     Writes result.json and report.html to --out. The same command continues a study that has stopped, and repeats runs
-    that were interrupted from outside. Fails if no run finished.
+    that were interrupted from outside; with more models, seeds or tokens the study grows, and runs that still count are
+    kept. Fails if no run finished.
     """
     prepare(plugin)
     from weft import api
@@ -50,9 +53,9 @@ def compare(models: Models = None,
         return
     names, changes = _parted(models or [])
     given = _given(budget, steps, tokens, seeds, trials, data)
-    result = api.compare(names, changes, study=study, given=given, out=out, device=device, threads=threads,
-                         plugins=[str(each) for each in plugin or []], command=_command(),
-                         on_progress=None if json else _progress_printer())
+    with _watching(json=json) as watch:
+        result = api.compare(names, changes, study=study, given=given, out=out, device=device, threads=threads,
+                             plugins=[str(each) for each in plugin or []], command=_command(), on_progress=watch)
     if json:
         print_json(result)
     else:
@@ -102,5 +105,8 @@ def _command() -> str:
     return shlex.join(["weft", *sys.argv[1:]])
 
 
-def _progress_printer() -> Callable[[StudyProgress], None]:
-    return lambda progress: typer.echo(progress.line())
+def _watching(*, json: bool) -> AbstractContextManager[Callable[[StudyProgress], None] | None]:
+    """What shows the study's course: a table that fills on a terminal, lines elsewhere, nothing beside JSON."""
+    if json:
+        return nullcontext()
+    return FillingTable() if sys.stdout.isatty() else nullcontext(lambda progress: typer.echo(progress.line()))

@@ -7,9 +7,8 @@ import os
 import platform
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 import yaml
@@ -17,9 +16,10 @@ import yaml
 from weft.comparison.contestants import Contestant, changed
 from weft.comparison.folder import STATED, StudyFolder, now
 from weft.comparison.jobs import Outcome, placed
-from weft.comparison.matching import kind_of, size_of, state_bytes
-from weft.comparison.protocol import kind_and_amount, matched, notes_of, protocol_of, statement
-from weft.comparison.results import Entry, RunResult, Trial
+from weft.comparison.matching import size_of, state_bytes
+from weft.comparison.origin import commit, determinism, elsewhere
+from weft.comparison.protocol import growth_notes, kind_and_amount, matched, notes_of, protocol_of, statement
+from weft.comparison.results import Entry, RunResult, Trial, decoding_of
 from weft.comparison.study import StudyConfig
 from weft.comparison.study_result import Budget, CorpusFacts, Detectable, Machine, StudyResult
 from weft.comparison.texts import StudyTexts
@@ -40,6 +40,7 @@ class Account:
         notes: so far.
         counted_tokens: that counted models may read; None: all.
         detectable: and ``detectable_basis``: see `StudyResult`.
+        plugins: files that add parts.
     """
 
     study: StudyConfig
@@ -53,6 +54,7 @@ class Account:
     counted_tokens: int | None
     detectable: tuple[Detectable, ...]
     detectable_basis: str
+    plugins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,16 +92,18 @@ def assemble(account: Account, attempts: Mapping[str, Sequence[Attempt]]) -> Stu
     entries = [_entry(account, each, attempts[each.name], corpus.train_tokens) for each in account.models]
     kind, amount = kind_and_amount(study, account.counted_tokens or 0)
     compared = matched(study, entries, _states(account))
-    command = account.command or f"weft compare --study {account.folder.path / STATED}"
+    command = elsewhere(account.command) or f"weft compare --study {STATED} --out {REPEATS}/study"
     return judged(StudyResult(
         name=study.name, started=account.folder.started, finished=now(), confidence=study.confidence,
         test=study.test, resamples=study.measure.resamples, seeds=len(study.seeds), corpus=corpus,
         budget=Budget(kind, amount, statement(study, account.models), compared),
-        machine=this_machine(account.device, account.threads), entries=tuple(entries),
+        machine=_machine(account), entries=tuple(entries),
         differences=(), tied_sets=(), detectable=account.detectable, detectable_basis=account.detectable_basis,
         protocol=protocol_of(study, texts, account.models), command=command, study_config=account.folder.text,
         study_sha256=account.folder.sha256,
-        notes=(*account.notes, *notes_of(study, account.models, entries, account.counted_tokens, corpus, compared))))
+        additions=account.folder.additions,
+        notes=(*account.notes, *notes_of(study, account.models, entries, account.counted_tokens, corpus, compared),
+               *growth_notes(account.folder.additions))))
 
 
 def _entry(account: Account, model: Contestant, attempts: Sequence[Attempt], train_tokens: int) -> Entry:
@@ -108,26 +112,21 @@ def _entry(account: Account, model: Contestant, attempts: Sequence[Attempt], tra
     runs = [_run(account, model, index, attempts[index] if index < len(attempts) else PENDING)
             for index in range(len(study.seeds))]
     seeds, lr = study.seeds_of(model.name, 0), attempts[0].lr if attempts else None
-    plain = changed(model.run, {"seed": seeds.seed, "data.order_seed": seeds.order_seed,
-                                **({} if lr is None else {"training.optimizer.lr": lr})}).dump()
+    run = changed(model.run, {"seed": seeds.seed, "data.order_seed": seeds.order_seed,
+                              **({} if lr is None else {"training.optimizer.lr": lr})})
+    plain = placed(run.dump(), account.folder.path)
     config = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
     account.folder.write_config(model.name, config)
     whole = model.trained or account.counted_tokens is None or account.counted_tokens >= train_tokens
     return Entry(
-        name=model.name, kind=kind_of(model.run.model), config=config,
-        config_sha256=_hash(plain, account.folder.path),
-        repeat=_repeat(account, model) if whole else account.command or (
-            f"weft compare --study {shlex.quote(str(account.folder.path / STATED))}"),
+        name=model.name, kind=model.run.model.in_words(), config=config,
+        config_sha256=hashlib.sha256(config.encode()).hexdigest(),
+        repeat=_repeat(account, model) if whole else "",
         parameters=size.parameters if model.trained else (first.numbers if first else 0),
         embedding_parameters=size.embeddings, solved=tuple(f"{key}: {width}" for key, width in model.solved.items()),
         trainable=model.trained, flops_per_token=model.flops_per_token, context=model.run.context,
-        runs=tuple(runs), decode=first.decode if first else (), sample=first.sample if first else None)
-
-
-def _hash(run: Mapping[str, Any], folder: Path) -> str:
-    """Of a run's configuration, wherever the study's folder lies."""
-    text = yaml.safe_dump(placed(run, folder), sort_keys=False, allow_unicode=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+        runs=tuple(runs), sample=first.sample if first else None,
+        decode=decoding_of([each.outcome.decode for each in attempts if each.outcome.status == "finished"]))
 
 
 def _run(account: Account, model: Contestant, index: int, attempt: Attempt) -> RunResult:
@@ -143,13 +142,16 @@ def _run(account: Account, model: Contestant, index: int, attempt: Attempt) -> R
 
 
 def _repeat(account: Account, model: Contestant) -> str:
-    """Train the row's first run again and measure it on the study's test text."""
+    """Train the row's first run again and measure it on the study's test text, from the study's folder."""
     folder, seeds = account.folder.path, account.study.seeds_of(model.name, 0)
-    again = shlex.quote(str(folder / REPEATS / model.name))
+    again, config = shlex.quote(f"{REPEATS}/{model.name}"), shlex.quote(f"configs/{model.name}.yaml")
     device = "" if account.device == "cpu" else f" --device {account.device}"
-    return (f"weft train {shlex.quote(str(folder / 'configs' / f'{model.name}.yaml'))} seed={seeds.seed} "
-            f"data.order_seed={seeds.order_seed} --threads {account.threads}{device} --out {again} && "
-            f"weft eval {again} --data {shlex.quote(str(account.texts.test))} --context {model.run.context}{device}")
+    plugins = "".join(f" --plugin {shlex.quote(Path(each).name)}" for each in account.plugins)
+    tokens, test = (shlex.quote(os.path.relpath(each, folder)) for each in (account.texts.tokens[model.name],
+                                                                           account.texts.test))
+    return (f"weft train {config} data.path={tokens} seed={seeds.seed} data.order_seed={seeds.order_seed} "
+            f"--threads {account.threads}{device}{plugins} --out {again} && "
+            f"weft eval {again} --data {test} --context {model.run.context}{device}{plugins}")
 
 
 def _corpus(account: Account, attempts: Mapping[str, Sequence[Attempt]]) -> CorpusFacts:
@@ -173,6 +175,12 @@ def _states(account: Account) -> list[int]:
         context = (budget.at_context if budget else None) or each.run.context
         found += list(state_bytes(each.run.model, [context]).values()) if each.trained else []
     return found
+
+
+def _machine(account: Account) -> Machine:
+    """With what tells how the study can be made again."""
+    return replace(this_machine(account.device, account.threads), commit=commit(),
+                   determinism=determinism([each.run for each in account.models], account.device))
 
 
 def this_machine(device: str, threads: int) -> Machine:

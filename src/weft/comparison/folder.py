@@ -1,7 +1,7 @@
 """The study's folder: one study, one writer, everything found so far.
 
     study.yaml             the study as it was stated, with every default
-    study.json             its hash, and when it began
+    study.json             what decides its results, with its hash; when it began, and what was added when
     settled.json           what was chosen by measuring, once for all runs
     configs/NAME.yaml      each model's run, resolved: widths solved, steps settled, learning rate chosen
     data/tokens            the text as tokens, made once
@@ -25,11 +25,12 @@ from typing import Any, final
 
 import yaml
 
+from weft.comparison.growth import Addition, Figure, growth
 from weft.comparison.report import render
 from weft.comparison.study_result import StudyResult
 from weft.comparison.verdict import disagreement
 from weft.core.errors import CheckpointError, ConfigError, InputError, UserError
-from weft.core.strict_json import digest, dumps
+from weft.core.strict_json import build, digest, dumps
 from weft.disk.atomic import discard, tidy, write_file
 from weft.disk.lock import held
 from weft.disk.ownership import enumerated, in_the_way, require_free
@@ -57,8 +58,10 @@ class StudyFolder:
     def __init__(self, path: Path, stated: Mapping[str, Any], resolved: Mapping[str, Any]) -> None:
         self.path = path
         self.text = yaml.safe_dump(dict(stated), sort_keys=False, allow_unicode=True)
+        self.resolved = json.loads(json.dumps(dict(resolved)))
         self.sha256 = digest(resolved)
         self.started = now()
+        self.additions: tuple[Addition, ...] = ()
         self._begun_before = True
         self._stack = ExitStack()
 
@@ -84,16 +87,39 @@ class StudyFolder:
         if not known.exists():
             self._require_room()  # once more, for what another process did before the lock was ours
             self._begun_before = False
-            write_file(known, json.dumps({"sha256": self.sha256, "started": self.started}, indent=1) + "\n")
+            self._write_identity()
             write_file(self.path / STATED, self.text)
             return
         before = read_json(known)
-        if before.get("sha256") != self.sha256:
-            raise ConfigError([f"out: {self.path} holds another study. Go on with the same models and settings (they "
-                               f"stand in {STATED}), or choose another folder."])
         self.started = str(before["started"])
+        self.additions = tuple(build(Addition, each) for each in before.get("additions", []))
+        if before.get("sha256") != self.sha256:
+            self._grow(before)
         if not os.path.lexists(self.path / STATED):
             write_file(self.path / STATED, self.text)
+
+    def _grow(self, before: Mapping[str, Any]) -> None:
+        """Take up what the study has more than ``before``.
+
+        Raises:
+            ConfigError: it has not more, but something else.
+        """
+        added = growth(before["resolved"], self.resolved) if "resolved" in before else None
+        if not added:
+            grown = (f" It has grown since it began: {'; '.join(each.what for each in self.additions)}."
+                     if self.additions else "")
+            raise ConfigError([f"out: {self.path} holds another study.{grown} Go on with the same models and settings "
+                               f"(they stand in {STATED}), add models, seeds or a longer budget to them, or choose "
+                               "another folder."])
+        result = self.path / RESULT
+        figures = _figures(read_result(self.path)) if result.exists() and "budget" in " ".join(added) else ()
+        self.additions = (*self.additions, Addition(now(), "; ".join(added), figures))
+        self._write_identity()
+        write_file(self.path / STATED, self.text)
+
+    def _write_identity(self) -> None:
+        write_file(self.path / IDENTITY, dumps({"sha256": self.sha256, "started": self.started, "additions":
+                                                self.additions, "resolved": self.resolved}, indent=1) + "\n")
 
     def _require_room(self) -> None:
         """Refuse a folder that holds, without a study, what a study would write."""
@@ -161,6 +187,12 @@ def read_result(folder: str | Path) -> StudyResult:
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"cannot be read ({error}).", where=str(path),
                               remedy="Run the study again: what is finished is read back.") from None
+
+
+def _figures(result: StudyResult) -> tuple[Figure, ...]:
+    """What each model was worth."""
+    return tuple(Figure(entry.name, int(entry.median(lambda run: float(run.tokens)) or 0), entry.bits_per_byte)
+                 for entry in result.entries if entry.bits_per_byte is not None)
 
 
 def rerender(folder: str | Path) -> Path:

@@ -16,7 +16,6 @@ from weft.core.errors import ConfigError, UserError
 from weft.core.labels import EMBEDDINGS, LOGITS
 from weft.core.layer import traits_of
 from weft.core.model import LanguageModel, ModelConfig, language_model
-from weft.core.part_config import PartConfig
 from weft.core.traits import Trait
 from weft.training.config import RunConfig
 from weft.training.flops import model_flops_per_token
@@ -78,24 +77,6 @@ def state_bytes(config: ModelConfig, contexts: list[int]) -> dict[int, int]:
     within = [context for context in contexts if reach is None or context <= reach]
     states = state_sizes(model, mode, 1, within)
     return {} if states is None else {each.context: each.bytes for each in states.sizes}
-
-
-def kind_of(config: ModelConfig) -> str:
-    """The model in one phrase: ``decoder: attention, glu``."""
-    kinds = list(dict.fromkeys(_layers(config)))
-    return f"{config.kind}: {', '.join(kinds)}" if kinds else config.kind
-
-
-def _layers(part: PartConfig) -> Iterator[str]:
-    """Kinds of mixers and feed-forwards, in the order of the file."""
-    for name in type(part).model_fields:
-        value = getattr(part, name)
-        inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
-        for inner in inside:
-            if isinstance(inner, PartConfig):
-                if inner.group in ("mixer", "feedforward"):
-                    yield inner.kind
-                yield from _layers(inner)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 import sys
 import time
 from collections.abc import Sequence
@@ -158,12 +157,14 @@ def decoding_cost(model: LanguageModel, stream: TokenStream, contexts: Sequence[
     sizes = state_bytes(model.config, sorted(set(contexts)))
     for context, size in sizes.items():
         possible = reach is None or context + WARMING + steps <= reach
-        seconds = _seconds_per_token(model, stream, context, steps) if possible else None
-        points.append(DecodePoint(context, seconds, size))
+        low, seconds, high = _seconds_per_token(model, stream, context, steps) if possible else (None, None, None)
+        points.append(DecodePoint(context, seconds, size, low, high))
     return tuple(points)
 
 
-def _seconds_per_token(model: LanguageModel, stream: TokenStream, context: int, steps: int) -> float:
+def _seconds_per_token(model: LanguageModel, stream: TokenStream, context: int,
+                       steps: int) -> tuple[float, float, float]:
+    """Lower quartile, median and upper quartile of the timed tokens."""
     tokens = np.resize(np.asarray(stream.tokens), context + WARMING + steps).astype(np.int64)
     times: list[float] = []
     with evaluation_mode(model):
@@ -175,7 +176,8 @@ def _seconds_per_token(model: LanguageModel, stream: TokenStream, context: int, 
             session.advance(torch.tensor([token], device=session.device))
             session.logits.sum().item()  # on an accelerator, wait for the work
             times.append(time.perf_counter() - begun)
-    return statistics.median(times[WARMING:])
+    low, middle, high = np.quantile(times[WARMING:], [0.25, 0.5, 0.75]).tolist()
+    return low, middle, high
 
 
 def sample(model: LanguageModel, tokenizer: Tokenizer, stream: TokenStream, settings: MeasureSettings) -> Sample:

@@ -4,10 +4,38 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias, final
 
 from weft.training.events import clock_time
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The piece of work that a line is about.
+
+    Attributes:
+        attempt: from 0 on.
+        lr: of a trial; None for a run, or a measurement of pace.
+        share: of the piece that is done.
+        status: how it ended; empty while it is under way.
+        bits_per_byte: of a finished run.
+    """
+
+    model: str
+    attempt: int
+    lr: float | None = None
+    share: float = 0.0
+    status: str = ""
+    bits_per_byte: float | None = None
+
+    def cell(self) -> str:
+        """In a few letters."""
+        if self.lr is not None:
+            return f"lr {self.lr:g}"
+        if self.bits_per_byte is not None:
+            return f"{self.bits_per_byte:.4f}"
+        return self.status if self.status not in ("", "finished") else f"{self.share:.0%}"
 
 
 @dataclass(frozen=True)
@@ -19,12 +47,18 @@ class StudyProgress:
         text: what has happened.
         done: share of the whole study's work.
         seconds_left: of the whole study, at the pace so far; None before there is one.
+        piece: that the line is about; None where it is about the whole study.
+        models: of the study, in its order.
+        attempts: at each model.
     """
 
     what: str
     text: str
     done: float
     seconds_left: float | None
+    piece: Piece | None = None
+    models: tuple[str, ...] = ()
+    attempts: int = 0
 
     def line(self) -> str:
         """In one line."""
@@ -43,10 +77,14 @@ class Clock:
     Args:
         listener: called with every line; None: none.
         now: seconds that pass.
+        models: of the study.
+        attempts: at each model.
     """
 
-    def __init__(self, listener: StudyListener | None, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, listener: StudyListener | None, now: Callable[[], float] = time.monotonic, *,
+                 models: tuple[str, ...] = (), attempts: int = 0) -> None:
         self._listener, self._now = listener, now
+        self._models, self._attempts = models, attempts
         self._left: dict[str, float] = {}
         self._finished = self._worked = self._spent = 0.0
         self._since = now()
@@ -55,12 +93,12 @@ class Clock:
         """A piece of work to come; its amount in any unit that all pieces share."""
         self._left[what] = work
 
-    def begin(self, what: str) -> None:
+    def begin(self, what: str, piece: Piece | None = None) -> None:
         """A piece of work is taken up."""
         self._since = self._now()
-        self.report(what, "begun", 0.0)
+        self.report(what, "begun", 0.0, piece)
 
-    def report(self, what: str, text: str, share: float) -> None:
+    def report(self, what: str, text: str, share: float, piece: Piece | None = None) -> None:
         """A line about a piece of work of which this share is done."""
         if self._listener is None:
             return
@@ -69,9 +107,10 @@ class Clock:
         worked = self._worked + partly
         spent = self._spent + self._now() - self._since
         left = (sum(self._left.values()) - partly) * spent / worked if worked > 0 else None
-        self._listener(StudyProgress(what, text, (self._finished + partly) / whole if whole else 0.0, left))
+        self._listener(StudyProgress(what, text, (self._finished + partly) / whole if whole else 0.0, left,
+                                     piece and replace(piece, share=share), self._models, self._attempts))
 
-    def finish(self, what: str, text: str, *, now: bool) -> None:
+    def finish(self, what: str, text: str, piece: Piece | None = None, *, now: bool) -> None:
         """A piece of work is done; ``now``: by this study's present run, so that its pace counts."""
         work = self._left.get(what, 0.0)
         if now:
@@ -80,4 +119,4 @@ class Clock:
         self._finished += work
         self._left[what] = 0.0
         self._since = self._now()
-        self.report(what, text, 1.0)
+        self.report(what, text, 1.0, piece)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from weft.comparison.contestants import Contestant
+from weft.comparison.growth import Addition
 from weft.comparison.measures import BLOCKS, FEWEST_DOCUMENTS
 from weft.comparison.results import Entry
 from weft.comparison.settings import FEWEST_TRIALS, BudgetKind, BudgetSettings
@@ -165,6 +166,17 @@ def notes_of(study: StudyConfig, models: Sequence[Contestant], entries: Sequence
         notes.append(f"{corpus.duplicated_documents:,} of the {corpus.validation_documents:,} documents of the test "
                      "text stand in the training text, too: every figure is of text that was partly seen.")
     return tuple(notes)
+
+
+def growth_notes(additions: Sequence[Addition]) -> tuple[str, ...]:
+    """What was added when, and what that does to the tests."""
+    if not additions:
+        return ()
+    said = tuple(f"Added on {each.when[:16].replace('T', ' at ')} UTC, when what was there before was known: "
+                 f"{each.what}." for each in additions)
+    return (*said, "Runs that the additions left as they were are those of before; p-values and intervals do not "
+            "account for a study being looked at before it grew, so a difference that only just counts after it may "
+            "be chance.")
 
 
 def _effort_notes(study: StudyConfig, models: Sequence[Contestant]) -> list[str]:

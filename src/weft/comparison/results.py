@@ -36,6 +36,23 @@ class CurvePoint:
     loss: float
 
 
+def decoding_of(runs: Sequence[Sequence[DecodePoint]]) -> tuple[DecodePoint, ...]:
+    """The cost of decoding over the runs of one model, whose states are of one size."""
+    found: dict[int, list[DecodePoint]] = {}
+    for points in runs:
+        for point in points:
+            found.setdefault(point.context, []).append(point)
+    return tuple(_over_runs(points) for _, points in sorted(found.items()))
+
+
+def _over_runs(points: Sequence[DecodePoint]) -> DecodePoint:
+    seconds = [point.seconds for point in points if point.seconds is not None]
+    low = [point.low for point in points if point.low is not None]
+    high = [point.high for point in points if point.high is not None]
+    return DecodePoint(points[0].context, statistics.median(seconds) if seconds else None, points[0].state_bytes,
+                       min(low, default=None), max(high, default=None))
+
+
 def at_share(curve: Sequence[CurvePoint], share: float) -> float | None:
     """Bits per byte at a share of a run's steps, between two checkpoints on the line that joins them; None before the
     first."""
@@ -72,11 +89,20 @@ class LengthPoint:
 
 @dataclass(frozen=True)
 class DecodePoint:
-    """Decoding one row behind ``context`` tokens: seconds per token, median, and bytes of the row's state."""
+    """Decoding one row behind ``context`` tokens.
+
+    Attributes:
+        seconds: of a token, the median; of several runs, the median of theirs.
+        state_bytes: of the row's state.
+        low: the lower quartile of the timed tokens; of several runs, the lowest of theirs. None where none was kept.
+        high: the upper quartile; of several runs, the highest of theirs.
+    """
 
     context: int
     seconds: float | None
     state_bytes: int
+    low: float | None = None
+    high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -154,10 +180,11 @@ class Entry:
 
     Attributes:
         name: in the study.
-        kind: one phrase, such as ``decoder: attention, glu`` for the table.
+        kind: what it is, in a phrase such as ``4 layers, width 112, 4 heads / 2 kv, RoPE, SwiGLU 290``.
         config: the resolved configuration of the first run (widths solved, its learning rate), as YAML.
         config_sha256: of ``config``, with a text of the study's own named from the study's folder on.
-        repeat: the command that repeats its first run.
+        repeat: the command that repeats its first run, from the study's folder; empty for what is counted on a part of
+            the text, which only the whole study does.
         parameters: all, shared ones once.
         embedding_parameters: token embeddings and readout among them.
         solved: what the budget was solved for, such as ``model.d_model: 192``; empty when nothing was.

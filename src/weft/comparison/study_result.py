@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from weft.comparison.growth import Addition
 from weft.comparison.results import Entry
 from weft.comparison.settings import BudgetKind
 from weft.comparison.statistics import Interval
@@ -121,7 +122,12 @@ class CorpusFacts:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where it ran."""
+    """Where it ran.
+
+    Attributes:
+        commit: of the code, see `weft.comparison.origin.commit`; empty where it is not known.
+        determinism: how exactly the runs repeat, in a phrase; empty in results of before.
+    """
 
     processor: str
     cores: int
@@ -132,6 +138,8 @@ class Machine:
     python: str
     torch: str
     weft: str
+    commit: str = ""
+    determinism: str = ""
 
 
 @dataclass(frozen=True)
@@ -158,6 +166,7 @@ class StudyResult(Record):
         protocol: how tokens were counted, in sentences.
         command: what was run.
         notes: what a reader must know to judge, one sentence each.
+        additions: what was added after the study had begun, in order.
     """
 
     name: str
@@ -180,6 +189,7 @@ class StudyResult(Record):
     study_config: str
     study_sha256: str
     notes: tuple[str, ...]
+    additions: tuple[Addition, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON data, with the number of its format."""

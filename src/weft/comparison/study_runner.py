@@ -20,7 +20,7 @@ from weft.comparison.contestants import Contestant, Find, changed, contestants
 from weft.comparison.folder import StudyFolder
 from weft.comparison.jobs import Job, JobKind, Options, Outcome, made_by_other_code, read_outcome
 from weft.comparison.launch import Launch, OwnProcesses, done, in_this_process
-from weft.comparison.progress import Clock, StudyListener
+from weft.comparison.progress import Clock, Piece, StudyListener
 from weft.comparison.study import StudyConfig
 from weft.comparison.study_result import StudyResult
 from weft.comparison.texts import StudyTexts, prepare_texts
@@ -96,7 +96,7 @@ class Study:
         self.models = [replace(each, run=changed(each.run, {"data": {"path": str(self.texts.tokens[each.name])}}))
                        for each in models]
         self.threads = options.threads or torch.get_num_threads()
-        self.clock = Clock(listener)
+        self.clock = Clock(listener, models=tuple(each.name for each in self.models), attempts=len(study.seeds))
         self.launch: Launch = in_this_process
 
     def run(self, launch: Launch) -> StudyResult:
@@ -112,7 +112,8 @@ class Study:
         found, basis = detectable_in(self.study, math.comb(len(self.models), 2), tunings)
         self.clock.report("detectable difference", summary(found, basis, len(self.study.seeds)), 0.0)
         account = Account(self.study, self.models, self.texts, self.folder, self.options.device, self.threads,
-                          self.options.command, tuple(self.notes), self._counted_tokens(), found, basis)
+                          self.options.command, tuple(self.notes), self._counted_tokens(), found, basis,
+                          self.options.plugins)
         attempts: dict[str, list[Attempt]] = {each.name: [] for each in self.models}
         result = None
         for index in range(len(self.study.seeds)):
@@ -132,7 +133,7 @@ class Study:
         for index in range(PACE_ROUNDS):
             for each in timed:
                 job = self._job("pace", each, f"pace/{each.name}/{index}")
-                outcome = self._do(job, f"{each.name}, pace, {index + 1} of {PACE_ROUNDS}", work=0.0)
+                outcome = self._do(job, f"{each.name}, pace, {index + 1} of {PACE_ROUNDS}", 0.0)
                 what = f"its pace cannot be measured: {outcome.note}"
                 if outcome.status == "interrupted":
                     raise FailedError(what, where=each.name, remedy="Give the same command again.")
@@ -187,11 +188,13 @@ class Study:
         short = {} if whole else {"training.steps": steps, "report.eval_every": steps, "report.checkpoint_every": steps}
         trial = self._seeded(model, index, lr).with_run(short)
         job = self._job("run" if whole else "trial", trial, self._trial_folder(model, index, lr), tuning=True)
-        return self._do(job, self._trial_name(model.name, index, lr), work=self._work(model, steps))
+        return self._do(job, self._trial_name(model.name, index, lr), self._work(model, steps),
+                        Piece(model.name, index, None if whole else lr))
 
     def _run(self, model: Contestant, index: int, lr: float | None, folder: str) -> Outcome:
         job = self._job("run", self._seeded(model, index, lr), folder)
-        return self._do(job, self._run_name(model.name, index), work=self._work(model, model.run.training.steps or 1))
+        return self._do(job, self._run_name(model.name, index), self._work(model, model.run.training.steps or 1),
+                        Piece(model.name, index))
 
     def _seeded(self, model: Contestant, index: int, lr: float | None) -> Contestant:
         """With the seeds of an attempt, and a learning rate."""
@@ -249,18 +252,19 @@ class Study:
     def _run_name(self, name: str, index: int) -> str:
         return f"{name}, run {index + 1} of {len(self.study.seeds)}"
 
-    def _do(self, job: Job, what: str, *, work: float) -> Outcome:
+    def _do(self, job: Job, what: str, work: float, piece: Piece | None = None) -> Outcome:
         known = read_outcome(job)
         if known is None:
             self.clock.expect(what, work)
             if other := made_by_other_code(job):
                 self.clock.report(what, other, 0.0)
-            self.clock.begin(what)
-        outcome = known or done(job, self.launch, lambda line, step, steps: self.clock.report(what, line,
-                                                                                            step / max(1, steps)))
+            self.clock.begin(what, piece)
+        outcome = known or done(job, self.launch, lambda line, step, steps: self.clock.report(
+            what, line, step / max(1, steps), piece))
         bits = outcome.tuning_bits_per_byte if job.tuning is not None else outcome.bits_per_byte
         whose = " of the tuning text" if job.tuning is not None else ""
         found = "" if bits is None else f", {bits:.4f} bits/byte{whose}"
-        self.clock.finish(what, f"{outcome.status}{found}{f': {outcome.note}' if outcome.note else ''}",
+        ended = piece and replace(piece, status=outcome.status, bits_per_byte=outcome.bits_per_byte)
+        self.clock.finish(what, f"{outcome.status}{found}{f': {outcome.note}' if outcome.note else ''}", ended,
                           now=known is None)
         return outcome

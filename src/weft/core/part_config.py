@@ -119,6 +119,7 @@ class PartConfig(Settings):
     Class attributes:
         group: of the part: ``mixer``, ``feedforward``, ``position``, ``norm``, ``block``, ``model``, ...
         kind: its name in files.
+        title: its name in text, such as ``RoPE``; empty where that is its kind.
         also_called: other common names, which files may not use; the error for one names the kind.
         source: the paper, with section or equation.
         equation: what it computes, in LaTeX.
@@ -132,6 +133,7 @@ class PartConfig(Settings):
 
     group: ClassVar[str] = ""
     kind: ClassVar[str] = ""
+    title: ClassVar[str] = ""
     also_called: ClassVar[tuple[str, ...]] = ()
     source: ClassVar[str] = ""
     equation: ClassVar[str] = ""
@@ -153,6 +155,20 @@ class PartConfig(Settings):
     def acts(cls) -> str:
         """Where in a model the part acts, and how often, in words; empty where its group alone says it."""
         return ""
+
+    def in_words(self, d_model: int = 0) -> str:
+        """The part in a phrase, such as ``Mamba (d_state 16, expand 2, d_conv 4)``: its name, the whole numbers that
+        are set, and the layers and positions in it. A part that has a shorter way to say what it is overrides this.
+
+        Args:
+            d_model: width of the model, from which sizes that are left open follow.
+        """
+        found = [f"{name} {value:,}" for name, value in self if isinstance(value, int) and not isinstance(value, bool)]
+        found += [value.in_words(d_model) for _, value in self if isinstance(value, PartConfig)
+                  and value.group in ("mixer", "feedforward", "position")]
+        name = self.title or self.kind.replace("_", " ")
+        inside = ", ".join(each for each in found if each)
+        return f"{name} ({inside})" if inside else name
 
     def giver(self) -> PartConfig | None:
         """For a layer that takes a channel (`weft.core.channels`), the configuration of one that gives it; the laws run
@@ -188,6 +204,9 @@ class Shared(PartConfig):
     kind: ClassVar[str] = "shared"
     shared: str
     groups: tuple[str, ...] = ()
+
+    def in_words(self, d_model: int = 0) -> str:
+        return f"shared {self.shared}"
 
     def build(self, dims: Dims) -> nn.Module:
         return self._use(dims, "a model", lambda part, here: part.build(here))

@@ -23,8 +23,8 @@ RULES = (
     ".memory{fill:none;stroke:var(--m0);stroke-width:1.6}.memory-mark{fill:var(--m0);stroke:none}"
     ".edge{fill:none;stroke:var(--firm);stroke-width:1}"
     ".grid{stroke:var(--hairline)}.base,.zero{stroke:var(--firm);fill:none}"
-    ".mean{stroke:var(--c);stroke-width:1.6;stroke-linejoin:round;fill:none}.leader{stroke:var(--firm);"
-    "stroke-width:.6;opacity:.7}.mark{stroke:var(--c);stroke-width:1.4}.mark.filled{fill:var(--c)}"
+    ".mean{stroke:var(--c);stroke-width:1.6;stroke-linejoin:round;fill:none}.leader{fill:none;stroke:var(--firm);"
+    "stroke-width:.6;opacity:.7}.mark{stroke:var(--c);stroke-width:1.4;fill:var(--c)}"
     ".mark.hollow{fill:var(--paper)}.lit{fill:var(--m0)}.own{fill:var(--ink)}"
     ".unlit{fill:var(--raised)}.dots{fill:var(--c)}")
 """The classes of diagrams, grids and curves, with colours by their names in the palette."""

@@ -12,6 +12,8 @@ from weft.drawing.markup import Attributes, Markup, join, shorten, tag
 Point: TypeAlias = tuple[float, float]
 
 DASHES = ("", "6 2.5", "1.5 2.2", "8 2.5 1.5 2.5")
+NEAR = 3.0
+"""A label this close to its line's end needs no leader."""
 SHAPES: tuple[tuple[Point, ...], ...] = (
     (),
     ((-0.88, -0.88), (0.88, -0.88), (0.88, 0.88), (-0.88, 0.88)),
@@ -63,8 +65,8 @@ class Label:
 
 
 def line(points: Iterable[Point], attributes: Attributes | None = None, digits: int = 1) -> Markup:
-    """A path through the points; the line is interrupted at points that are not finite."""
-    return tag("path", {"d": path_data(points, digits), "fill": "none", **(attributes or {})})
+    """A path through the points, of a class without a fill; the line is interrupted at points that are not finite."""
+    return tag("path", {"d": path_data(points, digits), **(attributes or {})})
 
 
 def path_data(points: Iterable[Point], digits: int = 1) -> str:
@@ -86,24 +88,46 @@ def _short(value: float, digits: int) -> str:
 
 def marker(x: float, y: float, style: Style, size: float = 3.2) -> Markup:
     """The model's marker at a point."""
-    kind = f"mark {'hollow' if style.hollow else 'filled'}"
+    kind = "mark hollow" if style.hollow else "mark"
     if not style.outline:
         return tag("circle", {"class": kind, "cx": round(x, 2), "cy": round(y, 2), "r": size})
-    corners = [(x + size * dx, y + size * dy) for dx, dy in style.outline]
-    return tag("path", {"class": kind, "d": path_data(corners, 2) + "Z"})
+    return tag("path", {"class": kind, "d": _outline(x, y, [(size * dx, size * dy) for dx, dy in style.outline])})
+
+
+def spots(places: Iterable[Point]) -> Markup:
+    """Round spots at the points of a chart of one model, in one path."""
+    return tag("path", {"class": "spots", "d": "".join(f"M{_short(x, 1)} {_short(y, 1)}h0" for x, y in places)})
+
+
+def _outline(x: float, y: float, corners: Sequence[Point]) -> str:
+    """A closed path around a point, in steps from corner to corner, which are shorter to write than places."""
+    at, data = (round(x + corners[0][0], 1), round(y + corners[0][1], 1)), ""
+    data = f"M{_short(at[0], 1)} {_short(at[1], 1)}l"
+    for dx, dy in corners[1:]:
+        step = (round(x + dx - at[0], 1), round(y + dy - at[1], 1))
+        data += f"{_short(step[0], 1)} {_short(step[1], 1)} "
+        at = (at[0] + step[0], at[1] + step[1])
+    return data.rstrip() + "z"
 
 
 def swatch(style: Style) -> Markup:
-    """A short piece of the model's line with its marker, for tables and text."""
-    stroke = tag("line", {"x1": 1, "y1": 7, "x2": 27, "y2": 7, "class": "mean", "stroke-dasharray": style.dash or None})
-    return tag("svg", {"class": f"swatch {style.colour}", "viewBox": "0 0 28 14", "width": "28", "height": "14",
-                       "aria-hidden": "true", "focusable": "false"}, stroke, marker(14, 7, style))
+    """A short piece of the model's line with its marker, for tables and text of a page that has `swatches`."""
+    return tag("svg", {"class": f"swatch {style.colour}", "width": 28, "height": 14, "aria-hidden": "true"},
+               tag("use", {"href": f"#w{style.index}"}))
+
+
+def swatches(styles: Iterable[Style]) -> Markup:
+    """What `swatch` shows of every model, written once."""
+    pieces = [tag("g", {"id": f"w{style.index}"},
+                  tag("line", {"x1": 1, "y1": 7, "x2": 27, "y2": 7, "class": "mean",
+                               "stroke-dasharray": style.dash or None}), marker(14, 7, style)) for style in styles]
+    return tag("svg", {"width": 0, "height": 0, "class": "defined", "aria-hidden": "true"}, tag("defs", None, pieces))
 
 
 def whisker(x: float, low: float, high: float, *, cap: float = 3) -> Markup:
     """A vertical interval."""
     steps = f"M{x - cap:.1f} {low:.1f}h{2 * cap:g}M{x:.1f} {low:.1f}V{high:.1f}M{x - cap:.1f} {high:.1f}h{2 * cap:g}"
-    return tag("path", {"class": "whisker", "d": steps, "fill": "none"})
+    return tag("path", {"class": "whisker", "d": steps})
 
 
 def end_labels(labels: Sequence[Label], x: float, top: float, bottom: float, columns: int) -> Markup:
@@ -115,11 +139,11 @@ def end_labels(labels: Sequence[Label], x: float, top: float, bottom: float, col
 
 
 def _end_label(label: Label, x: float, y: float, columns: int) -> Markup:
-    leader = f"M{x + 3:.1f} {label.y:.1f}L{x + 10:.1f} {y:.1f}"
+    leader = Markup("") if abs(label.y - y) < NEAR else tag(
+        "path", {"class": "leader", "d": f"M{x + 3:.1f} {label.y:.1f}L{x + 10:.1f} {y:.1f}"})
     text = tag("text", {"x": round(x + 20, 1), "y": round(y + 3.6, 1), "class": "name"}, shorten(label.text, columns))
     return tag("g", {"class": f"label {label.style.colour}", "data-model": str(label.style.index)},
-               tag("path", {"class": "leader", "d": leader, "fill": "none"}),
-               marker(x + 14, y, label.style, 2.6), text)
+               leader, marker(x + 14, y, label.style, 2.6), text)
 
 
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:

@@ -18,7 +18,7 @@ class Markup(str):
 Child: TypeAlias = "str | Iterable[str]"
 Attributes: TypeAlias = "Mapping[str, str | float | bool | None]"
 
-VOID = frozenset({"meta", "link", "br", "line", "path", "circle", "rect", "col", "image"})
+VOID = frozenset({"meta", "link", "br", "line", "path", "circle", "rect", "col", "image", "use"})
 DIRECTIONS = frozenset("\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 INVISIBLE = frozenset("\u200b\u2060\ufeff\u00ad\u2028\u2029")
 
@@ -78,7 +78,10 @@ def _attribute(key: str, value: str | float | bool | None) -> str:
         return ""
     if value is True:
         return f' {key}=""'
-    return f' {key}="{escape(value if isinstance(value, str) else format(value, ".10g"))}"'
+    text = value if isinstance(value, str) else format(value, ".10g")
+    if '"' in text:  # JSON: half as long between apostrophes
+        return f" {key}='{escape(text).replace('&quot;', chr(34))}'"
+    return f' {key}="{escape(text)}"'
 
 
 def listed(parts: Sequence[Child], last: str = "and") -> Markup:

@@ -118,26 +118,25 @@ def _series(series: Series) -> Markup:
 
 def grid(panel: Panel) -> Markup:
     """Horizontal hairlines, ticks, numbers and labels of both axes."""
-    return tag("g", {"class": "axes", "aria-hidden": "true"}, _rows(panel), _columns(panel), _axis_names(panel))
+    return tag("g", {"class": "axes", "aria-hidden": "true", "data-bottom": panel.box.y[0]},
+               _rows(panel), _columns(panel), _axis_names(panel))
 
 
 def _rows(panel: Panel) -> Markup:
     left, right = panel.box.x
     places = [(panel.y.place(tick), panel.y.write(tick)) for tick in panel.y.ticks]
-    return join([join(
-        tag("line", {"class": "grid", "x1": left, "x2": right, "y1": round(y, 1), "y2": round(y, 1)}),
-        tag("text", {"class": "tick", "x": left - 6, "y": round(y + 3.5, 1), "text-anchor": "end"}, text))
-        for y, text in places])
+    lines = "".join(f"M{left:g} {round(y, 1):g}H{right:g}" for y, _ in places)
+    return join(tag("path", {"class": "grid", "d": lines}) if lines else "", [
+        tag("text", {"class": "tick end", "x": left - 6, "y": round(y + 3.5, 1)}, text) for y, text in places])
 
 
 def _columns(panel: Panel) -> Markup:
     bottom = panel.box.y[0]
-    base = tag("line", {"class": "base", "x1": panel.box.x[0], "x2": panel.box.x[1], "y1": bottom, "y2": bottom})
-    places = [(panel.x.place(tick), panel.x.write(tick)) for tick in panel.x.ticks]
-    return join(base, [join(
-        tag("line", {"class": "base", "x1": round(x, 1), "x2": round(x, 1), "y1": bottom, "y2": bottom + 4}),
-        tag("text", {"class": "tick", "x": round(x, 1), "y": bottom + 15, "text-anchor": "middle"}, text))
-        for x, text in _apart(places, 5.9)])
+    places = _apart([(panel.x.place(tick), panel.x.write(tick)) for tick in panel.x.ticks], 5.9)
+    lines = f"M{panel.box.x[0]:g} {bottom:g}H{panel.box.x[1]:g}" + "".join(
+        f"M{round(x, 1):g} {bottom:g}v4" for x, _ in places)
+    return join(tag("path", {"class": "base", "d": lines}), [
+        tag("text", {"class": "tick", "x": round(x, 1), "y": bottom + 15}, text) for x, text in places])
 
 
 def _apart(places: Iterable[tuple[float, str]], letter: float) -> list[tuple[float, str]]:
@@ -152,5 +151,4 @@ def _apart(places: Iterable[tuple[float, str]], letter: float) -> list[tuple[flo
 def _axis_names(panel: Panel) -> Markup:
     box = panel.box
     # The vertical axis is named in the heading's note, where it can be read without turning one's head.
-    return tag("text", {"class": "axis-name", "x": (box.x[0] + box.x[1]) / 2, "y": box.height - 6,
-                        "text-anchor": "middle"}, panel.x_label)
+    return tag("text", {"class": "axis-name", "x": (box.x[0] + box.x[1]) / 2, "y": box.height - 6}, panel.x_label)

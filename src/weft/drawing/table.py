@@ -27,8 +27,13 @@ class Column:
 
     @property
     def kind(self) -> str | None:
-        """The style class of its cells."""
+        """The style class of its header."""
         return "number" if self.number else None if self.wraps else "unbroken"
+
+    @property
+    def cells(self) -> str | None:
+        """The style class of its cells: of a number, which most are, none."""
+        return None if self.number else "text" if self.wraps else "text unbroken"
 
 
 def table(caption: Child, columns: Sequence[Column], rows: Sequence[Sequence[Child]], *, name: str,
@@ -52,7 +57,7 @@ def _header(column: Column) -> Markup:
 def row_cells(columns: Sequence[Column], row: Sequence[Child]) -> Markup:
     """The cells of a row, its first a header."""
     cells = [tag("th", {"scope": "row", "class": columns[0].kind}, row[0])]
-    cells += [tag("td", {"class": column.kind}, cell)
+    cells += [tag("td", {"class": column.cells}, cell)
               for column, cell in zip(columns[1:], row[1:], strict=True)]
     return join(cells)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import ClassVar, final
 
 import torch
@@ -105,6 +107,11 @@ def halves(both: Map) -> tuple[Map, Map]:
     return first, second
 
 
+NAMES: Mapping[str, str] = MappingProxyType({"silu": "SwiGLU", "gelu": "GEGLU", "gelu_tanh": "GEGLU", "relu": "ReGLU",
+                                             "sigmoid": "GLU", "identity": "bilinear GLU"})
+"""By activation; Shazeer 2020, equations 5 and 6."""
+
+
 @register
 class GLUConfig(FeedForwardConfig):
     """Gated linear unit. ``d_ff``: hidden width; left out, 8/3 d_model rounded up to a multiple of 8, which has about
@@ -134,9 +141,16 @@ class GLUConfig(FeedForwardConfig):
     limit: float | None = Field(default=None, gt=0)
     shift: float = 0.0
 
+    def width(self, d_model: int) -> int:
+        """Of the hidden layer."""
+        return -(-d_model // 3) * 8 if self.d_ff is None else self.d_ff
+
+    def in_words(self, d_model: int = 0) -> str:
+        return f"{NAMES.get(self.activation, f'{self.activation} GLU')} {self.width(d_model):,}"
+
     def build(self, dims: Dims) -> GLU:
-        width = -(-dims.d_model // 3) * 8 if self.d_ff is None else self.d_ff
-        return GLU(dims.d_model, width, self.activation, bias=self.bias, limit=self.limit, shift=self.shift)
+        return GLU(dims.d_model, self.width(dims.d_model), self.activation, bias=self.bias, limit=self.limit,
+                   shift=self.shift)
 
     @classmethod
     def examples(cls) -> list[GLUConfig]:

@@ -60,6 +60,7 @@ class MLPConfig(FeedForwardConfig):
     """
 
     kind: ClassVar[str] = "mlp"
+    title: ClassVar[str] = "MLP"
     source: ClassVar[str] = "Vaswani et al. 2017 (arXiv:1706.03762), equation 2"
     equation: ClassVar[str] = r"y = W_{\text{down}}\, f(W_{\text{up}} x + b_{\text{up}}) + b_{\text{down}}"
     differs: ClassVar[tuple[tuple[str, str], ...]] = (
@@ -70,9 +71,15 @@ class MLPConfig(FeedForwardConfig):
     activation: Activation = "gelu"
     bias: bool = True
 
+    def width(self, d_model: int) -> int:
+        """Of the hidden layer."""
+        return 4 * d_model if self.d_ff is None else self.d_ff
+
+    def in_words(self, d_model: int = 0) -> str:
+        return f"{self.title} {self.width(d_model):,}"
+
     def build(self, dims: Dims) -> MLP:
-        width = 4 * dims.d_model if self.d_ff is None else self.d_ff
-        return MLP(dims.d_model, width, self.activation, bias=self.bias)
+        return MLP(dims.d_model, self.width(dims.d_model), self.activation, bias=self.bias)
 
     @classmethod
     def examples(cls) -> list[MLPConfig]:

@@ -233,6 +233,10 @@ class MixtureOfExpertsConfig(FeedForwardConfig):
     dispatch: Dispatch = "auto"
     routing: RoutingSettings = DEFAULT
 
+    def in_words(self, d_model: int = 0) -> str:
+        beside = "" if self.shared_expert is None else f", beside a shared {self.shared_expert.in_words(d_model)}"
+        return f"{self.top_k} of {self.n_experts} experts, each {self.expert.in_words(d_model)}{beside}"
+
     @model_validator(mode="after")
     def _experts_can_be_chosen(self) -> MixtureOfExpertsConfig:
         if self.top_k > self.n_experts:

@@ -93,6 +93,13 @@ class AttentionConfig(MixerConfig):
     scores: ScoreSettings = ScoreSettings()
     backend: str = "auto"
 
+    def in_words(self, d_model: int = 0) -> str:
+        grouped = "" if self.n_kv_heads in (None, self.n_heads) else f" / {self.n_kv_heads} kv"
+        name = "" if self.kind == AttentionConfig.kind else f"{self.title or self.kind.replace('_', ' ')}, "
+        mask = "" if self.mask == Causal() else repr(self.mask)
+        words = [f"{name}{self.n_heads} heads{grouped}", mask, self.position.in_words(d_model)]
+        return ", ".join(each for each in words if each)
+
     def build(self, dims: Dims) -> Attention:
         sizes = self.sizes(dims)
         return Attention(self, sizes, self.scheme(sizes.heads, sizes.d_head, dims), dims)

@@ -24,6 +24,7 @@ class DeltaNetConfig(DeltaMemoryConfig):
     """
 
     kind: ClassVar[str] = "delta_net"
+    title: ClassVar[str] = "DeltaNet"
     also_called: ClassVar[tuple[str, ...]] = ("deltanet", "delta_rule")
     source: ClassVar[str] = ("Yang et al. 2024b (arXiv:2406.06484), sections 2.2 and 3.3; Schlag et al. 2021, "
                               "section 4.2")

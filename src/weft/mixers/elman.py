@@ -22,6 +22,7 @@ class ElmanConfig(RecurrentConfig):
     """
 
     kind: ClassVar[str] = "elman"
+    title: ClassVar[str] = "Elman network"
     source: ClassVar[str] = "Elman 1990; Mikolov et al. 2010"
     equation: ClassVar[str] = r"h_t = f(W_x x_t + W_h h_{t-1} + b)"
     differs: ClassVar[tuple[tuple[str, str], ...]] = (

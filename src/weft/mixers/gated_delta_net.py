@@ -30,6 +30,7 @@ class GatedDeltaNetConfig(DeltaMemoryConfig):
     """
 
     kind: ClassVar[str] = "gated_delta_net"
+    title: ClassVar[str] = "gated DeltaNet"
     also_called: ClassVar[tuple[str, ...]] = ("gated_deltanet", "gdn")
     source: ClassVar[str] = "Yang et al. 2025 (arXiv:2412.06464), equation 10 and section 3.4"
     equation: ClassVar[str] = (

@@ -19,6 +19,7 @@ class GRUConfig(RecurrentConfig):
     """A gated recurrent unit whose reset gate acts after the recurrent product."""
 
     kind: ClassVar[str] = "gru"
+    title: ClassVar[str] = "GRU"
     source: ClassVar[str] = "Cho et al. 2014; Chung et al. 2014; the reset gate as in cuDNN and PyTorch"
     equation: ClassVar[str] = (
         r"r = \sigma(W_r x_t + U_r h_{t-1} + b_r), \quad z = \sigma(W_z x_t + U_z h_{t-1} + b_z), \quad n = \tanh(W_n "

@@ -27,6 +27,7 @@ class KimiDeltaConfig(DeltaMemoryConfig):
     """
 
     kind: ClassVar[str] = "kimi_delta"
+    title: ClassVar[str] = "Kimi delta attention"
     also_called: ClassVar[tuple[str, ...]] = ("kda", "kimi_delta_attention", "kimi_linear")
     source: ClassVar[str] = "Kimi Team 2025 (Kimi Linear, arXiv:2510.26692), equation 1 and section 3"
     equation: ClassVar[str] = (

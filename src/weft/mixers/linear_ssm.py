@@ -37,6 +37,7 @@ class LinearSSMConfig(SystemConfig):
     """
 
     kind: ClassVar[str] = "linear_ssm"
+    title: ClassVar[str] = "linear SSM"
     also_called: ClassVar[tuple[str, ...]] = ("ssm", "lssl")
     source: ClassVar[str] = "Gu et al. 2021 (LSSL), sections 2 and 3; Gu et al. 2022 (S4), section 2"
     equation: ClassVar[str] = r"x' = A x + B u, \qquad y = C x + D u, \qquad A \in \mathbb{R}^{N \times N}"

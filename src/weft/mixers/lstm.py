@@ -28,6 +28,7 @@ class LSTMConfig(RecurrentConfig):
     """
 
     kind: ClassVar[str] = "lstm"
+    title: ClassVar[str] = "LSTM"
     source: ClassVar[str] = "Hochreiter & Schmidhuber 1997; Gers et al. 2000 (forget gate); Zaremba et al. 2014"
     equation: ClassVar[str] = (
         r"i, f, o = \sigma(W x_t + U h_{t-1} + b), \quad g = \tanh(W_g x_t + U_g h_{t-1} + b_g), \quad c_t = f \odot "

@@ -55,6 +55,7 @@ class MambaConfig(MixerConfig):
     """
 
     kind: ClassVar[str] = "mamba"
+    title: ClassVar[str] = "Mamba"
     also_called: ClassVar[tuple[str, ...]] = ("s6", "selective_ssm", "mamba1")
     source: ClassVar[str] = ("Gu & Dao 2023 (arXiv:2312.00752), algorithm 2, sections 3.4 and 3.6; Lieber et al. 2024 "
                              "(arXiv:2403.19887), section 6.4 (norm)")

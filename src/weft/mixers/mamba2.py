@@ -101,6 +101,7 @@ class Mamba2Config(MixerConfig):
     """
 
     kind: ClassVar[str] = "mamba2"
+    title: ClassVar[str] = "Mamba-2"
     also_called: ClassVar[tuple[str, ...]] = ("mamba-2", "ssd")
     source: ClassVar[str] = "Dao & Gu 2024 (Mamba-2, arXiv:2405.21060), sections 6 and 7"
     equation: ClassVar[str] = (

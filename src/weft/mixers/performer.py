@@ -45,6 +45,7 @@ class PerformerConfig(KernelAttentionConfig):
     """
 
     kind: ClassVar[str] = "performer"
+    title: ClassVar[str] = "Performer attention"
     also_called: ClassVar[tuple[str, ...]] = ("favor", "favor+")
     source: ClassVar[str] = ("Choromanski et al. 2021, equations 5 and 10 and section 3.2; Su et al. 2021, equation 19 "
                              "(rotary positions)")

@@ -54,6 +54,9 @@ class RecurrentConfig(MixerConfig):
     d_hidden: int | None = Field(default=None, gt=0)
     bias: bool = True
 
+    def in_words(self, d_model: int = 0) -> str:
+        return f"{self.title or self.kind.replace('_', ' ')} {d_model if self.d_hidden is None else self.d_hidden:,}"
+
 
 class Recurrent(Layer, ABC):
     """A recurrent network from [B,T,D] to [B,T,D]. The initial state is zero. The recurrence is computed in float32 or

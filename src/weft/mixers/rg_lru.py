@@ -49,6 +49,7 @@ class RGLRUConfig(MixerConfig):
     """
 
     kind: ClassVar[str] = "rg_lru"
+    title: ClassVar[str] = "RG-LRU"
     also_called: ClassVar[tuple[str, ...]] = ("griffin", "hawk", "recurrentgemma")
     source: ClassVar[str] = "De et al. 2024 (Griffin), sections 2.3 and 2.4, equations 1 to 4"
     equation: ClassVar[str] = (

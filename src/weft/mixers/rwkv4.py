@@ -41,6 +41,7 @@ class Rwkv4Config(MixerConfig):
     """
 
     kind: ClassVar[str] = "rwkv4"
+    title: ClassVar[str] = "RWKV-4"
     also_called: ClassVar[tuple[str, ...]] = ("rwkv", "time_mix", "wkv")
     source: ClassVar[str] = "Peng et al. 2023 (arXiv:2305.13048), section 3.1 and appendices D and E"
     equation: ClassVar[str] = (

@@ -32,6 +32,7 @@ class Rwkv5Config(RwkvHeadsConfig):
     """
 
     kind: ClassVar[str] = "rwkv5"
+    title: ClassVar[str] = "RWKV-5"
     also_called: ClassVar[tuple[str, ...]] = ("eagle",)
     source: ClassVar[str] = "Peng et al. 2024 (arXiv:2404.05892), sections 4.1.1 and 4.1.2"
     equation: ClassVar[str] = (

@@ -38,6 +38,7 @@ class Rwkv6Config(RwkvHeadsConfig):
     """
 
     kind: ClassVar[str] = "rwkv6"
+    title: ClassVar[str] = "RWKV-6"
     also_called: ClassVar[tuple[str, ...]] = ("finch",)
     source: ClassVar[str] = "Peng et al. 2024 (arXiv:2404.05892), sections 4.2.1 and 4.2.2"
     equation: ClassVar[str] = (

@@ -49,6 +49,7 @@ class Rwkv7Config(RwkvHeadsConfig):
     """
 
     kind: ClassVar[str] = "rwkv7"
+    title: ClassVar[str] = "RWKV-7"
     also_called: ClassVar[tuple[str, ...]] = ("goose",)
     source: ClassVar[str] = "Peng et al. 2025 (arXiv:2503.14456), section 4"
     equation: ClassVar[str] = (

@@ -26,6 +26,7 @@ class S4Config(SystemConfig):
     mixes channels."""
 
     kind: ClassVar[str] = "s4"
+    title: ClassVar[str] = "S4"
     also_called: ClassVar[tuple[str, ...]] = ("dplr", "nplr")
     source: ClassVar[str] = "Gu et al. 2022 (S4), sections 3.2 to 3.4 and appendix C"
     equation: ClassVar[str] = r"x' = A x + B u, \quad y = C x + D u, \qquad A = \Lambda - P P^{*}"

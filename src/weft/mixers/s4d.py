@@ -43,6 +43,7 @@ class S4DConfig(MixerConfig):
     """
 
     kind: ClassVar[str] = "s4d"
+    title: ClassVar[str] = "S4D"
     source: ClassVar[str] = "Gu et al. 2022b (S4D), section 3; Gu et al. 2022 (S4), section 3.4 (the layer)"
     equation: ClassVar[str] = (
         r"x' = A x + B u, \quad y = 2 \operatorname{Re}(C x) + D u, \qquad A = \operatorname{diag}(-e^{a} + i \omega)")

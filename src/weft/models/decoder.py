@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -17,7 +18,7 @@ from weft.core.config import SHAREABLE, PartField, rule
 from weft.core.layer import LayerState
 from weft.core.model import LanguageModel, ModelConfig, ModelState
 from weft.core.output import Output
-from weft.core.part_config import Dims, PartConfig, Settings, Shared
+from weft.core.part_config import Dims, PartConfig, Settings, Shared, expand
 from weft.core.registry import register
 from weft.core.shared import SharedParts
 from weft.core.span import Memory, Span
@@ -104,6 +105,15 @@ class StackedConfig(ModelConfig):
 
     def stack(self) -> list[PartConfig]:
         return self.blocks
+
+    def in_words(self, d_model: int = 0) -> str:
+        """Blocks that are alike are said once: ``4 layers, width 112, 4 heads / 2 kv, RoPE, SwiGLU 290``."""
+        blocks = [block.in_words(self.d_model) for _, block in expand(self.blocks)]
+        alike = Counter(blocks)
+        said = [f"{count} × {words}" if 1 < count < len(blocks) else words for words, count in alike.items()]
+        parts = [f"{len(blocks)} {'layer' if len(blocks) == 1 else 'layers'}", f"width {self.d_model:,}",
+                 self.position.in_words(self.d_model), "; ".join(said)]
+        return ", ".join(each for each in parts if each)
 
     def labels(self) -> tuple[str, ...]:
         return self.head.names if isinstance(self.head, ClassifierConfig) else ()

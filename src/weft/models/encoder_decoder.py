@@ -54,6 +54,9 @@ class EncoderDecoderConfig(DecoderConfig):
                        "Write them under the model's own rewrites, for maps such as encoder.* .")
         return self
 
+    def in_words(self, d_model: int = 0) -> str:
+        return f"{super().in_words()}; encoder of {self.encoder.in_words()}"
+
     def build(self, dims: Dims | None = None) -> EncoderDecoder:
         return rewritten(EncoderDecoder(self), self.rewrites)
 

@@ -54,6 +54,9 @@ class FeedForwardLMConfig(ModelConfig):
     dropout: float = Field(default=0.0, ge=0, lt=1)
     std: float = Field(default=0.1, gt=0)
 
+    def in_words(self, d_model: int = 0) -> str:
+        return f"window of {self.order - 1} tokens, embedding {self.d_embedding:,}, hidden layer {self.d_hidden:,}"
+
     def build(self, dims: Dims | None = None) -> FeedForwardLM:
         return rewritten(FeedForwardLM(self), self.rewrites)
 

@@ -62,6 +62,11 @@ class NgramConfig(ModelConfig):
     k: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     end: int | None = Field(default=None, ge=0)
 
+    def in_words(self, d_model: int = 0) -> str:
+        how = {"maximum_likelihood": "not smoothed", "add_k": f"add-{1.0 if self.k is None else self.k:g}",
+               "katz": "Katz back-off", "kneser_ney": "modified Kneser-Ney"}[self.smoothing]
+        return f"{self.order}-gram, {how}"
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.k is not None and self.smoothing != "add_k":

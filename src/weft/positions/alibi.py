@@ -53,6 +53,7 @@ class AlibiConfig(PositionConfig):
     """
 
     kind: ClassVar[str] = "alibi"
+    title: ClassVar[str] = "ALiBi"
     source: ClassVar[str] = "Press et al. 2022, section 3"
     equation: ClassVar[str] = r"s_{ij} = \frac{q_i \cdot k_j}{\sqrt{E}} - m_h (i - j), \qquad m_h = 2^{-8 h / H}"
     differs: ClassVar[tuple[tuple[str, str], ...]] = (

@@ -33,6 +33,7 @@ class AxialRopeConfig(PositionConfig):
     """
 
     kind: ClassVar[str] = "axial_rope"
+    title: ClassVar[str] = "axial RoPE"
     also_called: ClassVar[tuple[str, ...]] = ("rope_2d", "rope_nd")
     source: ClassVar[str] = "Su et al. 2021, section 3.4.1; Heo et al. 2024, section 3.1 (RoPE-Axial)"
     equation: ClassVar[str] = (

@@ -55,6 +55,7 @@ class DebertaConfig(PositionConfig):
     """
 
     kind: ClassVar[str] = "deberta"
+    title: ClassVar[str] = "DeBERTa positions"
     also_called: ClassVar[tuple[str, ...]] = ("disentangled",)
     source: ClassVar[str] = "He et al. 2021 (DeBERTa), section 3.1, equations 2 to 4; its released code (v1, v2, v3)"
     equation: ClassVar[str] = (

@@ -29,6 +29,7 @@ class LearnedPositionConfig(PositionConfig):
     """
 
     kind: ClassVar[str] = "learned"
+    title: ClassVar[str] = "learned positions"
     source: ClassVar[str] = "Radford et al. 2018, section 3.1; Gehring et al. 2017, section 3.1"
     equation: ClassVar[str] = r"x_p + T_p"
     differs: ClassVar[tuple[tuple[str, str], ...]] = (

@@ -19,6 +19,9 @@ class NoPositionConfig(PositionConfig):
     differs: ClassVar[tuple[tuple[str, str], ...]] = (
         ("rope", "order is known through the mask alone."),)
 
+    def in_words(self, d_model: int = 0) -> str:
+        return ""
+
     def build(self, dims: Dims) -> NoPosition:
         return NoPosition()
 

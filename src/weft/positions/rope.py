@@ -40,6 +40,7 @@ class RopeConfig(PositionConfig):
     """
 
     kind: ClassVar[str] = "rope"
+    title: ClassVar[str] = "RoPE"
     source: ClassVar[str] = "Su et al. 2021, equations 12 to 16 and 34"
     equation: ClassVar[str] = (
         r"q'_p = R_p q, \quad k'_p = R_p k, \qquad R_p = \operatorname{diag}_i \begin{pmatrix} \cos p \theta_i & -\sin "

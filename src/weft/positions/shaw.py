@@ -28,6 +28,7 @@ class ShawConfig(PositionConfig):
     """
 
     kind: ClassVar[str] = "shaw"
+    title: ClassVar[str] = "Shaw positions"
     source: ClassVar[str] = "Shaw et al. 2018, equations 3 to 5"
     equation: ClassVar[str] = (
         r"s_{ij} = \frac{q_i \cdot (k_j + a^K_{j-i})}{\sqrt{E}}, \qquad y_i = \sum_j p_{ij} (v_j + a^V_{j-i}), \qquad "

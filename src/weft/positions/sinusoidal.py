@@ -35,6 +35,7 @@ class SinusoidalConfig(PositionConfig):
     """
 
     kind: ClassVar[str] = "sinusoidal"
+    title: ClassVar[str] = "sinusoidal positions"
     source: ClassVar[str] = "Vaswani et al. 2017, sections 3.4 and 3.5"
     equation: ClassVar[str] = (
         r"x_p + PE(p), \qquad PE(p)_{2i} = \sin(p \theta_i), \quad PE(p)_{2i+1} = \cos(p \theta_i), \qquad \theta_i = "

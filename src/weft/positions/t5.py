@@ -48,6 +48,7 @@ class T5Config(PositionConfig):
     """
 
     kind: ClassVar[str] = "t5"
+    title: ClassVar[str] = "T5 bias"
     also_called: ClassVar[tuple[str, ...]] = ("t5_bias", "relative_attention_bias")
     source: ClassVar[str] = "Raffel et al. 2020, section 2.1, and its released code (relative_position_bucket)"
     equation: ClassVar[str] = r"s_{ij} = q_i \cdot k_j + b_{\operatorname{bucket}(j - i),\, h}"

@@ -35,6 +35,7 @@ class TransformerXlConfig(PositionConfig):
     """
 
     kind: ClassVar[str] = "transformer_xl"
+    title: ClassVar[str] = "Transformer-XL positions"
     also_called: ClassVar[tuple[str, ...]] = ("txl", "xlnet")
     source: ClassVar[str] = "Dai et al. 2019, section 3.3; sinusoids in halves, as in its released code"
     equation: ClassVar[str] = (

@@ -39,6 +39,7 @@ class TupeConfig(PositionConfig):
     """
 
     kind: ClassVar[str] = "tupe"
+    title: ClassVar[str] = "TUPE"
     source: ClassVar[str] = "Ke et al. 2021, equations 7, 8 and 10"
     equation: ClassVar[str] = (
         r"s_{ij} = \frac{q_i \cdot k_j}{\sqrt{2 E}} + \frac{(p_i U_q) \cdot (p_j U_k)}{\sqrt{2 E}} + b_{j-i}")

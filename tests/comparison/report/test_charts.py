@@ -163,7 +163,7 @@ def test_the_order_of_every_pair_is_shown_and_where_it_crosses() -> None:
     result = study()
     tables = {table.all("caption")[0].text(): rows(table) for table in read(render(result)).all("table")}
     shown = next(found for caption, found in tables.items() if caption.startswith("Every pair of trained models, the"))
-    assert shown[0][2:] == [f"at {share} %" for share in range(10, 101, 10)]
+    assert shown[0][2:] == [f"at {share} %" for share in range(20, 101, 20)]
     trained = [entry for entry in result.entries if entry.trainable]
     assert len(shown) == 1 + math.comb(len(trained), 2)
     orders = {row[0]: row[1] for row in shown[1:]}

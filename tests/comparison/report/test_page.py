@@ -41,7 +41,10 @@ def test_nothing_is_asked_of_another_file(tree: Node) -> None:
                             ("image", "href")):
         assert [each for each in tree.all(name) if attribute in each.attributes] == []
     assert [each.attributes["href"] for each in tree.all("link")] == ["data:,"]
-    assert all(each.attributes["href"].startswith("#") for each in tree.all("a"))
+    saved = [each for each in tree.all("a") if "download" in each.attributes]
+    assert [each.attributes["download"] for each in saved] == ["models.csv", "runs.csv"]
+    assert all(each.attributes["href"].startswith("data:text/csv;charset=utf-8,") for each in saved)
+    assert all(each.attributes["href"].startswith("#") for each in tree.all("a") if each not in saved)
     sheet = "".join(each.raw() for each in tree.all("style"))
     assert "url(" not in sheet and "@import" not in sheet
     script = "".join(each.raw() for each in tree.all("script"))
@@ -59,7 +62,8 @@ def test_the_only_script_is_the_reports_own(tree: Node) -> None:
 def test_every_id_is_single_and_every_reference_meets_one(tree: Node) -> None:
     names = [node.attributes["id"] for node in everything(tree) if "id" in node.attributes]
     assert len(names) == len(set(names))
-    wanted = {each.attributes["href"][1:] for each in tree.all("a")}
+    wanted = {each.attributes["href"][1:] for each in (*tree.all("a"), *tree.all("use"))
+              if "download" not in each.attributes}
     wanted |= {name for node in everything(tree) for name in node.attributes.get("aria-labelledby", "").split()}
     assert wanted <= set(names)
 
@@ -116,6 +120,10 @@ def test_equal_studies_give_equal_pages(name: str) -> None:
 def test_a_study_read_from_its_json_gives_the_same_page() -> None:
     result = study(3)
     assert render(StudyResult.from_json(result.to_json())) == render(result)
+
+
+def test_six_models_of_five_runs_stay_small() -> None:
+    assert len(render(study(6, 5, validations=10)).encode("utf-8")) < 232_000
 
 
 def test_twelve_models_of_five_seeds_stay_under_a_megabyte() -> None:

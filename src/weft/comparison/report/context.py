@@ -11,7 +11,7 @@ from typing import TypeAlias
 from weft.comparison.report.view import View
 from weft.comparison.results import DecodePoint, Entry, LengthPoint, RunResult
 from weft.drawing.axes import Axis, Logarithmic, linear, logarithmic, powers_of_two
-from weft.drawing.marks import Label, Style, line, marker
+from weft.drawing.marks import Label, Style, line, marker, whisker
 from weft.drawing.markup import Markup, join, listed, tag
 from weft.drawing.numbers import brief, duration, fixed, integer, known, octets, si, significant
 from weft.drawing.panel import Box, Hover, Panel, Series, draw
@@ -22,16 +22,13 @@ Curve: TypeAlias = list[tuple[float, float]]
 
 
 def context(view: View) -> Markup:
-    """Three charts and their numbers."""
+    """Two charts and their numbers, perplexities among them."""
     positions = {entry.name: by_position(entry) for entry in view.result.entries}
     bits = {entry.name: by_length(entry, lambda point: point.bits_per_byte) for entry in view.result.entries}
-    perplexity = {entry.name: by_length(entry, lambda point: point.perplexity) for entry in view.result.entries}
     charts = [
         _panel(view, positions, "position", "By position in context", "position in context, tokens", fixed_three, None),
         _panel(view, bits, "length", "By evaluation length", "evaluation window, tokens", fixed_three,
-               trained_lengths(view)),
-        _panel(view, perplexity, "perplexity", "Perplexity by evaluation length", "evaluation window, tokens",
-               lambda value: significant(value), trained_lengths(view))]
+               trained_lengths(view))]
     drawn = [chart for chart in charts if chart]
     if not drawn:
         return tag("p", {"class": "none"}, "No evaluation by position or length was recorded.")
@@ -116,14 +113,15 @@ def _trained_marks(trained: Sequence[int], x: Logarithmic, box: Box) -> Markup:
         tag("path", {"class": "trained-mark", "d": f"M{at - 4:.1f} {box.top - 4:.1f}h8l-4 7z"})) for at in places])
 
 
-def _series(view: View, entry: Entry, curve: Curve, x: Axis, y: Axis, write: Callable[[float], str]) -> Series:
+def _series(view: View, entry: Entry, curve: Curve, x: Axis, y: Axis, write: Callable[[float], str],
+            behind: Markup | None = None) -> Series:
     style = view.styles[entry.name]
     inside = [(place, value) for place, value in curve if x.holds(round(place)) and y.holds(value)]
     hover = tuple(Hover(x.place(max(x.low, min(place, x.high))), y.place(value), f"{integer(round(place))} tokens",
                         write(value))
                   for place, value in inside)
     path = [(point.x, point.y) for point in hover]
-    drawing = join(line(path, {"class": "mean", "stroke-dasharray": style.dash or None}),
+    drawing = join(behind or "", line(path, {"class": "mean", "stroke-dasharray": style.dash or None}),
                    [marker(*place, style, 2.4) for place in path])
     return Series(entry.name, style, drawing, hover, Label(path[-1][1], entry.name, style) if path else None)
 
@@ -194,11 +192,26 @@ def decoding_numbers(view: View) -> Markup:
     columns = [Column("Model", number=False), *(Column(integer(context)) for context in contexts)]
     rows = []
     for entry in view.result.entries:
-        found = {point.context: f"{duration(point.seconds)}, {octets(point.state_bytes)}" for point in entry.decode}
+        found = {point.context: f"{_timed(point)}, {octets(point.state_bytes)}" for point in entry.decode}
         rows.append([view.name(entry), *(found.get(context, "\u2013") for context in contexts)])
     return folded("Decoding: the numbers", table(
-        "Median time per token and bytes of state of one row, behind so many tokens", columns, rows,
+        "Median time per token (from the lowest lower quartile of the runs to their highest upper one) and bytes of "
+        "state of one row, behind so many tokens", columns, rows,
         name="decode-numbers"))
+
+
+def _timed(point: DecodePoint) -> str:
+    """The time of a token with its spread, where that was kept."""
+    if point.low is None or point.high is None:
+        return duration(point.seconds)
+    return f"{duration(point.seconds)} ({duration(point.low)} to {duration(point.high)})"
+
+
+def _spread(entry: Entry, x: Axis, y: Axis) -> Markup:
+    """Upright lines from the quickest to the slowest of what was timed."""
+    return join([whisker(x.place(point.context), y.place(max(y.low, point.low)), y.place(min(y.high, point.high)))
+                 for point in entry.decode if point.low is not None and point.high is not None
+                 and point.low > 0 and x.holds(point.context)])
 
 
 def _decoding_panel(view: View, name: str, heading: str, read: Callable[[DecodePoint], float | None],
@@ -207,11 +220,15 @@ def _decoding_panel(view: View, name: str, heading: str, read: Callable[[DecodeP
     curves = {entry.name: sorted((float(point.context), value) for point in entry.decode
                                  if (value := read(point)) is not None) for entry in view.result.entries}
     x = _lengths(curves, box)
-    y = logarithmic([value for curve in curves.values() for _, value in curve], *box.y, brief(write), count=6,
-                    at_least=2.0)
+    timed = [bound for entry in view.result.entries for point in entry.decode for bound in (point.low, point.high)
+             if name == "decode-seconds"]
+    y = logarithmic([*(value for curve in curves.values() for _, value in curve), *timed], *box.y, brief(write),
+                    count=6, at_least=2.0)
     if x is None or y is None:
         return Markup("")
-    series = [_series(view, entry, curves[entry.name], x, y, write) for entry in view.result.entries]
+    spread = name == "decode-seconds"
+    series = [_series(view, entry, curves[entry.name], x, y, write,
+                      _spread(entry, x, y) if spread else None) for entry in view.result.entries]
     shown = [each for each in series if each.points]
     spoken = "; ".join(f"{each.name}: {each.points[0].value} to {each.points[-1].value}" for each in shown)
     absent = [each.name for each in series if not each.points]

@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 
 from weft.comparison.findings import TEST_NAMES
-from weft.comparison.report.training import remark
 from weft.comparison.report.view import View
 from weft.comparison.results import Entry, RunResult, Sample
 from weft.comparison.study_result import CorpusFacts
@@ -90,52 +89,58 @@ def _reason(run: RunResult) -> str:
 
 
 def _all_runs(view: View, everything: Sequence[tuple[Entry, RunResult]]) -> Markup:
-    columns = [Column("Model", number=False), Column("Run"), Column("Seed"), Column("Order seed"),
-               Column("Outcome", number=False),
-               Column("Bits per byte"), Column("Learning rate"), Column("Nats per token"),
-               Column("Steps"), Column("Tokens"), Column("FLOPs"),
-               Column("Time"), Column("Tokens/s"), Column("Peak memory"), Column("Folder", number=False)]
-    rows = [[view.name(entry), integer(run.index + 1), str(run.seed), str(run.order_seed), run.status,
-             fixed(run.bits_per_byte, 4), _rate(run),
-             fixed(run.loss, 4), integer(run.steps), si(run.tokens), si(run.flops), duration(run.seconds),
-             si(run.tokens_per_second),
-             octets(run.peak_memory_bytes), tag("code", None, run.folder)] for entry, run in everything]
+    columns = [Column("Model", number=False), Column("Run"), Column("Seeds", "weights, order"),
+               Column("Outcome", number=False), Column("Bits per byte"), Column("Learning rate"), Column("Steps"),
+               Column("Time"), Column("Tokens/s"), Column("Peak memory")]
+    rows = [[view.name(entry), integer(run.index + 1), f"{run.seed}, {run.order_seed}", run.status,
+             fixed(run.bits_per_byte, 4), _rate(run), integer(run.steps), duration(run.seconds),
+             si(run.tokens_per_second), octets(run.peak_memory_bytes)] for entry, run in everything]
     seeds: dict[int, set[tuple[int, int]]] = {}
     for _, run in everything:
         seeds.setdefault(run.index, set()).add((run.seed, run.order_seed))
     same = len(view.result.entries) > 1 and all(len(each) == 1 for each in seeds.values())
     return table("Run i of every model has the same seeds, of weights and of the order of the data" if same else
-                 "Every run with its seeds, of weights and of the order of the data", columns, rows, name="all-runs")
+                 "Every run with its seeds, of weights and of the order of the data", columns, rows, name="all-runs",
+                 attributes={"class": "sortable"})
 
 
 def repeat_lead(view: View) -> Markup:
     """What each command does."""
-    whole = any(entry.repeat == view.result.command for entry in view.result.entries)
-    rest = " Where it is the study's own command, the row cannot be repeated alone." if whole else ""
-    return join(f"Each command repeats the first run of its row from the configuration below it.{rest}")
+    found = view.result.machine
+    code = f" of commit {found.commit}" if found.commit else ""
+    return join(f"With Weft {found.weft}{code}; ", f"runs repeat {found.determinism}." if found.determinism else
+                "how exactly runs repeat was not recorded.")
 
 
 def repeat(view: View) -> Markup:
     """The command and the exact configuration of every row."""
-    whole = join(tag("p", None, "The whole study:"), command(view.result.command),
+    data = view.result.corpus
+    whole = join(tag("p", None, "The whole study, where the files that the command names lie; the study file below "
+                     "says all that it stands for. Its text is ", data.name, " (SHA-256 ",
+                     tag("code", None, data.sha256[:12]), "\u2026):"), command(view.result.command),
                  folded(join("Study file ", _hash(view.result.study_sha256)), block(view.result.study_config)))
-    return join(whole, [_repeat_row(view, entry) for entry in view.ranked])
+    shared, own = _apart([entry.config for entry in view.ranked])
+    same = folded("What the configurations of all models have in common", block(shared)) if shared else ""
+    words = tag("p", None, "The first run of one model, from the study\u2019s folder, which may have been moved:")
+    return join(whole, words, same, [_repeat_row(view, entry, config)
+                                     for entry, config in zip(view.ranked, own, strict=True)])
 
 
-def _repeat_row(view: View, entry: Entry) -> Markup:
-    counts: list[tuple[str, Child]] = [("Numbers, counted", integer(entry.parameters))]
-    if entry.trainable:
-        counts = [("Parameters", integer(entry.parameters)),
-                  ("of which embeddings", integer(entry.embedding_parameters)),
-                  ("FLOPs per token", si(entry.flops_per_token)), ("Learning rate", remark(entry))]
-    counts += [("Window", f"{integer(entry.context)} tokens"),
-               ("Solved for the budget", join([tag("span", {"class": "solved"}, each) for each in entry.solved])
-                if entry.solved else "nothing")]
+def _apart(configs: Sequence[str]) -> tuple[str, list[str]]:
+    """The top-level keys that all configurations share with their values, and what each has besides."""
+    parts = [re.findall(r"^\S.*\n?(?:[ \n].*\n?)*", config, re.MULTILINE) for config in configs]
+    if len(parts) < 2 or any("".join(each) != config for each, config in zip(parts, configs, strict=True)):
+        return "", list(configs)
+    shared = [part for part in parts[0] if all(part in other for other in parts)]
+    return "".join(shared), ["".join(part for part in own if part not in shared) for own in parts]
+
+
+def _repeat_row(view: View, entry: Entry, config: str) -> Markup:
     return tag("section", {"class": "repeat", "data-model": str(view.styles[entry.name].index)},
-               tag("h3", None, view.key(entry)), _whole_name(view, entry), tag("p", {"class": "kind"}, entry.kind),
-               facts(counts),
-               command(entry.repeat), folded(join("Exact configuration ", _hash(entry.config_sha256)),
-                                           block(entry.config)))
+               tag("h3", None, view.key(entry)), _whole_name(view, entry),
+               command(entry.repeat) if entry.repeat else tag(
+                   "p", {"class": "small"}, "Counted on a part of the text, which only the whole study does."),
+               folded(join("Its own configuration (whole: ", _hash(entry.config_sha256), ")"), block(config)))
 
 
 def _whole_name(view: View, entry: Entry) -> Child:
@@ -157,7 +162,7 @@ def block(text: Child) -> Markup:
 def command(text: str) -> Markup:
     """A command to copy, whose lines are broken between its words alone: a browser would part an option from its
     dashes."""
-    return block([tag("span", {"class": "word"}, part) if part.strip() else part
+    return block([tag("span", {"class": "word"}, part) if "-" in part else part
                   for part in re.split(r"(\s+)", text) if part])
 
 
@@ -205,7 +210,19 @@ def machine(view: View) -> Markup:
     return facts([("Processor", found.processor), ("Cores, threads", f"{found.cores}, {found.threads} used"),
                   ("Memory", octets(found.memory_bytes)), ("Device", found.device), ("System", found.system),
                   ("Python", found.python), ("PyTorch", found.torch), ("Weft", found.weft),
+                  ("Commit", tag("code", None, found.commit) if found.commit else "not known"),
+                  ("Runs repeat", found.determinism or "not recorded"),
                   ("Started", moment(result.started)), ("Finished", moment(result.finished))])
+
+
+def additions(view: View) -> Markup:
+    """What was added when, and what models were worth at a shorter budget."""
+    rows = [[moment(each.when), each.what, ", ".join(
+        f"{figure.name} {fixed(figure.bits_per_byte, 3)} at {si(figure.tokens)} tokens" for figure in each.figures)]
+            for each in view.result.additions]
+    columns = [Column("When", number=False, wraps=False), Column("What", number=False),
+               Column("Bits per byte before", number=False)]
+    return table("Added after the study had begun", columns, rows, name="additions")
 
 
 def notes(view: View) -> Markup:

@@ -179,7 +179,7 @@ def _all_pairs(view: View) -> Markup:
                Column("Correlation", "of runs of the same number"), Column("Paired interval", "times Welch's"),
                Column("p"), Column("p (Holm)"), Column("Outcome", number=False)]
     return table("Every pair of the study, in bits per byte", columns,
-                 [_pair_row(view, each) for each in view.ordered_pairs], name="pairs")
+                 [_pair_row(view, each) for each in view.ordered_pairs], name="pairs", attributes={"class": "sortable"})
 
 
 def _pair_row(view: View, each: Difference) -> list[Child]:

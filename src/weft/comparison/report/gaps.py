@@ -10,7 +10,7 @@ from weft.comparison.results import Entry
 from weft.comparison.statistics import Interval
 from weft.comparison.study_result import Difference, GapPoint
 from weft.drawing.axes import Axis, Linear, linear
-from weft.drawing.marks import line, marker, whisker
+from weft.drawing.marks import line, spots, whisker
 from weft.drawing.markup import Child, Markup, join, listed, tag
 from weft.drawing.numbers import MISSING, THIN, decimals_of, known, percent, signed
 from weft.drawing.panel import SMALL, Hover, Panel, Series, draw
@@ -40,8 +40,7 @@ def gaps(view: View) -> Markup:
     shown = {base.name, *(each.first for each in drawn)}
     without = [view.name(entry) for entry in view.ranked if entry.name not in shown]
     rest = tag("p", {"class": "small"}, "No shared checkpoints: ", listed(without), ".") if without else ""
-    return join(_orders(view), tag("div", {"class": "panels minis"}, charts), rest, _pairs(view),
-                folded("Every pair with its intervals", _numbers(view)))
+    return join(_orders(view), tag("div", {"class": "panels minis"}, charts), rest, _pairs(view))
 
 
 def _orders(view: View) -> Markup:
@@ -68,7 +67,7 @@ def _known(view: View) -> list[Difference]:
 def _pairs(view: View) -> Markup:
     """Every pair: whether its order holds, and the mean difference at each share."""
     pairs = _known(view)
-    shares = sorted({gap.share for pair in pairs for gap in pair.gaps})
+    shares = sorted({gap.share for pair in pairs for gap in pair.gaps})[::-2][::-1]  # every second, the last among them
     columns = [Column("Pair, first minus second", number=False), Column("Order", number=False),
                *(Column(f"at {percent(share)}") for share in shares)]
     rows = [[join(view.name(each.first, 20), " \u2212 ", view.name(each.second, 20)), _order(each),
@@ -131,7 +130,7 @@ def _panel(view: View, difference: Difference, y: Axis, index: int) -> Markup:
     path = [(point.x, point.y) for point in hover]
     drawing = join([_whisker(gap, x, y) for gap in points],
                    line(path, {"class": "mean", "stroke-dasharray": style.dash or None}),
-                   [marker(*place, style, 3) for place in path])
+                   spots(path) if path else "")
     zero = tag("line", {"class": "zero", "x1": x.start, "x2": x.end, "y1": round(y.place(0), 1),
                         "y2": round(y.place(0), 1)})
     spoken = "; ".join(f"at {percent(gap.share)}: {interval_words(gap)}" for gap in difference.gaps)
@@ -156,16 +155,3 @@ def _whisker(gap: GapPoint, x: Axis, y: Axis) -> Markup:
         return Markup("")
     low, high = max(low, y.low), min(high, y.high)
     return whisker(x.place(gap.share), y.place(low), y.place(high))
-
-
-def _numbers(view: View) -> Markup:
-    pairs = _known(view)
-    shares = sorted({gap.share for difference in pairs for gap in difference.gaps})
-    columns = [Column("Pair, first minus second", number=False), *(Column(f"at {percent(share)}") for share in shares)]
-    rows = []
-    for each in pairs:
-        by_share = {gap.share: interval_words(gap) for gap in each.gaps}
-        rows.append([join(view.name(each.first, 20), " \u2212 ", view.name(each.second, 20)),
-                     *(by_share.get(share, MISSING) for share in shares)])
-    return table("Bits per byte of every pair of trained models at shares of the budget, with the interval over seeds",
-                 columns, rows, name="gap-numbers")

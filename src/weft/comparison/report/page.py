@@ -8,16 +8,22 @@ from importlib import resources
 from typing import final
 
 from weft.comparison.report import (
+    beyond,
     context,
     details,
     differences,
     gaps,
+    portraits,
     ranking,
+    sheets,
     training,
     verdict,
+    worth,
 )
 from weft.comparison.report.view import View
 from weft.comparison.study_result import StudyResult
+from weft.drawing.figure import page_rules
+from weft.drawing.marks import swatches
 from weft.drawing.markup import Child, Markup, join, tag
 from weft.drawing.numbers import confidence, integer, moment
 from weft.drawing.page import base_style, meta
@@ -41,11 +47,14 @@ class Section:
 
 
 SECTIONS = (
-    Section("reach", "Reach", "What this study can show", "Known before its first run.", differences.reach),
+    Section("worth", "Quality and cost", "Quality against cost", worth.lead, worth.panels),
     Section("results", "Results", "Results", "Lower bits per byte are better. Two models share a letter exactly where "
-            "the study does not tell them apart.", ranking.ranking),
+            "the study does not tell them apart.", lambda view: join(ranking.ranking(view), sheets.sheets(view))),
+    Section("models", "Models", "The models", "Read from their configurations; tokens rise from the bottom.",
+            portraits.models),
     Section("differences", "Differences", "How sure are the differences?", differences.lead, differences.forest),
-    Section("training", "Training", "Training", training.curves_lead, training.curves),
+    Section("training", "Training", "Training", training.curves_lead,
+            lambda view: join(training.curves(view), beyond.beyond(view))),
     Section("gaps", "Order", "Does the order change during training?", gaps.lead, gaps.gaps),
     Section("tuning", "Tuning", "Learning rates", training.rates_lead, training.rates),
     Section("context", "Context", "What context is worth",
@@ -53,6 +62,7 @@ SECTIONS = (
             "length of the window in evaluation.", context.context),
     Section("cost", "Cost", "What it costs", context.cost_lead, lambda view: join(
         tag("div", {"class": "panels"}, context.decoding(view), context.dots(view)), context.decoding_numbers(view))),
+    Section("reach", "Reach", "What this study can show", "Known before its first run.", differences.reach),
     Section("samples", "Samples", "Samples", "Unselected, and no measure of quality: they show what the figures feel "
             "like.", details.samples),
     Section("runs", "Runs", "Runs", "", details.runs),
@@ -61,17 +71,20 @@ SECTIONS = (
     Section("data", "Data", "Data", "", details.data),
     Section("machine", "Machine", "Machine", "", details.machine),
 )
+ADDED = Section("added", "Added", "What was added", "The study has grown; runs that still count were kept.",
+                details.additions)
 NOTES = Section("notes", "Notes", "Notes", "What a reader must know to judge.", details.notes)
 
 
 def render(result: StudyResult) -> str:
     """The report: one file of HTML that asks nothing of any other; equal results give equal pages."""
     view = View(result)
-    sections = SECTIONS + ((NOTES,) if result.notes else ())
-    script = _file("script.js")
+    sections = SECTIONS + ((ADDED,) if result.additions else ()) + ((NOTES,) if result.notes else ())
+    script = _stripped(_file("script.js"))
     head = tag("head", None, meta(script), tag("title", None, f"{result.name} \u2013 Weft"),
-               tag("style", None, Markup(base_style() + _file("style.css"))))
-    body = tag("body", None, tag("a", {"class": "skip", "href": "#verdict"}, "Skip to the findings"), _header(view),
+               tag("style", None, Markup(base_style() + page_rules() + _file("style.css"))))
+    body = tag("body", None, tag("a", {"class": "skip", "href": "#verdict"}, "Skip to the findings"),
+               swatches(view.styles.values()), _header(view),
                _bar(view, sections), tag("main", {"id": "main"}, _verdict(view),
                                          [_section(each, view) for each in sections]),
                _footer(view), tag("script", None, Markup(script)))
@@ -80,6 +93,12 @@ def render(result: StudyResult) -> str:
 
 def _file(name: str) -> str:
     return resources.files("weft.comparison.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _stripped(script: str) -> str:
+    """A script without indentation and without the lines that are comments."""
+    lines = (line.strip() for line in script.splitlines())
+    return "\n".join(line for line in lines if line and not line.startswith("//"))
 
 
 def _header(view: View) -> Markup:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from weft.drawing.numbers import (
     octets,
     ratio,
     si,
+    significant,
 )
 from weft.drawing.numbers import confidence as level_of
 from weft.drawing.table import Column, table
@@ -80,6 +82,12 @@ def _rates(entry: Entry) -> Markup:
                                                    if entry.edge else []))
 
 
+def perplexity(entry: Entry) -> float | None:
+    """Per token, of the mean loss over the finished runs."""
+    losses = [run.loss for run in entry.finished if run.loss is not None and known(run.loss)]
+    return math.exp(min(sum(losses) / len(losses), 700.0)) if losses else None
+
+
 def _state(entry: Entry) -> str:
     return MISSING if entry.state is None else octets(entry.state.state_bytes)
 
@@ -102,18 +110,19 @@ def ranking(view: View) -> Markup:
     level = level_of(view.result.confidence)
     interval = f"\u00b1 {level} over seeds" if any(len(entry.finished) > 1 for entry in view.ranked) else "one run each"
     columns = [Column("Model", number=False), Column("Bits per byte", interval),
+               Column("Perplexity", "per token"),
                Column("Tied", number=False, wraps=False),
                *(Column(each.head, match_note(each, view.result.budget.matched)) for each in QUANTITIES),
                Column("Runs", "finished", number=False)]
     most = max((_decimals(entry, view) for entry in view.ranked if known(entry.bits_per_byte)), default=3)
     rows: list[list[Child]] = [[
-        join(view.key(entry), " ", tag("span", {"class": "kind"}, entry.kind), " ", _rates(entry)),
-        worth(entry, view, most),
+        join(view.key(entry), " ", _rates(entry)),
+        worth(entry, view, most), MISSING if (each := perplexity(entry)) is None else significant(each),
         " ".join(letters(entry.name, view.result.tied_sets)) or MISSING,
-        *(each.show(entry) for each in QUANTITIES), run_count(entry)] for entry in view.ranked]
+        *(quantity.show(entry) for quantity in QUANTITIES), run_count(entry)] for entry in view.ranked]
     given = [{"data-model": str(view.styles[entry.name].index), "class": "top" if _at_top(entry, view) else None}
              for entry in view.ranked]
-    return join(table(_caption(view), columns, rows, name="ranking", attributes={"class": "ranking"},
+    return join(table(_caption(view), columns, rows, name="ranking", attributes={"class": "ranking sortable"},
                       row_attributes=given), _other_matches(view))
 
 

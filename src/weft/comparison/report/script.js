@@ -27,11 +27,6 @@
   document.getElementById("print").addEventListener("click", () => print());
   document.querySelector(".tools").hidden = false;
 
-  // On paper nothing is folded.
-  const opened = [];
-  addEventListener("beforeprint", () => { for (const each of all("details:not([open])")) { each.open = true; opened.push(each); } });
-  addEventListener("afterprint", () => { while (opened.length) opened.pop().open = false; });
-
   // The key: point at a model to see it alone on every chart, press it to hide it.
   const models = all("[data-model]");
   const hidden = new Set();
@@ -52,6 +47,39 @@
     each.addEventListener("pointerleave", () => focus(null));
     each.addEventListener("focusin", () => focus(each.dataset.model));
     each.addEventListener("focusout", () => focus(null));
+  }
+
+  // A filter of the models by their names and by what they are.
+  const texts = new Map();
+  for (const each of all("tr[data-model], .card[data-model], .legend [data-model]")) texts.set(each.dataset.model, `${texts.get(each.dataset.model) ?? ""} ${each.textContent}`.toLowerCase());
+  const filter = make("input", { type: "search", placeholder: "Filter models", id: "filter" });
+  filter.setAttribute("aria-label", "Show only models whose description contains");
+  filter.addEventListener("input", () => {
+    const wanted = filter.value.trim().toLowerCase();
+    for (const each of models) each.classList.toggle("out", !texts.get(each.dataset.model).includes(wanted));
+  });
+  document.querySelector(".legend").append(filter);
+
+  // Tables that sort: by the number that a cell begins with, in the unit that follows it, or else by text.
+  const units = { k: 1e3, M: 1e6, G: 1e9, T: 1e12, P: 1e15, m: 1e-3, "\u00b5": 1e-6, n: 1e-9 };
+  const value = (cell) => {
+    const found = /^[+\u2212]?([\d,]*\.?\d+)\s?(?:([kMGTPm\u00b5n])(?=B|s|\b))?/.exec(cell.textContent.trim());
+    return found ? (found[0].startsWith("\u2212") ? -1 : 1) * Number(found[1].replaceAll(",", "")) * (units[found[2]] ?? 1) : null;
+  };
+  for (const table of all("table.sortable")) {
+    const heads = all("thead th", table), body = table.tBodies[0];
+    heads.forEach((head, column) => {
+      const button = make("button", { type: "button", className: "sort", title: "Sort by this column" }, ...head.childNodes);
+      head.append(button);
+      button.addEventListener("click", () => {
+        const down = head.getAttribute("aria-sort") === "ascending";
+        for (const each of heads) each.removeAttribute("aria-sort");
+        head.setAttribute("aria-sort", down ? "descending" : "ascending");
+        const keyed = [...body.rows].map((row) => ({ row, number: value(row.cells[column]), text: row.cells[column].textContent }));
+        keyed.sort((a, b) => (a.number === null) - (b.number === null) || (down ? -1 : 1) * (a.number === null ? a.text.localeCompare(b.text) : a.number - b.number));
+        body.append(...keyed.map((each) => each.row));
+      });
+    });
   }
 
   // Charts: a crosshair that stops at the points there are, by pointer or by arrow keys.
@@ -78,9 +106,7 @@
       if (!shown.length) return clear();
       const at = shown.map((each) => each.point).filter((point) => point[2]);
       const exact = at.length ? nearest(at, x)[2] : "";
-      const ends = all(".grid", chart);
-      const heights = ends.map((each) => Number(each.getAttribute("y1")));
-      cross.replaceChildren(draw("line", { class: "cross", x1: x, x2: x, y1: Math.min(10, ...heights), y2: all(".base", chart)[0].getAttribute("y1") }),
+      cross.replaceChildren(draw("line", { class: "cross", x1: x, x2: x, y1: 10, y2: all(".axes", chart)[0].dataset.bottom }),
         ...shown.filter((each) => each.point[2]).map((each) => {
           const dot = draw("circle", { class: "dot", cx: each.point[0], cy: each.point[1], r: 3.4 });
           dot.style.setProperty("--c", getComputedStyle(each.group).getPropertyValue("--c"));

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import final
 
 from weft.comparison.report.view import View
-from weft.comparison.results import CurvePoint, Entry, RunResult, Trial
+from weft.comparison.results import CurvePoint, Entry, Trial
 from weft.drawing.axes import Axis, linear, logarithmic
-from weft.drawing.marks import Label, Point, Style, line, marker
+from weft.drawing.marks import Label, Point, Style, line, marker, spots
 from weft.drawing.markup import Markup, join, listed, tag
 from weft.drawing.numbers import brief, duration, fixed, integer, known, learning_rate, si
 from weft.drawing.panel import SMALL, Box, Hover, Panel, Series, draw
@@ -142,7 +142,7 @@ def _series(entry: Entry, view: View, currency: Currency, x: Axis, y: Axis) -> S
     seeds = [_places(curve, currency, x, y) for curve in each_curve(entry) if drawable(curve)]
     mean = [point for point in thinned(mean_curve(entry)) if x.holds(currency.read(point))
             and y.holds(point.bits_per_byte)]
-    thin = [line(points, {"class": "seed"}) for points in seeds]
+    thin = [line(points, {"class": "seed"}, digits=0) for points in seeds]
     hover = tuple(Hover(x.place(currency.read(point)), y.place(point.bits_per_byte),
                         currency.write(currency.read(point)),
                         fixed(point.bits_per_byte, 3)) for point in mean)
@@ -183,7 +183,7 @@ def _numbers(view: View, drawn: Sequence[Entry]) -> Markup:
     columns = [Column("Model", number=False), Column("Step"), Column("Tokens"), Column("FLOPs"), Column("Time"),
                Column("Bits per byte")]
     rows = [[view.name(entry), integer(point.step), si(point.tokens), si(point.flops), duration(point.seconds),
-             fixed(point.bits_per_byte, 3)] for entry in drawn for point in thinned(mean_curve(entry), 12)]
+             fixed(point.bits_per_byte, 3)] for entry in drawn for point in thinned(mean_curve(entry), 6)]
     return table("Means over the finished runs at some of the checkpoints", columns, rows, name="curve-numbers")
 
 
@@ -195,8 +195,7 @@ def rates(view: View) -> Markup:
     rates = [trial.lr for entry in tuned for trial in trials_of(entry)]
     x = logarithmic(rates, *SMALL.x, learning_rate, count=4, margin=0.08)
     assert x is not None  # Learning rates are above zero.
-    return join(tag("div", {"class": "panels minis"}, [_rates_panel(view, entry, x) for entry in tuned]),
-                folded("The numbers of these charts", _rates_numbers(view, tuned)))
+    return tag("div", {"class": "panels minis"}, [_rates_panel(view, entry, x) for entry in tuned])
 
 
 def rates_lead(view: View) -> Markup:
@@ -239,7 +238,7 @@ def _rates_panel(view: View, entry: Entry, x: Axis) -> Markup:
         trials = sorted((trial for trial in run.trials if x.holds(trial.lr)), key=lambda trial: trial.lr)
         drawings.append(_search(run.lr, trials, style, x, y))
         hover += [Hover(x.place(trial.lr), y.place(trial.bits_per_byte or 0.0),
-                        f"learning rate {learning_rate(trial.lr)}, run {run.index + 1}", fixed(trial.bits_per_byte, 3))
+                        f"{learning_rate(trial.lr)}, run {run.index + 1}", fixed(trial.bits_per_byte, 3))
                   for trial in trials if y.holds(trial.bits_per_byte)]
         spoken += [f"run {run.index + 1}, {learning_rate(trial.lr)}: {outcome(trial)}" for trial in trials]
     return draw(Panel(f"bowl-{style.index}", view.key(entry, 20), f"Learning rates tried for {entry.name}",
@@ -257,7 +256,7 @@ def _search(chosen: float | None, trials: Sequence[Trial], style: Style, x: Axis
              for trial, at in zip(done, path, strict=True) if trial.lr == chosen]
     lost = [_failed(x.place(trial.lr), y.end) for trial in trials if trial not in done]
     return join(line(path, {"class": "mean search", "stroke-dasharray": style.dash or None}),
-                [marker(*place, style, 2.4) for place in path], rings, lost)
+                spots(path) if path else "", rings, lost)
 
 
 def outcome(trial: Trial) -> str:
@@ -269,17 +268,3 @@ def outcome(trial: Trial) -> str:
 
 def _failed(x: float, top: float) -> Markup:
     return tag("path", {"class": "lost", "d": f"M{x - 4:.1f} {top + 2:.1f}l8 8m0 -8l-8 8", "fill": "none"})
-
-
-def _rates_numbers(view: View, tuned: Sequence[Entry]) -> Markup:
-    columns = [Column("Model", number=False), Column("Run"), Column("Learning rate"), Column("Bits per byte"),
-               Column("Time"), Column("", number=False)]
-    rows = [[view.name(entry), str(run.index + 1), learning_rate(trial.lr), outcome(trial), duration(trial.seconds),
-             _chosen(run, trial)] for entry in tuned for run in entry.runs for trial in run.trials]
-    return table("Every trial of the search for a learning rate", columns, rows, name="bowl-numbers")
-
-
-def _chosen(run: RunResult, trial: Trial) -> str:
-    if trial.lr != run.lr:
-        return ""
-    return "chosen, at the edge" if run.edge else "chosen"

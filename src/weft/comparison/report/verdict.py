@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from weft.comparison.findings import doubts, rates_differ, reaches, varied
 from weft.comparison.report.differences import decimals, reach_of
+from weft.comparison.report.dots import dots
 from weft.comparison.report.ranking import counted_words, extent, interval_of, lost_counts, shown_name
 from weft.comparison.report.view import View, half_width
 from weft.comparison.results import Entry
@@ -25,8 +26,8 @@ def verdict(view: View) -> Markup:
     following = _next(view)
     after = tag("p", None, _joined(following)) if following else Markup("")
     rest = [_detectable(view), _seeds(view), _grounds(view), _matched(view), _crossing(view), _edges(view), _lost(view)]
-    return join(tag("div", {"class": "finding"}, lead, after),
-                tag("div", {"class": "grounds"}, [tag("p", None, sentences) for sentences in rest if sentences]))
+    return join(lead, dots(view), tag("div", {"class": "grounds"}, after,
+                                      [tag("p", None, sentences) for sentences in rest if sentences]))
 
 
 def _joined(sentences: Sequence[Markup]) -> Markup:
