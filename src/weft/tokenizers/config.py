@@ -18,6 +18,7 @@ from weft.tokenizers.bpe import SMALLEST_BPE, BPETokenizer
 from weft.tokenizers.byte import ByteTokenizer
 from weft.tokenizers.character import CharacterTokenizer
 from weft.tokenizers.files import KINDS, load_tokenizer
+from weft.tokenizers.foreign import MOST_IDS
 from weft.tokenizers.library import FileTokenizer
 from weft.tokenizers.published import read_sentence_piece, read_tokenizer
 from weft.tokenizers.sentence_piece import SentencePieceTokenizer, train_sentence_piece
@@ -107,7 +108,7 @@ class BPETokenizerConfig(TokenizerConfig):
     kind: ClassVar[str] = "bpe"
     source: ClassVar[str] = "Sennrich et al. 2016, algorithm 1; Radford et al. 2019 (GPT-2), section 2.2"
     tokenizer: ClassVar[type[Tokenizer]] = BPETokenizer
-    vocab_size: int = Field(default=USUAL_SIZE, ge=SMALLEST_BPE)
+    vocab_size: int = Field(default=USUAL_SIZE, ge=SMALLEST_BPE, le=MOST_IDS)
 
     def fit(self, texts: Iterable[str]) -> BPETokenizer:
         return BPETokenizer.train(texts, self.vocab_size)
@@ -151,7 +152,7 @@ class WordPieceTokenizerConfig(TokenizerConfig):
     kind: ClassVar[str] = "wordpiece"
     source: ClassVar[str] = "Schuster and Nakajima 2012; Devlin et al. 2019 (BERT), section 3"
     tokenizer: ClassVar[type[Tokenizer]] = WordPieceTokenizer
-    vocab_size: int = Field(default=USUAL_SIZE, ge=6)
+    vocab_size: int = Field(default=USUAL_SIZE, ge=6, le=MOST_IDS)
     lowercase: bool = False
 
     def fit(self, texts: Iterable[str]) -> WordPieceTokenizer:
@@ -172,7 +173,7 @@ class UnigramTokenizerConfig(TokenizerConfig):
     kind: ClassVar[str] = "unigram"
     source: ClassVar[str] = "Kudo 2018, section 3.2"
     tokenizer: ClassVar[type[Tokenizer]] = UnigramTokenizer
-    vocab_size: int = Field(default=USUAL_SIZE, ge=SMALLEST_UNIGRAM)
+    vocab_size: int = Field(default=USUAL_SIZE, ge=SMALLEST_UNIGRAM, le=MOST_IDS)
 
     def fit(self, texts: Iterable[str]) -> UnigramTokenizer:
         return UnigramTokenizer.train(texts, self.vocab_size)
@@ -195,7 +196,7 @@ class SentencePieceTokenizerConfig(TokenizerConfig):
     source: ClassVar[str] = "Kudo and Richardson 2018"
     tokenizer: ClassVar[type[Tokenizer]] = SentencePieceTokenizer
     path: str | None = None
-    vocab_size: int | None = Field(default=None, ge=SMALLEST_UNIGRAM)
+    vocab_size: int | None = Field(default=None, ge=SMALLEST_UNIGRAM, le=MOST_IDS)
     algorithm: Literal["unigram", "bpe"] | None = None
 
     @model_validator(mode="after")

@@ -30,12 +30,16 @@ def read_vocabulary(path: Path) -> bytes:
 def require_ids(count: int, where: str) -> None:
     """Refuse a vocabulary of more ids than `MOST_IDS`, before a table of them is made.
 
+    Args:
+        count: the ids that are asked for, or one more than the largest id.
+        where: the file or setting that asks for them.
+
     Raises:
         TokenizerError: there are more.
     """
     if count > MOST_IDS:
-        raise TokenizerError(f"an id of {count - 1:,}; a vocabulary has at most {MOST_IDS:,} ids.", where=where,
-                             remedy="Correct the ids, which are counted from 0 without gaps.")
+        raise TokenizerError(f"{count:,} ids, and a vocabulary has at most {MOST_IDS:,}.", where=where,
+                             remedy="Give fewer; those of a file are counted from 0 without gaps.")
 
 
 @contextmanager

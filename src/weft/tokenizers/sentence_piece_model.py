@@ -24,6 +24,7 @@ MODEL_FILE = "tokenizer.model"
 
 def learned_model(texts: Iterable[str], vocab_size: int, algorithm: str) -> bytes:
     """The content of a ``.model`` file learned from the lines of ``texts``; see `train_sentence_piece`."""
+    require_ids(vocab_size, "vocab_size")
     library = _import()
     written = io.BytesIO()
     try:
