@@ -29,7 +29,7 @@ from fuzz import seeds
 from fuzz.cases import Case, cases
 from fuzz.child import Ended, run
 
-SECONDS = 12.0
+SECONDS = 40.0
 """Of processor time that a case may take; `check` takes five, most take less than one."""
 FOUND = Path(os.environ.get("FUZZ_FOUND", "fuzz_found"))
 

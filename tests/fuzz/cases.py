@@ -91,7 +91,7 @@ def _argument(value: Any) -> str:
 
 def _configured(draw: Any, seeds: Path) -> tuple[list[str], list[str]]:
     config = draw(st.sampled_from(["tiny.yaml", "tiny.json", "model.json"]))
-    command = draw(st.sampled_from([["plan"], ["config", "show"], ["train"], ["check"], ["config", "schema"], ["draw"]]))
+    command = draw(st.sampled_from([["plan"], ["config", "show"], ["train"], ["config", "schema"], ["draw"]]))
     more = {"train": ["--out", "new"], "draw": ["--out", "new"]}.get(command[0], [])
     changes = [f"{_argument(key)}={_written(draw(junk()))}" for key in draw(st.lists(st.sampled_from(KEYS), max_size=2))]
     return [*command, config, *changes, *more], [config] if command[0] != "train" else [config, "text.txt"]
@@ -113,7 +113,7 @@ def _written(value: Any) -> str:
 
 def _foreign(draw: Any, seeds: Path) -> tuple[list[str], list[str]]:
     name = draw(st.sampled_from(sorted(os.listdir(seeds / "foreign"))))
-    command = draw(st.sampled_from(["plan", "generate", "score", "chat", "convert", "eval", "check", "extend", "draw"]))
+    command = draw(st.sampled_from(["plan", "generate", "score", "chat", "convert", "eval", "extend", "draw"]))
     target = ["new"] if command == "convert" else []
     reads = [f"foreign/{name}/{each}" for each in sorted(os.listdir(seeds / "foreign" / name))]
     return [command, f"foreign/{name}", *target, *SMALL[command]], reads
