@@ -19,7 +19,7 @@ from interop.huggingface.tiny_folders import stored, write
 from weft.core.errors import DataError, TokenizerError
 from weft.data import compression
 from weft.data.compression import ALWAYS_EXPANDED, MOST_TIMES, read_bytes
-from weft.data.image_files import read_images
+from weft.data.image_files import read_image_arrays
 from weft.interop.arpa.reader import MOST_LINE, read_arpa
 from weft.tokenizers.bpe import BPETokenizer
 from weft.tokenizers.foreign import MOST_IDS
@@ -50,16 +50,17 @@ def test_an_archive_that_unpacks_to_far_more_is_refused_before_it_is_unpacked(
 
 def test_an_archive_of_arrays_says_how_much_it_unpacks_to(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
-    np.savez_compressed(path, images=np.zeros((ALWAYS_EXPANDED // 16 + 1, 4, 4), np.uint8), labels=np.zeros(1, np.uint8))
+    many = np.zeros((ALWAYS_EXPANDED // 16 + 1, 4, 4), np.uint8)
+    np.savez_compressed(path, images=many, labels=np.zeros(1, np.uint8))
     assert MOST_TIMES * path.stat().st_size < ALWAYS_EXPANDED
-    with pytest.raises(DataError, match="its arrays unpack to more than 67,108,864 bytes. Save them with numpy.savez"):
-        read_images(path)
+    with pytest.raises(DataError, match=r"its arrays unpack to more than 67,108,864 bytes\. Save them with"):
+        read_image_arrays(path)
     with zipfile.ZipFile(tmp_path / "b.npz", "w") as archive:
         for name in ("images", "labels"):
             archive.writestr(f"{name}.npy", b"\x93NUMPY\x01\x00\x76\x00" + (
                 b"{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000000, ), }").ljust(117) + b"\n")
     with pytest.raises(DataError, match="not an array of NumPy, or damaged"):
-        read_images(tmp_path / "b.npz")
+        read_image_arrays(tmp_path / "b.npz")
 
 
 def test_a_line_without_an_end(tmp_path: Path) -> None:
@@ -132,8 +133,8 @@ def test_a_hostile_tokenizer(tmp_path: Path, content: object, what: str) -> None
 
 
 def test_vocabularies_that_cannot_be_learned() -> None:
-    with pytest.raises(TokenizerError, match=r"vocab_size: 1,000,000,000 ids, and a vocabulary has at most 4,194,304\."):
+    with pytest.raises(TokenizerError, match=r"vocab_size: 1,000,000,000 ids, and a vocabulary has at most"):
         BPETokenizer.train(["abc"], 10**9)
     text = "".join(map(chr, range(0x4E00, 0x5600)))
-    with pytest.raises(TokenizerError, match=r"the characters of the training text do not fit into 300 ids, 256 of whi"):
+    with pytest.raises(TokenizerError, match=r"the characters of the training text do not fit into 300 ids, 256"):
         UnigramTokenizer.train([text], 300)

@@ -61,6 +61,12 @@ class Fuzzer:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
+    def told(self) -> str:
+        """How many cases were tried, and what they found."""
+        kinds = ", ".join(f"{name} {count}" for name, count in self.kinds.most_common())
+        kept = "".join(f"\n  {place}" for place in self.seen.values())
+        return f"{self.count:,} cases ({kinds}), {len(self.seen)} kinds of fault{kept}"
+
     def _keep(self, case: Case, ended: Ended) -> str:
         """Write the case down, over a longer one that ended alike."""
         last = next((line for line in reversed(ended.text.splitlines()) if line.strip()), "")
@@ -74,10 +80,11 @@ class Fuzzer:
         details = last.partition("(details in ")[2].rstrip(")")
         more = Path(details).read_text("utf-8") if details and Path(details).exists() else ""
         (place / "case.txt").write_text("\n".join([
-            f"weft {shlex.join(case.arguments)}", f"spoilt: {sorted(case.files)}", f"fault: {ended.fault}", "", ended.text,
-            more]), "utf-8", "backslashreplace")
+            f"weft {shlex.join(case.arguments)}", f"spoilt: {sorted(case.files)}", f"fault: {ended.fault}", "",
+            ended.text, more]), "utf-8", "backslashreplace")
         if key not in self.seen:
-            print(f"FAULT {key}: {ended.fault}: weft {shlex.join(case.arguments)[:300]}\n      {last[:300]}", flush=True)
+            line = shlex.join(case.arguments)[:300]
+            print(f"FAULT {key}: {ended.fault}: weft {line}\n      {last[:300]}", flush=True)
         self.seen[key] = place
         return "" if key in self.known else ended.fault
 
@@ -138,8 +145,7 @@ def main() -> int:
                 print(f"a fault in the cases of seed {number}", flush=True)
             fuzzer.known.update(fuzzer.seen)
             number += 1
-        print(f"{fuzzer.count:,} cases ({', '.join(f'{name} {count}' for name, count in fuzzer.kinds.most_common())}), "
-              f"{len(fuzzer.seen)} kinds of fault{': ' if fuzzer.seen else ''}{', '.join(map(str, fuzzer.seen.values()))}")
+            print(fuzzer.told(), flush=True)
     return 1 if fuzzer.seen else 0
 
 

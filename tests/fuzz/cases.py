@@ -35,8 +35,9 @@ OPTIONS: dict[str, list[tuple[str, list[Any]]]] = {
         "--resamples", "--virtual-ties", "--confidence", "--trials", "--seeds")],
     "text": [(name, TEXTS) for name in (
         "--dtype", "--device", "--kernels", "--template", "--prompt", "--text", "--second", "--stop", "--message",
-        "--system", "--variable", "--method", "--part", "--context", "--lengths", "--task", "--family", "--to", "--plugin",
-        "--data", "--from", "--tokenizer", "--max-shard-size", "--budget", "--study", "--text-field", "--winner-field",
+        "--system", "--variable", "--method", "--part", "--context", "--lengths", "--task", "--family", "--to",
+        "--plugin", "--data", "--from", "--tokenizer", "--max-shard-size", "--budget", "--study", "--text-field",
+        "--winner-field",
         "--messages", "--tokens", "--text-file", "--base")],
     "flag": [(name, [None]) for name in (
         "--json", "--greedy", "--documents", "--strict", "--replace", "--ignore-end", "--cut", "--resume", "--bleu",
@@ -57,7 +58,7 @@ def cases(draw: Any, seeds: Path) -> Case:
     for _ in range(draw(st.sampled_from([0, 1, 1, 1, 2])) if reads else 0):
         name = draw(st.sampled_from(reads))
         files[name] = _spoilt(draw, name, (seeds / name).read_bytes())
-    return Case(tuple([*arguments, *_options(draw, arguments)]), files)
+    return Case((*arguments, *_options(draw)), files)
 
 
 def _spoilt(draw: Any, name: str, content: bytes) -> bytes | None:
@@ -75,7 +76,7 @@ def _spoilt(draw: Any, name: str, content: bytes) -> bytes | None:
     return {"lines": lines_changed, "header": header_changed, "bytes": bytes_changed}[how](draw, content)
 
 
-def _options(draw: Any, arguments: list[str]) -> list[str]:
+def _options(draw: Any) -> list[str]:
     given: list[str] = []
     for _ in range(draw(st.sampled_from([0, 0, 1, 1, 2]))):
         name, values = draw(st.sampled_from(OPTIONS[draw(st.sampled_from(sorted(OPTIONS)))]))
@@ -93,7 +94,8 @@ def _configured(draw: Any, seeds: Path) -> tuple[list[str], list[str]]:
     config = draw(st.sampled_from(["tiny.yaml", "tiny.json", "model.json"]))
     command = draw(st.sampled_from([["plan"], ["config", "show"], ["train"], ["config", "schema"], ["draw"]]))
     more = {"train": ["--out", "new"], "draw": ["--out", "new"]}.get(command[0], [])
-    changes = [f"{_argument(key)}={_written(draw(junk()))}" for key in draw(st.lists(st.sampled_from(KEYS), max_size=2))]
+    keys = draw(st.lists(st.sampled_from(KEYS), max_size=2))
+    changes = [f"{key}={_written(draw(junk()))}" for key in keys]
     return [*command, config, *changes, *more], [config] if command[0] != "train" else [config, "text.txt"]
 
 
@@ -141,8 +143,8 @@ def _others(draw: Any, seeds: Path) -> tuple[list[str], list[str]]:
         (["score", "run", "--tokens", "rows.json"], ["rows.json"]),
         (["generate", "run", "--messages", "messages.json", "--template", "mine.jinja", "--max-new-tokens", "2"],
          ["messages.json", "mine.jinja"]),
-        (["chat", "run", "--message", "a", "--messages", "messages.json", "--template", "plain", "--max-new-tokens", "2"],
-         ["messages.json"]),
+        (["chat", "run", "--message", "a", "--messages", "messages.json", "--template", "plain",
+          "--max-new-tokens", "2"], ["messages.json"]),
         (["convert", "lm.arpa", "new", "--to", "weft"], ["lm.arpa"]),
         (["plan", "lm.arpa"], ["lm.arpa"]), (["score", "lm.arpa", "--text", "a b"], ["lm.arpa"]),
         (["rate", "games.csv"], ["games.csv"]), (["rate", "games.jsonl"], ["games.jsonl"]),

@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 
 Place = tuple[str | int, ...]
 
-NUMBERS = [0, 1, -1, 2, 3, 7, 255, 257, 65_536, 10**5, 10**6, 10**8, 2**31 - 1, 2**31, 2**32, 2**53 + 1, 2**63 - 1, 2**63,
-           2**64, 10**30, 10**120, -(2**31), -(2**63), 0.0, -0.0, 0.5, 1e-300, 1e300, -1e300, float("nan"), float("inf"),
-           float("-inf")]
+NUMBERS = [0, 1, -1, 2, 3, 7, 255, 257, 65_536, 10**5, 10**6, 10**8, 2**31 - 1, 2**31, 2**32, 2**53 + 1, 2**63 - 1,
+           2**63, 2**64, 10**30, 10**120, -(2**31), -(2**63), 0.0, -0.0, 0.5, 1e-300, 1e300, -1e300, float("nan"),
+           float("inf"), float("-inf")]
 TEXTS = ["", " ", "a", "\0", "\x1b[2J\x1b[31m", "\x1b]0;title\x07", "\r", "\n", "\u202e", "\ud800", "\ufffd", "\ufeffa",
-         "é", "世", "😀", "a" * 300, "a" * 5_000, "../../../etc/passwd", "/dev/zero", "/dev/null", ".", "..", "~", "-", "--",
-         "null", "true", "nan", "1e999", "%s%n", "{}", "{0.__class__}", "{{ 1 }}", "{% for i in range(9) %}", "<s>", "mlp",
-         "attention", "lstm", "bytes", "bpe", "float32", "I32", "causal", "causal & window(0)", "window(99999999999)",
-         "adamw", "cosine", "decoder", "encoder", "rope", "silu", "llama", "gpt2", "(((((", "~" * 500, "(a+)+$"]
+         "é", "世", "😀", "a" * 300, "a" * 5_000, "../../../etc/passwd", "/dev/zero", "/dev/null", ".", "..", "~", "-",
+         "--", "null", "true", "nan", "1e999", "%s%n", "{}", "{0.__class__}", "{{ 1 }}", "{% for i in range(9) %}",
+         "<s>", "mlp", "attention", "lstm", "bytes", "bpe", "float32", "I32", "causal", "causal & window(0)",
+         "window(99999999999)", "adamw", "cosine", "decoder", "encoder", "rope", "silu", "llama", "gpt2",
+         "(((((", "~" * 500, "(a+)+$"]
 ATOMS = [None, True, False, *NUMBERS, *TEXTS]
 
 
@@ -28,8 +29,8 @@ def nested(depth: int, inner: Any) -> Any:
     return inner
 
 
-SHAPES = [[], {}, [[]], [None], {"": None}, {"kind": None}, {"kind": "mlp"}, ["attention", "mlp"], [[0]], [1, "a", None],
-          nested(30, 1), nested(70, 1), [0] * 5_000, {f"key{i}": i for i in range(3_000)},
+SHAPES = [[], {}, [[]], [None], {"": None}, {"kind": None}, {"kind": "mlp"}, ["attention", "mlp"], [[0]],
+          [1, "a", None], nested(30, 1), nested(70, 1), [0] * 5_000, {f"key{i}": i for i in range(3_000)},
           {"repeat": 10**9, "of": ["pre"]}, {"kind": "yarn", "factor": 0}]
 
 
@@ -70,7 +71,8 @@ def _change(draw: Any, how: str, tree: Any, holder: Any, key: Any) -> None:
     if how == "delete":
         del holder[key]
     elif how == "near" and type(old) in (int, float):
-        holder[key] = draw(st.sampled_from([old + 1, old - 1, -old, old * 2, old * 1_000, old * 10**9, old / 2, str(old)]))
+        holder[key] = draw(st.sampled_from([old + 1, old - 1, -old, old * 2, old * 10**3, old * 10**9, old / 2,
+                                            str(old)]))
     elif how == "rename" and isinstance(holder, dict):
         holder[f"{key}{draw(st.sampled_from(TEXTS))}"[:200]] = holder.pop(key)
     elif how == "copy" and isinstance(holder, list):

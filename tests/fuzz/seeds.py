@@ -28,7 +28,8 @@ RUN: dict[str, Any] = {"model": MODEL, "tokenizer": "bytes", "data": {"path": "t
                        "training": {"steps": 2, "batch_size": 2, "optimizer": {"kind": "adamw", "lr": 0.01},
                                     "schedule": {"kind": "cosine", "warmup": 0.1}, "compute": {"matmul": "default"}},
                        "report": {"eval_batches": 1}}
-STUDY: dict[str, Any] = {"name": "s", "models": ["lstm", "ngram"], "budget": {"tokens": 1000}, "data": {"path": "text.txt"}}
+STUDY: dict[str, Any] = {"name": "s", "models": ["lstm", "ngram"], "budget": {"tokens": 1000},
+                         "data": {"path": "text.txt"}}
 SENTENCE = "the cat sat on the mat. {} and {} are {}\n"
 TEMPLATE = ("{% for m in messages %}{{ '<|' + m['role'] + '|>' }}{{ m['content'] | trim }}{{ '\\n' }}{% endfor %}"
             "{% if add_generation_prompt %}{{ 'A:' }}{% endif %}")
@@ -67,7 +68,8 @@ def _tokenizer(place: Path, size: int, number: int) -> None:
     library = tokenizers.Tokenizer(models.BPE())
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()
-    library.train_from_iterator([SENTENCE], trainers.BpeTrainer(vocab_size=60, special_tokens=["</s>"], show_progress=False))
+    trainer = trainers.BpeTrainer(vocab_size=60, special_tokens=["</s>"], show_progress=False)
+    library.train_from_iterator([SENTENCE], trainer)
     if number % 3 == 0:
         library.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 0)])
     if number % 3 == 2:
@@ -109,7 +111,8 @@ def _arrays(folder: Path) -> None:
     np.savez_compressed(held, images=images, labels=labels)
     (folder / "images.npz").write_bytes(held.getvalue())
     (folder / "images-idx3-ubyte").write_bytes(b"\0\0\x08\x03" + struct.pack(">3I", 8, 4, 4) + images.tobytes())
-    (folder / "labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01" + struct.pack(">I", 8) + labels.astype(np.uint8).tobytes())
+    (folder / "labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01" + struct.pack(">I", 8)
+                                               + labels.astype(np.uint8).tobytes())
 
 
 def _as_json(path: Path, content: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ParamSpec, TypeVar
 import typer
 
 from weft.cli.failures import INTERRUPTED as INTERRUPTED
-from weft.cli.failures import close_output
+from weft.cli.failures import close_output, explained
 from weft.core.errors import WeftError
 from weft.core.strict_json import dumps
 
@@ -55,6 +55,10 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
             # The reader of our output has closed the pipe, so no message can be written either.
             close_output()
             raise typer.Exit(0) from None
+        except OSError as error:
+            line, code = explained(error)
+            typer.echo(line, err=True)
+            raise typer.Exit(code) from None
         finally:
             _command.reset(token)
 
