@@ -99,8 +99,7 @@ def _rows(folder: Path) -> Path:
     return folder / "rows.json"
 
 
-def test_twenty_thousand_unknown_keys_are_one_line_with_their_number(refused: Refuse, weft: Callable[..., object],
-                                                                     tmp_path: Path) -> None:
+def test_twenty_thousand_unknown_keys_are_one_line_with_their_number(refused: Refuse, tmp_path: Path) -> None:
     unknown = {f"key_{index}": index for index in range(20_000)}
     (tmp_path / "a.json").write_text(json.dumps({"model": {"kind": "decoder", **unknown}}))
     message = refused("plan", tmp_path / "a.json")
@@ -108,9 +107,8 @@ def test_twenty_thousand_unknown_keys_are_one_line_with_their_number(refused: Re
     folder = tmp_path / "foreign"
     write(folder)
     (folder / "config.json").write_text(json.dumps({**stored()["llama"]["config"], **unknown}))
-    assert len(refused("plan", folder, "--dtype", "x")) < 5_000
-    told = weft("plan", folder)
-    assert "20,000" in str(told) and len(str(told)) < 8_000
+    message = refused("plan", folder)
+    assert "20,000 unknown keys, such as 'key_0'; at most 200 are looked at." in message and len(message) < 1_000
 
 
 @pytest.mark.parametrize(("content", "what"), [
@@ -119,7 +117,7 @@ def test_twenty_thousand_unknown_keys_are_one_line_with_their_number(refused: Re
     ({"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"},
       "added_tokens": [{"id": 4294967295, "content": "b", "special": True}]}, r"4,294,967,296 ids, and a vocabulary"),
     ({"model": {"type": "Unigram", "unk_id": 5, "vocab": [["a", 0.0]]}}, r"cannot|not a tokenizer"),
-    ({"model": {"type": "WordLevel", "vocab": {}, "unk_token": "b"}}, r"the tokenizer cannot encode this text \("),
+    ({"model": {"type": "WordLevel", "vocab": {}, "unk_token": "b"}}, r"the tokenizer cannot (be used as its files say|encode this text) \("),
     ({"model": {"type": "Unigram", "unk_id": None, "vocab": [["a", 0.0]]}}, r"the tokenizer cannot "),
     ([[[[]]]], r"not a tokenizer of the tokenizers library"),
     ({"a": 10**200}, r"a whole number of 201 digits"),

@@ -134,7 +134,7 @@ def _encode_marked(tokenizer: LibraryTokenizer, pieces: list[tuple[str, int | No
 def _with_marks(source: bytes, marks: Mapping[int, str]) -> tuple[tokenizers.Tokenizer, dict[int, int]]:
     """The library with every special token spelled as its mark, and the original ids of all added tokens, which the
     library renumbers."""
-    declared = parse_json(source)
+    declared = parse_json(parse_library(source).to_str())
     added = [{**token, "content": marks[token["id"]], "normalized": False} if token["special"] else token
              for token in declared.get("added_tokens") or []]
     model = json.loads(without_specials(declared) or source)["model"]

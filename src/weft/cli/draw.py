@@ -81,7 +81,8 @@ def _content(file: Path) -> str:
     try:
         return read_document(file).decode("utf-8").strip("\n")
     except (OSError, ValueError) as error:
-        raise InputError(f"{str(file)!r} cannot be read as text ({error}).", where="--text-file",
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"{str(file)!r} cannot be read as text ({reason}).", where="--text-file",
                          remedy="Give a file of UTF-8 text.") from None
 
 

@@ -65,7 +65,8 @@ class LibraryTokenizer(Tokenizer):
         self._vocab_size = 1 + max(self._library.get_vocab(with_added_tokens=True).values(), default=-1)
         require_ids(self._vocab_size, LIBRARY_FILE)
         self._bos_id, self._eos_id = self._named(bos), self._named(eos)
-        declared = parse_json(self._source)
+        # As the library writes it: files of others may leave out what has a default.
+        declared = parse_json(self._library.to_str())
         self._plain = parse_library(without_specials(declared) or self._source)
         self._plain.encode_special_tokens = True
         self._table = piece_table(self._library, declared, self._vocab_size)
