@@ -27,7 +27,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from fresh import PRELOADED
 from fuzz import seeds
 from fuzz.cases import Case, cases
-from fuzz.child import Ended, run
+from fuzz.child import OUT_OF_TIME, Ended, run
 
 SECONDS = 40.0
 """Of processor time that a case may take; `check` takes five, most take less than one."""
@@ -86,7 +86,8 @@ class Fuzzer:
             line = shlex.join(case.arguments)[:300]
             print(f"FAULT {key}: {ended.fault}: weft {line}\n      {last[:300]}", flush=True)
         self.seen[key] = place
-        return "" if key in self.known else ended.fault
+        # What does not end is not made smaller, which would take as long for each attempt.
+        return "" if key in self.known or ended.fault == OUT_OF_TIME else ended.fault
 
 
 def lay_out(made: Path, case: Case, folder: Path) -> None:

@@ -15,6 +15,7 @@ ALLOWED = (0, 1, 2, 130)
 """Exit codes of the command line."""
 BAD_WORDS = ("Traceback (most recent call last)", "internal error", "panicked at", "Exception ignored")
 """What no output may say."""
+OUT_OF_TIME = "it does not end in time"
 MEMORY = 6 << 30
 """Bytes of address space above what the process has when it begins."""
 
@@ -86,7 +87,7 @@ def _waited(child: int, until: float) -> int:
 
 def _fault(code: int, text: str) -> str:
     if code in (-signal.SIGXCPU, -signal.SIGKILL):
-        return "it does not end in time"
+        return OUT_OF_TIME
     if code < 0:
         return f"it was ended by {signal.Signals(-code).name}"
     if code not in ALLOWED:

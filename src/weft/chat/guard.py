@@ -137,7 +137,8 @@ def _with_marks(source: bytes, marks: Mapping[int, str]) -> tuple[tokenizers.Tok
     declared = parse_json(parse_library(source).to_str())
     added = [{**token, "content": marks[token["id"]], "normalized": False} if token["special"] else token
              for token in declared.get("added_tokens") or []]
-    model = json.loads(without_specials(declared) or source)["model"]
+    changed = without_specials(declared)
+    model = declared["model"] if changed is None else json.loads(changed)["model"]
     library = parse_library(json.dumps({**declared, "model": model, "added_tokens": added}))
     renumbered = ((library.token_to_id(token["content"]), token["id"]) for token in added)
     return library, {new: place for new, place in renumbered if new is not None}

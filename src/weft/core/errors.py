@@ -24,7 +24,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 
-
 MOST_PROBLEMS, MOST_OF_EACH = 20, 1_000
 """Problems that a message lists, and characters of each: a document of others may have any number, of any length."""
 LONGEST_NAME = 200
