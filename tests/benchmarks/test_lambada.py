@@ -63,7 +63,7 @@ def test_a_word_without_probability_makes_the_perplexity_infinite(tmp_path: Path
 
 
 def test_what_is_wrong_with_the_file_is_told_with_its_line(tmp_path: Path) -> None:
-    for content, message in (('{"text": "a b"}\n{"text": ', r"test\.jsonl, line 2: not JSON \(.*Correct or remove"),
+    for content, message in (('{"text": "a b"}\n{"text": ', r"test\.jsonl, line 2: not JSON: .*Correct or remove"),
                              ('{"text": "a b"}\n\n["a b"]', r"test\.jsonl, line 3: no text in a field 'text'"),
                              ('{"body": "a b"}', r"test\.jsonl, line 1: no text in a field 'text'\. Write lines such"),
                              ('{"text": " word "}', r"test\.jsonl, line 1: a passage without two words"),

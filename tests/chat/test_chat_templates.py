@@ -146,15 +146,40 @@ def test_the_last_message_can_be_left_open() -> None:
      r"does not come to an end: it took 1,000,000 steps"),
     ("{% macro f(n) %}{{ f(n) }}{% endmacro %}{{ f(1) }}", r"the template fails: maximum recursion"),
     ("{{ 'a' * 10 ** 10 }}", r"does not come to an end: it made something larger than 16,000,000"),
-    ("{{ 9 ** (10 ** 9) }}", r"it made something larger than 16,000,000"),
+    ("{{ 9 ** (10 ** 9) }}", r"it made something larger than 131,072"),
     ("{{ '%9999999999d' % 1 }}", r"it made something larger than 16,000,000"),
     ("{% set ns = namespace(s='aaaa') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
      r"it made a text of more than 16,000,000"),
     ("{% set s = 'a' * 1000000 %}{% for i in range(99) %}{{ s }}{% endfor %}", r"it wrote more than 16,000,000"),
+    ("{% set ns = namespace(s='aaaa') %}{% for i in range(99) %}{% set t %}{{ ns.s }}{{ ns.s }}{% endset %}"
+     "{% set ns.s = t %}{% endfor %}", r"it wrote more than 16,000,000"),
+    ("{% set ns = namespace(s=[1]) %}{% for i in range(99) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}",
+     r"it made lists of more than 300,000 values"),
+    ("{% set ns = namespace(s={}) %}{% for i in range(99) %}{% set ns.s = {'a': ns.s, 'b': ns.s} %}{% endfor %}",
+     r"it made lists of more than 300,000 values"),
+    ("{% set ns = namespace(s=[1]) %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+     r"it made lists of more than 300,000 values"),
+    *((f"{{{{ {what} }}}}", r"it made something larger than") for what in (
+        "'a'.ljust(10 ** 12)", "'a'.zfill(10 ** 12)", "'a' | center(10 ** 12)", "'a' | indent(10 ** 12, true)",
+        "('a' * 9999) | replace('a', 'b' * 9999)", "('a' * 9999).replace('a', 'b' * 9999)",
+        "('a' * 9999) | join('b' * 9999)", "('b' * 9999).join('a' * 9999)", "'\t'.expandtabs(10 ** 12)",
+        "'%s%s' | format('a' * 9999999, 'a' * 9999999)", "'{:9999999999}'.format(1)", "'{:{}}'.format(1, 10 ** 12)",
+        "(1).to_bytes(10 ** 12, 'big')", "messages | tojson(indent=10 ** 9)", "[1] | batch(10 ** 12, 0) | list",
+        "2.5 | round(10 ** 12)", "'aa'.translate({97: 'b' * 9999999})")),
+    ("{{ strftime_now('%999999999d') }}", r"the format of its date is long, or has widths"),
+    ("{{ lipsum(10 ** 9) }}", r"'lipsum' is undefined"),
+    ("{% for a in b %}" * 21 + "{% endfor %}" * 21, r"not a Jinja template: too many statically nested blocks"),
+    ("a" * (2 ** 20 + 1), r"a template of 1,048,577 characters; at most 1,048,576 are read"),
 ])
 def test_a_template_that_fails_or_does_what_it_may_not_is_one_error(source: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         text_of(source)
+
+
+def test_a_template_whose_steps_are_long_is_ended_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.chat.sandbox.SECONDS", 0.1)
+    with pytest.raises(InputError, match="does not come to an end: it took 0 seconds"):
+        text_of("{% set s = 'a' * 9999999 %}{% for i in range(99999) %}{% if s | upper == s %}{% endif %}{% endfor %}")
 
 
 def test_a_template_is_chosen_and_never_guessed(tmp_path: Path) -> None:

@@ -173,7 +173,7 @@ def test_a_folder_that_is_no_checkpoint(refused: Refuse, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("content", "told"), [
     ("[[1, 2], [3, 257]]", "[1][1]: id 257 is outside the vocabulary of 257 ids. Give ids from 0 to 256."),
-    ("[[1, 2", "the file is not JSON:"),
+    ("[[1, 2", "the file cannot be read (not JSON:"),
     ("{}", "an object where a list of rows is expected."),
     ('[{"tokenz": [1]}]', "[0]: unknown key 'tokenz'. Did you mean 'tokens'?"),
     ('[{"source": [1], "target": [2]}]', "[0].source: the row has a source, and this model takes none."),

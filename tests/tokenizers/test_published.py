@@ -223,7 +223,7 @@ def test_a_folder_without_a_tokenizer_says_what_was_looked_for(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("name", "content", "message"), [
-    ("vocab.json", "{", r"vocab\.json: the vocabulary is damaged: Expecting"),
+    ("vocab.json", "{", r"vocab\.json: the vocabulary is damaged: not JSON: Expecting"),
     ("vocab.json", "[]", r"vocab\.json: the vocabulary is damaged: it is not an object of tokens and ids"),
     ("vocab.json", '{"a": 0}', r"vocab\.json: the files of the vocabulary are inconsistent \("),
     ("merges.txt", "#version\na b c\n", r"merges\.txt: the vocabulary is damaged: 'a b c' is not a pair of tokens"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -23,6 +22,7 @@ from weft.core.errors import DataError
 from weft.core.registry import register
 from weft.data.compression import content_suffix
 from weft.data.records import JSONL_SUFFIXES
+from weft.disk.documents import Unreadable, parse_json
 
 
 @register
@@ -106,9 +106,9 @@ def text_field(line: str, field: str, where: str) -> str:
         DataError: the line is no record, or has no such text.
     """
     try:
-        record = json.loads(line)
-    except ValueError as error:
-        raise DataError(f"not JSON ({error}).", where=where, remedy="Correct or remove that line.") from None
+        record = parse_json(line)
+    except Unreadable as error:
+        raise DataError(f"{error}.", where=where, remedy="Correct or remove that line.") from None
     if not isinstance(record, dict) or not isinstance(record.get(field), str):
         raise DataError(f"no text in a field {field!r}.", where=where,
                         remedy=f'Write lines such as {{"{field}": "..."}}, or name another field with field.')

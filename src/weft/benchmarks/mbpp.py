@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from weft.core.config import rule
 from weft.core.errors import DataError, InputError
 from weft.core.registry import register
 from weft.decoding import Sampling
+from weft.disk.documents import Unreadable, parse_json
 
 SHOWN, TESTED = (2, 3, 4), range(11, 511)
 """Numbers of the problems that are examples, and of those of the test part."""
@@ -204,9 +204,9 @@ def problem_of(line: str, where: str) -> Problem:
         DataError: the line is not JSON, or a field is missing or of another type.
     """
     try:
-        record = json.loads(line)
-    except ValueError as error:
-        raise DataError(f"not JSON ({error}).", where=where, remedy="Correct or remove that line.") from None
+        record = parse_json(line)
+    except Unreadable as error:
+        raise DataError(f"{error}.", where=where, remedy="Correct or remove that line.") from None
     wanted: dict[str, type] = {"task_id": int, "text": str, "code": str, "test_list": list, "test_setup_code": str}
     wrong = [name for name, kind in wanted.items() if not isinstance(record, dict)
              or not isinstance(record.get(name, "" if name == "test_setup_code" else None), kind)]

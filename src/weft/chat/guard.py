@@ -16,6 +16,7 @@ from typing import Any, final
 import numpy as np
 import tokenizers
 
+from weft.disk.documents import parse_json
 from weft.tokenizers.base import Tokenizer
 from weft.tokenizers.library import LIBRARY_FILE, LibraryTokenizer, parse_library
 from weft.tokenizers.library_pieces import without_specials
@@ -133,10 +134,11 @@ def _encode_marked(tokenizer: LibraryTokenizer, pieces: list[tuple[str, int | No
 def _with_marks(source: bytes, marks: Mapping[int, str]) -> tuple[tokenizers.Tokenizer, dict[int, int]]:
     """The library with every special token spelled as its mark, and the original ids of all added tokens, which the
     library renumbers."""
-    declared = json.loads(source)
+    declared = parse_json(parse_library(source).to_str())
     added = [{**token, "content": marks[token["id"]], "normalized": False} if token["special"] else token
              for token in declared.get("added_tokens") or []]
-    model = json.loads(without_specials(declared) or source)["model"]
+    changed = without_specials(declared)
+    model = declared["model"] if changed is None else json.loads(changed)["model"]
     library = parse_library(json.dumps({**declared, "model": model, "added_tokens": added}))
     renumbered = ((library.token_to_id(token["content"]), token["id"]) for token in added)
     return library, {new: place for new, place in renumbered if new is not None}

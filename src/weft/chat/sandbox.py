@@ -8,9 +8,11 @@ have ``break`` and ``continue``, ``tojson`` writes plain JSON, ``raise_exception
 
 from __future__ import annotations
 
+import functools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from types import TracebackType
 from typing import Any, ClassVar, NoReturn, cast, final
@@ -21,14 +23,19 @@ from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import _PassArg
 
+from weft.chat.bounds import WITHOUT, TooMuch, bounded, joined, require_small_call, require_small_result
 from weft.core.errors import InputError
 
 STEPS = 1_000_000
-"""The most loop iterations and calls of one rendering."""
+"""The most loop iterations, calls and filters of one rendering."""
 
-LARGEST = 16_000_000
-"""The most characters of a rendering or any text in it, digits of a number, and items of a list."""
+SECONDS = 10.0
+"""The longest time of one rendering; usual ones take less than a thousandth of that."""
+
+LONGEST_SOURCE = 1 << 20
+"""The most characters of a template. The longest published ones have some thirty thousand."""
 
 ANOTHER = "Use another template (--template)."
 
@@ -47,6 +54,9 @@ class SandboxedTemplate:
 
     def __init__(self, source: str, name: str) -> None:
         self._name, self._environment = name, _Environment()
+        if len(source) > LONGEST_SOURCE:
+            raise InputError(f"a template of {len(source):,} characters; at most {LONGEST_SOURCE:,} are read.",
+                             where=self._where, remedy=ANOTHER)
         try:
             self._template: Template = self._environment.compiled(source)
         except TemplateSyntaxError as error:
@@ -54,6 +64,9 @@ class SandboxedTemplate:
                              remedy=ANOTHER) from None
         except RecursionError:
             raise InputError("not a Jinja template: nested too deeply.", where=self._where, remedy=ANOTHER) from None
+        except (SyntaxError, ValueError, OverflowError, MemoryError) as error:  # of the Python that it becomes
+            reason = str(error) or type(error).__name__
+            raise InputError(f"not a Jinja template: {reason}.", where=self._where, remedy=ANOTHER) from None
 
     @property
     def declares_answers(self) -> bool:
@@ -76,7 +89,7 @@ class SandboxedTemplate:
         """
         self._environment.begin(now, kept, marks)
         try:
-            return _bounded_text(self._template.generate(dict(variables)))
+            return joined(self._template.generate(dict(variables)))
         except Exception as error:  # expressions in a template can raise anything
             raise self._failure(error) from None
 
@@ -86,7 +99,7 @@ class SandboxedTemplate:
         match error:
             case SecurityError():
                 what = "tries to reach out of its sandbox"
-            case _TooMuch() | MemoryError():
+            case TooMuch() | MemoryError():
                 what = "does not come to an end"
             case _Refused():
                 what, remedy = "rejects these messages", f"Give messages that it accepts. {ANOTHER}"
@@ -110,10 +123,6 @@ class SandboxedTemplate:
         return self._where if line is None else f"{self._where} line {line}"
 
 
-class _TooMuch(Exception):
-    """The template exceeds its bounds of steps or text."""
-
-
 class _Refused(TemplateError):
     """The exception of a template's ``raise_exception``."""
 
@@ -126,35 +135,45 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def __init__(self) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, LoopControlExtension])
-        self._steps, self._now, self._kept, self.marks = 0, datetime.min, "", ("", "")
+        self._steps, self._now, self._kept, self.marks, self._end = 0, datetime.min, "", ("", ""), float("inf")
         self.declares_answers = False
         self.filters["tojson"] = self._tojson
-        self.filters["_counted"], self.filters["_bounded"] = self._counted, _bounded
+        for name in WITHOUT:
+            self.filters.pop(name, None)
+            self.globals.pop(name, None)
+        self.filters = {name: self._measured(name, filter_) for name, filter_ in self.filters.items()}
+        self.filters["_counted"], self.filters["_bounded"] = self._counted, bounded
+        self.concat = joined  # type: ignore[assignment]  # of what Jinja captures: blocks of `set`, macros
+        self.finalize = bounded
         self.globals["raise_exception"] = _raise_exception
-        self.globals["strftime_now"] = lambda form: self._now.strftime(form)
+        self.globals["strftime_now"] = self._strftime
 
     def begin(self, now: datetime, kept: str, marks: tuple[str, str]) -> None:
         """Reset the budget for a rendering."""
         self._steps, self._now, self._kept, self.marks = 0, now, kept, marks
+        self._end = time.monotonic() + SECONDS
 
     def compiled(self, source: str) -> Template:
         """The syntax tree, with loops counted and concatenations bounded."""
         tree = self.parse(source)
         for loop in list(tree.find_all(nodes.For)):
             loop.iter = _filtered(cast(nodes.Expr, loop.iter), "_counted")
-        _measure_joins(tree)
+        _measure_made(tree)
         return self.from_string(tree)
 
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Count and make a call; Jinja routes every call of a template here."""
         self._step()
-        return _bounded(super().call(context, function, *args, **kwargs))
+        # Jinja wraps `format` of a text in a function of its own.
+        subject = getattr(getattr(function, "__wrapped__", function), "__self__", None)
+        require_small_call(getattr(function, "__name__", ""), subject, (*args, *kwargs.values()))
+        return bounded(super().call(context, function, *args, **kwargs))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Bound the operators whose results can be much larger than their operands."""
         self._step()
-        _require_small(operator, left, right)
-        return _bounded(super().call_binop(context, operator, left, right))
+        require_small_result(operator, left, right)
+        return bounded(super().call_binop(context, operator, left, right))
 
     def _counted(self, items: Iterable[Any]) -> Iterator[Any] | Iterable[Any]:
         if not isinstance(items, Iterable):
@@ -169,7 +188,27 @@ class _Environment(ImmutableSandboxedEnvironment):
     def _step(self) -> None:
         self._steps += 1
         if self._steps > STEPS:
-            raise _TooMuch(f"it took {STEPS:,} steps")
+            raise TooMuch(f"it took {STEPS:,} steps")
+        if time.monotonic() > self._end:
+            raise TooMuch(f"it took {SECONDS:.0f} seconds")
+
+    def _measured(self, name: str, filter_: Callable[..., Any]) -> Callable[..., Any]:
+        """A filter that is a step, and whose result is bounded before and after it is made."""
+        passed = 1 if _PassArg.from_obj(filter_) is not None else 0
+
+        @functools.wraps(filter_)
+        def measured(*args: Any, **kwargs: Any) -> Any:
+            self._step()
+            subject, *others = args[passed:] or (None,)
+            require_small_call(name, subject, (*others, *kwargs.values()))
+            return bounded(filter_(*args, **kwargs))
+
+        return measured
+
+    def _strftime(self, form: str) -> str:
+        if len(form) > 1_000 or re.search(r"%[^A-Za-z%]*\d", form):
+            raise TooMuch("the format of its date is long, or has widths")
+        return self._now.strftime(form)
 
     def _tojson(self, value: Any, ensure_ascii: bool = False, indent: int | None = None,
                 separators: tuple[str, str] | None = None, sort_keys: bool = False) -> str:
@@ -204,8 +243,8 @@ def _filtered(expression: nodes.Expr, name: str) -> nodes.Filter:
     return nodes.Filter(expression, name, [], [], None, None, lineno=expression.lineno)
 
 
-def _measure_joins(node: nodes.Node) -> None:
-    """Wrap every ``a ~ b`` under ``node`` in `_bounded`."""
+def _measure_made(node: nodes.Node) -> None:
+    """Wrap every ``a ~ b`` and every list, tuple and mapping that is made under ``node`` in `bounded`."""
     for field, value in node.iter_fields():
         if isinstance(value, list):
             setattr(node, field, [_measured(item) for item in value])
@@ -215,41 +254,10 @@ def _measure_joins(node: nodes.Node) -> None:
 
 def _measured(value: Any) -> Any:
     if isinstance(value, nodes.Node):
-        _measure_joins(value)
-    return _filtered(value, "_bounded") if isinstance(value, nodes.Concat) else value
-
-
-def _bounded(value: Any) -> Any:
-    if isinstance(value, str) and len(value) > LARGEST:
-        raise _TooMuch(f"it made a text of more than {LARGEST:,} characters")
-    return value
-
-
-def _require_small(operator: str, left: Any, right: Any) -> None:
-    """Raise for ``'a' * 10**10`` and ``9 ** 9 ** 9`` before they are computed."""
-    size = 0
-    if operator == "*":
-        lengths = [len(side) for side in (left, right) if isinstance(side, str | list | tuple)]
-        counts = [side for side in (left, right) if isinstance(side, int)]
-        size = max(lengths, default=0) * max(counts, default=0)
-        if len(counts) == 2:
-            size = sum(side.bit_length() for side in counts)
-    elif operator == "**" and isinstance(left, int) and isinstance(right, int):
-        size = left.bit_length() * max(0, right)
-    elif operator == "%" and isinstance(left, str):
-        size = max((int(width) for width in re.findall(r"\d{1,18}", left)), default=0)
-    if size > LARGEST:
-        raise _TooMuch(f"it made something larger than {LARGEST:,}")
-
-
-def _bounded_text(pieces: Iterable[str]) -> str:
-    parts, length = [], 0
-    for piece in pieces:
-        length += len(piece)
-        if length > LARGEST:
-            raise _TooMuch(f"it wrote more than {LARGEST:,} characters")
-        parts.append(piece)
-    return "".join(parts)
+        _measure_made(value)
+    made = isinstance(value, nodes.Concat | nodes.List | nodes.Dict) or (
+        isinstance(value, nodes.Tuple) and value.ctx == "load")
+    return _filtered(value, "_bounded") if made else value
 
 
 def _raise_exception(message: object = "") -> NoReturn:

@@ -21,6 +21,7 @@ from weft.chat.messages import Message, parse_messages, plain_data
 from weft.chat.sandbox import SandboxedTemplate
 from weft.chat.styles import STYLES
 from weft.core.errors import InputError, nearest
+from weft.disk.documents import Unreadable, read_document
 from weft.tokenizers.base import Tokenizer
 
 DEFAULT, TOOL_USE = "default", "tool_use"
@@ -236,7 +237,10 @@ def _none(own: Mapping[str, str]) -> InputError:
 
 def _read(path: Path, names: Sequence[str]) -> str:
     try:
-        return path.read_text("utf-8")
+        return read_document(path).decode("utf-8")
+    except Unreadable as error:
+        raise InputError(f"the file cannot be read ({error}).", where=str(path),
+                         remedy="Give a text file of Jinja.") from None
     except UnicodeDecodeError:
         raise InputError("not UTF-8.", where=str(path), remedy="Give a text file of Jinja.") from None
     except OSError as error:

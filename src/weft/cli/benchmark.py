@@ -71,7 +71,7 @@ def show(found: BenchmarkResult) -> None:
 def showing_progress() -> Iterator[Told]:
     """What is told of progress, shown on standard error while the block lasts: a bar on a terminal, now and then a line
     elsewhere."""
-    screen = Console(stderr=True)
+    screen = console(err=True)
     if not screen.is_terminal:
         yield Lines().told
         return

@@ -76,11 +76,13 @@ def _text(text: str | None, file: Path | None, source: str | None) -> Text | Non
 
 def _content(file: Path) -> str:
     from weft.core.errors import InputError
+    from weft.disk.documents import read_document
 
     try:
-        return file.read_text(encoding="utf-8").strip("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{str(file)!r} cannot be read as text ({error}).", where="--text-file",
+        return read_document(file).decode("utf-8").strip("\n")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"{str(file)!r} cannot be read as text ({reason}).", where="--text-file",
                          remedy="Give a file of UTF-8 text.") from None
 
 

@@ -10,6 +10,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from weft.cli.failures import INTERRUPTED
+
 Command: TypeAlias = TyperCommand | TyperGroup
 
 
@@ -56,6 +58,14 @@ class LazyGroup(TyperGroup):
         """The command that ``args`` name, imported and built."""
         name, _, rest = super().resolve_command(ctx, args)
         return name, None if name is None else self.lazy[name].load(name), rest
+
+    def invoke(self, ctx: Any) -> Any:
+        """Load and run the command. Ctrl-C has the same end while it is imported as while it runs."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.echo("interrupted", err=True)
+            raise typer.Exit(INTERRUPTED) from None
 
 
 def _elsewhere() -> None:

@@ -11,6 +11,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.text import Text
 
+from weft.cli import terminal
 from weft.training import Event, Saved, Started
 from weft.training import Progress as Measured
 from weft.training.events import Listener, clock_time
@@ -19,7 +20,7 @@ from weft.training.events import Listener, clock_time
 @contextmanager
 def showing(*, quiet: bool, console: Console | None = None) -> Iterator[Listener | None]:
     """A listener that shows a run while the block lasts; none when ``quiet``."""
-    screen = Console() if console is None else console
+    screen = terminal.console() if console is None else console
     if quiet:
         yield None
     elif screen.is_terminal:

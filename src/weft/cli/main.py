@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from weft.cli import failures, terminal
 from weft.cli.lazy import LazyCommand, LazyGroup
 from weft.core.version import VERSION
 
@@ -66,4 +67,5 @@ def main(version: Annotated[bool, typer.Option("--version", callback=_version, i
 
 def run() -> None:
     """Entry point of the ``weft`` script."""
-    app()
+    with terminal.on_terminal():
+        failures.run(app)

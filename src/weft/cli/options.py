@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from contextvars import ContextVar
@@ -13,6 +11,8 @@ from typing import Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
+from weft.cli.failures import INTERRUPTED as INTERRUPTED
+from weft.cli.failures import close_output, explained
 from weft.core.errors import WeftError
 from weft.core.strict_json import dumps
 
@@ -31,7 +31,6 @@ Revision = Annotated[str | None, typer.Option("--revision", help="Branch, tag or
 Offline = Annotated[bool, typer.Option("--offline", help="Take models of the Hub from the local cache only.")]
 AllowPickles = Annotated[bool, typer.Option("--allow-pickles", help="Download pickled weights if there are no others.")]
 
-INTERRUPTED = 130
 _command: ContextVar[ExitStack] = ContextVar("what ends with the command")
 
 
@@ -54,8 +53,12 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
             # The reader of our output has closed the pipe, so no message can be written either.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            close_output()
             raise typer.Exit(0) from None
+        except OSError as error:
+            line, code = explained(error)
+            typer.echo(line, err=True)
+            raise typer.Exit(code) from None
         finally:
             _command.reset(token)
 

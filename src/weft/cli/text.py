@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from weft.cli.terminal import console as console
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -34,13 +36,6 @@ def duration(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {name}"
     return f"{seconds:.1f} seconds"
-
-
-def console(*, err: bool = False) -> Console:
-    """The console that tables are printed on: as wide as the terminal, 80 columns without one."""
-    from rich.console import Console
-
-    return Console(highlight=False, markup=False, emoji=False, stderr=err)
 
 
 def table(*columns: str, header: bool = True) -> Table:

@@ -31,6 +31,7 @@ from weft.comparison.study_result import StudyResult
 from weft.comparison.verdict import disagreement
 from weft.core.errors import CheckpointError, ConfigError, InputError, UserError
 from weft.core.strict_json import build, digest, dumps
+from weft.disk import documents
 from weft.disk.atomic import discard, tidy, write_file
 from weft.disk.lock import held
 from weft.disk.ownership import enumerated, in_the_way, require_free
@@ -233,7 +234,7 @@ def read_json(path: Path) -> dict[str, Any]:
         CheckpointError: it is damaged.
     """
     try:
-        content = json.loads(path.read_bytes())
+        content = documents.read_json(path)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"the file is damaged ({error}).", where=str(path),
                               remedy="Delete it, and the study goes on from the pieces that are finished.") from None

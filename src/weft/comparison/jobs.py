@@ -3,7 +3,6 @@ that a process of its own can read, made by code that is recorded with it, and e
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -17,6 +16,7 @@ from weft.core.config import parse
 from weft.core.errors import CheckpointError, OccupiedError
 from weft.core.strict_json import Record, digest, dumps
 from weft.disk.atomic import tidy, write_file
+from weft.disk.documents import read_json
 from weft.disk.ownership import enumerated
 from weft.training.code import changes, code_of
 from weft.training.config import RunConfig
@@ -171,7 +171,7 @@ def read_outcome(job: Job) -> Outcome | None:
     if not path.exists():
         return None
     try:
-        content = json.loads(path.read_bytes())
+        content = read_json(path)
         if content.pop("key") != job.key():
             return None
         return Outcome.from_json(content)
@@ -200,7 +200,7 @@ def placed(run: Mapping[str, Any], inside: Path) -> dict[str, Any]:
 def made_by_other_code(job: Job) -> str:
     """Why what stands in the folder of a piece of work is not taken, where code alone is the reason; else nothing."""
     try:
-        before = dict(json.loads((job.folder / JOB_FILE).read_bytes()))
+        before = dict(read_json(job.folder / JOB_FILE))
     except (OSError, ValueError, TypeError):
         return ""
     if "code" not in before:

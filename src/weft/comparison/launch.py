@@ -25,6 +25,7 @@ from weft.comparison.jobs import JOB_FILE, LOG_FILE, Job, OnProgress, Outcome, e
 from weft.comparison.work import do
 from weft.core.registry import load_plugin
 from weft.disk.atomic import tidy, write_file
+from weft.disk.documents import read_json
 from weft.training.code import weft_code
 
 Launch: TypeAlias = Callable[[Job, OnProgress], Outcome]
@@ -186,7 +187,7 @@ def _reason(job: Job, code: int) -> str:
 def _begun(job: Job) -> str | None:
     """The key of the work that a folder was begun with."""
     try:
-        key = json.loads((job.folder / JOB_FILE).read_bytes())["key"]
+        key = read_json(job.folder / JOB_FILE)["key"]
     except (OSError, ValueError, KeyError):
         return None
     return str(key)
@@ -218,7 +219,7 @@ def serve() -> int:
 def _work(path: str) -> int:
     """Do the piece of work that a file describes; the exit code."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    data = json.loads(Path(path).read_bytes())
+    data = read_json(Path(path))
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if sys.platform == "linux":
@@ -241,7 +242,7 @@ def _report(line: str, step: int, steps: int) -> None:
 
 
 def _forks(path: str) -> bool:
-    return sys.platform == "linux" and bool(json.loads(Path(path).read_bytes())["device"] == "cpu")
+    return sys.platform == "linux" and bool(read_json(Path(path))["device"] == "cpu")
 
 
 def _leave(path: str) -> NoReturn:

@@ -16,6 +16,7 @@ from weft.data.corpus import FEWEST_TO_SPLIT
 from weft.data.manifest import read_prepared_manifest
 from weft.data.settings import DataSettings
 from weft.disk.atomic import replacing, write_file
+from weft.disk.documents import read_json
 from weft.tasks.material import read_texts
 from weft.training.config import RunConfig
 from weft.training.material import prepare_folder
@@ -92,7 +93,7 @@ def _require_same_text(folder: Path, hashes: tuple[str, str, str]) -> None:
         write_file(manifest, json.dumps(dict(zip(PARTS, hashes, strict=True)), indent=1) + "\n")
         return
     try:
-        before = json.loads(manifest.read_bytes())
+        before = read_json(manifest)
         changed = [f"{part} (SHA-256 {before[part][:12]}, now {now[:12]})"
                    for part, now in zip(PARTS, hashes, strict=True) if before[part] != now]
     except (OSError, ValueError, KeyError, TypeError) as error:

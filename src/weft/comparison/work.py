@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from dataclasses import dataclass, replace
@@ -40,6 +39,7 @@ from weft.core.model import Counted, LanguageModel, language_model, parameter_co
 from weft.core.strict_json import build, dumps
 from weft.data import TokenStream, encode_corpus, read_text
 from weft.disk.atomic import write_file
+from weft.disk.documents import parse_json
 from weft.disk.lock import LOCK_FILE
 from weft.tokenizers import Tokenizer
 from weft.training import TrainResult, train
@@ -254,7 +254,7 @@ class Recorder:
         lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
         for line in lines:
             try:
-                point = build(CurvePoint, json.loads(line))
+                point = build(CurvePoint, parse_json(line))
             except ValueError:
                 continue
             points[point.step] = point

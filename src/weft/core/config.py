@@ -178,15 +178,20 @@ def _part_error(problems: list[tuple[Place, str]]) -> PydanticCustomError:
     return PydanticCustomError("weft_part", "{what}", {"what": text, "problems": problems})
 
 
+MOST_SENTENCES = 100
+"""Problems of a document that are described in full."""
+
+
 def _problems(model: type[BaseModel], error: ValidationError) -> Iterator[tuple[Place, str]]:
     """Every problem with its place, nested parts unfolded."""
-    for item in error.errors():
+    for number, item in enumerate(error.errors()):
         place: Place = tuple(item["loc"])
         context = item.get("ctx", {})
         if item["type"] in ("weft_part", "weft_rule") and "problems" in context:
             yield from (((*place, *inner), what) for inner, what in context["problems"])
         else:
-            yield place, _sentence(model, place, item)
+            # A message shows fewer than that, and looking for near names takes its time.
+            yield place, _sentence(model, place, item) if number < MOST_SENTENCES else item["msg"]
 
 
 def _sentence(model: type[BaseModel], place: Place, item: ErrorDetails) -> str:

@@ -24,6 +24,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 
+MOST_PROBLEMS, MOST_OF_EACH = 20, 1_000
+"""Problems that a message lists, and characters of each: a document of others may have any number, of any length."""
+LONGEST_NAME = 200
+"""Characters of a name that is compared with known ones, which takes time in the square of their number."""
+
 
 class WeftError(Exception):
     """Base of all errors that Weft raises deliberately.
@@ -50,13 +55,15 @@ class UserError(WeftError):
 
 
 class ConfigError(UserError):
-    """A configuration is wrong; ``problems`` lists every problem, one line each."""
+    """A configuration is wrong; ``problems`` lists every problem, one line each. The message has the first 20."""
 
     def __init__(self, problems: Iterable[str], *, where: str | None = None) -> None:
         self.problems = tuple(problems)
         count = len(self.problems)
-        head = "1 problem in the configuration" if count == 1 else f"{count} problems in the configuration"
-        super().__init__("\n".join([f"{head}:", *(f"  - {problem}" for problem in self.problems)]), where=where)
+        head = "1 problem in the configuration" if count == 1 else f"{count:,} problems in the configuration"
+        shown = [f"  - {shortened(problem)}" for problem in self.problems[:MOST_PROBLEMS]]
+        more = [f"  - and {count - MOST_PROBLEMS:,} more"] if count > MOST_PROBLEMS else []
+        super().__init__("\n".join([f"{head}:", *shown, *more]), where=where)
 
 
 class DataError(UserError):
@@ -123,6 +130,12 @@ class DivergedError(TrainingError):
                          "training.schedule.warmup, or set training.clip.")
 
 
+def shortened(text: str) -> str:
+    """``text``, at most `MOST_OF_EACH` characters of it: what is more is left out of its middle."""
+    half = MOST_OF_EACH // 2
+    return text if len(text) <= MOST_OF_EACH else f"{text[:half]} ... {text[-half:]}"
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint with the known name closest to ``name``, or with all known ones.
 
@@ -130,7 +143,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     "Did you mean 'd_model'?"
     """
     options = sorted(set(known))
-    close = difflib.get_close_matches(name, options, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(name[:LONGEST_NAME], options, n=1, cutoff=0.6)
     if close:
         return f"Did you mean {close[0]!r}?"
     return f"Known names: {', '.join(options)}." if options else "There are none."
@@ -147,6 +160,7 @@ def nearest_meaning(name: str, known: Mapping[str, Iterable[str]]) -> str:
     "Did you mean 'gated_product'?"
     """
     words = {word: each for each, others in known.items() for word in others} | {each: each for each in known}
+    name = name[:LONGEST_NAME]
     word = name.lower().replace("-", "_").replace(" ", "_")
     if word not in words and not difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6):
         # Other words are short and many: only a slip of the pen counts, or each name would be near to one of them.

@@ -128,7 +128,7 @@ def load_plugin(path: str | Path) -> None:
     sys.modules[name] = module
     try:
         loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         if isinstance(error, WeftError):
             raise

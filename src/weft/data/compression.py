@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import bz2
 import codecs
-import gzip
 import lzma
 import mmap
 import sys
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from weft.core.errors import DataError, MissingExtra
+from weft.disk.documents import Unreadable, require_regular
 
 Content: TypeAlias = bytes | mmap.mmap
+Expand: TypeAlias = Callable[[bytes, int], bytes]
 MAPPED_BYTES = 1 << 28
 """Size in bytes from which on a file is memory-mapped instead of read."""
+MOST_TIMES = 100
+"""How many times its own size a compressed file may unpack to. Texts reach 3 to 20; formats allow more than 1,000."""
+ALWAYS_EXPANDED = 1 << 26
+"""Bytes that any compressed file may unpack to, however small it is."""
+XZ_MEMORY = 1 << 28
+"""Bytes that unpacking .xz may take beside its output: the file says how many. The highest preset takes 65 MiB."""
+GZIP = 31
+"""zlib's name for the gzip format with the largest window."""
+ZSTD_SLICE = 1 << 10
+"""Bytes of a .zst file unpacked at a time: its library has no limit, and four bytes may be a block of 128 KiB."""
 
 
 def read_bytes(path: Path) -> bytes:
@@ -28,8 +39,9 @@ def read_bytes(path: Path) -> bytes:
         MissingExtra: a .zst file, and the package ``zstandard`` is not installed.
     """
     try:
+        require_regular(path)
         content = path.read_bytes()
-    except OSError as error:
+    except (OSError, Unreadable) as error:
         raise _unreadable(path, error) from None
     expand = COMPRESSIONS.get(path.suffix.lower())
     return content if expand is None else _expanded(path, content, expand)
@@ -44,11 +56,11 @@ def read_content(path: Path) -> Content:
         MissingExtra: as `read_bytes`.
     """
     try:
-        if path.suffix.lower() in COMPRESSIONS or path.stat().st_size < MAPPED_BYTES:
+        if path.suffix.lower() in COMPRESSIONS or require_regular(path) < MAPPED_BYTES:
             return read_bytes(path)
         with path.open("rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except OSError as error:
+    except (OSError, Unreadable) as error:
         raise _unreadable(path, error) from None
 
 
@@ -76,14 +88,22 @@ def content_suffix(path: Path) -> str:
     return path.with_suffix("").suffix.lower() if suffix in COMPRESSIONS else suffix
 
 
-def _unreadable(path: Path, error: OSError) -> DataError:
+def _unreadable(path: Path, error: OSError | Unreadable) -> DataError:
+    if isinstance(error, Unreadable):
+        return DataError(f"the file cannot be read ({error}).", where=str(path), remedy="Give a regular file.")
     return DataError(f"the file cannot be read ({error.strerror or error}).", where=str(path),
                      remedy="Check its permissions.")
 
 
-def _expanded(path: Path, content: bytes, expand: Callable[[bytes], bytes]) -> bytes:
+def _expanded(path: Path, content: bytes, expand: Expand) -> bytes:
+    most = max(ALWAYS_EXPANDED, MOST_TIMES * len(content))
     try:
-        return expand(content)
+        return expand(content, most)
+    except _TooLarge:
+        what = (f"the file of {len(content):,} bytes unpacks to more than {most:,}; what is read has at most "
+                f"{MOST_TIMES} times its compressed size.")
+        remedy = "If that is right, unpack it and give the unpacked file."
+        raise DataError(what, where=str(path), remedy=remedy) from None
     except EOFError:
         what = f"the compressed file is truncated: its content breaks off after {len(content):,} bytes."
         raise DataError(what, where=str(path), remedy="Copy or download it again, whole.") from None
@@ -93,50 +113,78 @@ def _expanded(path: Path, content: bytes, expand: Callable[[bytes], bytes]) -> b
         raise DataError(what, where=str(path), remedy=remedy) from None
 
 
-def _bz2(content: bytes) -> bytes:
-    # bz2.decompress raises the same ValueError for truncated and for damaged data; a decompressor has ``eof``.
-    return _streams(content, bz2.BZ2Decompressor)
+class _TooLarge(Exception):
+    """More is unpacked than may be."""
 
 
-def _xz(content: bytes) -> bytes:
-    return _streams(content, lzma.LZMADecompressor)
+class _Stream(Protocol):
+    """What the decompressors of Python's library have in common."""
+
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def unused_data(self) -> bytes: ...
+
+    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
 
 
-def _streams(content: bytes, make: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor]) -> bytes:
+def _gzip(content: bytes, most: int) -> bytes:
+    return _streams(content, lambda: zlib.decompressobj(GZIP), most)
+
+
+def _bz2(content: bytes, most: int) -> bytes:
+    return _streams(content, bz2.BZ2Decompressor, most)
+
+
+def _xz(content: bytes, most: int) -> bytes:
+    return _streams(content, lambda: lzma.LZMADecompressor(memlimit=XZ_MEMORY), most)
+
+
+def _streams(content: bytes, make: Callable[[], _Stream], most: int) -> bytes:
     """One or more compressed streams, one after the other.
 
     Raises:
         EOFError: the last one is truncated.
+        _TooLarge: they hold more than ``most`` bytes.
     """
     pieces: list[bytes] = []
     while True:
         one = make()
-        pieces.append(one.decompress(content))
+        pieces.append(one.decompress(content, most + 1))
+        most -= len(pieces[-1])
+        if most < 0:
+            raise _TooLarge
         if not one.eof:
             raise EOFError
         content = one.unused_data
-        if not content.strip(b"\0"):  # xz allows padding with zeros
+        if not content.strip(b"\0"):  # gzip and xz allow padding with zeros
             return b"".join(pieces)
 
 
-def _zst(content: bytes) -> bytes:
+def _zst(content: bytes, most: int) -> bytes:
     try:
         import zstandard
     except ImportError:
         raise MissingExtra("zstandard", "data", "reading .zst files") from None
     pieces: list[bytes] = []
-    while content:
-        frame = zstandard.ZstdDecompressor().decompressobj()
+    place, frame = 0, None
+    while place < len(content):
+        frame = frame or zstandard.ZstdDecompressor().decompressobj()
+        taken = content[place:place + ZSTD_SLICE]
         try:
-            pieces.append(frame.decompress(content))
+            pieces.append(frame.decompress(taken))
         except zstandard.ZstdError as error:
             raise ValueError(str(error)) from None
-        if not frame.eof:
-            raise EOFError
-        content = frame.unused_data
+        most -= len(pieces[-1])
+        if most < 0:
+            raise _TooLarge
+        place += len(taken) - len(frame.unused_data)
+        frame = None if frame.eof else frame
+    if frame is not None:
+        raise EOFError
     return b"".join(pieces)
 
 
-COMPRESSIONS: Mapping[str, Callable[[bytes], bytes]] = {
-    ".gz": gzip.decompress, ".bz2": _bz2, ".xz": _xz, ".zst": _zst}
-"""How to expand a file, by the end of its name."""
+COMPRESSIONS: Mapping[str, Expand] = {".gz": _gzip, ".bz2": _bz2, ".xz": _xz, ".zst": _zst}
+"""How to expand a file to at most so many bytes, by the end of its name."""

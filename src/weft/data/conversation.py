@@ -13,11 +13,11 @@ text, a message, or a list of messages, which may repeat the prompt or hold all 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias, final, get_args
 
 from weft.core.errors import DataError, nearest
+from weft.disk.documents import Unreadable, parse_json
 
 Message: TypeAlias = dict[str, Any]
 Shape: TypeAlias = Literal["messages", "sharegpt", "alpaca", "completion"]
@@ -212,9 +212,9 @@ def _tools(record: Mapping[str, Any], where: str) -> list[Any] | None:
 
 def _parsed(value: Any, where: str) -> Any:
     try:
-        return json.loads(value)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise DataError(f"not JSON ({error}).", where=where, remedy=REMEDY) from None
+        return parse_json(value if isinstance(value, str) else "")
+    except Unreadable as error:
+        raise DataError(f"{error}.", where=where, remedy=REMEDY) from None
 
 
 def _system(record: Mapping[str, Any], where: str) -> list[Message]:

@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from weft.core.errors import DataError, MissingExtra
-from weft.data.compression import content_suffix, read_bytes
+from weft.data.compression import ALWAYS_EXPANDED, MOST_TIMES, content_suffix, read_bytes
 
 ARRAYS = ("images", "labels")
 CHANNELS_LAST = (1, 3, 4)
@@ -82,22 +82,27 @@ def _npy(path: Path, file: Any = None) -> Shaped[np.ndarray, "..."]:
     source = io.BytesIO(read_bytes(path)) if file is None else file
     try:
         array: np.ndarray = np.lib.format.read_array(source, allow_pickle=False)
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
+    except (ValueError, EOFError, OSError, MemoryError, OverflowError, zipfile.BadZipFile, zlib.error) as error:
         raise _damaged(path, "an array of NumPy", error) from None
     return array
 
 
 def _npz(path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
     try:
-        with zipfile.ZipFile(io.BytesIO(read_bytes(path))) as archive:
+        content = read_bytes(path)
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
             names = {name.removesuffix(".npy") for name in archive.namelist()}
             missing = [name for name in ARRAYS if name not in names]
             if missing:
                 listed = ", ".join(sorted(names)) or "none"
                 raise DataError(f"it has no array {missing[0]!r}; its arrays: {listed}.", where=str(path),
                                 remedy="Save it with numpy.savez(path, images=..., labels=...).")
+            most = max(ALWAYS_EXPANDED, MOST_TIMES * len(content))
+            if sum(archive.getinfo(f"{name}.npy").file_size for name in ARRAYS) > most:
+                raise DataError(f"its arrays unpack to more than {most:,} bytes.", where=str(path),
+                                remedy="Save them with numpy.savez, which does not compress.")
             return {name: _npy(path, io.BytesIO(archive.read(f"{name}.npy"))) for name in ARRAYS}
-    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError, NotImplementedError) as error:
         raise _damaged(path, "an archive of NumPy", error) from None
 
 
@@ -143,7 +148,7 @@ def _png_reader() -> Callable[[Path], np.ndarray]:
             with Image.open(file, formats=["PNG"]) as image:
                 whole = image if image.mode in ("L", "RGB", "RGBA") else image.convert("RGB")
                 return np.asarray(whole)
-        except (UnidentifiedImageError, OSError, SyntaxError) as error:
+        except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             raise _damaged(file, "a PNG file", error) from None
 
     return read

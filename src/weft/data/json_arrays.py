@@ -9,6 +9,7 @@ from typing import Any
 
 from weft.core.errors import DataError
 from weft.data.compression import mark_bytes, read_content
+from weft.disk.documents import DECODER, Unreadable, require_shallow, too_deep
 
 ARRAY_SUFFIXES = frozenset({".json"})
 SPACE = " \t\r\n"
@@ -23,7 +24,7 @@ def array_records(path: Path) -> Iterator[tuple[int, Any]]:
         DataError: the file is not UTF-8, is not one JSON array, or is truncated; ``where`` has the line.
     """
     text = _text(path)
-    decoder, place, line = json.JSONDecoder(), _after_space(text, 0), 1
+    place, line = _after_space(text, 0), 1
     if text[place:place + 1] != "[":
         raise _wrong(path, text, place, "the file is not a JSON array", "Write [{...}, {...}], or one object a line in "
                      "a file whose name ends in .jsonl.")
@@ -32,12 +33,15 @@ def array_records(path: Path) -> Iterator[tuple[int, Any]]:
         line += text.count("\n", counted, place)
         counted = place
         try:
-            item, place = decoder.raw_decode(text, place)
-        except (json.JSONDecodeError, RecursionError) as error:
-            at = error.pos if isinstance(error, json.JSONDecodeError) else place
-            raise _wrong(path, text, at, f"not JSON ({error})", "Correct that place.") from None
+            item, after = DECODER.raw_decode(text, place)
+            require_shallow(item)
+        except json.JSONDecodeError as error:
+            raise _wrong(path, text, error.pos, f"not JSON ({error})", "Correct that place.") from None
+        except (Unreadable, RecursionError) as error:
+            reason = error if isinstance(error, Unreadable) else too_deep()
+            raise _wrong(path, text, place, str(reason), "Correct that place.") from None
         yield line, item
-        place = _after_space(text, place)
+        place = _after_space(text, after)
         follows = text[place:place + 1]
         if follows not in (",", "]") or not follows:
             raise _wrong(path, text, place, "the array does not go on or end here", "Copy the file again, whole, or "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, final
@@ -11,6 +10,7 @@ from weft.core.errors import DataError, MissingExtra, nearest
 from weft.data.compression import RELEASED, Content, mark_bytes, read_content, release
 from weft.data.json_arrays import ARRAY_SUFFIXES, array_records
 from weft.data.tables import TABLE_SUFFIXES, table_rows
+from weft.disk.documents import Unreadable, parse_json
 
 JSONL_SUFFIXES = frozenset({".jsonl", ".ndjson"})
 PARQUET_SUFFIXES = frozenset({".parquet"})
@@ -167,13 +167,11 @@ def _json(line: bytes, where: str, *, last: bool) -> Any:
     # A file without a final line end may have been truncated in its last line.
     hint = " It is the file's last line: was the file cut off?" if last else ""
     try:
-        return json.loads(line.decode("utf-8"))
+        return parse_json(line.decode("utf-8"))
     except UnicodeDecodeError as error:
         what = f"not UTF-8: byte 0x{line[error.start]:02x} at offset {error.start} of the line.{hint}"
-    except ValueError as error:
-        what = f"not JSON ({error}).{hint}"
-    except RecursionError:
-        what = "JSON that is nested too deeply."
+    except Unreadable as error:
+        what = f"{error}.{hint}"
     raise DataError(what, where=where, remedy="Correct or remove that line.")
 
 

@@ -21,6 +21,7 @@ from weft.core.layer import traits_of
 from weft.core.model import LanguageModel
 from weft.core.traits import Trait
 from weft.data.text import read_text
+from weft.disk.documents import Unreadable, parse_json
 
 KEYS = ("tokens", "source", "target", "types", "global", "prefix")
 
@@ -57,12 +58,10 @@ def read_rows(path: str | Path) -> list[Row]:
     if Path(path).is_dir():
         raise InputError("the path is a folder.", where=str(path), remedy="Give the path of a JSON file.")
     try:
-        data = json.loads(read_text(path).documents[0].text)
-    except RecursionError:
-        raise InputError("the lists are nested too deeply.", where=str(path), remedy="Give a list of rows.") from None
-    except json.JSONDecodeError as error:
-        raise InputError(f"the file is not JSON: {error.msg} at line {error.lineno}, column {error.colno}.",
-                         where=str(path), remedy="Give a list of rows, such as [[1, 2, 3], [4, 5]].") from None
+        data = parse_json(read_text(path).documents[0].text)
+    except Unreadable as error:
+        raise InputError(f"the file cannot be read ({error}).", where=str(path),
+                         remedy="Give a list of rows, such as [[1, 2, 3], [4, 5]].") from None
     return parse_rows(data, where=str(path))
 
 

@@ -36,15 +36,29 @@ def read_document(path: Path, *, most: int = MOST_BYTES) -> bytes:
         OSError: it is missing or may not be read.
         Unreadable: a folder, a pipe or a device, which could block or never end; or a longer file.
     """
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
-        what = next((name for holds, name in KINDS if holds(found.st_mode)), "no file")
-        raise Unreadable(f"it is {what}, and only regular files are read")
+    size = require_regular(path)
     with path.open("rb") as file:
         content = file.read(most + 1)
     if len(content) > most:
-        raise Unreadable(f"it has {max(found.st_size, len(content)):,} bytes; at most {most:,} are read")
+        raise Unreadable(f"it has {max(size, len(content)):,} bytes; at most {most:,} are read")
     return content
+
+
+def require_regular(path: Path) -> int:
+    """The size of a regular file in bytes.
+
+    Raises:
+        OSError: it is missing or may not be looked at.
+        Unreadable: it is no regular file.
+    """
+    try:
+        found = path.stat()
+    except ValueError as error:  # a path with a zero character
+        raise Unreadable(f"no path of a file: {error}") from None
+    if not stat.S_ISREG(found.st_mode):
+        what = next((name for holds, name in KINDS if holds(found.st_mode)), "no file")
+        raise Unreadable(f"it is {what}, and only regular files are read")
+    return found.st_size
 
 
 def read_json(path: Path, *, most: int = MOST_BYTES) -> Any:
@@ -65,14 +79,14 @@ def parse_json(text: str | bytes) -> Any:
         Unreadable: as `read_json`.
     """
     try:
-        content = json.loads(text, parse_int=whole_number)
+        content = DECODER.decode(text if isinstance(text, str) else text.decode(json.detect_encoding(text)))
     except Unreadable:
         raise
     except RecursionError:
         raise too_deep() from None
     except ValueError as error:
         raise Unreadable(f"not JSON: {error}") from None
-    _require_shallow(content)
+    require_shallow(content)
     return content
 
 
@@ -86,6 +100,10 @@ def whole_number(digits: str) -> int:
     return int(digits)
 
 
+DECODER = json.JSONDecoder(parse_int=whole_number)
+"""Decodes JSON whose whole numbers are short; see `require_shallow` for what it leaves to be looked at."""
+
+
 def require_short(number: str) -> None:
     """Raise `Unreadable` for a whole number of more than `MOST_DIGITS` characters."""
     if len(number) > MOST_DIGITS:
@@ -97,7 +115,8 @@ def too_deep() -> Unreadable:
     return Unreadable(f"lists or mappings nested more than {MOST_DEPTH} deep")
 
 
-def _require_shallow(content: Any) -> None:
+def require_shallow(content: Any) -> None:
+    """Raise `Unreadable` for lists and mappings nested more than `MOST_DEPTH` deep."""
     level: list[Any] = [content]
     for _ in range(MOST_DEPTH):
         level = [item for each in level for item in _items(each) if isinstance(item, dict | list)]

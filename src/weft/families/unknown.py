@@ -31,6 +31,9 @@ MATHEMATICS = frozenset({
     "value_residual"})
 """Keys that change what published models compute, besides those that a family here reads."""
 
+MOST_UNKNOWN = 200
+"""Each is compared with the known ones. Published configurations have a dozen that no family reads."""
+
 
 @final
 class Unknown:
@@ -48,9 +51,13 @@ class Unknown:
         own, elsewhere = computing(rules), {*others, *MATHEMATICS}
         self.problems: list[str] = []
         self.notes: list[str] = []
-        for key, value in raw.items():
-            if key in named or value is None:
-                continue
+        unknown = [key for key, value in raw.items() if key not in named and value is not None]
+        if len(unknown) > MOST_UNKNOWN:
+            self.problems.append(f"{len(unknown):,} unknown keys, such as {unknown[0][:80]!r}; at most {MOST_UNKNOWN} "
+                                 "are looked at. This is no configuration of this family.")
+            return
+        for key in unknown:
+            value = raw[key]
             near = [] if key in elsewhere else difflib.get_close_matches(key, sorted(own), n=1, cutoff=NEAR)
             if near:
                 self.problems.append(f"{key}: unknown key. Did you mean {near[0]!r}?")

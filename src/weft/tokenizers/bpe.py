@@ -8,6 +8,7 @@ from typing import ClassVar, final
 import tokenizers
 
 from weft.core.errors import TokenizerError
+from weft.tokenizers.foreign import require_ids
 from weft.tokenizers.library import LibraryTokenizer, require_size
 from weft.tokenizers.seams import words_apart
 from weft.tokenizers.specials import END_OF_DOCUMENT
@@ -30,6 +31,7 @@ class BPETokenizer(LibraryTokenizer):
         Raises:
             TokenizerError: a ``vocab_size`` below 257, or one that the text is too small or too uniform to fill.
         """
+        require_ids(vocab_size, "vocab_size")
         if vocab_size < SMALLEST_BPE:
             raise TokenizerError(
                 f"byte-level BPE needs at least {SMALLEST_BPE} ids (256 bytes and the end of a document), "

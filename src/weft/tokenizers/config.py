@@ -18,6 +18,7 @@ from weft.tokenizers.bpe import SMALLEST_BPE, BPETokenizer
 from weft.tokenizers.byte import ByteTokenizer
 from weft.tokenizers.character import CharacterTokenizer
 from weft.tokenizers.files import KINDS, load_tokenizer
+from weft.tokenizers.foreign import MOST_IDS
 from weft.tokenizers.library import FileTokenizer
 from weft.tokenizers.published import read_sentence_piece, read_tokenizer
 from weft.tokenizers.sentence_piece import SentencePieceTokenizer, train_sentence_piece
@@ -120,7 +121,7 @@ class BPETokenizerConfig(TokenizerConfig):
         ("unigram", "the vocabulary grows by merges, and a text is encoded by repeating them."),
         ("wordpiece", "pairs are merged by their count, and every byte has an id."))
     tokenizer: ClassVar[type[Tokenizer]] = BPETokenizer
-    vocab_size: int = Field(default=USUAL_SIZE, ge=SMALLEST_BPE)
+    vocab_size: int = Field(default=USUAL_SIZE, ge=SMALLEST_BPE, le=MOST_IDS)
 
     def fit(self, texts: Iterable[str]) -> BPETokenizer:
         return BPETokenizer.train(texts, self.vocab_size)
@@ -174,7 +175,7 @@ class WordPieceTokenizerConfig(TokenizerConfig):
     differs: ClassVar[tuple[tuple[str, str], ...]] = (
         ("bpe", "a word is cut from the left into the longest pieces, and unknown characters make it unknown."),)
     tokenizer: ClassVar[type[Tokenizer]] = WordPieceTokenizer
-    vocab_size: int = Field(default=USUAL_SIZE, ge=6)
+    vocab_size: int = Field(default=USUAL_SIZE, ge=6, le=MOST_IDS)
     lowercase: bool = False
 
     def fit(self, texts: Iterable[str]) -> WordPieceTokenizer:
@@ -199,7 +200,7 @@ class UnigramTokenizerConfig(TokenizerConfig):
         ("bpe", "pieces have probabilities, and the most probable division of a text is taken."),
         ("sentencepiece", "needs no other library."))
     tokenizer: ClassVar[type[Tokenizer]] = UnigramTokenizer
-    vocab_size: int = Field(default=USUAL_SIZE, ge=SMALLEST_UNIGRAM)
+    vocab_size: int = Field(default=USUAL_SIZE, ge=SMALLEST_UNIGRAM, le=MOST_IDS)
 
     def fit(self, texts: Iterable[str]) -> UnigramTokenizer:
         return UnigramTokenizer.train(texts, self.vocab_size)
@@ -226,7 +227,7 @@ class SentencePieceTokenizerConfig(TokenizerConfig):
         ("file", "can learn a vocabulary too."))
     tokenizer: ClassVar[type[Tokenizer]] = SentencePieceTokenizer
     path: str | None = None
-    vocab_size: int | None = Field(default=None, ge=SMALLEST_UNIGRAM)
+    vocab_size: int | None = Field(default=None, ge=SMALLEST_UNIGRAM, le=MOST_IDS)
     algorithm: Literal["unigram", "bpe"] | None = None
 
     @model_validator(mode="after")

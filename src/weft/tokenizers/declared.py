@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, final
 
 from weft.core.errors import TokenizerError
-from weft.disk.documents import read_json
+from weft.disk.documents import Unreadable, read_json
 from weft.tokenizers.conventions import Conventions
+from weft.tokenizers.foreign import read_vocabulary
 from weft.tokenizers.specials import AddedToken
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -156,9 +157,9 @@ def read_file(path: Path) -> bytes:
         TokenizerError: it is missing or cannot be read.
     """
     try:
-        return path.read_bytes()
-    except OSError as error:
-        raise _damaged(path, error.strerror or str(error)) from None
+        return read_vocabulary(path)
+    except (OSError, Unreadable) as error:
+        raise _damaged(path, (error.strerror if isinstance(error, OSError) else None) or str(error)) from None
 
 
 def _damaged(path: Path, reason: str) -> TokenizerError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self, final
@@ -13,8 +14,10 @@ import tokenizers
 from numpy.typing import NDArray
 
 from weft.core.errors import TokenizerError
+from weft.disk.documents import parse_json
 from weft.tokenizers.base import Encoded, Tokenizer, utf8
 from weft.tokenizers.conventions import NO_CONVENTIONS, Conventions
+from weft.tokenizers.foreign import library_errors, read_vocabulary, require_ids
 from weft.tokenizers.library_pieces import (
     lengths_are_exact,
     mostly_restores,
@@ -60,8 +63,10 @@ class LibraryTokenizer(Tokenizer):
         self._bos, self._eos, self._conventions = bos, eos, conventions
         self._library = parse_library(self._source)
         self._vocab_size = 1 + max(self._library.get_vocab(with_added_tokens=True).values(), default=-1)
+        require_ids(self._vocab_size, LIBRARY_FILE)
         self._bos_id, self._eos_id = self._named(bos), self._named(eos)
-        declared = json.loads(self._source)
+        # As the library writes it: files of others may leave out what has a default.
+        declared = parse_json(self._library.to_str())
         self._plain = parse_library(without_specials(declared) or self._source)
         self._plain.encode_special_tokens = True
         self._table = piece_table(self._library, declared, self._vocab_size)
@@ -110,7 +115,8 @@ class LibraryTokenizer(Tokenizer):
         contents = [utf8(text) for text in texts]
         if self._table is None or not (self._exact or self._restores):
             return self._measure_spans(texts)
-        quick = self._plain.encode_batch_fast(list(texts), add_special_tokens=False)
+        with _encoding():
+            quick = self._plain.encode_batch_fast(list(texts), add_special_tokens=False)
         arrays = [np.array(item.ids, dtype=np.int32) for item in quick]
         if self._exact:
             return [Encoded(ids, self._table.lengths(ids)) for ids in arrays]
@@ -124,7 +130,8 @@ class LibraryTokenizer(Tokenizer):
         if self._table is not None:
             return self._table.decode(ids, specials=specials)
         array = check_ids(ids, self.vocab_size)
-        return self._library.decode(array.tolist(), skip_special_tokens=not specials)
+        with library_errors("decode these ids", LIBRARY_FILE):
+            return self._library.decode(array.tolist(), skip_special_tokens=not specials)
 
     def byte_lengths(self, ids: IdsLike) -> NDArray[np.int32]:
         check_ids(ids, self.vocab_size)
@@ -150,7 +157,7 @@ class LibraryTokenizer(Tokenizer):
         return joined(spelled(self._library, self._table))
 
     def _with_tokens(self, tokens: tuple[str, ...]) -> Tokenizer:
-        declared = json.loads(self._source)
+        declared = parse_json(self._source)
         plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
         declared["added_tokens"] = [*(declared.get("added_tokens") or ()), *(
             {"id": self._vocab_size + place, "content": token, **plain} for place, token in enumerate(tokens))]
@@ -167,14 +174,15 @@ class LibraryTokenizer(Tokenizer):
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], folder: Path) -> Self:
         conventions = Conventions.from_json(settings.get("conventions", {}))
-        source = (folder / LIBRARY_FILE).read_bytes()
+        source = read_vocabulary(folder / LIBRARY_FILE)
         return cls(source, bos=settings["bos"], eos=settings["eos"], conventions=conventions)
 
     def _encode_specials(self, text: str) -> Ids:
         return _encode(self._library, text)
 
     def _measure_spans(self, texts: Sequence[str]) -> list[Encoded]:
-        found = self._plain.encode_batch(list(texts), add_special_tokens=False)
+        with _encoding():
+            found = self._plain.encode_batch(list(texts), add_special_tokens=False)
         return [
             Encoded(np.array(item.ids, dtype=np.int32), byte_spans(text, [last for _, last in item.offsets]))
             for text, item in zip(texts, found, strict=True)
@@ -207,16 +215,30 @@ def parse_library(source: str | bytes) -> tokenizers.Tokenizer:
         TokenizerError: not a ``tokenizer.json``.
     """
     try:
+        # Before the library, whose ids end at 32 bits, and which gives up the process where memory ends.
+        _require_bounded(parse_json(source))
         library = tokenizers.Tokenizer.from_str(source if isinstance(source, str) else source.decode("utf-8"))
-    except Exception as error:  # the library raises bare Exception for all that its parser refuses
+        library.no_truncation()
+        library.no_padding()
+    except (TokenizerError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # bare Exception for all that its parser refuses, or a panic, which is none
         raise TokenizerError(
             f"not a tokenizer of the tokenizers library ({error}).",
             where=LIBRARY_FILE,
             remedy="Give a tokenizer.json as the tokenizers library writes it.",
         ) from None
-    library.no_truncation()
-    library.no_padding()
     return library
+
+
+def _require_bounded(declared: Any) -> None:
+    """Refuse ids that are no ids of a vocabulary."""
+    parts = declared if isinstance(declared, dict) else {}
+    added, model = parts.get("added_tokens"), parts.get("model")
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    ids = [*vocabulary.values()] if isinstance(vocabulary, dict) else []
+    ids += [token.get("id") for token in added or () if isinstance(token, dict)] if isinstance(added, list) else []
+    require_ids(1 + max((each for each in ids if isinstance(each, int)), default=-1), LIBRARY_FILE)
 
 
 def require_size(reached: int, vocab_size: int) -> None:
@@ -241,4 +263,9 @@ def require_size(reached: int, vocab_size: int) -> None:
 
 def _encode(library: tokenizers.Tokenizer, text: str) -> Ids:
     utf8(text)
-    return np.array(library.encode_batch_fast([text], add_special_tokens=False)[0].ids, dtype=np.int32)
+    with _encoding():
+        return np.array(library.encode_batch_fast([text], add_special_tokens=False)[0].ids, dtype=np.int32)
+
+
+def _encoding() -> AbstractContextManager[None]:
+    return library_errors("encode this text", LIBRARY_FILE)

@@ -99,7 +99,7 @@ def mostly_restores(declared: Mapping[str, Any]) -> bool:
     if (declared.get("decoder") or {}).get("type") == "ByteLevel" and _prefixes(declared.get("pre_tokenizer")):
         return False
     normalizer = declared.get("normalizer") or {"type": "Sequence", "normalizers": []}
-    parts = normalizer["normalizers"] if normalizer["type"] == "Sequence" else [normalizer]
+    parts = normalizer.get("normalizers", ()) if normalizer.get("type") == "Sequence" else [normalizer]
     return all(part in (_PREPEND, _REPLACE, _COMPOSE) for part in parts)
 
 
@@ -130,5 +130,5 @@ def _prefixes(pre_tokenizer: Mapping[str, Any] | None) -> bool:
         return False
     inner = any(_prefixes(part) for part in pre_tokenizer.get("pretokenizers", ()))
     removes = pre_tokenizer.get("behavior") == "Removed"
-    known = pre_tokenizer["type"] in ("ByteLevel", "Split", "Digits", "Sequence", "Punctuation")
+    known = pre_tokenizer.get("type") in ("ByteLevel", "Split", "Digits", "Sequence", "Punctuation")
     return inner or removes or not known or bool(pre_tokenizer.get("add_prefix_space", False))

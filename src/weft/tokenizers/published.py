@@ -12,6 +12,7 @@ from weft.core.errors import TokenizerError
 from weft.tokenizers.base import SETTINGS_FILE, Tokenizer
 from weft.tokenizers.declared import Declared, read_declared, read_file
 from weft.tokenizers.files import load_tokenizer
+from weft.tokenizers.foreign import library_errors
 from weft.tokenizers.library import LIBRARY_FILE, FileTokenizer, parse_library
 from weft.tokenizers.rwkv_world import END_ID, WORLD_FILE, RWKVWorldTokenizer
 from weft.tokenizers.sentence_piece import Prefix, SentencePieceTokenizer
@@ -84,9 +85,10 @@ def read_tokenizer_json(path: str | Path, *, bos: str | None = None, eos: str | 
     path = path / LIBRARY_FILE if path.is_dir() else path
     source, declared = read_file(path), read_declared(path.parent)
     library = parse_library(source)
-    changed = _add(library, declared)
-    opening, closing = _roles(library, declared, bos, eos)
-    adds = _adds(library, opening, closing)
+    with library_errors("be used as its files say", str(path)):
+        changed = _add(library, declared)
+        opening, closing = _roles(library, declared, bos, eos)
+        adds = _adds(library, opening, closing)
     conventions = declared.conventions(*adds)
     return FileTokenizer(library.to_str() if changed else source, bos=opening, eos=closing, conventions=conventions)
 
@@ -178,9 +180,9 @@ def _guarded(build: Callable[[], tokenizers.Tokenizer], file: Path) -> tokenizer
     """Build a tokenizer with the library; its errors become a `TokenizerError`."""
     try:
         return build()
-    except TokenizerError:
+    except (TokenizerError, KeyboardInterrupt):
         raise
-    except Exception as error:  # the library raises bare Exception for inconsistent files
+    except BaseException as error:  # bare Exception for inconsistent files, or a panic, which is none
         raise TokenizerError(
             f"the files of the vocabulary are inconsistent ({error}).",
             where=str(file),

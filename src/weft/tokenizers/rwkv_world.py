@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from weft.core.errors import TokenizerError
 from weft.tokenizers.base import Tokenizer, utf8
 from weft.tokenizers.conventions import NO_CONVENTIONS, Conventions
+from weft.tokenizers.foreign import read_vocabulary
 from weft.tokenizers.pieces import Ids, IdsLike, PieceTable
 from weft.tokenizers.seams import Joined, joined, joins
 from weft.tokenizers.specials import END_OF_DOCUMENT
@@ -107,7 +108,7 @@ class RWKVWorldTokenizer(Tokenizer):
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], folder: Path) -> RWKVWorldTokenizer:
         conventions = Conventions.from_json(settings.get("conventions", {}))
-        return cls((folder / WORLD_FILE).read_bytes(), end=settings["end"], conventions=conventions)
+        return cls(read_vocabulary(folder / WORLD_FILE), end=settings["end"], conventions=conventions)
 
 
 def _read(source: bytes) -> dict[int, bytes]:

@@ -14,6 +14,7 @@ from weft.core.errors import TokenizerError
 from weft.core.strict_json import plain
 from weft.tokenizers.base import Encoded, Tokenizer, utf8
 from weft.tokenizers.conventions import NO_CONVENTIONS, Conventions
+from weft.tokenizers.foreign import read_vocabulary
 from weft.tokenizers.library_pieces import SPACE
 from weft.tokenizers.pieces import Ids, IdsLike, check_ids
 from weft.tokenizers.seams import Joined, joined, joins
@@ -152,7 +153,7 @@ class SentencePieceTokenizer(Tokenizer):
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], folder: Path) -> SentencePieceTokenizer:
         return cls(
-            (folder / MODEL_FILE).read_bytes(),
+            read_vocabulary(folder / MODEL_FILE),
             bos=settings["bos"],
             eos=settings["eos"],
             added=[AddedToken(**token) for token in settings["added"]],

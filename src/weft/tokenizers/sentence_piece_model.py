@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.core.errors import MissingExtra, TokenizerError
 from weft.tokenizers.base import utf8
+from weft.tokenizers.foreign import require_ids
 from weft.tokenizers.library_pieces import SPACE
 from weft.tokenizers.model_proto import ModelFacts, read_model_facts
 from weft.tokenizers.pieces import PieceTable
@@ -23,6 +24,7 @@ MODEL_FILE = "tokenizer.model"
 
 def learned_model(texts: Iterable[str], vocab_size: int, algorithm: str) -> bytes:
     """The content of a ``.model`` file learned from the lines of ``texts``; see `train_sentence_piece`."""
+    require_ids(vocab_size, "vocab_size")
     library = _import()
     written = io.BytesIO()
     try:
@@ -97,6 +99,7 @@ def opened(model: bytes) -> tuple[SentencePieceProcessor, ModelFacts]:
 def table_of(library: SentencePieceProcessor, added: Sequence[AddedToken], facts: ModelFacts) -> PieceTable:
     """The bytes of every id, those of a model's vocabulary and of added tokens."""
     size = max([library.get_piece_size(), *(1 + token.id for token in added)])
+    require_ids(size, MODEL_FILE)
     pieces, specials, opening = [b""] * size, {}, {}
     for place in range(library.get_piece_size()):
         piece: str = library.id_to_piece(place)

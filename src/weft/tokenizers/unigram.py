@@ -9,6 +9,7 @@ from typing import Any, ClassVar, final
 import tokenizers
 
 from weft.core.errors import TokenizerError
+from weft.tokenizers.foreign import require_ids
 from weft.tokenizers.library import LibraryTokenizer, require_size
 from weft.tokenizers.library_pieces import SPACE
 from weft.tokenizers.seams import words_apart
@@ -49,6 +50,7 @@ class UnigramTokenizer(LibraryTokenizer):
         Raises:
             TokenizerError: a ``vocab_size`` below 291, or one that the characters alone exceed or the text cannot fill.
         """
+        require_ids(vocab_size, "vocab_size")
         if vocab_size < SMALLEST_UNIGRAM:
             raise TokenizerError(
                 f"a unigram vocabulary needs at least {SMALLEST_UNIGRAM} ids (256 bytes, special tokens, characters), "
@@ -64,7 +66,14 @@ class UnigramTokenizer(LibraryTokenizer):
             initial_alphabet=list("<0x123456789ABCDEF>"),
             show_progress=False,
         )
-        library.train_from_iterator(words_apart(texts, skip=True), trainer)
+        try:
+            library.train_from_iterator(words_apart(texts, skip=True), trainer)
+        except Exception as error:  # bare Exception where the characters alone take more ids
+            if "not large enough" not in str(error):
+                raise
+            raise TokenizerError(
+                f"the characters of the training text do not fit into {vocab_size} ids, {len(BYTES)} of which are "
+                "bytes.", where="vocab_size", remedy="Request more ids, or use the tokenizer 'bytes'.") from None
         return cls(_with_bytes(library, vocab_size).to_str(), bos=OPENING, eos=CLOSING)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeAlias, TypeVar
@@ -11,7 +10,9 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from weft.core.errors import TokenizerError
+from weft.disk.documents import parse_json
 from weft.tokenizers.declared import Declared, read_file
+from weft.tokenizers.foreign import require_ids
 from weft.tokenizers.wordpiece import MAX_CHARACTERS, UNKNOWN, word_piece_library
 
 WORD_END = "</w>"
@@ -108,11 +109,12 @@ def _choose(known: Mapping[str, T], name: str, path: Path) -> T:
 
 def _ids(path: Path) -> dict[str, int]:
     try:
-        ids = json.loads(_text(path))
+        ids = parse_json(_text(path))
     except ValueError as error:
         raise _damaged(path, str(error)) from None
-    if not isinstance(ids, dict) or not all(isinstance(place, int) and place >= 0 for place in ids.values()):
+    if not isinstance(ids, dict) or not all(type(place) is int and place >= 0 for place in ids.values()):
         raise _damaged(path, "it is not an object of tokens and ids")
+    require_ids(1 + max(ids.values(), default=-1), str(path))
     return ids
 
 

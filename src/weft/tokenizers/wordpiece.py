@@ -8,6 +8,7 @@ from typing import ClassVar, final
 
 import tokenizers
 
+from weft.tokenizers.foreign import require_ids
 from weft.tokenizers.library import LibraryTokenizer, require_size
 from weft.tokenizers.seams import words_apart
 
@@ -46,6 +47,7 @@ class WordPieceTokenizer(LibraryTokenizer):
         Raises:
             TokenizerError: a ``vocab_size`` that the characters alone exceed, or that the text cannot fill.
         """
+        require_ids(vocab_size, "vocab_size")
         library = _trained(texts if isinstance(texts, Collection) else list(texts), vocab_size, lowercase=lowercase)
         require_size(library.get_vocab_size(), vocab_size)
         return cls(library.to_str(), bos=OPENING, eos=CLOSING)

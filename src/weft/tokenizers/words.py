@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from weft.core.errors import TokenizerError
 from weft.tokenizers.base import Encoded, Tokenizer, utf8
+from weft.tokenizers.foreign import read_vocabulary
 from weft.tokenizers.pieces import Ids, IdsLike, check_ids
 from weft.tokenizers.seams import words_apart
 from weft.tokenizers.spans import byte_spans, code_points
@@ -141,7 +142,7 @@ class WordTokenizer(Tokenizer):
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], folder: Path) -> WordTokenizer:
-        words = (folder / VOCABULARY_FILE).read_bytes().decode("utf-8").split("\n")[:-1]
+        words = read_vocabulary(folder / VOCABULARY_FILE).decode("utf-8").split("\n")[:-1]
         return cls(words, end_of_line=settings["end_of_line"])
 
     def _ends(self, text: str) -> NDArray[np.intp]:

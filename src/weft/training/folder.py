@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -27,7 +26,7 @@ from weft.core.errors import CheckpointError, ConfigError, TrainingError
 from weft.core.model import Model
 from weft.core.strict_json import dumps
 from weft.disk.atomic import discard, tidy, write_file
-from weft.disk.documents import read_json
+from weft.disk.documents import parse_json, read_json
 from weft.disk.lock import LOCK_FILE, held
 from weft.disk.ownership import by_manifest, enumerated, in_the_way
 from weft.disk.space import free_bytes
@@ -259,14 +258,14 @@ def differences(old: Any, new: Any, path: str = "") -> list[tuple[str, Any, Any]
 def _cost(path: Path) -> float | None:
     """The criterion of a checkpoint, lower is better; None if it was not evaluated or is damaged."""
     try:
-        return Validation.from_json(json.loads((path / CONFIG_FILE).read_bytes())["facts"]["validation"]).cost
+        return Validation.from_json(read_json(path / CONFIG_FILE)["facts"]["validation"]).cost
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
 def _record(line: str) -> dict[str, Any] | None:
     try:
-        record = json.loads(line)
+        record = parse_json(line)
     except ValueError:
         return None
     return record if isinstance(record, dict) else None

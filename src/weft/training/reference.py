@@ -7,7 +7,6 @@ resumed run compares its model with the same numbers.
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from weft.core.errors import CheckpointError
 from weft.core.model import Model
 from weft.core.strict_json import dumps
 from weft.disk.atomic import write_file
+from weft.disk.documents import read_json
 from weft.tasks import Material, Task
 from weft.training.folder import REFERENCE_FILE, RunFolder
 from weft.training.parallel import World
@@ -73,7 +73,7 @@ def _digest(material: Material[Any], taken: Taken) -> str:
 
 def _read(path: Path, digest: str) -> dict[str, list[float]]:
     try:
-        found: dict[str, Any] = json.loads(path.read_bytes())
+        found: dict[str, Any] = read_json(path)
         held, values = found["digest"], {name: [float(each) for each in found[name]] for name in PARTS}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"the reference log-probabilities cannot be read ({error!r}).", where=str(path),

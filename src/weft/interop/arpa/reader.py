@@ -14,14 +14,18 @@ import numpy as np
 from jaxtyping import Int
 
 from weft.core.errors import DataError
+from weft.data.compression import ALWAYS_EXPANDED, MOST_TIMES
+from weft.disk.documents import Unreadable, require_regular
 from weft.interop.arpa.sections import MENDING, Section, build_table
 from weft.interop.arpa.writer import LOG_ZERO, check_names
 from weft.ngram.table import NgramTable
 
 GZIP = b"\x1f\x8b"
 """The first bytes of a gzipped file."""
+MOST_LINE = 1 << 20
+"""Bytes of a line."""
 
-_COUNT = re.compile(r"ngram\s+(\d+)\s*=\s*(\d+)")
+_COUNT = re.compile(r"ngram\s+(\d{1,4})\s*=\s*(\d{1,18})")
 _SECTION = re.compile(r"\\(\d+)-grams:")
 
 
@@ -96,14 +100,19 @@ class _Reader:
 
     def _read(self) -> Iterator[str]:
         try:
+            most = max(ALWAYS_EXPANDED, MOST_TIMES * require_regular(self.path))
             with _open_bytes(self.path) as lines:
-                for self.number, line in enumerate(lines, start=1):
+                for self.number, line in enumerate(iter(lambda: lines.readline(MOST_LINE + 1), b""), start=1):
+                    most -= len(line)
+                    if len(line) > MOST_LINE or most < 0:
+                        raise self.error(f"a line of more than {MOST_LINE:,} bytes" if most >= 0 else
+                                         f"it unpacks to more than {MOST_TIMES} times its size")
                     text = line.decode("utf-8").strip(" \t\r\n")
                     if text:
                         yield text
         except UnicodeDecodeError:
             raise self.error("the text is not UTF-8", "Convert the file to UTF-8.") from None
-        except (OSError, EOFError, zlib.error) as problem:
+        except (OSError, EOFError, zlib.error, Unreadable) as problem:
             raise self.error(f"the file cannot be read ({problem})", "Check the path and the file.") from None
 
     def error(self, what: str, remedy: str = MENDING) -> DataError:

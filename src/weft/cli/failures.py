@@ -1,0 +1,123 @@
+"""The last line of defence: what a command does not explain itself ends it with one line, never with a traceback."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from weft.core.version import VERSION
+
+FAILED, WRONG, INTERRUPTED = 1, 2, 130
+"""Exit codes: work that failed, what the user can correct, Ctrl-C."""
+
+MOST_CHARACTERS = 300
+"""Of an error's own text in the line."""
+
+MEMORY = ("DefaultCPUAllocator", "out of memory", "std::bad_alloc", "Unable to allocate")
+"""Of the messages by which PyTorch and NumPy say that there is not enough memory."""
+
+
+def run(command: Callable[[], None]) -> None:
+    """Run the whole command line. Whatever it leaves unexplained becomes one line on standard error.
+
+    Raises:
+        SystemExit: with the exit code of the command; 1 for what it left unexplained; 130 after Ctrl-C; 0 if the reader
+            of its output went away, which is no failure.
+    """
+    try:
+        with _flushed():
+            command()
+    except BrokenPipeError:
+        close_output()
+        raise SystemExit(0) from None
+    except KeyboardInterrupt:
+        _say("interrupted")
+        raise SystemExit(INTERRUPTED) from None
+    except SystemExit:
+        raise
+    except BaseException as error:  # panics of libraries written in Rust are no Exception
+        line, code = explained(error)
+        _say(line)
+        raise SystemExit(code) from None
+
+
+def explained(error: BaseException) -> tuple[str, int]:
+    """One line about an error that no command explains, and the exit code. Details are written to a file where the
+    error may be a defect of Weft."""
+    what = in_one_line(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+    plugin = plugin_of(error)
+    if plugin is not None:
+        return f"error: the plugin {plugin} failed: {what} ({_details(error)})", FAILED
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"error: {in_one_line(str(error.filename))}: {error.strerror}. Check the path.", WRONG
+    if isinstance(error, OSError) and error.strerror:
+        return f"error: reading or writing failed: {error.strerror}.", FAILED
+    if isinstance(error, MemoryError) or any(each in str(error) for each in MEMORY):
+        return f"error: not enough memory ({what}). Give a smaller model, batch or context.", FAILED
+    return f"internal error: {what} ({_details(error)})", FAILED
+
+
+def plugin_of(error: BaseException) -> str | None:
+    """The file and line of the innermost call of a plugin during which the error was raised; None: of no plugin."""
+    if "weft.core.registry" not in sys.modules:
+        return None
+    from weft.core.registry import PLUGIN
+
+    places = [f"{each.tb_frame.f_code.co_filename}, line {each.tb_lineno}," for each in _frames(error.__traceback__)
+              if str(each.tb_frame.f_globals.get("__name__")).startswith(PLUGIN)]
+    return places[-1] if places else None
+
+
+def in_one_line(text: str) -> str:
+    """``text`` without line ends, shortened in its middle to at most 300 characters."""
+    flat = " ".join(text.split())
+    half = MOST_CHARACTERS // 2
+    return flat if len(flat) <= MOST_CHARACTERS else f"{flat[:half]} ... {flat[-half:]}"
+
+
+def close_output() -> None:
+    """Let go of standard output, whose reader has closed the pipe: what is left in its buffer goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def _flushed() -> Iterator[None]:
+    """Write out what is buffered within the block, so that what fails then is not left to the interpreter's end."""
+    try:
+        yield
+    except SystemExit:
+        sys.stdout.flush()
+        raise
+    sys.stdout.flush()
+
+
+def _say(line: str) -> None:
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except OSError:
+        return  # standard error is closed or full, and the exit code tells it
+
+
+def _frames(found: TracebackType | None) -> Iterator[TracebackType]:
+    while found is not None:
+        yield found
+        found = found.tb_next
+
+
+def _details(error: BaseException) -> str:
+    """Write the traceback to a new file of the system's folder for temporary files, and say where."""
+    lines = [f"weft {VERSION}, Python {sys.version}", f"arguments: {sys.argv[1:]!r}", "",
+             *traceback.format_exception(error)]
+    try:
+        number, name = tempfile.mkstemp(prefix="weft-error-", suffix=".txt")
+        with os.fdopen(number, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write("\n".join(lines))
+    except OSError:
+        return "its details could not be written"
+    return f"details in {Path(name)}"
