@@ -32,6 +32,7 @@ from weft.training.files import read_plain
 
 FOLDER = Path(__file__).parent
 TEMPLATE = str(FOLDER / "template.jinja")
+FILES = {"pretrained": "pretrain.yaml", "sft": "sft.yaml", "dpo": "dpo.yaml"}
 QUESTIONS = ("What is the capital of France?", "Name three colours.", "Rewrite in the past tense: I walk home.",
              "Give a synonym of happy.")
 MEASURES = {"pretrained": ("bits_per_byte",), "sft": ("bits_per_byte", "perplexity"),
@@ -43,22 +44,14 @@ CONFIDENCE = 0.95
 
 def stages(args: argparse.Namespace, seed: int) -> dict[str, dict[str, Any]]:
     """The configuration of each stage, whose ``start`` is the stage before."""
-    base, seeds = read_plain(FOLDER / "pretrain.yaml"), {"order_seed": seed}
-    base["training"]["steps"] = scaled(base["training"]["steps"], args.scale)
-    rate, report = {"schedule": {"warmup": 0.1}}, {**base["report"], "log_every": 20}
-    return {
-        "pretrained": {**base, "seed": seed, "data": {**seeds, "path": args.text}},
-        "sft": {"task": {"kind": "answers", "template": TEMPLATE}, "seed": seed, "report": report,
-                "data": {**seeds, "path": args.talks, "packing": "documents"},
-                "training": {**rate, "batch_size": 12, "steps": scaled(160, args.scale), "optimizer": {"lr": 1e-3}}},
-        "dpo": {"task": {"kind": "preferences", "beta": 0.1}, "seed": seed, "report": report,
-                "data": {**seeds, "path": args.pairs},
-                "training": {**rate, "batch_size": 8, "steps": scaled(120, args.scale), "optimizer": {"lr": 1e-4}}}}
-
-
-def scaled(steps: int, scale: float) -> int:
-    """Steps of a shorter run."""
-    return max(1, round(scale * steps))
+    found = {}
+    for (name, file), text in zip(FILES.items(), (args.text, args.talks, args.pairs), strict=True):
+        plain = read_plain(FOLDER / file)
+        training = {**plain["training"], "steps": max(1, round(args.scale * plain["training"]["steps"]))}
+        found[name] = {**plain, "training": training, "seed": seed,
+                       "data": {**plain.get("data", {}), "path": text, "order_seed": seed}}
+    found["sft"]["task"]["template"] = TEMPLATE
+    return found
 
 
 def answers(run: Path) -> list[str]:
@@ -77,10 +70,8 @@ def stage_result(run: Path, validation: Validation, steps: int, parameters: int)
 
 def settings_sha256() -> str:
     """Of what is run."""
-    files = [(FOLDER / name).read_text("utf-8") for name in ("pretrain.yaml", "template.jinja")]
-    nothing = argparse.Namespace(text="", talks="", pairs="", scale=1.0)
-    text = repr((files, stages(nothing, 0), QUESTIONS)).replace(str(FOLDER), "")
-    return hashlib.sha256(text.encode()).hexdigest()
+    files = [(FOLDER / name).read_text("utf-8") for name in (*FILES.values(), "template.jinja")]
+    return hashlib.sha256(repr((files, QUESTIONS)).encode()).hexdigest()
 
 
 def one_seed(args: argparse.Namespace, seed: int) -> dict[str, Any]:
@@ -121,8 +112,8 @@ def page(found: dict[str, Any]) -> str:
         f"A decoder of {first['pretrained']['parameters']:,} parameters is pre-trained on text, learns to answer from "
         "instructions (the loss on the answers alone), and then to prefer the better of two answers (DPO), each stage "
         "from the weights of the one before. What is done stands at the head of [run.py](run.py), the model in "
-        "[pretrain.yaml](pretrain.yaml), and the conversation's form in [template.jinja](template.jinja), which "
-        "travels with the model.", "",
+        "[pretrain.yaml](pretrain.yaml), the other stages in [sft.yaml](sft.yaml) and [dpo.yaml](dpo.yaml), "
+        "and the conversation's form in [template.jinja](template.jinja), which travels with the model.", "",
         "    python recipes/chat_model/run.py --text wikitext.txt --talks alpaca.json --pairs preferences.json", "",
         f"It takes under 40 minutes on one core. The result recorded here is of wikitext-2, {found['talks']} and "
         f"{found['pairs']}.", "",
@@ -139,9 +130,10 @@ def page(found: dict[str, Any]) -> str:
         "torchrun --nproc-per-node 8 -m weft train recipes/chat_model/pretrain.yaml \\",
         "    data.path=TEXT model.d_model=1024 model.blocks.0.repeat=24 model.context=2048 training.steps=100000 \\",
         "    --out runs/pretrained",
-        "torchrun --nproc-per-node 8 -m weft train runs/chat_model/sft-0/config.yaml \\",
-        "    start=runs/pretrained --out runs/sft",
-        "torchrun --nproc-per-node 8 -m weft train runs/chat_model/dpo-0/config.yaml start=runs/sft --out runs/dpo",
+        "torchrun --nproc-per-node 8 -m weft train recipes/chat_model/sft.yaml \\",
+        "    start=runs/pretrained data.path=TALKS --out runs/sft",
+        "torchrun --nproc-per-node 8 -m weft train recipes/chat_model/dpo.yaml \\",
+        "    start=runs/sft data.path=PAIRS --out runs/dpo",
         "```", ""])
 
 
