@@ -105,8 +105,7 @@ def page(found: dict[str, Any]) -> str:
     asked = []
     for place, question in enumerate(found["questions"]):
         asked += ["", f"**{question}**", "",
-                  *(f"* {name}: {' '.join(stage['answers'][place].split()) or '(nothing)'}"
-                    for name, stage in first.items())]
+                  *(f"* {name}: {quoted(stage['answers'][place])}" for name, stage in first.items())]
     return "\n".join([
         "# A small chat model: pre-trained, taught to answer, aligned", "",
         f"A decoder of {first['pretrained']['parameters']:,} parameters is pre-trained on text, learns to answer from "
@@ -122,8 +121,8 @@ def page(found: dict[str, Any]) -> str:
         "`chosen` and `rejected` are log-probabilities of whole answers, and the margin is that of DPO's rewards. "
         f"Recorded on {found['date']}, torch {found['torch']}, {found['processor']}.", "",
         "## The same questions after each stage", "",
-        "Greedy answers of at most 40 tokens, of the first seed. A million parameters that have read one book's worth "
-        "of text know neither facts nor much grammar: what the stages change is the form.", *asked, "",
+        "Greedy answers of at most 40 tokens, of the first seed. A model of this size, so briefly trained, knows "
+        "neither facts nor grammar: what the stages change is the form.", *asked, "",
         "## A larger one", "",
         "A larger model is `pretrain.yaml` with other sizes. On several GPUs the stages run one by one, each from the "
         "one before:", "", "```text",
@@ -135,6 +134,12 @@ def page(found: dict[str, Any]) -> str:
         "torchrun --nproc-per-node 8 -m weft train recipes/chat_model/dpo.yaml \\",
         "    start=runs/sft data.path=PAIRS --out runs/dpo",
         "```", ""])
+
+
+def quoted(answer: str) -> str:
+    """An answer as code on one line, since it may hold what Markdown would read as marks."""
+    line = " ".join(answer.replace("`", "'").split())
+    return f"`{line}`" if line else "(nothing)"
 
 
 def verdict(seeds: list[dict[str, Any]]) -> str:
