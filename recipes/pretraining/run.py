@@ -65,7 +65,8 @@ def tuning(way: str, start: Path, data: Mapping[str, Any], seed: int, rate: floa
     origin: dict[str, Any] = {"start": str(start), "model": head} if found[1] else {
         "model": {**read_plain(HERE / "pretrain.yaml")["model"], **head, "vocab_size": 2048},
         "tokenizer": {"kind": "file", "path": str(start)}}
-    return {**plain, **origin, "report": report, "seed": seed, "data": {**data, "order_seed": seed, "max_bytes": 500_000}}
+    return {**plain, **origin, "report": report, "seed": seed,
+            "data": {**data, "order_seed": seed, "max_bytes": 500_000}}
 
 
 def shortened(plain: dict[str, Any], scale: float) -> dict[str, Any]:
