@@ -119,7 +119,7 @@ def page(found: dict[str, Any]) -> str:
         "| stage | steps | measured on held-out data, mean of the seeds | held out |", "| --- | --- | --- | --- |",
         *rows, "", f"{len(seeds)} seeds of all three stages, intervals at {CONFIDENCE:.0%}. {verdict(seeds)} "
         "`chosen` and `rejected` are log-probabilities of whole answers, and the margin is that of DPO's rewards. "
-        "In these pairs the rejected answer is often the chosen one in ruder words, so that words alone tell them apart. "
+        "In these pairs the rejected answer is often the chosen one in ruder words, which tell them apart. "
         f"Recorded on {found['date']}, torch {found['torch']}, {found['processor']}.", "",
         "## The same questions after each stage", "",
         "Greedy answers of at most 40 tokens, of the first seed. A model of this size, so briefly trained, knows "
