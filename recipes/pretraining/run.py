@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from weft.api import measure
 from weft.comparison.statistics import t_test
 from weft.ops.processor import processor_name
 from weft.training import parse_run, train
@@ -38,6 +39,9 @@ WAYS: Mapping[str, tuple[str, bool, float]] = {
     "none": ("no pre-training", False, 1e-3), "head": ("no pre-training, frozen", False, 1e-2),
     "all": ("all weights", True, 1e-3), "lora": ("LoRA", True, 3e-3), "frozen": ("frozen body", True, 1e-2)}
 """The name of each way, whether it starts from pre-trained weights, and the middle one of its rates."""
+RECORDS = 8000
+"""Of a task, at most: more than are read in training."""
+
 SPREAD = (1 / 3, 1.0, 3.0)
 LORA = {"kind": "lora", "rank": 8, "also_train": ["head.*"]}
 
@@ -65,8 +69,7 @@ def tuning(way: str, start: Path, data: Mapping[str, Any], seed: int, rate: floa
     origin: dict[str, Any] = {"start": str(start), "model": head} if found[1] else {
         "model": {**read_plain(HERE / "pretrain.yaml")["model"], **head, "vocab_size": 2048},
         "tokenizer": {"kind": "file", "path": str(start)}}
-    return {**plain, **origin, "report": report, "seed": seed,
-            "data": {**data, "order_seed": seed, "max_bytes": 500_000}}
+    return {**plain, **origin, "report": report, "seed": seed, "data": {**data, "order_seed": seed}}
 
 
 def shortened(plain: dict[str, Any], scale: float) -> dict[str, Any]:
@@ -77,13 +80,14 @@ def shortened(plain: dict[str, Any], scale: float) -> dict[str, Any]:
 
 
 def files_of(data: Path, task: str, folder: Path) -> dict[str, str]:
-    """The files of a task, with the line that names their fields."""
+    """The first records of the files of a task, with the line that names their fields."""
     folder.mkdir(parents=True, exist_ok=True)
     found = {}
     for key, name in zip(("path", "validation_path"), TASKS[task][2:], strict=True):
         text = (data / task / name).read_text(encoding="utf-8")
         copy = folder / f"{task}-{name}"
-        copy.write_text(text if text.startswith("sentence\t") else FIELDS + text, encoding="utf-8")
+        lines = (text if text.startswith("sentence\t") else FIELDS + text).splitlines(keepends=True)
+        copy.write_text("".join(lines[:1 + RECORDS]), encoding="utf-8")
         found[key] = str(copy)
     return found
 
@@ -101,14 +105,13 @@ def best_rate(way: str, start: Path, files: Mapping[str, str], scale: float, out
 
 def study(given: argparse.Namespace) -> dict[str, Any]:
     """Every run."""
-    begun, starts, bits = time.process_time(), [], []
+    begun, starts, bits, tasks = time.process_time(), [], [], dict[str, Any]()
     for seed in range(given.seeds):
-        result = train(parse_run(pretraining(given.data, seed, given.scale)), given.runs / f"pretrained-{seed}")
-        starts.append(result.checkpoint)
-        bits.append({key: value for key, value in result.validation.named().items() if key.startswith("bits")})
+        start, measures = pretrained(given, seed)
+        starts.append(start)
+        bits.append({key: value for key, value in measures.items() if key.startswith("bits")})
         print(f"pre-trained, seed {seed}: {bits[-1]}", flush=True)
-    tasks: dict[str, Any] = {}
-    for task, (_, measure, *_) in TASKS.items():
+    for task, (_, score, *_) in TASKS.items():
         files, ways = files_of(given.data, task, given.runs / "data"), dict[str, Any]()
         for way in WAYS:
             tried = best_rate(way, starts[0], files, given.scale, given.runs / f"{task}-rates")
@@ -117,7 +120,7 @@ def study(given: argparse.Namespace) -> dict[str, Any]:
             for seed, start in enumerate(starts):
                 config = tuning(way, start, files, seed, rate, given.scale)
                 done = train(parse_run(config), given.runs / f"{task}-{way}-{seed}")
-                scores.append(done.validation.measures[measure])
+                scores.append(done.validation.measures[score])
                 examples, learned = done.validation.tokens, trained(done.model)
             ways[way] = {"tried": tried, "rate": rate, "scores": scores, "examples": examples, "trained": learned}
             print(f"{task}, {way}: rate {rate:g}, {scores}", flush=True)
@@ -127,6 +130,15 @@ def study(given: argparse.Namespace) -> dict[str, Any]:
                       for name in ("pretrain.yaml", "tune.yaml")],
             "tasks": tasks, "torch": torch.__version__, "processor": processor_name(),
             "processor_seconds": round(time.process_time() - begun)}
+
+
+def pretrained(given: argparse.Namespace, seed: int) -> tuple[Path, dict[str, float]]:
+    """The checkpoint of a seed and its measures; one that is finished is not repeated."""
+    run, config = given.runs / f"pretrained-{seed}", parse_run(pretraining(given.data, seed, given.scale))
+    checkpoint = run / "checkpoints" / f"{config.training.steps:08d}"
+    if not checkpoint.is_dir():
+        train(config, run)
+    return checkpoint, measure(checkpoint).named()
 
 
 def trained(model: torch.nn.Module) -> int:
