@@ -1,6 +1,6 @@
 """AdamW, Adafactor and Muon at equal tuning effort: the study of study.yaml, and its page.
 
-    python recipes/optimizers/run.py                about 15 minutes on one core
+    python recipes/optimizers/run.py                about ten minutes on one core
     python recipes/optimizers/run.py --steps 8 --seeds 2 --out /tmp/optimizers       a trial
     python recipes/optimizers/run.py --draw         the page and pictures of result.json anew
 
@@ -76,8 +76,8 @@ def page(found: dict[str, Any]) -> str:
         tried = sorted({float(rate) for trials in each["trials"] for rate in trials})
         chosen = sorted(set(each["lr"]))
         rows.append(f"| {name} | {interval(each['bits_per_byte'], found['confidence'])} | "
-                    f"{', '.join(f'{rate:g}' for rate in chosen)}{'!' if each['edge'] else ''} | "
-                    f"{', '.join(f'{rate:g}' for rate in tried)} | "
+                    f"{', '.join(f'{rate:.2g}' for rate in chosen)}{'!' if each['edge'] else ''} | "
+                    f"{', '.join(f'{rate:.2g}' for rate in tried)} | "
                     f"{statistics.fmean(len(trials) for trials in each['trials']):g} |")
     parameters = next(iter(found["models"].values()))["parameters"]
     return "\n".join([
