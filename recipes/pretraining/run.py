@@ -217,7 +217,8 @@ def write(found: dict[str, Any], out: Path) -> None:
     (out / "README.md").write_text(page(found), encoding="utf-8")
     for task, ways in found["tasks"].items():
         name, measure = TASKS[task][:2]
-        groups = {WAYS[way][0]: [100 * value for value in each["scores"]] for way, each in ways.items()}
+        groups = {WAYS[way][0].replace("no pre-training", "none"): [100 * value for value in each["scores"]]
+                  for way, each in ways.items()}
         (out / f"{task}.svg").write_text(SHOW["picture"](
             groups, CONFIDENCE, f"{name} by way of training", f"{name}, {measure}, %; dots are seeds"), "utf-8")
 
