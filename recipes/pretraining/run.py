@@ -190,8 +190,7 @@ def page(found: dict[str, Any]) -> str:
         "`!`: the best rate was the lowest or the highest of the three. Differences within seeds:", "",
         *(f"* {each}" for each in verdicts), "",
         f"SST-2 is measured on {found['tasks']['sst2']['all']['examples']:,} sentences, CoLA on "
-        f"{found['tasks']['cola']['all']['examples']:,}. torch {found['torch']}, {found['processor']}, "
-        f"{found['processor_seconds']:,} seconds of a processor.", "",
+        f"{found['tasks']['cola']['all']['examples']:,}. torch {found['torch']}, {found['processor']}.", "",
         "## A larger one", "", "The same by hand, on eight GPUs:", "", "```text",
         "torchrun --nproc-per-node 8 -m weft train recipes/pretraining/pretrain.yaml data.path=TEXT \\",
         "    model.d_model=768 model.blocks.0.repeat=12 model.context=512 training.steps=100000 --out runs/pretrained",
@@ -202,10 +201,11 @@ def page(found: dict[str, Any]) -> str:
 
 def said(found: dict[str, Any]) -> str:
     """What was done, in words."""
-    bits = ", ".join(f"{sum(each[key] for each in found['bits']) / found['seeds']:.2f} {key.replace('_', ' ')}"
-                     for key in sorted(found["bits"][0]))
+    whole, books, wiki = (sum(each[key] for each in found["bits"]) / found["seeds"]
+                          for key in ("bits_per_byte", "bits_per_byte.books", "bits_per_byte.wiki"))
     return (f"The model stands in [pretrain.yaml](pretrain.yaml): {found['steps'][0]:,} steps on books and wikitext-2, "
-            f"whose held-out text then takes {bits}. Fine-tuning has {found['steps'][1]:,} steps of 16 sentences "
+            f"whose held-out text then takes {whole:.2f} bits per byte ({books:.2f} of books, {wiki:.2f} of wikitext-2). "
+            f"Fine-tuning has {found['steps'][1]:,} steps of 16 sentences "
             "([tune.yaml](tune.yaml)) in every way, with the best of three rates. The class is read off the last "
             "token; GPT-1's auxiliary loss of text is left out. A frozen body trains the head alone, and LoRA its "
             "matrices of rank 8 and the head. Figures are percent, means of "
