@@ -204,9 +204,9 @@ def said(found: dict[str, Any]) -> str:
     whole, books, wiki = (sum(each[key] for each in found["bits"]) / found["seeds"]
                           for key in ("bits_per_byte", "bits_per_byte.books", "bits_per_byte.wiki"))
     return (f"The model stands in [pretrain.yaml](pretrain.yaml): {found['steps'][0]:,} steps on books and wikitext-2, "
-            f"whose held-out text then takes {whole:.2f} bits per byte ({books:.2f} of books, {wiki:.2f} of wikitext-2). "
-            f"Fine-tuning has {found['steps'][1]:,} steps of 16 sentences "
-            "([tune.yaml](tune.yaml)) in every way, with the best of three rates. The class is read off the last "
+            f"whose held-out text then takes {whole:.2f} bits per byte ({books:.2f} of books, {wiki:.2f} of "
+            f"wikitext-2). Fine-tuning has {found['steps'][1]:,} steps of 16 sentences ([tune.yaml](tune.yaml)) in "
+            "every way, with the best of three rates. The class is read off the last "
             "token; GPT-1's auxiliary loss of text is left out. A frozen body trains the head alone, and LoRA its "
             "matrices of rank 8 and the head. Figures are percent, means of "
             f"{found['seeds']} seeds of pre-training and fine-tuning with intervals at {CONFIDENCE:.0%}.")
