@@ -16,8 +16,8 @@ ORDER: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "Inside a block": ("norms_and_residuals",),
     "State spaces and recurrences": ("hippo", "scan_costs", "selective", "recall", "pathfinder", "million_tokens"),
     "Language models of several ages": ("penn_treebank", "wikitext2", "six_ages", "nanogpt_cpu"),
-    "Pre-training": ("digits", "mixture"),
-    "Fine-tuning": ("chat_model",),
+    "Pre-training": ("digits", "mixture", "width_transfer", "optimizers"),
+    "Fine-tuning": ("pretraining", "chat_model"),
     "Windows and masks": ("windows", "cheating"),
     "What can be relied on": ("repeatability", "resume")})
 """The recipes by topic, in the order in which a course treats the topics."""

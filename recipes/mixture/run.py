@@ -49,9 +49,9 @@ def trained(data: Path, name: str, seed: int, steps: int, out: Path) -> dict[str
             "read": [source.to_json() for source in read.sources]}
 
 
-def page(record: dict[str, Any]) -> str:
+def page(found: dict[str, Any]) -> str:
     rows = []
-    for name, runs in record["runs"].items():
+    for name, runs in found["runs"].items():
         for index, read in enumerate(runs[0]["read"]):
             bits = [run["held_out"][f"bits_per_byte.{read['name']}"] for run in runs]
             spread = f" ± {statistics.stdev(bits):.3f}" if len(bits) > 1 else ""
@@ -60,8 +60,8 @@ def page(record: dict[str, Any]) -> str:
                         f"{source['realised'] / source['held']:.2f} | {statistics.mean(bits):.3f}{spread} |")
     return "\n".join([
         "# Losses by source", "",
-        f"One model with two mixtures of books, wikitext-2 and text of the web: {record['steps']} steps, "
-        f"{record['seeds']} seeds. Bits per byte are of the held-out text of each source, with the standard deviation "
+        f"One model with two mixtures of books, wikitext-2 and text of the web: {found['steps']} steps, "
+        f"{found['seeds']} seeds. Bits per byte are of the held-out text of each source, with the standard deviation "
         "over seeds.", "", "![Training loss by source](mixture.svg)", "",
         "| weights | source | share | tokens read | epochs | bits per byte |", "| --- | --- | --- | --- | --- | --- |",
         *rows, "", "`python recipes/mixture/run.py DATA` runs it again.", ""])

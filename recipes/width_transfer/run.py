@@ -4,7 +4,7 @@
     python recipes/width_transfer/run.py --steps 5 --widths 16,32 --seeds 1      a trial
 
 Every model is trained at every rate and seed on the same batches of the source code of Python's standard library; the
-loss is the mean of the last tenth of the steps. It writes result.json, width_transfer.svg and README.md beside itself.
+loss is the mean of the last tenth of the steps. It writes result.json, mup.svg, usual.svg and README.md beside itself.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from typing import Any
 
 import torch
 
+from weft.comparison.statistics import t_test
 from weft.core.errors import DivergedError
 from weft.drawing.chart import Curve, chart
+from weft.drawing.figure import Figure
 from weft.training import parse_run
 from weft.training.material import prepare
 from weft.training.trainer import Trainer
@@ -27,6 +29,7 @@ from weft.training.trainer import Trainer
 HERE = Path(__file__).parent
 BASE = 32
 DIVERGED = 100.0
+CONFIDENCE = 0.95
 RATES = [2.0 ** power for power in range(-11, -2)]
 NAMES = {"mup": "muP", "usual": "the usual parametrization"}
 
@@ -65,20 +68,83 @@ def best(losses: dict[str, list[float]]) -> float:
     return float(min(losses, key=lambda rate: statistics.mean(losses[rate])))
 
 
-def page(record: dict[str, Any]) -> str:
-    rows = [f"| {NAMES[name]} | {width} | {best(rates):.2g} | {min(map(statistics.mean, rates.values())):.3f} |"
-            for name, widths in record["losses"].items() for width, rates in widths.items()]
-    moved = {name: math.log2(best(widths[max(widths, key=int)]) / best(widths[min(widths, key=int)]))
-             for name, widths in record["losses"].items()}
+def power(rate: float) -> str:
+    """A rate as a power of two."""
+    return f"2^{math.log2(rate):.0f}"
+
+
+def each_seed(losses: dict[str, list[float]]) -> list[float]:
+    """The best rate of every seed by itself."""
+    return [best({rate: [found[seed]] for rate, found in losses.items()})
+            for seed in range(len(next(iter(losses.values()))))]
+
+
+def dearer(losses: dict[str, list[float]], rate: float) -> str:
+    """By how much the loss is higher at a rate than at the best, with the interval over seeds: both have the same
+    batches."""
+    differences = [there - least for there, least in zip(losses[f"{rate:g}"], losses[f"{best(losses):g}"], strict=True)]
+    found = t_test(differences, CONFIDENCE).interval
+    if not any(differences):
+        return "0"
+    return f"{found.mean:.3f}" + ("" if found.low is None else f" ± {found.mean - found.low:.3f}")
+
+
+def moved(widths: dict[str, dict[str, list[float]]]) -> str:
+    """What the best rate does from the narrowest model to the widest."""
+    narrow, wide = (best(widths[each(widths, key=int)]) for each in (min, max))
+    if wide == narrow:
+        return "stays where it is"
+    return f"rises {wide / narrow:.0f}-fold" if wide > narrow else f"falls to 1/{narrow / wide:.0f}"
+
+
+def page(found: dict[str, Any]) -> str:
+    """README.md."""
+    rows = []
+    narrowest = min(next(iter(found["losses"].values())), key=int)
+    for name, widths in found["losses"].items():
+        first = best(widths[narrowest])
+        rows += [f"| {NAMES[name]} | {width} | {power(best(rates))} | {', '.join(map(power, each_seed(rates)))} | "
+                 f"{statistics.mean(rates[f'{best(rates):g}']):.3f} | {dearer(rates, first)} |"
+                 for width, rates in widths.items()]
+    widest = max(next(iter(found["losses"].values())), key=int)
+    mup, usual = (found["losses"][name][widest] for name in NAMES)
+    gap = statistics.mean(usual[f"{best(usual):g}"]) - statistics.mean(mup[f"{best(mup):g}"])
     return "\n".join([
         "# The best rate at every width", "",
-        f"Decoders of two blocks, {record['steps']} steps of AdamW, {record['seeds']} seeds; rates are powers of two. "
-        f"From the narrowest to the widest the best rate moved by 2^{moved['mup']:+.0f} in muP, and by "
-        f"2^{moved['usual']:+.0f} in the usual parametrization.", "", "![Loss against the rate](width_transfer.svg)",
-        "",
-        "| | width | best rate | loss there, nats/token |", "| --- | --- | --- | --- |", *rows, "",
-        "`python recipes/width_transfer/run.py` runs it again; `--widths 32,128,512 --steps 2000` is the larger one.",
-        ""])
+        "A rate that is best for a narrow model is best for a wide one in muP (Yang et al. 2022), and is not in the "
+        "usual parametrization. Is that so here?", "",
+        "    python recipes/width_transfer/run.py", "",
+        f"Decoders of two blocks, {found['steps']} steps of AdamW, {found['seeds']} seeds; rates are powers of two, "
+        f"and the loss is the mean of the last tenth of the steps. From width {narrowest} to {widest} the best rate "
+        f"{moved(found['losses']['mup'])} in muP, and {moved(found['losses']['usual'])} in the usual parametrization. "
+        f"With each at its own best rate, the usual one ends {abs(gap):.3f} nats/token "
+        f"{'below' if gap < 0 else 'above'} muP at width {widest}: what muP saves is the search for a rate.", "",
+        *(line for name in NAMES for line in (f"![Loss against the rate: {NAMES[name]}]({name}.svg)", "")),
+        f"| | width | best rate | of each seed | loss there, nats/token | more at the best rate of width {narrowest} |",
+        "| --- | --- | --- | --- | --- | --- |", *rows, "",
+        f"The last column has its interval over seeds at {CONFIDENCE:.0%}: models of one seed have the same batches. "
+        "A larger one is `--widths 32,128,512 --steps 2000`; `--draw` writes this page from result.json.", ""])
+
+
+def pictures(found: dict[str, Any]) -> list[Figure]:
+    """Loss against the rate, a figure for each parametrization with the same axes."""
+    means = {name: {width: [(math.log2(float(rate)), min(6.0, statistics.mean(values)))
+                            for rate, values in rates.items()] for width, rates in widths.items()}
+             for name, widths in found["losses"].items()}
+    every = [loss for widths in means.values() for points in widths.values() for _, loss in points]
+    return [chart(name, f"Loss against the learning rate, {NAMES[name]}", "The loss at the end of training against the "
+                  "rate, a curve for every width; above 6 it is drawn at 6.",
+                  [Curve(f"width {width}", points, index, dots=True)
+                   for index, (width, points) in enumerate(widths.items())],
+                  "log2 of the learning rate", f"{NAMES[name]}, nats/token", width=520, height=280,
+                  include=(min(every), max(every))) for name, widths in means.items()]
+
+
+def write(record: dict[str, Any], out: Path) -> None:
+    """The page and the pictures."""
+    (out / "README.md").write_text(page(record), encoding="utf-8")
+    for figure in pictures(record):
+        (out / f"{figure.name}.svg").write_text(figure.alone(), encoding="utf-8")
 
 
 def main() -> None:
@@ -87,24 +153,22 @@ def main() -> None:
     options.add_argument("--widths", default="32,64,128,256")
     options.add_argument("--seeds", type=int, default=3)
     options.add_argument("--out", type=Path, default=HERE)
+    options.add_argument("--draw", action="store_true", help="the page and pictures of result.json anew")
     given = options.parse_args()
-    widths = [int(width) for width in given.widths.split(",")]
-    material = prepare(parse_run(configuration(BASE, "usual", 1e-3, 0, given.steps))).train
-    losses = {name: {str(width): {f"{rate:g}": [loss_of(width, name, rate, seed, given.steps, material)
-                                                for seed in range(given.seeds)] for rate in RATES}
-                     for width in widths} for name in NAMES}
-    record = {"steps": given.steps, "seeds": given.seeds, "losses": losses}
     given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "result.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    (given.out / "README.md").write_text(page(record), encoding="utf-8")
-    shown = [(name, width, rates) for name, each in losses.items() for width, rates in each.items()]
-    curves = [Curve(f"{name} {width}", [(math.log2(float(rate)), min(6.0, statistics.mean(found)))
-                                        for rate, found in rates.items()], index)
-              for index, (name, width, rates) in enumerate(shown)]
-    figure = chart("width_transfer", "Loss against the learning rate", "The loss at the end of training, for every "
-                   "width in both parametrizations; above 6 it is drawn at 6.", curves, "log2 of the learning rate",
-                   "nats/token", width=640, height=320)
-    (given.out / "width_transfer.svg").write_text(figure.alone(), encoding="utf-8")
+    file = given.out / "result.json"
+    if not given.draw:
+        file.write_text(json.dumps(measured(given), indent=1) + "\n", encoding="utf-8")
+    write(json.loads(file.read_text(encoding="utf-8")), given.out)
+
+
+def measured(given: argparse.Namespace) -> dict[str, Any]:
+    """Every loss."""
+    material = prepare(parse_run(configuration(BASE, "usual", 1e-3, 0, given.steps))).train
+    losses = {name: {width: {f"{rate:g}": [loss_of(int(width), name, rate, seed, given.steps, material)
+                                           for seed in range(given.seeds)] for rate in RATES}
+                     for width in given.widths.split(",")} for name in NAMES}
+    return {"steps": given.steps, "seeds": given.seeds, "losses": losses}
 
 
 if __name__ == "__main__":
