@@ -11,6 +11,8 @@ from weft.cli.config import Overrides
 from weft.cli.mixture import show_sources
 from weft.cli.options import (
     AllowPickles,
+    BatchSize,
+    Context,
     Dtype,
     Json,
     Kernels,
@@ -18,6 +20,7 @@ from weft.cli.options import (
     Plugin,
     Revision,
     Threads,
+    TrainingTokens,
     guarded,
     on_disk,
     prepare,
@@ -39,16 +42,14 @@ Target = Annotated[str, typer.Argument(metavar="CONFIG|CHECKPOINT", help="A file
 
 @guarded
 def plan(target: Target, overrides: Overrides = None,
-         tokens: Annotated[int | None, typer.Option("--tokens", min=1, help="Tokens of a training run, to estimate its "
-                                                    "shortest time here.")] = None,
-         context: Annotated[int | None, typer.Option("--context", min=1, help="Tokens in each row.")] = None,
-         batch: Annotated[int, typer.Option("--batch", min=1, help="Rows of a training step and of the state.")] = 1,
+         tokens: TrainingTokens = None, context: Context = None, batch_size: BatchSize = 1,
          dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
          plugin: Plugin = None, json: Json = False,
          revision: Revision = None, offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
     """Show what a model costs before it runs.
 
-    Parameters, FLOPs by part, bytes of weights, activations and state, and the shortest time of a training run here.
+    Parameters, FLOPs by part, bytes of weights, activations and state, and with --tokens the shortest time of a
+    training run here.
     """
     prepare(plugin, threads, kernels)
     from weft import api
@@ -56,8 +57,9 @@ def plan(target: Target, overrides: Overrides = None,
 
     require_changeable(target, overrides or [])
     target = str(on_disk(target, revision, offline, allow_pickles))
-    found = api.plan(target, overrides or [], context=context, batch=batch, dtype=dtype, tokens=tokens)
-    mixture = None if Path(target).is_dir() else api.data_sources(target, overrides or [], tokens=tokens)
+    total = None if tokens is None else round(tokens)
+    found = api.plan(target, overrides or [], context=context, batch=batch_size, dtype=dtype, tokens=total)
+    mixture = None if Path(target).is_dir() else api.data_sources(target, overrides or [], tokens=total)
     if json:
         print_json(found if mixture is None else {**found.to_json(), "sources": mixture.to_json()})
         return
