@@ -190,7 +190,7 @@ def test_options_that_exclude_each_other(refused: Refuse, workplace: Path, run: 
     rows = workplace / "rows.json"
     assert "--prompt, --rows: both text and rows of tokens. Give one of them." in refused(
         "generate", run, "--prompt", "a", "--rows", rows)
-    assert "--text, --tokens: neither text nor rows of tokens. Give one of them." in refused("score", run)
+    assert "--text, --rows: neither text nor rows of tokens. Give one of them." in refused("score", run)
     assert "--greedy, --temperature: greedy decoding has no temperature, got 0.5. Give one of them." in refused(
         "generate", run, "--prompt", "a", "--greedy", "--temperature", "0.5")
     assert ("stride: a stride of 4 was given, but whole documents have no stride. Leave it out, or evaluate in windows."

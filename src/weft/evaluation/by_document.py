@@ -114,9 +114,11 @@ def texts_of(stream: TokenStream, tokenizer: Tokenizer) -> list[str] | None:
     tokens, sizes = np.asarray(stream.tokens), np.asarray(stream.byte_lengths).astype(np.int64)
     starts = np.flatnonzero(np.asarray(stream.begins)).tolist()
     starts = starts if starts[:1] == [0] else [0, *starts]
+    if stream.begins_scored and starts[-1] == len(tokens) - 1:
+        del starts[-1]  # the last token ends the last document and begins none
     texts = []
     for first, last in zip(starts, [*starts[1:], len(tokens)], strict=True):
-        told = sizes[first:last] > 0  # a special token represents no text
+        told = sizes[first:last] > 0  # A special token represents no text
         text = tokenizer.decode(tokens[first:last][told].tolist())
         if len(text.encode()) != int(sizes[first:last].sum()):
             return None
