@@ -78,6 +78,15 @@ def test_the_first_screen_says_what_weft_is_and_is_not_and_shows_curves() -> Non
     assert len(README.split("\n## ")[0].split("```text\n")[1].split("```")[0].strip().split("\n")) == 4
 
 
+def test_the_perplexities_of_the_penn_treebank_are_those_recorded() -> None:
+    found = json.loads((ROOT / "recipes/penn_treebank/result.json").read_text("utf-8"))
+    ngram, lstm, transformer = (found[name]["test_perplexity"] for name in ("ngram", "lstm", "transformer"))
+    assert {found[name]["training_tokens"] for name in ("lstm", "transformer")} == {13_000_000}
+    assert ("With 13 million tokens of the [Penn Treebank](recipes/penn_treebank) the newer models win: the perplexity "
+            f"of a word is {ngram:.0f} for the n-gram model, {lstm:.0f} for an LSTM and {transformer:.0f} for a "
+            "Transformer.") in " ".join(README.split())
+
+
 def test_speeds_are_those_of_the_benchmarks_figures() -> None:
     """The benchmark works its own ratios out, of its fastest peer by each route."""
     trained = json.loads((ROOT / "benchmarks/results/training.json").read_text("utf-8"))
