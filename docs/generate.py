@@ -23,6 +23,7 @@ from weft.index.stored import FILE, written
 from weft.pictures.position_page import page, study_figures
 from weft.pictures.position_study import study
 
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks" / "results"
 RECORDED = Path(__file__).parents[1] / "recipes" / "six_ages"
 EDGE = (" Edge: the best learning rate of some run was the lowest or highest of those that it tried, so a better one "
         "may lie beyond.")
@@ -109,7 +110,16 @@ def study_row(entry: Entry, result: StudyResult) -> str:
             f"{', '.join(f'{each:,}' for each in sorted(tokens))} |")
 
 
-TABLES = {"study": study_table, "parts": parts_table, "commands": commands_table}
+def speed_table() -> str:
+    """The README's table of speeds beside other libraries, of the figures in ``benchmarks/results``."""
+    from speeds import speeds
+
+    lines = ["| | beside | Weft is faster by | measured in |", "| --- | --- | --- | --- |"]
+    return "\n".join([*lines, *(f"| {each.what} | {each.peer} | {each.ratio:.2f} times | "
+                                f"[{each.file}](benchmarks/results/{each.file}) |" for each in speeds(BENCHMARKS))])
+
+
+TABLES = {"speed": speed_table, "study": study_table, "parts": parts_table, "commands": commands_table}
 
 
 def with_tables(readme: str) -> str:

@@ -2,8 +2,9 @@
 
 ``result.json`` is the study's own; ``inputs.json`` has a hash of the study's file and of each of its presets, so that a
 test can tell when the figures are of something else than what stands there now. The tables of the README, each row
-with its learning rates and with the flag of one at the edge, and, where there is a Chromium, the picture of the report
-are made from the result. Nothing is written of a result whose intervals do not follow from its own runs.
+with its learning rates and with the flag of one at the edge, the learning curves above them and, where there is a
+Chromium, the picture of the report are made from the result. Nothing is written of a result whose intervals do not
+follow from its own runs.
 """
 
 from __future__ import annotations
@@ -15,16 +16,23 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from pathlib import Path
+from statistics import fmean
 
 import yaml
 
 from weft.api.configs import config_path
 from weft.comparison import read_result, rerender
+from weft.comparison.results import Entry
+from weft.comparison.study_result import StudyResult
 from weft.comparison.verdict import disagreement
 from weft.disk.atomic import write_file
+from weft.drawing.chart import Curve, chart
+from weft.drawing.figure import Figure
 
 ROOT = Path(__file__).parents[2]
+CURVES = ROOT / "docs/curves.svg"
 HERE, STUDY, PICTURE = ROOT / "recipes/six_ages", ROOT / "examples/six_ages.yaml", ROOT / "docs/report.png"
 SIZE, SCALE = (1240, 2280), 0.7
 """Of the page that is in the picture, down to the table of results, in its own pixels, and of the picture."""
@@ -41,6 +49,25 @@ def inputs() -> dict[str, str]:
 def _digest(path: Path) -> str:
     plain = yaml.safe_load(path.read_text(encoding="utf-8"))
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
+def curves(result: StudyResult) -> Figure:
+    """Bits per byte of held-out text against tokens read, the mean over runs; a dot for a model that counts."""
+    drawn = [Curve(entry.name, _course(entry), style, dots=not entry.trainable)
+             for style, entry in enumerate(result.entries)]
+    told = (f"{result.seeds} runs of each model, their mean on a sample of the held-out text, by the tokens that they "
+            "have read. Lower is better.")
+    return chart("curves", "Learning curves of six ages of language models", told, drawn, "tokens read",
+                 "bits per byte of held-out text", width=720, height=330)
+
+
+def _course(entry: Entry) -> list[tuple[float, float]]:
+    """The mean of an entry's runs at each number of tokens at which all of them were measured."""
+    found: dict[int, list[float]] = defaultdict(list)
+    for run in entry.finished:
+        for tokens, value in {point.tokens: point.bits_per_byte for point in run.curve}.items():
+            found[tokens].append(value)
+    return [(tokens, fmean(values)) for tokens, values in sorted(found.items()) if len(values) == len(entry.finished)]
 
 
 def draw(page: Path, picture: Path, browser: str) -> None:
@@ -68,6 +95,7 @@ def main() -> int:
         return 1
     write_file(HERE / "result.json", json.dumps(result.to_json()) + "\n")
     write_file(HERE / "inputs.json", json.dumps(inputs(), indent=1) + "\n")
+    write_file(CURVES, curves(result).alone())
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         print("no Chromium here, so the picture stays as it is", file=sys.stderr)

@@ -194,12 +194,12 @@ def test_other_spellings(case: Case, change: Callable[[dict[str, Any]], None], t
 def test_the_commands_take_such_a_folder(tmp_path: Path) -> None:
     saved(LLAMA[1], tmp_path / "model")
     (tmp_path / "rows.json").write_text(json.dumps(rows(67)))
-    done = CliRunner().invoke(app, ["score", str(tmp_path / "model"), "--tokens", str(tmp_path / "rows.json"),
+    done = CliRunner().invoke(app, ["score", str(tmp_path / "model"), "--rows", str(tmp_path / "rows.json"),
                                     "--logits", str(tmp_path / "logits.safetensors")])
     assert done.exit_code == 0, done.output
     logits = load_file(tmp_path / "logits.safetensors")
     agree(tuple(logits[f"row_{index}"] for index in range(5)), truth(tmp_path / "model"))
-    done = CliRunner().invoke(app, ["generate", str(tmp_path / "model"), "--tokens", str(tmp_path / "rows.json"),
+    done = CliRunner().invoke(app, ["generate", str(tmp_path / "model"), "--rows", str(tmp_path / "rows.json"),
                                     "--greedy", "--max-new-tokens", "6", "--json"])
     assert done.exit_code == 0, done.output
     assert [len(row["tokens"]) for row in json.loads(done.output)["rows"]] == [6] * 5

@@ -183,14 +183,14 @@ def test_a_folder_that_is_no_checkpoint(refused: Refuse, tmp_path: Path) -> None
 def test_rows_that_the_model_cannot_take(refused: Refuse, run: Path, tmp_path: Path, command: str, content: str,
                                          told: str) -> None:
     (tmp_path / "rows.json").write_text(content)
-    assert told in refused(command, run, "--tokens", tmp_path / "rows.json")
+    assert told in refused(command, run, "--rows", tmp_path / "rows.json")
 
 
 def test_options_that_exclude_each_other(refused: Refuse, workplace: Path, run: Path) -> None:
     rows = workplace / "rows.json"
-    assert "--prompt, --tokens: both text and rows of tokens. Give one of them." in refused(
-        "generate", run, "--prompt", "a", "--tokens", rows)
-    assert "--text, --tokens: neither text nor rows of tokens. Give one of them." in refused("score", run)
+    assert "--prompt, --rows: both text and rows of tokens. Give one of them." in refused(
+        "generate", run, "--prompt", "a", "--rows", rows)
+    assert "--text, --rows: neither text nor rows of tokens. Give one of them." in refused("score", run)
     assert "--greedy, --temperature: greedy decoding has no temperature, got 0.5. Give one of them." in refused(
         "generate", run, "--prompt", "a", "--greedy", "--temperature", "0.5")
     assert ("stride: a stride of 4 was given, but whole documents have no stride. Leave it out, or evaluate in windows."
@@ -200,8 +200,8 @@ def test_options_that_exclude_each_other(refused: Refuse, workplace: Path, run: 
 def test_options_out_of_range(refused: Refuse, run: Path) -> None:
     assert "top_p: 1.5 is out of range. Give a number above 0, at most 1." in refused(
         "generate", run, "--prompt", "a", "--top-p", "1.5")
-    assert "--context: 'x' is not a positive number of tokens. Give numbers such as 128 or 128,512." in refused(
-        "eval", run, "--context", "8,x")
+    assert "--lengths: 'x' is not a positive number of tokens. Give numbers such as 128 or 128,512." in refused(
+        "eval", run, "--lengths", "8,x")
     assert "stride: must be from 1 to the context, 4, received 5. Choose one in range." in refused(
         "eval", run, "--context", "4", "--stride", "5")
 
@@ -264,7 +264,7 @@ def test_a_checkpoint_without_a_tokenizer_takes_rows_alone(refused: Refuse, weft
     assert "the checkpoint has no tokenizer. Give rows of token ids instead of text." in refused(
         "generate", tmp_path / "bare", "--prompt", "a")
     assert "the checkpoint has no tokenizer." in refused("eval", tmp_path / "bare", "--data", workplace / "text.txt")
-    rows = json.loads(weft("generate", tmp_path / "bare", "--tokens", workplace / "rows.json", "--max-new-tokens", "2",
+    rows = json.loads(weft("generate", tmp_path / "bare", "--rows", workplace / "rows.json", "--max-new-tokens", "2",
                            "--greedy", "--json").out)["rows"]
     assert [row["text"] for row in rows] == [None] * 3 and len(rows[0]["tokens"]) == 2
 

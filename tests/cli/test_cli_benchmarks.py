@@ -81,7 +81,7 @@ def test_a_plugin_adds_a_benchmark(run: Path, tmp_path: Path) -> None:
     (["--task", "lambada", "--data", "missing"], "missing: no such file or folder."),
     (["--task", "{kind: mmlu, shot: 1}"], "shot: unknown key 'shot'. Did you mean 'shots'?"),
     (["--task", "mbpp", "--data", "missing"], "run_programs: mbpp runs programs that the model writes"),
-    (["--task", "mmlu", "--context", "8,16"], "--context: several contexts, and a benchmark is run with one."),
+    (["--task", "mmlu", "--lengths", "8,16"], "--lengths: a benchmark does not have this option."),
     (["--task", "mmlu", "--context", "1", "--data", "."], "context: 1 tokens. Give 2 or more."),
     (["--task", "cola", "--part", "test", "--stride", "3"], "--stride, --part: a benchmark does not have this option."),
     (["--limit", "3", "--run-programs"], "--limit, --run-programs: an option of benchmarks, and none is run."),

@@ -31,7 +31,7 @@ def test_what_a_folder_s_head_gives_is_written(weft: Weft, tmp_path: Path, case:
     write(tmp_path / "model", case)
     path, out = tmp_path / "plain.json", tmp_path / "out.safetensors"
     path.write_text(json.dumps([ROWS[0], [7, 7, 3], stored()[case]["row"]]))
-    told = weft("score", tmp_path / "model", "--tokens", path, "--logits", out)
+    told = weft("score", tmp_path / "model", "--rows", path, "--logits", out)
     assert told.code == 0, told.err
     found = load_file(out)
     assert [list(found[f"row_{index}"].shape) for index in range(2)] == shapes and f"wrote {out}" in told.out
@@ -47,7 +47,7 @@ def test_types_change_what_is_read(weft: Weft, tmp_path: Path, rows: Path) -> No
     plain = tmp_path / "plain.json"
     plain.write_text(json.dumps([[5, 1, 12, 0], [7, 7, 3]]))
     for path, out in ((rows, "typed"), (plain, "plain")):
-        assert weft("score", tmp_path / "model", "--tokens", path, "--logits", tmp_path / out).code == 0
+        assert weft("score", tmp_path / "model", "--rows", path, "--logits", tmp_path / out).code == 0
     typed, untyped = (load_file(tmp_path / name) for name in ("typed", "plain"))
     assert torch.equal(typed["row_0"], untyped["row_0"]) and not torch.equal(typed["row_1"], untyped["row_1"])
 
@@ -62,12 +62,12 @@ def test_rows_that_a_model_cannot_take(refused: Refuse, tmp_path: Path, case: st
     write(tmp_path / "model", case)
     path = tmp_path / "bad.json"
     path.write_text(json.dumps([row]))
-    assert message in refused("score", tmp_path / "model", "--tokens", path, "--logits", tmp_path / "out")
+    assert message in refused("score", tmp_path / "model", "--rows", path, "--logits", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_hidden_vectors_are_offered_where_there_is_no_head(refused: Refuse, tmp_path: Path, rows: Path) -> None:
     write(tmp_path / "model", "deberta")
     rows.write_text(json.dumps([[1, 2]]))
-    message = refused("score", tmp_path / "model", "--tokens", rows)
+    message = refused("score", tmp_path / "model", "--rows", rows)
     assert "without a head that predicts tokens" in message and "--logits FILE" in message

@@ -16,8 +16,11 @@ import yaml
 import weft as library
 from cli.conftest import call
 from weft import presets
+from weft.cli.check import _explained
 from weft.cli.main import COMMANDS, GROUPS
+from weft.cli.text import console, section
 from weft.core.registry import REGISTRY
+from weft.laws.report import Finding, Report
 
 
 def test_help_imports_neither_torch_nor_pydantic_nor_rich() -> None:
@@ -152,7 +155,7 @@ def test_doctor_counts_one_thread_as_one(weft: Any) -> None:
 
 @pytest.mark.parametrize("preset", presets())
 def test_plan_of_every_preset_fits_80_columns(weft: Any, preset: str) -> None:
-    told = weft("plan", preset, "--batch", "2")
+    told = weft("plan", preset, "--batch-size", "2")
     assert told.code == 0, told
     assert "parameters" in told.out and ("State of 2 rows" in told.out or preset == "encoder")
     assert max(map(len, told.out.splitlines())) <= 80
@@ -181,6 +184,20 @@ def checked(workplace: Path) -> dict[str, Any]:
 def test_check_of_a_configuration_runs_the_twin(checked: dict[str, Any]) -> None:
     assert checked["holds"] is True and checked["own"] is None
     assert {finding["law"] for finding in checked["twin"]["findings"]} >= {"split", "causality", "packed", "readout"}
+    run = {finding["law"] for report in ("twin", "long", "far", "wide") for finding in checked[report]["findings"]}
+    assert checked["laws"]["split"] == "a sequence run in pieces must equal the sequence run whole"
+    assert set(checked["laws"]) == run
+    assert all(len(text.split()) > 4 for text in checked["laws"].values()), "every law says what it asks for"
+
+
+def test_check_says_what_each_law_asks_for(capsys: pytest.CaptureFixture[str]) -> None:
+    reports = [Report("a", (Finding("split", "1+2", 0.0, 1.0), Finding("split gradients", "1+2", 0.0, 1.0))),
+               Report("b", (Finding("finite", "all", 0.0, 1.0), Finding("split", "2+1", 0.0, 1.0)))]
+    section(console(), "what each law says", _explained(reports))
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.strip().split("\n")]
+    assert lines == ["what each law says", "split a sequence run in pieces must equal the sequence run whole",
+                     "finite outputs must be numbers, however long the row",
+                     "... gradients the same, of the gradients of every parameter and input"]
 
 
 def test_config_show_resolves_defaults_and_changes(weft: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -66,14 +67,28 @@ def test_resume_of_a_finished_run_leaves_its_weights(weft: Any, workplace: Path,
 
 
 def test_eval_scores_every_token_of_what_was_held_out(weft: Any, run: Path) -> None:
-    found = weft("eval", run, "--context", "4,8", "--json").json()
+    found = weft("eval", run, "--lengths", "4,8", "--json").json()
     assert [each["protocol"]["window"] for each in found] == [4, 8]
     assert found[0]["tokens"] == found[1]["tokens"]
     # Three steps from random weights: still close to uniform over 257 ids.
     assert all(each["perplexity"] == pytest.approx(257, rel=0.1) for each in found)
-    told = weft("eval", run, "--context", "4,8")
+    told = weft("eval", run, "--lengths", "4,8")
     assert "context 4: perplexity" in told.out and "context 8: perplexity" in told.out
     assert "protocol: corpus perplexity" in told.out
+
+
+def test_the_command_prints_and_writes_a_row_for_each_document(weft: Any, run: Path) -> None:
+    told = weft("eval", run, "--by-document")
+    assert told.code == 0, told.err
+    found = weft("eval", run, "--by-document", "--json").json()[0]
+    assert len(found["by_document"]) == found["documents"]
+    assert sum(each["nats"] for each in found["by_document"]) == pytest.approx(found["nats"], rel=1e-12)
+    rows = re.findall(r"^ *(\d+) +([\d,]+) +([\d,]+) +([\d,.]+) +[\d.]+ +[\d,.]+ +[\d.]+ *$", told.out, re.M)
+    assert [(int(index), int(tokens.replace(",", ""))) for index, tokens, _, _ in rows] == [
+        (each["index"], each["tokens"]) for each in found["by_document"]]
+    assert f"perplexity {found['word_perplexity']:,.4f} per word ({found['words']:,} words)" in told.out
+    assert f"{found['bits_per_token']:.4f} bits/token" in told.out
+    assert "by_document" not in weft("eval", run, "--json").json()[0]
 
 
 def test_eval_reads_a_text_of_the_users(weft: Any, run: Path, tmp_path: Path) -> None:
@@ -111,7 +126,7 @@ def test_eval_takes_the_validation_or_the_test_text_of_the_run(weft: Any, workpl
 
 
 def test_generate_continues_ragged_rows_in_the_shape_promised(weft: Any, workplace: Path, run: Path) -> None:
-    found = weft("generate", run, "--tokens", workplace / "rows.json", "--greedy", "--max-new-tokens", "3",
+    found = weft("generate", run, "--rows", workplace / "rows.json", "--greedy", "--max-new-tokens", "3",
                  "--ignore-end", "--json").json()
     assert set(found) == {"rows"}
     assert [set(row) for row in found["rows"]] == [{"tokens", "text"}] * 3
@@ -122,7 +137,7 @@ def test_generate_continues_ragged_rows_in_the_shape_promised(weft: Any, workpla
 
 
 def test_generate_gives_the_same_with_weights_laid_out(weft: Any, refused: Any, workplace: Path, run: Path) -> None:
-    asked = ("generate", run, "--tokens", workplace / "rows.json", "--greedy", "--max-new-tokens", "30", "--json")
+    asked = ("generate", run, "--rows", workplace / "rows.json", "--greedy", "--max-new-tokens", "30", "--json")
     assert weft(*asked, "--lay-out").json() == weft(*asked).json()
     assert "--compile, --lay-out: the compiler lays the weights out by itself" in refused(*asked, "--lay-out",
                                                                                            "--compile")
@@ -137,7 +152,7 @@ def test_generate_searches_with_beams(weft: Any, refused: Any, workplace: Path, 
     summed = library.beam_search(run, ["line 1"], max_new_tokens=4, beams=3, length_penalty=0.0)
     assert rows == summed.to_json()["rows"] and len(rows[0]["hypotheses"]) == 3
     assert rows[0]["hypotheses"][0]["score"] == rows[0]["hypotheses"][0]["log_prob"]
-    told = weft("generate", run, "--tokens", workplace / "rows.json", "--max-new-tokens", "2", "--beams", "2")
+    told = weft("generate", run, "--rows", workplace / "rows.json", "--max-new-tokens", "2", "--beams", "2")
     assert told.out.count("---\n") == len(json.loads((workplace / "rows.json").read_text()))
 
 
@@ -170,7 +185,7 @@ def test_generate_prints_several_prompts_one_after_another(weft: Any, run: Path)
 
 def test_score_writes_the_logits_of_every_row(weft: Any, workplace: Path, run: Path, tmp_path: Path) -> None:
     file = tmp_path / "logits.safetensors"
-    found = weft("score", run, "--tokens", workplace / "rows.json", "--logits", file, "--json").json()
+    found = weft("score", run, "--rows", workplace / "rows.json", "--logits", file, "--json").json()
     logits = load_file(file)
     assert set(logits) == {"row_0", "row_1", "row_2"}
     assert [tuple(logits[f"row_{i}"].shape) for i in range(3)] == [(3, 257), (1, 257), (2, 257)]
@@ -191,7 +206,7 @@ def test_score_of_a_text_counts_its_first_token(weft: Any, run: Path) -> None:
 
 
 def test_dtype_is_the_dtype_of_the_computation(weft: Any, workplace: Path, run: Path) -> None:
-    rows = ("--tokens", str(workplace / "rows.json"), "--json")
+    rows = ("--rows", str(workplace / "rows.json"), "--json")
     single, double = (weft("score", run, *rows, "--dtype", each).json() for each in ("float32", "float64"))
     first, second = single["rows"][0]["total"], double["rows"][0]["total"]
     assert first != second and first == pytest.approx(second, abs=1e-4)

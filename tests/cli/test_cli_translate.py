@@ -103,7 +103,7 @@ def test_a_source_beyond_the_encoders_limit_is_refused_or_cut_and_counted(weft: 
     assert "1 of 2 sources were cut to the encoder's limit" in told.err
     rows = [{"source": [1] * 17, "target": [0]}]
     (tmp_path / "rows.json").write_text(json.dumps(rows))
-    said = refused("generate", translator / "run", "--tokens", tmp_path / "rows.json")
+    said = refused("generate", translator / "run", "--rows", tmp_path / "rows.json")
     assert "rows[0].source: 17 tokens, and the encoder has positions for 16. Shorten the source." in said
 
 

@@ -57,6 +57,48 @@ def test_every_recorded_study_follows_from_its_own_runs(path: Path) -> None:
     assert disagreement(read_result(path.parent)) is None
 
 
+def test_the_curves_are_those_of_the_recorded_study() -> None:
+    drawn = runpy.run_path(str(RECIPE / "record.py"))["curves"](read_result(RECIPE)).alone()
+    assert drawn == (ROOT / "docs" / "curves.svg").read_text("utf-8"), "run recipes/six_ages/record.py"
+
+
+def test_a_curve_is_the_mean_of_the_runs_where_all_were_measured() -> None:
+    result, course = study(3), runpy.run_path(str(RECIPE / "record.py"))["_course"]
+    entry = next(entry for entry in result.entries if entry.trainable)
+    first = entry.finished[0].curve[0].tokens
+    values = [point.bits_per_byte for run in entry.finished for point in run.curve if point.tokens == first]
+    assert course(entry)[0] == (first, pytest.approx(sum(values) / len(values), rel=1e-12))
+
+
+def test_the_first_screen_says_what_weft_is_and_is_not_and_shows_curves() -> None:
+    screen = " ".join(README.split("\n## ")[0].split())
+    assert "docs/curves.svg" in screen and "**What Weft is not.**" in screen
+    assert "**`make run`** trains the models in the picture and takes about six minutes on two cores" in screen
+    assert all(f"({link})" in screen for link in ("recipes", "benchmarks/README.md", "docs/quickstart.md"))
+    assert len(README.split("\n## ")[0].split("```text\n")[1].split("```")[0].strip().split("\n")) == 4
+
+
+def test_the_perplexities_of_the_penn_treebank_are_those_recorded() -> None:
+    found = json.loads((ROOT / "recipes/penn_treebank/result.json").read_text("utf-8"))
+    ngram, lstm, transformer = (found[name]["test_perplexity"] for name in ("ngram", "lstm", "transformer"))
+    assert {found[name]["training_tokens"] for name in ("lstm", "transformer")} == {13_000_000}
+    assert ("With 13 million tokens of the [Penn Treebank](recipes/penn_treebank) the newer models win: the perplexity "
+            f"of a word is {ngram:.0f} for the n-gram model, {lstm:.0f} for an LSTM and {transformer:.0f} for a "
+            "Transformer.") in " ".join(README.split())
+
+
+def test_speeds_are_those_of_the_benchmarks_figures() -> None:
+    """The benchmark works its own ratios out, of its fastest peer by each route."""
+    trained = json.loads((ROOT / "benchmarks/results/training.json").read_text("utf-8"))
+    found = runpy.run_path(str(ROOT / "docs" / "speeds.py"))["speeds"](ROOT / "benchmarks" / "results")
+    known = {(each["dtype"], each["peer"].split("-")[0]): each["speed"] for each in trained["comparison"]
+             if each["peers_route"] == "default"}
+    shown = {(each.what.split(", ")[1], each.peer.split("`")[1]): each.ratio for each in found
+             if each.what.startswith("training a Transformer")}
+    assert known and all(shown[key] == pytest.approx(ratio) for key, ratio in known.items())
+    assert all(f"| {each.ratio:.2f} times |" in README for each in found)
+
+
 def row_of(name: str) -> str:
     """The README's row of a model of a made-up study."""
     row: str = runpy.run_path(str(ROOT / "docs" / "generate.py"))["study_row"](

@@ -169,7 +169,7 @@ def test_what_cannot_be_extended_is_refused_before_anything_is_written(text: Pat
 
     refused(InputError, r"unknown method 'yarm'\. Did you mean 'yarn'", method="yarm")
     refused(InputError, "16 tokens are no more than the model's context of 16", context=16)
-    refused(UnsupportedError, "no rotary positions, .* weft eval --context", config_of("alibi"))
+    refused(UnsupportedError, "no rotary positions, .* weft eval --lengths", config_of("alibi"))
     refused(UnsupportedError, "already scaled, by linear",
             config_of({"kind": "rope", "scaling": {"kind": "linear", "factor": 2}}))
     refused(UnsupportedError, "also has a table of 16 positions",

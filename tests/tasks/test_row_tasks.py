@@ -217,17 +217,17 @@ def test_the_command_measures_by_length_and_refuses_options_of_text(tmp_path: Pa
         done = CliRunner().invoke(app, ["eval", str(tmp_path / "run"), *words])
         return done.exit_code, " ".join(done.output.split())
 
-    code, text = said("--length", "16,64")
+    code, text = said("--lengths", "16,64")
     assert code == 0 and "length 16: loss" in text and "length 64: loss" in text and "chance 0.2000" in text
     assert "(40 answers)" in text and "accuracy_standard_error" in text
-    code, text = said("--task", "{kind: selective_copying, tokens: 2, symbols: 8}", "--length", "9", "--json")
+    code, text = said("--task", "{kind: selective_copying, tokens: 2, symbols: 8}", "--lengths", "9", "--json")
     assert code == 0 and json.loads(text)[0]["length"] == 9 and json.loads(text)[0]["predictions"] == 2000
-    for words, message in ((("--length", "15"), "length: 15 tokens, while rows consist of pairs of tokens. Give 16."),
-                           (("--length", "16", "--stride", "3"), "an option of text, while the task makes its rows"),
+    for words, message in ((("--lengths", "15"), "length: 15 tokens, while rows consist of pairs of tokens. Give 16."),
+                           (("--lengths", "16", "--stride", "3"), "an option of text, while the task makes its rows"),
                            (("--task", "next_token"), "task: 'next_token' is no task on rows with answers. Give"),
                            (("--task", "3"), "'3' is neither a kind of task nor its fields. Give a kind such as mqar"),
-                           (("--task", "{kind: pathfinder}", "--length", "1000"), "a picture has the square of a size. "
-                            "Give 961 or 1,024."),
+                           (("--task", "{kind: pathfinder}", "--lengths", "1000"), "a picture has the square of a "
+                            "size. Give 961 or 1,024."),
                            (("--task", "mqar"), "")):
         code, text = said(*words)
         assert (code == 0) == (not message) and message in text

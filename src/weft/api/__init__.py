@@ -15,6 +15,7 @@ from weft.api.images import resize_images
 from weft.api.insides import Insides, insides
 from weft.api.models import Model, convert, families, load, load_language_model, require_device, require_dtype, save
 from weft.api.rating import rate
+from weft.api.rows import row_kinds
 from weft.api.training import compare, compare_report, train
 from weft.api.translating import Search, Translated, measure_bleu, translate
 from weft.api.using import (
@@ -51,5 +52,5 @@ __all__ = ["Answer", "BradleyTerry", "ChatSettings", "Conversation", "Descriptio
            "data_prepare", "data_sample", "data_sources", "describe", "doctor", "draw", "evaluate", "extend",
            "families", "generate", "insides", "is_arpa", "is_benchmark", "laid_out", "load", "load_language_model",
            "load_plugin", "measure", "measure_bleu", "mixes", "pictures", "plan", "presets", "probe", "prompt_rows",
-           "rate", "read_model", "read_run", "require_device", "require_dtype", "resize_images", "run_of", "save",
-           "score", "stream", "task_kind", "train", "translate"]
+           "rate", "read_model", "read_run", "require_device", "require_dtype", "resize_images", "row_kinds",
+           "run_of", "save", "score", "stream", "task_kind", "train", "translate"]

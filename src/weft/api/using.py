@@ -23,6 +23,7 @@ from weft.decoding.rows import parse_rows
 from weft.evaluation import Evaluation, Scored
 from weft.evaluation import evaluate as evaluate_stream
 from weft.evaluation import score as score_rows
+from weft.evaluation.by_document import texts_of, words_in
 from weft.evaluation.evaluate import Mode
 from weft.evaluation.score import ScoredRow
 from weft.interop.huggingface.text import end_ids
@@ -173,7 +174,8 @@ def _whole_rows(loaded: Loaded, rows: Sequence[str | tuple[str, str] | RowLike])
 
 def evaluate(model: Model, data: str | Path | None = None, *, context: int | None = None, stride: int | None = None,
              mode: Mode = "windows", batch_size: int = 8, part: HeldOut = "validation") -> Evaluation:
-    """Measure perplexity and bits per byte on a text, by default on the text that the model's run held out.
+    """Measure perplexity and bits per byte on a text and each of its documents, by default on the text that the model's
+    run held out. Words are counted where the tokens give the text back exactly, and all of it is scored.
 
     Args:
         model: the checkpoint.
@@ -187,7 +189,10 @@ def evaluate(model: Model, data: str | Path | None = None, *, context: int | Non
     """
     loaded, causal = load_language_model(model, "perplexity")
     tokens = evaluation_text(loaded, data, part)
-    return evaluate_stream(causal, tokens, context=context, stride=stride, mode=mode, batch_size=batch_size)
+    texts = texts_of(tokens, require_tokenizer(loaded))
+    found = evaluate_stream(causal, tokens, context=context, stride=stride, mode=mode, batch_size=batch_size,
+                            by_document=True)
+    return replace(found, words=None if texts is None else words_in(texts))
 
 
 def evaluation_text(loaded: Loaded, data: str | Path | None, part: HeldOut) -> TokenStream:

@@ -23,28 +23,23 @@ BETWEEN = 10.0
 """Seconds between two lines of progress where there is no terminal."""
 
 
-def run_benchmark(checkpoint: Path, task: str | dict[str, Any], data: Path | None, *, context: list[int | None],
+def run_benchmark(checkpoint: Path, task: str | dict[str, Any], data: Path | None, *, context: int | None,
                   batch_size: int, limit: int | None, run_programs: bool, out: Path | None, device: str,
                   dtype: str | None, json: bool) -> None:
     """Run a benchmark and print its scores.
 
     Raises:
-        InputError: more than one context.
         OccupiedError: something is where the results are to be written.
     """
     from weft import api
-    from weft.core.errors import InputError
     from weft.core.strict_json import dumps
     from weft.disk.atomic import new_file
     from weft.disk.ownership import require_free
 
-    if len(context) > 1:
-        raise InputError("several contexts, and a benchmark is run with one.", where="--context",
-                         remedy="Give one number.")
     if out is not None:
         require_free(out, single=True)
     with showing_progress() as progress:
-        found = api.benchmark(checkpoint, task, data, context=context[0], batch_size=batch_size, limit=limit,
+        found = api.benchmark(checkpoint, task, data, context=context, batch_size=batch_size, limit=limit,
                               run_programs=run_programs, device=device, dtype=dtype, progress=progress)
     if out is not None:
         with new_file(out) as draft:

@@ -44,7 +44,8 @@ from weft.cli.options import (
 if TYPE_CHECKING:
     from weft.chat.conversation import Conversation
 
-Messages = Annotated[Path | None, typer.Option("--messages", help="A JSON file of the messages so far.")]
+Messages = Annotated[Path | None, typer.Option("--messages", help="A JSON file of messages; the conversation "
+                                                            "so far.")]
 Variables = Annotated[list[str] | None, typer.Option(
     "--variable", metavar="NAME=VALUE", help="A template variable, such as enable_thinking=false. May be repeated.")]
 
@@ -55,7 +56,7 @@ def chat(checkpoint: Checkpoint,
              "--message", help="Send this message and exit after its answer. May be repeated.")] = None,
          system: Annotated[str | None, typer.Option("--system", help="The system message.")] = None,
          messages: Messages = None, template: Template = None, variable: Variables = None,
-         max_new_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of one answer.")] = 512,
+         max_new_tokens: Annotated[int, typer.Option(min=1, help="Most new tokens; of one answer.")] = 512,
          greedy: Greedy = False, temperature: Temperature = None, top_k: TopK = None, top_p: TopP = None,
          min_p: MinP = None, repetition_penalty: Penalty = 1.0, stop: Stop = None,
          lay_out: LayOut = False,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,6 +24,9 @@ from weft.cli.options import (
 )
 from weft.cli.text import console, section, table
 from weft.core.strict_json import plain
+
+GRADIENTS = " gradients"
+"""How the names of laws end that compare gradients."""
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -59,7 +62,8 @@ def check(target: Annotated[str, typer.Argument(metavar="CONFIG|CHECKPOINT", hel
         result = api.check(target, overrides or [], seed=seed, length=length,
                            on_law=lambda who, law: status.update(f"{who}: {law}"))
     if json:
-        print_json({**plain(result), "holds": result.holds})
+        print_json({**plain(result), "holds": result.holds, "laws": _meanings(report for report, _ in
+                                                                              _columns(result).values())})
     else:
         _print(result)
     if not result.holds:
@@ -70,6 +74,7 @@ def _print(result: CheckResult) -> None:
     out = console()
     columns = _columns(result)
     section(out, "what is checked", _legend(columns))
+    section(out, "what each law says", _explained([report for report, _ in columns.values()]))
     section(out, f"the largest difference from what is expected{'' if result.holds else '; NO: more than is allowed'}",
             _table({name: report for name, (report, _) in columns.items()}))
     for fault in result.faults:
@@ -108,6 +113,25 @@ def _more(steps: int, border: int) -> str:
     """A note that the rows end before the longest border, if they do."""
     return "" if steps > border else (f" (the longest window or length is {border:,} tokens: --length "
                                       f"{border * 3 // 2} goes beyond it)")
+
+
+def _meanings(reports: Iterable[Report]) -> dict[str, str]:
+    """The laws that were run, each with what it says."""
+    from weft.laws.words import meaning
+
+    laws = dict.fromkeys(finding.law for report in reports for finding in report.findings)
+    return {law: meaning(law, None) for law in laws}
+
+
+def _explained(reports: list[Report]) -> Table:
+    """A row for each law with what it says; those of gradients together."""
+    rows, meanings = table("", "", header=False), _meanings(reports)
+    for law, text in meanings.items():
+        if not law.endswith(GRADIENTS):
+            rows.add_row(law, text)
+    if any(law.endswith(GRADIENTS) for law in meanings):
+        rows.add_row(f"...{GRADIENTS}", "the same, of the gradients of every parameter and input")
+    return rows
 
 
 def _legend(columns: dict[str, tuple[Report, str]]) -> Table:

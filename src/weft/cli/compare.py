@@ -13,7 +13,7 @@ import typer
 
 from weft.cli.compare_live import FillingTable
 from weft.cli.compare_table import print_study
-from weft.cli.options import Device, Json, Plugin, Threads, guarded, prepare, print_json
+from weft.cli.options import Device, Json, Plugin, Threads, TrainingTokens, guarded, prepare, print_json
 
 if TYPE_CHECKING:
     from weft.comparison import StudyProgress, StudyResult
@@ -28,14 +28,15 @@ def compare(models: Models = None,
             study: Annotated[Path | None, typer.Option("--study", help="A study file; MODELs join its own.")] = None,
             budget: Annotated[str | None, typer.Option("--budget", help="What is equal for all models, as KIND=AMOUNT: "
                                                        "parameters, flops, tokens, seconds or state_bytes.")] = None,
-            steps: Annotated[int | None, typer.Option("--steps", min=1, help="Training steps of each model.")] = None,
-            tokens: Annotated[float | None, typer.Option("--tokens", help="Training tokens of each model.")] = None,
+            steps: Annotated[int | None, typer.Option("--steps", min=1, help="Training steps; of each model.")] = None,
+            tokens: TrainingTokens = None,
             seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="Runs of each model; default 3, or 5 "
                                                       "with four or more models.")] = None,
             trials: Annotated[int | None, typer.Option("--trials", min=1, help="Learning rates tried before each "
                                                        "run; default 3. With 1, each model keeps its own.")] = None,
-            data: Annotated[Path | None, typer.Option("--data", help="A text or a prepared folder.")] = None,
-            out: Annotated[Path, typer.Option("--out", help="The study's folder.")] = Path("runs/compare"),
+            data: Annotated[Path | None, typer.Option("--data", help="A text file or folder; also one that was "
+                                                     "prepared.")] = None,
+            out: Annotated[Path, typer.Option("--out", help="Write here; the study's folder.")] = Path("runs/compare"),
             report: Annotated[Path | None, typer.Option("--report", help="Only write the report of this study's "
                                                         "folder again.")] = None,
             device: Device = "cpu", threads: Threads = None, plugin: Plugin = None, json: Json = False) -> None:

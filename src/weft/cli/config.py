@@ -36,7 +36,7 @@ def show(config: Config, overrides: Overrides = None, plugin: Plugin = None, jso
 @guarded
 def schema(config: Annotated[str | None, typer.Argument(metavar="CONFIG", help="A configuration; one that holds only a "
                                                         "model gives the schema of that kind of model.")] = None,
-           out: Annotated[Path | None, typer.Option("--out", help="Write the schema to this new file.")] = None,
+           out: Annotated[Path | None, typer.Option("--out", help="Write here; a new file.")] = None,
            plugin: Plugin = None, json: Json = False) -> None:
     """Show the JSON Schema of configurations, for editors.
 

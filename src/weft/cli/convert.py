@@ -33,7 +33,7 @@ def convert(source: Annotated[Path, typer.Argument(metavar="SRC", help="A checkp
                                                    "(a checkpoint), gguf (a file for llama.cpp), or of a model with "
                                                    "adapters these alone: adapter or peft. A DST that ends in .arpa or "
                                                    ".arpa.gz needs no --to.")] = None,
-            dtype: Annotated[str | None, typer.Option("--dtype", help="Cast the weights to float32, float64, bfloat16 "
+            cast: Annotated[str | None, typer.Option("--cast", help="Cast the weights to float32, float64, bfloat16 "
                                                       "or float16.")] = None,
             max_shard_size: Annotated[str, typer.Option("--max-shard-size", help="Largest size of one file of "
                                                         "weights.")] = "5GB",
@@ -43,12 +43,12 @@ def convert(source: Annotated[Path, typer.Argument(metavar="SRC", help="A checkp
             with_code: Annotated[bool, typer.Option("--with-code", help="With --to hf: where no class of transformers "
                                                     "can express the model, write a modelling file beside it, which "
                                                     "needs Weft.")] = False,
-            tokenizer: Annotated[str | None, typer.Option("--tokenizer", help="The tokenizer whose pieces or ids the "
-                                                          "words of an .arpa file are: a checkpoint, a tokenizer's "
+            tokenizer: Annotated[str | None, typer.Option("--tokenizer", help="A tokenizer; that whose pieces or ids "
+                                                          "the words of an .arpa file are: a checkpoint, a tokenizer's "
                                                           "file, or bytes. By default they are words of text.")] = None,
             base: Annotated[str | None, typer.Option("--base", help="The model under an adapter, where it is not that "
                                                      "which the adapter or its run names.")] = None,
-            replace: Annotated[bool, typer.Option("--replace", help="Replace a folder that Weft wrote and that is "
+            replace: Annotated[bool, typer.Option("--replace", help="Replace a folder that Weft wrote; it must be "
                                                   "unchanged since.")] = False,
             strict: Annotated[bool, typer.Option("--strict", help="Of a Hugging Face folder, refuse unknown keys that "
                                                  "otherwise give a note, and weights that hold NaN.")] = False,
@@ -65,7 +65,7 @@ def convert(source: Annotated[Path, typer.Argument(metavar="SRC", help="A checkp
     if revision is not None or not api.is_arpa(source):
         source = on_disk(source, revision, offline, allow_pickles)
     with console(err=True).status("converting", spinner="line"):
-        found = api.convert(source, out, to=to, dtype=dtype, max_shard_size=max_shard_size, n_kv_heads=n_kv_heads,
+        found = api.convert(source, out, to=to, dtype=cast, max_shard_size=max_shard_size, n_kv_heads=n_kv_heads,
                             family=family, with_code=with_code, tokenizer=tokenizer, base=base,
                             replace=replace, strict=strict)
     if json:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weft.cli.mixture import mixture
-from weft.cli.options import Json, Plugin, Seed, guarded, prepare, print_json
+from weft.cli.options import CONTEXT, Json, Plugin, Seed, guarded, prepare, print_json
 from weft.cli.text import console, in_bytes, section, short, table
 
 if TYPE_CHECKING:
@@ -35,11 +35,12 @@ def prepare_data(
         overrides: Annotated[list[str] | None, typer.Argument(metavar="data.key=value", help="Changes to those "
                                                               "sections: data.validation=0.05 "
                                                               "tokenizer.vocab_size=8192.")] = None,
-        out: Annotated[Path, typer.Option("--out", help="The folder to write.")] = ...,  # type: ignore[assignment]
-        tokenizer: Annotated[str | None, typer.Option("--tokenizer", help="A kind, a mapping such as '{kind: bpe, "
-                                                      "vocab_size: 8192}', or a tokenizer.json; by default the "
-                                                      "configuration's, else bytes.")] = None,
-        replace: Annotated[bool, typer.Option("--replace", help="Prepare the folder again.")] = False,
+        out: Annotated[Path, typer.Option("--out", help="Write here; the prepared folder.")] = ...,  # type: ignore[assignment]
+        tokenizer: Annotated[str | None, typer.Option("--tokenizer", help="A tokenizer; a kind, a mapping such as "
+                                                      "'{kind: bpe, vocab_size: 8192}', or a tokenizer.json; by "
+                                                      "default the configuration's, else bytes.")] = None,
+        replace: Annotated[bool, typer.Option("--replace", help="Replace a folder that Weft wrote; it is prepared "
+                                                "again.")] = False,
         plugin: Plugin = None, json: Json = False) -> None:
     """Tokenise a text once, into memory-mapped shards with a manifest.
 
@@ -92,8 +93,9 @@ def inspect_data(folder: Folder,
 @guarded
 def sample_data(folder: Folder,
                 windows: Annotated[int, typer.Option("-n", "--windows", help="Number of windows.")] = 3,
-                context: Annotated[int, typer.Option("--context", help="Tokens in each window.")] = 128,
-                part: Annotated[str, typer.Option("--part", help="train, validation or test.")] = "train",
+                context: Annotated[int, CONTEXT] = 128,
+                part: Annotated[str, typer.Option("--part", help="Part of the text; train, validation or "
+                                                  "test.")] = "train",
                 seed: Seed = 0, plugin: Plugin = None, json: Json = False) -> None:
     """Show the first windows that training with this order seed reads, with document boundaries."""
     prepare(plugin)

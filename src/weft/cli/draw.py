@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 
 @guarded
 def draw(target: Target, overrides: Overrides = None,
-         out: Annotated[Path, typer.Option("--out", help="A new folder, for a page and a file of each picture; or a "
-                                           "file: .html for the page, .svg or .png for the architecture "
+         out: Annotated[Path, typer.Option("--out", help="Write here; a new folder, for a page and a file of each "
+                                           "picture, or a file: .html for the page, .svg or .png for the architecture "
                                            "alone.")] = Path("runs/drawing"),
-         text: Annotated[str | None, typer.Option("--text", help="Draw the attention maps of this text.")] = None,
+         text: Annotated[str | None, typer.Option("--text", help="Text to read; its attention maps are "
+                                                    "drawn.")] = None,
          text_file: Annotated[Path | None, typer.Option("--text-file", help="Draw the attention maps of this file's "
                                                         "text.")] = None,
          source: Annotated[str | None, typer.Option("--source", help="The source of --text, for a model that reads "

@@ -9,9 +9,13 @@ import typer
 
 from weft.cli.benchmark import run_benchmark
 from weft.cli.bleu import require_bleu, require_pairs, translated
+from weft.cli.evaluation_text import show_evaluations
 from weft.cli.generate import Checkpoint
+from weft.cli.lengths import Lengths, lengths_of
 from weft.cli.options import (
     AllowPickles,
+    BatchSize,
+    Context,
     Device,
     Dtype,
     Json,
@@ -31,24 +35,25 @@ GIVE_TASK = "Give a kind such as mqar, or '{kind: mqar, pairs: 8}'."
 
 if TYPE_CHECKING:
     from weft.checkpoints import Loaded
-    from weft.evaluation import Evaluation
     from weft.evaluation.bleu import Bleu
     from weft.tasks.material import HeldOut
 
 
 @guarded
 def evaluate(checkpoint: Checkpoint,
-             data: Annotated[Path | None, typer.Option("--data", help="A text file or folder, read with the "
+             data: Annotated[Path | None, typer.Option("--data", help="A text file or folder; read with the "
                                                        "run's settings; by default the text that the run held "
                                                        "out.")] = None,
-             part: Annotated[str | None, typer.Option("--part", help="Which of the run's held-out texts: validation "
-                                                      "(default) or test.")] = None,
-             context: Annotated[str | None, typer.Option("--context", help="Tokens in each window; several "
-                                                         "numbers, N,N,..., give one line each.")] = None,
+             part: Annotated[str | None, typer.Option("--part", help="Part of the text; of what the run held out, "
+                                                      "validation (default) or test.")] = None,
+             context: Context = None,
+             lengths: Lengths = None,
              stride: Annotated[int | None, typer.Option("--stride", help="Tokens from one window to the next.")] = None,
              documents: Annotated[bool, typer.Option("--documents", help="Evaluate whole documents, the state "
                                                      "carried through.")] = False,
-             batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Rows evaluated at once.")] = 8,
+             by_document: Annotated[bool, typer.Option("--by-document", help="Also print one row for each document of "
+                                                       "the text.")] = False,
+             batch_size: BatchSize = 8,
              bleu: Annotated[bool, typer.Option("--bleu", help="Also translate the sources of pairs, and compare with "
                                                 "the targets (extra bleu).")] = False,
              beams: Beams = 4, length_penalty: LengthPenalty = 0.6, length_formula: Formula = "gnmt",
@@ -58,14 +63,12 @@ def evaluate(checkpoint: Checkpoint,
                                                       "lm-eval:NAME) on --data, or a task on rows with answers: its "
                                                       "kind, or '{kind: mqar, pairs: 8}'; by default the "
                                                       "run's.")] = None,
-             length: Annotated[str | None, typer.Option("--length", help="Tokens of that task's rows; several numbers, "
-                                                        "N,N,..., give one line each.")] = None,
              limit: Annotated[int | None, typer.Option("--limit", min=1, help="Use only so many requests of each part "
                                                        "of a benchmark.")] = None,
              run_programs: Annotated[bool, typer.Option("--run-programs", help="Allow a benchmark to run programs that "
                                                         "the model writes, on this machine.")] = False,
-             out: Annotated[Path | None, typer.Option("--out", help="Write a benchmark's scores and each request's "
-                                                      "result to this new JSON file.")] = None,
+             out: Annotated[Path | None, typer.Option("--out", help="Write here; a benchmark's scores and each "
+                                                      "request's result, in a new JSON file.")] = None,
              device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
              plugin: Plugin = None, json: Json = False,
              revision: Revision = None, offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
@@ -74,36 +77,38 @@ def evaluate(checkpoint: Checkpoint,
     from weft import api
     from weft.tasks.next_token import NextTokenConfig
 
-    sizes, lengths = numbers_of(context, "--context"), numbers_of(length, "--length")
+    measured_at = lengths_of(lengths)
     asked, folder = task_of(task), on_disk(checkpoint, revision, offline, allow_pickles)
     if asked is not None and api.is_benchmark(asked):
-        require_benchmark_alone(stride, part, length, bleu=bleu, documents=documents)
-        run_benchmark(folder, asked, data, context=sizes, batch_size=batch_size, limit=limit, out=out, device=device,
+        require_benchmark_alone(stride, part, lengths, bleu=bleu, documents=documents, by_document=by_document)
+        run_benchmark(folder, asked, data, context=context, batch_size=batch_size, limit=limit, out=out, device=device,
                       run_programs=run_programs, dtype=dtype, json=json)
         return
     require_no_benchmark(limit, out, run_programs=run_programs)
     held_out = held_out_part(part, data)
     loaded = api.load(folder, device=device, dtype=dtype)
     require_bleu(bleu, translations)
-    if task is not None or length is not None:
-        require_rows_alone(sizes, stride, data, bleu=bleu, documents=documents)
-        _rows(loaded, asked, lengths, held_out, batch_size, json=json)
+    if task is not None or (lengths is not None and api.task_kind(loaded) in api.row_kinds()):
+        require_rows_alone(context, stride, data, bleu=bleu, documents=documents, by_document=by_document)
+        _rows(loaded, asked, measured_at, held_out, batch_size, json=json)
         return
-    plain = data is None and held_out == "validation" and sizes == [None] and stride is None and not documents
+    sizes = windows_of(context, measured_at)
+    plain = (data is None and held_out == "validation" and sizes == [None] and stride is None and not documents
+             and not by_document)
     if api.task_kind(loaded) != NextTokenConfig.kind or (plain and not bleu and api.mixes(loaded)):
         search = search_of(beams, length_penalty, length_formula, None, batch_size, cut) if bleu else None
         compared = None if search is None else translated(loaded, data, held_out, search, translations)
-        _measured(loaded, data, held_out, sizes, stride, batch_size, compared, documents=documents, json=json)
+        _measured(loaded, data, held_out, sizes, stride, batch_size, compared, documents=documents or by_document,
+                  json=json)
         return
     require_pairs(bleu)
     found = [api.evaluate(loaded, data, context=size, stride=stride, mode="documents" if documents else "windows",
                           batch_size=batch_size, part=held_out) for size in sizes]
     if json:
-        print_json(found)
+        rows = [{"by_document": each.documents} if by_document else {} for each in found]
+        print_json([{**each.to_json(), **more} for each, more in zip(found, rows, strict=True)])
         return
-    for each in found:
-        typer.echo(_line(each))
-    typer.echo(f"protocol: {found[-1].protocol.describe()}")
+    show_evaluations(found, by_document=by_document)
 
 
 def _rows(loaded: Loaded, task: str | dict[str, Any] | None, lengths: list[int | None], part: HeldOut,
@@ -139,15 +144,16 @@ def task_of(text: str | None) -> str | dict[str, Any] | None:
     raise InputError(f"{text!r} is neither a kind of task nor its fields.", where="--task", remedy=GIVE_TASK)
 
 
-def require_benchmark_alone(stride: int | None, part: str | None, length: str | None, *, bleu: bool,
-                            documents: bool) -> None:
+def require_benchmark_alone(stride: int | None, part: str | None, lengths: str | None, *, bleu: bool,
+                            documents: bool, by_document: bool) -> None:
     """Refuse options that a benchmark does not have.
 
     Raises:
         InputError: one of them is given.
     """
-    _refuse({"--stride": stride is not None, "--part": part is not None, "--length": length is not None,
-             "--bleu": bleu, "--documents": documents}, "a benchmark does not have this option.",
+    _refuse({"--stride": stride is not None, "--part": part is not None,
+             "--lengths": lengths is not None, "--bleu": bleu, "--documents": documents,
+             "--by-document": by_document}, "a benchmark does not have this option.",
             "Leave it out; a benchmark's own settings stand in --task '{kind: ..., ...}'.")
 
 
@@ -168,16 +174,17 @@ def _refuse(given: dict[str, bool], what: str, remedy: str) -> None:
         raise InputError(what, where=", ".join(names), remedy=remedy)
 
 
-def require_rows_alone(sizes: list[int | None], stride: int | None, data: Path | None, *, bleu: bool,
-                       documents: bool) -> None:
+def require_rows_alone(context: int | None, stride: int | None, data: Path | None, *, bleu: bool,
+                       documents: bool, by_document: bool) -> None:
     """Refuse options that rows which a task makes itself do not have.
 
     Raises:
         InputError: one of them is given.
     """
-    _refuse({"--context": sizes != [None], "--stride": stride is not None, "--documents": documents,
-             "--data": data is not None, "--bleu": bleu}, "an option of text, while the task makes its rows itself.",
-            "Leave it out; --length gives the tokens of a row.")
+    _refuse({"--context": context is not None, "--stride": stride is not None, "--documents": documents,
+             "--by-document": by_document, "--data": data is not None, "--bleu": bleu},
+            "an option of text, while the task makes its rows itself.",
+            "Leave it out; --lengths gives the tokens of a row.")
 
 
 def _measured(loaded: Loaded, data: Path | None, part: HeldOut, sizes: list[int | None], stride: int | None,
@@ -188,7 +195,8 @@ def _measured(loaded: Loaded, data: Path | None, part: HeldOut, sizes: list[int 
 
     if sizes != [None] or stride is not None or documents:
         raise InputError("windows of running text, and this model was trained on another task, whose rows are those of "
-                         "its run.", where="--context, --stride, --documents", remedy="Leave them out.")
+                         "its run.", where="--context, --lengths, --stride, --documents, --by-document",
+                         remedy="Leave them out.")
     found = api.measure(loaded, data, part=part, batch_size=batch_size)
     if json:
         print_json([{**found.named(), "predictions": found.tokens, "unit": found.unit, "bytes": found.bytes,
@@ -215,26 +223,15 @@ def held_out_part(name: str | None, data: Path | None) -> HeldOut:
                      remedy="Give validation or test.")
 
 
-def numbers_of(text: str | None, option: str) -> list[int | None]:
-    """The positive numbers of ``N,N,...``; one None where the option is not given."""
+def windows_of(context: int | None, lengths: list[int | None]) -> list[int | None]:
+    """The tokens of windows to evaluate with, from the options of one and of several.
+
+    Raises:
+        InputError: both are given.
+    """
     from weft.core.errors import InputError
 
-    if text is None:
-        return [None]
-    sizes: list[int | None] = []
-    for part in text.split(","):
-        if not part.strip().isdecimal() or int(part) < 1:
-            raise InputError(f"{part!r} is not a positive number of tokens.", where=option,
-                             remedy="Give numbers such as 128 or 128,512.")
-        sizes.append(int(part))
-    return sizes
-
-
-def _line(found: Evaluation) -> str:
-    size = found.protocol.window
-    reach = "whole documents" if size is None else f"context {size:,}"
-    per_byte = found.bits_per_byte
-    bits = "no text" if per_byte is None else f"{per_byte:.4f} bits/byte"
-    never = f"; {found.impossible:,} tokens had probability zero" if found.impossible else ""
-    return (f"{reach}: perplexity {found.perplexity:.4f} per token, {found.loss:.4f} nats/token, {bits} "
-            f"({found.tokens:,} tokens, {found.bytes:,} bytes{never})")
+    if context is not None and lengths != [None]:
+        raise InputError("both one length of windows and several.", where="--context, --lengths",
+                         remedy="Give one of them.")
+    return lengths if context is None else [context]

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weft.cli.config import Overrides
-from weft.cli.evaluate import held_out_part, numbers_of
+from weft.cli.evaluate import held_out_part
 from weft.cli.generate import Checkpoint
+from weft.cli.lengths import OPTION as LENGTHS
+from weft.cli.lengths import lengths_of
 from weft.cli.options import (
+    CONTEXT,
     AllowPickles,
     Device,
     Json,
@@ -33,21 +36,23 @@ DEFAULT_METHOD = "yarn"
 
 @guarded
 def extend(checkpoint: Checkpoint, overrides: Overrides = None,
-           context: Annotated[int, typer.Option("--context", min=1, help="Tokens of the new context.")] = ...,  # type: ignore[assignment]
-           method: Annotated[str, typer.Option("--method", help="How rotary positions are rescaled: linear (position "
+           context: Annotated[int, CONTEXT] = ...,  # type: ignore[assignment]
+           scaling: Annotated[str, typer.Option("--scaling", help="How rotary positions are rescaled: linear (position "
                                                "interpolation), ntk, yarn or longrope (which searches for its "
                                                "factors).")] = DEFAULT_METHOD,
-           out: Annotated[Path, typer.Option("--out", help="A new folder.")] = Path("runs/extended"),
-           data: Annotated[Path | None, typer.Option("--data", help="A text of long documents to measure perplexity "
-                                                     "on; by default what the model's run held out.")] = None,
-           part: Annotated[str | None, typer.Option("--part", help="Which of the run's held-out texts: validation or "
-                                                    "test; validation.")] = None,
-           lengths: Annotated[str | None, typer.Option("--lengths", help="Context lengths to measure, N,N,...; by "
-                                                       "default from half the model's context on, doubling.")] = None,
-           tokens: Annotated[int, typer.Option("--tokens", min=2, help="Measure on the last so many tokens of the "
-                                               "text.")] = 65536,
-           steps: Annotated[int | None, typer.Option("--steps", min=1, help="Train for so many steps after the "
-                                                     "rescaling, as the model's run did, at a tenth of its learning "
+           out: Annotated[Path, typer.Option("--out", help="Write here; a new folder.")] = Path("runs/extended"),
+           data: Annotated[Path | None, typer.Option("--data", help="A text file or folder; of long documents, to "
+                                                     "measure perplexity on; by default what the model's run held "
+                                                     "out.")] = None,
+           part: Annotated[str | None, typer.Option("--part", help="Part of the text; of what the run held out, "
+                                                    "validation (default) or test.")] = None,
+           lengths: Annotated[str | None, typer.Option(LENGTHS, metavar="N,N,...", help="Measure at each of these "
+                                                       "lengths, in tokens; by default from half the model's context "
+                                                       "on, doubling.")] = None,
+           last_tokens: Annotated[int, typer.Option("--last-tokens", min=2, help="Measure on the last so many tokens "
+                                                    "of the text.")] = 65536,
+           steps: Annotated[int | None, typer.Option("--steps", min=1, help="Training steps; after the rescaling, "
+                                                     "as the model's run did, at a tenth of its learning "
                                                      "rate; OVERRIDES change that training.")] = None,
            search: Annotated[int | None, typer.Option("--search", min=3, help="longrope: how many lists of factors are "
                                                       "tried; 48.")] = None,
@@ -63,11 +68,11 @@ def extend(checkpoint: Checkpoint, overrides: Overrides = None,
     from weft.cli.live import showing
 
     held_out = held_out_part(part, data)
-    sizes = None if lengths is None else tuple(size for size in numbers_of(lengths, "--lengths") if size is not None)
+    sizes = None if lengths is None else tuple(size for size in lengths_of(lengths) if size is not None)
     loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, purpose="perplexity")
     with showing(quiet=json) as listener:
-        found = api.extend(loaded, out, context=context, method=method, data=data, part=held_out, steps=steps,
-                           measuring=api.Measuring(tokens=tokens, lengths=sizes, search=search, seed=seed),
+        found = api.extend(loaded, out, context=context, method=scaling, data=data, part=held_out, steps=steps,
+                           measuring=api.Measuring(tokens=last_tokens, lengths=sizes, search=search, seed=seed),
                            overrides=overrides or (), on_event=listener)
     if json:
         print_json(found)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Checkpoint = Annotated[Path, typer.Argument(
     metavar="CHECKPOINT", help="A checkpoint, a run's folder, or a model on the Hub (org/name).")]
-TokensFile = Annotated[Path | None, typer.Option("--tokens", help="A JSON file of rows of token ids.")]
+Rows = Annotated[Path | None, typer.Option("--rows", help="A JSON file of rows of token ids.")]
 Greedy = Annotated[bool, typer.Option("--greedy", help="Always take the most probable token.")]
 Temperature = Annotated[float | None, typer.Option(
     "--temperature", min=0, help="Divide the logits by this; default 1.")]
@@ -44,9 +44,11 @@ MinP = Annotated[float | None, typer.Option(
 Penalty = Annotated[float, typer.Option("--repetition-penalty", help="Above 1, repeated tokens become less probable.")]
 Stop = Annotated[list[str] | None, typer.Option("--stop", help="Stop at this text. May be repeated.")]
 Beams = Annotated[int | None, typer.Option(
-    "--beams", min=1, help="Search for the most probable continuation with this many beams.")]
+    "--beams", min=1, help="Beams of the search for the most probable continuation; without it, tokens are "
+                              "drawn one by one.")]
 LengthPenalty = Annotated[float | None, typer.Option(
-    "--length-penalty", min=0, help="Beams are ranked by the mean over tokens with 1 (default), by the sum with 0.")]
+    "--length-penalty", min=0, help="Exponent a of the length by which log-probabilities of beams are divided; 1 "
+                                       "(default) gives their mean, 0 their sum.")]
 LayOut = Annotated[bool, typer.Option(
     "--lay-out", help="First measure layouts of the weights on this machine and take what makes a step faster: takes "
                       "a second, and sometimes more memory.")]
@@ -58,11 +60,12 @@ Template = Annotated[str | None, typer.Option(
 def generate(checkpoint: Checkpoint,
              prompt: Annotated[list[str] | None, typer.Option(
                  "--prompt", help="Text to continue. May be repeated.")] = None,
-             tokens: TokensFile = None,
+             rows: Rows = None,
              messages: Annotated[Path | None, typer.Option(
-                 "--messages", help="A JSON file of messages to answer, in the model's chat template.")] = None,
+                 "--messages", help="A JSON file of messages; they are answered in the model's chat "
+                 "template.")] = None,
              template: Template = None,
-             max_new_tokens: Annotated[int, typer.Option(min=0, help="Most tokens to add.")] = 200,
+             max_new_tokens: Annotated[int, typer.Option(min=0, help="Most new tokens.")] = 200,
              greedy: Greedy = False, temperature: Temperature = None, top_k: TopK = None, top_p: TopP = None,
              min_p: MinP = None, repetition_penalty: Penalty = 1.0, stop: Stop = None,
              beams: Beams = None, length_penalty: LengthPenalty = None,
@@ -85,19 +88,19 @@ def generate(checkpoint: Checkpoint,
                       purpose="generating text")
     ends = api.Ends(tuple(stop or ()), at_end=not ignore_end)
     if messages is None and template is None:
-        rows = texts_or_rows(prompt, tokens, "--prompt")
+        given = texts_or_rows(prompt, rows, "--prompt")
     else:
-        rows, ends = _conversation(loaded, messages, template, ends, bool(prompt) or tokens is not None)
+        given, ends = _conversation(loaded, messages, template, ends, bool(prompt) or rows is not None)
     sampling = sampling_of(greedy, temperature, top_k, top_p, min_p, repetition_penalty)
-    loaded = api.laid_out(loaded, rows=len(rows)) if lay_out else loaded
+    loaded = api.laid_out(loaded, rows=len(given)) if lay_out else loaded
     if beams is not None or length_penalty is not None:
         drawn = bool(stop) or compile or greedy or repetition_penalty != 1 or any(
             option is not None for option in (temperature, top_k, top_p, min_p))
-        _searched(loaded, rows, max_new_tokens, beams, length_penalty, ends, drawn, json)
-    elif json or len(rows) > 1 or loaded.tokenizer is None:
-        _whole(loaded, rows, max_new_tokens, sampling, ends, seed, json, compile)
+        _searched(loaded, given, max_new_tokens, beams, length_penalty, ends, drawn, json)
+    elif json or len(given) > 1 or loaded.tokenizer is None:
+        _whole(loaded, given, max_new_tokens, sampling, ends, seed, json, compile)
     else:
-        _streamed(loaded, rows[0], max_new_tokens, sampling, ends, seed, compile)
+        _streamed(loaded, given[0], max_new_tokens, sampling, ends, seed, compile)
 
 
 def sampling_of(greedy: bool, temperature: float | None, top_k: int | None, top_p: float | None, min_p: float | None,
@@ -148,11 +151,11 @@ def require_tokenizer(loaded: Loaded) -> Tokenizer:
 
     if loaded.tokenizer is None:
         raise InputError("the checkpoint has no tokenizer, so it cannot read text.", where=str(loaded.path),
-                         remedy="Use weft generate --tokens with rows of token ids.")
+                         remedy="Use weft generate --rows with rows of token ids.")
     return loaded.tokenizer
 
 
-def texts_or_rows(texts: list[str] | None, tokens: Path | None, option: str) -> list[str | RowLike]:
+def texts_or_rows(texts: list[str] | None, file: Path | None, option: str) -> list[str | RowLike]:
     """The texts of an option, or the rows of a file; one of the two.
 
     Raises:
@@ -161,10 +164,10 @@ def texts_or_rows(texts: list[str] | None, tokens: Path | None, option: str) -> 
     from weft.core.errors import InputError
     from weft.decoding import read_rows
 
-    if bool(texts) == (tokens is not None):
+    if bool(texts) == (file is not None):
         what = "both text and rows of tokens" if texts else "neither text nor rows of tokens"
-        raise InputError(f"{what}.", where=f"{option}, --tokens", remedy="Give one of them.")
-    return list(texts or []) if tokens is None else list(read_rows(tokens))
+        raise InputError(f"{what}.", where=f"{option}, --rows", remedy="Give one of them.")
+    return list(texts or []) if file is None else list(read_rows(file))
 
 
 def _whole(loaded: Loaded, rows: list[str | RowLike], max_new_tokens: int, sampling: Sampling, ends: Ends, seed: int,

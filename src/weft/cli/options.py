@@ -11,6 +11,7 @@ from typing import Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
+from weft.cli.closing import say_next
 from weft.cli.failures import INTERRUPTED as INTERRUPTED
 from weft.cli.failures import close_output, explained
 from weft.core.errors import WeftError
@@ -23,10 +24,17 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document inst
 Plugin = Annotated[list[Path] | None, typer.Option("--plugin", help="A Python file that adds parts. May be repeated.")]
 Device = Annotated[str, typer.Option("--device", help="Where to compute: cpu, cuda, cuda:1, ...")]
 Dtype = Annotated[str | None, typer.Option("--dtype", help="Compute in float32, float64 or bfloat16.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Seed of all random numbers.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Seed of random numbers.")]
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads; default one per core.")]
 Kernels = Annotated[list[str] | None, typer.Option("--kernels", metavar="OPERATION=FORM", help="Compute an operation "
                                                    "by this form; weft doctor lists them. May be repeated.")]
+BATCH_SIZE = typer.Option("--batch-size", min=1, help="Rows computed at once.")
+BatchSize = Annotated[int, BATCH_SIZE]
+OwnBatchSize = Annotated[int | None, BATCH_SIZE]
+"""None: the run's own."""
+CONTEXT = typer.Option("--context", min=1, help="Tokens of a window, the most that a model reads at once.")
+Context = Annotated[int | None, CONTEXT]
+TrainingTokens = Annotated[float | None, typer.Option("--tokens", min=1, help="Tokens of training, such as 2e6.")]
 Revision = Annotated[str | None, typer.Option("--revision", help="Branch, tag or commit of a model on the Hub.")]
 Offline = Annotated[bool, typer.Option("--offline", help="Take models of the Hub from the local cache only.")]
 AllowPickles = Annotated[bool, typer.Option("--allow-pickles", help="Download pickled weights if there are no others.")]
@@ -36,7 +44,7 @@ _command: ContextVar[ExitStack] = ContextVar("what ends with the command")
 
 def guarded(command: Callable[P, R]) -> Callable[P, R]:
     """Turn Weft's errors into a message and an exit code, without a traceback: 2 for what the user can correct, 1 for
-    work that failed, 130 after Ctrl-C."""
+    work that failed, 130 after Ctrl-C. After a command that has succeeded, say what to do next."""
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -44,7 +52,9 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
         token = _command.set(inside)
         try:
             with inside:
-                return command(*args, **kwargs)
+                done = command(*args, **kwargs)
+            say_next(command.__name__, kwargs)
+            return done
         except WeftError as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(error.exit_code) from None

@@ -11,13 +11,16 @@ from weft.cli.config import Overrides
 from weft.cli.mixture import show_sources
 from weft.cli.options import (
     AllowPickles,
+    Context,
     Dtype,
     Json,
     Kernels,
     Offline,
+    OwnBatchSize,
     Plugin,
     Revision,
     Threads,
+    TrainingTokens,
     guarded,
     on_disk,
     prepare,
@@ -42,12 +45,7 @@ Target = Annotated[str, typer.Argument(metavar="CONFIG|CHECKPOINT", help="A file
 
 @guarded
 def plan(target: Target, overrides: Overrides = None,
-         tokens: Annotated[int | None, typer.Option("--tokens", min=1, help="Tokens of a training run, to estimate its "
-                                                    "shortest time here.")] = None,
-         context: Annotated[int | None, typer.Option("--context", min=1, help="Tokens in each row; default "
-                                                      "the run's.")] = None,
-         batch: Annotated[int | None, typer.Option("--batch", min=1, help="Rows of a training step and of the state; "
-                                                   "default the run's.")] = None,
+         tokens: TrainingTokens = None, context: Context = None, batch_size: OwnBatchSize = None,
          flops: Annotated[bool, typer.Option("--flops", help="Show only where the operations of a forward pass go: "
                                              "shares, with what is assumed.")] = False,
          dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
@@ -55,7 +53,8 @@ def plan(target: Target, overrides: Overrides = None,
          revision: Revision = None, offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
     """Show what a model costs before it runs.
 
-    Parameters, FLOPs by part, bytes of weights, activations and state, and the shortest time of a training run here.
+    Parameters, FLOPs by part, bytes of weights, activations and state, and with --tokens the shortest time of a
+    training run here.
     """
     prepare(plugin, threads, kernels)
     from weft import api
@@ -66,8 +65,9 @@ def plan(target: Target, overrides: Overrides = None,
     if flops:
         _shares(target, overrides or [], context, json)
         return
-    found = api.plan(target, overrides or [], context=context, batch=batch, dtype=dtype, tokens=tokens, here=True)
-    mixture = None if Path(target).is_dir() else api.data_sources(target, overrides or [], tokens=tokens)
+    total = None if tokens is None else round(tokens)
+    found = api.plan(target, overrides or [], context=context, batch=batch_size, dtype=dtype, tokens=total, here=True)
+    mixture = None if Path(target).is_dir() else api.data_sources(target, overrides or [], tokens=total)
     if json:
         print_json(found if mixture is None else {**found.to_json(), "sources": mixture.to_json()})
         return

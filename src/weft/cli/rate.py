@@ -42,7 +42,7 @@ def rate(
                                                          "names, model_a, model_b, or tie; by default winner, or the "
                                                          "three fields winner_model_a, winner_model_b and "
                                                          "winner_tie.")] = None,
-        out: Annotated[Path | None, typer.Option("--out", help="Also write the ratings to this new JSON file.")] = None,
+        out: Annotated[Path | None, typer.Option("--out", help="Write here; the ratings, in a new JSON file.")] = None,
         json: Json = False) -> None:
     """Rate models by pairwise preferences: Bradley-Terry or Elo."""
     from weft import api

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from weft.cli.generate import Checkpoint, TokensFile, texts_or_rows
+from weft.cli.generate import Checkpoint, Rows, texts_or_rows
 from weft.cli.options import (
     AllowPickles,
     Device,
@@ -37,10 +37,11 @@ LogitsFile: TypeAlias = Annotated[Path | None, typer.Option(
 
 @guarded
 def score(checkpoint: Checkpoint,
-          text: Annotated[list[str] | None, typer.Option("--text", help="Text to score. May be repeated.")] = None,
+          text: Annotated[list[str] | None, typer.Option("--text", help="Text to read; it is scored. May be "
+                                                         "repeated.")] = None,
           second: Annotated[list[str] | None, typer.Option("--second", help="Second text of a pair, one for each "
                                                            "--text, for a model trained to classify.")] = None,
-          tokens: TokensFile = None,
+          rows: Rows = None,
           logits: LogitsFile = None,
           device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
           plugin: Plugin = None,
@@ -57,13 +58,13 @@ def score(checkpoint: Checkpoint,
     if logits is not None:
         require_free(logits, single=True)
     loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype)
-    rows = texts_or_rows(text, tokens, "--text")
+    given = texts_or_rows(text, rows, "--text")
     predicts = isinstance(loaded.model, LanguageModel)
     if isinstance(loaded.model.head, Classifier) and not (predicts and api.task_kind(loaded) == NextTokenConfig.kind):
-        _classified(loaded, _paired(rows, second), json=json, logits=logits)
+        _classified(loaded, _paired(given, second), json=json, logits=logits)
         return
     _require_no(second)
-    result = api.score(loaded, rows, logits=logits is not None)
+    result = api.score(loaded, given, logits=logits is not None)
     if logits is not None:
         write_logits(logits, result)
     if json:

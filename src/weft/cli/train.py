@@ -40,16 +40,17 @@ def train(config: Config, overrides: Overrides = None,
                                                     "weights, tokenizer and chat template of this checkpoint, run or "
                                                     "folder of transformers; of CONFIG's model only its head "
                                                     "stays.")] = None,
-          steps: Annotated[int | None, typer.Option("--steps", min=1, help="Steps in all; CONFIG may be the folder "
-                                                    "of a run, which then goes on.")] = None,
-          out: Annotated[Path | None, typer.Option("--out", help="The run's folder; default runs/latest, or that of a "
-                                                   "run that goes on.")] = None,
+          steps: Annotated[int | None, typer.Option("--steps", min=1, help="Training steps; in all, CONFIG may be the "
+                                                    "folder of a run, which then goes on.")] = None,
+          out: Annotated[Path | None, typer.Option("--out", help="Write here; the run's folder, default runs/latest, "
+                                                   "or that of a run that goes on.")] = None,
           resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint in --out.")] = False,
           allow_inexact: Annotated[bool, typer.Option("--allow-inexact", help="Resume even if code, plugins, "
                                                       "processor, torch, device or the number of processes differ, "
                                                       "and with them the weights.")] = False,
           unchecked: Unchecked = False,
-          seed: Annotated[int | None, typer.Option("--seed", help="Seed of initial weights and dropout.")] = None,
+          seed: Annotated[int | None, typer.Option("--seed", help="Seed of random numbers; those of initial "
+                                                      "weights and dropout.")] = None,
           device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
           plugin: Plugin = None, json: Json = False) -> None:
     """Train a model, by gradients or by counting.

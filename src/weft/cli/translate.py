@@ -10,6 +10,7 @@ import typer
 from weft.cli.generate import Checkpoint
 from weft.cli.options import (
     AllowPickles,
+    BatchSize,
     Device,
     Dtype,
     Json,
@@ -28,23 +29,24 @@ if TYPE_CHECKING:
     from weft.api import Search
     from weft.decoding import LengthFormula
 
-Beams = Annotated[int, typer.Option("--beams", min=1, help="Hypotheses of each target; 1 is greedy decoding.")]
+Beams = Annotated[int, typer.Option("--beams", min=1, help="Beams of the search for the most probable "
+                                            "continuation; 1 is greedy decoding.")]
 LengthPenalty = Annotated[float, typer.Option(
-    "--length-penalty", min=0, help="Exponent a of the length by which log-probabilities are divided.")]
+    "--length-penalty", min=0, help="Exponent a of the length by which log-probabilities of beams are divided; see "
+                                       "--length-formula.")]
 Formula = Annotated[str, typer.Option(
     "--length-formula", help="gnmt: divide by ((5 + length) / 6)^a (Wu et al. 2016); power: by length^a.")]
-BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Sources, of similar lengths, searched at once.")]
 Cut = Annotated[bool, typer.Option("--cut", help="Cut sources longer than the encoder's limit, and count them.")]
 
 
 @guarded
 def translate(checkpoint: Checkpoint,
               sources: Annotated[Path, typer.Argument(metavar="SOURCES", help="A text file of one source a line.")],
-              out: Annotated[Path | None, typer.Option("--out", help="Write the targets to this new file, one a line, "
-                                                       "instead of printing them.")] = None,
+              out: Annotated[Path | None, typer.Option("--out", help="Write here; the targets, one a line in a new "
+                                                       "file, instead of printing them.")] = None,
               beams: Beams = 4, length_penalty: LengthPenalty = 0.6, length_formula: Formula = "gnmt",
-              max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens of a target; default 50 more "
-                                                                 "than its source has.")] = None,
+              max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Most new tokens; by default 50 more than "
+                                                                 "the source has.")] = None,
               batch_size: BatchSize = 32, cut: Cut = False, device: Device = "cpu", dtype: Dtype = None,
               threads: Threads = None, kernels: Kernels = None, plugin: Plugin = None, json: Json = False,
               revision: Revision = None, offline: Offline = False, allow_pickles: AllowPickles = False) -> None:

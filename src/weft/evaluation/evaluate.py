@@ -14,6 +14,7 @@ from weft.core.model import LanguageModel
 from weft.core.strict_json import Record, plain
 from weft.data import EvaluationWindows, Repeated, TokenStream
 from weft.decoding.mode import evaluation_mode, require_causal, require_room
+from weft.evaluation.by_document import DocumentScore, DocumentSums, mean_perplexity
 from weft.evaluation.measuring import spread
 from weft.evaluation.numbers import exponential
 from weft.evaluation.pieces import Piece, document_pieces, stretches, window_pieces
@@ -90,6 +91,8 @@ class Evaluation(Record):
         bytes: the bytes of UTF-8 text that the scored tokens represent, exactly.
         impossible: the number of scored tokens with probability zero.
         protocol: how tokens were counted.
+        documents: the sums of each document with a scored token, in the order of the corpus; empty unless asked for.
+        words: the words of the corpus, separated by white space; None: not known.
     """
 
     nats: float
@@ -97,6 +100,8 @@ class Evaluation(Record):
     bytes: int
     impossible: int
     protocol: Protocol
+    documents: tuple[DocumentScore, ...] = ()
+    words: int | None = None
 
     @property
     def loss(self) -> float:
@@ -109,20 +114,39 @@ class Evaluation(Record):
         return exponential(self.loss)
 
     @property
+    def bits_per_token(self) -> float:
+        """nats / ln 2 / tokens."""
+        return self.loss / math.log(2)
+
+    @property
     def bits_per_byte(self) -> float | None:
         """nats / ln 2 / bytes; None if the scored tokens represent no text."""
         return self.nats / math.log(2) / self.bytes if self.bytes else None
 
+    @property
+    def word_perplexity(self) -> float | None:
+        """Perplexity per word: exp(nats / words), whatever the tokenizer; None if the words are not known."""
+        return exponential(self.nats / self.words) if self.words else None
+
+    @property
+    def mean_document_perplexity(self) -> float | None:
+        """The mean over documents of exp(a document's nats / its tokens); None without documents. Each document has the
+        same weight, while in `perplexity` each token has."""
+        return mean_perplexity(self.documents) if self.documents else None
+
     def to_json(self) -> dict[str, Any]:
-        """Plain data, with perplexity, bits per byte, loss and the protocol in words."""
-        means = {"perplexity": self.perplexity, "bits_per_byte": self.bits_per_byte, "loss": self.loss}
+        """Plain data, with all means and the protocol in words; without the documents, see `DocumentScore.to_json`."""
+        means = {"perplexity": self.perplexity, "bits_per_byte": self.bits_per_byte, "loss": self.loss,
+                 "bits_per_token": self.bits_per_token, "word_perplexity": self.word_perplexity,
+                 "mean_document_perplexity": self.mean_document_perplexity}
         protocol = {**plain(self.protocol), "description": self.protocol.describe()}
-        return {**plain(means), **super().to_json(), "protocol": protocol}
+        sums = super().to_json()
+        return {**plain(means), **sums, "documents": len(self.documents) or None, "protocol": protocol}
 
 
 def evaluate(model: LanguageModel, stream: TokenStream, *, context: int | None = None, stride: int | None = None,
              mode: Mode = "windows", fenced: bool = True, batch_size: int = 8,
-             batches: int | None = None) -> Evaluation:
+             batches: int | None = None, by_document: bool = False) -> Evaluation:
     """Perplexity and bits per byte of a corpus; each token that can be predicted is scored exactly once.
 
     Args:
@@ -135,6 +159,7 @@ def evaluate(model: LanguageModel, stream: TokenStream, *, context: int | None =
         fenced: whether a token's context is limited to its own document.
         batch_size: windows or documents that are run together; it does not change the results.
         batches: score only so many batches of windows, spread evenly over the corpus; None: all.
+        by_document: also give the sums of each document.
 
     Raises:
         DataError: a context, stride or batch size is out of range, or there is no token to predict.
@@ -144,6 +169,7 @@ def evaluate(model: LanguageModel, stream: TokenStream, *, context: int | None =
     """
     window = model.config.context if context is None else context
     _check(model, stream, mode, stride, batches)
+    documents = DocumentSums(stream) if by_document else None
     # Not inference_mode: tensors that a layer caches here must be usable in a later backward pass.
     with evaluation_mode(model), torch.no_grad():
         if mode == "windows":
@@ -152,9 +178,9 @@ def evaluate(model: LanguageModel, stream: TokenStream, *, context: int | None =
             require_room(model, longest, "context", f"windows of {longest} tokens", "Give a smaller context.")
             chosen = frozenset(spread(range(len(windows)), batches))
             protocol = replace(_protocol(stream, mode, window, windows.stride, fenced), part=_part(windows, chosen))
-            return _sum(model, window_pieces(model, windows, fenced=fenced, chosen=chosen), protocol)
+            return _sum(model, window_pieces(model, windows, fenced=fenced, chosen=chosen), protocol, documents)
         pieces = _documents(model, stream, window, fenced, batch_size)
-        return _sum(model, pieces, _protocol(stream, mode, None, None, fenced))
+        return _sum(model, pieces, _protocol(stream, mode, None, None, fenced), documents)
 
 
 def _documents(model: LanguageModel, stream: TokenStream, chunk: int, fenced: bool, rows: int) -> Iterator[Piece]:
@@ -201,8 +227,9 @@ def _protocol(stream: TokenStream, mode: Mode, window: int | None, stride: int |
                     flagged=stream.flags is not None)
 
 
-def _sum(model: LanguageModel, pieces: Iterator[Piece], protocol: Protocol) -> Evaluation:
-    """The sums over all pieces, in float64; read on the host once per piece."""
+def _sum(model: LanguageModel, pieces: Iterator[Piece], protocol: Protocol,
+         documents: DocumentSums | None) -> Evaluation:
+    """The sums over all pieces, in float64; without documents, read on the host once per piece."""
     nats, tokens, size, impossible = 0.0, 0, 0, 0
     for piece in pieces:
         log_probs = model.readout.log_prob(piece.h, piece.targets).double()
@@ -210,10 +237,12 @@ def _sum(model: LanguageModel, pieces: Iterator[Piece], protocol: Protocol) -> E
         impossible += int((log_probs == -math.inf).sum())
         tokens += piece.targets.numel()
         size += piece.bytes
+        if documents is not None:
+            documents.add(piece.places, -log_probs[0].cpu().numpy())
         if math.isnan(nats):
             raise FailedError("the model gives NaN.", where=protocol.corpus,
                               remedy="Check the checkpoint with weft check, or use a wider dtype.")
     if not tokens:
         raise DataError("no token can be predicted: every document has a single token.", where=protocol.corpus,
                         remedy="Give more text.")
-    return Evaluation(nats, tokens, size, impossible, protocol)
+    return Evaluation(nats, tokens, size, impossible, protocol, () if documents is None else documents.scores())

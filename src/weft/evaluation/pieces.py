@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from jaxtyping import Int64
 from torch import Tensor
 
 from weft.core.model import LanguageModel
@@ -25,11 +26,13 @@ class Piece:
     Attributes:
         h: the readout's input [1,N,...].
         targets: ids [1,N].
+        places: where the targets stand in the stream, [N].
         bytes: the bytes of text that the targets represent.
     """
 
     h: Tensor
     targets: Tensor
+    places: Int64[np.ndarray, " N"]
     bytes: int
 
 
@@ -45,11 +48,12 @@ def window_pieces(model: LanguageModel, windows: EvaluationWindows, *, fenced: b
     """
     device = device_of(model)
     for batch in (batch for index, batch in enumerate(windows) if index in chosen and batch.scored.any()):
+        assert batch.places is not None, "windows are cut from a stream"
         begins = batch.begins.copy()
         begins[:, 0] = False
         span = Span(begins=torch.from_numpy(begins).to(device) if fenced and begins.any() else None)
         h = model.hidden(torch.from_numpy(batch.inputs).to(device), None, span).y
-        yield _piece(h, batch.targets, batch.scored, batch.scored_bytes)
+        yield _piece(h, batch.targets, batch.scored, batch.places[batch.scored] + 1, batch.scored_bytes)
 
 
 @dataclass(frozen=True)
@@ -115,10 +119,10 @@ def _group_pieces(model: LanguageModel, stream: TokenStream, group: list[Stretch
         scored = real & stream.scored(places + 1)
         size = int(stream.byte_lengths[places + 1][scored].astype(np.int64).sum())
         if scored.any():
-            yield _piece(out.y, stream.tokens[places + 1].astype(np.int64), scored, size)
+            yield _piece(out.y, stream.tokens[places + 1].astype(np.int64), scored, places[scored] + 1, size)
 
 
-def _piece(h: Tensor, targets: np.ndarray, counts: np.ndarray, size: int) -> Piece:
-    """The vectors and targets of the tokens at which ``counts`` [B,T] is true."""
+def _piece(h: Tensor, targets: np.ndarray, counts: np.ndarray, places: np.ndarray, size: int) -> Piece:
+    """The vectors and targets of the tokens at which ``counts`` [B,T] is true, which stand at ``places``."""
     chosen = torch.from_numpy(counts).to(h.device)
-    return Piece(h[chosen][None], torch.from_numpy(targets).to(h.device)[chosen][None], size)
+    return Piece(h[chosen][None], torch.from_numpy(targets).to(h.device)[chosen][None], places, size)

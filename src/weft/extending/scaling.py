@@ -52,7 +52,7 @@ def require_extensible(model: LanguageModel, context: int, method: str) -> None:
     ropes = [part for part in parts_in(config) if isinstance(part, RopeConfig)]
     if not ropes:
         raise UnsupportedError("the model has no rotary positions, which are what these methods rescale.",
-                               where="model", remedy="Measure it at greater lengths as it is: weft eval --context.")
+                               where="model", remedy="Measure it at greater lengths as it is: weft eval --lengths.")
     if limit is not None and limit < context:
         raise UnsupportedError(f"the model also has a table of {limit:,} positions, which no scaling makes longer.",
                                where="model", remedy=f"Extend it to {limit:,} tokens at most.")

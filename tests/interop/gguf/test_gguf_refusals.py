@@ -89,7 +89,7 @@ def test_an_odd_number_of_turned_features_is_refused() -> None:
 def test_float64_is_refused(tmp_path: Path) -> None:
     source = case("llama", tmp_path)
     source.model.to(torch.float64)
-    with pytest.raises(UnsupportedError, match=r"dtype: llama.cpp has no matrices in float64. Convert with --dtype"):
+    with pytest.raises(UnsupportedError, match=r"dtype: llama.cpp has no matrices in float64. Convert with --cast"):
         convert(source, tmp_path / "a.gguf", to="gguf")
 
 

@@ -109,7 +109,7 @@ def test_shards_and_dtypes(tmp_path: Path) -> None:
 def test_every_command_takes_such_a_folder(hybrid: Path, tmp_path: Path) -> None:
     (tmp_path / "rows.json").write_text(json.dumps(rows()))
     run = CliRunner()
-    done = run.invoke(app, ["generate", str(hybrid), "--tokens", str(tmp_path / "rows.json"), "--greedy",
+    done = run.invoke(app, ["generate", str(hybrid), "--rows", str(tmp_path / "rows.json"), "--greedy",
                             "--max-new-tokens", "5", "--json"])
     assert done.exit_code == 0, done.output
     wanted = api.generate(api.load(hybrid), rows(), max_new_tokens=5)

@@ -62,7 +62,7 @@ def require_file_type(dtype: torch.dtype) -> None:
     """
     if dtype not in FILE_TYPES:
         raise UnsupportedError(f"llama.cpp has no matrices in {str(dtype).removeprefix('torch.')}.", where="dtype",
-                               remedy="Convert with --dtype float32 (dtype='float32').")
+                               remedy="Convert with --cast float32 (dtype='float32').")
 
 
 def _problems(name: str, config: ModelConfig, kept: Mapping[str, Any]) -> tuple[Facts, list[str]]:

@@ -1,0 +1,56 @@
+"""How ``weft eval`` prints perplexities: a line for each length of windows, and a row for each document."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+from weft.cli.text import console, section, table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from weft.evaluation import DocumentScore, Evaluation
+
+
+def show_evaluations(found: Sequence[Evaluation], *, by_document: bool) -> None:
+    """Print each evaluation, with ``by_document`` its documents, and the protocol of the last."""
+    for each in found:
+        typer.echo(_line(each))
+        typer.echo(f"  {_other_means(each)}")
+        if by_document:
+            section(console(), "by document", _documents(each.documents))
+    typer.echo(f"protocol: {found[-1].protocol.describe()}")
+
+
+def _line(found: Evaluation) -> str:
+    size = found.protocol.window
+    reach = "whole documents" if size is None else f"context {size:,}"
+    per_byte = found.bits_per_byte
+    bits = "no text" if per_byte is None else f"{per_byte:.4f} bits/byte"
+    never = f"; {found.impossible:,} tokens had probability zero" if found.impossible else ""
+    return (f"{reach}: perplexity {found.perplexity:.4f} per token, {found.loss:.4f} nats/token, {bits} "
+            f"({found.tokens:,} tokens, {found.bytes:,} bytes{never})")
+
+
+def _other_means(found: Evaluation) -> str:
+    """The same sums divided otherwise; other reports name each of them the perplexity."""
+    word, mean = found.word_perplexity, found.mean_document_perplexity
+    means = [f"{found.bits_per_token:.4f} bits/token"]
+    if word is not None:
+        means.append(f"perplexity {word:,.4f} per word ({found.words:,} words)")
+    if mean is not None:
+        means.append(f"mean over {len(found.documents):,} document{'s' if len(found.documents) > 1 else ''} of the "
+                     f"perplexity per token {mean:,.4f}")
+    return "; ".join(means)
+
+
+def _documents(documents: Sequence[DocumentScore]) -> Table:
+    rows = table(">document", ">tokens", ">bytes", ">nats", ">nats/token", ">perplexity", ">bits/byte")
+    for each in documents:
+        bits = each.bits_per_byte
+        rows.add_row(f"{each.index:,}", f"{each.tokens:,}", f"{each.bytes:,}", f"{each.nats:,.4f}", f"{each.loss:.4f}",
+                     f"{each.perplexity:,.4f}", "" if bits is None else f"{bits:.4f}")
+    return rows
