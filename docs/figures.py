@@ -145,7 +145,7 @@ def _agree(there: str, now: str, room: Mapping[str, float]) -> bool:
 def _unknown(text: str, page: Page) -> Iterable[str]:
     listed = {figure["shown"] for figure in page["figures"]} | set(page.get("given", {}))
     rooms = {float(figure["tolerance"]) for figure in page["figures"] if "tolerance" in figure}
-    listed |= {str(page["seconds"])} if "seconds" in page else set()
+    listed |= {f"{page['seconds']:g}"} if "seconds" in page else set()
     quoted = numbers(prose(text))
     yield from (f"{each} is quoted, and figures.json does not say what makes it." for each in sorted(
         set(quoted) - listed) if plain(each) not in rooms)

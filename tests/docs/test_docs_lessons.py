@@ -83,7 +83,7 @@ def test_a_lesson_has_all_its_parts(path: Path) -> None:
     page = PAGES[f"lessons/{path.name}"]
     for part in ("\n**Question.** ", "\n![", "$$", "\n```python\n", "\n**Expected.** ", "\n## Break it\n"):
         assert part in text, part
-    assert f"{page['seconds']} seconds on two cores" in " ".join(text.split())
+    assert f"{page['seconds']:g} seconds on two cores" in " ".join(text.split())
     assert re.search(r"^(weft |python recipes/)", text, re.MULTILINE), "a lesson has a command"
     assert text.index("## Break it") < text.rindex("```python"), "what is broken runs, too"
     first = FIGURES.BLOCK.search(text)["code"]
