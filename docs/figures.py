@@ -2,10 +2,10 @@
 found into `figures.json` and into the outputs on their pages.
 
 `figures.json` has an entry for each page that quotes figures. A figure is made by the page's own code (``code``, an
-expression of the names that its blocks leave, with a ``tolerance``, or ``below`` which it stays), by a recipe's recorded result (``recipe`` and
-``at``, the way to the number in it; ``*`` is the mean over what stands there), or published (``source``). ``given`` are
-the numbers that a page chooses or counts, each with what it is. `problems` lists the disagreements of a page with all
-of that; a number that is nowhere in the file is one.
+expression of the names that its blocks leave, with a ``tolerance``, or ``below`` where it is a bound), by a recipe's
+recorded result (``recipe`` and ``at``, the way to the number in it; ``*`` is the mean over what stands there), or
+published (``source``). ``given`` are the numbers that a page chooses or counts, each with what it is. `problems` lists
+the disagreements of a page with all of that; a number that is nowhere in the file is one.
 """
 
 from __future__ import annotations

@@ -70,8 +70,8 @@ def gpt3() -> Figure:
             share = 100 * count / sum(counts)
             rows += [(f"{part}, counted", share, f"{share:.1f} %", "lit"),
                      ("in the lecture", said, f"{said} %", "box")]
-    return bars("gpt3", "Where GPT-3's operations go", "Shares of the parts, counted for rows of 2,048 tokens with every "
-                "score, beside those of a lecture.", rows)
+    return bars("gpt3", "Where GPT-3's operations go", "Shares of the parts, counted for rows of 2,048 tokens with "
+                "every score, beside those of a lecture.", rows)
 
 
 def stretching() -> Figure:
@@ -94,11 +94,10 @@ def masks() -> Figure:
     grids = [Cells(f"window(3), {count} layer{'s' * (count > 1)}", window.after(count).double().tolist())
              for count in (1, 2, 3)]
     both = reach([parse_mask("window(4)"), parse_mask("strided(4)")], 12)
-    grids += [Cells(words, grid.double().tolist()) for words, grid in (
-        ("window(4)", parse_mask("window(4)").dense(12)[0, 0]), ("strided(4)", parse_mask("strided(4)").dense(12)[0, 0]),
-        ("one after the other", both.after(2)))]
-    return cells_figure("masks", "What layers reach", "Above, a window of three tokens after one, two and three layers; "
-                        "below, two masks that together reach every earlier token in two layers.", grids, cell=12,
+    grids += [Cells(mask, parse_mask(mask).dense(12)[0, 0].double().tolist()) for mask in ("window(4)", "strided(4)")]
+    grids.append(Cells("one after the other", both.after(2).double().tolist()))
+    return cells_figure("masks", "What layers reach", "Above, a window of three tokens after one, two and three "
+                        "layers; below, two masks that together reach every earlier token in two layers.", grids, cell=12,
                         per_row=3)
 
 
@@ -113,8 +112,8 @@ def s4d() -> Figure:
     wrapped = torch.fft.irfft(torch.fft.rfft(kernel, length) * torch.fft.rfft(u, length), length)
     curves = [Curve(name, [(float(at), value) for at, value in enumerate(y.tolist())], index)
               for index, (name, y) in enumerate({"wraps around": wrapped, "right": right}.items())]
-    return chart("s4d", "A convolution, with room and without", "The answer to two impulses, at 8 and at 44. Without room "
-                 "the transform brings the end of the second answer in at the beginning, before any input.", curves,
+    return chart("s4d", "A convolution, with room and without", "The answer to two impulses, at 8 and at 44. Without "
+                 "room the transform brings the end of the second answer in at the beginning, before any input.", curves,
                  "token", "output; inputs at tokens 8 and 44", width=520, height=250, levels=(0,))
 
 
@@ -124,8 +123,8 @@ def rope_forms() -> Figure:
     matrix, order = naive_matrix(angles), half_split_order(8, 8)
     grids = [Cells(words, (grid.abs() > 0).double().tolist()) for words, grid in (
         ("interleaved pairs", matrix), ("half-split pairs", matrix[order][:, order]))]
-    return cells_figure("rope_forms", "The matrix of a rotation", "Which entries of the matrix are not zero: two by two "
-                        "along the diagonal, or a feature with the one half a head further.", grids, cell=16,
+    return cells_figure("rope_forms", "The matrix of a rotation", "Which entries of the matrix are not zero: two by "
+                        "two along the diagonal, or a feature with the one half a head further.", grids, cell=16,
                         per_row=2, rows="out", columns="in")
 
 
@@ -140,8 +139,8 @@ def order() -> Figure:
                   field(left + 1, 20, wide, 200, (code / code.abs().max()).tolist())]
         left += max(wide, 56.0) + 24
     marks.append(label(0, 240, f"rows: positions 0 to {tokens - 1}; blue above zero, orange below"))
-    return Figure("order", "Four codes of positions", "Rows of numbers for 64 positions: an integer, binary digits, one "
-                  "sine, and the sines and cosines of many frequencies.", left, 250, join(*marks))
+    return Figure("order", "Four codes of positions", "Rows of numbers for 64 positions: an integer, binary digits, "
+                  "one sine, and the sines and cosines of many frequencies.", left, 250, join(*marks))
 
 
 def pictures() -> list[Figure]:

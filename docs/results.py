@@ -54,33 +54,32 @@ def lengths(found: Found) -> str:
     trained, longest = str(found["context"]), str(max(found["lengths"]))
     pairs = {name: (perplexity(name, trained), perplexity(name, longest)) for name in found["models"]}
     reach = {name: (near, far) for name, (near, far) in pairs.items() if near and far}
-    kept = [name for name, (near, far) in reach.items() if far <= near * 1.005]
-    worst = max(reach, key=lambda name: reach[name][1] / reach[name][0])
+    by_growth = sorted(reach, key=lambda name: reach[name][1] / reach[name][0])
+    least, most = (f"{name} ({reach[name][0]:.1f} to {reach[name][1]:.1f})" for name in (by_growth[0], by_growth[-1]))
     longer = str(found["longer"])
     ways = {method: mean(seed[method]["tuned"][longer]["perplexity"] for seed in found["models"]["rope"].values())
             for method in ("linear", "ntk", "yarn")}
     best = min(ways, key=lambda method: ways[method])
     plain = perplexity("rope", longer)
-    return (f"Trained on {trained} tokens and read at {int(longest):,}, perplexity stays the same under {listed(kept)} "
-            f"({reach[kept[0]][0]:.1f} to {reach[kept[0]][1]:.1f}) and grows most under {worst} ({reach[worst][0]:.1f} to "
-            f"{reach[worst][1]:.0f}). Rotary positions stretched by {best} and trained a little further have "
-            f"{ways[best]:.1f} at {int(longer):,} tokens, against {plain:.1f} as they were.")
+    return (f"Trained on {trained} tokens and read at {int(longest):,}, perplexity grows least under {least} and "
+            f"most under {most}. Rotary positions stretched by {best} and trained a little further have {ways[best]:.1f} "
+            f"at {int(longer):,} tokens, against {plain:.1f} as they were.")
 
 
 def positions(found: Found) -> str:
     rises = {each["kind"]: each["holds"]["first_rise"] for each in found["schemes"] if each["holds"]}
     never = [kind for kind, rise in rises.items() if rise is None]
-    return (f"Proximity never grows with distance under {listed(never)}; under sinusoidal positions it grows again from "
-            f"distance {rises['sinusoidal']} on. A linear map reads {found['probe']['causal']:.0%} of the variance of "
-            "positions from an untrained causal model that has none.")
+    return (f"Proximity never grows with distance under {listed(never)}; under sinusoidal positions it grows again "
+            f"from distance {rises['sinusoidal']} on. A linear map reads {found['probe']['causal']:.0%} of the variance "
+            "of positions from an untrained causal model that has none.")
 
 
 def cache(found: Found) -> str:
     sizes = {name: each["8192"] / 2**20 for name, each in found["bytes"].items()}
     times = found["milliseconds"]["multi-head"]
-    return (f"After 8,192 tokens: {listed(f'{name} {size:.0f} MiB' for name, size in sizes.items())}. The next token takes "
-            f"{times['with']['8192']:.1f} ms with the state of multi-head attention and {times['without']['8192']:,.0f} "
-            "without it.")
+    held = listed(f"{name} {size:.0f} MiB" for name, size in sizes.items())
+    return (f"After 8,192 tokens: {held}. The next token takes {times['with']['8192']:.1f} ms with the state of "
+            f"multi-head attention and {times['without']['8192']:,.0f} without it.")
 
 
 def translation(found: Found) -> str:
@@ -96,8 +95,8 @@ def blocks(found: Found) -> str:
     depth = max(run["depth"] for run in found["depths"])
     on, off = (mean(run["held_out"] for run in found["depths"] if run["depth"] == depth and run["residual"] is kind)
                for kind in (True, False))
-    return (f"With {depth} blocks the held-out loss is {on:.2f} nats with residual connections and {off:.2f} without; the "
-            f"frequencies of single bytes give {found['single_bytes']:.2f}.")
+    return (f"With {depth} blocks the held-out loss is {on:.2f} nats with residual connections and {off:.2f} without; "
+            f"the frequencies of single bytes give {found['single_bytes']:.2f}.")
 
 
 def memory(found: Found) -> str:
@@ -154,23 +153,23 @@ def mixture(found: Found) -> str:
 
 def windows(found: Found) -> str:
     last = {name: each["8192"] for name, each in found["costs"].items()}
-    return (f"8,192 tokens, window of 256: {last['fast']['forward'] * 1000:.0f} ms and {last['fast']['peak'] / 2**20:.0f} "
-            f"MiB in place of {last['naive']['forward'] * 1000:,.0f} ms and {last['naive']['peak'] / 2**20:,.0f} MiB with "
-            "all pairs.")
+    fast, naive = (f"{last[way]['forward'] * 1000:,.0f} ms and {last[way]['peak'] / 2**20:,.0f} MiB"
+                   for way in ("fast", "naive"))
+    return f"8,192 tokens, window of 256: {fast} in place of {naive} with all pairs."
 
 
 def cheating(found: Found) -> str:
     seen, blind = (mean(run[key] for run in found["runs"]["off"]) for key in ("seen", "unseen"))
     honest = mean(run["unseen"] for run in found["runs"]["causal"])
-    return (f"Without a causal mask a model predicts bytes that it can see at {seen:.2f} nats, and the one that it cannot "
-            f"at {blind:.2f}, where the causal model has {honest:.2f}.")
+    return (f"Without a causal mask a model predicts bytes that it can see at {seen:.2f} nats, and the one that it "
+            f"cannot at {blind:.2f}, where the causal model has {honest:.2f}.")
 
 
 def repeatability(found: Found) -> str:
     models = found["counted"]["models"].values()
     low, high = (choose(each["another_mean"] for each in models) for choose in (min, max))
-    return (f"The mean of one repetition lay in the interval of another in {low:.0%} to {high:.0%} of pairs; expected are "
-            f"{found['expected']['another_mean']:.0%}.")
+    return (f"The mean of one repetition lay in the interval of another in {low:.0%} to {high:.0%} of pairs; expected "
+            f"are {found['expected']['another_mean']:.0%}.")
 
 
 def resumed(found: Found) -> str:

@@ -96,7 +96,8 @@ def test_every_lesson_and_every_page_with_figures_is_listed() -> None:
     assert all(f"\n{path.stem}\n" in listed for path in LESSONS)
 
 
-TEXT = "Counting gives 4/11 = 0.3636, and 81.10.\n\n```python\nx = 4 / 11\nprint(f\"{x:.4f}\")\n```\n\n```text\n0.3636\n```\n"
+TEXT = ("Counting gives 4/11 = 0.3636, and 81.10.\n\n```python\nx = 4 / 11\nprint(f\"{x:.4f}\")\n```\n\n"
+        "```text\n0.3636\n```\n")
 PAGE: dict[str, Any] = {"figures": [
     {"shown": "0.3636", "code": "x", "tolerance": 1e-9},
     {"shown": "81.10", "recipe": "penn_treebank", "at": ["transformer", "test_perplexity"]}],
