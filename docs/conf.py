@@ -25,10 +25,12 @@ suppress_warnings = ["myst.header"]
 
 def _generate(app: Sphinx) -> None:
     from generate import write_pages
+    from results import write_results
     from studies import write_studies
 
     write_pages(Path(app.srcdir) / "_generated", app.config.gallery_only.split())
     write_studies(Path(app.srcdir).parent, Path(app.srcdir) / "_generated")
+    write_results(Path(app.srcdir).parent, Path(app.srcdir) / "_generated")
 
 
 def setup(app: Sphinx) -> None:

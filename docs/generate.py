@@ -154,10 +154,12 @@ def cli_page() -> str:
 
 
 if __name__ == "__main__":
+    from results import write_results
     from studies import write_studies
 
     FILE.write_text(written(indexed()), encoding="utf-8")
     write_pages(Path(__file__).parent / "_generated")
     write_studies(Path(__file__).parents[1], Path(__file__).parent / "_generated")
+    write_results(Path(__file__).parents[1], Path(__file__).parent / "_generated")
     readme = Path(__file__).parents[1] / "README.md"
     readme.write_text(with_tables(readme.read_text(encoding="utf-8")), encoding="utf-8")

@@ -18,7 +18,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TOGETHER = [("README.md", "benchmarks_of_models.md", "quickstart.md"), ("chat.md", "decoding.md"), ("add_a_part.md",),
             ("law.md",), ("data.md",), ("tasks.md", "rows.md"), ("arpa.md",), ("python.md",), ("forms.md",),
             ("rewrites.md",), ("lora.md",), ("attention.md",), ("images.md",), ("optimizers.md", "ratings.md"),
-            ("state_space.md", "recurrent.md")]
+            ("state_space.md", "recurrent.md"), ("how_to_my_data.md", "how_to_my_model.md", "how_to_my_loop.md",
+                                                 "how_to_from_another_library.md")]
 """Pages that begin with the same commands follow one another in one folder; the others have one of their own."""
 
 
@@ -35,7 +36,7 @@ def test_the_pages_that_have_blocks_are_those_expected() -> None:
     assert sorted(page.name for page in PAGES if blocks(page)) == sorted(name for names in TOGETHER for name in names)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, *sorted((ROOT / "docs/lessons").glob("*.md"))], ids=lambda page: page.name)
 def test_links_between_files_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)\)", page.read_text("utf-8")):
         if not target.startswith(("http:", "https:")):

@@ -15,7 +15,7 @@ import pytest
 from docs.run_page import ACTIVATE, blocks
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/lessons").glob("*.md"))]
 SHELL_BLOCK = re.compile(r"^```(?:bash|text|)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 

@@ -1,0 +1,159 @@
+"""The pictures of the lessons that no recipe has: ``python docs/lesson_pictures.py`` writes them into
+`lessons/pictures`. The others are the recipes' own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from weft.core.config import parse
+from weft.core.part_config import Dims
+from weft.core.registry import REGISTRY
+from weft.drawing.cells import Cells, cells_figure
+from weft.drawing.chart import Curve, chart
+from weft.drawing.figure import Figure
+from weft.drawing.markup import join, tag
+from weft.drawing.raster import field
+from weft.drawing.shapes import label
+from weft.masks import parse_mask, reach
+from weft.ops.fft_convolution import fft_convolution
+from weft.ops.rotary import half_split_order, naive_matrix
+from weft.pictures.proximity import codes, wavelengths
+from weft.positions.rope import RopeConfig
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "docs" / "lessons" / "pictures"
+NAMES = {"ngram": "5-gram, Kneser-Ney", "feedforward": "feed-forward network", "lstm": "LSTM",
+         "transformer": "Transformer"}
+LECTURE = {"760M": (35, 44, 15, 6), "175B": (17, 80, 3, 0.3)}
+"""Per cent, as a lecture gives them: projections, feed-forward, scores, logits."""
+SIZES = {"760M": (24, 1536), "175B": (96, 12288)}
+"""Layers and width, where heads together are as wide as the model (Brown et al. 2020, table 2.1)."""
+
+
+def bars(name: str, title: str, description: str, rows: Sequence[tuple[str, float, str, str]], *, left: float = 150,
+         wide: float = 260) -> Figure:
+    """Horizontal bars: of each a name, a value, what is written behind it, and its style; an empty name is a gap."""
+    most, marks = max(value for _, value, _, _ in rows), []
+    for index, (words, value, written, style) in enumerate(rows):
+        y = 8 + 22 * index
+        if written:
+            marks += [label(0, y + 12, words, kind="name"),
+                      tag("rect", {"class": style, "x": left, "y": y, "width": round(wide * value / most, 1),
+                                   "height": 16}),
+                      label(left + wide * value / most + 6, y + 12, written)]
+        else:
+            marks.append(label(0, y + 12, words, kind="title"))
+    return Figure(name, title, description, left + wide + 60, 16 + 22 * len(rows), join(*marks))
+
+
+def dice() -> Figure:
+    """Perplexities of the recipe on the Penn Treebank."""
+    found = json.loads((ROOT / "recipes/penn_treebank/result.json").read_text("utf-8"))
+    rows = [(words, found[name]["test_perplexity"], f"{found[name]['test_perplexity']:.1f}", "lit")
+            for name, words in NAMES.items()]
+    return bars("dice", "Perplexity on the Penn Treebank", "Test perplexity of four models; shorter is better.", rows)
+
+
+def gpt3() -> Figure:
+    """Shares of operations, counted beside the lecture's."""
+    rows: list[tuple[str, float, str, str]] = []
+    for size, (layers, width) in SIZES.items():
+        counts = (layers * 8 * width**2, layers * 16 * width**2, layers * 4 * 2048 * width, 2 * 50257 * width)
+        rows.append((f"GPT-3 {size}", 0.0, "", ""))
+        for part, count, said in zip(("projections", "feed-forward", "scores", "logits"), counts, LECTURE[size],
+                                     strict=True):
+            share = 100 * count / sum(counts)
+            rows += [(f"{part}, counted", share, f"{share:.1f} %", "lit"),
+                     ("in the lecture", said, f"{said} %", "box")]
+    return bars("gpt3", "Where GPT-3's operations go", "Shares of the parts, counted for rows of 2,048 tokens with "
+                "every score, beside those of a lecture.", rows)
+
+
+def stretching() -> Figure:
+    """Wavelengths of every pair under four scalings."""
+    scalings: dict[str, dict[str, Any]] = {
+        "as trained": {"kind": "none"}, "interpolated": {"kind": "linear", "factor": 8.0},
+        "NTK": {"kind": "ntk", "factor": 8.0}, "YaRN": {"kind": "yarn", "factor": 8.0, "original_length": 128}}
+    curves = [Curve(name, [(float(pair), wave) for pair, wave in enumerate(wavelengths(
+        parse(RopeConfig, {"scaling": scaling}).build_for_heads(Dims(32), 1, 32), 32))], index, dots=True)
+        for index, (name, scaling) in enumerate(scalings.items())]
+    return chart("stretching", "Wavelengths under four scalings", "Tokens of a full turn of each pair; YaRN leaves the "
+                 "fastest as they were and interpolates the slowest. The line is the trained length of 128 tokens.",
+                 curves, "pair of features", "tokens of a full turn; the line is the trained length",
+                 scale="logarithmic", levels=(128,), width=520, height=300)
+
+
+def masks() -> Figure:
+    """A window, and two masks whose product is everything, after one, two and three layers."""
+    window = reach(parse_mask("window(3)"), 12)
+    grids = [Cells(f"window(3), {count} layer{'s' * (count > 1)}", window.after(count).double().tolist())
+             for count in (1, 2, 3)]
+    both = reach([parse_mask("window(4)"), parse_mask("strided(4)")], 12)
+    grids += [Cells(mask, parse_mask(mask).dense(12)[0, 0].double().tolist()) for mask in ("window(4)", "strided(4)")]
+    grids.append(Cells("one after the other", both.after(2).double().tolist()))
+    return cells_figure("masks", "What layers reach", "Above, a window of three tokens after one, two and three "
+                        "layers; below, two masks that together reach every earlier token in two layers.", grids, cell=12,
+                        per_row=3)
+
+
+def s4d() -> Figure:
+    """A model's output, and that of a transform without room, for two impulses."""
+    length = 64
+    t = torch.arange(length, dtype=torch.float64)
+    kernel = (-0.04 * t).exp() * (0.25 * t).cos()
+    u = torch.zeros(length, dtype=torch.float64)
+    u[[8, 44]] = 1.0
+    right = fft_convolution(u[None, None], kernel[None])[0, 0]
+    wrapped = torch.fft.irfft(torch.fft.rfft(kernel, length) * torch.fft.rfft(u, length), length)
+    curves = [Curve(name, [(float(at), value) for at, value in enumerate(y.tolist())], index)
+              for index, (name, y) in enumerate({"wraps around": wrapped, "right": right}.items())]
+    return chart("s4d", "A convolution, with room and without", "The answer to two impulses, at 8 and at 44. Without "
+                 "room the transform brings the end of the second answer in at the beginning, before any input.", curves,
+                 "token", "output; inputs at tokens 8 and 44", width=520, height=250, levels=(0,))
+
+
+def rope_forms() -> Figure:
+    """Which features are turned together in either layout."""
+    angles = torch.linspace(0.9, 0.3, 4, dtype=torch.float64)
+    matrix, order = naive_matrix(angles), half_split_order(8, 8)
+    grids = [Cells(words, (grid.abs() > 0).double().tolist()) for words, grid in (
+        ("interleaved pairs", matrix), ("half-split pairs", matrix[order][:, order]))]
+    return cells_figure("rope_forms", "The matrix of a rotation", "Which entries of the matrix are not zero: two by "
+                        "two along the diagonal, or a feature with the one half a head further.", grids, cell=16,
+                        per_row=2, rows="out", columns="in")
+
+
+def order() -> Figure:
+    """Four codes of positions."""
+    tokens, marks, left = 64, [], 0.0
+    for kind, wide in {"integer": 30.0, "binary": 90.0, "sine": 30.0, "sinusoidal": 190.0}.items():
+        settings: Any = REGISTRY.get(("position",), kind)()
+        code = codes(settings.build(Dims(32, 11, tokens)), tokens, 32)
+        code = code[:, code.abs().amax(0) > 0]
+        marks += [label(left, 12, kind, kind="name"),
+                  field(left + 1, 20, wide, 200, (code / code.abs().max()).tolist())]
+        left += max(wide, 56.0) + 24
+    marks.append(label(0, 240, f"rows: positions 0 to {tokens - 1}; blue above zero, orange below"))
+    return Figure("order", "Four codes of positions", "Rows of numbers for 64 positions: an integer, binary digits, "
+                  "one sine, and the sines and cosines of many frequencies.", left, 250, join(*marks))
+
+
+def pictures() -> list[Figure]:
+    """All of them."""
+    return [dice(), gpt3(), stretching(), masks(), s4d(), rope_forms(), order()]
+
+
+def main() -> None:
+    """Write every picture."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for figure in pictures():
+        (FOLDER / f"{figure.name}.svg").write_text(figure.alone(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
