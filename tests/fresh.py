@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-PRELOADED = ["torch._dynamo", "weft.api", "weft.laws", "weft.training", "weft.training.together.saving", "weft.parallel.sharded",
-             "weft.comparison", "weft.cli.check", "weft.cli.compare", "weft.cli.data",
+PRELOADED = ["torch._dynamo", "weft.api", "weft.laws", "weft.training", "weft.training.together.saving",
+             "weft.parallel.sharded", "weft.comparison", "weft.cli.check", "weft.cli.compare", "weft.cli.data",
              "weft.cli.evaluate", "weft.cli.generate", "weft.cli.train"]
 """What the server imports; a first step of training would import torch._dynamo, which takes seconds, and one on a mesh
 torch's sharding and distributed checkpoints."""
