@@ -14,7 +14,7 @@ import yaml
 
 import weft as library
 from cli.conftest import call
-from weft import presets
+from weft.api.configs import own_presets
 from weft.cli.main import COMMANDS, GROUPS
 from weft.core.registry import REGISTRY
 
@@ -120,7 +120,7 @@ def test_doctor_counts_one_thread_as_one(weft: Any) -> None:
     assert "1 thread on " in one and "2 threads on " in two
 
 
-@pytest.mark.parametrize("preset", presets())
+@pytest.mark.parametrize("preset", own_presets())
 def test_plan_of_every_preset_fits_80_columns(weft: Any, preset: str) -> None:
     told = weft("plan", preset, "--batch", "2")
     assert told.code == 0, told
