@@ -12,8 +12,10 @@ from weft.analysis.by_blocks import shallow_models
 from weft.analysis.plan import Plan, _whole
 from weft.core.errors import ConfigError
 from weft.core.model import ModelConfig, parse_model
+from weft.core.part_config import Dims
 from weft.families.family import families
 from weft.masks.expression import parse_mask
+from weft.positions.rope import RopeConfig
 
 PRE = {"kind": "pre", "norm": "rmsnorm"}
 ATTENTION = {**PRE, "layers": [{"kind": "attention", "n_heads": 2, "position": "rope"}, {"kind": "mlp", "d_ff": 12}]}
@@ -83,6 +85,13 @@ def test_the_share_of_visible_pairs_by_arithmetic(mask: str, steps: int) -> None
 def test_absurd_sizes_are_refused_before_anything_is_built(changes: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         api.plan("transformer", changes)
+
+
+def test_the_most_rotary_features_of_a_head() -> None:
+    dims = Dims(d_model=8)
+    assert RopeConfig().build_for_heads(dims, 1, 2**16) is not None
+    with pytest.raises(ConfigError, match="65,538 rotary features of a head"):
+        RopeConfig().build_for_heads(dims, 1, 2**16 + 2)
 
 
 def test_ten_thousand_layers_are_planned() -> None:

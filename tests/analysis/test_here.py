@@ -55,6 +55,7 @@ def test_an_encoder_trains_and_does_not_decode_and_counts_do_neither() -> None:
     encoder = api.plan("encoder", ["model.vocab_size=64", "model.blocks.0.repeat=1"], here=False)
     here = run_here(encoder, rate=lambda dtype: SPEED, bandwidth=lambda: COPY, memory=1)
     assert here is not None and here.decode is None
+    assert not any("Decoding" in line for line in here.assumptions)
     assert run_here(api.plan(parse_model({"kind": "ngram", "vocab_size": 5, "order": 3}))) is None
 
 

@@ -15,7 +15,7 @@ import yaml
 
 import weft as library
 from cli.conftest import call
-from weft import presets
+from weft.api.configs import own_presets
 from weft.cli.check import _explained
 from weft.cli.main import COMMANDS, GROUPS
 from weft.cli.text import console, section
@@ -153,7 +153,7 @@ def test_doctor_counts_one_thread_as_one(weft: Any) -> None:
     assert "1 thread on " in one and "2 threads on " in two
 
 
-@pytest.mark.parametrize("preset", presets())
+@pytest.mark.parametrize("preset", own_presets())
 def test_plan_of_every_preset_fits_80_columns(weft: Any, preset: str) -> None:
     told = weft("plan", preset, "--batch-size", "2")
     assert told.code == 0, told

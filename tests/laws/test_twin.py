@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from weft import api
+from weft.api.configs import own_presets
 from weft.core.config import parse_part
 from weft.core.layer import borders_of
 from weft.core.model import ModelConfig, parameter_count
@@ -115,7 +116,7 @@ def test_blocks_written_out_are_kept_twice_and_kinds_all() -> None:
     assert kinds == ["gru", "gru", "lstm", "gru", "gru"]
 
 
-@pytest.mark.parametrize("preset", api.presets())
+@pytest.mark.parametrize("preset", own_presets())
 def test_presets_have_small_twins(preset: str) -> None:
     config = api.read_model(preset)
     twin = shrink(config)

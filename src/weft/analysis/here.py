@@ -87,7 +87,9 @@ def run_here(found: Plan, *, rate: Callable[[torch.dtype], float] = matmul_rate,
     seconds, needed = found.step.flops / speed, kept + found.step.activations
     tokens = found.step.batch * found.step.context
     train = Work(found.batch, found.context, needed, _fits(needed, there), seconds, tokens / seconds)
-    return Here(there, speed, copy, train, _decode(found, speed, copy, there), ASSUMPTIONS)
+    decode = _decode(found, speed, copy, there)
+    assumed = tuple(line for line in ASSUMPTIONS if decode is not None or not line.startswith("Decoding"))
+    return Here(there, speed, copy, train, decode, assumed)
 
 
 def _decode(found: Plan, speed: float, copy: float, there: int) -> Work | None:
