@@ -26,7 +26,8 @@ wait $first && wait $second
 CONFIG = """
 model: {kind: decoder, d_model: 8, context: 8, blocks: [{kind: pre, layers: [{kind: attention, n_heads: 2}, mlp]}]}
 data: {path: TEXT}
-training: {steps: STEPS, batch_size: 4, dtype: float64, compute: {matmul: default}}
+training: {steps: STEPS, batch_size: 4, dtype: float64, compute: {matmul: default},
+           schedule: {kind: constant, warmup: 0.0}}
 report: {log_every: 1, eval_every: 3, eval_batches: 1}
 """
 
