@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 
-.PHONY: help install run figures test hybrids test-interop test-trl test-datasets test-lm-eval test-peft test-gguf test-gpu test-mup test-processors mutants table table-parallel lint docs clean
+.PHONY: help install run figures test hybrids test-interop test-trl test-datasets test-lm-eval test-peft test-gguf test-gpu test-cluster test-mup test-processors mutants table table-parallel lint docs clean
 
 help:
 	@echo "make run    compare language models of six ages, in about six minutes on two cores; leaves"
@@ -21,6 +21,7 @@ help:
 	@echo "make table-parallel  docs/parallel_table.md: every way to train against one process, for every mixer"
 	@echo "make test-gguf  the tests against llama.cpp, which is built for them"
 	@echo "make test-gpu  the tests on a GPU, which PyTorch must be built for: every part against the CPU"
+	@echo "make test-cluster  the scripts of examples/cluster, as two machines that are this one"
 	@echo "make test-mup  the tests against the package mup"
 	@echo "make test-processors  the tests as other processors and other numbers of threads run them: more than half an hour"
 	@echo "make hybrids  the laws on 1,000 hybrids drawn from all parts: some six minutes on two cores"
@@ -87,6 +88,10 @@ test-mup: $(STAMP)
 # On a GPU, with the PyTorch that the environment has: PYTHON=... BIN=... name one that is built for it.
 test-gpu:
 	$(PYTEST) tests/on_gpu
+
+# The scripts for machines that train together, two torchruns on this machine in their place.
+test-cluster: $(STAMP)
+	$(PYTEST) tests/on_two_machines
 
 # Against llama.cpp. The package is built from its sources, which takes minutes and a C++ compiler.
 test-gguf: $(STAMP)

@@ -20,5 +20,5 @@ resume=
 if [ -e "$out/run.json" ]; then resume=--resume; fi
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 exec srun torchrun --nnodes "$SLURM_NNODES" --nproc-per-node "${SLURM_GPUS_ON_NODE:-8}" --rdzv-backend c10d \
-    --rdzv-endpoint "$head:29400" --rdzv-id "$SLURM_JOB_ID" \
-    -m weft train "$config" --out "$out" --device cuda $resume "$@"
+    --rdzv-endpoint "$head:${PORT:-29400}" --rdzv-id "$SLURM_JOB_ID" \
+    -m weft train "$config" --out "$out" --device "${DEVICE:-cuda}" $resume "$@"

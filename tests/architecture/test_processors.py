@@ -9,8 +9,8 @@ import pytest
 
 from processors import ARITHMETIC, OTHERS, SETTINGS, TESTS, environment, label, possible
 
-ELSEWHERE = {"against_datasets", "against_lm_eval", "against_mup", "against_peft", "against_transformers", "against_trl",
-             "llamacpp", "on_gpu"}
+ELSEWHERE = {"against_datasets", "against_lm_eval", "against_mup", "against_peft", "against_transformers",
+             "against_trl", "llamacpp", "on_gpu", "on_two_machines"}
 """Folders that `make test` leaves out too."""
 
 

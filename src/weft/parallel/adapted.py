@@ -14,15 +14,15 @@ from collections.abc import Iterator
 
 from torch import nn
 
+from weft.core.part_config import PartConfig
 from weft.linear.division import Along, Sections
 from weft.linear.linear import Linear
 from weft.linear.lora import LoRAConfig
 from weft.linear.low_rank import Adapted, LowRank, LowRankParts
-from weft.linear.rewrite import RewriteConfig
 from weft.linear.untouched import untouched
 
 
-def whole_rewrite(rewrite: RewriteConfig) -> str | None:
+def whole_rewrite(rewrite: PartConfig) -> str | None:
     """Why no map with this rewrite can be divided, in words for it; None if one can."""
     if not isinstance(rewrite, LoRAConfig):
         return f"the rewrite {rewrite.kind!r}, whose maps are not divided"
@@ -41,8 +41,8 @@ def whole_map(module: nn.Module, into: Sections | None) -> str | None:
     known = type(module) in (LowRank, LowRankParts) and untouched(module, type(module))
     if not isinstance(module, Adapted) or not known or not untouched(module.base, Linear):
         return "has been adapted otherwise than by one LoRA"
-    base = module.base
-    if isinstance(module, LowRankParts) and into is not None and tuple(base.outputs.values()) != into:  # type: ignore[union-attr, operator]
+    base, _ = base_of(module, "")
+    if isinstance(module, LowRankParts) and into is not None and tuple(base.outputs.values()) != into:
         return "has adapters beside outputs that are not divided by themselves"
     return None
 
