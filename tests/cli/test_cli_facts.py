@@ -184,7 +184,7 @@ def checked(workplace: Path) -> dict[str, Any]:
 def test_check_of_a_configuration_runs_the_twin(checked: dict[str, Any]) -> None:
     assert checked["holds"] is True and checked["own"] is None
     assert {finding["law"] for finding in checked["twin"]["findings"]} >= {"split", "causality", "packed", "readout"}
-    run = {finding["law"] for report in ("twin", "long", "far", "wide") for finding in checked[report]["findings"]}
+    run = {finding["law"] for report in ("twin", "long", "far") for finding in checked[report]["findings"]}
     assert checked["laws"]["split"] == "a sequence run in pieces must equal the sequence run whole"
     assert set(checked["laws"]) == run
     assert all(len(text.split()) > 4 for text in checked["laws"].values()), "every law says what it asks for"

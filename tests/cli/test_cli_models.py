@@ -86,7 +86,9 @@ def test_the_command_prints_and_writes_a_row_for_each_document(weft: Any, run: P
     rows = re.findall(r"^ *(\d+) +([\d,]+) +([\d,]+) +([\d,.]+) +[\d.]+ +[\d,.]+ +[\d.]+ *$", told.out, re.M)
     assert [(int(index), int(tokens.replace(",", ""))) for index, tokens, _, _ in rows] == [
         (each["index"], each["tokens"]) for each in found["by_document"]]
-    assert f"perplexity {found['word_perplexity']:,.4f} per word ({found['words']:,} words)" in told.out
+    assert 1e6 < found["word_perplexity"] < math.inf, "an untrained model of bytes"
+    assert f"perplexity {found['word_perplexity']:.4e} per word ({found['words']:,} words)" in told.out
+    assert f"of the perplexity per token {found['mean_document_perplexity']:,.4f}\n" in told.out
     assert f"{found['bits_per_token']:.4f} bits/token" in told.out
     assert "by_document" not in weft("eval", run, "--json").json()[0]
 

@@ -40,11 +40,16 @@ def _other_means(found: Evaluation) -> str:
     word, mean = found.word_perplexity, found.mean_document_perplexity
     means = [f"{found.bits_per_token:.4f} bits/token"]
     if word is not None:
-        means.append(f"perplexity {word:,.4f} per word ({found.words:,} words)")
+        means.append(f"perplexity {_short(word)} per word ({found.words:,} words)")
     if mean is not None:
         means.append(f"mean over {len(found.documents):,} document{'s' if len(found.documents) > 1 else ''} of the "
-                     f"perplexity per token {mean:,.4f}")
+                     f"perplexity per token {_short(mean)}")
     return "; ".join(means)
+
+
+def _short(perplexity: float) -> str:
+    """A perplexity with four decimals, or with five digits where it is a million or more, as of an untrained model."""
+    return f"{perplexity:,.4f}" if perplexity < 1e6 else f"{perplexity:.4e}"
 
 
 def _documents(documents: Sequence[DocumentScore]) -> Table:
@@ -52,5 +57,5 @@ def _documents(documents: Sequence[DocumentScore]) -> Table:
     for each in documents:
         bits = each.bits_per_byte
         rows.add_row(f"{each.index:,}", f"{each.tokens:,}", f"{each.bytes:,}", f"{each.nats:,.4f}", f"{each.loss:.4f}",
-                     f"{each.perplexity:,.4f}", "" if bits is None else f"{bits:.4f}")
+                     f"{_short(each.perplexity)}", "" if bits is None else f"{bits:.4f}")
     return rows
