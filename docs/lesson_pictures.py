@@ -97,8 +97,8 @@ def masks() -> Figure:
     grids += [Cells(mask, parse_mask(mask).dense(12)[0, 0].double().tolist()) for mask in ("window(4)", "strided(4)")]
     grids.append(Cells("one after the other", both.after(2).double().tolist()))
     return cells_figure("masks", "What layers reach", "Above, a window of three tokens after one, two and three "
-                        "layers; below, two masks that together reach every earlier token in two layers.", grids, cell=12,
-                        per_row=3)
+                        "layers; below, two masks that together reach every earlier token in two layers.", grids,
+                        cell=12, per_row=3)
 
 
 def s4d() -> Figure:
@@ -113,8 +113,8 @@ def s4d() -> Figure:
     curves = [Curve(name, [(float(at), value) for at, value in enumerate(y.tolist())], index)
               for index, (name, y) in enumerate({"wraps around": wrapped, "right": right}.items())]
     return chart("s4d", "A convolution, with room and without", "The answer to two impulses, at 8 and at 44. Without "
-                 "room the transform brings the end of the second answer in at the beginning, before any input.", curves,
-                 "token", "output; inputs at tokens 8 and 44", width=520, height=250, levels=(0,))
+                 "room the transform brings the end of the second answer in at the beginning, before any input.",
+                 curves, "token", "output; inputs at tokens 8 and 44", width=520, height=250, levels=(0,))
 
 
 def rope_forms() -> Figure:
@@ -123,8 +123,8 @@ def rope_forms() -> Figure:
     matrix, order = naive_matrix(angles), half_split_order(8, 8)
     grids = [Cells(words, (grid.abs() > 0).double().tolist()) for words, grid in (
         ("interleaved pairs", matrix), ("half-split pairs", matrix[order][:, order]))]
-    return cells_figure("rope_forms", "The matrix of a rotation", "Which entries of the matrix are not zero: two by "
-                        "two along the diagonal, or a feature with the one half a head further.", grids, cell=16,
+    return cells_figure("rope_forms", "The matrix of a rotation", "Which entries of the matrix are not zero: two "
+                        "by two along the diagonal, or a feature with the one half a head further.", grids, cell=16,
                         per_row=2, rows="out", columns="in")
 
 

@@ -62,16 +62,16 @@ def lengths(found: Found) -> str:
     best = min(ways, key=lambda method: ways[method])
     plain = perplexity("rope", longer)
     return (f"Trained on {trained} tokens and read at {int(longest):,}, perplexity grows least under {least} and "
-            f"most under {most}. Rotary positions stretched by {best} and trained a little further have {ways[best]:.1f} "
-            f"at {int(longer):,} tokens, against {plain:.1f} as they were.")
+            f"most under {most}. Rotary positions stretched by {best} and trained a little further have "
+            f"{ways[best]:.1f} at {int(longer):,} tokens, against {plain:.1f} as they were.")
 
 
 def positions(found: Found) -> str:
     rises = {each["kind"]: each["holds"]["first_rise"] for each in found["schemes"] if each["holds"]}
     never = [kind for kind, rise in rises.items() if rise is None]
     return (f"Proximity never grows with distance under {listed(never)}; under sinusoidal positions it grows again "
-            f"from distance {rises['sinusoidal']} on. A linear map reads {found['probe']['causal']:.0%} of the variance "
-            "of positions from an untrained causal model that has none.")
+            f"from distance {rises['sinusoidal']} on. A linear map reads {found['probe']['causal']:.0%} of the "
+            "variance of positions from an untrained causal model that has none.")
 
 
 def cache(found: Found) -> str:

@@ -121,3 +121,10 @@ def test_the_python_page_documents_the_functions(built: Path) -> None:
     for name in ("train", "compare", "load", "generate", "score", "evaluate", "convert", "families", "check", "plan",
                  "data_prepare", "doctor", "catalogue", "draw"):
         assert f'id="weft.api.{name}"' in page, name
+
+
+@pytest.mark.parametrize("page", ["lessons/index", "lessons/dice", "how_to_choose", "how_to_my_loop",
+                                  "_generated/results"])
+def test_lessons_how_tos_and_results_are_built(built: Path, page: str) -> None:
+    text = (built / f"html/{page}.html").read_text("utf-8")
+    assert "<h1>" in text and "{include}" not in text and "{doc}" not in text
