@@ -95,7 +95,7 @@ test-processors: $(STAMP)
 # Every command with hostile files and options. What finds a fault is kept in fuzz_found.
 FUZZ_MINUTES ?= 60
 fuzz: $(STAMP)
-	cd tests && FUZZ_MINUTES=$(FUZZ_MINUTES) FUZZ_FOUND=../fuzz_found OMP_NUM_THREADS=1 ../$(BIN)/python -m fuzz
+	FUZZ_MINUTES=$(FUZZ_MINUTES) OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m fuzz
 
 # Mistakes in copies of the source; each must turn a test red. ONLY: names of mutants, * for anything.
 ONLY ?= *

@@ -1,6 +1,6 @@
 """`make fuzz`: commands with hostile files and options; none may crash, hang, be killed, or end in a traceback.
 
-    python -m fuzz      from tests; FUZZ_MINUTES (60) says for how long, FUZZ_SEED where the cases begin
+    PYTHONPATH=tests python -m fuzz      FUZZ_MINUTES (60) says for how long, FUZZ_SEED where the cases begin
 
 Each case is a whole command line, run in a process of its own with limits of time and memory. A case that finds a
 fault is made smaller by hypothesis and kept in ``fuzz_found/NAME`` (FUZZ_FOUND names another folder), with what it said
