@@ -33,7 +33,8 @@ def _memory() -> None:
 @pytest.mark.parametrize(("work", "fault"), [
     (lambda: None, ""), (lambda: sys.exit(2), ""), (lambda: sys.exit(7), "exit code 7"),
     (lambda: _say("internal error: x"), "it says 'internal error'"), (lambda: 1 / 0, "exit code 99"),
-    (lambda: os.kill(os.getpid(), signal.SIGTERM), "it was ended by SIGTERM"), (_for_ever, OUT_OF_TIME), (_memory, "exit code 99")])
+    (lambda: os.kill(os.getpid(), signal.SIGTERM), "it was ended by SIGTERM"),
+    (_for_ever, OUT_OF_TIME), (_memory, "exit code 99")])
 def test_a_fault_is_seen(work: Callable[[], None], fault: str, tmp_path: Path) -> None:
     assert run(work, tmp_path, 1).fault == fault
 
