@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 
-.PHONY: help install run figures test hybrids test-interop test-trl test-datasets test-lm-eval test-peft test-gguf test-gpu test-cluster test-mup test-processors mutants table table-parallel lint docs clean
+.PHONY: help install run figures test hybrids test-interop test-trl test-datasets test-lm-eval test-peft test-gguf test-gpu test-cluster test-mup test-processors mutants fuzz table table-parallel lint docs clean
 
 help:
 	@echo "make run    compare language models of six ages, in about six minutes on two cores; leaves"
@@ -27,6 +27,7 @@ help:
 	@echo "make hybrids  the laws on 1,000 hybrids drawn from all parts: some six minutes on two cores"
 	@echo "make mutants  mistakes put into the source one by one, which the tests must see: under half an hour;"
 	@echo "              make mutants ONLY='beam-* sampling-*' for some"
+	@echo "make fuzz   hostile files and options for every command, for an hour; FUZZ_MINUTES=10 for less"
 	@echo "make lint   ruff and mypy"
 	@echo "make docs   the documentation, into docs/_build/html"
 
@@ -101,6 +102,11 @@ test-gguf: $(STAMP)
 # Held to the instructions of older processors, and on 1, 2 and 4 threads.
 test-processors: $(STAMP)
 	cd tests && PYTHONDONTWRITEBYTECODE= ../$(BIN)/python -m processors
+
+# Every command with hostile files and options. What finds a fault is kept in fuzz_found.
+FUZZ_MINUTES ?= 60
+fuzz: $(STAMP)
+	FUZZ_MINUTES=$(FUZZ_MINUTES) OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m fuzz
 
 # Mistakes in copies of the source; each must turn a test red. ONLY: names of mutants, * for anything.
 ONLY ?= *

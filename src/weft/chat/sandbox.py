@@ -143,7 +143,7 @@ class _Environment(ImmutableSandboxedEnvironment):
             self.globals.pop(name, None)
         self.filters = {name: self._measured(name, filter_) for name, filter_ in self.filters.items()}
         self.filters["_counted"], self.filters["_bounded"] = self._counted, bounded
-        self.concat = joined  # type: ignore[assignment]  # of what Jinja captures: blocks of `set`, macros
+        self.concat = joined  # type: ignore[method-assign]  # of what Jinja captures: blocks of `set`, macros
         self.finalize = bounded
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = self._strftime
