@@ -9,21 +9,12 @@ from pathlib import Path
 import pytest
 
 from fresh import fresh
+from index.writing import write_index
 from weft.core import registry
 from weft.core.errors import InputError
 from weft.index import stored as storing
 from weft.index.records import Index
 from weft.index.stored import FILE, stored, written
-
-
-def write_index() -> None:
-    """Write the registry's index to standard output, from a process in which no test has added a part."""
-    import sys
-
-    from weft.api.listing import indexed
-
-    sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
-    sys.stdout.write(written(indexed()))
 
 
 def test_the_stored_index_is_that_of_the_registry(tmp_path: Path) -> None:

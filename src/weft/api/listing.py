@@ -38,6 +38,13 @@ def indexed() -> Index:
     return Index(tuple(map(describe, catalogue())), tuple(settings_pages()), tuple(preset_lines()))
 
 
+def selected(only: str) -> list[Description]:
+    """Return the pages of a group or a kind alone, plugins included; see `weft.index.records.Index.select`."""
+    if only == SETTINGS or only in SECTIONS:
+        return [page for page in settings_pages() if only in (SETTINGS, page.entry.kind)]
+    return [describe(entry) for entry in catalogue(only)]
+
+
 def settings_pages() -> Iterator[Description]:
     """Yield a page for each kind of settings."""
     for name, config in SECTIONS.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated
 
@@ -41,11 +42,11 @@ def list_parts(kind: Kind = None, plugin: Plugin = None, json: Json = False) -> 
 
         _families(list(api.families()), json)
         return
-    index = _index(live=bool(plugin))
+    live = bool(plugin) or has_plugins()
     if kind == PRESETS:
-        _presets(index.presets, json)
+        _presets(stored().presets, json)
         return
-    pages = index.select(kind)
+    pages = _pages(kind, live=live)
     single = kind is not None and (kind != pages[0].entry.group or len(pages) == 1)
     if json:
         print_json(pages if single else [page.entry for page in pages])
@@ -55,16 +56,16 @@ def list_parts(kind: Kind = None, plugin: Plugin = None, json: Json = False) -> 
     elif kind is not None:
         _group([page.entry for page in pages])
     else:
-        _all(index)
+        _all(replace(stored(), parts=tuple(pages)))
 
 
-def _index(*, live: bool) -> Index:
-    """The stored index, or that of the registry where plugins add to it."""
-    if not live and not has_plugins():
-        return stored()
-    from weft.api.listing import indexed
+def _pages(kind: str | None, *, live: bool) -> list[Description]:
+    """Stored pages, or those of the registry where plugins add to it."""
+    if not live:
+        return stored().select(kind)
+    from weft.api.listing import indexed, selected
 
-    return indexed()
+    return list(indexed().parts) if kind is None else selected(kind)
 
 
 def _families(models: list[Published], json: bool) -> None:
