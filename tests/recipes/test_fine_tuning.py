@@ -63,3 +63,10 @@ def test_differences_of_ways_are_within_seeds() -> None:
     ways = {"all": {"scores": [0.5, 0.7, 0.9]}, "none": {"scores": [0.39, 0.6, 0.81]}}
     assert MAKE["pretraining"]["verdict"](ways, "SST-2", "all", "none").startswith(
         "SST-2: all weights +10.0 against no pre-training (± 2.5, told apart)")
+
+
+def test_ways_that_give_every_sentence_one_class_are_named() -> None:
+    """Where all correlations are 0; a task whose ways all score is not mentioned."""
+    ways = {"all": {"scores": [0.0, 0.0]}, "lora": {"scores": [0.0, 0.1]}, "none": {"scores": [0.0, 0.0]}}
+    line, _ = MAKE["pretraining"]["silent"]({"sst2": {"all": {"scores": [0.6, 0.7]}}, "cola": ways})
+    assert line.startswith("On CoLA every seed gives all sentences one class in: all weights, no pre-training. ")
