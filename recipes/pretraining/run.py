@@ -188,7 +188,7 @@ def page(found: dict[str, Any]) -> str:
         *(line for task in found["tasks"] for line in (f"![{TASKS[task][0]} by way of training]({task}.svg)", "")),
         "| task | way | trained | rate | on held-out sentences |", "| --- | --- | ---: | ---: | ---: |", *rows, "",
         "`!`: the best rate was the lowest or the highest of the three. Differences within seeds:", "",
-        *(f"* {each}" for each in verdicts), "",
+        *(f"* {each}" for each in verdicts), "", *silent(found["tasks"]),
         f"SST-2 is measured on {found['tasks']['sst2']['all']['examples']:,} sentences, CoLA on "
         f"{found['tasks']['cola']['all']['examples']:,}. torch {found['torch']}, {found['processor']}.", "",
         "## A larger one", "", "The same by hand, on eight GPUs:", "", "```text",
@@ -197,6 +197,17 @@ def page(found: dict[str, Any]) -> str:
         "weft train recipes/pretraining/tune.yaml start=runs/pretrained data.path=sst2/train.tsv \\",
         "    data.validation_path=sst2/test.tsv 'model.head={kind: pooled, pool: last}' \\",
         "    'model.rewrites=[{kind: lora, rank: 8, also_train: [\"head.*\"]}]' --out runs/sst2", "```", ""])
+
+
+def silent(tasks: Mapping[str, Any]) -> list[str]:
+    """What cannot be seen, since models give every sentence one class: Matthews' correlation is then 0."""
+    lines = []
+    for task, ways in tasks.items():
+        same = [WAYS[way][0] for way, each in ways.items() if not any(each["scores"])]
+        if same:
+            lines += [f"On {TASKS[task][0]} every seed gives all sentences one class in: {', '.join(same)}. Between "
+                      "these ways nothing can be seen at this size and length.", ""]
+    return lines
 
 
 def said(found: dict[str, Any]) -> str:

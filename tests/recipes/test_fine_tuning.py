@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from weft.training import parse_run
+
 RECIPES = Path(__file__).parents[2] / "recipes"
 MAKE: dict[str, dict[str, Any]] = {name: runpy.run_path(str(RECIPES / name / "run.py"))
                                    for name in ("chat_model", "pretraining", "optimizers", "width_transfer")}
@@ -29,6 +31,20 @@ def test_a_record_is_of_the_settings_that_stand_there(name: str) -> None:
         assert recorded(name)[made] == MAKE[name][made]()
     else:
         assert "\n| " not in (RECIPES / name / "README.md").read_text("utf-8"), "a table without its record"
+
+
+def test_every_way_of_fine_tuning_trains_what_it_says(tmp_path: Path) -> None:
+    """The head alone, adapters and the head, or everything; the sizes are those of the recorded runs."""
+    module = MAKE["pretraining"]
+    learned = {way: each["trained"] for way, each in recorded("pretraining")["tasks"]["sst2"].items()}
+    model = {**module["read_plain"](RECIPES / "pretraining" / "pretrain.yaml")["model"], "vocab_size": 2048,
+             "head": {"kind": "pooled", "pool": "last", "n_classes": 2}}
+    built = parse_run({"model": model, "task": "classify", "data": {"path": str(tmp_path)},
+                       "training": {"steps": 1}}).model.build()
+    whole = sum(each.numel() for each in built.parameters())
+    head = sum(each.numel() for each in built.head.parameters())
+    assert learned["none"] == learned["all"] == whole
+    assert learned["head"] == learned["frozen"] == head < learned["lora"] < whole / 5
 
 
 @pytest.mark.parametrize(("shift", "said"), [(0.3, "more often"), (-0.7, "the worse answer"), (None, "not told apart")])
@@ -63,3 +79,10 @@ def test_differences_of_ways_are_within_seeds() -> None:
     ways = {"all": {"scores": [0.5, 0.7, 0.9]}, "none": {"scores": [0.39, 0.6, 0.81]}}
     assert MAKE["pretraining"]["verdict"](ways, "SST-2", "all", "none").startswith(
         "SST-2: all weights +10.0 against no pre-training (± 2.5, told apart)")
+
+
+def test_ways_that_give_every_sentence_one_class_are_named() -> None:
+    """Where all correlations are 0; a task whose ways all score is not mentioned."""
+    ways = {"all": {"scores": [0.0, 0.0]}, "lora": {"scores": [0.0, 0.1]}, "none": {"scores": [0.0, 0.0]}}
+    line, _ = MAKE["pretraining"]["silent"]({"sst2": {"all": {"scores": [0.6, 0.7]}}, "cola": ways})
+    assert line.startswith("On CoLA every seed gives all sentences one class in: all weights, no pre-training. ")
