@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
 from weft.analysis.matmul import copy_bandwidth, matmul_rate
 from weft.analysis.memory import States
-from weft.core.strict_json import Record
+from weft.analysis.plan import Plan
+from weft.analysis.work_here import Here, Work
 from weft.ops.processor import main_memory
-
-if TYPE_CHECKING:
-    from weft.analysis.plan import Plan
 
 ASSUMPTIONS = (
     "Training: AdamW, whose two numbers for each weight are counted, activations of a whole batch, nothing recomputed, "
@@ -23,50 +19,6 @@ ASSUMPTIONS = (
     "Times are lower bounds: every product is as fast as a large square one, and memory as a copy, both measured now.",
     "Memory does not count the program itself (about 0.5 GB with PyTorch) and what operations need for a moment.",
 )
-
-
-@dataclass(frozen=True)
-class Work(Record):
-    """What one kind of work needs here.
-
-    Attributes:
-        rows: of a batch.
-        context: tokens of a row.
-        memory: peak bytes of weights, and of what lies beside them.
-        fits: whether this machine has as much memory; None: it does not say how much it has.
-        seconds: least seconds of a step: of training, or of decoding one token of every row.
-        tokens_per_second: the most tokens, of all rows.
-        prompt_seconds: least seconds for prompts that fill the context; None for training.
-    """
-
-    rows: int
-    context: int
-    memory: int
-    fits: bool | None
-    seconds: float
-    tokens_per_second: float
-    prompt_seconds: float | None = None
-
-
-@dataclass(frozen=True)
-class Here(Record):
-    """A run on this machine.
-
-    Attributes:
-        machine_memory: bytes of main memory; 0 where the system does not say.
-        rate: operations per second of a large square product.
-        bandwidth: bytes per second of copying.
-        train: a step of training.
-        decode: None for a model that writes no text, or without operations.
-        assumptions: of all figures.
-    """
-
-    machine_memory: int
-    rate: float
-    bandwidth: float
-    train: Work
-    decode: Work | None
-    assumptions: tuple[str, ...]
 
 
 def run_here(found: Plan, *, rate: Callable[[torch.dtype], float] = matmul_rate,

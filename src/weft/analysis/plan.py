@@ -11,7 +11,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from weft.analysis.adapters import Coverage, coverage
 from weft.analysis.by_blocks import Sums, shallow_models
 from weft.analysis.flops import Flops, forward_flops
-from weft.analysis.here import Here
 from weft.analysis.kernels import FormChoice, choices, single_token
 from weft.analysis.matmul import Timing, matmul_rate, products_in, timed
 from weft.analysis.memory import (
@@ -26,6 +25,7 @@ from weft.analysis.notes import all_notes
 from weft.analysis.parts import Parameters, count_parameters
 from weft.analysis.shapes import shape_of
 from weft.analysis.step import TrainingStep, training_step
+from weft.analysis.work_here import Here
 from weft.core.errors import ConfigError, InputError
 from weft.core.layer import traits_of
 from weft.core.model import LanguageModel, Model, ModelConfig

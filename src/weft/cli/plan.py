@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from weft.analysis import Plan
     from weft.analysis.adapters import Coverage
-    from weft.analysis.here import Here
     from weft.analysis.matmul import Timing
+    from weft.analysis.work_here import Here
 
 REFERENCE = "reference"
 """The route of a matrix product that PyTorch takes by default."""

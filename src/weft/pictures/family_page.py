@@ -16,11 +16,12 @@ from weft.core.part_config import PartConfig, parts_in
 from weft.core.traits import Trait
 from weft.drawing.figure import Figure
 from weft.families.canonical import canonical
-from weft.families.family import Family, Size, families
+from weft.families.family import Family, families
 from weft.pictures.architecture import architecture_of
 from weft.pictures.diagram import figure
 from weft.pictures.in_use import brief
 from weft.pictures.part_page import LENGTHS
+from weft.preset_files.models import Size
 
 NEAREST, MOST = 2, 6
 """Families that one is compared with, and differences that are shown of each."""
