@@ -71,8 +71,8 @@ def test_a_line_without_an_end(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", [
     ["train", "{}", "--out", "new"], ["plan", "{}"], ["config", "show", "{}"], ["check", "{}"],
-    ["eval", "RUN", "--data", "{}"], ["generate", "RUN", "--tokens", "{}"], ["generate", "RUN", "--messages", "{}"],
-    ["chat", "RUN", "--message", "a", "--template", "{}"], ["score", "RUN", "--tokens", "{}"],
+    ["eval", "RUN", "--data", "{}"], ["generate", "RUN", "--rows", "{}"], ["generate", "RUN", "--messages", "{}"],
+    ["chat", "RUN", "--message", "a", "--template", "{}"], ["score", "RUN", "--rows", "{}"],
     ["list", "--plugin", "{}"], ["rate", "{}"], ["data", "prepare", "{}", "--out", "new"], ["compare", "--study", "{}"],
     ["translate", "RUN", "{}"], ["draw", "RUN", "--text-file", "{}", "--out", "new"], ["convert", "{}", "new"]])
 @pytest.mark.parametrize("kind", ["pipe.yaml", "pipe.json", "/dev/zero", "a" * 9_999])
@@ -90,7 +90,7 @@ def test_weights_of_whole_numbers(refused: Refuse, tmp_path: Path) -> None:
     tensors = write(tmp_path / "a")
     name = sorted(tensors)[0]
     save_file({**tensors, name: tensors[name].to(torch.int32)}, tmp_path / "a/model.safetensors")
-    message = refused("score", tmp_path / "a", "--tokens", _rows(tmp_path))
+    message = refused("score", tmp_path / "a", "--rows", _rows(tmp_path))
     assert name in message and "I32" in message.replace("int32", "I32")
 
 

@@ -136,7 +136,7 @@ def through(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compile by another backend; the usual one takes a minute to build what these tests run."""
     compile_as_usual = torch.compile
     monkeypatch.setattr(torch, "compile", lambda function, **options: compile_as_usual(
-        function, backend=backend, fullgraph=True, **options))
+        function, **options | {"backend": backend, "fullgraph": True}))
 
 
 @pytest.mark.parametrize(("model", "options"), [
