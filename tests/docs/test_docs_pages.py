@@ -77,7 +77,8 @@ def test_the_index_shows_every_page_by_a_picture(built: Path) -> None:
 def test_the_reference_has_every_field_of_a_part_and_of_the_settings(built: Path) -> None:
     page = (built / "docs/_generated/fields.md").read_text("utf-8")
     assert "| `forget_bias` | number | `0.0` |" in page
-    for key in ("batch_size", "beta2", "order_seed", "eval_every", "trials.ratio", "temperature", "sources.NAME.weight"):
+    for key in ("batch_size", "beta2", "order_seed", "eval_every", "trials.ratio", "temperature",
+                "sources.NAME.weight"):
         assert f"| `{key}` |" in page, key
     assert not re.search(r"\| +\|$", page, re.MULTILINE), "a field without a meaning"
 
