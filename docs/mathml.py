@@ -14,7 +14,7 @@ CLAUSE = re.compile(r",\s*\\q?quad\s+")
 ACCENT = re.compile(r'<munderover>\s*(<mi>[^<]+</mi>)((?:(?!<munderover>).)*?)(<mo stretchy="false">[^<]</mo>)\s*'
                     r"</munderover>", re.DOTALL)
 """An accented letter with an index, which docutils puts below the letter as if it were a limit of a sum."""
-BARE = re.compile(r"(\\(?:sin|cos|tanh|log|ln|exp|max|min))\s+(?=[a-zA-Z0-9\\])(?!\\left)")
+BARE = re.compile(r"(\\(?:sin|cos|tanh|log|ln|exp|max|min))(?:\s+(?=[a-zA-Z0-9])|\s*(?=\\(?!left)))")
 """A function whose argument has no brackets and would touch its name."""
 NAMED = re.compile(r"(?<=[a-zA-Z0-9}])\s*(?=\\operatorname)")
 """Before a function that would touch what it is multiplied by."""
