@@ -30,6 +30,8 @@ BACK = "[Gallery](../gallery.md)"
 ORDER = ("model", "encoder", "mixer", "feedforward", "block", "norm", "mask", "position", "position_table",
          "rope_scaling", "readout", "head", "rewrite", "task", "tokenizer", "optimizer", "schedule", "benchmark")
 """The groups of parts as the index shows them."""
+OUTSIDE = ("rewrite", "task", "tokenizer", "optimizer", "schedule", "benchmark")
+"""Those of which no layer is made."""
 
 
 def write_gallery(folder: Path, only: Sequence[str] = ()) -> None:
@@ -156,6 +158,8 @@ def _figures(figures: Sequence[Figure]) -> list[str]:
 
 def _state(state: StateCurve | None, about: Description) -> list[str]:
     words = about.entry.state_size
+    if state is None and about.entry.group in OUTSIDE:
+        return ["It is no layer of a model, so the state of a row has nothing of it."]
     if state is None:
         return ["None of its own: it is the same at every token, or keeps nothing from token to token."]
     return [*([f"A row keeps: {escaped(words)}.", ""] if words else []), *_sizes(state.sizes), "",
@@ -210,6 +214,8 @@ def _cell(text: str) -> str:
 
 
 def _default(text: str) -> str:
+    if text.startswith("see weft "):
+        return f"see `{text.removeprefix('see ')}`"
     return text if text.startswith(("required", "any number", "see ")) else "`" + text.replace("|", "\\|") + "`"
 
 
