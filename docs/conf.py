@@ -19,6 +19,7 @@ html_math_renderer = "mathml"
 html_static_path = ["_static"]
 html_css_files = ["gallery.css"]
 html_title = "Weft"
+html_show_copyright = False
 exclude_patterns = ["_build"]
 suppress_warnings = ["myst.header"]
 

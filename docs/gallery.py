@@ -23,9 +23,15 @@ from weft.pictures.part_page import WIDTH, PartPage, StateCurve, part_page
 
 PARTS, FAMILIES, PICTURES = "parts", "families", "pictures"
 """Folders beside the index."""
+TOP = ("---", "orphan: true", "---", "")
+"""The head of a page that the index alone leads to: hundreds of entries would make the side bar useless."""
+BACK = "[Gallery](../gallery.md)"
+"""The way back."""
 ORDER = ("model", "encoder", "mixer", "feedforward", "block", "norm", "mask", "position", "position_table",
          "rope_scaling", "readout", "head", "rewrite", "task", "tokenizer", "optimizer", "schedule", "benchmark")
 """The groups of parts as the index shows them."""
+OUTSIDE = ("rewrite", "task", "tokenizer", "optimizer", "schedule", "benchmark")
+"""Those of which no layer is made."""
 
 
 def write_gallery(folder: Path, only: Sequence[str] = ()) -> None:
@@ -55,7 +61,7 @@ def write_gallery(folder: Path, only: Sequence[str] = ()) -> None:
 def part_text(page: PartPage, known: set[tuple[str, str]]) -> str:
     """The page of a part, as Markdown."""
     about, entry = page.about, page.about.entry
-    lines = [f"# {entry.kind} ({entry.group})", "", escaped(entry.summary), "", *_figures(page.figures),
+    lines = [*TOP, f"# {entry.kind} ({entry.group})", "", BACK, "", escaped(entry.summary), "", *_figures(page.figures),
              "## Equation", "", "```{math}", about.equation, "```", "", "## State", "", *_state(page.state, about), "",
              "## A configuration that works", "", *_configuration(page), "", "## Differs from", ""]
     lines += [f"- {_link(entry.group, each.kind, known)}: {escaped(each.sentence)}" for each in about.differs]
@@ -67,8 +73,8 @@ def part_text(page: PartPage, known: set[tuple[str, str]]) -> str:
 
 def family_text(page: FamilyPage, known: set[tuple[str, str]], families_known: set[str]) -> str:
     """The page of a family, as Markdown."""
-    lines = [f"# {page.family.name} (family)", "", f"{escaped(page.family.source)}.", "", *_figures([page.figure]),
-             "## Equations", "", "Those of its parts:", ""]
+    lines = [*TOP, f"# {page.family.name} (family)", "", BACK, "", f"{escaped(page.family.source)}.", "",
+             *_figures([page.figure]), "## Equations", "", "Those of its parts:", ""]
     for group, kind in page.parts:
         equation = REGISTRY.get((group,), kind).equation
         lines += [f"{_link(group, kind, known, '../parts/')}", "", "```{math}", equation, "```", ""]
@@ -90,8 +96,7 @@ def family_text(page: FamilyPage, known: set[tuple[str, str]], families_known: s
 def index_text(parts: Sequence[PartPage], kin: Sequence[FamilyPage]) -> str:
     """The index: a thumbnail of every page, by group."""
     lines = ["# Gallery", "", "Every part and every family of published models, each with its drawing, equation and "
-             "state, a configuration that works, and what sets it apart.", "", "```{toctree}", ":hidden:", ":glob:", "",
-             f"{PARTS}/*", f"{FAMILIES}/*", "```", ""]
+             "state, a configuration that works, and what sets it apart.", ""]
     for group, members in groupby(sorted(parts, key=_order), key=lambda page: page.about.entry.group):
         cards = [(f"{PARTS}/{_name(page)}", page.about.entry.kind, page.figures[0]) for page in members]
         lines += [f"## {group}", "", *_cards(cards)]
@@ -122,9 +127,9 @@ def field_table(fields: Sequence[FieldDescription]) -> list[str]:
 
 def escaped(text: str) -> str:
     """Text of a docstring as MyST: its code keeps its quotes, everything else is taken literally."""
-    pieces = text.split("``")
-    plain = [re.sub(r"([\\`*_{}\[\]<>#$|~])", r"\\\1", piece) for piece in pieces[::2]]
-    code = [f"`{piece}`" for piece in pieces[1::2]]
+    pieces = re.split(r"(?<!`)(?:``([^`]+)``|`([^`]+)`)(?!`)", text)
+    plain = [re.sub(r"([\\`*_{}\[\]<>#$|~])", r"\\\1", piece) for piece in pieces[::3]]
+    code = [f"`{double or single}`" for double, single in zip(pieces[1::3], pieces[2::3], strict=True)]
     return "".join(a + b for a, b in zip(plain, [*code, ""], strict=True))
 
 
@@ -153,6 +158,8 @@ def _figures(figures: Sequence[Figure]) -> list[str]:
 
 def _state(state: StateCurve | None, about: Description) -> list[str]:
     words = about.entry.state_size
+    if state is None and about.entry.group in OUTSIDE:
+        return ["It is no layer of a model, so the state of a row has nothing of it."]
     if state is None:
         return ["None of its own: it is the same at every token, or keeps nothing from token to token."]
     return [*([f"A row keeps: {escaped(words)}.", ""] if words else []), *_sizes(state.sizes), "",
@@ -207,6 +214,8 @@ def _cell(text: str) -> str:
 
 
 def _default(text: str) -> str:
+    if text.startswith("see weft "):
+        return f"see `{text.removeprefix('see ')}`"
     return text if text.startswith(("required", "any number", "see ")) else "`" + text.replace("|", "\\|") + "`"
 
 

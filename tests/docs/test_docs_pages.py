@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shutil
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -72,6 +73,25 @@ def test_the_index_shows_every_page_by_a_picture(built: Path) -> None:
     assert len(shown) == len(PARTS) + 1
     for link, image in shown:
         assert (built / "html/_generated" / link).is_file() and (built / "html/_images" / image).is_file()
+
+
+def test_the_side_bar_does_not_list_the_gallery_s_pages(built: Path) -> None:
+    for page, back in (("index", None), ("_generated/parts/mixer-lstm", "../gallery.html"),
+                       ("_generated/families/gpt2", "../gallery.html")):
+        text = (built / f"html/{page}.html").read_text("utf-8")
+        bar = text.split('class="sidebar-tree"')[1].split("</aside>")[0]
+        assert "gallery.html" in bar and not re.search(r'href="[^"]*(?:parts|families)/|href="mixer-', bar), page
+        assert back is None or f'href="{back}"' in text.split("</aside>")[-2] + text.split("</aside>")[-1], page
+
+
+def test_equations_set_an_index_beside_its_accented_letter_and_room_after_a_function() -> None:
+    mathml = runpy.run_path(str(ROOT / "docs/mathml.py"))["_mathml"]
+    accented = re.sub(r"\s+", "", mathml(r"\hat{y}_{i}=\bar{A}^l"))
+    assert '<msub><moveraccent="true"><mi>y</mi><mostretchy="false">\u02c6</mo></mover><mi>i</mi></msub>' in accented
+    assert "munderover" not in accented and "munderover" in mathml(r"\sum_{i=1}^{n} i", as_block=True)
+    assert "mspace" in mathml(r"\cos m") and "mspace" in mathml(r"\sin\frac{p}{2}")
+    assert "mspace" in mathml(r"W \operatorname{concat}")
+    assert "mspace" not in mathml(r"\log(x) + \log\left(x\right)")
 
 
 def test_the_reference_has_every_field_of_a_part_and_of_the_settings(built: Path) -> None:
