@@ -29,7 +29,7 @@ class Speed(NamedTuple):
 
 def speeds(folder: Path) -> list[Speed]:
     """What the README says of speed, from the figures in ``folder``."""
-    return [*_trained(_read(folder, "training.json")), *_decoded(_read(folder, "decoding.json")),
+    return [*_trained(_read(folder, "training_bfloat16.json")), *_decoded(_read(folder, "decoding.json")),
             _mamba(_read(folder, "recurrent.json"))]
 
 
@@ -43,7 +43,7 @@ def _trained(found: Mapping[str, Any]) -> list[Speed]:
     size = f"{found['parameters'] / 1e6:.1f}M parameters"
     return [_faster(f"training a Transformer of {size}, {dtype}",
                     [row for row in found["rows"] if row["dtype"] == dtype and row["library"] in (FROM, peer)],
-                    "training.json")
+                    "training_bfloat16.json")
             for dtype in DTYPES for peer in ("transformers", "litgpt")]
 
 

@@ -89,7 +89,7 @@ def test_the_perplexities_of_the_penn_treebank_are_those_recorded() -> None:
 
 def test_speeds_are_those_of_the_benchmarks_figures() -> None:
     """The benchmark works its own ratios out, of its fastest peer by each route."""
-    trained = json.loads((ROOT / "benchmarks/results/training.json").read_text("utf-8"))
+    trained = json.loads((ROOT / "benchmarks/results/training_bfloat16.json").read_text("utf-8"))
     found = runpy.run_path(str(ROOT / "docs" / "speeds.py"))["speeds"](ROOT / "benchmarks" / "results")
     known = {(each["dtype"], each["peer"].split("-")[0]): each["speed"] for each in trained["comparison"]
              if each["peers_route"] == "default"}
