@@ -16,23 +16,12 @@ from weft.evaluation.numbers import exponential
 from weft.tokenizers import Tokenizer
 
 
-@dataclass(frozen=True)
-class DocumentScore(Record):
-    """The sums over a document, and the measures that follow from them.
+class Means:
+    """The means that follow from sums over a text: ``nats``, scored ``tokens``, and the ``bytes`` they represent."""
 
-    Attributes:
-        index: of the document in the corpus, from 0.
-        nats: the sum of negative log-likelihoods; infinite if a scored token had probability zero.
-        tokens: the number of scored tokens, at least 1.
-        bytes: the bytes of UTF-8 text that they represent.
-        impossible: the number of scored tokens with probability zero.
-    """
-
-    index: int
     nats: float
     tokens: int
     bytes: int
-    impossible: int
 
     @property
     def loss(self) -> float:
@@ -48,6 +37,25 @@ class DocumentScore(Record):
     def bits_per_byte(self) -> float | None:
         """nats / ln 2 / bytes; None if the scored tokens represent no text."""
         return self.nats / math.log(2) / self.bytes if self.bytes else None
+
+
+@dataclass(frozen=True)
+class DocumentScore(Record, Means):
+    """The sums over a document, and the measures that follow from them.
+
+    Attributes:
+        index: of the document in the corpus, from 0.
+        nats: the sum of negative log-likelihoods; infinite if a scored token had probability zero.
+        tokens: the number of scored tokens, at least 1.
+        bytes: the bytes of UTF-8 text that they represent.
+        impossible: the number of scored tokens with probability zero.
+    """
+
+    index: int
+    nats: float
+    tokens: int
+    bytes: int
+    impossible: int
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, with the means."""

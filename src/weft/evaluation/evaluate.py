@@ -14,7 +14,7 @@ from weft.core.model import LanguageModel
 from weft.core.strict_json import Record, plain
 from weft.data import EvaluationWindows, Repeated, TokenStream
 from weft.decoding.mode import evaluation_mode, require_causal, require_room
-from weft.evaluation.by_document import DocumentScore, DocumentSums, mean_perplexity
+from weft.evaluation.by_document import DocumentScore, DocumentSums, Means, mean_perplexity
 from weft.evaluation.measuring import spread
 from weft.evaluation.numbers import exponential
 from weft.evaluation.pieces import Piece, document_pieces, stretches, window_pieces
@@ -82,7 +82,7 @@ class Protocol:
 
 
 @dataclass(frozen=True)
-class Evaluation(Record):
+class Evaluation(Record, Means):
     """Sums over a corpus, and the measures that follow from them.
 
     Attributes:
@@ -104,24 +104,9 @@ class Evaluation(Record):
     words: int | None = None
 
     @property
-    def loss(self) -> float:
-        """Nats per token."""
-        return self.nats / self.tokens
-
-    @property
-    def perplexity(self) -> float:
-        """Perplexity per token: exp(nats / tokens)."""
-        return exponential(self.loss)
-
-    @property
     def bits_per_token(self) -> float:
         """nats / ln 2 / tokens."""
         return self.loss / math.log(2)
-
-    @property
-    def bits_per_byte(self) -> float | None:
-        """nats / ln 2 / bytes; None if the scored tokens represent no text."""
-        return self.nats / math.log(2) / self.bytes if self.bytes else None
 
     @property
     def word_perplexity(self) -> float | None:
