@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -38,6 +39,7 @@ from weft.masks import (
     parse_mask,
     register_mask,
 )
+from weft.masks.registry import MASKS as KNOWN
 
 LEAVES = st.one_of(
     st.sampled_from([Causal(), Bidirectional(), Prefix(), Documents(), Padding()]),
@@ -165,6 +167,15 @@ def test_the_schema_is_a_string_with_the_known_masks() -> None:
     assert all(repr(parse_mask(example)) == example for example in field["examples"])
 
 
+@pytest.fixture
+def masks_of_a_test() -> Iterator[None]:
+    """What the test registers is known in it alone."""
+    before = dict(KNOWN._masks)
+    yield
+    KNOWN._masks = before
+
+
+@pytest.mark.usefixtures("masks_of_a_test")
 def test_a_registered_mask_is_known_everywhere() -> None:
     @register_mask
     @dataclass(frozen=True, repr=False)
