@@ -69,6 +69,11 @@ class Mask(ABC):
         A key of order <= query.order - reach is never allowed."""
         return None
 
+    def window(self) -> int | None:
+        """How far from the query the window of a single rule reaches, in tokens, the query's own included; None: it is
+        no window. Longer texts than that are what a window is for."""
+        return None
+
     def band(self) -> Band:
         """Bounds on the keys of its document that a query may attend to; scores outside are never computed."""
         return Band(self.reach(), 0 if self.causal() else None)

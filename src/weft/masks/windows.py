@@ -47,6 +47,9 @@ class Window(Mask):
     def reach(self) -> int:
         return self.size
 
+    def window(self) -> int:
+        return self.size
+
     def pattern(self) -> Pattern:
         return Pattern(causal=True, size=self.size)
 
@@ -91,6 +94,9 @@ class SymmetricWindow(Mask):
 
     def reach(self) -> int:
         return self.left * self.dilation + 1
+
+    def window(self) -> int:
+        return max(self.left, self.right) * self.dilation + 1
 
     def band(self) -> Band:
         return Band(self.reach(), self.right * self.dilation)
@@ -139,6 +145,9 @@ class Dilated(Mask):
 
     def reach(self) -> int:
         return (self.size - 1) * self.dilation + 1
+
+    def window(self) -> int:
+        return self.reach()
 
     def pattern(self) -> Pattern | None:
         return Pattern(causal=True, size=self.size) if self.dilation == 1 else None

@@ -43,6 +43,7 @@ from weft.training.sinks import Sinks, require_sinks
 from weft.training.sources import SourcesRead, sources_read
 from weft.training.starting import Taken, begin_from, require_startable
 from weft.training.trainer import Trainer, require_possible
+from weft.training.windows import require_narrow
 
 
 @final
@@ -107,6 +108,8 @@ def train(config: RunConfig, out: str | Path, *, resume: bool = False, allow_ine
     empty = built_empty(config.model)
     if not world.mesh.splits:
         require_room(empty)
+    if not resume:  # a run that was begun before this was checked goes on
+        require_narrow(config, empty)
     require_possible(config, config.made_task(), only_trained(empty, config.training.train))
     # fork_rng always covers the CPU's generator, and with the argument that of the GPU in use.
     with (RunFolder(out, resume=resume, writes=world.leads) as folder,

@@ -1,0 +1,49 @@
+"""A window that is wider than the context of a model hides nothing, and is refused before a run begins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from weft.analysis.shapes import built_empty
+from weft.core.errors import ConfigError
+from weft.training import RunConfig, parse_run
+from weft.training.train import train
+from weft.training.windows import require_narrow
+
+
+def run_with(mask: str, *, repeat: int = 1, context: int = 16, **training: Any) -> RunConfig:
+    """A run of a decoder whose layers attend by this mask."""
+    layer = {"kind": "attention", "n_heads": 2, "mask": mask}
+    blocks = [{"repeat": repeat, "of": [{"kind": "pre", "layers": [layer]}]}]
+    return parse_run({"model": {"kind": "decoder", "d_model": 8, "context": context, "vocab_size": 300,
+                                "blocks": blocks},
+                      "data": {"path": "absent.txt"}, "training": {"steps": 1, "batch_size": 1, **training}})
+
+
+@pytest.mark.parametrize(("mask", "reaches"), [
+    ("causal & window(17)", "17"), ("window(17) | (causal & globals)", "17"), ("causal & dilated(6, 4)", "21"),
+    ("causal & (window(20) | strided(4))", "20"), ("causal & symmetric_window(3, 16)", "17")])
+def test_a_window_past_the_context_is_refused_before_a_folder_is_made(mask: str, reaches: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"reaches {reaches} tokens from the query, and the model's context is 16: "
+                                          r"it would hide nothing\. Make it narrower"):
+        train(run_with(mask), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_layers_of_one_mask_are_named_once() -> None:
+    config = run_with("causal & window(32)", repeat=3)
+    named = r"stack\.layers\.0\.layers\.0 and 2 other layers: window\(32\) reaches"
+    with pytest.raises(ConfigError, match=named) as caught:
+        require_narrow(config, built_empty(config.model))
+    assert str(caught.value).count("reaches") == 1
+
+
+@pytest.mark.parametrize("config", [
+    run_with("causal & window(16)"), run_with("causal & strided(32)"), run_with("causal & segments(16, 32)"),
+    run_with("causal & window(32)", carry_state=True), run_with("causal & window(32)", context=64, steps=1)],
+    ids=["as wide", "a stride", "segments", "carried", "longer"])
+def test_others_are_not(config: RunConfig) -> None:
+    require_narrow(config, built_empty(config.model))
