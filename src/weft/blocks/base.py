@@ -40,7 +40,7 @@ class BlockConfig(PartConfig):
     Attributes:
         layers: mixers and feed-forwards, in order.
         norm: built once for every place of the block with a norm.
-        dropout: of each layer's output.
+        dropout: probability with which a number of each layer's output is dropped in training.
         branch_scale: a factor of each layer's output before it is added to the stream (Granite).
         residual: False to study a model without residual connections.
     """

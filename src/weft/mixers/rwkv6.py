@@ -29,8 +29,8 @@ class Rwkv6Config(RwkvHeadsConfig):
     """RWKV-6's time mixing.
 
     Attributes:
-        n_heads: H.
-        d_head: size of a head's keys and values; None: d_model / n_heads. Released models have 64.
+        n_heads: heads H.
+        d_head: features of a head's keys and values; None: d_model / n_heads. Released models have 64.
         norm_eps: of the norm of each head's result.
         shift_rank: of the map from a token to each of its five mixes with the one before it; released models of 7
             billion parameters have 64.
