@@ -56,7 +56,8 @@ def test_values_and_gradients_are_the_oracle_s(routing: dict[str, Any], renormal
         flat = rows.reshape(-1, D)
         _, gates = oracle.grouped_route(
             flat @ router.T, 3, sigmoid=routing.get("score_function") == "sigmoid",
-            groups=routing.get("n_expert_groups", 1), top_groups=routing.get("top_groups", 1), best_two=routing.get("group_score") == "best_two",
+            groups=routing.get("n_expert_groups", 1), top_groups=routing.get("top_groups", 1),
+            best_two=routing.get("group_score") == "best_two",
             correction=correction, renormalise=renormalise, factor=routing.get("factor", 1.0))
         y = sum(gates[:, n:n + 1] * feedforward.swiglu(flat, *weights[3 * n:3 * n + 3]) for n in range(N))
         return y.reshape(rows.shape)

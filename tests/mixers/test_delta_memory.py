@@ -213,7 +213,8 @@ def test_sizes_follow_the_papers() -> None:
      r"heads, or give d_head"),
     (FastWeightsConfig, {"feature_map": "identity"}, r"feature_map: numbers of either sign have no sum to divide by, "
      r"for it can be 0\. Give 'dpfp', 'elu' or 'relu', or set normalise_features to false"),
-    (FastWeightsConfig, {"normalise_features": False}, r"normalise_features: false, but by the delta rule a memory with keys "
+    (FastWeightsConfig, {"normalise_features": False},
+     r"normalise_features: false, but by the delta rule a memory with keys "
      r"longer than 1 can grow without end\. Set it to true, give the rule 'sum', or use the mixer 'delta_net'"),
     (FastWeightsConfig, {"feature_map": "elu", "nu": 2}, r"nu: 2, but the feature map 'elu' has none\. Leave nu out, "
      r"or give the feature map 'dpfp'"),

@@ -133,7 +133,8 @@ def test_dynamics_have_no_weight_decay_and_stay_exact() -> None:
 @pytest.mark.parametrize(("given", "message"), [
     ({"d_head": 7}, r"d_head: 2 d_model, 10, does not divide into heads of 7 features\. Give n_heads, or another"),
     ({"n_heads": 4, "n_groups": 3}, r"n_groups: 4 heads do not divide into 3 groups\. Choose n_groups among the div"),
-    ({"step_sizes": {"low": 0.2}}, r"step_sizes\.low: 0\.2 is above high, 0\.1\. Give the smaller step as low"),
+    ({"step_sizes": {"dt_min": 0.2}},
+     r"step_sizes\.dt_min: 0\.2 is above dt_max, 0\.1\. Give the smaller step as dt_min"),
     ({"step_sizes": {"least": 2.0, "most": 1.0}},
      r"step_sizes\.least: 2 is above most, 1\. Give the smaller bound as least"),
     ({"norm": {"gate_order": "gate"}}, r"norm\.gate_order"),

@@ -110,8 +110,8 @@ def build_all(parts: list[tuple[tuple[int | str, ...], PartConfig]], dims: Dims,
 def _not_causal(part: PartConfig, dims: Dims) -> ConfigError:
     mask = dict(part).get("mask")
     cause = f"{part.kind!r}" if mask is None else f"the mask {mask!r}"
-    return dims.problem("" if mask is None else "mask", f"{cause} lets a token see later ones, so a decoder, which "
-                        "predicts the next token, would read what it shall predict.",
+    return dims.problem("" if mask is None else "mask", f"{cause} lets a token see later ones. A decoder predicts "
+                        "the next token, which it would then see beforehand.",
                         "Give a causal mask, such as 'causal', 'causal & window(64)' or 'causal | prefix', or build an "
                         "encoder.")
 

@@ -36,27 +36,29 @@ LARGEST_RATE = 16.0
 
 
 class StepSettings(Settings):
-    """Steps dt, in units of one token: drawn log-uniformly from ``low`` to ``high`` at first and raised to ``floor``;
-    in use kept between ``least`` and ``most`` (None: no bound).
+    """Steps dt, in units of one token: drawn log-uniformly from ``dt_min`` to ``dt_max`` at first and raised to
+    ``dt_floor``; in use kept between ``least`` and ``most`` (None: no bound).
 
     Attributes:
-        low: smallest initial step dt, in tokens; drawn log-uniformly.
-        high: largest initial step, in tokens.
-        floor: least initial step, to which smaller ones are raised, in tokens.
+        dt_min: smallest initial step dt, in tokens; drawn log-uniformly.
+        dt_max: largest initial step, in tokens.
+        dt_floor: least initial step, to which smaller ones are raised, in tokens.
         least: least step in use, in tokens.
         most: largest step in use, in tokens; None: no bound.
     """
 
-    low: float = Field(default=0.001, gt=0, allow_inf_nan=False)
-    high: float = Field(default=0.1, gt=0, allow_inf_nan=False)
-    floor: float = Field(default=1e-4, ge=0, allow_inf_nan=False)
+    renamed: ClassVar[Mapping[str, str]] = {"low": "dt_min", "high": "dt_max", "floor": "dt_floor"}
+    dt_min: float = Field(default=0.001, gt=0, allow_inf_nan=False)
+    dt_max: float = Field(default=0.1, gt=0, allow_inf_nan=False)
+    dt_floor: float = Field(default=1e-4, ge=0, allow_inf_nan=False)
     least: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     most: float | None = Field(default=None, gt=0, allow_inf_nan=False)
 
     @model_validator(mode="after")
     def _require_order(self) -> Self:
-        if self.low > self.high:
-            raise rule("low", f"{self.low:g} is above high, {self.high:g}.", "Give the smaller step as low.")
+        if self.dt_min > self.dt_max:
+            raise rule("dt_min", f"{self.dt_min:g} is above dt_max, {self.dt_max:g}.",
+                       "Give the smaller step as dt_min.")
         if self.most is not None and self.least > self.most:
             raise rule("least", f"{self.least:g} is above most, {self.most:g}.", "Give the smaller bound as least.")
         return self
@@ -248,5 +250,5 @@ class Mamba2(Layer):
 
 def _first_steps(steps: StepSettings, heads: int) -> Tensor:
     """Drawn steps, as what softplus maps to them."""
-    dt = torch.empty(heads).uniform_(math.log(steps.low), math.log(steps.high)).exp().clamp(min=steps.floor)
+    dt = torch.empty(heads).uniform_(math.log(steps.dt_min), math.log(steps.dt_max)).exp().clamp(min=steps.dt_floor)
     return dt + torch.log(-torch.expm1(-dt))

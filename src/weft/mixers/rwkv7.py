@@ -41,11 +41,11 @@ class Rwkv7Config(RwkvHeadsConfig):
         norm_eps: of the norm of each head's result.
         value_residual: whether values are mixed with those of the nearest earlier layer that has this set to false, the
             model's first. Such a layer gives its values to later ones.
-        decay_rank: of the map from a token to its decays.
-        rate_rank: of the map from a token to its in-context learning rates.
-        value_rank: of the map from a token to the shares of its values that are replaced; without meaning where
-            value_residual is false.
-        gate_rank: of the map from a token to the gate.
+        decay_rank: features between the two factors of the map from a token to its decays.
+        rate_rank: features between the two factors of the map from a token to its in-context learning rates.
+        value_rank: features between the two factors of the map from a token to the shares of its values that are
+            replaced; without meaning where value_residual is false.
+        gate_rank: features between the two factors of the map from a token to the gate.
     """
 
     kind: ClassVar[str] = "rwkv7"
