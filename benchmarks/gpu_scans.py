@@ -274,7 +274,7 @@ def models(tiny: bool, rounds: int) -> dict[str, Any]:
             "kind": "decoder", "vocab_size": vocabulary, "context": length, "d_model": width, "norm": "rmsnorm",
             "readout": {"kind": "linear", "tied": True}, "blocks": [used]}, "training": {
                 "steps": turns, "batch_size": rows, "dtype": "bfloat16", "optimizer": {"kind": "adamw", "lr": 1e-3},
-                "schedule": {"kind": "constant", "warmup": 0.0}, "clip": 1.0, "compute": {"matmul": "default"}}})
+                "schedule": {"kind": "constant", "warmup": 0.0}, "clip_norm": 1.0, "compute": {"matmul": "default"}}})
         torch.manual_seed(0)
         model = build_model(run)
         tokens = torch.randint(vocabulary, (turns * rows * length + 1,))

@@ -61,7 +61,7 @@ class Subject:
                  "blocks": [{"repeat": max(1, round(self.depth * sizes.layers)), "of": [block]}]}
         return parse_run({"model": model, "kernels": dict(kernels), "training": {
             "steps": steps, "batch_size": sizes.rows, "optimizer": {"kind": "adamw", "lr": RATE},
-            "schedule": {"kind": "constant", "warmup": 0.0}, "clip": CLIP, "compute": {"matmul": "auto"}}})
+            "schedule": {"kind": "constant", "warmup": 0.0}, "clip_norm": CLIP, "compute": {"matmul": "auto"}}})
 
 
 class MambaPy(nn.Module):

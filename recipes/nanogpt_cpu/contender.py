@@ -73,7 +73,7 @@ def transformers(config: RunConfig, every: int, *, fused: bool | None) -> Course
 def loop(config: RunConfig, model: nn.Module, steps: int, fused: bool | None) -> Callable[[int, Tensor, Tensor], float]:
     """One step of it. ``fused``: of `torch.optim.AdamW`."""
     optimizer, schedule = adamw(config, model, fused), config.training.schedule
-    peak, clip = config.training.optimizer.lr, config.training.clip
+    peak, clip = config.training.optimizer.lr, config.training.clip_norm
     assert clip is not None, "the recipe clips"
 
     def step(index: int, x: Tensor, y: Tensor) -> float:

@@ -54,7 +54,7 @@ RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "lstm, carried state": (decoder("lstm"), {"carry_state": True, "accumulation": 2}),
     "gru, bfloat16, carried state": (decoder("gru"), {"carry_state": True, "dtype": "bfloat16"}),
     "s4d": (decoder("s4d", MLP), {"accumulation": 2}),
-    "gated convolution": (decoder({"kind": "gated_convolution", "kernel": 6, "dilation": 2}), {"accumulation": 3}),
+    "gated convolution": (decoder({"kind": "gated_convolution", "d_conv": 6, "dilation": 2}), {"accumulation": 3}),
     "mixture of experts": (decoder(ATTENTION, {"kind": "moe", "n_experts": 4, "top_k": 2, "expert": MLP}),
                            {"accumulation": 2}),
     "channel mix": (decoder(ATTENTION, "channel_mix"), {"accumulation": 2}),

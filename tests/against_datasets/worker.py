@@ -20,7 +20,7 @@ def texts(given: dict[str, Any], fields: dict[str, str], max_bytes: int | None) 
     """Print the texts of a data set, or the error."""
     hub = HubDataset.model_validate(given)
     try:
-        corpus = loaded_dataset(hub.name, fields, config=hub.config, split=hub.split, revision=hub.revision,
+        corpus = loaded_dataset(hub.name, fields, config=hub.subset, split=hub.split, revision=hub.revision,
                                 whole="prompt_field" in fields, max_bytes=max_bytes)
         found: Any = [[each.text, each.borders] for each in corpus.documents]
     except WeftError as error:

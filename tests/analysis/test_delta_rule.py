@@ -63,8 +63,8 @@ def test_activations_equal_those_of_a_real_step(kind: str) -> None:
 
 @pytest.mark.parametrize(("layer", "sums", "history"), [
     ({"kind": "delta_net", "n_heads": 2}, 2 * 4 * 4, 3 * 24),
-    ({"kind": "gated_delta_net", "n_heads": 2, "n_value_heads": 4, "d_value": 3, "kernel": 2}, 4 * 4 * 3, 28),
-    ({"kind": "kimi_delta", "n_heads": 2, "kernel": None}, 2 * 4 * 4, 0),
+    ({"kind": "gated_delta_net", "n_heads": 2, "n_value_heads": 4, "d_value": 3, "d_conv": 2}, 4 * 4 * 3, 28),
+    ({"kind": "kimi_delta", "n_heads": 2, "d_conv": None}, 2 * 4 * 4, 0),
     ({"kind": "fast_weights", "n_heads": 2, "nu": 3}, 2 * 24 * 4, 0)], ids=str)
 def test_states_are_bounded_and_memories_float32(layer: dict[str, Any], sums: int, history: int) -> None:
     states = state_sizes(*memory.shapes(memory.config(layer), torch.bfloat16), 1, (16, 64))

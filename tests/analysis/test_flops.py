@@ -70,7 +70,7 @@ def test_recurrent_networks_by_hand(kind: str, gates: int) -> None:
 
 
 def test_convolution_by_hand() -> None:
-    _, parts = count(config({"kind": "gated_convolution", "kernel": 5}))
+    _, parts = count(config({"kind": "gated_convolution", "d_conv": 5}))
     assert parts["gated_convolution"].full == 2 * 5 * D * 2 * D
 
 

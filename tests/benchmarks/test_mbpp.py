@@ -79,7 +79,7 @@ def test_samples_depend_on_the_seed_and_not_on_the_batch(tmp_path: Path) -> None
     """Two programs are equally probable; the same samples whatever runs beside them."""
     text = f"{prompt_of(12)}assert 1\n[DONE]\n{prompt_of(12)}assert 0\n[DONE]\n"
     file, model = written(tmp_path, (12,)), counted(text, order=20, smoothing="maximum_likelihood")
-    config = MBPPConfig(shots=0, samples=6, k=(1, 3), temperature=1.0, max_new_tokens=16)
+    config = MBPPConfig(shots=0, samples=6, pass_at=(1, 3), temperature=1.0, max_new_tokens=16)
     programs = [config.model_copy(update={"seed": seed}).measure(asked(model, batch_size=size), file,
                                                                   Conditions(run_programs=True))
                 for seed, size in ((0, 1), (0, 32), (1, 32))]
@@ -121,7 +121,7 @@ def test_what_is_wrong_with_the_file_is_told_with_its_line(tmp_path: Path) -> No
     file.write_text(file.read_text("utf-8") + "{", "utf-8")
     with pytest.raises(DataError, match=r"mbpp\.jsonl, line 2: not JSON"):
         MBPPConfig().measure(remembering(), file, ALLOWED)
-    for fields, rule in (({"k": [2]}, r"k: pass@2 of 1 samples\. Give numbers from 1 to samples"),
+    for fields, rule in (({"pass_at": [2]}, r"pass_at: pass@2 of 1 samples\. Give numbers from 1 to samples"),
                          ({"samples": 2}, r"temperature: 2 samples at temperature 0, which are the same")):
         with pytest.raises(ConfigError, match=rule):
             parse_part(("benchmark",), {"kind": "mbpp", **fields})

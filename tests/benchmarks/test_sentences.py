@@ -39,7 +39,7 @@ def cola(folder: Path, part: str = "dev") -> Path:
 @pytest.mark.parametrize("normalise", ["none", "bytes"])
 def test_the_completion_with_the_higher_score_is_the_answer(normalise: str, tmp_path: Path) -> None:
     model, sizes = transformer().eval(), {"none": (1, 1), "bytes": (9, 9)}
-    found = SST2Config(normalise=normalise).measure(asked(model), sst2(tmp_path), Conditions())
+    found = SST2Config(divide_by=normalise).measure(asked(model), sst2(tmp_path), Conditions())
     chosen = []
     for sentence, request in zip(SENTENCES, found.requests, strict=True):
         prompt = f"{sentence}\nQuestion: Is this sentence positive or negative?\nAnswer:"
@@ -57,7 +57,7 @@ def test_normalisation_by_length_can_change_the_answer(tmp_path: Path) -> None:
     """Of " no" and " yes", 3 and 4 bytes and tokens, the longer one gains: all of these answers change."""
     model = asked(transformer(-0.125))
     cola(tmp_path)
-    by = {each: ColaConfig(normalise=each).measure(model, tmp_path, Conditions()) for each in ("none", "bytes",
+    by = {each: ColaConfig(divide_by=each).measure(model, tmp_path, Conditions()) for each in ("none", "bytes",
                                                                                             "tokens")}
     for plain, size, token in zip(*(each.requests for each in by.values()), strict=True):
         assert plain["scores"] == pytest.approx(plain["log_probs"])
@@ -111,8 +111,8 @@ def test_a_classifier_answers_by_its_class(labels: list[str] | None, tmp_path: P
     assert found.score("accuracy").value == pytest.approx(np.mean(np.equal(LABELS, wanted)))
     assert found.score("matthews").value == pytest.approx(np.corrcoef(LABELS, wanted)[0, 1])
     assert "the class that the model's head finds most probable" in found.protocol.describe()
-    with pytest.raises(InputError, match=r"shots, normalise: a classifier reads no examples and scores no completions"):
-        SST2Config(normalise="bytes").measure(asked(model), tmp_path, Conditions())
+    with pytest.raises(InputError, match=r"shots, divide_by: a classifier reads no examples and scores no completions"):
+        SST2Config(divide_by="bytes").measure(asked(model), tmp_path, Conditions())
 
 
 def test_a_classifier_of_other_classes_is_refused(tmp_path: Path) -> None:
@@ -135,4 +135,4 @@ def test_what_is_wrong_with_the_files_is_told_with_file_and_line(tmp_path: Path)
         with pytest.raises(DataError, match=message):
             config.measure(model, tmp_path, Conditions())
     with pytest.raises(DataError, match=r"test\.tsv: no such file"):
-        SST2Config(part="test").measure(model, tmp_path, Conditions())
+        SST2Config(split="test").measure(model, tmp_path, Conditions())

@@ -81,20 +81,32 @@ def test_train_takes_no_folder_that_holds_what_it_would_write(refused: Refuse, w
     assert everything(mine) == before
     message = refused("train", workplace / "tiny.yaml", "--out", mine / "notes.txt")
     assert f"out: the folder {mine / 'notes.txt'} cannot be written to (File exists). Choose another" in message
-    (mine / ".lock").write_text("poetry's own")
-    for name in ("config.yaml", "checkpoints"):
-        (mine / name).rename(mine / f"my-{name}")
-    assert f"{mine / '.lock'} is not a lock file of Weft's" in refused("train", workplace / "tiny.yaml", "--out", mine)
-    assert (mine / ".lock").read_text() == "poetry's own"
+    poetry = mine.parent / "poetry"
+    poetry.mkdir()
+    (poetry / ".lock").write_text("poetry's own")
+    message = refused("train", workplace / "tiny.yaml", "--out", poetry)
+    assert f"{poetry / '.lock'} is not a lock file of Weft's" in message
+    assert (poetry / ".lock").read_text() == "poetry's own"
 
 
-def test_a_run_leaves_what_else_lies_in_its_folder(weft: Any, workplace: Path, mine: Path) -> None:
+def test_no_run_begins_among_the_files_of_others(refused: Refuse, workplace: Path, mine: Path) -> None:
     for name in ("config.yaml", "checkpoints"):
         (mine / name).rename(mine / f"my-{name}")
     before = everything(mine)
-    for more in ([], ["--resume"]):
-        assert weft("train", workplace / "tiny.yaml", "--out", mine, *more).code == 0
-    assert everything(mine).items() >= before.items()
+    message = refused("train", workplace / "tiny.yaml", "--out", mine)
+    assert f"out: {mine} holds .config.json.previous, .git, .x.draft, config.json, data and " in message
+    assert f"and no run. Choose a new folder, such as {mine / 'run'}, or an empty one." in message
+    assert everything(mine) == before
+
+
+def test_a_run_leaves_what_else_lies_in_its_folder(weft: Any, workplace: Path, mine: Path, tmp_path: Path) -> None:
+    assert weft("train", workplace / "tiny.yaml", "--out", tmp_path / "run").code == 0
+    for name in ("notes.txt", "data"):
+        (mine / name).rename(tmp_path / "run" / name)
+    before = everything(tmp_path / "run")
+    assert weft("train", workplace / "tiny.yaml", "--out", tmp_path / "run", "--resume").code == 0
+    assert everything(tmp_path / "run").items() >= {name: content for name, content in before.items()
+                                                    if name.startswith(("notes", "data"))}.items()
 
 
 def test_a_folder_whose_run_is_gone_is_not_begun_anew(refused: Refuse, workplace: Path, tmp_path: Path) -> None:

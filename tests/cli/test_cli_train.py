@@ -94,11 +94,11 @@ def test_a_full_disk_is_a_message_and_exit_code_1(weft: Any, workplace: Path, tm
 
 
 def test_a_run_that_diverges_says_at_which_step_and_what_to_do(weft: Any, workplace: Path, tmp_path: Path) -> None:
-    told = weft("train", workplace / "tiny.yaml", "training.optimizer={kind: sgd, lr: 1e30}", "training.clip=null",
+    told = weft("train", workplace / "tiny.yaml", "training.optimizer={kind: sgd, lr: 1e30}", "training.clip_norm=null",
                 "--out", tmp_path / "run")
     assert told.code == 1
     assert re.fullmatch(r"error: diverged at step \d+: .* No checkpoint had been saved yet\. Lower training\.optimizer"
-                        r"\.lr, lengthen training\.schedule\.warmup, or set training\.clip\.\n", told.err)
+                        r"\.lr, lengthen training\.schedule\.warmup, or set training\.clip_norm\.\n", told.err)
 
 
 def test_what_cannot_be_resumed_exactly_is_refused_unless_allowed(

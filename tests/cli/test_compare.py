@@ -30,7 +30,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "study.yaml").write_text(yaml.safe_dump({
         "models": {name: str(folder / f"{name}.yaml") for name in ("lstm", "ngram")}, "tokenizer": "bytes",
         "data": {"path": str(folder / "text.txt")}, "training": {"batch_size": 2}, "length": {"steps": 2},
-        "trials": {"count": 1}, "measure": {"checkpoints": 1, "contexts": [8], "decode_steps": 1, "new_tokens": 2,
+        "trials": {"count": 1}, "measure": {"curve_points": 1, "contexts": [8], "decode_steps": 1, "new_tokens": 2,
                                             "resamples": 100}}))
     return folder
 
@@ -93,13 +93,13 @@ def test_what_cannot_be_compared(refused: Callable[..., str], tmp_path: Path, ar
 def test_a_number_of_trials_replaces_the_rates_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(yaml.safe_dump({
         "models": {"a": "lstm", "b": "s4d"}, "length": {"steps": 1},
-        "trials": {"values": [0.1, 0.2, 0.3], "share": 0.5}}))
+        "trials": {"learning_rates": [0.1, 0.2, 0.3], "share": 0.5}}))
     trials = read_study(study=tmp_path / "study.yaml", given=_given(None, None, None, None, 2, None)).trials
     assert (trials.rates(0.01), trials.share) == ([0.01, 0.03], 0.5)
 
 
 def test_a_study_without_a_finished_run_fails(study: Path, tmp_path: Path, weft: Any) -> None:
-    wild = ["training.optimizer={kind: sgd, lr: 1e30}", "training.clip=null"]
+    wild = ["training.optimizer={kind: sgd, lr: 1e30}", "training.clip_norm=null"]
     found = weft("compare", study / "lstm.yaml", study / "lstm.yaml", "data.path=" + str(study / "text.txt"),
                  "tokenizer=bytes", "--steps", "6", "--seeds", "1", "--trials", "1", "training.batch_size=2", *wild,
                  "--threads", "1", "--out", tmp_path / "out")

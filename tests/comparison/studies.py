@@ -16,7 +16,7 @@ ATTENTION: dict[str, Any] = {
                                           {"kind": "mlp", "d_ff": 16}]}]}
 LSTM: dict[str, Any] = {"kind": "decoder", "d_model": 8, "context": 16, "blocks": [{"kind": "pre", "layers": ["lstm"]}]}
 NGRAM: dict[str, Any] = {"kind": "ngram", "order": 3, "context": 16, "end": 256}
-MEASURE: dict[str, Any] = {"checkpoints": 2, "contexts": [8, 16], "decode_steps": 1, "new_tokens": 3, "resamples": 100}
+MEASURE: dict[str, Any] = {"curve_points": 2, "contexts": [8, 16], "decode_steps": 1, "new_tokens": 3, "resamples": 100}
 
 
 def write_text(folder: Path, lines: int = 300) -> Path:

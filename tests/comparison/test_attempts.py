@@ -33,7 +33,7 @@ def begun(lines: list[StudyProgress]) -> list[str]:
 @pytest.fixture(scope="module")
 def tuned(text: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyResult, list[StudyProgress], Path]:
     out = tmp_path_factory.mktemp("tuned") / "out"
-    study = study_of(text, MODELS, seeds=3, trials={"values": [0.001, 0.01], "share": 0.5, "widest": 1})
+    study = study_of(text, MODELS, seeds=3, trials={"learning_rates": [0.001, 0.01], "share": 0.5, "widest": 1})
     return *told(study, out), out
 
 
@@ -84,7 +84,7 @@ def test_a_stated_deviation_is_told_before_anything_is_done(text: Path, tmp_path
 
 
 def test_trials_as_long_as_runs_are_the_runs(text: Path, tmp_path: Path) -> None:
-    study = study_of(text, MODELS, trials={"values": [0.001, 0.01], "share": 1, "widest": 0}, seeds=2)
+    study = study_of(text, MODELS, trials={"learning_rates": [0.001, 0.01], "share": 1, "widest": 0}, seeds=2)
     result, lines = told(study, tmp_path / "whole")
     assert [what for what in begun(lines) if "run" in what] == ["ngram, run 1 of 2", "ngram, run 2 of 2"]
     short = run(study.model_copy(update={"trials": study.trials.model_copy(update={"share": 0.5})}), tmp_path / "short")

@@ -73,9 +73,9 @@ def test_the_budget_is_said_so_that_it_is_true_of_every_row(trained: list[bool],
     ({"models": {"a": {"config": LSTM}, "b": {"config": LSTM, "seed_offset": 9}}},
      "1 run of every model; models have pairs of their own of seeds"),
     ({"trials": {"count": 1}}, "No learning rate was tried: each model that gradients train has its configuration's."),
-    ({"trials": {"values": [0.5]}}, "No learning rate was tried: each model that gradients train has 0.5."),
-    ({"trials": {"values": [0.1, 0.2], "share": 1}}, "tries 2 learning rates (0.1, 0.2), each as long as a run, so "
-     "that the best is the run, with the attempt's own seeds"),
+    ({"trials": {"learning_rates": [0.5]}}, "No learning rate was tried: each model that gradients train has 0.5."),
+    ({"trials": {"learning_rates": [0.1, 0.2], "share": 1}}, "tries 2 learning rates (0.1, 0.2), each as long as a "
+     "run, so that the best is the run, with the attempt's own seeds"),
     ({"trials": {"count": 4, "share": 0.5, "widest": 0}},
      "tries 4 learning rates (around the configuration's own, each 3 times the one before), each of 50% of a run's "
      "steps, with the attempt's own seeds; the best on the tuning text is run. So what lies "

@@ -126,13 +126,13 @@ def test_counted_models_alone_have_no_price(text: Path) -> None:
 
 
 def test_widths_that_are_stated(text: Path) -> None:
-    model = {"config": ATTENTION, "width": {"model.d_model": 1, "model.blocks.0.layers.1.d_ff": 4}, "multiple": 8}
-    first = solved(text, {"a": model, "b": {"config": LSTM, "width": {}}},
+    model = {"config": ATTENTION, "solve_for": {"model.d_model": 1, "model.blocks.0.layers.1.d_ff": 4}, "multiple": 8}
+    first = solved(text, {"a": model, "b": {"config": LSTM, "solve_for": {}}},
                    budget={"kind": "parameters", "amount": 50_000})
     d_model, d_ff = first[0].solved["model.d_model"], first[0].solved["model.blocks.0.layers.1.d_ff"]
     assert d_model % 8 == 0 and d_ff / d_model == pytest.approx(4, rel=0.36)
     assert first[1].solved == {}
-    message = refusal(text, {"a": {"config": ATTENTION, "width": {"model.d_modle": 1}}, "b": {"config": LSTM}},
+    message = refusal(text, {"a": {"config": ATTENTION, "solve_for": {"model.d_modle": 1}}, "b": {"config": LSTM}},
                       budget={"kind": "parameters", "amount": 50_000})
     assert "width.model.d_modle: no whole number stands there" in message
 

@@ -75,7 +75,7 @@ def test_a_model_may_have_seeds_of_its_own() -> None:
 
 
 def test_a_study_is_read_back_as_it_was_stated() -> None:
-    config = study(seeds={"count": 4, "vary": "order"}, trials={"values": [0.1, 0.2]}, test="paired")
+    config = study(seeds={"count": 4, "vary": "order"}, trials={"learning_rates": [0.1, 0.2]}, test="paired")
     assert parse(StudyConfig, config.model_dump(mode="json", exclude_none=True)) == config
 
 
@@ -94,10 +94,10 @@ def test_a_file_with_what_is_said_besides(tmp_path: Path) -> None:
     file = tmp_path / "study.yaml"
     file.write_text(yaml.safe_dump({"models": {"a": "lstm"}, "budget": {"kind": "tokens", "amount": 5},
                                     "trials": {"ratio": 2.0}}))
-    config = read_study(["lstm", "lstm", "x/transformer.yaml"], ["measure.checkpoints=7"], study=file, given={
+    config = read_study(["lstm", "lstm", "x/transformer.yaml"], ["measure.curve_points=7"], study=file, given={
         "trials": {"count": 5}, "budget": {"kind": "seconds", "amount": 3}})
     assert list(config.models) == ["a", "lstm", "lstm-2", "transformer"]
-    assert (config.trials.count, config.trials.ratio, config.measure.checkpoints) == (5, 2.0, 7)
+    assert (config.trials.count, config.trials.ratio, config.measure.curve_points) == (5, 2.0, 7)
     assert config.budget is not None and config.budget.kind == "seconds"
 
 

@@ -152,7 +152,8 @@ def test_damaged_results_are_named(twins: StudyResult, folder: Path, tmp_path: P
 
 def test_a_failing_and_a_diverging_model_leave_the_others_alone(text: Path, tmp_path: Path) -> None:
     models = {"good": {"config": LSTM},
-              "wild": {"config": LSTM, "overrides": ["training.optimizer={kind: sgd, lr: 1e30}", "training.clip=null"]},
+              "wild": {"config": LSTM, "overrides": [
+                  "training.optimizer={kind: sgd, lr: 1e30}", "training.clip_norm=null"]},
               "grows": {"config": ATTENTION, "overrides": ["training.carry_state=true"]}}
     result = run(study_of(text, models, seeds=2), tmp_path / "out")
     good, wild, grows = result.entries

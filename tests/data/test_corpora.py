@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json.decoder
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -190,6 +191,8 @@ def test_bad_files_are_refused_with_place_and_remedy(tmp_path: Path) -> None:
         file("h\xe9llo".encode("latin-1")), r"not UTF-8: byte 0xe9 at offset 1 .*Convert it.*iconv -f latin-1 -t utf-8"
     )
     refused(file("hello".encode("utf-16")), r"begins with the mark of UTF-16, not of UTF-8\..*iconv -f utf-16 -t utf-8")
+    os.mkfifo(tmp_path / "pipe")
+    refused(tmp_path / "pipe", r"a pipe, which can be read only once, .* resumes\. Write it to a file first")
     refused(Path("/dev/null"), r"neither a file nor a folder\. Give the path of a text file")
 
 

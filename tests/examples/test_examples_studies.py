@@ -17,7 +17,7 @@ EXAMPLES = ROOT / "examples"
 AGES = ["ngram", "feedforward", "convolution", "lstm", "transformer", "s4d"]
 TINY = ["seeds=2", "trials={count: 1}", "length={steps: 2}", "data.max_bytes=60000", "tokenizer.vocab_size=300",
         "training.context=8", "training.batch_size=2", "budget.amount=30000", "budget.tolerance=0.1",
-        "measure={checkpoints: 1, curve_bytes: 500, contexts: [8], decode_steps: 1, new_tokens: 2, resamples: 100}"]
+        "measure={curve_points: 1, curve_bytes: 500, contexts: [8], decode_steps: 1, new_tokens: 2, resamples: 100}"]
 
 
 @pytest.mark.parametrize("name", ["six_ages", "equal_parameters"])

@@ -22,8 +22,8 @@ from weft.feedforward.moe import MixtureOfExperts, MixtureOfExpertsConfig
 
 B, T, D, F, N = 2, 5, 6, 4, 8
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
-V2 = {"groups": 4, "top_groups": 2, "factor": 2.5}
-V3 = {**V2, "scores": "sigmoid", "group_score": "best_two", "correction": True}
+V2 = {"n_expert_groups": 4, "top_groups": 2, "factor": 2.5}
+V3 = {**V2, "score_function": "sigmoid", "group_score": "best_two", "correction": True}
 
 
 def mixture(routing: dict[str, Any], **fields: Any) -> MixtureOfExperts:
@@ -43,7 +43,7 @@ def tokens(seed: int = 1) -> Tensor:
 @pytest.mark.parametrize("renormalise", [True, False])
 @pytest.mark.parametrize("routing", [
     V2, V3, {**V2, "group_score": "best_two"}, {**V3, "group_score": "best"}, {**V3, "correction": False},
-    {"scores": "sigmoid", "correction": True}, {"correction": True}],
+    {"score_function": "sigmoid", "correction": True}, {"correction": True}],
     ids=["v2", "v3", "softmax-two", "sigmoid-best", "uncorrected", "ungrouped", "softmax-corrected"])
 def test_values_and_gradients_are_the_oracle_s(routing: dict[str, Any], renormalise: bool) -> None:
     layer = mixture(routing, renormalise=renormalise)
@@ -55,8 +55,9 @@ def test_values_and_gradients_are_the_oracle_s(routing: dict[str, Any], renormal
     def reference(rows: Any, router: Any, *weights: Any) -> Any:
         flat = rows.reshape(-1, D)
         _, gates = oracle.grouped_route(
-            flat @ router.T, 3, sigmoid=routing.get("scores") == "sigmoid", groups=routing.get("groups", 1),
-            top_groups=routing.get("top_groups", 1), best_two=routing.get("group_score") == "best_two",
+            flat @ router.T, 3, sigmoid=routing.get("score_function") == "sigmoid",
+            groups=routing.get("n_expert_groups", 1), top_groups=routing.get("top_groups", 1),
+            best_two=routing.get("group_score") == "best_two",
             correction=correction, renormalise=renormalise, factor=routing.get("factor", 1.0))
         y = sum(gates[:, n:n + 1] * feedforward.swiglu(flat, *weights[3 * n:3 * n + 3]) for n in range(N))
         return y.reshape(rows.shape)
@@ -71,7 +72,7 @@ def test_values_and_gradients_are_the_oracle_s(routing: dict[str, Any], renormal
 
 def test_the_correction_chooses_and_does_not_weigh() -> None:
     """A correction that decides everything gives the gates of the uncorrected scores."""
-    layer = mixture({"scores": "sigmoid", "correction": True}, renormalise=False)
+    layer = mixture({"score_function": "sigmoid", "correction": True}, renormalise=False)
     assert layer.correction is not None
     layer.correction.copy_(torch.tensor([9.0, 8, 7, 0, 0, 0, 0, 0]))
     x = tokens()
@@ -87,9 +88,10 @@ def test_the_margin_is_the_lesser_of_both_gaps(routing: dict[str, Any]) -> None:
     layer = mixture(routing)
     choice = layer.choose(tokens())
     scores = (tokens() @ layer.router.weight.T).detach().flatten(0, 1)
-    scores = scores.sigmoid() if "scores" in routing else scores.softmax(-1) if "correction" in routing else scores
+    softmax = scores.softmax(-1) if "correction" in routing else scores
+    scores = scores.sigmoid() if "score_function" in routing else softmax
     scores = scores if layer.correction is None else scores + layer.correction
-    size, most, gaps = N // routing.get("groups", 1), 0.0, []
+    size, most, gaps = N // routing.get("n_expert_groups", 1), 0.0, []
     for row in scores.tolist():
         parts = [sorted(row[g:g + size], reverse=True) for g in range(0, N, size)]
         worth = sorted(((sum(part[:2 if "group_score" in routing else 1]), part) for part in parts), reverse=True)
@@ -102,7 +104,7 @@ def test_the_margin_is_the_lesser_of_both_gaps(routing: dict[str, Any]) -> None:
 
 
 def test_the_balancing_loss_of_sigmoids_takes_their_shares() -> None:
-    layer = mixture({"scores": "sigmoid"}, balance_loss=0.3, z_loss=0.0)
+    layer = mixture({"score_function": "sigmoid"}, balance_loss=0.3, z_loss=0.0)
     out = layer(tokens())
     scores = (tokens() @ layer.router.weight.T).flatten(0, 1).sigmoid()
     counts = torch.zeros(N, dtype=torch.float64)
@@ -114,7 +116,7 @@ def test_the_balancing_loss_of_sigmoids_takes_their_shares() -> None:
 
 def test_a_step_moves_the_correction_against_the_load() -> None:
     """Both calls of a step count, padding does not; the sign of the excess over the mean is what moves it."""
-    layer = mixture({"scores": "sigmoid", "correction": True, "correction_rate": 0.01})
+    layer = mixture({"score_function": "sigmoid", "correction": True, "correction_rate": 0.01})
     assert layer.correction is not None
     layer.train()
     count = torch.tensor([3, 5])
@@ -152,14 +154,14 @@ def test_casts_keep_the_correction_wide() -> None:
 
 
 @pytest.mark.parametrize(("fields", "message"), [
-    ({"groups": 3}, "routing.groups: 8 experts do not divide into 3 groups. Choose a divisor."),
-    ({"groups": 4, "top_groups": 5}, "routing.top_groups: 5 groups for a token, but there are only 4. Lower top_groups "
-                                     "or raise groups."),
-    ({"groups": 8, "group_score": "best_two"}, "routing.group_score: 'best_two' of groups with 1 expert each. Use "
-                                               "'best', or fewer groups."),
-    ({"groups": 8, "top_groups": 2}, "routing.top_groups: 2 of 8 groups have 2 experts, and 3 are chosen for each "
-                                     "token. Raise top_groups, or lower top_k."),
-    ({"scores": "relu"}, "routing.scores: Input should be 'softmax' or 'sigmoid', got 'relu'")])
+    ({"n_expert_groups": 3}, "routing.n_expert_groups: 8 experts do not divide into 3 groups. Choose a divisor."),
+    ({"n_expert_groups": 4, "top_groups": 5}, "routing.top_groups: 5 groups for a token, but there are only 4. Lower "
+                                              "top_groups or raise n_expert_groups."),
+    ({"n_expert_groups": 8, "group_score": "best_two"}, "routing.group_score: 'best_two' of groups with 1 expert each. "
+                                                        "Use 'best', or fewer groups."),
+    ({"n_expert_groups": 8, "top_groups": 2}, "routing.top_groups: 2 of 8 groups have 2 experts, and 3 are chosen for "
+                                              "each token. Raise top_groups, or lower top_k."),
+    ({"score_function": "relu"}, "routing.scores: Input should be 'softmax' or 'sigmoid', got 'relu'")])
 def test_bad_routing_is_named(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         parse_part(("feedforward",), {"kind": "moe", "n_experts": 8, "top_k": 3, "routing": fields})

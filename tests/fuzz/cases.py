@@ -102,9 +102,9 @@ def _configured(draw: Any, seeds: Path) -> tuple[list[str], list[str]]:
 
 KEYS = ["model.d_model", "model.blocks", "model.blocks.0.layers", "model.blocks.0.layers.0", "model.vocab_size",
         "model.context", "model.position", "tokenizer", "training.steps", "training.batch_size", "training.optimizer",
-        "training.schedule", "training.optimizer.lr", "training.clip", "training.context", "data", "data.path", "seed",
-        "report", "model.norm", "model.blocks.0.layers.0.n_heads", "model.blocks.0.layers.0.mask", "training.compute",
-        "model", "", "a.b.c", "tokenizer.vocab_size", "model.blocks.0.layers.1.d_ff"]
+        "training.schedule", "training.optimizer.lr", "training.clip_norm", "training.context", "data", "data.path",
+        "seed", "report", "model.norm", "model.blocks.0.layers.0.n_heads", "model.blocks.0.layers.0.mask",
+        "training.compute", "model", "", "a.b.c", "tokenizer.vocab_size", "model.blocks.0.layers.1.d_ff"]
 
 
 def _written(value: Any) -> str:

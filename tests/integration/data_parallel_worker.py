@@ -28,7 +28,7 @@ def runs(folder: Path) -> dict[str, RunConfig]:
         decoder = {"kind": "decoder", "d_model": 12, "context": 24, "blocks": [{"kind": "pre", "layers": layers}],
                    **(model or {})}
         settings = {"steps": STEPS, "batch_size": 4, "optimizer": {"lr": 1e-2}, "compute": {"matmul": "default"},
-                    "clip": 0.5, "dtype": "float64", **training}
+                    "clip_norm": 0.5, "dtype": "float64", **training}
         report = {"log_every": 1, "eval_every": HALFWAY, "eval_batches": 2}
         return parse_run({"model": decoder, "data": {"path": str(folder / "text.txt"), "documents": "line"},
                           "training": settings, "report": report})

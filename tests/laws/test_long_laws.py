@@ -66,7 +66,7 @@ def test_bounded_states_are_stable(name: str, config: PartConfig) -> None:
 def test_borders_are_declared_by_the_parts() -> None:
     windowed = AttentionConfig.model_validate({"n_heads": 2, "mask": "causal & window(40)"})
     assert borders_of(built(windowed).module) == {40}
-    assert borders_of(built(GatedConvolutionConfig(kernel=5, dilation=100)).module) == {401}
+    assert borders_of(built(GatedConvolutionConfig(d_conv=5, dilation=100)).module) == {401}
     assert borders_of(built(NgramConfig(vocab_size=11, order=3)).module) == {3}
     assert borders_of(built(MLPConfig(d_ff=12)).module) == set()
 
@@ -80,7 +80,7 @@ def test_borders_of_masks(mask: str, borders: tuple[int, ...]) -> None:
 
 def test_rows_go_past_the_longest_border_as_far_as_positions_do() -> None:
     assert length_past(built(MLPConfig(d_ff=12)), 10_000) == 386
-    wide = built(GatedConvolutionConfig(kernel=5, dilation=100))
+    wide = built(GatedConvolutionConfig(d_conv=5, dilation=100))
     assert (length_past(wide, 10_000), length_past(wide, 500)) == (602, 500)
     assert length_past(built(NgramConfig(vocab_size=11, context=1000, order=2)), 10_000) == 1500
     assert length_past(built(LearnedPositionConfig(max_length=64)), 10_000) == 64

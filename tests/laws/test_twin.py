@@ -84,11 +84,11 @@ def test_masks_of_a_twin_end_within_its_rows(mask: str, small: str) -> None:
 
 @pytest.mark.parametrize(("kernel", "dilation"), [(6, 1), (6, 8), (2, 512), (1, 1), (64, 1)])
 def test_buffers_of_convolutions_wrap_within_a_twins_rows(kernel: int, dilation: int) -> None:
-    blocks = [{"kind": "pre", "layers": [{"kind": "gated_convolution", "kernel": kernel, "dilation": dilation}]}]
+    blocks = [{"kind": "pre", "layers": [{"kind": "gated_convolution", "d_conv": kernel, "dilation": dilation}]}]
     twin = shrink(decoder(64, 4, blocks=blocks)).config
     mixer = twin.dump()["blocks"][0]["layers"][0]
-    assert (mixer["kernel"] - 1) * mixer["dilation"] < 7
-    assert (mixer["dilation"] > 1) == (dilation > 1) and (mixer["kernel"] > 1) == (kernel > 1)
+    assert (mixer["d_conv"] - 1) * mixer["dilation"] < 7
+    assert (mixer["dilation"] > 1) == (dilation > 1) and (mixer["d_conv"] > 1) == (kernel > 1)
 
 
 def test_a_narrow_twin_reaches_as_far_as_the_configuration() -> None:

@@ -88,7 +88,7 @@ def test_scores_are_capped() -> None:
 
 
 def test_queries_keys_and_values_are_clipped() -> None:
-    layer = build(n_heads=4, n_kv_heads=2, d_head=3, bias="all", clip=0.7)
+    layer = build(n_heads=4, n_kv_heads=2, d_head=3, bias="all", clip_qkv=0.7)
     projected = layer.qkv(vectors()).abs()
     assert 0.1 < (projected > 0.7).double().mean() < 0.9
     agree(layer, clip=0.7)

@@ -100,7 +100,7 @@ def built(config: type[Any], **values: Any) -> Any:
 @pytest.mark.parametrize("negative", [False, True])
 def test_delta_net_matches_the_oracle(begins: list[bool] | None, negative: bool) -> None:
     """Yang et al. 2024b, sections 2.2 and 3.3."""
-    layer = built(DeltaNetConfig, kernel=TAPS, negative_eigenvalues=negative)
+    layer = built(DeltaNetConfig, d_conv=TAPS, negative_eigenvalues=negative)
 
     def reference(x: Array, qkv: Array, taps: Array, rate: Array, weight: Array, output: Array) -> Array:
         q, k, v = heads_of(x, qkv, taps, begins, HEADS)
@@ -115,7 +115,7 @@ def test_delta_net_matches_the_oracle(begins: list[bool] | None, negative: bool)
 @DOCUMENTS
 def test_gated_delta_net_matches_the_oracle(begins: list[bool] | None) -> None:
     """Yang et al. 2025, equation 10; twice as many value heads as heads of queries and keys."""
-    layer = built(GatedDeltaNetConfig, kernel=TAPS, n_value_heads=2 * HEADS)
+    layer = built(GatedDeltaNetConfig, d_conv=TAPS, n_value_heads=2 * HEADS)
 
     def reference(x: Array, qkv: Array, taps: Array, rate: Array, decay: Array, log_rate: Array, bias: Array,
                   weight: Array, gate: Array, output: Array) -> Array:
@@ -172,7 +172,7 @@ def test_fast_weights_by_the_delta_rule_match_the_oracle(begins: list[bool] | No
 @DOCUMENTS
 def test_fast_weights_of_the_nineties_match_the_oracle(begins: list[bool] | None) -> None:
     """Schmidhuber 1992: y_t = sum over s <= t of (q_t . k_s) v_s."""
-    layer = built(FastWeightsConfig, rule="sum", feature_map="identity", normalise=False)
+    layer = built(FastWeightsConfig, rule="sum", feature_map="identity", normalise_features=False)
 
     def reference(x: Array, qkv: Array, output: Array) -> Array:
         q, k, v = (each.reshape(T, HEADS, -1) for each in
@@ -212,9 +212,10 @@ def test_sizes_follow_the_papers() -> None:
     (DeltaNetConfig, {"n_heads": 5}, r"n_heads: d_model 32 does not divide into 5 heads\. Choose another number of "
      r"heads, or give d_head"),
     (FastWeightsConfig, {"feature_map": "identity"}, r"feature_map: numbers of either sign have no sum to divide by, "
-     r"for it can be 0\. Give 'dpfp', 'elu' or 'relu', or set normalise to false"),
-    (FastWeightsConfig, {"normalise": False}, r"normalise: false, but by the delta rule a memory with keys longer than "
-     r"1 can grow without end\. Set it to true, give the rule 'sum', or use the mixer 'delta_net'"),
+     r"for it can be 0\. Give 'dpfp', 'elu' or 'relu', or set normalise_features to false"),
+    (FastWeightsConfig, {"normalise_features": False},
+     r"normalise_features: false, but by the delta rule a memory with keys "
+     r"longer than 1 can grow without end\. Set it to true, give the rule 'sum', or use the mixer 'delta_net'"),
     (FastWeightsConfig, {"feature_map": "elu", "nu": 2}, r"nu: 2, but the feature map 'elu' has none\. Leave nu out, "
      r"or give the feature map 'dpfp'"),
 ])
@@ -224,7 +225,7 @@ def test_what_cannot_be_built_is_refused(config: type[Any], values: dict[str, An
 
 
 def test_pieces_are_the_whole_and_a_state_keeps_its_size() -> None:
-    layer, x = built(KimiDeltaConfig, kernel=TAPS), torch.randn(2, CHUNK + 6, D, dtype=torch.float64)
+    layer, x = built(KimiDeltaConfig, d_conv=TAPS), torch.randn(2, CHUNK + 6, D, dtype=torch.float64)
     state, found = layer.init_state(2), []
     sizes = [state.sums.shape, state.history.shape]
     for piece in x.split([1, 1, CHUNK + 2, 2], 1):

@@ -47,7 +47,7 @@ def test_values_and_gradients_match_the_oracle(kernel: int, dilation: int, begin
 
 
 def test_state_is_the_last_inputs_of_the_current_document() -> None:
-    layer = build(kernel=3, dilation=2)
+    layer = build(d_conv=3, dilation=2)
     x = torch.randn(3, 6, D, dtype=torch.float64)
     begins = torch.zeros(3, 6, dtype=torch.bool)
     begins[1, 4] = True
@@ -61,7 +61,7 @@ def test_state_is_the_last_inputs_of_the_current_document() -> None:
 @pytest.mark.parametrize("steps", [1, 4])
 def test_a_chunk_that_marks_nothing_still_knows_where_its_document_began(steps: int) -> None:
     """A document that began in the chunk before, less than the kernel's reach ago."""
-    layer = build(kernel=5)
+    layer = build(d_conv=5)
     x = torch.randn(1, 7 + steps, D, dtype=torch.float64)
     begins = torch.zeros(1, 7 + steps, dtype=torch.bool)
     begins[0, 6] = True

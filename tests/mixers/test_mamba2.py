@@ -25,9 +25,9 @@ Array = np.ndarray[Any, Any]
 OPTIONS: dict[str, dict[str, Any]] = {
     "per group": {},
     "whole width": {"norm": {"per_group": False, "eps": 0.1}},
-    "norm first": {"norm": {"order": "norm_first"}, "steps": {"least": 0.6, "most": 0.9}},
+    "norm first": {"norm": {"gate_order": "norm_first"}, "step_sizes": {"least": 0.6, "most": 0.9}},
     "gate alone": {"norm": None, "bias": True, "conv_bias": False,
-                   "factors": {"input": 0.5, "z": 2.0, "x": 0.7, "b": 1.3, "c": 0.9, "dt": 1.1}},
+                   "multipliers": {"input": 0.5, "z": 2.0, "x": 0.7, "b": 1.3, "c": 0.9, "dt": 1.1}},
 }
 
 
@@ -53,7 +53,7 @@ def normalised(y: Array, weight: Array, per_group: bool, eps: float) -> Array:
 def by_hand(config: Mamba2Config, begins: list[bool] | None, x: Array, p: dict[str, Array]) -> Array:
     """Dao & Gu 2024, section 2.1 with the layer of section 7, head by head and token by token; dt, its bounds, the
     order of projections and of gate and norm are those of the published code."""
-    f = config.factors
+    f = config.multipliers
     wide = x * (f.input if f else 1.0) @ p["input.weight"].T + p.get("input.bias", 0.0)
     z, inner, b, c, dt = np.split(wide, np.cumsum([INNER, INNER, SHARED, SHARED]), axis=1)
     if f:
@@ -62,7 +62,7 @@ def by_hand(config: Mamba2Config, begins: list[bool] | None, x: Array, p: dict[s
     taps = np.einsum("gk,gi->gik", p["convolution.weight"][:, 0], np.eye(INNER + 2 * SHARED))
     mixed = silu(causal_convolution(np.concatenate([inner, b, c], 1), taps, p.get("convolution.bias"), begins=begins))
     dt = np.log1p(np.exp(dt + p["dt_bias"]))
-    dt = np.clip(dt, config.steps.least, config.steps.most)
+    dt = np.clip(dt, config.step_sizes.least, config.step_sizes.most)
     rows = []
     for head in range(HEADS):
         group = head // (HEADS // GROUPS)
@@ -74,7 +74,7 @@ def by_hand(config: Mamba2Config, begins: list[bool] | None, x: Array, p: dict[s
     y = np.concatenate(rows, 1)
     if config.norm is None:
         y = y * silu(z)
-    elif config.norm.order == "norm_first":
+    elif config.norm.gate_order == "norm_first":
         y = normalised(y, p["norm.weight"], config.norm.per_group, config.norm.eps) * silu(z)
     else:
         y = normalised(y * silu(z), p["norm.weight"], config.norm.per_group, config.norm.eps)
@@ -133,9 +133,11 @@ def test_dynamics_have_no_weight_decay_and_stay_exact() -> None:
 @pytest.mark.parametrize(("given", "message"), [
     ({"d_head": 7}, r"d_head: 2 d_model, 10, does not divide into heads of 7 features\. Give n_heads, or another"),
     ({"n_heads": 4, "n_groups": 3}, r"n_groups: 4 heads do not divide into 3 groups\. Choose n_groups among the div"),
-    ({"steps": {"low": 0.2}}, r"steps\.low: 0\.2 is above high, 0\.1\. Give the smaller step as low"),
-    ({"steps": {"least": 2.0, "most": 1.0}}, r"steps\.least: 2 is above most, 1\. Give the smaller bound as least"),
-    ({"norm": {"order": "gate"}}, r"norm\.order"),
+    ({"step_sizes": {"dt_min": 0.2}},
+     r"step_sizes\.dt_min: 0\.2 is above dt_max, 0\.1\. Give the smaller step as dt_min"),
+    ({"step_sizes": {"least": 2.0, "most": 1.0}},
+     r"step_sizes\.least: 2 is above most, 1\. Give the smaller bound as least"),
+    ({"norm": {"gate_order": "gate"}}, r"norm\.gate_order"),
 ])
 def test_what_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):

@@ -20,7 +20,7 @@ BEGINS = [False, False, False, True, False, False, False, True, True, False, Fal
 
 def layer(**values: object) -> RGLRU:
     torch.manual_seed(0)
-    return parse(RGLRUConfig, {"width": 6, "n_heads": 2, "kernel": 3, **values}).build(Dims(D))
+    return parse(RGLRUConfig, {"d_recurrence": 6, "n_heads": 2, "d_conv": 3, **values}).build(Dims(D))
 
 
 @pytest.mark.parametrize("begins", [[False] * T, BEGINS], ids=["one document", "documents"])

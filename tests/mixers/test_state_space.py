@@ -71,7 +71,7 @@ def test_s4_is_the_oracle_s(form: str, begins: list[bool] | None) -> None:
 @pytest.mark.parametrize("compute", ["recurrence", "convolution", "fft"])
 @pytest.mark.parametrize("method", ["bilinear", "zoh"])
 def test_linear_ssm_is_the_oracle_s(method: str, compute: str, begins: list[bool] | None) -> None:
-    layer = linear(activation="identity", discretisation=method, compute=compute, init="random", mixing="linear")
+    layer = linear(activation="identity", discretisation=method, backend=compute, init="random", mixing="linear")
 
     def reference(x: Array, log_dt: Array, a: Array, b: Array, c: Array, skip: Array, weight: Array,
                   bias: Array) -> Array:
@@ -127,7 +127,7 @@ def test_a_bfloat16_model_keeps_a_float32_state(build: Any) -> None:
 
 def test_forms_that_are_chosen() -> None:
     chosen: dict[str, list[str]] = {}
-    for name, layer in (("s4", s4()), ("fft", linear()), ("named", linear(compute="recurrence"))):
+    for name, layer in (("s4", s4()), ("fft", linear()), ("named", linear(backend="recurrence"))):
         with OPERATIONS.observed() as seen:
             state = layer(torch.randn(1, 5, D, dtype=torch.float64), layer.init_state(1)).state
             layer(torch.randn(1, 1, D, dtype=torch.float64), state)

@@ -48,8 +48,8 @@ def test_a_matrix_a_head_and_the_inputs_as_values(scale: float | None) -> None:
 
 
 def test_projected_values_are_shared_by_their_groups_and_clipped_with_the_queries() -> None:
-    layer, x = build(n_heads=4, n_kv_heads=2, d_value=3, d_head=4, values="projected", clip=0.7, position="alibi"), \
-        vectors()
+    layer, x = build(n_heads=4, n_kv_heads=2, d_value=3, d_head=4, values="projected", clip_qkv=0.7,
+                     position="alibi"), vectors()
 
     def run(x: Any, fused: Any, out: Any) -> Any:
         x, bias = x[0], alibi.bias(alibi.slopes_press(4), range(T), range(T))
@@ -121,7 +121,7 @@ def test_what_is_not_projected_is_kept_once(fields: dict[str, Any], keys: int, v
     ({"n_kv_heads": 1}, "mixer.n_kv_heads: 1, but neither keys nor values are projected. Leave it out."),
     ({"position": "rope"}, "mixer.position: 'rope' needs projected queries and keys, and here they are merged. Use "
                            "'none', 'alibi' or 't5', or queries_keys: separate."),
-    ({"queries_keys": "separate", "position": {"kind": "shaw", "clip": 2}}, "mixer.position: 'shaw' adds to "
+    ({"queries_keys": "separate", "position": {"kind": "shaw", "max_distance": 2}}, "mixer.position: 'shaw' adds to "
      "projected values, and here they are the inputs. Set its values to false, or values to 'projected'."),
     ({"queries_keys": "separate", "values": "projected"}, "mixer.queries_keys: with projected values too nothing "
      "differs from 'attention'. Use that kind, or set values to 'inputs'."),

@@ -62,7 +62,7 @@ def by_hand(seen: Any, clamp: int | None, x: Array, qkv: Array, out: Array, r: A
 @pytest.mark.parametrize(("mask", "seen", "clamp"), [
     ("causal & window(4)", window, None), ("segments(3, 2)", segments, 2), ("causal & window(4)", window, 2)])
 def test_values_and_gradients_are_those_of_explicit_zeros(mask: str, seen: Any, clamp: int | None) -> None:
-    found = layer(mask=mask, position={"kind": "transformer_xl", "clamp": clamp})
+    found = layer(mask=mask, position={"kind": "transformer_xl", "max_distance": clamp})
     x = torch.randn(1, T, D, generator=torch.Generator().manual_seed(3), dtype=torch.float64, requires_grad=True)
     own = [found.qkv.weight, found.output.weight, found.position.r.weight, found.position.u, found.position.v]
     assert len(own) == len(list(found.parameters()))

@@ -243,8 +243,8 @@ def test_a_mask_that_lets_tokens_see_later_ones_is_refused_where_it_stands(mask:
     with pytest.raises(ConfigError) as caught:
         parse(DecoderConfig, {"vocab_size": 11, "d_model": 8, "blocks": blocks}).build()
     problem, = caught.value.problems
-    assert re.match(r"blocks\.1\.of\.0\.layers\.1\.mask: the mask .* lets a token see later ones, so a decoder, which "
-                    r"predicts the next token, would read what it shall predict\. Give a causal mask, such as "
+    assert re.match(r"blocks\.1\.of\.0\.layers\.1\.mask: the mask .* lets a token see later ones\. A decoder predicts "
+                    r"the next token, which it would then see beforehand\. Give a causal mask, such as "
                     r"'causal', 'causal & window\(64\)' or 'causal \| prefix', or build an encoder\.", problem)
 
 

@@ -21,7 +21,7 @@ from weft.models.dense import Dense, DenseConfig
 from weft.tasks.pretrain_layers import contrastive_divergence
 
 V, H = 4, 3
-BASE: dict[str, Any] = {"image": {"height": 2, "width": 2, "scaling": "none"}, "widths": [H, 2]}
+BASE: dict[str, Any] = {"image": {"height": 2, "width": 2, "pixel_scaling": "none"}, "widths": [H, 2]}
 sigmoid: Any = activations.sigmoid
 
 

@@ -23,7 +23,7 @@ D, HEADS = 8, 2
 ATTENTION = {"kind": "attention", "n_heads": HEADS, "mask": "bidirectional", "bias": "none"}
 MLP = {"kind": "mlp", "d_ff": 12, "activation": "gelu"}
 IMAGE = {"channels": 2, "height": 4, "width": 6}
-BASE: dict[str, Any] = {"image": {**IMAGE, "scaling": "none"}, "patch": [2, 3], "d_model": D, "norm": "layernorm",
+BASE: dict[str, Any] = {"image": {**IMAGE, "pixel_scaling": "none"}, "patch": [2, 3], "d_model": D, "norm": "layernorm",
                         "blocks": [{"kind": "pre", "layers": [ATTENTION, MLP]}]}
 
 
@@ -99,7 +99,7 @@ def test_images_of_fewer_patches_in_one_call() -> None:
 
 
 def scaled(scaling: str, per: str, values: Tensor) -> tuple[ImageInput, Tensor]:
-    settings = ImageSettings.model_validate({**IMAGE, "scaling": scaling, "per": per})
+    settings = ImageSettings.model_validate({**IMAGE, "pixel_scaling": scaling, "per": per})
     made = ImageInput(settings, (2, 3), blanks=1).double()
     made.fit(values)
     cut = made.cut(values).patches
@@ -131,18 +131,18 @@ def test_a_value_that_never_changes_becomes_zero() -> None:
 
 
 def test_bytes_are_scaled_as_numbers_and_the_scaling_is_saved() -> None:
-    encoder = build(image={**IMAGE, "scaling": "min_max"}).float()
+    encoder = build(image={**IMAGE, "pixel_scaling": "min_max"}).float()
     values = (pixels(3) * 40 + 128).clamp(0, 255).to(torch.uint8)
     encoder.fit_scaling(values)
     assert {"input.shift", "input.factor"} <= set(encoder.state_dict())
-    other = build(image={**IMAGE, "scaling": "min_max"}).float()
+    other = build(image={**IMAGE, "pixel_scaling": "min_max"}).float()
     other.load_state_dict(encoder.state_dict())
     assert_close(other(other.images(values)), encoder(encoder.images(values.float())), rtol=0, atol=0)
     assert "input.shift" not in build().state_dict()
 
 
 def test_half_precision_keeps_the_scaling() -> None:
-    encoder = build(image={**IMAGE, "scaling": "standard"}).float().bfloat16()
+    encoder = build(image={**IMAGE, "pixel_scaling": "standard"}).float().bfloat16()
     assert encoder.input.shift is not None and encoder.input.shift.dtype == torch.float32
     assert encoder(encoder.images(pixels())).dtype == torch.bfloat16
 

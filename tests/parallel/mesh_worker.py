@@ -37,7 +37,7 @@ def run(folder: Path, mesh: dict[str, int] | None, layers: list[list[Any]], *, m
     decoder = {"kind": "decoder", "d_model": 16, "context": 24, "norm": "rmsnorm",
                "blocks": [{"kind": "pre", "layers": each} for each in layers], **(model or {})}
     settings = {"steps": STEPS, "batch_size": 4, "optimizer": {"lr": 1e-2}, "compute": {"matmul": "default"},
-                "clip": 0.5, "dtype": "float64", "mesh": mesh, **training}
+                "clip_norm": 0.5, "dtype": "float64", "mesh": mesh, **training}
     return parse_run({"model": decoder, "training": settings,
                       "data": {"path": str(folder / "text.txt"), "documents": "line", "packing": packing},
                       "report": {"log_every": 1, "eval_every": HALFWAY, "eval_batches": 1, **(report or {})}})
@@ -109,7 +109,7 @@ def worker(folder: Path) -> None:
             out = folder / (name if name == "grown" else f"{name}-moved")
             train(runs(folder, mesh)["hybrid"], out, resume=True, allow_inexact=True, world=world)
     config = runs(folder, SHARD)["hybrid"]
-    found["disagree"] = failing(config, folder / "disagree", on_rank=1, clip=0.25)
+    found["disagree"] = failing(config, folder / "disagree", on_rank=1, clip_norm=0.25)
     found["mesh"] = failing(config, folder / "mesh", mesh=MeshSettings(shard=3))
     torch.save(found, folder / f"{os.environ['RANK']}.pt")
 

@@ -174,7 +174,7 @@ def test_one_process_goes_on_from_many(found: list[dict[str, Any]], alone: dict[
 def test_errors_name_what_ranks_disagree_on_and_a_mesh_that_does_not_fit(found: list[dict[str, Any]],
                                                                          folder: Path) -> None:
     first, second = found
-    assert "training.clip: 0.25 on rank 1, and 0.5 on rank 0." in second["disagree"]
+    assert "training.clip_norm: 0.25 on rank 1, and 0.5 on rank 0." in second["disagree"]
     assert first["disagree"].startswith("FailedElsewhere")
     assert "a mesh of shard 3 has 3 processes, and 2 were started. Start 3" in first["mesh"]
     assert not (folder / "mesh").exists()

@@ -46,7 +46,7 @@ def test_v1_is_the_oracle_s(backend: str) -> None:
 
 
 def test_v3_shares_the_content_s_projections_and_norms_its_table() -> None:
-    position = deberta(8, table={"norm": "layernorm"}, longest=6, projections="content")
+    position = deberta(8, table={"norm": "layernorm"}, max_distance=6, projections="content")
     layer, x = attention(position, mask="bidirectional", bias="qkv"), vectors()
     scheme: Any = layer.position
     assert (scheme.q, scheme.k) == (None, None)
@@ -100,8 +100,8 @@ def test_a_shared_table_is_one_for_layers_with_projections_of_their_own() -> Non
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"position.table: 7 rows are not as many on both sides of a"):
         attention(deberta(7))
-    with pytest.raises(ConfigError, match=r"position.longest: 5 tokens leave no distance for logarithmic buckets: 4 "
-                                          r"have a row each. Give at least 6, or fewer rows."):
-        attention(deberta(16, longest=5))
+    with pytest.raises(ConfigError, match=r"position.max_distance: 5 tokens leave no distance for logarithmic buckets: "
+                                          r"4 have a row each. Give at least 6, or fewer rows."):
+        attention(deberta(16, max_distance=5))
     with pytest.raises(ConfigError, match=r"'deberta' acts on scores, so it has no place outside attention."):
         DebertaConfig().build(Dims(8))

@@ -13,10 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from positions.scored import attention, vectors
 
 SCHEMES: dict[str, dict[str, Any]] = {
-    "t5": {"kind": "t5", "longest": 60},
-    "shaw": {"kind": "shaw", "clip": 9, "values": False},
-    "tupe": {"kind": "tupe", "first": "untied", "relative": "t5"},
-    "deberta": {"kind": "deberta", "table": {"kind": "position_table", "rows": 16}, "longest": 60},
+    "t5": {"kind": "t5", "max_distance": 60},
+    "shaw": {"kind": "shaw", "max_distance": 9, "on_values": False},
+    "tupe": {"kind": "tupe", "first_token": "untied", "relative": "t5"},
+    "deberta": {"kind": "deberta", "table": {"kind": "position_table", "rows": 16}, "max_distance": 60},
     "deberta, content": {"kind": "deberta", "table": {"kind": "position_table", "rows": 16}, "projections": "content"},
     "transformer_xl": {"kind": "transformer_xl"},
     "transformer_xl, clamped": {"kind": "transformer_xl", "clamp": 9},

@@ -19,7 +19,7 @@ from weft.positions.shaw import Shaw, ShawConfig, ShawKeys
 
 @pytest.mark.parametrize("backend", ["reference", "sdpa", "banded"])
 def test_keys_are_the_oracle_s(backend: str) -> None:
-    layer, x = attention({"kind": "shaw", "clip": 2, "values": False}, backend=backend), vectors()
+    layer, x = attention({"kind": "shaw", "max_distance": 2, "on_values": False}, backend=backend), vectors()
     assert isinstance(layer.position, ShawKeys)
 
     def run(x: Any, qkv: Any, out: Any, keys: Any) -> Any:
@@ -31,7 +31,7 @@ def test_keys_are_the_oracle_s(backend: str) -> None:
 
 @pytest.mark.parametrize("mask", ["causal", "bidirectional"])
 def test_keys_and_values_are_the_oracle_s(mask: str) -> None:
-    layer, x = attention({"kind": "shaw", "clip": 2}, mask=mask), vectors()
+    layer, x = attention({"kind": "shaw", "max_distance": 2}, mask=mask), vectors()
     assert isinstance(layer.position, Shaw)
 
     def run(x: Any, qkv: Any, out: Any, keys: Any, values: Any) -> Any:
@@ -45,7 +45,7 @@ def test_keys_and_values_are_the_oracle_s(mask: str) -> None:
 
 def test_many_small_weights_add_up_in_half_precision() -> None:
     """4,096 weights of 2^-12 in one row of the table: bfloat16 alone would stop adding at 2^-4."""
-    layer = attention({"kind": "shaw", "clip": 1}, mask="bidirectional")
+    layer = attention({"kind": "shaw", "max_distance": 1}, mask="bidirectional")
     scheme = layer.position.to(torch.bfloat16)
     assert isinstance(scheme, Shaw)
     with torch.no_grad():

@@ -21,7 +21,7 @@ from weft.positions.t5 import T5, T5Config
 @pytest.mark.parametrize("backend", ["reference", "sdpa", "banded"])
 @pytest.mark.parametrize("scaled", [False, True])
 def test_values_and_gradients_are_the_oracle_s(backend: str, scaled: bool) -> None:
-    layer, x = attention({"kind": "t5", "buckets": 8, "longest": 5, "scaled": scaled}, backend=backend), vectors()
+    layer, x = attention({"kind": "t5", "buckets": 8, "max_distance": 5, "scaled": scaled}, backend=backend), vectors()
     assert isinstance(layer.position, T5)
 
     def run(x: Any, qkv: Any, out: Any, table: Any) -> Any:
@@ -33,7 +33,7 @@ def test_values_and_gradients_are_the_oracle_s(backend: str, scaled: bool) -> No
 
 @pytest.mark.parametrize("backend", ["reference", "sdpa"])
 def test_both_ways_half_of_the_buckets_are_for_later_keys(backend: str) -> None:
-    position = {"kind": "t5", "buckets": 8, "longest": 5, "bidirectional": True}
+    position = {"kind": "t5", "buckets": 8, "max_distance": 5, "bidirectional": True}
     layer, x = attention(position, mask="bidirectional", backend=backend), vectors()
     assert isinstance(layer.position, T5)
 
@@ -68,7 +68,7 @@ def test_what_does_not_fit_is_refused() -> None:
     for fields, message in (
             ({"buckets": 7}, r"buckets: 7 buckets do not divide into 2 equal parts. Give a multiple of 2."),
             ({"buckets": 6, "bidirectional": True}, r"buckets: 6 buckets do not divide into 4 .* multiple of 4."),
-            ({"longest": 16}, r"longest: 16 tokens leave no distance for buckets beyond the 16 .* Give more than 16")):
+            ({"max_distance": 16}, r"max_distance: 16 tokens leave none for buckets beyond the 16 .* more than 16")):
         with pytest.raises(ConfigError, match=message):
             parse(T5Config, fields)
     with pytest.raises(ConfigError, match=r"position: 't5' acts on scores, so it has no place outside attention."):

@@ -41,8 +41,9 @@ def test_tupe_a_is_the_oracle_s(backend: str) -> None:
 
 
 def test_tupe_r_with_an_untied_first_token_is_the_oracle_s() -> None:
-    relative = {"kind": "t5", "buckets": 8, "longest": 5, "bidirectional": True}
-    layer, x = attention({"kind": "tupe", "relative": relative, "first": "untied"}, mask="bidirectional"), vectors()
+    relative = {"kind": "t5", "buckets": 8, "max_distance": 5, "bidirectional": True}
+    position = {"kind": "tupe", "relative": relative, "first_token": "untied"}
+    layer, x = attention(position, mask="bidirectional"), vectors()
     scheme: Any = layer.position
     assert isinstance(scheme.relation, T5)
 

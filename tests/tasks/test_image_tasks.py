@@ -138,7 +138,7 @@ def test_layers_are_trained_one_after_another(method: str, tmp_path: Path) -> No
 
 def net_of(**fields: Any) -> Dense:
     torch.manual_seed(0)
-    found = parse_model({**NET, "image": {**IMAGE, "scaling": "none"}, **fields}).build().double()
+    found = parse_model({**NET, "image": {**IMAGE, "pixel_scaling": "none"}, **fields}).build().double()
     assert isinstance(found, Dense)
     return found
 
@@ -218,8 +218,8 @@ def problems(task: dict[str, Any], model: Model, **values: Any) -> str:
     ({"method": "boltzmann", "batches_per_layer": 1}, {**NET, "activation": "tanh", "back": {}},
      "model.activation: 'tanh', and a restricted Boltzmann machine needs sigmoids. Give sigmoid."),
     ({"kind": 1}, {**NET, "back": {"output": "identity"}}, "model.back.output: 'identity', and cross-entropy needs"),
-    ({"kind": 1}, {**NET, "back": {}, "image": {**IMAGE, "scaling": "standard"}},
-     "model.image.scaling: standard, and cross-entropy needs pixels between 0 and 1. Give min_max."),
+    ({"kind": 1}, {**NET, "back": {}, "image": {**IMAGE, "pixel_scaling": "standard"}},
+     "model.image.pixel_scaling: standard, and cross-entropy needs pixels between 0 and 1. Give min_max."),
 ])
 def test_models_that_do_not_fit(task: dict[str, Any], model: dict[str, Any], message: str) -> None:
     given = {key: value for key, value in task.items() if key != "kind"} if task else {}

@@ -25,7 +25,7 @@ from weft.tasks import rows as row_tasks
 from weft.tasks.rows import RowTask, RowTaskConfig
 from weft.training import RunConfig, parse_run, train
 
-COPY = {"kind": "selective_copying", "length": 12, "tokens": 3, "symbols": 5, "held_out": 20}
+COPY = {"kind": "selective_copying", "length": 12, "data_tokens": 3, "symbols": 5, "held_out": 20}
 RECALL = {"kind": "mqar", "length": 16, "pairs": 2, "symbols": 10, "held_out": 20}
 LISTS = {"kind": "listops", "min_length": 3, "max_length": 20, "max_depth": 4, "max_args": 3, "held_out": 20}
 PATHS = {"kind": "pathfinder", "size": 16, "contour": 2, "held_out": 6, "rows": 12}
@@ -156,7 +156,7 @@ def test_an_n_gram_counts_the_rows_up_to_each_answer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("fields", "message"), [
-    ({"kind": "selective_copying", "length": 5, "tokens": 3}, "length: 5 tokens, while 3 data tokens and as many "
+    ({"kind": "selective_copying", "length": 5, "data_tokens": 3}, "length: 5 tokens, while 3 data tokens and as many "
      "markers take 6. Give length: 6 or more, or fewer tokens."),
     ({**RECALL, "length": 15}, "length: 15 tokens, while rows consist of pairs of tokens. Give 16."),
     ({**RECALL, "pairs": 5, "symbols": 40}, "length: 16 tokens, while 5 pairs and a slot of two tokens for each query "
@@ -220,7 +220,7 @@ def test_the_command_measures_by_length_and_refuses_options_of_text(tmp_path: Pa
     code, text = said("--lengths", "16,64")
     assert code == 0 and "length 16: loss" in text and "length 64: loss" in text and "chance 0.2000" in text
     assert "(40 answers)" in text and "accuracy_standard_error" in text
-    code, text = said("--task", "{kind: selective_copying, tokens: 2, symbols: 8}", "--lengths", "9", "--json")
+    code, text = said("--task", "{kind: selective_copying, data_tokens: 2, symbols: 8}", "--lengths", "9", "--json")
     assert code == 0 and json.loads(text)[0]["length"] == 9 and json.loads(text)[0]["predictions"] == 2000
     for words, message in ((("--lengths", "15"), "length: 15 tokens, while rows consist of pairs of tokens. Give 16."),
                            (("--lengths", "16", "--stride", "3"), "an option of text, while the task makes its rows"),

@@ -35,7 +35,7 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "gru, bfloat16, carried state": (decoder("gru"), {"carry_state": True, "dtype": "bfloat16"}),
     "elman, sgd with momentum": (decoder("elman"), {"optimizer": {"kind": "sgd", "lr": 0.1, "momentum": 0.9}}),
     "s4d": (decoder("s4d", MLP), {"accumulation": 2}),
-    "gated convolution": (decoder({"kind": "gated_convolution", "kernel": 3}), {"accumulation": 3}),
+    "gated convolution": (decoder({"kind": "gated_convolution", "d_conv": 3}), {"accumulation": 3}),
     "mixture of experts": (decoder(HEADS, {"kind": "moe", "n_experts": 3, "top_k": 2, "expert": MLP}),
                            {"accumulation": 2}),
     "channel mix": (decoder(HEADS, "channel_mix"), {"accumulation": 2}),

@@ -78,7 +78,8 @@ def gradients() -> list[Tensor]:
 def test_factored_values(gradients: list[Tensor], scale: float, values: tuple[float, float, float, float]) -> None:
     e, eps, d, decay = values
     start = scale * torch.randn(3, 5, dtype=torch.float64)
-    found = descended(AdafactorConfig(decay_exponent=e, eps=eps, d=d, weight_decay=decay), start, gradients)
+    config = AdafactorConfig(decay_exponent=e, min_scale=eps, clip_threshold=d, weight_decay=decay)
+    found = descended(config, start, gradients)
     wanted = factored(start.tolist(), [g.tolist() for g in gradients], e, eps, d, decay)
     torch.testing.assert_close(found, torch.tensor(wanted, dtype=torch.float64), rtol=1e-12, atol=0)
 
@@ -90,7 +91,8 @@ def test_unfactored_values(gradients: list[Tensor], scale: float,
                            values: tuple[float, float, float, float | None, float]) -> None:
     e, beta1, eps, d, decay = values
     start = scale * torch.randn(3, 5, dtype=torch.float64)
-    config = UnfactoredAdafactorConfig(decay_exponent=e, beta1=beta1, eps=eps, d=d, weight_decay=decay)
+    config = UnfactoredAdafactorConfig(decay_exponent=e, beta1=beta1, min_scale=eps, clip_threshold=d,
+                                       weight_decay=decay)
     wanted = unfactored(start.tolist(), [g.tolist() for g in gradients], e, beta1, eps, math.inf if d is None else d,
                         decay)
     torch.testing.assert_close(descended(config, start, gradients), torch.tensor(wanted, dtype=torch.float64),
@@ -126,4 +128,4 @@ def test_other_names_and_wrong_values() -> None:
     with pytest.raises(ConfigError, match="beta1"):
         parse_part(("optimizer",), {"kind": "adafactor", "beta1": 0.9})
     with pytest.raises(ConfigError, match=r"d: Input should be greater than or equal to 1, got 0\.5"):
-        parse_part(("optimizer",), {"kind": "adafactor", "d": 0.5})
+        parse_part(("optimizer",), {"kind": "adafactor", "clip_threshold": 0.5})

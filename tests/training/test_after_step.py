@@ -17,7 +17,7 @@ from weft.training.trainer import Trainer
 RATE = 0.01
 MODEL: dict[str, Any] = {"kind": "decoder", "d_model": 12, "context": 8, "blocks": [{"kind": "pre", "layers": [
     {"kind": "moe", "n_experts": 5, "top_k": 2, "expert": {"kind": "glu", "d_ff": 4},
-     "routing": {"scores": "sigmoid", "correction": True, "correction_rate": RATE}}]}]}
+     "routing": {"score_function": "sigmoid", "correction": True, "correction_rate": RATE}}]}]}
 
 
 @pytest.mark.parametrize("options", [{}, {"accumulation": 2}, {"dtype": "bfloat16"},
@@ -42,7 +42,7 @@ def test_experts_are_used_more_alike_than_without_it(tmp_path: Path) -> None:
     spread = {}
     for rate in (0.0, 0.02):
         moe = {**MODEL["blocks"][0]["layers"][0], "balance_loss": 0.0, "z_loss": 0.0,
-               "routing": {"scores": "sigmoid", "correction": True, "correction_rate": rate}}
+               "routing": {"score_function": "sigmoid", "correction": True, "correction_rate": rate}}
         run = tiny_run(tmp_path, {**MODEL, "blocks": [{"kind": "pre", "layers": [moe]}]}, steps=40)
         torch.manual_seed(3)
         model = build_model(run)

@@ -127,14 +127,14 @@ def test_a_description_that_cannot_be_written_leaves_no_run(
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(tmp_path: Path) -> None:
-    run = tiny_run(tmp_path, LSTM, steps=400, optimizer={"kind": "sgd", "lr": 1e20}, clip=None,
+    run = tiny_run(tmp_path, LSTM, steps=400, optimizer={"kind": "sgd", "lr": 1e20}, clip_norm=None,
                    schedule={"kind": "constant", "warmup": 0.0})
     with pytest.raises(DivergedError, match=r"diverged at step \d+: the loss became .* No checkpoint had been saved "
                                             r"yet\. Lower training\.optimizer\.lr, lengthen"):
         train(run, tmp_path / "none")
     first: list[Path] = []
-    run = tiny_run(tmp_path, LSTM, steps=400, optimizer={"kind": "sgd", "lr": 1e20}, clip=None,
-                   schedule={"kind": "wsd", "warmup": 0.99, "decay": 0.001})
+    run = tiny_run(tmp_path, LSTM, steps=400, optimizer={"kind": "sgd", "lr": 1e20}, clip_norm=None,
+                   schedule={"kind": "wsd", "warmup": 0.99, "cooldown": 0.001})
     run = run.model_copy(update={"report": run.report.model_copy(update={"eval_every": 1})})
     with pytest.raises(DivergedError, match=r"The last good checkpoint is .*checkpoints/0000000") as caught:
         train(run, tmp_path / "some", on_event=lambda e: first.append(e.path) if isinstance(e, Saved) else None)
@@ -145,7 +145,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(t
 
 def test_weights_that_a_step_itself_loses_are_never_saved(tmp_path: Path) -> None:
     """The loss and the gradient of the step are finite, and the weights after it are not."""
-    run = tiny_run(tmp_path, LSTM, steps=3, optimizer={"kind": "sgd", "lr": 3e38}, clip=1e10,
+    run = tiny_run(tmp_path, LSTM, steps=3, optimizer={"kind": "sgd", "lr": 3e38}, clip_norm=1e10,
                    schedule={"kind": "constant", "warmup": 0.0})
     run = parse_run(run.dump(), ["report.checkpoint_every=1", "report.eval_every=3"])
     with pytest.raises(DivergedError, match=r"at step \d: (the weights are no longer finite|the loss became)"):

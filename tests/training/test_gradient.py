@@ -183,7 +183,7 @@ def test_bfloat16_moves_running_statistics_to_the_weights() -> None:
 @pytest.mark.parametrize("accumulation", [1, 2])
 def test_clipping_and_the_learning_rate_are_those_asked_for(tmp_path: Path, accumulation: int) -> None:
     """The limit is of the step's gradient, however many batches it is added up from."""
-    run = tiny_run(tmp_path, LSTM, clip=1e-3, accumulation=accumulation, optimizer={"kind": "sgd", "lr": 0.5},
+    run = tiny_run(tmp_path, LSTM, clip_norm=1e-3, accumulation=accumulation, optimizer={"kind": "sgd", "lr": 0.5},
                    schedule={"kind": "linear", "warmup": 0.0, "final": 0.0}, dtype="float64")
     trainer = trainer_of(run)
     trainer.advance()

@@ -77,7 +77,7 @@ def reference(config: MuonConfig, rates: tuple[float, ...]) -> list[np.ndarray]:
                     index]
                 u, s, vt = np.linalg.svd(ahead, full_matrices=False)
                 rows, columns = w.shape
-                scale = (0.2 * math.sqrt(max(rows, columns)) if config.scale == "rms"
+                scale = (0.2 * math.sqrt(max(rows, columns)) if config.update_scale == "rms"
                          else math.sqrt(rows / columns) if rows > columns else 1.0)
                 x = u @ np.diag(polynomial(s, config.iterations)) @ vt
                 found[index] = w - rate * config.weight_decay * w - rate * scale * x
@@ -88,7 +88,7 @@ RATES = (0.1, 0.5, 0.02)
 
 
 @pytest.mark.parametrize("config", [
-    MuonConfig(), MuonConfig(scale="rms", momentum=0.8, nesterov=False, iterations=3, weight_decay=0.3)])
+    MuonConfig(), MuonConfig(update_scale="rms", momentum=0.8, nesterov=False, iterations=3, weight_decay=0.3)])
 def test_values_of_several_steps(config: MuonConfig) -> None:
     found, wanted = descended(config, RATES), reference(config, RATES)
     for index in (0, 2):

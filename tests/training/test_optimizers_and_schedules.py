@@ -76,9 +76,9 @@ def test_sgd_follows_its_equations(nesterov: bool) -> None:
     (LinearConfig(warmup=0.0, final=0.2), 100, 0.2),
     (InverseSqrtConfig(warmup=0.04), 4, 1.0),
     (InverseSqrtConfig(warmup=0.04), 19, 0.5),
-    (WSDConfig(warmup=0.1, decay=0.2, final=0.0), 80, 1.0),
-    (WSDConfig(warmup=0.1, decay=0.2, final=0.0), 90, 0.5),
-    (WSDConfig(warmup=0.1, decay=0.2, final=0.1), 100, 0.1),
+    (WSDConfig(warmup=0.1, cooldown=0.2, final=0.0), 80, 1.0),
+    (WSDConfig(warmup=0.1, cooldown=0.2, final=0.0), 90, 0.5),
+    (WSDConfig(warmup=0.1, cooldown=0.2, final=0.1), 100, 0.1),
 ])
 def test_schedules_at_known_places_of_a_hundred_steps(schedule: ScheduleConfig, step: int, factor: float) -> None:
     assert schedule.factor(step, 100) == pytest.approx(factor, rel=1e-12)

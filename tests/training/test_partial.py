@@ -48,7 +48,7 @@ def test_patterns_reach_names_kinds_and_tied_parameters() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_what_is_frozen_keeps_its_bits_and_has_no_gradient_and_no_state(tmp_path: Path, dtype: str) -> None:
     """And what trains gets the gradients that it gets in a model that trains whole."""
-    run = tiny_run(tmp_path, MODEL, train=["stack.layers.1", "norm"], dtype=dtype, clip=None, steps=6)
+    run = tiny_run(tmp_path, MODEL, train=["stack.layers.1", "norm"], dtype=dtype, clip_norm=None, steps=6)
     whole = parse_run(run.dump(), ["training.train=null"])
     torch.manual_seed(run.seed)
     before = build_model(run)

@@ -36,7 +36,7 @@ RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "adafactor": (LSTM, {"optimizer": {"kind": "adafactor"}}),
     "adafactor, unfactored": (ATTENTION, {"optimizer": {"kind": "adafactor_unfactored"}}),
     "muon": (ATTENTION, {"dtype": "bfloat16", "optimizer": {"kind": "muon", "layer_decay": 0.7}}),
-    "gradual unfreezing, bfloat16": (LSTM, {"dtype": "bfloat16", "unfreeze": {"until": 0.7, "blocks": 1}}),
+    "gradual unfreezing, bfloat16": (LSTM, {"dtype": "bfloat16", "unfreeze": {"until": 0.7, "last_blocks": 1}}),
     "averages": (LSTM, {"average": {"decay": 0.8}, "optimizer": {"kind": "muon"}}),
     "averages, bfloat16": (ATTENTION, {"average": {}, "dtype": "bfloat16"}),
     "bfloat16": (ATTENTION, {"dtype": "bfloat16"}),

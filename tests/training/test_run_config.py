@@ -75,15 +75,15 @@ def test_load_model_config_reads_models_and_runs(tmp_path: Path) -> None:
 def test_overrides_reach_fields_lists_and_parts_given_by_kind() -> None:
     data = {"model": ATTENTION}
     run = parse_run(data, ["training.optimizer.lr=3e-4", "model.blocks.0.layers.0.n_heads=3", "seed=7",
-                           "model.blocks.0.layers.0.position.base=500.0", "training.clip=null",
-                           "training.schedule={kind: wsd, decay: 0.3}"])
+                           "model.blocks.0.layers.0.position.base=500.0", "training.clip_norm=null",
+                           "training.schedule={kind: wsd, cooldown: 0.3}"])
     dumped = run.dump()
     attention = dumped["model"]["blocks"][0]["layers"][0]
     assert dumped["training"]["optimizer"]["lr"] == 3e-4
     assert attention["n_heads"] == 3
     assert attention["position"]["kind"] == "rope"
     assert attention["position"]["base"] == 500.0
-    assert dumped["training"]["clip"] is None
+    assert dumped["training"]["clip_norm"] is None
     assert dumped["training"]["schedule"]["decay"] == 0.3
     assert run.seed == 7
     assert data == {"model": ATTENTION}, "the data given are not changed"
@@ -117,7 +117,7 @@ def test_later_overrides_win() -> None:
     ("tokenizer=byte", "no tokenizer of kind 'byte'. Did you mean 'bytes'?"),
     ("data.validation=2", "data.validation: Input should be less than 1, got 2"),
     ("training.optimizer={kind: sgd, nesterov: true}", "nesterov: true without momentum"),
-    ("training.schedule={kind: wsd, warmup: 0.6, decay: 0.5}", "make more than the whole run"),
+    ("training.schedule={kind: wsd, warmup: 0.6, cooldown: 0.5}", "make more than the whole run"),
 ])
 def test_a_wrong_override_says_so(override: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:

@@ -107,7 +107,7 @@ def test_more_checkpoints_stay_when_asked_for(tmp_path: Path) -> None:
 
 def test_only_the_last_and_the_best_checkpoint_stay(tmp_path: Path) -> None:
     # A learning rate that grows far beyond what can work makes an early evaluation the best.
-    run = tiny_run(tmp_path, LSTM, steps=40, optimizer={"kind": "sgd", "lr": 30.0}, clip=1.0,
+    run = tiny_run(tmp_path, LSTM, steps=40, optimizer={"kind": "sgd", "lr": 30.0}, clip_norm=1.0,
                    schedule={"kind": "constant", "warmup": 0.99})
     saved: list[Path] = []
     result = train(run, tmp_path / "run", on_event=lambda e: saved.append(e.path) if isinstance(e, Saved) else None)

@@ -57,7 +57,7 @@ def test_one_more_block_at_a_time_from_the_last_to_the_embeddings(tmp_path: Path
 
 def test_steps_with_everything_are_those_of_a_run_without(tmp_path: Path) -> None:
     """The gradients of what trains do not depend on what is frozen: the first step moves the norm as ever."""
-    plain, gradual = (trainer_of(tiny_run(tmp_path, MODEL, clip=None, **training), 8)
+    plain, gradual = (trainer_of(tiny_run(tmp_path, MODEL, clip_norm=None, **training), 8)
                       for training in ({}, {"unfreeze": {}}))
     losses = [trainer.advance().sums.loss for trainer in (plain, gradual)]
     assert losses[0] == losses[1]
@@ -68,11 +68,11 @@ def test_steps_with_everything_are_those_of_a_run_without(tmp_path: Path) -> Non
 PROBLEMS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "no blocks": ({"kind": "feedforward", "order": 3}, {"unfreeze": {}},
                   r"training\.unfreeze: this model has no blocks\. Leave it out\."),
-    "too many blocks": (MODEL, {"unfreeze": {"blocks": 4}},
-                        r"training\.unfreeze\.blocks: 4, and the model has 3\. Lower it\."),
+    "too many blocks": (MODEL, {"unfreeze": {"last_blocks": 4}},
+                        r"training\.unfreeze\.last_blocks: 4, and the model has 3\. Lower it\."),
     "nothing above the blocks": ({**MODEL, "norm": "none"}, {"unfreeze": {}},
-                                 r"training\.unfreeze\.blocks: 0, with which no parameter trains in the first step\. "
-                                 r"Raise it, or give the model a head or a last norm\."),
+                                 r"training\.unfreeze\.last_blocks: 0, with which no parameter trains in the first "
+                                 r"step\. Raise it, or give the model a head or a last norm\."),
     "compiled": (MODEL, {"unfreeze": {}, "compute": {"compile": True}},
                  r"training\.compute\.compile: true, with training\.unfreeze: .* Leave out one of them\."),
 }

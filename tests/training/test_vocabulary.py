@@ -61,7 +61,7 @@ def test_kept_rows_stay_and_new_ones_are_drawn_from_them(tmp_path: Path, model: 
                                                          multiple: int, size: int) -> None:
     """Row by row from the definition; tables of rare ids, which begin later, alike."""
     saved = saved_as(tmp_path, model)
-    run = run_from(saved, vocabulary={"add": NEW, "rows": rows, "multiple": multiple})
+    run = run_from(saved, vocabulary={"added_tokens": NEW, "new_rows": rows, "multiple": multiple})
     assert run.model.vocab_size == size and parse_run(run.dump()) == run
     made = build_model(run)
     require_startable(run, made)
@@ -88,7 +88,7 @@ def test_kept_rows_stay_and_new_ones_are_drawn_from_them(tmp_path: Path, model: 
 
 
 def test_both_sides_of_an_encoder_decoder_grow(tmp_path: Path) -> None:
-    run = run_from(saved_as(tmp_path, SEQUENCES), vocabulary={"add": NEW}, task="span_corruption")
+    run = run_from(saved_as(tmp_path, SEQUENCES), vocabulary={"added_tokens": NEW}, task="span_corruption")
     assert run.model.vocab_size == run.dump()["model"]["encoder"]["vocab_size"] == 359
     made = build_model(run)
     assert {*begin_from(run, made).grown.values()} == {102} and made.vocab_size == 359
@@ -97,7 +97,7 @@ def test_both_sides_of_an_encoder_decoder_grow(tmp_path: Path) -> None:
 def test_new_tokens_travel_through_training_resuming_and_saving(tmp_path: Path) -> None:
     tokenizer = BPETokenizer.train([TEXT], 270)
     saved, events = saved_as(tmp_path, TIED, tokenizer), list[Event]()
-    run = run_from(saved, vocabulary={"add": NEW, "multiple": 8})
+    run = run_from(saved, vocabulary={"added_tokens": NEW, "multiple": 8})
     whole = train(run, tmp_path / "whole", on_event=events.append)
     (notice,) = (event.text for event in events if isinstance(event, Notice))
     assert notice.endswith("nothing is fresh; 2 new rows in embedding.tokens.weight")
@@ -119,7 +119,7 @@ def test_new_tokens_and_templates_are_in_a_converted_folder(tmp_path: Path) -> N
     base = FileTokenizer(source, bos="<|endoftext|>", eos="<|endoftext|>",
                          conventions=Conventions(chat_templates={"default": template}))
     saved = saved_as(tmp_path, load_folder(tmp_path / "llama").config.dump(), base)
-    run = run_from(saved, vocabulary={"add": NEW})
+    run = run_from(saved, vocabulary={"added_tokens": NEW})
     made = train(run, tmp_path / "run")
     weft.convert(tmp_path / "run", tmp_path / "folder", to="hf")
     declared = json.loads((tmp_path / "folder/tokenizer.json").read_text())["added_tokens"]
@@ -146,10 +146,11 @@ def test_bytes_with_further_tokens() -> None:
 
 
 @pytest.mark.parametrize(("fields", "message"), [
-    ({"vocabulary": {"add": ["a", "a"]}}, r"add: 'a' is listed twice\. Give every token once"),
-    ({"vocabulary": {"add": ["<|endoftext|>"]}},
+    ({"vocabulary": {"added_tokens": ["a", "a"]}}, r"added_tokens: 'a' is listed twice\. Give every token once"),
+    ({"vocabulary": {"added_tokens": ["<|endoftext|>"]}},
      r"the token '<\|endoftext\|>' is in the vocabulary of bytes-257 already"),
-    ({"vocabulary": {"add": [""]}}, r"tokenizer\.tokens\.0: the token '' is empty\. Give every new token a spelling"),
+    ({"vocabulary": {"added_tokens": [""]}},
+     r"tokenizer\.added_tokens\.0: the token '' is empty\. Give every new token a spelling"),
     ({"vocabulary": {}, "model": {"vocab_size": 200}},
      r"model\.vocab_size: 200, while the tokenizer has 257 ids\. Leave"),
     ({"vocabulary": {"multiple": 8}, "model": {"d_model": 16}}, r"model\.d_model: 16, and the model of .* has 8"),
@@ -167,4 +168,4 @@ def test_other_tokenizers_and_none_at_all_are_refused(tmp_path: Path) -> None:
         CharacterTokenizer.train([TEXT]).extended(NEW)
     save_checkpoint(tmp_path / "bare", parse_model({**TIED, "vocab_size": 9}).build(), None)
     with pytest.raises(ConfigError, match=r"vocabulary\.add: .*bare has no tokenizer that could take new tokens"):
-        parse_run({"start": str(tmp_path / "bare"), "vocabulary": {"add": NEW}})
+        parse_run({"start": str(tmp_path / "bare"), "vocabulary": {"added_tokens": NEW}})

@@ -23,10 +23,10 @@ class ColaConfig(SentenceConfig):
     measured: source, label (1 acceptable, 0 not), the author's mark, sentence.
 
     Attributes:
-        part: the file ``PART.tsv`` of a folder is measured.
+        split: the file ``PART.tsv`` of a folder is measured.
         shots: examples before each sentence, drawn from ``train.tsv``; the same for all.
-        seed: of that choice.
-        normalise: what a completion's log-probability is divided by.
+        seed: of the random numbers that draw them.
+        divide_by: what a completion's log-probability is divided by.
     """
 
     kind: ClassVar[str] = "cola"

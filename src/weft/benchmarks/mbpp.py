@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -85,15 +85,16 @@ class MBPPConfig(BenchmarkConfig):
     Attributes:
         shots: examples before each problem, at most 3.
         samples: n, programs for each problem.
-        k: of pass@k, each at most ``samples``.
+        pass_at: k of pass@k, each at most ``samples``.
         temperature: 0: the most probable token each time, for one sample.
-        top_p: as in sampling.
-        max_new_tokens: of a program.
-        seed: of the samples.
-        seconds: a program's time.
-        megabytes: a program's memory.
+        top_p: probability, as in sampling.
+        max_new_tokens: tokens of a program at most.
+        seed: of the random numbers that draw the samples.
+        seconds: a program's time at most, in seconds.
+        megabytes: a program's memory at most, in megabytes.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {"k": "pass_at"}
     kind: ClassVar[str] = "mbpp"
     also_called: ClassVar[tuple[str, ...]] = ("python_programs", "programs", "code_generation", "basic_python_problems",
                                               "human_eval", "humaneval")
@@ -110,7 +111,7 @@ class MBPPConfig(BenchmarkConfig):
 
     shots: int = Field(default=3, ge=0, le=3)
     samples: int = Field(default=1, gt=0)
-    k: tuple[int, ...] = (1,)
+    pass_at: tuple[int, ...] = (1,)
     temperature: float = Field(default=0.0, ge=0)
     top_p: float | None = Field(default=None, gt=0, le=1)
     max_new_tokens: int = Field(default=512, gt=0)
@@ -120,14 +121,14 @@ class MBPPConfig(BenchmarkConfig):
 
     @classmethod
     def examples(cls) -> list[Self]:
-        return [cls(), cls(shots=1, samples=4, k=(1, 4), temperature=0.5, top_p=0.95, max_new_tokens=64, seed=1,
+        return [cls(), cls(shots=1, samples=4, pass_at=(1, 4), temperature=0.5, top_p=0.95, max_new_tokens=64, seed=1,
                            seconds=1, megabytes=256)]
 
     @model_validator(mode="after")
     def _sampled(self) -> Self:
-        wrong = [each for each in self.k if not 1 <= each <= self.samples]
-        if wrong or not self.k:
-            raise rule("k", f"pass@{wrong[0]} of {self.samples} samples." if wrong else "no k.",
+        wrong = [each for each in self.pass_at if not 1 <= each <= self.samples]
+        if wrong or not self.pass_at:
+            raise rule("pass_at", f"pass@{wrong[0]} of {self.samples} samples." if wrong else "no k.",
                        "Give numbers from 1 to samples.")
         if self.samples > 1 and not self.temperature:
             raise rule("temperature", f"{self.samples} samples at temperature 0, which are the same.",
@@ -164,7 +165,7 @@ class MBPPConfig(BenchmarkConfig):
         return found(self, model, self._scores(passed), protocol, prompts[0], requests)
 
     def _scores(self, passed: Sequence[int]) -> list[Score]:
-        return [mean_score(f"pass@{k}", [pass_at(self.samples, count, k) for count in passed]) for k in self.k]
+        return [mean_score(f"pass@{k}", [pass_at(self.samples, count, k) for count in passed]) for k in self.pass_at]
 
     def _problems(self, reading: Reading, data: Path) -> tuple[list[Problem], list[Problem]]:
         """The examples, and the problems of the test part."""

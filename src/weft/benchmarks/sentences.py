@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -58,25 +58,26 @@ class SentenceConfig(BenchmarkConfig):
         main: the measure that is reported first.
 
     Attributes:
-        part: the file ``PART.tsv`` of a folder is measured.
+        split: the file ``PART.tsv`` of a folder is measured.
         shots: examples before each sentence, drawn from ``train.tsv``; the same for all.
-        seed: of that choice.
-        normalise: what a completion's log-probability is divided by.
+        seed: of the random numbers that draw them.
+        divide_by: what a completion's log-probability is divided by.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {"part": "split", "normalise": "divide_by"}
     question: ClassVar[str]
     words: ClassVar[tuple[str, str]]
     class_names: ClassVar[tuple[tuple[str, ...], tuple[str, ...]]]
     main: ClassVar[str]
 
-    part: str = Field(default="dev", min_length=1)
+    split: str = Field(default="dev", min_length=1)
     shots: int = Field(default=0, ge=0)
     seed: int = Field(default=0, ge=0)
-    normalise: Literal["none", "bytes", "tokens"] = "none"
+    divide_by: Literal["none", "bytes", "tokens"] = "none"
 
     @classmethod
     def examples(cls) -> list[Self]:
-        return [cls(), cls(part="test", shots=4, seed=1, normalise="bytes"), cls(normalise="tokens")]
+        return [cls(), cls(split="test", shots=4, seed=1, divide_by="bytes"), cls(divide_by="tokens")]
 
     @classmethod
     @abstractmethod
@@ -89,7 +90,7 @@ class SentenceConfig(BenchmarkConfig):
 
     def measure(self, model: TextModel, data: Path, conditions: Conditions) -> BenchmarkResult:
         reading = Reading(data)
-        file = data / f"{self.part}.tsv" if data.is_dir() else data
+        file = data / f"{self.split}.tsv" if data.is_dir() else data
         sentences = self._read(reading, file)[:conditions.limit]
         if model.classifies:
             return self._by_class(model, sentences, reading, conditions)
@@ -129,20 +130,20 @@ class SentenceConfig(BenchmarkConfig):
         shots = f"{self.shots}, drawn from train.tsv by seed {self.seed}" if self.shots else "none"
         protocol = Protocol(
             "{examples}" + self._prompt("{sentence}"), shots, "the completion with the higher score, of equal ones the "
-            f"first: {' or '.join(repr(f' {word}') for word in self.words)}", NORMALISATIONS[self.normalise],
+            f"first: {' or '.join(repr(f' {word}') for word in self.words)}", NORMALISATIONS[self.divide_by],
             tokenizer_line(model), context_line(model), sum(each["cut"] > 0 for each in requests),
             reading.material.describe(), f"{MEAN_ERROR}; {JACKKNIFE}", conditions.limit)
         return found(self, model, self._scores(requests), protocol, asked[0].prompt, requests)
 
     def _score(self, answer: Likelihood, completion: str) -> float:
         sizes = {"none": 1, "bytes": len(completion.encode()), "tokens": answer.tokens}
-        return answer.log_prob / sizes[self.normalise]
+        return answer.log_prob / sizes[self.divide_by]
 
     def _by_class(self, model: TextModel, sentences: Sequence[Sentence], reading: Reading,
                   conditions: Conditions) -> BenchmarkResult:
         """The answers of a classifier, which reads each sentence alone, as the file has it."""
-        if self.shots or self.normalise != "none":
-            raise InputError("a classifier reads no examples and scores no completions.", where="shots, normalise",
+        if self.shots or self.divide_by != "none":
+            raise InputError("a classifier reads no examples and scores no completions.", where="shots, divide_by",
                              remedy="Leave them out.")
         labels = self._labels(model)
         predicted = [labels[name] for name in model.classes([each.text for each in sentences])]

@@ -24,10 +24,10 @@ class SST2Config(SentenceConfig):
     ``PART.tsv`` is measured: in GLUE's folder ``dev``, since its test labels are not public.
 
     Attributes:
-        part: the file ``PART.tsv`` of a folder is measured.
+        split: the file ``PART.tsv`` of a folder is measured.
         shots: examples before each sentence, drawn from ``train.tsv``; the same for all.
-        seed: of that choice.
-        normalise: what a completion's log-probability is divided by.
+        seed: of the random numbers that draw them.
+        divide_by: what a completion's log-probability is divided by.
     """
 
     kind: ClassVar[str] = "sst2"

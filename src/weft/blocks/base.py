@@ -40,7 +40,7 @@ class BlockConfig(PartConfig):
     Attributes:
         layers: mixers and feed-forwards, in order.
         norm: built once for every place of the block with a norm.
-        dropout: of each layer's output.
+        dropout: probability with which a number of each layer's output is dropped in training.
         branch_scale: a factor of each layer's output before it is added to the stream (Granite).
         residual: False to study a model without residual connections.
     """
@@ -110,8 +110,8 @@ def build_all(parts: list[tuple[tuple[int | str, ...], PartConfig]], dims: Dims,
 def _not_causal(part: PartConfig, dims: Dims) -> ConfigError:
     mask = dict(part).get("mask")
     cause = f"{part.kind!r}" if mask is None else f"the mask {mask!r}"
-    return dims.problem("" if mask is None else "mask", f"{cause} lets a token see later ones, so a decoder, which "
-                        "predicts the next token, would read what it shall predict.",
+    return dims.problem("" if mask is None else "mask", f"{cause} lets a token see later ones. A decoder predicts "
+                        "the next token, which it would then see beforehand.",
                         "Give a causal mask, such as 'causal', 'causal & window(64)' or 'causal | prefix', or build an "
                         "encoder.")
 

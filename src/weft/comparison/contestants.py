@@ -205,7 +205,7 @@ def _prepared(study: StudyConfig, name: str, run: RunConfig) -> Contestant:
     solved: Widths = {}
     if study.solves_width:
         spec = study.models[name]
-        plan = width_plan(run.dump(), spec.width, spec.multiple)
+        plan = width_plan(run.dump(), spec.solve_for, spec.multiple)
         if plan is not None:
             solved = _solve(study, name, run, plan)
             run = parse_run(apply_widths(run.dump(), solved))

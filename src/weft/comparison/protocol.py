@@ -222,9 +222,10 @@ def _counted_notes(models: Sequence[Contestant], tokens: int | None, corpus: Cor
 def _trials(study: StudyConfig) -> str:
     settings = study.trials
     if not study.tries_rates:
-        whose = "its configuration's" if settings.values is None else f"{settings.values[0]:g}"
+        whose = "its configuration's" if settings.learning_rates is None else f"{settings.learning_rates[0]:g}"
         return f"No learning rate was tried: each model that gradients train has {whose}."
-    rates = (f"{', '.join(f'{lr:g}' for lr in sorted(set(settings.values)))}" if settings.values is not None
+    stated = settings.learning_rates
+    rates = (f"{', '.join(f'{lr:g}' for lr in sorted(set(stated)))}" if stated is not None
              else f"around the configuration's own, each {settings.ratio:g} times the one before")
     wider = ("" if not settings.widest else " Where the best of some model lies at the edge, all try one more on that "
              f"side, up to {settings.widest} on each.")

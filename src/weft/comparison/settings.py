@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -26,18 +26,19 @@ class TrialSettings(Settings):
     Attributes:
         count: learning rates that are tried; 1: each model keeps its own, and none is tried.
         ratio: between neighbours, which lie around the model's own.
-        values: the learning rates themselves, in place of ``count`` and ``ratio``; a single one is every model's, and
-            none is tried.
-        share: of the training budget, for each trial; with 1 the best trial is the run.
+        learning_rates: the learning rates themselves, in place of ``count`` and ``ratio``; a single one is every
+            model's, and none is tried.
+        share: share of the training budget for each trial; with 1 the best trial is the run.
         widest: how many more are tried on a side where a best rate lies at the edge, by every model in that attempt.
         deviation: standard deviation between the attempts at a model, in bits per byte (with ``test: paired``, of the
             difference between two models), where it is known before; None: the trials of the first two attempts show
             it.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {"values": "learning_rates"}
     count: int = Field(default=FEWEST_TRIALS, gt=0)
     ratio: float = Field(default=3.0, gt=1)
-    values: list[Annotated[float, Field(gt=0)]] | None = Field(default=None, min_length=1)
+    learning_rates: list[Annotated[float, Field(gt=0)]] | None = Field(default=None, min_length=1)
     share: float = Field(default=0.25, gt=0, le=1)
     widest: int = Field(default=2, ge=0)
     deviation: float | None = Field(default=None, ge=0)
@@ -45,13 +46,13 @@ class TrialSettings(Settings):
     @property
     def number(self) -> int:
         """How many learning rates are tried."""
-        return self.count if self.values is None else len(set(self.values))
+        return self.count if self.learning_rates is None else len(set(self.learning_rates))
 
     def rates(self, own: float) -> list[float]:
         """The learning rates to begin with, rising, around a model's ``own``, which is always among them; of an even
         number, one more lies above."""
-        if self.values is not None:
-            return sorted(set(self.values))
+        if self.learning_rates is not None:
+            return sorted(set(self.learning_rates))
         return [rounded(own * self.ratio ** (place - (self.count - 1) // 2)) for place in range(self.count)]
 
     def steps(self, whole: int) -> int:
@@ -79,8 +80,8 @@ class Seeds(Settings):
     """One attempt: ``seed`` for the initial weights and dropout, ``order_seed`` for the order of the data.
 
     Attributes:
-        seed: of the initial weights and of dropout.
-        order_seed: of the order of the data.
+        seed: of the random numbers of the initial weights and of dropout.
+        order_seed: of the random order of the data.
     """
 
     seed: int = Field(ge=0, le=MOST_SEED)
@@ -124,17 +125,18 @@ class ModelSpec(Settings):
     Attributes:
         config: a preset's name, a path, or a run's or model's configuration written out.
         overrides: ``key.path=value`` changes to it, after what the study shares.
-        width: keys that a budget is solved for, each with its proportion to the first; None: `model.d_model` and every
-            ``d_ff``, ``d_hidden`` and ``d_embedding`` that the configuration states, in its own proportions. Empty:
-            the model stays as it is.
+        solve_for: keys that a budget is solved for, each with its proportion to the first; None: `model.d_model` and
+            every ``d_ff``, ``d_hidden`` and ``d_embedding`` that the configuration states, in its own proportions.
+            Empty: the model stays as it is.
         multiple: of which the first width must be; None: twice the least common multiple of all numbers of heads.
         seed_offset: added to both seeds of every pair: the same model under another name then has runs of its own, with
             which a study can be asked whether it finds a difference where there is none.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {"width": "solve_for"}
     config: str | dict[str, Any]
     overrides: list[str] = Field(default_factory=list)
-    width: dict[str, Annotated[float, Field(gt=0)]] | None = None
+    solve_for: dict[str, Annotated[float, Field(gt=0)]] | None = None
     multiple: int | None = Field(default=None, gt=0)
     seed_offset: int = Field(default=0, ge=0, le=MOST_SEED)
 
@@ -170,7 +172,7 @@ class LengthSettings(Settings):
         steps: updates of the weights.
         tokens: training tokens; every pass over a token counts.
         flops: operations of the forward and backward passes.
-        seconds: of training, without evaluation and saving.
+        seconds: seconds of training, without evaluation and saving.
     """
 
     steps: int | None = Field(default=None, gt=0)
@@ -196,20 +198,21 @@ class MeasureSettings(Settings):
     """What is measured besides the figure at the end.
 
     Attributes:
-        checkpoints: points of a curve.
-        curve_bytes: of the test text that curves and other lengths are measured on, whole documents.
+        curve_points: points of a curve.
+        curve_bytes: bytes of the test text that curves and other lengths are measured on, whole documents.
         contexts: lengths of window; None: powers of four around the context of training, up to four times it.
         decode_contexts: tokens behind which a token is decoded; None: as ``contexts``.
-        decode_steps: tokens that are timed at each.
+        decode_steps: steps of one token that are timed at each.
         prompt: of the sample; None: the first words of the test text.
-        new_tokens: of the sample, drawn at ``temperature`` and ``top_p`` with ``sample_seed``.
+        new_tokens: tokens of the sample, drawn at ``temperature`` and ``top_p`` with ``sample_seed``.
         resamples: of the bootstrap.
         temperature: of the sample; 0: the most probable token each time.
         top_p: probability that the tokens from which the sample is drawn have together.
-        sample_seed: of the sample.
+        sample_seed: of the random numbers that draw the sample.
     """
 
-    checkpoints: int = Field(default=10, gt=0)
+    renamed: ClassVar[Mapping[str, str]] = {"checkpoints": "curve_points"}
+    curve_points: int = Field(default=10, gt=0)
     curve_bytes: int = Field(default=50_000, gt=0)
     contexts: list[Annotated[int, Field(gt=0)]] | None = None
     decode_contexts: list[Annotated[int, Field(gt=0)]] | None = None

@@ -21,6 +21,7 @@ from weft.comparison.settings import (
 )
 from weft.core.config import parse, rule
 from weft.core.part_config import Settings
+from weft.core.renamed import noting
 from weft.training.config import BUDGETS
 from weft.training.files import read_plain
 from weft.training.overrides import apply_overrides, limits_text, without_old_limit
@@ -51,7 +52,7 @@ class StudyConfig(Settings):
             ``initialisation`` and ``order`` vary one of the two alone. Three, and five from four models on.
         test: of the difference of two models over their runs: ``welch``, of two independent samples, or ``paired``, run
             by run, for seeds that models share; fixed before the runs.
-        confidence: of every interval.
+        confidence: of every interval, as a share: 0.95.
         name: shown as the title of its report.
         trials: the search for learning rates.
         measure: what is measured besides the figure at the end.
@@ -186,7 +187,8 @@ def read_study(models: Sequence[str | Path] = (), overrides: Iterable[str] = (),
     if "data" in plain:
         limited = limits_text(overrides) or "max_bytes" in (given.get("data") or {})
         plain["data"] = without_old_limit(stated.get("data"), plain["data"], limited=limited)
-    return parse(StudyConfig, plain, where=None if study is None else str(study))
+    with noting("study" if study is None else str(study)):
+        return parse(StudyConfig, plain, where=None if study is None else str(study))
 
 
 def _named(known: Mapping[str, Any], models: Sequence[str | Path]) -> dict[str, Any]:

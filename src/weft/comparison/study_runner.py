@@ -149,7 +149,7 @@ class Study:
         if paid is not None:
             run = changed(run, {f"training.{name}": paid if name == "steps" else None for name in BUDGETS})
         steps = run.training.steps or 1
-        every = max(1, steps // self.study.measure.checkpoints)
+        every = max(1, steps // self.study.measure.curve_points)
         return replace(model, run=changed(run, {
             "report.eval_every": every, "report.checkpoint_every": every, "report.eval_batches": EVALUATION,
             "report.log_every": max(1, steps // LINES)}))

@@ -127,7 +127,7 @@ class DivergedError(TrainingError):
     def __init__(self, what: str, *, step: int) -> None:
         self.lost, self.step = what, step
         super().__init__(f"diverged at step {step:,}: {what}", remedy="Lower training.optimizer.lr, lengthen "
-                         "training.schedule.warmup, or set training.clip.")
+                         "training.schedule.warmup, or set training.clip_norm.")
 
 
 def shortened(text: str) -> str:

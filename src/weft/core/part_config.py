@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, Self, TypeAlias, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator, model_validator
 from torch import nn
 
 from weft.core.errors import ConfigError
+from weft.core.renamed import with_new_names
 
 Place: TypeAlias = tuple[int | str, ...]
 """A path in a configuration: keys and indices, outermost first."""
@@ -77,9 +79,19 @@ _whole: ContextVar[bool] = ContextVar("plain data has all fields", default=False
 
 
 class Settings(BaseModel):
-    """Base of all configuration models, which are frozen and refuse unknown keys."""
+    """Base of all configuration models, which are frozen and refuse unknown keys.
+
+    Class attributes:
+        renamed: keys that had other names, old to new; files may hold either, see `weft.core.renamed`.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    renamed: ClassVar[Mapping[str, str]] = MappingProxyType({})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_new_names(cls, data: Any) -> Any:
+        return with_new_names(cls, data)
 
     @field_validator("*", mode="before")
     @classmethod

@@ -16,7 +16,7 @@ class SourceSettings(Settings):
     """A source of a mixture.
 
     Attributes:
-        tokens: that it holds.
+        tokens: tokens that it holds.
         weight: its share of what is read, in any unit; weights are divided by their sum.
     """
 

@@ -43,10 +43,10 @@ class DataSettings(Settings):
             proportion to theirs (``share``), or a run in which that would happen is refused (``error``).
         validation_path: a separate text to hold out, instead of a share.
         test_path: a text for a final evaluation, which training never reads.
-        max_bytes: limit of the text in ``path``.
+        max_bytes: limit of the text in ``path``, in bytes.
         validation: share held out, by document where there are enough; 0.1 unless there is a ``validation_path``.
-        order_seed: of the order of the training windows, and nothing else.
-        split_seed: of the choice of documents under a limit and of those that are held out.
+        order_seed: of the random order of the training windows, and nothing else.
+        split_seed: of the random choice of documents under a limit and of those that are held out.
         split_by: where whole documents are held out, whether the ``name`` of a document decides, or its ``content``,
             so that documents with the same text are on the same side.
         text_field: the field that holds the text of a JSONL or Parquet record.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -24,13 +24,14 @@ class HubDataset(Settings):
 
     Attributes:
         name: such as ``org/name``.
-        config: its configuration, where it has several.
+        subset: its configuration, where it has several.
         split: the part that is read.
         revision: branch, tag or commit; None: the newest.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {"config": "subset"}
     name: str = Field(min_length=1)
-    config: str | None = None
+    subset: str | None = None
     split: str = "train"
     revision: str | None = None
 
@@ -44,8 +45,8 @@ class TextSource(Settings):
         dataset: in place of ``path``: a data set of the Hub.
         weight: its share of the tokens that are read, in any unit; weights are divided by their sum. None: that of the
             part of this name in ``data.mixture``.
-        max_epochs: how often it is read at most; None: as often as its weight asks.
-        max_bytes: limit of its text.
+        max_epochs: how many times it is read at most; None: as often as its weight asks.
+        max_bytes: limit of its text, in bytes.
         validation_path: a text of its own to hold out, instead of a share of this one.
         text_field: see `weft.data.settings.DataSettings`, and so for ``prompt_field`` and ``documents``.
         prompt_field: the field of a text that precedes it, as in ``data``.

@@ -56,7 +56,7 @@ def _read(source: TextSource, data: DataSettings) -> Corpus:
     limit, whole = source.max_bytes or data.max_bytes, prompt is not None
     if source.dataset is not None:
         hub = source.dataset
-        corpus = loaded_dataset(hub.name, fields, config=hub.config, split=hub.split, revision=hub.revision,
+        corpus = loaded_dataset(hub.name, fields, config=hub.subset, split=hub.split, revision=hub.revision,
                                 whole=whole, max_bytes=limit)
     elif isinstance(source.path, str) and is_saved_dataset(Path(source.path)):
         corpus = saved_dataset(Path(source.path), fields, whole=whole)

@@ -93,7 +93,7 @@ def standing_in(parent: Path) -> dict[str, Path]:
         return {}
     names = {path.name for path in parent.glob("[!.]*")}
     names |= {found["name"] for path in parent.iterdir()
-              if (found := WORKSPACE.fullmatch(path.name)) and _is_workspace(path)}
+              if (found := WORKSPACE.fullmatch(path.name)) and is_workspace(path)}
     names |= {path.name[1 : -len(FORMERLY_BEFORE)] for path in parent.glob(f".*{FORMERLY_BEFORE}")}
     places = {name: standing(parent / name) for name in sorted(names)}
     return {name: place for name, place in places.items() if place.is_dir()}
@@ -106,7 +106,7 @@ def tidy(parent: Path) -> None:
         if place != parent / name:
             os.rename(place, parent / name)
     for path in list(parent.iterdir()) if parent.is_dir() else []:
-        if _is_workspace(path):
+        if is_workspace(path):
             _clear(path)
 
 
@@ -124,7 +124,7 @@ def _workspaces(folder: Path) -> list[Path]:
     """The workspaces of all processes for ``folder``."""
     try:
         return [path for path in folder.parent.iterdir()
-                if (found := WORKSPACE.fullmatch(path.name)) and found["name"] == folder.name and _is_workspace(path)]
+                if (found := WORKSPACE.fullmatch(path.name)) and found["name"] == folder.name and is_workspace(path)]
     except OSError:  # no such folder, or one that cannot be read: there are no workspaces
         return []
 
@@ -143,7 +143,7 @@ def _workspace(path: Path) -> Iterator[Path]:
     """The workspace of this process for ``path``, empty at first and deleted at the end."""
     workspace = path.parent / f".{path.name}.{os.getpid()}.draft"
     if os.path.lexists(workspace):
-        if not _is_workspace(workspace):
+        if not is_workspace(workspace):
             raise OccupiedError("something is at this path, which is needed for a draft.", where=str(workspace),
                                 remedy="Move it away.")
         _clear(workspace)
@@ -164,7 +164,8 @@ def _replacing_file(path: Path) -> Iterator[Path]:
         flush(path.parent)
 
 
-def _is_workspace(path: Path) -> bool:
+def is_workspace(path: Path) -> bool:
+    """Whether a folder is one in which a replacement is prepared, or was by a process that died."""
     return (WORKSPACE.fullmatch(path.name) is not None and path.is_dir() and not path.is_symlink()
             and {inner.name for inner in path.iterdir()} <= {DRAFT, BEFORE, DISCARDED})
 

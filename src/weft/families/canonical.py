@@ -87,11 +87,11 @@ def _gated_delta_net(part: Data, model: Data) -> Data:
 
 
 def _mamba2(part: Data, model: Data) -> Data:
-    norm, factors = part["norm"], part["factors"]
+    norm, factors = part["norm"], part["multipliers"]
     if norm is not None and part["n_groups"] == 1:
         norm = {**norm, "per_group": True}
     return {"n_heads": part["n_heads"] or 2 * model["d_model"] // part["d_head"], "norm": norm,
-            "factors": dict.fromkeys(("input", "z", "x", "b", "c", "dt"), 1.0) if factors is None else factors}
+            "multipliers": dict.fromkeys(("input", "z", "x", "b", "c", "dt"), 1.0) if factors is None else factors}
 
 
 def _sum(part: Data, model: Data) -> Data:

@@ -277,9 +277,10 @@ class MixtureOfExpertsConfig(FeedForwardConfig):
                 cls(expert=small, n_experts=3, shared_expert=GLUConfig(d_ff=5), shared_gate=True),
                 cls(expert=small, n_experts=3, shared_expert=small),
                 cls(expert=small, n_experts=6, shared_expert=small, renormalise=False, routing=RoutingSettings(
-                    groups=3, top_groups=2, factor=2.5)),
+                    n_expert_groups=3, top_groups=2, factor=2.5)),
                 cls(expert=small, n_experts=8, routing=RoutingSettings(
-                    scores="sigmoid", groups=4, top_groups=2, group_score="best_two", correction=True)),
+                    score_function="sigmoid", n_expert_groups=4, top_groups=2, group_score="best_two",
+                    correction=True)),
                 cls(expert=small, n_experts=4, renormalise=False, routing=RoutingSettings(
-                    scores="sigmoid", correction=True, correction_rate=0.0)),
+                    score_function="sigmoid", correction=True, correction_rate=0.0)),
                 cls(expert=small, n_experts=3, routing=RoutingSettings(bias=True))]

@@ -12,7 +12,8 @@ best expert; DeepSeek-V3 (arXiv:2412.19437, equations 12 to 16) takes the sigmoi
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, final
+from collections.abc import Mapping
+from typing import ClassVar, Literal, NamedTuple, final
 
 import torch
 from jaxtyping import Float, Int64
@@ -32,8 +33,9 @@ class RoutingSettings(Settings):
     """How experts are chosen and weighted.
 
     Attributes:
-        scores: the softmax of the logits, or the sigmoid of each by itself.
-        groups: groups of as many neighbouring experts each, of which a token may use few (one device holds a group).
+        score_function: the softmax of the logits, or the sigmoid of each by itself.
+        n_expert_groups: groups of as many neighbouring experts each, of which a token may use few (one device holds a
+            group).
         top_groups: groups that are open to a token; None: all.
         group_score: a group's score: that of its ``best`` expert (DeepSeek-V2), or of the ``best_two`` added (V3).
         factor: on the gates.
@@ -44,8 +46,9 @@ class RoutingSettings(Settings):
         bias: each expert's logit has a learned number added (gpt-oss).
     """
 
-    scores: Literal["softmax", "sigmoid"] = "softmax"
-    groups: int = Field(default=1, gt=0)
+    renamed: ClassVar[Mapping[str, str]] = {"groups": "n_expert_groups", "scores": "score_function"}
+    score_function: Literal["softmax", "sigmoid"] = "softmax"
+    n_expert_groups: int = Field(default=1, gt=0)
     top_groups: int | None = Field(default=None, gt=0)
     group_score: Literal["best", "best_two"] = "best"
     factor: float = Field(default=1.0, gt=0, allow_inf_nan=False)
@@ -55,28 +58,29 @@ class RoutingSettings(Settings):
 
     @model_validator(mode="after")
     def _groups_can_be_chosen(self) -> RoutingSettings:
-        if self.top_groups is not None and self.top_groups > self.groups:
-            raise rule("top_groups", f"{self.top_groups} groups for a token, but there are only {self.groups}.",
-                       "Lower top_groups or raise groups.")
+        if self.top_groups is not None and self.top_groups > self.n_expert_groups:
+            raise rule("top_groups", f"{self.top_groups} groups for a token, but there are only "
+                       f"{self.n_expert_groups}.", "Lower top_groups or raise n_expert_groups.")
         return self
 
     def problem(self, n_experts: int, top_k: int) -> tuple[str, str, str] | None:
         """Field, fault and remedy where this does not fit so many experts; None where it does."""
-        each, left = divmod(n_experts, self.groups)
+        each, left = divmod(n_experts, self.n_expert_groups)
         if left:
-            return "groups", f"{n_experts} experts do not divide into {self.groups} groups.", "Choose a divisor."
+            return ("n_expert_groups", f"{n_experts} experts do not divide into {self.n_expert_groups} groups.",
+                    "Choose a divisor.")
         if self.group_score == "best_two" and each < 2:
             return ("group_score", f"'best_two' of groups with {each} expert each.",
                     "Use 'best', or fewer groups.")
         if self.open * each < top_k:
-            return ("top_groups", f"{self.open} of {self.groups} groups have {self.open * each} experts, and {top_k} "
-                    "are chosen for each token.", "Raise top_groups, or lower top_k.")
+            return ("top_groups", f"{self.open} of {self.n_expert_groups} groups have {self.open * each} experts, and "
+                    f"{top_k} are chosen for each token.", "Raise top_groups, or lower top_k.")
         return None
 
     @property
     def open(self) -> int:
         """The number of groups that are open to a token."""
-        return self.groups if self.top_groups is None else self.top_groups
+        return self.n_expert_groups if self.top_groups is None else self.top_groups
 
 
 class Ranked(NamedTuple):
@@ -97,7 +101,7 @@ def rank(logits: Float[Tensor, "rows N"], settings: RoutingSettings,
          correction: Float[Tensor, " N"] | None = None) -> Ranked:
     """Rank the experts of each row of logits, from which no gradient flows."""
     preference, groups = _preference(logits.detach(), settings, correction), None
-    if settings.open < settings.groups:
+    if settings.open < settings.n_expert_groups:
         preference, groups = _closed(preference, settings)
     scores, experts = preference.sort(dim=-1, descending=True, stable=True)
     return Ranked(experts, scores, groups)
@@ -119,7 +123,7 @@ def gates(logits: Float[Tensor, "rows N"], chosen: Int64[Tensor, "rows k"], sett
     # Not a gather, nor the sorted values: Inductor (torch 2.13, CPU) loses their gradient beside the router's losses.
     picked = one_hot(chosen, logits.shape[1])
     best = torch.where(picked, logits[:, None], torch.zeros((), dtype=logits.dtype, device=logits.device)).sum(-1)
-    if settings.scores == "sigmoid":
+    if settings.score_function == "sigmoid":
         found = best.sigmoid()
         found = found / (found.sum(-1, keepdim=True) + SMALLEST) if renormalise else found
     elif renormalise:
@@ -131,7 +135,7 @@ def gates(logits: Float[Tensor, "rows N"], chosen: Int64[Tensor, "rows k"], sett
 
 def probabilities(logits: Float[Tensor, "rows N"], settings: RoutingSettings) -> Float[Tensor, "rows N"]:
     """Scores that add up to 1, of which the balancing loss takes the mean (DeepSeek-V3, equation 19, for sigmoids)."""
-    if settings.scores == "softmax":
+    if settings.score_function == "softmax":
         return logits.softmax(-1)
     scores = logits.sigmoid()
     return scores / (scores.sum(-1, keepdim=True) + SMALLEST)
@@ -141,16 +145,16 @@ def _preference(logits: Tensor, settings: RoutingSettings, correction: Tensor | 
     """By what experts are chosen. Both kinds of scores rise with the logits, which differ where scores round to 1."""
     if correction is None and settings.group_score == "best":
         return logits
-    scores = logits.softmax(-1) if settings.scores == "softmax" else logits.sigmoid()
+    scores = logits.softmax(-1) if settings.score_function == "softmax" else logits.sigmoid()
     return scores if correction is None else scores + correction.to(scores.dtype)
 
 
 def _closed(preference: Tensor, settings: RoutingSettings) -> tuple[Tensor, Tensor]:
     """The preferences with -inf in groups that are closed to the row, and the scores of groups, best first."""
-    grouped = preference.unflatten(1, (settings.groups, -1))
+    grouped = preference.unflatten(1, (settings.n_expert_groups, -1))
     best = grouped.sort(dim=-1, descending=True).values[..., :1 if settings.group_score == "best" else 2].sum(-1)
     scores, groups = best.sort(dim=-1, descending=True, stable=True)
-    kept = one_hot(groups[:, :settings.open], settings.groups).any(1)
+    kept = one_hot(groups[:, :settings.open], settings.n_expert_groups).any(1)
     return grouped.masked_fill(~kept[..., None], -torch.inf).flatten(1), scores
 
 

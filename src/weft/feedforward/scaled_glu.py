@@ -22,7 +22,7 @@ class ScaledGLUConfig(FeedForwardConfig):
     """Gated linear unit of a model whose rates were tuned at another width.
 
     Attributes:
-        d_ff: hidden width; None: 8/3 d_model, rounded up to a multiple of 8.
+        d_ff: hidden width, in features; None: 8/3 d_model, rounded up to a multiple of 8.
         activation: of the gate.
         bias: whether all three maps have one.
         gate_factor: on the gate, before its activation.

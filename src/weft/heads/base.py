@@ -29,7 +29,7 @@ class ClassifierConfig(HeadConfig):
     Attributes:
         n_classes: C; left out if ``labels`` are given.
         labels: names of the classes, in the order of their ids.
-        dropout: of the input of the last map, in training.
+        dropout: probability with which a number is dropped in training, of the input of the last map.
         transform: whether a vector x first becomes norm(f(V x + v)) (BERT's pooler, RoBERTa's and ModernBERT's heads).
         activation: f; only with ``transform``.
         transform_bias: whether there is a v; only with ``transform``.

@@ -142,8 +142,8 @@ def _mapping(value: dict[str, Any], scale: Scale, head: int | None) -> dict[str,
             small["n_kv_heads"] = kv_heads
     if isinstance(value.get("n_experts"), int) and isinstance(value.get("top_k"), int) and sizes.d_head is not None:
         small |= _experts(value)
-    if isinstance(value.get("kernel"), int) and isinstance(value.get("dilation"), int):
-        small["kernel"], small["dilation"] = _taps(value["kernel"], value["dilation"], sizes.reach)
+    if isinstance(value.get("d_conv"), int) and isinstance(value.get("dilation"), int):
+        small["d_conv"], small["dilation"] = _taps(value["d_conv"], value["dilation"], sizes.reach)
     if isinstance(value.get("end"), int):
         small["end"] = min(value["end"], sizes.vocabulary - 1)
     return small
@@ -153,13 +153,13 @@ def _experts(value: dict[str, Any]) -> dict[str, Any]:
     """Few experts, of which not all are chosen; where only some groups of them are open to a token, two groups of which
     one or both are."""
     count, top_k, routing = value["n_experts"], value["top_k"], value.get("routing")
-    if not isinstance(routing, dict) or routing.get("groups", 1) == 1:
+    if not isinstance(routing, dict) or routing.get("n_expert_groups", 1) == 1:
         return {"n_experts": min(count, max(4, top_k + 1))}
-    if count <= 2 * (top_k + 1) or routing["groups"] % 2:
+    if count <= 2 * (top_k + 1) or routing["n_expert_groups"] % 2:
         return {}
     opened = routing.get("top_groups")
-    few = opened if opened is None else min(2, math.ceil(2 * opened / routing["groups"]))
-    return {"n_experts": 2 * (top_k + 1), "routing": {**routing, "groups": 2, "top_groups": few}}
+    few = opened if opened is None else min(2, math.ceil(2 * opened / routing["n_expert_groups"]))
+    return {"n_experts": 2 * (top_k + 1), "routing": {**routing, "n_expert_groups": 2, "top_groups": few}}
 
 
 def _list(items: list[Any], scale: Scale, name: str, head: int | None) -> list[Any]:
@@ -192,11 +192,10 @@ def _number(value: int, scale: Scale, name: str, head: int | None) -> int:
         return min(value, 2)
     if name == "d_conv":
         return min(value, sizes.reach)
-    if name.startswith("d_"):
+    if name.startswith("d_") and name != "d_recurrence":  # which heads divide
         return scale.width(value)
     limits = {"repeat": sizes.repeats, "vocab_size": sizes.vocabulary, "original": sizes.original,
-              "original_length": sizes.original, "context": sizes.length, "max_length": sizes.length,
-              "kernel": sizes.reach}
+              "original_length": sizes.original, "context": sizes.length, "max_length": sizes.length}
     return min(value, limits.get(name, value))
 
 

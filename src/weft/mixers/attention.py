@@ -42,7 +42,7 @@ class AttentionConfig(MixerConfig):
     """Attention over the sequence's own tokens: softmax(scale q.k + bias, masked) v, by heads.
 
     n_kv_heads = n_heads is multi-head, 1 is multi-query, anything between grouped-query attention. Heads times d_head
-    need not equal d_model. With ``clip`` c, queries, keys and values are clamped to [-c, c] as soon as they are
+    need not equal d_model. With ``clip_qkv`` c, queries, keys and values are clamped to [-c, c] as soon as they are
     projected (MPT). ``qk_norm`` normalises every head of queries and keys by itself, or with ``qk_norm_over: heads``
     all heads of a token's queries together, and all of its keys (OLMo 2). ``bias``: which projections have one;
     ``all_but_keys``: queries, values and the output (DeBERTa). With ``sinks`` every head has a learned number s that
@@ -59,12 +59,13 @@ class AttentionConfig(MixerConfig):
         qk_norm: norm of queries and keys; None: none.
         qk_norm_over: whether each ``head`` is normalised by itself, or all ``heads`` of a token together.
         bias: which projections have a bias; ``all_but_keys``: queries, values and the output.
-        clip: largest absolute value of queries, keys and values as they are projected; None: no limit.
+        clip_qkv: largest absolute value of queries, keys and values as they are projected; None: no limit.
         sinks: whether every head has a learned score whose weight goes nowhere.
         scores: scale, cap and dropout of the scores.
         backend: the form of attention; ``auto``: chosen by what it can serve and what pays.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {"clip": "clip_qkv"}
     kind: ClassVar[str] = "attention"
     added_later: ClassVar[frozenset[str]] = frozenset({"qk_norm_over", "sinks"})
     source: ClassVar[str] = ("Vaswani et al. 2017, section 3.2; Shazeer 2019 (multi-query); "
@@ -88,7 +89,7 @@ class AttentionConfig(MixerConfig):
     qk_norm: Annotated[NormConfig, PartField("norm", shares=False)] | None = None
     qk_norm_over: Literal["head", "heads"] = "head"
     bias: Literal["none", "qkv", "output", "all", "all_but_keys"] = "none"
-    clip: float | None = Field(default=None, gt=0)
+    clip_qkv: float | None = Field(default=None, gt=0)
     sinks: bool = False
     scores: ScoreSettings = ScoreSettings()
     backend: str = "auto"
@@ -148,7 +149,7 @@ class AttentionConfig(MixerConfig):
             cls(n_heads=3, n_kv_heads=1, d_head=4, mask=Causal() & Window(3), backend="reference"),
             cls(n_heads=2, d_head=4, mask=Causal() | Prefix(), bias="qkv",
                 scores=ScoreSettings(scale=0.3, dropout=0.1)),
-            cls(n_heads=2, d_head=4, mask=Bidirectional(), bias="output", clip=0.5),
+            cls(n_heads=2, d_head=4, mask=Bidirectional(), bias="output", clip_qkv=0.5),
             cls.model_validate({"n_heads": 4, "n_kv_heads": 2, "d_head": 4, "position": "rope", "qk_norm": "rmsnorm",
                                 "mask": "causal & window(4)", "backend": "sdpa"}),
             cls.model_validate({"n_heads": 4, "n_kv_heads": 2, "d_head": 4, "position": "rope", "qk_norm": "rmsnorm",
@@ -241,8 +242,8 @@ class Attention(SelfAttention, Divisible):
         qkv = projection(x)
         if self.qv_bias is not None:
             qkv = qkv + self._without_keys(self.qv_bias)
-        if self.config.clip is not None:
-            qkv = qkv.clamp(-self.config.clip, self.config.clip)
+        if self.config.clip_qkv is not None:
+            qkv = qkv.clamp(-self.config.clip_qkv, self.config.clip_qkv)
         if self.q_norm is None and "queries_keys" not in position.acts_on:
             q, k, v = qkv.split_with_sizes(self.widths, -1)
             batch, steps = x.shape[0], x.shape[1]
@@ -261,7 +262,7 @@ class Attention(SelfAttention, Divisible):
     def content(self, x: Float[Tensor, "N D"]) -> tuple[Tensor, Tensor]:
         """Return queries [N,H,E] and keys [N,K,E] of vectors that are not tokens, such as a position scheme's: they are
         projected as tokens are, and not rotated."""
-        sizes, clip = self.sizes, self.config.clip
+        sizes, clip = self.sizes, self.config.clip_qkv
         qkv = self.qkv(x) if self.qv_bias is None else self.qkv(x) + self._without_keys(self.qv_bias)
         qkv = qkv if clip is None else qkv.clamp(-clip, clip)
         q, k = (part.unflatten(-1, (-1, sizes.d_head)) for part in qkv.split_with_sizes(sizes.split(), -1)[:2])

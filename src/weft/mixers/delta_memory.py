@@ -12,7 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -56,18 +56,19 @@ class DeltaMemoryConfig(MixerConfig):
 
     Attributes:
         n_heads: heads of queries and keys.
-        d_head: size of queries and keys; None: d_model / n_heads.
-        d_value: size of values; None: as the mixer says.
-        kernel: taps of the short convolution, in tokens; None: there is none.
+        d_head: features of a head's queries and keys; None: d_model / n_heads.
+        d_value: features of a head's values; None: as the mixer says.
+        d_conv: taps of the short convolution, in tokens; None: there is none.
         negative_eigenvalues: whether the rate reaches from 0 to 2 instead of 1, so that a token may also reverse what
             the memory holds for its key, which tracking a state needs (Grazzi et al. 2025).
         norm: of each head's result; the same weights for all heads.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {"kernel": "d_conv"}
     n_heads: int = Field(default=4, gt=0)
     d_head: int | None = Field(default=None, gt=0)
     d_value: int | None = Field(default=None, gt=0)
-    kernel: int | None = Field(default=4, gt=0)
+    d_conv: int | None = Field(default=4, gt=0)
     negative_eigenvalues: bool = False
     norm: Annotated[NormConfig, PartField("norm", shares=False)] = RMSNormConfig(eps=1e-5)
 
@@ -122,12 +123,12 @@ class DeltaMemory(Layer, ABC):
 
     def __init__(self, config: DeltaMemoryConfig, sizes: DeltaSizes, dims: Dims) -> None:
         super().__init__()
-        self.sizes, self.kernel, self.widths = sizes, config.kernel or 1, sizes.split()
+        self.sizes, self.kernel, self.widths = sizes, config.d_conv or 1, sizes.split()
         self.largest_rate = 2.0 if config.negative_eigenvalues else 1.0
         width, out = sum(self.widths), self.widths[2]
         self.qkv = Linear(dims.d_model, width, bias=False, outputs=dict(zip("qkv", self.widths, strict=True)))
-        self.convolution = (None if config.kernel is None else
-                            nn.Conv1d(width, width, config.kernel, groups=width, bias=False))
+        self.convolution = (None if config.d_conv is None else
+                            nn.Conv1d(width, width, config.d_conv, groups=width, bias=False))
         self.rate = Linear(dims.d_model, sizes.value_heads, bias=False)
         self.norm: Norm = config.norm.build_size(sizes.d_value)
         self.output = Linear(out, dims.d_model, bias=False)

@@ -44,7 +44,7 @@ class DeltaNetConfig(DeltaMemoryConfig):
 
     @classmethod
     def examples(cls) -> list[Self]:
-        return [cls(n_heads=2), cls(n_heads=3, d_head=2, d_value=3, kernel=None, negative_eigenvalues=True, gate=True,
+        return [cls(n_heads=2), cls(n_heads=3, d_head=2, d_value=3, d_conv=None, negative_eigenvalues=True, gate=True,
                                     norm=LayerNormConfig())]
 
 

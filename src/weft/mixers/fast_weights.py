@@ -37,20 +37,21 @@ EPSILON = 1e-5
 class FastWeightsConfig(MixerConfig):
     """A memory to which tokens add outer products of keys and values, or which they correct by the delta rule.
 
-    The fast weights of the 1990s (Schmidhuber 1992) are ``rule: sum``, ``feature_map: identity`` and ``normalise:
-    false``; a model's outputs then grow with the length of the document, so a norm should follow.
+    The fast weights of the 1990s (Schmidhuber 1992) are ``rule: sum``, ``feature_map: identity`` and
+    ``normalise_features: false``; a model's outputs then grow with the length of the document, so a norm should follow.
 
     Attributes:
-        n_heads: H.
-        d_head: size of queries and keys before the feature map; None: d_model / n_heads.
-        d_value: size of values; None: d_head.
+        n_heads: heads H.
+        d_head: features of a head's queries and keys before the feature map; None: d_model / n_heads.
+        d_value: features of a head's values; None: d_head.
         rule: ``delta``, by which a token replaces a share of what its key returns, or ``sum``.
         feature_map: of queries and keys: ``dpfp``, ``elu`` (elu(x) + 1), ``relu`` (with a floor of 0.001) or
             ``identity``.
         nu: by which ``dpfp`` makes 2 nu d_head features.
-        normalise: whether the features of a query or key are divided by their sum.
+        normalise_features: whether the features of a query or key are divided by their sum.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {"normalise": "normalise_features"}
     kind: ClassVar[str] = "fast_weights"
     also_called: ClassVar[tuple[str, ...]] = ("fast_weight_programmer", "dpfp")
     source: ClassVar[str] = "Schlag et al. 2021 (arXiv:2102.11174), sections 2, 4.2 and 5.3; Schmidhuber 1992"
@@ -68,16 +69,16 @@ class FastWeightsConfig(MixerConfig):
     rule: Literal["delta", "sum"] = "delta"
     feature_map: Literal["dpfp", "elu", "relu", "identity"] = "dpfp"
     nu: int = Field(default=1, gt=0)
-    normalise: bool = True
+    normalise_features: bool = True
 
     @model_validator(mode="after")
     def _require_bounded_keys(self) -> Self:
-        if self.feature_map == "identity" and self.normalise:
+        if self.feature_map == "identity" and self.normalise_features:
             raise rule("feature_map", "numbers of either sign have no sum to divide by, for it can be 0.",
-                       "Give 'dpfp', 'elu' or 'relu', or set normalise to false.")
-        if self.rule == "delta" and not self.normalise:
-            raise rule("normalise", "false, but by the delta rule a memory with keys longer than 1 can grow without "
-                       "end.", "Set it to true, give the rule 'sum', or use the mixer 'delta_net'.")
+                       "Give 'dpfp', 'elu' or 'relu', or set normalise_features to false.")
+        if self.rule == "delta" and not self.normalise_features:
+            raise rule("normalise_features", "false, but by the delta rule a memory with keys longer than 1 can grow "
+                       "without end.", "Set it to true, give the rule 'sum', or use the mixer 'delta_net'.")
         if "nu" in self.model_fields_set and self.nu != 1 and self.feature_map != "dpfp":
             raise rule("nu", f"{self.nu}, but the feature map {self.feature_map!r} has none.",
                        "Leave nu out, or give the feature map 'dpfp'.")
@@ -89,7 +90,7 @@ class FastWeightsConfig(MixerConfig):
     @classmethod
     def examples(cls) -> list[Self]:
         return [cls(n_heads=2, d_head=3, nu=2), cls(n_heads=2, d_value=3, feature_map="elu"),
-                cls(n_heads=3, d_head=2, rule="sum", feature_map="identity", normalise=False)]
+                cls(n_heads=3, d_head=2, rule="sum", feature_map="identity", normalise_features=False)]
 
 
 @final
@@ -97,8 +98,8 @@ class FastWeights(Layer):
     """S_t = S_{t-1} + beta_t phi(k_t) (v_t - phi(k_t)^T S_{t-1})^T with beta_t = sigmoid(x_t W_b) of every head, or
     S_t = S_{t-1} + phi(k_t) v_t^T, and y = (phi(q_t) S_t) W_o.
 
-    phi divides its features by their sum unless ``normalise`` is false, so that a key's are at most 1 long and the
-    delta rule cannot overshoot. State: S, H M d_value numbers in float32 or better, in which all of it is computed.
+    phi divides its features by their sum unless ``normalise_features`` is false, so that a key's are at most 1 long and
+    the delta rule cannot overshoot. State: S, H M d_value numbers in float32 or better, in which all of it is computed.
     """
 
     role = "memory"
@@ -146,4 +147,4 @@ class FastWeights(Layer):
     def _mapped(self, x: Float[Tensor, "B T H E"]) -> Float[Tensor, "B T H M"]:
         name = self.config.feature_map
         features = deterministic_projection(x, self.config.nu) if name == "dpfp" else FEATURE_MAPS[name](x)
-        return features / (features.sum(-1, keepdim=True) + EPSILON) if self.config.normalise else features
+        return features / (features.sum(-1, keepdim=True) + EPSILON) if self.config.normalise_features else features

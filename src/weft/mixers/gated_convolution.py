@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -26,11 +27,12 @@ class GatedConvolutionConfig(MixerConfig):
     """A gated causal convolution.
 
     Attributes:
-        kernel: taps, in tokens; the last lies on the current token.
+        d_conv: taps, in tokens; the last lies on the current token.
         dilation: tokens between taps.
         bias: whether the value and the gate have a bias.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {"kernel": "d_conv"}
     kind: ClassVar[str] = "gated_convolution"
     source: ClassVar[str] = "Dauphin et al. 2017, eq. 1; van den Oord et al. 2016, section 2.1 (dilation)"
     equation: ClassVar[str] = r"y = (X * W + b) \odot \sigma(X * V + c)"
@@ -39,16 +41,16 @@ class GatedConvolutionConfig(MixerConfig):
         ("s4d", "its kernel has few taps, each of its own."))
     state_size: ClassVar[str] = "(kernel - 1) dilation d_model numbers"
 
-    kernel: int = Field(default=4, gt=0)
+    d_conv: int = Field(default=4, gt=0)
     dilation: int = Field(default=1, gt=0)
     bias: bool = True
 
     def build(self, dims: Dims) -> GatedConvolution:
-        return GatedConvolution(dims.d_model, self.kernel, self.dilation, self.bias)
+        return GatedConvolution(dims.d_model, self.d_conv, self.dilation, self.bias)
 
     @classmethod
     def examples(cls) -> list[Self]:
-        return [cls(), cls(kernel=3, dilation=2, bias=False), cls(kernel=1)]
+        return [cls(), cls(d_conv=3, dilation=2, bias=False), cls(d_conv=1)]
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ class GatedDeltaNetConfig(DeltaMemoryConfig):
     @classmethod
     def examples(cls) -> list[Self]:
         return [cls(n_heads=2, n_value_heads=4, d_value=3),
-                cls(n_heads=3, d_head=2, kernel=2, negative_eigenvalues=True, gate=False, norm=LayerNormConfig())]
+                cls(n_heads=3, d_head=2, d_conv=2, negative_eigenvalues=True, gate=False, norm=LayerNormConfig())]
 
 
 @final

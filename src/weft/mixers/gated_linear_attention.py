@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Self, final
 
 import torch
@@ -29,14 +30,15 @@ class GatedLinearAttentionConfig(MixerConfig):
     """Linear attention without feature map and normaliser, whose state decays by what each token says.
 
     Attributes:
-        n_heads: H.
-        d_head: size of queries and keys; None: d_model / (2 n_heads), as in the paper.
-        d_value: size of values; None: d_model / n_heads.
-        rank: of the map from a token to its decays.
-        temperature: tau; the larger, the slower decays are at first.
+        n_heads: heads H.
+        d_head: features of a head's queries and keys; None: d_model / (2 n_heads), as in the paper.
+        d_value: features of a head's values; None: d_model / n_heads.
+        decay_rank: features between the two factors of the map from a token to its decays.
+        decay_temperature: tau; the larger, the slower decays are at first.
         norm: of each head's result; the same weights for all heads.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {"temperature": "decay_temperature", "rank": "decay_rank"}
     kind: ClassVar[str] = "gated_linear_attention"
     also_called: ClassVar[tuple[str, ...]] = ("gla",)
     source: ClassVar[str] = "Yang et al. 2024 (GLA), equation 3 and section 4.4"
@@ -51,8 +53,8 @@ class GatedLinearAttentionConfig(MixerConfig):
     n_heads: int = Field(default=4, gt=0)
     d_head: int | None = Field(default=None, gt=0)
     d_value: int | None = Field(default=None, gt=0)
-    rank: int = Field(default=16, gt=0)
-    temperature: float = Field(default=16.0, gt=0, allow_inf_nan=False)
+    decay_rank: int = Field(default=16, gt=0)
+    decay_temperature: float = Field(default=16.0, gt=0, allow_inf_nan=False)
     norm: Annotated[NormConfig, PartField("norm", shares=False)] = RMSNormConfig(eps=1e-5)
 
     def build(self, dims: Dims) -> GatedLinearAttention:
@@ -67,7 +69,7 @@ class GatedLinearAttentionConfig(MixerConfig):
 
     @classmethod
     def examples(cls) -> list[Self]:
-        return [cls(n_heads=2, rank=3), cls(n_heads=3, d_head=2, d_value=5, rank=2, temperature=1.0,
+        return [cls(n_heads=2, decay_rank=3), cls(n_heads=3, d_head=2, d_value=5, decay_rank=2, decay_temperature=1.0,
                                             norm=LayerNormConfig())]
 
 
@@ -79,12 +81,12 @@ class GatedLinearAttention(GatedMemory):
     def __init__(self, config: GatedLinearAttentionConfig, sizes: HeadSizes, dims: Dims) -> None:
         super().__init__(sizes, 1 / math.sqrt(sizes.d_head), config.norm, True, dims)
         self.config = config
-        self.narrow = Linear(dims.d_model, config.rank, bias=False)
-        self.wide = Linear(config.rank, sizes.heads * sizes.d_head, bias=True)
+        self.narrow = Linear(dims.d_model, config.decay_rank, bias=False)
+        self.wide = Linear(config.decay_rank, sizes.heads * sizes.d_head, bias=True)
         nn.init.zeros_(self.wide.bias)
 
     def log_decay(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T H E"]:
         logits = self.wide(self.narrow(x))
         with torch.autocast(x.device.type, enabled=False):
-            log_decay: Tensor = F.logsigmoid(widen(logits)) / self.config.temperature
+            log_decay: Tensor = F.logsigmoid(widen(logits)) / self.config.decay_temperature
             return torch.unflatten(log_decay, -1, (self.sizes.heads, -1))

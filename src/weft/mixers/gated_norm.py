@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, final
+from collections.abc import Mapping
+from typing import ClassVar, Literal, final
 
 import torch
 from jaxtyping import Float
@@ -19,16 +20,16 @@ Order = Literal["gate_first", "norm_first"]
 
 
 class GatedNormSettings(Settings):
-    """``order``: "gate_first" for norm(y silu(z)), "norm_first" for norm(y) silu(z); ``per_group``: whether each group
-    of features has a mean square of its own, or all have one; ``eps``: added to it.
+    """The order of gate and norm, and what has a mean square of its own.
 
     Attributes:
-        order: ``gate_first``: norm(y silu(z)); ``norm_first``: norm(y) silu(z).
+        gate_order: ``gate_first``: norm(y silu(z)); ``norm_first``: norm(y) silu(z).
         per_group: whether each group of features has a mean square of its own; otherwise all have one.
         eps: added to the mean square.
     """
 
-    order: Order = "gate_first"
+    renamed: ClassVar[Mapping[str, str]] = {"order": "gate_order"}
+    gate_order: Order = "gate_first"
     per_group: bool = True
     eps: float = Field(default=1e-5, gt=0, allow_inf_nan=False)
 
@@ -59,7 +60,7 @@ class GatedNorm(Part):
     def forward(self, y: Float[Tensor, "B T D"], z: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         """The gated and normalised vectors, in float32 or better."""
         gate = F.silu(widen(z))
-        if self.settings.order == "norm_first":
+        if self.settings.gate_order == "norm_first":
             return self._normed(widen(y)) * gate
         return self._normed(widen(y) * gate)
 

@@ -61,7 +61,7 @@ class GlobalAttentionConfig(AttentionConfig):
         y_i = sum_j softmax_j(s q_i.k_j) v_j        j in mask(i) or global, where i is not;    q, k, v = W_q x, ...
         y_i = sum_j softmax_j(s q'_i.k'_j) v'_j     every j, where i is global;                q', k', v' = W'_q x, ...
 
-    ``tokens`` are the indices of the global tokens in every document; left out, a call marks them (an encoder's input
+    ``global_tokens`` are their indices in every document; left out, a call marks them (an encoder's input
     ``globals_``, the fact ``globals`` of a span), as a task chooses them: the first token to classify, those of a
     question to answer. ``mask`` is what the other tokens see besides; it may be dilated, by head too
     (``per_head(window(8), dilated(8, 2))``). Under a causal mask global tokens too attend to no later key.
@@ -73,9 +73,10 @@ class GlobalAttentionConfig(AttentionConfig):
     Attributes:
         mask: which keys the other tokens see besides the global ones.
         bias: which projections have a bias.
-        tokens: indices of the global tokens in every document; None: a call marks them.
+        global_tokens: indices of the global tokens in every document; None: a call marks them.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {"tokens": "global_tokens"}
     kind: ClassVar[str] = "global_attention"
     also_called: ClassVar[tuple[str, ...]] = ("longformer", "longformer_attention")
     source: ClassVar[str] = "Beltagy et al. 2020 (Longformer), section 3.1 (global attention, linear projections)"
@@ -84,32 +85,32 @@ class GlobalAttentionConfig(AttentionConfig):
         r"y_i = \sum_{j} \operatorname{softmax}_j(s\, q'_i \cdot k'_j)\, v'_j \;\; (i \in G)")
     differs: ClassVar[tuple[tuple[str, str], ...]] = (
         ("attention", "some tokens attend to all and have projections of their own for it."),)
-    state_size: ClassVar[str] = ("2 n_kv_heads (d_head + d_value) numbers a token; with ``tokens`` up to n - 1, a "
-                                 "causal window w keeps n + w tokens")
+    state_size: ClassVar[str] = ("2 n_kv_heads (d_head + d_value) numbers a token; with ``global_tokens`` up to n - 1, "
+                                 "a causal window w keeps n + w tokens")
 
     mask: Annotated[Mask, MaskField()] = SymmetricWindow(256, 256)
-    tokens: tuple[int, ...] | None = None
+    global_tokens: tuple[int, ...] | None = None
     bias: Literal["none", "qkv", "output", "all"] = "none"
 
-    @field_validator("tokens")
+    @field_validator("global_tokens")
     @classmethod
     def _some_tokens(cls, value: tuple[int, ...] | None) -> tuple[int, ...] | None:
         try:
             return None if value is None else GlobalTokens(*value).indices
         except ConfigError as error:
-            raise rule("", error.problems[0], "Leave tokens out where calls mark them.") from None
+            raise rule("", error.problems[0], "Leave global_tokens out where calls mark them.") from None
 
     def marked(self) -> Mask:
         """The pairs of which one token is global."""
-        return Globals() if self.tokens is None else GlobalTokens(*self.tokens)
+        return Globals() if self.global_tokens is None else GlobalTokens(*self.global_tokens)
 
     def attended(self) -> Mask:
         return ALLOWED[self.mask.lookahead()] & (self.mask | self.marked())
 
     def build(self, dims: Dims) -> GlobalAttention:
         sizes = self.sizes(dims)
-        if self.tokens is not None and 0 < dims.context <= self.tokens[-1]:
-            raise dims.problem("tokens", f"the global token {self.tokens[-1]} lies outside the context of "
+        if self.global_tokens is not None and 0 < dims.context <= self.global_tokens[-1]:
+            raise dims.problem("global_tokens", f"the token {self.global_tokens[-1]} lies outside the context of "
                                f"{dims.context} tokens.", f"Give indices from 0 to {dims.context - 1}.")
         return GlobalAttention(self, sizes, self.scheme(sizes.heads, sizes.d_head, dims), dims)
 
@@ -117,10 +118,11 @@ class GlobalAttentionConfig(AttentionConfig):
     def examples(cls) -> list[Self]:
         return [
             cls.model_validate({"n_heads": 4, "n_kv_heads": 2, "d_head": 4, "mask": "causal & window(3)",
-                                "tokens": [0, 2], "position": "rope", "bias": "all", "scores": {"dropout": 0.1}}),
+                                "global_tokens": [0, 2], "position": "rope", "bias": "all",
+                                "scores": {"dropout": 0.1}}),
             cls.model_validate({"n_heads": 2, "d_head": 3, "mask": "per_head(window(3), dilated(3, 2))"}),
             cls.model_validate({"n_heads": 2, "d_head": 4, "mask": "symmetric_window(2, 2, 2)", "bias": "qkv"}),
-            cls.model_validate({"n_heads": 2, "d_head": 4, "mask": "symmetric_window(1, 2)", "tokens": [0],
+            cls.model_validate({"n_heads": 2, "d_head": 4, "mask": "symmetric_window(1, 2)", "global_tokens": [0],
                                 "position": "alibi", "qk_norm": "rmsnorm"}),
         ]
 
@@ -131,7 +133,7 @@ class GlobalAttention(Attention):
 
     def __init__(self, config: GlobalAttentionConfig, sizes: HeadSizes, position: PositionScheme, dims: Dims) -> None:
         super().__init__(config, sizes, position, dims)
-        self.tokens, marked, every = config.tokens, config.marked(), ALLOWED[config.mask.lookahead()]
+        self.tokens, marked, every = config.global_tokens, config.marked(), ALLOWED[config.mask.lookahead()]
         self.global_qkv = Linear(dims.d_model, sum(self.widths), bias=self.qkv.bias is not None,
                                  outputs=dict(zip("qkv", self.widths, strict=True)))
         self.global_qkv.load_state_dict(self.qkv.state_dict())

@@ -46,8 +46,8 @@ class KernelAttentionConfig(MixerConfig):
     Attributes:
         n_heads: query heads H.
         n_kv_heads: key and value heads K, each shared by H / K query heads and with a state of its own; None: H.
-        d_head: size of queries and keys before the feature map; None: d_model / n_heads.
-        d_value: size of values; None: d_head.
+        d_head: features of a head's queries and keys before the feature map; None: d_model / n_heads.
+        d_value: features of a head's values; None: d_head.
         mask: ``causal`` or ``bidirectional``; no other is a sum that tokens share.
         position: a scheme that rotates queries and keys, as `KernelAttention` says, or none.
         bias: whether the projections of queries, keys and values have a bias, the output's, or all.

@@ -23,7 +23,8 @@ class KimiDeltaConfig(DeltaMemoryConfig):
     """A memory that is corrected, and whose features of keys forget each at its own pace. ``d_value`` None: d_head.
 
     Attributes:
-        rank: of the maps from a token to its decays and to its gate; None: the size of values.
+        rank: features between the two factors of the maps from a token to its decays and to its gate; None: the size of
+            values.
     """
 
     kind: ClassVar[str] = "kimi_delta"
@@ -45,7 +46,7 @@ class KimiDeltaConfig(DeltaMemoryConfig):
 
     @classmethod
     def examples(cls) -> list[Self]:
-        return [cls(n_heads=2), cls(n_heads=3, d_head=2, d_value=3, rank=1, kernel=2, negative_eigenvalues=True,
+        return [cls(n_heads=2), cls(n_heads=3, d_head=2, d_value=3, rank=1, d_conv=2, negative_eigenvalues=True,
                                     norm=LayerNormConfig())]
 
 

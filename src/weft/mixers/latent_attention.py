@@ -54,7 +54,7 @@ class LatentAttentionConfig(MixerConfig):
     state keeps that vector alone, with one rotary key that all heads share.
 
     Attributes:
-        n_heads: H.
+        n_heads: heads H.
         d_latent: L, features of the latent of keys and values; None: 4 d_nope, as in DeepSeek-V2.
         d_query_latent: features of the latent from which queries are made; None: queries are projected directly, as in
             DeepSeek-V2-Lite.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import ClassVar, Literal, Self, final
 
 import torch
@@ -28,14 +29,15 @@ class LinearSSMConfig(SystemConfig):
     mixes channels.
 
     Attributes:
-        d_state: size N of each channel's system; its matrix is learned as N^2 numbers.
+        d_state: units N of each channel's system; its matrix is learned as N^2 numbers.
         init: "legs", HiPPO-LegS; "random", normal numbers with deviation 1/sqrt(N), shifted so that the slowest mode
             decays like exp(-t/2).
         discretisation: bilinear, or "zoh", zero-order hold.
-        compute: "recurrence", "convolution" (term by term, in O(T^2)), "fft", or "auto", which takes the Fourier
+        backend: "recurrence", "convolution" (term by term, in O(T^2)), "fft", or "auto", which takes the Fourier
             transform for chunks and the recurrence for single tokens. All agree.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {"compute": "backend"}
     kind: ClassVar[str] = "linear_ssm"
     title: ClassVar[str] = "linear SSM"
     also_called: ClassVar[tuple[str, ...]] = ("ssm", "lssl")
@@ -48,16 +50,16 @@ class LinearSSMConfig(SystemConfig):
     d_state: int = Field(default=16, gt=0)
     init: Literal["legs", "random"] = "legs"
     discretisation: Method = "bilinear"
-    compute: Literal["auto", "recurrence", "convolution", "fft"] = "auto"
+    backend: Literal["auto", "recurrence", "convolution", "fft"] = "auto"
 
     def build(self, dims: Dims) -> LinearSSM:
         return LinearSSM(dims.d_model, self)
 
     @classmethod
     def examples(cls) -> list[Self]:
-        return [cls(d_state=4), cls(d_state=3, init="random", discretisation="zoh", compute="convolution"),
-                cls(d_state=2, compute="recurrence", mixing="linear", activation="identity"),
-                cls(d_state=3, discretisation="zoh", compute="fft", dt_min=0.1, dt_max=0.5)]
+        return [cls(d_state=4), cls(d_state=3, init="random", discretisation="zoh", backend="convolution"),
+                cls(d_state=2, backend="recurrence", mixing="linear", activation="identity"),
+                cls(d_state=3, discretisation="zoh", backend="fft", dt_min=0.1, dt_max=0.5)]
 
 
 @final
@@ -92,7 +94,7 @@ class LinearSSM(System):
         return discretise_dense(a, b, c, steps.exp(), self.config.discretisation)
 
     def system(self, given: Inputs) -> Chunk:
-        return linear_ssm(given, self.discrete(), COMPUTED[self.config.compute])
+        return linear_ssm(given, self.discrete(), COMPUTED[self.config.backend])
 
 
 def random_matrices(count: int, size: int) -> Float[Tensor, "H N N"]:

@@ -41,15 +41,15 @@ class MambaConfig(MixerConfig):
     """A selective state-space model for every channel, behind a short convolution and under a gate.
 
     Attributes:
-        d_state: size N of each channel's state.
+        d_state: units N of each channel's state.
         expand: inner channels for each feature of the model.
         d_conv: taps of the convolution, in tokens; the last lies on the current token.
-        rank: of the map from a token to its steps; None: d_model / 16, rounded up.
+        rank: features between the two factors of the map from a token to its steps; None: d_model / 16, rounded up.
         bias: whether the maps from and to the model's features have a bias.
         conv_bias: whether the convolution has one.
-        dt_min: smallest initial step; steps are drawn log-uniformly.
-        dt_max: largest initial step.
-        dt_floor: least initial step, to which smaller ones are raised.
+        dt_min: smallest initial step, in tokens; steps are drawn log-uniformly.
+        dt_max: largest initial step, in tokens.
+        dt_floor: least initial step, in tokens, to which smaller ones are raised.
         norm: of each token's step features, B and C, each with weights of its own (Jamba, Falcon-Mamba); none in the
             paper.
     """

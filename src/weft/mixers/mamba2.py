@@ -36,27 +36,29 @@ LARGEST_RATE = 16.0
 
 
 class StepSettings(Settings):
-    """Steps dt, in units of one token: drawn log-uniformly from ``low`` to ``high`` at first and raised to ``floor``;
-    in use kept between ``least`` and ``most`` (None: no bound).
+    """Steps dt, in units of one token: drawn log-uniformly from ``dt_min`` to ``dt_max`` at first and raised to
+    ``dt_floor``; in use kept between ``least`` and ``most`` (None: no bound).
 
     Attributes:
-        low: smallest initial step dt, in tokens; drawn log-uniformly.
-        high: largest initial step, in tokens.
-        floor: least initial step, to which smaller ones are raised, in tokens.
+        dt_min: smallest initial step dt, in tokens; drawn log-uniformly.
+        dt_max: largest initial step, in tokens.
+        dt_floor: least initial step, to which smaller ones are raised, in tokens.
         least: least step in use, in tokens.
         most: largest step in use, in tokens; None: no bound.
     """
 
-    low: float = Field(default=0.001, gt=0, allow_inf_nan=False)
-    high: float = Field(default=0.1, gt=0, allow_inf_nan=False)
-    floor: float = Field(default=1e-4, ge=0, allow_inf_nan=False)
+    renamed: ClassVar[Mapping[str, str]] = {"low": "dt_min", "high": "dt_max", "floor": "dt_floor"}
+    dt_min: float = Field(default=0.001, gt=0, allow_inf_nan=False)
+    dt_max: float = Field(default=0.1, gt=0, allow_inf_nan=False)
+    dt_floor: float = Field(default=1e-4, ge=0, allow_inf_nan=False)
     least: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     most: float | None = Field(default=None, gt=0, allow_inf_nan=False)
 
     @model_validator(mode="after")
     def _require_order(self) -> Self:
-        if self.low > self.high:
-            raise rule("low", f"{self.low:g} is above high, {self.high:g}.", "Give the smaller step as low.")
+        if self.dt_min > self.dt_max:
+            raise rule("dt_min", f"{self.dt_min:g} is above dt_max, {self.dt_max:g}.",
+                       "Give the smaller step as dt_min.")
         if self.most is not None and self.least > self.most:
             raise rule("least", f"{self.least:g} is above most, {self.most:g}.", "Give the smaller bound as least.")
         return self
@@ -88,18 +90,19 @@ class Mamba2Config(MixerConfig):
     """The mixer of Mamba-2: a short convolution, H heads of a state-space model with scalar A, a gate and a norm.
 
     Attributes:
-        n_heads: H; None: 2 d_model / d_head, as published.
+        n_heads: heads H; None: 2 d_model / d_head, as published.
         d_head: features P of a head.
-        d_state: N.
+        d_state: features N of a head's B and C.
         n_groups: G; B and C are shared by H / G consecutive heads.
         d_conv: taps of the causal convolution over x, B and C, in tokens; the last lies on the current token.
         bias: whether the projections into and out of the layer have a bias.
         conv_bias: whether the convolution has one.
-        steps: the range of dt, at first and in use.
+        step_sizes: the range of dt, at first and in use.
         norm: of the gated result; None: the gate alone.
-        factors: constant factors; None: all 1.
+        multipliers: constant factors; None: all 1.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {"steps": "step_sizes", "factors": "multipliers"}
     kind: ClassVar[str] = "mamba2"
     title: ClassVar[str] = "Mamba-2"
     also_called: ClassVar[tuple[str, ...]] = ("mamba-2", "ssd")
@@ -121,9 +124,9 @@ class Mamba2Config(MixerConfig):
     d_conv: int = Field(default=4, gt=0)
     bias: bool = False
     conv_bias: bool = True
-    steps: StepSettings = StepSettings()
+    step_sizes: StepSettings = StepSettings()
     norm: GatedNormSettings | None = GatedNormSettings()
-    factors: Factors | None = None
+    multipliers: Factors | None = None
 
     def build(self, dims: Dims) -> Mamba2:
         heads = self.n_heads
@@ -140,9 +143,9 @@ class Mamba2Config(MixerConfig):
     def examples(cls) -> list[Self]:
         return [cls(n_heads=4, d_head=2, d_state=3, n_groups=2),
                 cls(d_head=4, d_state=2, d_conv=2, bias=True, conv_bias=False,
-                    steps=StepSettings(least=0.01, most=0.05),
-                    norm=GatedNormSettings(order="norm_first", per_group=False)),
-                cls(n_heads=3, d_head=2, d_state=2, norm=None, factors=Factors(input=0.5, z=2.0, b=0.7))]
+                    step_sizes=StepSettings(least=0.01, most=0.05),
+                    norm=GatedNormSettings(gate_order="norm_first", per_group=False)),
+                cls(n_heads=3, d_head=2, d_state=2, norm=None, multipliers=Factors(input=0.5, z=2.0, b=0.7))]
 
 
 @dataclass(frozen=True)
@@ -183,7 +186,7 @@ class Mamba2(Layer):
         self.convolution = nn.Conv1d(sum(self.parts), sum(self.parts), config.d_conv, groups=sum(self.parts),
                                      bias=config.conv_bias)
         self.log_rate = nn.Parameter(torch.empty(heads).uniform_(1, LARGEST_RATE).log())
-        self.dt_bias = nn.Parameter(_first_steps(config.steps, heads))
+        self.dt_bias = nn.Parameter(_first_steps(config.step_sizes, heads))
         self.skip = nn.Parameter(torch.ones(heads))
         self.norm = None if config.norm is None else GatedNorm(self.inner, config.n_groups, config.norm)
         self.output = Linear(self.inner, d_model, bias=config.bias)
@@ -223,7 +226,7 @@ class Mamba2(Layer):
 
     def _projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The gate [B,T,H P], what is convolved [B,T,H P + 2 G N], and dt before its bias [B,T,H]."""
-        factors, widths = self.config.factors, [self.inner, sum(self.parts), self.heads]
+        factors, widths = self.config.multipliers, [self.inner, sum(self.parts), self.heads]
         if factors is None:
             z, inputs, dt = self.input(x).split_with_sizes(widths, -1)
             return z, inputs, dt
@@ -238,8 +241,8 @@ class Mamba2(Layer):
         x = x.unflatten(-1, (self.heads, -1))
         b, c = (part.unflatten(-1, (config.n_groups, -1)) for part in (b, c))
         dt = F.softplus(widen(dt) + self.dt_bias)
-        if config.steps.least > 0 or config.steps.most is not None:
-            dt = dt.clamp(config.steps.least, config.steps.most)
+        if config.step_sizes.least > 0 or config.step_sizes.most is not None:
+            dt = dt.clamp(config.step_sizes.least, config.step_sizes.most)
         decay = -(dt * self.log_rate.exp())
         y, after = linear_recurrence(c, b, x * dt[..., None], decay[..., None], before, *marks)
         return torch.addcmul(y, x, self.skip[:, None].to(x.dtype)).flatten(2), after
@@ -247,5 +250,5 @@ class Mamba2(Layer):
 
 def _first_steps(steps: StepSettings, heads: int) -> Tensor:
     """Drawn steps, as what softplus maps to them."""
-    dt = torch.empty(heads).uniform_(math.log(steps.low), math.log(steps.high)).exp().clamp(min=steps.floor)
+    dt = torch.empty(heads).uniform_(math.log(steps.dt_min), math.log(steps.dt_max)).exp().clamp(min=steps.dt_floor)
     return dt + torch.log(-torch.expm1(-dt))

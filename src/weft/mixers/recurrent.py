@@ -45,7 +45,7 @@ class RecurrentConfig(MixerConfig):
     """Options of all recurrent networks.
 
     Attributes:
-        d_hidden: hidden size H; None: d_model. Where they differ, a linear map without bias returns to d_model.
+        d_hidden: hidden units H; None: d_model. Where they differ, a linear map without bias returns to d_model.
         bias: whether the steps add a bias.
     """
 

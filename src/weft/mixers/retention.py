@@ -31,9 +31,9 @@ class RetentionConfig(MixerConfig):
     """Retention with a constant decay for each head, rotated queries and keys, a norm of each head and a gate.
 
     Attributes:
-        n_heads: H.
-        d_head: size of queries and keys; None: d_model / n_heads.
-        d_value: size of values; None: 2 d_head, as in the paper.
+        n_heads: heads H.
+        d_head: features of a head's queries and keys; None: d_model / n_heads.
+        d_value: features of a head's values; None: 2 d_head, as in the paper.
         position: the scheme that rotates queries and keys.
         norm: of each head's result, the group norm of the paper without learned weights; the same for all heads.
     """

@@ -42,12 +42,13 @@ class RGLRUConfig(MixerConfig):
     """A gated linear recurrence whose decays depend on the token, behind a short convolution and under a gate.
 
     Attributes:
-        width: W, features of the recurrence; None: d_model.
-        n_heads: blocks in which features give each other's gates; it divides ``width``.
-        kernel: taps of the convolution, in tokens.
+        d_recurrence: W, features of the recurrence; None: d_model.
+        n_heads: heads, the blocks in which features give each other's gates; it divides ``d_recurrence``.
+        d_conv: taps of the convolution, in tokens.
         activation: of the gate.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {"kernel": "d_conv", "width": "d_recurrence"}
     kind: ClassVar[str] = "rg_lru"
     title: ClassVar[str] = "RG-LRU"
     also_called: ClassVar[tuple[str, ...]] = ("griffin", "hawk", "recurrentgemma")
@@ -60,13 +61,13 @@ class RGLRUConfig(MixerConfig):
         ("gru", "the gates do not read the state, so that a row is computed in parallel."))
     state_size: ClassVar[str] = "kernel width numbers, of which width are float32"
 
-    width: int | None = Field(default=None, gt=0)
+    d_recurrence: int | None = Field(default=None, gt=0)
     n_heads: int = Field(default=4, gt=0)
-    kernel: int = Field(default=4, gt=0)
+    d_conv: int = Field(default=4, gt=0)
     activation: Activation = "gelu_tanh"
 
     def build(self, dims: Dims) -> RGLRU:
-        width = self.width or dims.d_model
+        width = self.d_recurrence or dims.d_model
         if width % self.n_heads:
             raise dims.problem("n_heads", f"{width} features do not divide into {self.n_heads} blocks.",
                                "Give a number of heads that divides the width.")
@@ -74,7 +75,7 @@ class RGLRUConfig(MixerConfig):
 
     @classmethod
     def examples(cls) -> list[Self]:
-        return [cls(n_heads=2), cls(width=6, n_heads=3, kernel=1, activation="silu")]
+        return [cls(n_heads=2), cls(d_recurrence=6, n_heads=3, d_conv=1, activation="silu")]
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ class RGLRU(Layer):
         super().__init__()
         self.config, self.width = config, width
         self.branches = Linear(d_model, 2 * width)
-        self.convolution = nn.Conv1d(width, width, config.kernel, groups=width)
+        self.convolution = nn.Conv1d(width, width, config.d_conv, groups=width)
         self.recurrence_gate, self.input_gate = (BlockLinear(width, config.n_heads) for _ in range(2))
         squared = torch.empty(width).uniform_(FASTEST ** 2, SLOWEST ** 2)
         self.rate = nn.Parameter(torch.expm1(-squared.log() / 2).log())
@@ -131,7 +132,7 @@ class RGLRU(Layer):
         return (self.rate,)
 
     def borders(self) -> tuple[int, ...]:
-        return (self.config.kernel,)
+        return (self.config.d_conv,)
 
     def child_roles(self) -> Mapping[str, str]:
         return ROLES
@@ -139,7 +140,7 @@ class RGLRU(Layer):
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> RGLRUState:
         batch, device = clock.seen.shape[0], clock.seen.device
         exact = torch.promote_types(dtype, torch.float32)
-        return RGLRUState(clock, blank_history(batch, self.width, self.config.kernel, 1, dtype, device),
+        return RGLRUState(clock, blank_history(batch, self.width, self.config.d_conv, 1, dtype, device),
                           torch.zeros(batch, self.width, dtype=exact, device=device))
 
     def run(self, x: Float[Tensor, "B T D"], state: LayerState | None, span: Span) -> Output[LayerState]:

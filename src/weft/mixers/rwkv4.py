@@ -37,7 +37,7 @@ class Rwkv4Config(MixerConfig):
     out.
 
     Attributes:
-        d_attention: channels A whose values are averaged; None: d_model.
+        d_attention: features A whose values are averaged; None: d_model.
     """
 
     kind: ClassVar[str] = "rwkv4"

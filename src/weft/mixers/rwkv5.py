@@ -25,8 +25,8 @@ class Rwkv5Config(RwkvHeadsConfig):
     """RWKV-5's time mixing.
 
     Attributes:
-        n_heads: H.
-        d_head: size of a head's keys and values; None: d_model / n_heads. Released models have 64.
+        n_heads: heads H.
+        d_head: features of a head's keys and values; None: d_model / n_heads. Released models have 64.
         norm_eps: of the norm of each head's result. Released code for training divides the result by 8 before a norm
             with 1e-5, which is the same as 64e-5 without the division.
     """

@@ -36,16 +36,16 @@ class Rwkv7Config(RwkvHeadsConfig):
     least 32, to 1.8 sqrt(d_model), 1.8 sqrt(d_model), 1.3 sqrt(d_model) and 0.6 d_model^0.8.
 
     Attributes:
-        n_heads: H.
-        d_head: size of a head's keys and values; None: d_model / n_heads. Released models have 64.
+        n_heads: heads H.
+        d_head: features of a head's keys and values; None: d_model / n_heads. Released models have 64.
         norm_eps: of the norm of each head's result.
         value_residual: whether values are mixed with those of the nearest earlier layer that has this set to false, the
             model's first. Such a layer gives its values to later ones.
-        decay_rank: of the map from a token to its decays.
-        rate_rank: of the map from a token to its in-context learning rates.
-        value_rank: of the map from a token to the shares of its values that are replaced; without meaning where
-            value_residual is false.
-        gate_rank: of the map from a token to the gate.
+        decay_rank: features between the two factors of the map from a token to its decays.
+        rate_rank: features between the two factors of the map from a token to its in-context learning rates.
+        value_rank: features between the two factors of the map from a token to the shares of its values that are
+            replaced; without meaning where value_residual is false.
+        gate_rank: features between the two factors of the map from a token to the gate.
     """
 
     kind: ClassVar[str] = "rwkv7"

@@ -37,8 +37,8 @@ class RwkvHeadsConfig(MixerConfig):
     """Base of the configurations of RWKV's time mixing with matrix-valued states.
 
     Attributes:
-        n_heads: H.
-        d_head: size of a head's keys and values; None: d_model / n_heads. Released models have 64.
+        n_heads: heads H.
+        d_head: features of a head's keys and values; None: d_model / n_heads. Released models have 64.
         norm_eps: of the norm of each head's result.
     """
 

@@ -33,11 +33,11 @@ class S4DConfig(MixerConfig):
     """A diagonal state-space model for every channel, an activation, and a linear map that mixes channels.
 
     Attributes:
-        d_state: size N of each channel's real system, N/2 complex modes.
+        d_state: units N of each channel's real system, N/2 complex modes.
         init: initialisation of the modes.
         discretisation: zero-order hold or bilinear.
-        dt_min: smallest initial step; steps are drawn log-uniformly.
-        dt_max: largest initial step.
+        dt_min: smallest initial step, in tokens; steps are drawn log-uniformly.
+        dt_max: largest initial step, in tokens.
         activation: after the state-space model.
         mixing: "glu", a linear map to 2 d_model and a gate, or "linear".
     """

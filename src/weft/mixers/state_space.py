@@ -83,9 +83,9 @@ class SystemConfig(MixerConfig):
     """Options of layers of state-space models whose state is N real numbers a channel.
 
     Attributes:
-        d_state: size N of each channel's system.
-        dt_min: smallest initial step; steps are drawn log-uniformly.
-        dt_max: largest initial step.
+        d_state: units N of each channel's system.
+        dt_min: smallest initial step, in tokens; steps are drawn log-uniformly.
+        dt_max: largest initial step, in tokens.
         activation: after the state-space model.
         mixing: "glu", a linear map to 2 d_model and a gate, or "linear".
     """

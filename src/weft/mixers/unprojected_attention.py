@@ -93,7 +93,7 @@ class UnprojectedAttentionConfig(AttentionConfig):
                                 "position": "alibi", "mask": "causal & window(4)"}),
             cls.model_validate({"n_heads": 4, "n_kv_heads": 2, "d_head": 4, "queries_keys": "separate",
                                 "position": "rope", "scores": {"scale": 1.0}}),
-            cls.model_validate({"n_heads": 2, "values": "projected", "d_value": 3, "clip": 0.5, "sinks": True}),
+            cls.model_validate({"n_heads": 2, "values": "projected", "d_value": 3, "clip_qkv": 0.5, "sinks": True}),
         ]
 
 
@@ -127,8 +127,8 @@ class UnprojectedAttention(Attention):
             q, k, v = super().project(x, ticks)
             return q, k.flatten(2)[:, :, None], (x if self.inputs else v.flatten(2))[:, :, None]
         projected: Tensor = self.qkv(x)
-        if self.config.clip is not None:
-            projected = projected.clamp(-self.config.clip, self.config.clip)
+        if self.config.clip_qkv is not None:
+            projected = projected.clamp(-self.config.clip_qkv, self.config.clip_qkv)
         q, v = projected.split_with_sizes([self.widths[0], self.widths[2]], -1)
         return q.unflatten(-1, (self.sizes.heads, self.d_model)), x[:, :, None], v[:, :, None]
 

@@ -55,7 +55,7 @@ class EmbeddingSettings(Settings):
         scale: a factor; None: 1; ``sqrt_width``: the square root of the number of features.
         round_scale: whether the factor is rounded to the dtype of the embeddings before the multiplication (Gemma;
             sqrt(3072) is 55.5 in bfloat16). In float32 this changes only the last bits.
-        dropout: of the sum with positions, after the norm.
+        dropout: probability with which a number is dropped in training, of the sum with positions after the norm.
         norm: of the sum with positions.
         std: standard deviation of initial embeddings; ``inverse_sqrt_width``: one over that square root.
         adaptive: clusters of ids whose vectors are the narrower, the rarer they are (`AdaptiveEmbedding`);

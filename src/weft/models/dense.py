@@ -80,7 +80,7 @@ class DenseConfig(ImageModelConfig):
         return [
             cls.model_validate({"image": image, "widths": [7, 5],
                                 "head": {"kind": "pooled", "n_classes": 3, "dropout": 0.1}}),
-            cls.model_validate({"image": {**image, "scaling": "standard", "per": "feature"}, "widths": [5],
+            cls.model_validate({"image": {**image, "pixel_scaling": "standard", "per": "feature"}, "widths": [5],
                                 "activation": "tanh", "back": {"tied": False, "output": "identity"}}),
             cls.model_validate({"image": image, "widths": [7, 5], "back": {}, "head": {"kind": "layer_classes",
                                                                                     "n_classes": 3}}),
@@ -112,7 +112,7 @@ class Dense(PatchedModel, LayeredModel):
         self.input = ImageInput(config.image, (config.image.height, config.image.width))
         self.activation, self.depth, back = ACTIVATIONS[config.activation], len(config.widths), config.back
         self.way_back = None if back is None else WayBack(back.tied, config.activation, back.output,
-                                                          config.image.scaling)
+                                                          config.image.pixel_scaling)
         sizes = (self.input.features, *config.widths)
         allows = EVERYTHING if config.back is None else frozenset()
         made = [Linear(a, b, allows=allows) for a, b in pairwise(sizes)]

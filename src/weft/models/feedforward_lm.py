@@ -32,7 +32,8 @@ class FeedForwardLMConfig(ModelConfig):
         direct: whether x is connected with the output (W); otherwise W = 0.
         readout: from [tanh(d + H x); x] (without x unless ``direct``) to logits. Its matrix is [U W]. It can be tied
             to the embeddings if d_hidden = d_embedding and ``direct`` is false.
-        dropout: of the embeddings and of the hidden units, in training; the paper has none.
+        dropout: probability with which an embedding's or hidden unit's number is dropped in training; the paper has
+            none.
         std: standard deviation of initial embeddings.
     """
 

@@ -44,7 +44,7 @@ class ImageEncoderConfig(ImageModelConfig):
         patch: height and width of a patch, in pixels, which divide those of the image.
         class_token: whether a learned vector stands before the patches, whose last vector a head with ``pool: first``
             reads. Without one, a head with ``pool: mean`` reads the mean of the patches.
-        dropout: of the sum of patches and positions.
+        dropout: probability with which a number is dropped in training, of the sum of patches and positions.
         context: tokens of an image; it is counted from the image and the patch if it is left out.
         d_model: width of the residual stream D, in features.
         position: a scheme that acts on the patches' vectors, once.
@@ -112,7 +112,7 @@ class ImageEncoderConfig(ImageModelConfig):
             cls.model_validate({"image": image, "patch": [2, 2], "d_model": 8, "dropout": 0.1, "norm": "layernorm",
                                 "blocks": [{"repeat": 2, "of": [{"kind": "pre", "layers": [attention, mlp]}]}],
                                 "head": {"kind": "pooled", "n_classes": 3}}),
-            cls.model_validate({"image": {**image, "channels": 3, "scaling": "standard", "per": "feature"},
+            cls.model_validate({"image": {**image, "channels": 3, "pixel_scaling": "standard", "per": "feature"},
                                 "patch": [2, 1], "d_model": 8, "class_token": False, "position": "none",
                                 "blocks": [{"kind": "pre", "layers": ["gru", mlp]}],
                                 "head": {"kind": "pooled", "pool": "mean", "n_classes": 2}}),

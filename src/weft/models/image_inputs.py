@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -19,10 +20,10 @@ class ImageSettings(Settings):
     """The images that a model reads.
 
     Attributes:
-        height: of an image, in pixels.
-        width: of an image, in pixels.
+        height: height of an image, in pixels.
+        width: width of an image, in pixels.
         channels: values of a pixel.
-        scaling: how pixels are scaled, by numbers that are measured once on the images to train on, kept with the
+        pixel_scaling: how pixels are scaled, by numbers that are measured once on the images to train on, kept with the
             weights, and applied wherever the model runs. ``none``: pixels as they are; ``min_max``: to [0,1] from the
             smallest to the largest value; ``standard``: to mean 0 and standard deviation 1 (of the population). A
             value that never changes becomes 0.
@@ -30,10 +31,11 @@ class ImageSettings(Settings):
             patch, by itself (of a model that reads an image as one vector: each pixel).
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {"scaling": "pixel_scaling"}
     height: int = Field(gt=0)
     width: int = Field(gt=0)
     channels: int = Field(default=1, gt=0)
-    scaling: Literal["none", "min_max", "standard"] = "min_max"
+    pixel_scaling: Literal["none", "min_max", "standard"] = "min_max"
     per: Literal["channel", "feature"] = "channel"
 
     @property
@@ -59,7 +61,7 @@ class ImageInput(Part):
         super().__init__()
         self.settings, self.patch, self.blanks = settings, patch, blanks
         self.features = settings.channels * patch[0] * patch[1]
-        plain = settings.scaling == "none"
+        plain = settings.pixel_scaling == "none"
         self.register_buffer("shift", None if plain else torch.zeros(self.features))
         self.register_buffer("factor", None if plain else torch.ones(self.features))
         self.shift: Tensor | None
@@ -119,7 +121,7 @@ class ImageInput(Part):
         area = self.patch[0] * self.patch[1]
         if self.settings.per == "channel":
             x = x.reshape(len(x), self.settings.channels, area).transpose(1, 2).reshape(-1, self.settings.channels)
-        if self.settings.scaling == "min_max":
+        if self.settings.pixel_scaling == "min_max":
             low, high = x.amin(0), x.amax(0)
             found = low, high - low
         else:

@@ -19,7 +19,7 @@ class ImageModelConfig(ModelConfig):
     """Base of the configurations of models of images.
 
     Attributes:
-        vocab_size: 0, since there are no tokens.
+        vocab_size: 0 ids, since there are no tokens.
         image: the images that it reads.
         head: for a task; None: none.
     """

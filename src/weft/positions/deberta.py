@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -47,13 +48,14 @@ class DebertaConfig(PositionConfig):
 
     Attributes:
         table: relative vectors; half of its rows are the span k.
-        longest: with logarithmic buckets, the distance in tokens of the last one (v2, v3); None: one row for each
+        max_distance: with logarithmic buckets, the distance in tokens of the last one (v2, v3); None: one row for each
             distance, clipped to k (v1).
         terms: ``c2p``, content to position; ``p2c``, position to content; or both.
         projections: of the relative vectors: ``own`` maps, of which that of queries has a bias (v1); ``own_biased``,
             both with a bias (v2 without shared projections); ``content``: the layer's own of queries and keys.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {"longest": "max_distance"}
     kind: ClassVar[str] = "deberta"
     title: ClassVar[str] = "DeBERTa positions"
     also_called: ClassVar[tuple[str, ...]] = ("disentangled",)
@@ -65,7 +67,7 @@ class DebertaConfig(PositionConfig):
                  "its own."),
         ("transformer_xl", "distances have learned vectors in place of sinusoids."))
     table: Annotated[PositionTableConfig, PartField("position_table")] = PositionTableConfig()
-    longest: int | None = Field(default=None, ge=3)
+    max_distance: int | None = Field(default=None, ge=3)
     terms: Terms = "both"
     projections: Projections = "own"
 
@@ -79,8 +81,8 @@ class DebertaConfig(PositionConfig):
         if rows % 2:
             raise dims.problem("table", f"{rows} rows are not as many on both sides of a query.",
                                "Give an even number.")
-        if self.longest is not None and self.longest - 1 <= rows // 4:
-            raise dims.problem("longest", f"{self.longest} tokens leave no distance for logarithmic buckets: "
+        if self.max_distance is not None and self.max_distance - 1 <= rows // 4:
+            raise dims.problem("longest", f"{self.max_distance} tokens leave no distance for logarithmic buckets: "
                                f"{rows // 4} have a row each.", f"Give at least {rows // 4 + 2}, or fewer rows.")
         return Deberta(self, table, dims.d_model, n_heads, d_head)
 
@@ -118,7 +120,7 @@ class Deberta(PositionScheme):
         return float((d_head * (3 if self.config.terms == "both" else 2)) ** -0.5)
 
     def borders(self) -> tuple[int, ...]:
-        return (self.config.longest or self.span,)
+        return (self.config.max_distance or self.span,)
 
     def prepared(self, content: Content) -> Bias:
         vectors = self.table()
@@ -143,6 +145,6 @@ class Deberta(PositionScheme):
 
     def row(self, distance: Int64[Tensor, "..."]) -> Int64[Tensor, "..."]:
         """Return the row of the table for each query position minus key position."""
-        span, longest = self.span, self.config.longest
+        span, longest = self.span, self.config.max_distance
         signed = distance if longest is None else log_position(distance, span, longest)
         return (signed + span).clamp(0, 2 * span - 1)

@@ -22,7 +22,7 @@ class PositionTableConfig(PartConfig):
     Declare it under ``shared:`` to give several layers one table.
 
     Attributes:
-        rows: vectors in the table.
+        rows: rows of the table, a vector each.
         norm: normalises each vector before it is projected (DeBERTa v2 and v3: layernorm).
         std: standard deviation of the normal distribution that the vectors start from.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Self
 
 import torch
@@ -21,12 +22,13 @@ class ShawConfig(PositionConfig):
     """Relative vectors a[clip(j - i, -k, k)] of query i and key j, the same for all heads of a layer.
 
     Attributes:
-        clip: k, in tokens; keys farther away share the vector of distance k.
-        values: values have relative vectors too. They need the weights of all pairs, which only the reference form of
-            attention makes; the paper measured no loss without them (section 4.3).
+        max_distance: k, in tokens; keys farther away share the vector of distance k.
+        on_values: values have relative vectors too. They need the weights of all pairs, which only the reference form
+            of attention makes; the paper measured no loss without them (section 4.3).
         std: standard deviation of the normal distribution that the vectors start from.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {"clip": "max_distance", "values": "on_values"}
     kind: ClassVar[str] = "shaw"
     title: ClassVar[str] = "Shaw positions"
     source: ClassVar[str] = "Shaw et al. 2018, equations 3 to 5"
@@ -36,8 +38,8 @@ class ShawConfig(PositionConfig):
     differs: ClassVar[tuple[tuple[str, str], ...]] = (
         ("t5", "a distance has a vector that meets the query, in place of one number."),
         ("transformer_xl", "vectors are learned and clipped, and values have them too."))
-    clip: int = Field(default=16, ge=1)
-    values: bool = True
+    max_distance: int = Field(default=16, ge=1)
+    on_values: bool = True
     std: float = Field(default=0.02, gt=0)
 
     def build(self, dims: Dims) -> PositionScheme:
@@ -45,11 +47,11 @@ class ShawConfig(PositionConfig):
                            "Put it in the attention's `position`.")
 
     def build_for_heads(self, dims: Dims, n_heads: int, d_head: int) -> ShawKeys:
-        return (Shaw if self.values else ShawKeys)(self.clip, d_head, self.std)
+        return (Shaw if self.on_values else ShawKeys)(self.max_distance, d_head, self.std)
 
     @classmethod
     def examples(cls) -> list[Self]:
-        return [cls(clip=3, std=0.5), cls(clip=20, values=False, std=0.5)]
+        return [cls(max_distance=3, std=0.5), cls(max_distance=20, on_values=False, std=0.5)]
 
 
 class ShawKeys(PositionScheme):

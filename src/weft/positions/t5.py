@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import ClassVar, Self
 
 import torch
@@ -40,13 +41,14 @@ class T5Config(PositionConfig):
 
     Attributes:
         buckets: rows of the table.
-        longest: distance in tokens from which on all keys share a bucket.
+        max_distance: distance in tokens from which on all keys share a bucket.
         bidirectional: half of the buckets for later keys, the other half for the key itself and earlier ones (T5's
             encoder); otherwise all are for earlier ones, and later keys share that of distance 0 (its decoder).
         scaled: scores are divided by the root of d_head, as other models have them; T5 has them unscaled.
         std: standard deviation of the normal distribution that the table starts from.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {"longest": "max_distance"}
     kind: ClassVar[str] = "t5"
     title: ClassVar[str] = "T5 bias"
     also_called: ClassVar[tuple[str, ...]] = ("t5_bias", "relative_attention_bias")
@@ -56,7 +58,7 @@ class T5Config(PositionConfig):
         ("alibi", "a learned number for each bucket of distances in place of a fixed line."),
         ("shaw", "the bias does not depend on the query."))
     buckets: int = Field(default=32, ge=2)
-    longest: int = Field(default=128, ge=2)
+    max_distance: int = Field(default=128, ge=2)
     bidirectional: bool = False
     scaled: bool = False
     std: float = Field(default=0.02, gt=0)
@@ -68,8 +70,8 @@ class T5Config(PositionConfig):
             raise rule("buckets", f"{self.buckets} buckets do not divide into {least} equal parts.",
                        f"Give a multiple of {least}.")
         exact = self.buckets // least
-        if self.longest <= exact:
-            raise rule("longest", f"{self.longest} tokens leave no distance for buckets beyond the {exact} that have "
+        if self.max_distance <= exact:
+            raise rule("max_distance", f"{self.max_distance} tokens leave none for buckets beyond the {exact} with "
                        "one each.", f"Give more than {exact}, or fewer buckets.")
         return self
 
@@ -82,8 +84,8 @@ class T5Config(PositionConfig):
 
     @classmethod
     def examples(cls) -> list[Self]:
-        return [cls(buckets=8, longest=20, std=0.5),
-                cls(buckets=8, longest=6, bidirectional=True, scaled=True, std=0.5)]
+        return [cls(buckets=8, max_distance=20, std=0.5),
+                cls(buckets=8, max_distance=6, bidirectional=True, scaled=True, std=0.5)]
 
 
 class T5(PositionScheme):
@@ -103,7 +105,7 @@ class T5(PositionScheme):
         return None if self.config.scaled else 1.0
 
     def borders(self) -> tuple[int, ...]:
-        return (self.config.longest,)
+        return (self.config.max_distance,)
 
     def bias(self, q: Tensor, k: Tensor, ticks: Ticks, keys: Keys) -> Float[Tensor, "#B H T S"]:
         bucket = self.bucket(distances(ticks, keys, "t5"))
@@ -111,7 +113,7 @@ class T5(PositionScheme):
 
     def bucket(self, distance: Int64[Tensor, "..."]) -> Int64[Tensor, "..."]:
         """Return the row of the table for each query position minus key position."""
-        buckets, longest = self.config.buckets, self.config.longest
+        buckets, longest = self.config.buckets, self.config.max_distance
         if not self.config.bidirectional:
             return log_buckets(distance.clamp(min=0), buckets, longest)
         half = buckets // 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import ClassVar, Self
 
@@ -29,11 +30,13 @@ class TransformerXlConfig(PositionConfig):
     (the released code with ``same_length``).
 
     Attributes:
-        clamp: longer distances, in tokens, are taken as this one (the released code's ``clamp_len``); None: no limit.
+        max_distance: longer distances, in tokens, are taken as this one (the released code's ``clamp_len``); None: no
+            limit.
         base: of the wavelengths, which run from 2 pi to about 2 pi base tokens.
         std: standard deviation of the normal distribution that u and v start from.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {"clamp": "max_distance"}
     kind: ClassVar[str] = "transformer_xl"
     title: ClassVar[str] = "Transformer-XL positions"
     also_called: ClassVar[tuple[str, ...]] = ("txl", "xlnet")
@@ -43,7 +46,7 @@ class TransformerXlConfig(PositionConfig):
     differs: ClassVar[tuple[tuple[str, str], ...]] = (
         ("shaw", "distances have sinusoids that are projected, without a largest distance."),
         ("deberta", "has constant queries u and v in place of projected ones of the distance."))
-    clamp: int | None = Field(default=None, ge=1)
+    max_distance: int | None = Field(default=None, ge=1)
     base: float = Field(default=10000.0, gt=1)
     std: float = Field(default=0.02, gt=0)
 
@@ -59,7 +62,7 @@ class TransformerXlConfig(PositionConfig):
 
     @classmethod
     def examples(cls) -> list[Self]:
-        return [cls(std=0.5), cls(clamp=20, base=100.0, std=0.5)]
+        return [cls(std=0.5), cls(max_distance=20, base=100.0, std=0.5)]
 
 
 class TransformerXl(PositionScheme):
@@ -79,7 +82,7 @@ class TransformerXl(PositionScheme):
 
     def __init__(self, config: TransformerXlConfig, d_model: int, n_heads: int, d_head: int) -> None:
         super().__init__()
-        self.clamp = config.clamp
+        self.clamp = config.max_distance
         self.frequencies = Constant([config.base ** (-2 * i / d_model) for i in range(d_model // 2)])
         # Queries are multiplied with the transpose of its matrix, so nothing may stand in its place.
         self.r = Linear(d_model, n_heads * d_head, bias=False, allows=frozenset())

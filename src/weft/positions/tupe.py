@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -31,13 +32,14 @@ class TupeConfig(PositionConfig):
     Attributes:
         max_length: positions in the table, in tokens; None: the model's context.
         relative: a scheme that adds to scores by distance alone, such as ``{kind: t5, bidirectional: true}``.
-        first: ``untied``: for a document's first token ([CLS]) a learned number of each head stands in place of these
-            terms, theta_1 where it is the query, theta_2 where it is the key.
+        first_token: ``untied``: for a document's first token ([CLS]) a learned number of each head stands in place of
+            these terms, theta_1 where it is the query, theta_2 where it is the key.
         norm: normalises each vector of the table before it is projected (the released code: layernorm).
         bias: the two projections have biases (the released code).
         std: standard deviation of the normal distribution that the vectors start from.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {"first": "first_token"}
     kind: ClassVar[str] = "tupe"
     title: ClassVar[str] = "TUPE"
     source: ClassVar[str] = "Ke et al. 2021, equations 7, 8 and 10"
@@ -48,7 +50,7 @@ class TupeConfig(PositionConfig):
         ("t5", "scores also depend on absolute positions."))
     max_length: int | None = Field(default=None, gt=0)
     relative: Annotated[PositionConfig, PartField("position")] | None = None
-    first: Literal["tied", "untied"] = "tied"
+    first_token: Literal["tied", "untied"] = "tied"
     norm: Annotated[PartConfig, PartField("norm", shares=False)] | None = None
     bias: bool = False
     std: float = Field(default=0.02, gt=0)
@@ -70,13 +72,13 @@ class TupeConfig(PositionConfig):
                                    "Use 't5' or 'alibi', or leave it out.")
         norm = None if self.norm is None else self.norm.build(dims.at("norm"))
         table = PositionTable(length, dims.d_model, self.std, norm)
-        return Tupe(table, relative, n_heads, d_head, bias=self.bias, untied=self.first == "untied")
+        return Tupe(table, relative, n_heads, d_head, bias=self.bias, untied=self.first_token == "untied")
 
     @classmethod
     def examples(cls) -> list[Self]:
         # As long as the rows that the laws run on.
         return [cls(max_length=1024, std=1.0),
-                cls.model_validate({"max_length": 1024, "std": 0.5, "first": "untied", "norm": "layernorm",
+                cls.model_validate({"max_length": 1024, "std": 0.5, "first_token": "untied", "norm": "layernorm",
                                     "bias": True, "relative": {"kind": "t5", "buckets": 8, "longest": 20, "std": 0.5}})]
 
 

@@ -202,7 +202,7 @@ class TaskConfig(PartConfig):
         return 0
 
     @property
-    def n_values(self) -> int | None:
+    def values_predicted(self) -> int | None:
         """The number of values that a head predicts for a row, for a task on values; None: it is on something else."""
         return None
 

@@ -89,8 +89,8 @@ class PathfinderConfig(GeneratedTaskConfig):
         size: pixels of a side; a row has ``size`` squared tokens.
         contour: dashes of a long path; the published sets have 6, 9 and 14.
         distractors: short paths; None: as many as are published for that length.
-        dash: length of a dash; None: by the size.
-        gap: half the distance between the dashes of a path; None: by the size.
+        dash: length of a dash, in pixels; None: by the size.
+        gap: half the distance between the dashes of a path, in pixels; None: by the size.
         continuity: how straight paths are: neighbouring dashes differ by less than 90 degrees divided by it; None: by
             the size.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Self, final
 
 import numpy as np
@@ -78,7 +78,7 @@ class LabelledConfig(TaskConfig):
         return Reread(lambda: texts_of(parts.parts["train"]))
 
     def labels(self, data: DataSettings) -> tuple[str, ...]:
-        return () if self.n_values is not None else names_in(self.parts(data).parts["train"])
+        return () if self.values_predicted is not None else names_in(self.parts(data).parts["train"])
 
     def parts(self, data: DataSettings) -> Texts:
         """The records of a run."""
@@ -88,8 +88,8 @@ class LabelledConfig(TaskConfig):
         *texts, label = zip(record.values, self.fields().items(), strict=True)
         kept = (text_of(value, setting, field, record.where) for value, (setting, field) in texts)
         value, (_, field) = label
-        return (*kept, label_of(value, field, record.where) if self.n_values is None else
-                values_from(value, field, record.where, self.n_values))
+        return (*kept, label_of(value, field, record.where) if self.values_predicted is None else
+                values_from(value, field, record.where, self.values_predicted))
 
 
 @register
@@ -99,9 +99,10 @@ class ClassifyConfig(LabelledConfig):
 
     Attributes:
         label_field: the field that holds the class, a name or a whole number; or the values.
-        values: the number of values to predict in place of a class; of one value see also the task `regression`.
+        n_values: the number of values to predict in place of a class; of one value see also the task `regression`.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {"values": "n_values"}
     kind: ClassVar[str] = "classify"
     also_called: ClassVar[tuple[str, ...]] = ("classification", "sequence_classification", "text_classification",
                                               "text_pairs")
@@ -114,18 +115,18 @@ class ClassifyConfig(LabelledConfig):
         ("[CLS]", "positive"), ("a", ""), ("gripping", ""), ("film", ""))
 
     label_field: str = Field(default="label", min_length=1)
-    values: int | None = Field(default=None, gt=0)
+    n_values: int | None = Field(default=None, gt=0)
 
     @property
-    def n_values(self) -> int | None:
-        return self.values
+    def values_predicted(self) -> int | None:
+        return self.n_values
 
     def answer(self) -> Fields:
         return {"label_field": self.label_field}
 
     @classmethod
     def examples(cls) -> list[Self]:
-        return [cls(), cls(text_field="premise", second_field="hypothesis", label_field="relation"), cls(values=1)]
+        return [cls(), cls(text_field="premise", second_field="hypothesis", label_field="relation"), cls(n_values=1)]
 
 
 def texts_of(corpus: Corpus) -> Iterator[str]:
@@ -149,10 +150,10 @@ class Classify(Task[LabelledTexts, LabelledBatch]):
         super().__init__(settings)
         self.config = config
         self.name = config.kind  # type: ignore[misc]
-        self.measured_in = "nats" if config.n_values is None else "squared error"
+        self.measured_in = "nats" if config.values_predicted is None else "squared error"
 
     def problems(self, model: Model) -> list[str]:
-        kind, head, values = model.config.kind, model.head, self.config.n_values
+        kind, head, values = model.config.kind, model.head, self.config.values_predicted
         outputs = "n_classes or labels" if values is None else f"n_values: {values}"
         if "tokens" not in model.reads():
             return [f"model: a model of kind {kind!r} reads no tokens. Give a model of tokens."]
@@ -177,7 +178,7 @@ class Classify(Task[LabelledTexts, LabelledBatch]):
         return held_out_records(self.config.parts(data), tokenizer, part, self._encode)
 
     def _encode(self, corpus: Corpus, tokenizer: Tokenizer, repeated: Repeated | None) -> LabelledTexts:
-        names = None if self.config.n_values is not None else self.settings.labels
+        names = None if self.config.values_predicted is not None else self.settings.labels
         return encode_labelled(corpus, tokenizer, names, self.settings.context, repeated)
 
     def batches(self, examples: LabelledTexts) -> LabelledBatches:
@@ -214,19 +215,19 @@ class Classify(Task[LabelledTexts, LabelledBatch]):
 
     def _losses(self, scores: Tensor, labels: Tensor) -> Tensor:
         """The loss of each row."""
-        if self.config.n_values is not None:
+        if self.config.values_predicted is not None:
             return (scores - labels.to(scores.dtype)).square().mean(-1)
         return -scores.log_softmax(-1).gather(-1, labels[:, None])[:, 0]
 
     def guess(self, model: Model) -> float:
         assert isinstance(model.head, Classifier), "a model that does not fit is refused before"
-        return 1.0 if self.config.n_values is not None else math.log(max(2, model.head.n_outputs))
+        return 1.0 if self.config.values_predicted is not None else math.log(max(2, model.head.n_outputs))
 
     def measure(self, model: Model, examples: LabelledTexts, batches: int | None = None) -> Validation:
         """Measure each example once, in order."""
         assert isinstance(model.head, Classifier), "a model that does not fit is refused before"
         groups, total, rows = in_batches(len(examples.rows), self.settings.rows), 0.0, 0
-        counts = None if self.config.n_values is not None else ClassCounts(model.head.n_outputs)
+        counts = None if self.config.values_predicted is not None else ClassCounts(model.head.n_outputs)
         values: list[tuple[np.ndarray, np.ndarray]] = []
         with evaluating(model) as device:
             for chosen in spread(groups, batches):

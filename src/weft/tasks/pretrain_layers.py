@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import ClassVar, Literal, Self, final
 
 import numpy as np
@@ -46,11 +47,12 @@ class PretrainLayersConfig(ImageTaskConfig):
             a layer's units by a map that is not used later (``head: layer_classes``).
         loss: of an autoencoder's reconstruction: ``cross_entropy``, for inputs between 0 and 1 and sigmoids, or
             ``squared``.
-        k: steps of Gibbs sampling of contrastive divergence.
+        gibbs_steps: k, steps of Gibbs sampling of contrastive divergence.
         batches_per_layer: batches that train each layer, from the lowest, while those below do not change; the highest
             is trained to the end of the run. None: all layers together, as one deep autoencoder.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {"k": "gibbs_steps"}
     kind: ClassVar[str] = "pretrain_layers"
     also_called: ClassVar[tuple[str, ...]] = ("pretrain", "reconstruct", "autoencode", "contrastive_divergence",
                                               "greedy_pretraining")
@@ -66,13 +68,13 @@ class PretrainLayersConfig(ImageTaskConfig):
 
     method: Literal["autoencoder", "boltzmann", "supervised"] = "autoencoder"
     loss: Literal["cross_entropy", "squared"] = "cross_entropy"
-    k: int = Field(default=1, gt=0)
+    gibbs_steps: int = Field(default=1, gt=0)
     batches_per_layer: int | None = Field(default=None, gt=0)
 
     @model_validator(mode="after")
     def _fields_of_the_method(self) -> Self:
-        if self.k != 1 and self.method != "boltzmann":
-            raise rule("k", f"{self.k} steps of Gibbs sampling, which the method {self.method!r} does not have.",
+        if self.gibbs_steps != 1 and self.method != "boltzmann":
+            raise rule("gibbs_steps", f"{self.gibbs_steps} steps, which the method {self.method!r} does not have.",
                        "Leave it out.")
         if self.loss != "cross_entropy" and self.method != "autoencoder":
             raise rule("loss", f"{self.loss!r}, while the method {self.method!r} has a loss of its own.",
@@ -91,7 +93,7 @@ class PretrainLayersConfig(ImageTaskConfig):
     @classmethod
     def examples(cls) -> list[Self]:
         return [cls(), cls(method="autoencoder", loss="squared", batches_per_layer=100),
-                cls(method="boltzmann", k=2, batches_per_layer=100),
+                cls(method="boltzmann", gibbs_steps=2, batches_per_layer=100),
                 cls(method="supervised", batches_per_layer=100, images=1000)]
 
 
@@ -129,7 +131,8 @@ class PretrainLayers(ImageTask):
             found += [f"model.{name}: {value!r}, and {what} needs sigmoids. Give sigmoid." for name, value in
                       sigmoids.items() if value != "sigmoid" and (name != "activation" or model.depth > 1 or boltzmann)]
             if back.scaling == "standard":
-                found.append(f"model.image.scaling: standard, and {what} needs pixels between 0 and 1. Give min_max.")
+                found.append(f"model.image.pixel_scaling: standard, and {what} needs pixels between 0 and 1. "
+                             "Give min_max.")
         return found
 
     def ids(self, images: Images) -> Int64[np.ndarray, " n"]:
@@ -156,7 +159,7 @@ class PretrainLayers(ImageTask):
         error = self._reconstruction(net, layer, x).sum()
         if self.config.method == "autoencoder":
             return Scored(error.detach(), error)
-        return Scored(error.detach(), contrastive_divergence(net, layer, x, self.config.k).sum())
+        return Scored(error.detach(), contrastive_divergence(net, layer, x, self.config.gibbs_steps).sum())
 
     def _reconstruction(self, net: LayeredModel, layer: int, x: Tensor) -> Tensor:
         """The loss [B] of a layer's inputs, reconstructed from its units."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
@@ -21,16 +22,17 @@ MOST_IDS = 1 << 22
 class SelectiveCopyingConfig(GeneratedTaskConfig):
     """Repeat the data tokens of a row in order, leaving out the noise between them.
 
-    ``tokens`` data tokens stand at random places among noise; then come as many markers, at which the model predicts
-    the data tokens in order. A model whose dynamics do not depend on its inputs cannot leave the noise out. The
-    defaults are the paper's: of 16 ids one is noise and one the marker; the length counts the markers.
+    ``data_tokens`` data tokens stand at random places among noise; then come as many markers, at which the model
+    predicts the data tokens in order. A model whose dynamics do not depend on its inputs cannot leave the noise out.
+    The defaults are the paper's: of 16 ids one is noise and one the marker; the length counts the markers.
 
     Attributes:
         length: tokens of a row.
-        tokens: data tokens of a row.
+        data_tokens: data tokens of a row.
         symbols: ids of the vocabulary.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {"tokens": "data_tokens"}
     kind: ClassVar[str] = "selective_copying"
     also_called: ClassVar[tuple[str, ...]] = ("copying", "selective_copy", "copy")
     source: ClassVar[str] = "Gu and Dao 2023, section 3.1 and appendix E.1; Arjovsky et al. 2016, section 4.1 (copying)"
@@ -42,26 +44,26 @@ class SelectiveCopyingConfig(GeneratedTaskConfig):
         ("noise", ""), ("3", ""), ("noise", ""), ("8", ""), ("noise", ""), ("marker", "3"), ("marker", "8"))
 
     length: int = Field(default=4096, gt=1, le=MOST_TOKENS)
-    tokens: int = Field(default=16, gt=0)
+    data_tokens: int = Field(default=16, gt=0)
     symbols: int = Field(default=16, gt=3, le=MOST_IDS)
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.length < 2 * self.tokens:
-            raise rule("length", f"{self.length} tokens, while {self.tokens} data tokens and as many markers take "
-                       f"{2 * self.tokens}.", f"Give length: {2 * self.tokens} or more, or fewer tokens.")
+        if self.length < 2 * self.data_tokens:
+            raise rule("length", f"{self.length} tokens, while {self.data_tokens} data tokens and as many markers take "
+                       f"{2 * self.data_tokens}.", f"Give length: {2 * self.data_tokens} or more, or fewer tokens.")
         return self
 
     @property
     def generator(self) -> SelectiveCopying:
-        return SelectiveCopying(self.length, self.symbols, self.tokens)
+        return SelectiveCopying(self.length, self.symbols, self.data_tokens)
 
     def at_length(self, length: int) -> Self:
         return self.changed({"length": length})
 
     @classmethod
     def examples(cls) -> list[Self]:
-        return [cls(length=12, tokens=3, symbols=5, held_out=8)]
+        return [cls(length=12, data_tokens=3, symbols=5, held_out=8)]
 
 
 @register

@@ -35,7 +35,7 @@ class RegressionConfig(LabelledConfig):
     value_field: str = Field(default="value", min_length=1)
 
     @property
-    def n_values(self) -> int:
+    def values_predicted(self) -> int:
         return 1
 
     def answer(self) -> Fields:

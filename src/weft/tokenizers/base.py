@@ -173,7 +173,7 @@ class Tokenizer(ABC):
             if not token or token in known or token in tokens[:place]:
                 said = "is empty" if not token else "is given twice" if token in tokens[:place] else (
                     f"is in the vocabulary of {self.name} already")
-                raise TokenizerError(f"the token {token!r} {said}.", where=f"tokenizer.tokens.{place}",
+                raise TokenizerError(f"the token {token!r} {said}.", where=f"tokenizer.added_tokens.{place}",
                                      remedy="Give every new token a spelling of its own.")
         return self._with_tokens(tuple(tokens)) if tokens else self
 

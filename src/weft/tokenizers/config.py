@@ -301,33 +301,34 @@ class ExtendedTokenizerConfig(TokenizerConfig):
     last. Text is encoded as before: special tokens are recognised where a chat template writes them.
 
     Attributes:
-        of: the tokenizer: bytes, or one that has a ``tokenizer.json``.
-        tokens: spellings of the new tokens, in the order of their ids.
+        extends: the tokenizer: bytes, or one that has a ``tokenizer.json``.
+        added_tokens: spellings of the new tokens, in the order of their ids.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {"of": "extends", "tokens": "added_tokens"}
     kind: ClassVar[str] = "extended"
     source: ClassVar[str] = "the field added_tokens of tokenizer.json"
     equation: ClassVar[str] = r"V' = V \cup \{v_{|V|}, \ldots, v_{|V| + n - 1}\}"
     differs: ClassVar[tuple[tuple[str, str], ...]] = (
         ("file", "adds special tokens to another tokenizer, and changes no other id."),)
     tokenizer: ClassVar[type[Tokenizer]] = FileTokenizer
-    of: Annotated[TokenizerConfig, PartField("tokenizer")]
-    tokens: list[str] = Field(min_length=1)
+    extends: Annotated[TokenizerConfig, PartField("tokenizer")]
+    added_tokens: list[str] = Field(min_length=1)
 
     def fit(self, texts: Iterable[str]) -> Tokenizer:
-        return self.of.fit(texts).extended(self.tokens)
+        return self.extends.fit(texts).extended(self.added_tokens)
 
     def from_file(self) -> Tokenizer | None:
-        found = self.of.from_file()
-        return None if found is None else found.extended(self.tokens)
+        found = self.extends.from_file()
+        return None if found is None else found.extended(self.added_tokens)
 
     def known_vocab_size(self) -> int | None:
-        known = self.of.known_vocab_size()
-        return None if known is None else known + len(self.tokens)
+        known = self.extends.known_vocab_size()
+        return None if known is None else known + len(self.added_tokens)
 
     @classmethod
     def examples(cls) -> list[Self]:
-        return [cls(of=ByteTokenizerConfig(), tokens=["<|user|>", "<|assistant|>"])]
+        return [cls(extends=ByteTokenizerConfig(), added_tokens=["<|user|>", "<|assistant|>"])]
 
 
 def known_tokenizers() -> Mapping[str, type[Tokenizer]]:

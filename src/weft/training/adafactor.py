@@ -4,7 +4,7 @@ averaged over a growing window."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self, final
 
 import torch
@@ -31,11 +31,12 @@ class AdafactorConfig(OptimizerConfig):
     Attributes:
         lr: largest step relative to the size of a parameter.
         decay_exponent: e; the averages have a window that grows as t^e.
-        eps: smallest size that a parameter's step is relative to.
-        d: largest root mean square of U.
+        min_scale: eps, smallest size that a parameter's step is relative to.
+        clip_threshold: d, largest root mean square of U.
         weight_decay: of matrices.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {"d": "clip_threshold", "eps": "min_scale"}
     kind: ClassVar[str] = "adafactor"
     source: ClassVar[str] = "Shazeer and Stern 2018, algorithms 4 and 5, as in torch.optim.Adafactor"
     equation: ClassVar[str] = (
@@ -49,8 +50,8 @@ class AdafactorConfig(OptimizerConfig):
 
     lr: float = Field(default=1e-2, gt=0)
     decay_exponent: float = Field(default=0.8, ge=0)
-    eps: float = Field(default=1e-3, ge=0)
-    d: float = Field(default=1.0, ge=1)
+    min_scale: float = Field(default=1e-3, ge=0)
+    clip_threshold: float = Field(default=1.0, ge=1)
     weight_decay: float = Field(default=0.0, ge=0)
 
     def problems(self, model: nn.Module) -> list[str]:
@@ -58,11 +59,12 @@ class AdafactorConfig(OptimizerConfig):
 
     def create(self, model: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.Adafactor(self.parameter_groups(model, self.weight_decay), lr=self.lr,
-                                     beta2_decay=-self.decay_exponent, eps=(None, self.eps), d=self.d)
+                                     beta2_decay=-self.decay_exponent, eps=(None, self.min_scale),
+                                     d=self.clip_threshold)
 
     @classmethod
     def examples(cls) -> list[Self]:
-        return [cls(), cls(lr=3e-2, decay_exponent=0.5, eps=1e-2, d=2.0, weight_decay=0.1)]
+        return [cls(), cls(lr=3e-2, decay_exponent=0.5, min_scale=1e-2, clip_threshold=2.0, weight_decay=0.1)]
 
 
 @register
@@ -81,11 +83,12 @@ class UnfactoredAdafactorConfig(OptimizerConfig):
         lr: learning rate of a parameter whose entries have a root mean square of 1.
         decay_exponent: e.
         beta1: of the momentum; 0: none is kept.
-        eps: smallest size that a parameter's step is relative to.
-        d: largest root mean square of u; None: any.
+        min_scale: eps, smallest size that a parameter's step is relative to.
+        clip_threshold: d, largest root mean square of u; None: any.
         weight_decay: factor of lr^2, with the group's current lr, in the decay of matrices.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {"d": "clip_threshold", "eps": "min_scale"}
     kind: ClassVar[str] = "adafactor_unfactored"
     also_called: ClassVar[tuple[str, ...]] = ("palm",)
     source: ClassVar[str] = ("Chowdhery et al. 2022 (PaLM), section 5; Shazeer and Stern 2018, sections 5 to 8 (step "
@@ -100,8 +103,8 @@ class UnfactoredAdafactorConfig(OptimizerConfig):
     lr: float = Field(default=1e-2, gt=0)
     decay_exponent: float = Field(default=0.8, ge=0)
     beta1: float = Field(default=0.9, ge=0, lt=1)
-    eps: float = Field(default=1e-3, ge=0)
-    d: float | None = Field(default=1.0, gt=0)
+    min_scale: float = Field(default=1e-3, ge=0)
+    clip_threshold: float | None = Field(default=1.0, gt=0)
     weight_decay: float = Field(default=1.0, ge=0)
 
     def problems(self, model: nn.Module) -> list[str]:
@@ -112,7 +115,8 @@ class UnfactoredAdafactorConfig(OptimizerConfig):
 
     @classmethod
     def examples(cls) -> list[Self]:
-        return [cls(), cls(lr=3e-2, decay_exponent=0.5, beta1=0.0, eps=1e-2, d=None, weight_decay=0.0)]
+        return [cls(), cls(lr=3e-2, decay_exponent=0.5, beta1=0.0, min_scale=1e-2, clip_threshold=None,
+                           weight_decay=0.0)]
 
 
 @final
@@ -150,9 +154,9 @@ class UnfactoredAdafactor(torch.optim.Optimizer):
         state["step"] += 1
         state["variance"].lerp_(gradient.square() + 1e-30, float(state["step"]) ** -config.decay_exponent)
         update: Tensor = gradient * state["variance"].rsqrt()
-        rate = lr * max(config.eps, root_mean_square(parameter))
-        if config.d is not None:
-            rate /= max(1.0, root_mean_square(update) / config.d)
+        rate = lr * max(config.min_scale, root_mean_square(parameter))
+        if config.clip_threshold is not None:
+            rate /= max(1.0, root_mean_square(update) / config.clip_threshold)
         if config.beta1 == 0:
             return update * rate
         state["momentum"].lerp_(update * rate, 1 - config.beta1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field, field_validator, model_validator
@@ -41,7 +41,7 @@ class TrainingSettings(Settings):
     Attributes:
         steps: updates of the weights; 1000 when no other budget is given. Any other budget is converted into a number
             of steps once, before the first.
-        seconds: a budget of training time, without evaluation and saving, converted by timing a few steps.
+        seconds: a budget of training time in seconds, without evaluation and saving, converted by timing a few steps.
         tokens: a budget of training tokens; every pass over a token counts.
         flops: a budget of operations of the forward and backward pass, padding not counted, see
             `weft.training.flops`.
@@ -59,7 +59,7 @@ class TrainingSettings(Settings):
         unfreeze: gradual unfreezing, see `weft.training.unfreezing`; None: everything trains from the first step.
         average: moving averages of the weights, which are evaluated and saved in their place, see
             `weft.training.averages`; None: none are kept.
-        clip: largest L2 norm of all gradients together; None: no clipping.
+        clip_norm: largest L2 norm of all gradients together; None: no clipping.
         dtype: what the model computes in. bfloat16 keeps and updates the weights in float32.
         objective: what is minimised.
         compute: matrix products, compilation, activation checkpointing.
@@ -67,6 +67,7 @@ class TrainingSettings(Settings):
             process holds the whole model and takes its rows of every batch.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {"clip": "clip_norm"}
     steps: int | None = Field(default=None, gt=0)
     seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     tokens: float | None = Field(default=None, gt=0, allow_inf_nan=False)
@@ -82,7 +83,7 @@ class TrainingSettings(Settings):
     train: list[str] | None = Field(default=None, min_length=1)
     unfreeze: UnfreezeSettings | None = None
     average: AverageSettings | None = None
-    clip: float | None = Field(default=1.0, gt=0)
+    clip_norm: float | None = Field(default=1.0, gt=0)
     dtype: Literal["float32", "float64", "bfloat16"] = "float32"
     objective: ObjectiveSettings = ObjectiveSettings()
     compute: ComputeSettings = ComputeSettings()
@@ -154,7 +155,7 @@ class RunConfig(Settings):
         start: folder of the checkpoint, Weft's or one that `transformers` wrote, whose weights the model begins with,
             see `weft.training.starting`; None: it begins with random ones.
         task: what the model is trained and measured on.
-        seed: of the initial weights and of dropout.
+        seed: of the random numbers of the initial weights and of dropout.
         kernels: forces the form of an operation, ``{attention: reference}``; the other forms are chosen.
         model: the model, by its kind.
         tokenizer: how text becomes token ids.

@@ -90,7 +90,8 @@ def with_labels(plain: dict[str, Any]) -> dict[str, Any]:
         labels = task.labels(parse(DataSettings, plain.get("data", {})))
     except ConfigError:
         return plain
-    found = {"n_values": task.n_values} if task.n_values is not None else {"labels": list(labels)} if labels else {}
+    values = task.values_predicted
+    found = {"n_values": values} if values is not None else {"labels": list(labels)} if labels else {}
     return {**plain, "model": {**model, "head": {**head, **found}}} if found else plain
 
 

@@ -25,7 +25,7 @@ from weft.checkpoints.save import Describe, describe_checkpoint, save_checkpoint
 from weft.core.errors import CheckpointError, ConfigError, TrainingError
 from weft.core.model import Model
 from weft.core.strict_json import dumps
-from weft.disk.atomic import discard, tidy, write_file
+from weft.disk.atomic import discard, is_workspace, tidy, write_file
 from weft.disk.documents import parse_json, read_json
 from weft.disk.lock import LOCK_FILE, held
 from weft.disk.ownership import by_manifest, enumerated, in_the_way
@@ -98,6 +98,9 @@ class RunFolder:
         if not self.has_run and (found := in_the_way(self.path, WRITTEN)):
             raise ConfigError([f"out: {self.path} holds {enumerated(found)}, which a run would write, and no "
                                f"{RUN_FILE} beside it. Choose another folder, or move them away."])
+        if not self.has_run and (found := _others(self.path)):
+            raise ConfigError([f"out: {self.path} holds {enumerated(found)}, and no run. Choose a new folder, such as "
+                               f"{self.path / 'run'}, or an empty one."])
         if found := [path.name for path in foreign_checkpoints(self.path)]:
             raise ConfigError([f"out: {self.path / RUN_CHECKPOINTS} holds {enumerated(found)} of another run than "
                                f"the one in {RUN_FILE}. Move them away, or choose another folder."])
@@ -269,3 +272,9 @@ def _record(line: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return record if isinstance(record, dict) else None
+
+
+def _others(folder: Path) -> list[str]:
+    """What a folder holds besides the lock and the empty folders of a run that was killed before its first step."""
+    within = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [path.name for path in within if path.name not in (LOCK_FILE, *WRITTEN) and not is_workspace(path)]

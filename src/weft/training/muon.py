@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, Self, final
 
 import torch
@@ -42,7 +42,7 @@ class MuonConfig(OptimizerConfig):
 
     Attributes:
         lr: peak learning rate of the matrices; the schedule multiplies ``adamw_lr`` alike.
-        scale: s.
+        update_scale: s.
         momentum: of the matrices.
         nesterov: whether the update looks ahead.
         iterations: of Newton and Schulz.
@@ -52,6 +52,7 @@ class MuonConfig(OptimizerConfig):
         beta2: of AdamW.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {"scale": "update_scale"}
     kind: ClassVar[str] = "muon"
     source: ClassVar[str] = ("Jordan et al. 2024, kellerjordan.github.io/posts/muon; Liu et al. 2025 "
                              "(arXiv:2502.16982), section 2.2 (weight decay, the scale rms)")
@@ -63,7 +64,7 @@ class MuonConfig(OptimizerConfig):
                   "move by AdamW."),)
 
     lr: float = Field(default=0.02, gt=0)
-    scale: Literal["jordan", "rms"] = "jordan"
+    update_scale: Literal["jordan", "rms"] = "jordan"
     momentum: float = Field(default=0.95, ge=0, lt=1)
     nesterov: bool = True
     iterations: int = Field(default=5, ge=1, lt=100)
@@ -83,7 +84,7 @@ class MuonConfig(OptimizerConfig):
 
     @classmethod
     def examples(cls) -> list[Self]:
-        return [cls(), cls(lr=1e-3, scale="rms", momentum=0.9, nesterov=False, iterations=6, weight_decay=0.0,
+        return [cls(), cls(lr=1e-3, update_scale="rms", momentum=0.9, nesterov=False, iterations=6, weight_decay=0.0,
                            adamw_lr=1e-3, beta1=0.8, beta2=0.99)]
 
 
@@ -128,7 +129,8 @@ class Muon(torch.optim.Optimizer):
         average = state["momentum_buffer"].lerp_(gradient, 1 - config.momentum)
         ahead = gradient.lerp(average, config.momentum) if config.nesterov else average
         rows, columns = matrix.shape
-        scale = 0.2 * math.sqrt(max(rows, columns)) if config.scale == "rms" else math.sqrt(max(1.0, rows / columns))
+        like_adamw = config.update_scale == "rms"
+        scale = 0.2 * math.sqrt(max(rows, columns)) if like_adamw else math.sqrt(max(1.0, rows / columns))
         # Where FSDP2 shards the matrix, every process gathers it and computes the same update of it.
         return as_held(orthogonalised(whole(ahead), config.iterations) * scale, matrix)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
@@ -118,13 +119,14 @@ class InverseSqrtConfig(ScheduleConfig):
 
 @register
 class WSDConfig(ScheduleConfig):
-    """Warm-up, a stable stretch at 1, then a line down to ``final`` over the last ``decay`` of the run.
+    """Warm-up, a stable stretch at 1, then a line down to ``final`` over the last ``cooldown`` of the run.
 
     Attributes:
-        decay: share of the run over which the factor falls.
+        cooldown: share of the run over which the factor falls.
         final: the factor at the end of the run.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {"decay": "cooldown"}
     kind: ClassVar[str] = "wsd"
     source: ClassVar[str] = "Hu et al. 2024 (MiniCPM), section 4"
     equation: ClassVar[str] = (
@@ -134,21 +136,21 @@ class WSDConfig(ScheduleConfig):
         ("cosine", "stays at its peak until the last share of the run."),
         ("constant", "falls at the end."))
 
-    decay: float = Field(default=0.1, gt=0, le=1)
+    cooldown: float = Field(default=0.1, gt=0, le=1)
     final: float = Field(default=0.1, ge=0, le=1)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.warmup + self.decay > 1:
-            raise rule("decay", f"warmup {self.warmup:g} and decay {self.decay:g} make more than the whole run.",
-                       "Lower one of them.")
+        if self.warmup + self.cooldown > 1:
+            raise rule("cooldown", f"warmup {self.warmup:g} and cooldown {self.cooldown:g} make more than the whole "
+                       "run.", "Lower one of them.")
         return self
 
     def course(self, since: int, warm: int, steps: int) -> float:
-        length = max(1, round(self.decay * steps))
+        length = max(1, round(self.cooldown * steps))
         share = max(0, warm + since - (steps - length)) / length
         return 1 - (1 - self.final) * share
 
     @classmethod
     def examples(cls) -> list[Self]:
-        return [cls(), cls(warmup=0.0, decay=0.5, final=0.0)]
+        return [cls(), cls(warmup=0.0, cooldown=0.5, final=0.0)]

@@ -106,6 +106,11 @@ def begun_from(plain: Mapping[str, Any], folder: str | Path) -> dict[str, Any]:
     return {**rest, "start": str(folder), "model": kept}
 
 
+def _adds(tokenizer: Any, tokens: list[str]) -> bool:
+    """Whether plain data of a tokenizer say that it adds these tokens."""
+    return isinstance(tokenizer, Mapping) and tokens in (tokenizer.get("added_tokens"), tokenizer.get("tokens"))
+
+
 def _with_vocabulary(filled: dict[str, Any], given: Any) -> dict[str, Any]:
     """Fill in the tokenizer with the new tokens and the size of its model, where a run resizes its vocabulary.
 
@@ -120,11 +125,11 @@ def _with_vocabulary(filled: dict[str, Any], given: Any) -> dict[str, Any]:
     if not isinstance(filled.get("vocabulary"), Mapping):
         return filled
     settings, base = parse(VocabularySettings, filled["vocabulary"], where="vocabulary"), filled.get("tokenizer")
-    if settings.add and not (isinstance(base, Mapping) and base.get("tokens") == settings.add):
+    if settings.added_tokens and not _adds(base, settings.added_tokens):
         if base is None:
-            raise ConfigError([f"vocabulary.add: {filled['start']} has no tokenizer that could take new tokens. Name "
-                               "one as tokenizer, or leave it out."])
-        filled = {**filled, "tokenizer": {"kind": "extended", "of": base, "tokens": settings.add}}
+            raise ConfigError([f"vocabulary.added_tokens: {filled['start']} has no tokenizer that could take new "
+                               "tokens. Name one as tokenizer, or leave it out."])
+        filled = {**filled, "tokenizer": {"kind": "extended", "extends": base, "added_tokens": settings.added_tokens}}
     if not isinstance(given, Mapping) or "kind" in given:
         return filled
     made = tokenizer_of(filled).from_file()

@@ -141,7 +141,7 @@ class Trainer:
                                               device=self.device, forward=self._forward, world=world,
                                               collect=self.precision.collect_gradients, sources=len(self.read),
                                               context=self._context)
-        norm = self.held.finish_gradients(world, settings.clip)
+        norm = self.held.finish_gradients(world, settings.clip_norm)
         self._adapters.after(self.step)
         self._require_converging(sums, norm)
         lr = settings.optimizer.lr * settings.schedule.factor(self.step, self.steps)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import final
+from typing import ClassVar, final
 
 from pydantic import Field
 from torch import nn
@@ -24,17 +24,18 @@ class UnfreezeSettings(Settings):
 
     Attributes:
         until: share of the run after which everything trains.
-        blocks: how many of the last blocks train from the first step.
+        last_blocks: how many of the last blocks train from the first step.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {"blocks": "last_blocks"}
     until: float = Field(default=0.5, gt=0, lt=1)
-    blocks: int = Field(default=0, ge=0)
+    last_blocks: int = Field(default=0, ge=0)
 
     def reached(self, step: int, steps: int, n_blocks: int) -> int:
         """The largest depth (`weft.training.parameter_groups.depths`) that trains in ``step`` (from 0) of ``steps`` in
         a model of ``n_blocks``, whose embeddings have the depth n_blocks + 1."""
-        stages = n_blocks + 1 - self.blocks
-        return min(n_blocks + 1, self.blocks + int(stages * step / (self.until * steps)))
+        stages = n_blocks + 1 - self.last_blocks
+        return min(n_blocks + 1, self.last_blocks + int(stages * step / (self.until * steps)))
 
     def problems(self, model: nn.Module) -> list[str]:
         """Why a model cannot be unfrozen so."""
@@ -42,12 +43,12 @@ class UnfreezeSettings(Settings):
         if not stacks:
             return [f"{PLACE}: this model has no blocks. Leave it out."]
         largest = max(map(len, stacks))
-        if self.blocks > largest:
-            return [f"{PLACE}.blocks: {self.blocks}, and the model has {largest}. Lower it."]
+        if self.last_blocks > largest:
+            return [f"{PLACE}.last_blocks: {self.last_blocks}, and the model has {largest}. Lower it."]
         below = depths(model)
-        if not any(below.get(id(p), 0) <= self.blocks for p in model.parameters() if p.requires_grad):
-            return [f"{PLACE}.blocks: {self.blocks}, with which no parameter trains in the first step. Raise it, or "
-                    "give the model a head or a last norm."]
+        if not any(below.get(id(p), 0) <= self.last_blocks for p in model.parameters() if p.requires_grad):
+            return [f"{PLACE}.last_blocks: {self.last_blocks}, with which no parameter trains in the first step. Raise "
+                    "it, or give the model a head or a last norm."]
         return []
 
 

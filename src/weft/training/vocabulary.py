@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, Self, final
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, NamedTuple, Self, final
 
 import torch
 from pydantic import Field, model_validator
@@ -25,22 +26,23 @@ class VocabularySettings(Settings):
     further ones, of new tokens and of padding, are new in every such tensor. Tied weights stay tied.
 
     Attributes:
-        add: spellings of new special tokens, which get the ids from u on.
-        rows: what new rows are: ``mean``: the mean of the kept ones (Hewitt 2021: then a new token is about as probable
-            as the average one, and the distribution over the others hardly changes); ``normal``: drawn by the run's
-            seed from a normal distribution with the mean and the deviation of each column of the kept ones.
+        added_tokens: spellings of new special tokens, which get the ids from u on.
+        new_rows: what new rows are: ``mean``: the mean of the kept ones (Hewitt 2021: then a new token is about as
+            probable as the average one, and the distribution over the others hardly changes); ``normal``: drawn by the
+            run's seed from a normal distribution with the mean and the deviation of each column of the kept ones.
         multiple: the model's number of ids is rounded up to a multiple of this; what is beyond the tokenizer's is
             padding.
     """
 
-    add: list[str] = Field(default_factory=list)
-    rows: Literal["mean", "normal"] = "mean"
+    renamed: ClassVar[Mapping[str, str]] = {"add": "added_tokens", "rows": "new_rows"}
+    added_tokens: list[str] = Field(default_factory=list)
+    new_rows: Literal["mean", "normal"] = "mean"
     multiple: int = Field(default=1, gt=0)
 
     @model_validator(mode="after")
     def _different(self) -> Self:
-        if twice := sorted({token for token in self.add if self.add.count(token) > 1}):
-            raise rule("add", f"{twice[0]!r} is listed twice.", "Give every token once.")
+        if twice := sorted({token for token in self.added_tokens if self.added_tokens.count(token) > 1}):
+            raise rule("added_tokens", f"{twice[0]!r} is listed twice.", "Give every token once.")
         return self
 
     def rounded(self, size: int) -> int:
@@ -85,7 +87,7 @@ def resized(tensors: dict[str, Tensor], config: ModelConfig, kept: int, settings
                                "Leave the readout and the embeddings out of model.rewrites of the checkpoint."])
         # A tensor may lack the first ids, as the tables of an adaptive readout's rare ones do.
         rows = tensors[name].movedim(dim, 0)[:max(1, kept - (config.vocab_size - size))]
-        fresh = _new_rows(rows, size - len(rows), settings.rows, generator)
+        fresh = _new_rows(rows, size - len(rows), settings.new_rows, generator)
         made[name] = torch.cat([rows, fresh])[:size].movedim(0, dim).contiguous()
         new[name] = max(0, size - len(rows))
     return Resized(made, new)

@@ -82,5 +82,5 @@ def test_a_model_that_scales_its_pixels_does_not_fit(tmp_path: Path) -> None:
     config = api.load(tmp_path).config
     model = parse_model({**config.dump(), "image": {"height": 8, "width": 8, "channels": 3}}).build()
     save_checkpoint(tmp_path / "scaled", model, None)
-    with pytest.raises(UnsupportedError, match=r"image.scaling: 'min_max' where the family has 'none'"):
+    with pytest.raises(UnsupportedError, match=r"image.pixel_scaling: 'min_max' where the family has 'none'"):
         api.convert(tmp_path / "scaled", tmp_path / "out", to="hf")

@@ -37,7 +37,7 @@ DYNAMIC = {"kind": "rope", "scaling": {"kind": "dynamic", "factor": 2.0, "origin
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "lstm": decoder({"repeat": 2, "of": [pre("lstm")]}),
     "s4d": decoder(pre({"kind": "s4d", "d_state": 8}, "glu"), readout=UNTIED),
-    "convolution": decoder(pre({"kind": "gated_convolution", "kernel": 3, "dilation": 2}), norm="layernorm"),
+    "convolution": decoder(pre({"kind": "gated_convolution", "d_conv": 3, "dilation": 2}), norm="layernorm"),
     "transformer": decoder({"repeat": 2, "of": [pre(attention(position="alibi", mask="causal & dilated(3, 2)"),
                                                     "mlp")]}),
     "hybrid": decoder(pre("lstm"), pre(attention(mask="causal & window(5)"), "glu"),

@@ -52,7 +52,7 @@ def run_of(mixer: PartConfig, *, steps: int = STEPS, training: Mapping[str, Any]
     giver = mixer.giver()
     layers = [*([] if giver is None else [giver]), mixer, {"kind": "mlp", "d_ff": 12}]
     layers = [layer if isinstance(layer, Mapping) else layer.dump() for layer in layers]
-    settings = {"steps": steps, "batch_size": ROWS, "dtype": "float64", "clip": None,
+    settings = {"steps": steps, "batch_size": ROWS, "dtype": "float64", "clip_norm": None,
                 "optimizer": {"kind": "adamw", "lr": 5e-3}, "compute": {"matmul": "default"}}
     return parse_run({
         "model": {"kind": "decoder", "vocab_size": VOCABULARY, "d_model": WIDTH, "context": CONTEXT,

@@ -68,7 +68,7 @@ def _few(view: View, found: Sequence[Extended]) -> list[Markup]:
     names = [view.name(entry) for entry, each in found if each.verdict == "few"]
     return [join(listed(names), " is not extended" if len(names) == 1 else " are not extended",
                  f": a law is tested from {FEWEST} checkpoints in the first {percent(FIRST)} of the budget on "
-                 "(measure.checkpoints of the study).")] if names else []
+                 "(measure.curve_points of the study).")] if names else []
 
 
 def _panel(view: View, fits: Sequence[Extended]) -> Markup:

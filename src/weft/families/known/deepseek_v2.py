@@ -24,7 +24,7 @@ DENSE = GLU | {"bias": False}
 EXPERTS = {"kind": "moe", "expert": DENSE | {"d_ff": Hole("d_expert")},
            "shared_expert": DENSE | {"d_ff": Hole("d_shared")}, "n_experts": Hole("n_experts"), "top_k": Hole("top_k"),
            "renormalise": Hole("renormalise"), "balance_loss": 0.0, "z_loss": 0.0}
-ROUTING = {"groups": Hole("groups"), "top_groups": Hole("top_groups"), "factor": Hole("factor")}
+ROUTING = {"n_expert_groups": Hole("groups"), "top_groups": Hole("top_groups"), "factor": Hole("factor")}
 
 FIRST, SHARED, METHOD, HEADS = ("first_k_dense_replace", "n_shared_experts", "topk_method", "num_key_value_heads")
 GREEDY, LIMITED = "greedy", "group_limited_greedy"

@@ -47,7 +47,7 @@ def read_groups(raw: Raw, facts: Facts) -> Facts:
 DEEPSEEK_V3 = Family(
     name="deepseek_v3",
     template=decoder(LATENT, some_sparse(EXPERTS | {"routing": ROUTING | {
-        "scores": "sigmoid", "group_score": "best_two", "correction": True}})),
+        "score_function": "sigmoid", "group_score": "best_two", "correction": True}})),
     source="DeepSeek-AI 2024 (arXiv:2412.19437), section 2.1",
     native=Native(
         model_type="deepseek_v3", architecture="DeepseekV3ForCausalLM", architectures=("DeepseekV3Model",),

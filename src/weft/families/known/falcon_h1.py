@@ -19,8 +19,9 @@ PARTS = ("z", "x", "b", "c", "dt")
 """What the input projection of the state space gives, in the order of `ssm_multipliers`."""
 NONE, GATE_FIRST, NORM_FIRST = "none", "gate_first", "norm_first"
 SPACE = MIXER | {
-    "norm": Choice("ssm_norm", {NONE: None, GATE_FIRST: GATED_NORM, NORM_FIRST: GATED_NORM | {"order": NORM_FIRST}}),
-    "factors": {"input": Hole("ssm_in"), **{name: Hole(f"factor_{name}") for name in PARTS}}}
+    "norm": Choice("ssm_norm", {
+        NONE: None, GATE_FIRST: GATED_NORM, NORM_FIRST: GATED_NORM | {"gate_order": NORM_FIRST}}),
+    "multipliers": {"input": Hole("ssm_in"), **{name: Hole(f"factor_{name}") for name in PARTS}}}
 SCALED = ATTENTION | {"scores": {"scale": Hole("scale"), "dropout": Hole("attention_dropout")}}
 BOTH = {"kind": "sum", "layers": [SPACE, SCALED], "factors": [Hole("ssm_out"), Hole("attention_out")]}
 FEED = {"kind": "scaled_glu", "d_ff": Hole("d_ff"), "activation": Hole("activation"), "bias": Hole("mlp_bias"),

@@ -15,7 +15,7 @@ from weft.families.template import N_LAYERS, Facts, Hole, Layers
 from weft.families.weights import Junk, Rule
 from weft.masks import SymmetricWindow, parse_mask
 
-GLOBAL = ATTENTION | {"kind": "global_attention", "mask": Hole("masks", each=True), "tokens": Hole("tokens")}
+GLOBAL = ATTENTION | {"kind": "global_attention", "mask": Hole("masks", each=True), "global_tokens": Hole("tokens")}
 TEMPLATE = ROBERTA_TEMPLATE | {
     "blocks": Layers({"kind": "post", "norm": LAYER_NORM, "dropout": Hole("dropout"), "layers": [GLOBAL, MLP]})}
 WIDTHS = "attention_window"

@@ -12,12 +12,12 @@ from weft.families.known.mamba import HEAD, OURS, THEIRS, around, no_context
 from weft.families.template import N_LAYERS, Facts, Hole, Layers
 from weft.families.weights import Rule, both, rename
 
-GATED_NORM = {"order": "gate_first", "per_group": True, "eps": Hole("eps")}
+GATED_NORM = {"gate_order": "gate_first", "per_group": True, "eps": Hole("eps")}
 MIXER = {"kind": "mamba2", "n_heads": Hole("ssm_heads"), "d_head": Hole("ssm_head"), "d_state": Hole("d_state"),
          "n_groups": Hole("n_groups"), "d_conv": Hole("d_conv"), "bias": Hole("ssm_bias"),
          "conv_bias": Hole("conv_bias"), "norm": GATED_NORM,
-         "steps": {"low": Hole("low"), "high": Hole("high"), "floor": Hole("floor"), "least": Hole("least"),
-                   "most": Hole("most")}}
+         "step_sizes": {"dt_min": Hole("low"), "dt_max": Hole("high"), "dt_floor": Hole("floor"),
+                        "least": Hole("least"), "most": Hole("most")}}
 TEMPLATE = {
     "kind": "decoder", "vocab_size": Hole("vocab_size"), "context": Hole("context"), "d_model": Hole("d_model"),
     "embedding": {"std": Hole("std")}, "norm": RMS_NORM, "readout": {"kind": "linear", "tied": Hole("tied")},

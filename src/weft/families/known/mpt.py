@@ -17,7 +17,7 @@ from weft.families.template import N_LAYERS, Facts, Hole, Layers
 from weft.families.weights import Rule, rename
 
 NORM = {"kind": "layernorm", "eps": Hole("eps"), "bias": False}
-ATTENTION = {"kind": "attention", "n_heads": Hole("n_heads"), "d_head": Hole("d_head"), "clip": Hole("clip"),
+ATTENTION = {"kind": "attention", "n_heads": Hole("n_heads"), "d_head": Hole("d_head"), "clip_qkv": Hole("clip"),
              "position": {"kind": "alibi", "slopes": "mpt"},
              "scores": {"scale": Hole("scale"), "dropout": Hole("attention_dropout")}}
 MLP = {"kind": "mlp", "d_ff": Hole("d_ff"), "activation": "gelu", "bias": False}

@@ -32,7 +32,7 @@ TYPES, INTERVAL = "layer_types", "full_attention_interval"
 CENTRED = RMS_NORM | {"unit_offset": True}
 SILU = {"activation": "silu", "bias": False}
 DELTA = {"kind": "gated_delta_net", "n_heads": Hole("delta_heads"), "n_value_heads": Hole("delta_value_heads"),
-         "d_head": Hole("delta_head"), "d_value": Hole("delta_value"), "kernel": Hole("kernel"), "norm": RMS_NORM,
+         "d_head": Hole("delta_head"), "d_value": Hole("delta_value"), "d_conv": Hole("kernel"), "norm": RMS_NORM,
          "gate": True}
 GATED = ATTENTION | {"kind": "gated_attention", "bias": "none", "qk_norm": CENTRED,
                      "position": ROPE | {"layout": "half_split"}}

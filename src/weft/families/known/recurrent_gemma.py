@@ -28,7 +28,7 @@ from weft.families.template import N_LAYERS, Choice, Facts, Hole, Layers
 from weft.families.weights import Rule, both, rename
 from weft.families.windows import mask_of, window_of
 
-RECURRENCE = {"kind": "rg_lru", "width": Hole("width"), "n_heads": Hole("n_heads"), "kernel": Hole("kernel"),
+RECURRENCE = {"kind": "rg_lru", "d_recurrence": Hole("width"), "n_heads": Hole("n_heads"), "d_conv": Hole("kernel"),
               "activation": Hole("activation")}
 WINDOWED = ATTENTION | {"mask": Hole("mask")}
 MIXER = Choice("recurrent", {True: RECURRENCE, False: WINDOWED}, each=True)

@@ -16,7 +16,7 @@ from weft.masks.expression import parse_mask
 
 LAYER_NORM = {"kind": "layernorm", "eps": Hole("eps")}
 ATTENTION = {"n_heads": Hole("n_heads"), "d_head": Hole("d_head"), "mask": Hole("mask"),
-             "position": {"kind": "transformer_xl", "clamp": Hole("clamp"), "std": Hole("std")},
+             "position": {"kind": "transformer_xl", "max_distance": Hole("clamp"), "std": Hole("std")},
              "scores": {"dropout": Hole("attention_dropout")}}
 MLP = {"kind": "mlp", "d_ff": Hole("d_ff"), "activation": "relu", "bias": True}
 REST = {"norm": LAYER_NORM, "dropout": Hole("dropout")}

@@ -21,7 +21,7 @@ ATTENTION = {"kind": "attention", "n_heads": Hole("n_heads"), "d_head": Hole("d_
 MLP = {"kind": "mlp", "d_ff": Hole("d_ff"), "activation": Hole("activation"), "bias": True}
 TEMPLATE = {
     "kind": "image_encoder", "context": Hole("context"), "d_model": Hole("d_model"), "dropout": Hole("dropout"),
-    "image": {"height": Hole("height"), "width": Hole("width"), "channels": Hole("channels"), "scaling": "none"},
+    "image": {"height": Hole("height"), "width": Hole("width"), "channels": Hole("channels"), "pixel_scaling": "none"},
     "patch": [Hole("patch_height"), Hole("patch_width")], "class_token": True,
     "position": {"kind": "learned", "max_length": Hole("context"), "std": Hole("std")},
     "blocks": Layers({"kind": "pre", "norm": LAYER_NORM, "dropout": Hole("dropout"), "layers": [ATTENTION, MLP]}),
