@@ -33,7 +33,8 @@ from weft.core.span import WHOLE, Span
 from weft.core.ticks import Ticks
 from weft.core.traits import Trait
 from weft.models.decoder import Decoder
-from weft.parallel.handing import Chain, Closed, HandedPieces, Line
+from weft.parallel.handing import Chain, HandedPieces, Line
+from weft.parallel.messages import Closed
 
 
 @final
@@ -72,7 +73,7 @@ class Context:
     def __init__(self, group: dist.ProcessGroup | None = None, *, recomputes: bool = False) -> None:
         chosen = dist.group.WORLD if group is None else group
         assert chosen is not None, "the processes are connected"
-        self.line = Line(chosen, dist.get_rank(chosen), dist.get_world_size(chosen))
+        self.line = Line(chosen.group_name, dist.get_rank(chosen), dist.get_world_size(chosen))
         self.recomputes = recomputes
 
     @contextmanager
@@ -93,13 +94,10 @@ class Context:
         whole = (WHOLE if span is None else span).resolve(None, torch.empty(shape[0], shape[1], device=device))
         before, after = (clock_at(part, whole, shape[0], order) for order in
                          ((0, *ends)[self.line.place], ends[self.line.place]))
-        chain = Chain(torch.zeros((), requires_grad=torch.is_grad_enabled()), {} if self.recomputes else None)
+        chain = Chain(torch.zeros((), device=device, requires_grad=torch.is_grad_enabled()), {} if self.recomputes else None)
         pieces = HandedPieces(ends, self.line.place, whole.ticks, self.line, chain)
         state = part.start(before, capacity=None, dtype=needs_of(part).dtype, memory=whole.memory)
-        try:
-            yield Piece(slice(pieces.start, pieces.stop), span_of_piece(whole, pieces, before, after), state, chain)
-        finally:
-            self.line.settle()
+        yield Piece(slice(pieces.start, pieces.stop), span_of_piece(whole, pieces, before, after), state, chain)
 
 
 def cuts(tokens: int, count: int) -> list[int]:
