@@ -13,12 +13,14 @@ in the other, so nothing waits for itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
+from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
 from weft.ops.operator import differentiate, operator
 
@@ -127,6 +129,13 @@ def _sent_backward(ctx: Any, thread: Tensor) -> tuple[Tensor | None, ...]:
 differentiate("pieces_gathered", _gathered_backward, _save_gathered)
 differentiate("pieces_received", _received_backward, _save_received)
 differentiate("pieces_sent", _sent_backward, _save_sent)
+
+
+def keeping_messages() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+    """Contexts of a run of a layer and of its run for the backward pass (`torch.utils.checkpoint`), which takes what
+    arrived in the first one, and sends nothing."""
+    contexts: Any = create_selective_checkpoint_contexts([gathered, received, sent])
+    return contexts  # type: ignore[no-any-return]
 
 
 class Closed(Function):
