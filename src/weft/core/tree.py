@@ -28,11 +28,11 @@ T = TypeVar("T", bound=Tree)
 
 def _fields(state: Tree) -> list[tuple[str, Any, Any]]:
     kind: Any = type(state)
-    return [(name, getattr(state, name), spec) for name, spec in declared(kind)]
+    return [(name, getattr(state, name), spec) for name, spec in _declared(kind)]
 
 
 @cache
-def declared(kind: type[Any]) -> tuple[tuple[str, Any], ...]:
+def _declared(kind: type[Any]) -> tuple[tuple[str, Any], ...]:
     """The names of a state's fields and their declarations, which all states of a class share."""
     return tuple((field.name, field.metadata.get("weft")) for field in dataclasses.fields(kind))
 

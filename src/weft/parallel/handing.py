@@ -14,10 +14,11 @@ from typing import Any, TypeVar, final
 import torch
 from torch import Tensor
 
+from weft.core.compiling import constant_to_compiler
 from weft.core.fields import TensorField
 from weft.core.pieces import Pieces
 from weft.core.span import Span
-from weft.core.tree import Tree, declared
+from weft.core.tree import Tree
 from weft.parallel.messages import gathered, keeping_messages, received, sent
 
 R = TypeVar("R")
@@ -80,20 +81,19 @@ class HandedPieces(Pieces):
     def _received(self, state: Any) -> Any:
         """The state of the process before, on the clock of this one's."""
         tensors = own_tensors(state, state.clock)
-        sizes = [list(tensor.shape) for tensor, _ in tensors]
-        if sized_by_calls(tensors):
+        sizes = [list(tensor.shape) for tensor in tensors]
+        if sized_by_calls(state, state.clock):
             found = iter(self._receive([sum(map(len, sizes))], torch.int64).tolist())
             sizes = [[next(found) for _ in size] for size in sizes]
-        arrived = [self._receive(size, tensor.dtype) for (tensor, _), size in zip(tensors, sizes, strict=True)]
+        arrived = [self._receive(size, tensor.dtype) for tensor, size in zip(tensors, sizes, strict=True)]
         return filled(state, iter(arrived), state.clock)
 
     def _send(self, state: Any) -> None:
         tensors, line = own_tensors(state, state.clock), self._line
-        sent_on = [tensor for tensor, _ in tensors]
-        if sized_by_calls(tensors):  # first its shapes, of which the next process knows the number of dimensions alone
-            sizes = [size for tensor in sent_on for size in tensor.shape]
-            sent_on.insert(0, torch.tensor(sizes, device=self._chain.thread.device))
-        for tensor in sent_on:
+        if sized_by_calls(state, state.clock):  # the next process knows no more than the number of dimensions
+            sizes = [size for tensor in tensors for size in tensor.shape]
+            tensors.insert(0, torch.tensor(sizes, device=self._chain.thread.device))
+        for tensor in tensors:
             self._chain.thread = sent(self._chain.thread, tensor, line.group, line.place + 1)
 
     def _receive(self, size: Sequence[int], dtype: torch.dtype) -> Tensor:
@@ -106,13 +106,13 @@ class HandedPieces(Pieces):
         return result
 
 
-def own_tensors(state: Any, clock: Any) -> list[tuple[Tensor, TensorField]]:
-    """The tensors of a layer's state with their declarations, those of its clock left out."""
-    found: list[tuple[Tensor, TensorField]] = []
-    for name, spec in declared(type(state)):
+def own_tensors(state: Any, clock: Any) -> list[Tensor]:
+    """The tensors of a layer's state, those of its clock left out."""
+    found: list[Tensor] = []
+    for name in names_of(type(state)):
         value = getattr(state, name)
         if isinstance(value, Tensor):
-            found.append((value, spec))
+            found.append(value)
         else:
             for part in parts_in(value, clock):
                 found.extend(own_tensors(part, clock))
@@ -122,7 +122,7 @@ def own_tensors(state: Any, clock: Any) -> list[tuple[Tensor, TensorField]]:
 def filled(state: Any, tensors: Iterator[Tensor], clock: Any) -> Any:
     """The state with other tensors, in the order of `own_tensors`."""
     changes: dict[str, Any] = {}
-    for name, _ in declared(type(state)):
+    for name in names_of(type(state)):
         value = getattr(state, name)
         if isinstance(value, Tensor):
             changes[name] = next(tensors)
@@ -133,12 +133,26 @@ def filled(state: Any, tensors: Iterator[Tensor], clock: Any) -> Any:
     return dataclasses.replace(state, **changes)
 
 
+def sized_by_calls(state: Any, clock: Any) -> bool:
+    """Whether tensors of a state can have other shapes on another process."""
+    inner = [part for name in names_of(type(state)) for part in parts_in(getattr(state, name), clock)]
+    return has_open_sizes(type(state)) or any(sized_by_calls(part, clock) for part in inner)
+
+
 def parts_in(value: Any, clock: Any) -> list[Any]:
     """The states in a field of a state."""
     items = value if isinstance(value, tuple) else (value,)
     return [item for item in items if isinstance(item, Tree) and item is not clock]
 
 
-def sized_by_calls(tensors: Sequence[tuple[Tensor, TensorField]]) -> bool:
-    """Whether tensors of a state can have other shapes on another process."""
-    return any(spec.grows is not None or spec.as_given for _, spec in tensors)
+@constant_to_compiler
+def names_of(kind: type[Tree]) -> tuple[str, ...]:
+    """The names of the fields of a state."""
+    return tuple(own.name for own in dataclasses.fields(kind))
+
+
+@constant_to_compiler
+def has_open_sizes(kind: type[Tree]) -> bool:
+    """Whether a field of a state is a tensor whose shape depends on calls."""
+    specs = (own.metadata.get("weft") for own in dataclasses.fields(kind))
+    return any(isinstance(spec, TensorField) and (spec.grows is not None or spec.as_given) for spec in specs)
