@@ -12,7 +12,9 @@ import torch
 import torch.distributed as dist
 
 from parallel.context_cases import ROWS, STEPS, clocks, difference, encoded, recomputed, spans, unscored
+from weft.core.layer import traits_of
 from weft.core.part_config import PartConfig
+from weft.core.traits import Trait
 from weft.laws.discovery import every_example, subject_of
 from weft.parallel.context import Context
 from weft.training.parallel import World
@@ -43,7 +45,9 @@ def compared(size: int) -> Iterator[tuple[str, float]]:
         assert subject is not None
         x = subject.inputs(ROWS, STEPS, torch.Generator().manual_seed(1))
         # Rows without padding or documents take other forms of operations; the first example of a part tells.
-        kinds = ("ragged", "whole") if size == 2 and name.startswith("mixer") and name.endswith(".0") else ("ragged",)
+        both_ways = Trait.BIDIRECTIONAL in traits_of(subject.module)
+        told = size == 2 and name.startswith("mixer") and (both_ways or name.endswith(".0"))
+        kinds = ("ragged", "whole") if told else ("ragged",)
         for kind, span in spans(STEPS // 2).items():
             if kind in kinds:
                 yield f"{name} {kind}", difference(subject, context, span, x)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import pytest
+import torch
 
 from parallel.context_worker import GROUPS, worker
 from parallel.processes import together
 from weft.core.errors import InputError
 from weft.core.registry import REGISTRY
+from weft.core.span import WHOLE
 from weft.models.decoder import Decoder
-from weft.parallel.context import cuts, problems_of
+from weft.parallel.context import cuts, problems_of, span_of_piece
+from weft.parallel.handing import Chain, HandedPieces, Line
 
 BOUND = 1e-10
 """Of float64: sums over eleven tokens in another order differ by some 1e-15, relative to the largest number."""
@@ -66,3 +69,11 @@ def test_encoders_that_cannot_be_cut_are_refused_by_name() -> None:
         "rows. Leave padding_id out of the encoder, or set context to 1.",
         "training.mesh.context: Rwkv7, which in an encoder runs on the whole rows, gives values to other layers or takes "
         "them, of which each process has a piece. Use another layer, or set context to 1."]
+
+
+def test_a_span_of_a_piece_cannot_be_changed() -> None:
+    span = span_of_piece(WHOLE.resolve(None, torch.zeros(2, 6)), HandedPieces(
+        (3, 6), 1, WHOLE.resolve(None, torch.zeros(2, 6)), Line("none", 1, 2), Chain(torch.zeros(()))), 2, None, None)
+    assert span.resolve(None, torch.zeros(2, 3)) is span
+    with pytest.raises(InputError, match=r"span: .*no longer belongs to the whole rows.*Give facts and positions"):
+        span.replace(coordinates=torch.zeros(2, 3)).resolve(None, torch.zeros(2, 3))
