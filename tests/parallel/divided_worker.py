@@ -36,8 +36,8 @@ def traced(folder: Path, mesh: dict[str, int] | None) -> RunConfig:
 
 
 def cut(folder: Path, mesh: dict[str, int] | None) -> RunConfig:
-    """A run whose rows are cut, of layers that gather keys, compose maps and take turns; its blocks run again."""
-    return run(folder, mesh, [["attention", "gated_linear_attention"], ["gru", "mlp"]], steps=FEW,
+    """A run whose rows are cut, of layers that compose maps and take turns; its blocks run again."""
+    return run(folder, mesh, [["gated_linear_attention", "gru"]], steps=FEW,
                compute={"matmul": "default", "compile": mesh is not None, "checkpoint_activations": True})
 
 

@@ -63,7 +63,7 @@ def test_processes_drop_alike_what_they_share_and_otherwise_what_they_divide(dra
 
 @pytest.fixture(scope="module")
 def compiled_runs(folder: Path) -> Path:
-    together(2, compiles, folder, folder=folder)
+    together(2, compiles, folder, folder=folder, seconds=600)  # compiling takes a busy machine minutes
     return folder
 
 
