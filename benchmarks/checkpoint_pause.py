@@ -3,8 +3,8 @@
 Runs of both kinds alternate. A checkpoint costs what the steps from its beginning until it stands take longer than
 those after it, in seconds of the clock, and in seconds of the process's processors, which other work of the machine
 disturbs less; divided by the time from one checkpoint to the next it is a share of the run. Medians of all checkpoints
-that another one follows. It takes some four minutes on two cores, and writes ``benchmarks/results/checkpoint_pause.json``
-(under torchrun ``checkpoint_pause_N.json``, N the processes).
+that another one follows. It takes some four minutes on two cores, and writes
+``benchmarks/results/checkpoint_pause.json`` (under torchrun ``checkpoint_pause_N.json``, N the processes).
 
     python benchmarks/checkpoint_pause.py
     torchrun --nproc-per-node 2 benchmarks/checkpoint_pause.py --threads 1 --mesh shard=2

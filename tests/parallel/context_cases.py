@@ -77,10 +77,11 @@ def decoder(**fields: Any) -> Decoder:
 def encoder() -> TokenEncoder:
     """A small encoder: attention, which reads the keys of all processes, and a layer that runs on the whole rows."""
     attention = {"kind": "attention", "n_heads": 2, "mask": "bidirectional", "position": "rope"}
+    linear = {"kind": "linear_attention", "n_heads": 2, "mask": "bidirectional"}
     config = REGISTRY.get(("encoder",), "encoder").model_validate({
         "vocab_size": 11, "d_model": 8, "position": "learned", "context": STEPS, "head": "masked_token", "blocks": [
             {"kind": "post", "layers": [attention, {"kind": "mlp", "d_ff": 12}]},
-            {"kind": "pre", "layers": [{"kind": "linear_attention", "n_heads": 2, "mask": "bidirectional"}, "channel_mix"]}]})
+            {"kind": "pre", "layers": [linear, "channel_mix"]}]})
     torch.manual_seed(0)
     model = config.build(None).double()
     assert isinstance(model, TokenEncoder)

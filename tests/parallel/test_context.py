@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+
 import pytest
 import torch
 
@@ -67,8 +68,8 @@ def test_encoders_that_cannot_be_cut_are_refused_by_name() -> None:
     assert problems_of(model) == [
         "training.mesh.context: positions that leave out tokens with the id padding_id depend on the ids of the whole "
         "rows. Leave padding_id out of the encoder, or set context to 1.",
-        "training.mesh.context: Rwkv7, which in an encoder runs on the whole rows, gives values to other layers or takes "
-        "them, of which each process has a piece. Use another layer, or set context to 1."]
+        "training.mesh.context: Rwkv7, which in an encoder runs on the whole rows, gives values to other layers or "
+        "takes them, of which each process has a piece. Use another layer, or set context to 1."]
 
 
 def test_a_span_of_a_piece_cannot_be_changed() -> None:

@@ -38,8 +38,8 @@ def test_another_number_of_processes_is_refused(sizes: dict[str, int], started: 
 
 
 def test_a_lost_connection_is_told_without_what_the_library_guesses() -> None:
-    closed = RuntimeError("[/build/gloo/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:18342. This is typically "
-                          "caused by a remote worker crashing. Check the logs.")
+    closed = RuntimeError("[/build/gloo/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:18342. This is "
+                          "typically caused by a remote worker crashing. Check the logs.")
     assert str(World(torch.device("cpu")).lost(closed)) == (
-        "rank 0: the connection to another rank is lost (Connection closed by peer [127.0.0.1]:18342). See the error of "
-        "that rank or why it was killed, such as for memory, then go on with --resume.")
+        "rank 0: the connection to another rank is lost (Connection closed by peer [127.0.0.1]:18342). See the error "
+        "of that rank or why it was killed, such as for memory, then go on with --resume.")

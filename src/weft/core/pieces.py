@@ -41,8 +41,8 @@ class Pieces(ABC):
     """
 
     keeping: ClassVar[Callable[[], tuple[AbstractContextManager[Any], AbstractContextManager[Any]]]]
-    """The ``context_fn`` of `torch.utils.checkpoint` for layers that are run again for the backward pass: they then take
-    what they received the first time, and nothing is communicated."""
+    """The ``context_fn`` of `torch.utils.checkpoint` for layers that are run again for the backward pass: they then
+    take what they received the first time, and nothing is communicated."""
 
     def __init__(self, ends: Sequence[int], place: int, whole: Any) -> None:
         self.ends, self.place, self.whole = tuple(ends), place, whole

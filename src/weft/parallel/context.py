@@ -46,8 +46,8 @@ class Piece:
     Attributes:
         tokens: which of the rows' tokens.
         span: of the piece, resolved: pass it with ``state``.
-        state: before the piece, None where tokens read later ones. What layers keep of earlier tokens arrives while they
-            run.
+        state: before the piece, None where tokens read later ones. What layers keep of earlier tokens arrives while
+            they run.
     """
 
     tokens: slice
@@ -166,8 +166,8 @@ def problems_of(model: Model) -> list[str]:
     """Why the rows of this model cannot be cut among processes, by field; empty if they can."""
     where = "training.mesh.context"
     if not isinstance(model, Decoder | TokenEncoder):
-        return [f"{where}: a model of kind {model.config.kind!r} does not hand its state on by layers. Use a decoder or "
-                "an encoder of tokens, or set context to 1."]
+        return [f"{where}: a model of kind {model.config.kind!r} does not hand its state on by layers. Use a decoder "
+                "or an encoder of tokens, or set context to 1."]
     found = []
     if Trait.BATCH_STATISTICS in traits_of(model):
         found.append(f"{where}: batch normalisation needs the statistics of the whole rows. Use another norm, or set "
