@@ -3,15 +3,17 @@
 A round starts both, one after the other, as they are started by hand: `torchrun --nproc-per-node 2` and `python`. Each
 trains the same model on the same global batch; a first step is not counted. Printed are the medians over rounds of the
 median step, in seconds of the clock and of the processors of all ranks, which other work of the machine disturbs less,
-and their ratios. The losses of both must agree.
+and their ratios. The losses of both must agree. It takes some three minutes on two cores, and writes
+``benchmarks/results/data_parallel.json``.
 
     python benchmarks/data_parallel.py
-    python benchmarks/data_parallel.py --width 64 --blocks 2 --steps 6 --rounds 1        a trial
+    python benchmarks/data_parallel.py --width 64 --blocks 2 --steps 6 --rounds 1 --out /tmp        a trial
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import os
 import statistics
@@ -24,6 +26,7 @@ from typing import Any
 
 import torch
 
+from weft.ops.processor import processor_name
 from weft.training import Event, Progress, RunConfig, parse_run, train
 from weft.training.parallel import World
 
@@ -89,8 +92,8 @@ def measured(way: str, arguments: argparse.Namespace) -> dict[str, float]:
         return found
 
 
-def summary(found: dict[str, list[dict[str, float]]], arguments: argparse.Namespace) -> dict[str, Any]:
-    """Medians over the rounds, and two processes over one.
+def summary(found: dict[str, list[dict[str, float]]], arguments: argparse.Namespace, before: float) -> dict[str, Any]:
+    """Medians over the rounds, and two processes over one; ``before``: the load of the machine.
 
     Raises:
         SystemExit: their losses differ.
@@ -101,30 +104,35 @@ def summary(found: dict[str, list[dict[str, float]]], arguments: argparse.Namesp
     if abs(one["loss"] - two["loss"]) > CLOSE * abs(one["loss"]):
         raise SystemExit(f"the losses differ: {one['loss']} of one process and {two['loss']} of two. They should be of "
                          "the same batches.")
-    return {"torch": torch.__version__, "rounds": arguments.rounds, "batch": arguments.batch, "width": arguments.width,
-            "blocks": arguments.blocks, "load": os.getloadavg()[0], **middle,
+    return {"torch": torch.__version__, "processor": processor_name(), "date": datetime.date.today().isoformat(),
+            "rounds": arguments.rounds, "batch": arguments.batch, "width": arguments.width, "blocks": arguments.blocks,
+            "load": {"before": before, "after": os.getloadavg()[0]}, **middle,
             "ratio": two["seconds"] / one["seconds"],
             "processor_ratio": two["processor_seconds"] / one["processor_seconds"]}
 
 
 def main() -> None:
-    """Measure, and print one JSON object."""
+    """Measure, and write and print one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--blocks", type=int, default=6)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         child(arguments)
         return
     found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+    before = os.getloadavg()[0]
     for _ in range(arguments.rounds):
         for way, runs in found.items():
             runs.append(measured(way, arguments))
-    print(json.dumps(summary(found, arguments), indent=1))
+    text = json.dumps(summary(found, arguments, before), indent=1)
+    (arguments.out / "data_parallel.json").write_text(text + "\n", encoding="utf-8")
+    print(text)
 
 
 if __name__ == "__main__":

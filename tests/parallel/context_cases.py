@@ -11,10 +11,12 @@ from torch import Tensor, nn
 
 from weft.core.clock import Clock
 from weft.core.layer import facts_of
+from weft.core.model import EncoderInputs
 from weft.core.registry import REGISTRY
 from weft.core.span import WHOLE, Span
 from weft.laws.subject import Subject, with_facts
 from weft.models.decoder import Decoder
+from weft.models.encoder import TokenEncoder
 from weft.parallel.context import Context
 
 ROWS, STEPS = 5, 11
@@ -72,6 +74,45 @@ def decoder(**fields: Any) -> Decoder:
     return model
 
 
+def encoder() -> TokenEncoder:
+    """A small encoder: attention, which reads the keys of all processes, and a layer that runs on the whole rows."""
+    attention = {"kind": "attention", "n_heads": 2, "mask": "bidirectional", "position": "rope"}
+    linear = {"kind": "linear_attention", "n_heads": 2, "mask": "bidirectional"}
+    config = REGISTRY.get(("encoder",), "encoder").model_validate({
+        "vocab_size": 11, "d_model": 8, "position": "learned", "context": STEPS, "head": "masked_token", "blocks": [
+            {"kind": "post", "layers": [attention, {"kind": "mlp", "d_ff": 12}]},
+            {"kind": "pre", "layers": [linear, "channel_mix"]}]})
+    torch.manual_seed(0)
+    model = config.build(None).double()
+    assert isinstance(model, TokenEncoder)
+    return model
+
+
+def encoded(*, again: bool) -> float:
+    """The largest difference of the loss and gradients of an encoder from one process's, as `losses`."""
+    model, tokens = encoder(), torch.randint(11, (ROWS, STEPS), generator=torch.Generator().manual_seed(1))
+    span, chosen = spans(STEPS // 2)["packed"], torch.arange(STEPS).expand(ROWS, -1) % 3 == 0
+    head: Any = model.head
+
+    def loss(where: slice, own: Span) -> Tensor:
+        y = model.vectors(EncoderInputs(tokens=tokens[:, where]), own).y
+        return -torch.where(chosen[:, where], head.log_prob(y, tokens[:, where]), 0.0).sum()
+
+    alone = gradients(model, tokens, loss(slice(None), span))
+    model.stack.kept_activations = "inputs" if again else "everything"
+    with Context().piece(model, tokens.shape, span) as piece:
+        found = gradients(model, tokens, piece.closed(loss(piece.tokens, piece.span)))
+    return apart(found, alone)
+
+
+def apart(found: list[Tensor], alone: list[Tensor]) -> float:
+    """The largest difference of the sum over processes from one process, relative to the largest number."""
+    for gradient in found:
+        dist.all_reduce(gradient)
+    largest = max(float(each.abs().max()) for each in alone)
+    return max(float((a - b).abs().max()) for a, b in zip(found, alone, strict=True)) / largest
+
+
 def losses(scored: Tensor, *, recomputes: bool) -> float:
     """The largest difference of a decoder's loss and gradients from one process's, relative to the largest gradient."""
     model, tokens = decoder(), torch.randint(11, (ROWS, STEPS), generator=torch.Generator().manual_seed(1))
@@ -82,13 +123,10 @@ def losses(scored: Tensor, *, recomputes: bool) -> float:
 
     alone = gradients(model, tokens, loss(model.hidden(tokens, None, span).y, slice(None)))
     model.stack.kept_activations = "inputs" if recomputes else "everything"
-    with Context(recomputes=recomputes).piece(model, tokens.shape, span) as piece:
+    with Context().piece(model, tokens.shape, span) as piece:
         y = model.hidden(tokens[:, piece.tokens], piece.state, piece.span).y
         found = gradients(model, tokens, piece.closed(loss(y, piece.tokens)))
-    for gradient in found:
-        dist.all_reduce(gradient)
-    largest = max(float(each.abs().max()) for each in alone)
-    return max(float((a - b).abs().max()) for a, b in zip(found, alone, strict=True)) / largest
+    return apart(found, alone)
 
 
 def recomputed() -> float:

@@ -1,5 +1,5 @@
-"""What each of two processes of `test_divided` does: runs with adapters, runs that are compiled, and steps that draw at
-random."""
+"""What each of two processes of `test_divided` does: runs with adapters, runs that are compiled, some of them with rows
+that are cut, and steps that draw at random."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from parallel.mesh_worker import ATTENTION, FEW, SHARD, TENSOR, run
+from weft.tasks.masked import MaskedConfig
 from weft.training import RunConfig, train
 from weft.training.compiling import compiled
 from weft.training.material import prepare
@@ -20,6 +21,7 @@ from weft.training.train import build_model
 from weft.training.trainer import Trainer
 
 ADAPTERS = {"kind": "lora", "rank": 2, "maps": ["qkv.q", "qkv.v", "output", "up", "down", "input", "select"]}
+CONTEXT = {"context": 2}
 
 
 def adapted(folder: Path, mesh: dict[str, int] | None) -> RunConfig:
@@ -31,6 +33,21 @@ def traced(folder: Path, mesh: dict[str, int] | None) -> RunConfig:
     """A run that is compiled, where it has a mesh."""
     return run(folder, mesh, [["attention", "mlp"]], steps=FEW,
                compute={"matmul": "default", "compile": mesh is not None})
+
+
+def cut(folder: Path, mesh: dict[str, int] | None) -> RunConfig:
+    """A run whose rows are cut, of layers that compose maps and take turns; its blocks run again."""
+    return run(folder, mesh, [["gated_linear_attention", "gru"]], steps=FEW,
+               compute={"matmul": "default", "compile": mesh is not None, "checkpoint_activations": True})
+
+
+def masked(folder: Path, mesh: dict[str, int] | None) -> RunConfig:
+    """A run of an encoder, compiled where it has a mesh."""
+    attention = {"kind": "attention", "n_heads": 2, "mask": "bidirectional"}
+    blocks = [{"kind": "post", "layers": [attention, "mlp"]}]
+    config = run(folder, mesh, [], steps=FEW, compute={"matmul": "default", "compile": mesh is not None},
+                 model={"kind": "encoder", "vocab_size": 258, "head": "masked_token", "blocks": blocks})
+    return config.model_copy(update={"task": MaskedConfig()})
 
 
 def random(folder: Path) -> RunConfig:
@@ -75,3 +92,7 @@ def compiles(folder: Path) -> None:
     with World.here() as world, patch("weft.training.trainer.compiled", partial(compiled, backend="aot_eager")):
         for name, mesh in (("shard", SHARD), ("tensor", TENSOR)):
             train(traced(folder, mesh), folder / f"{name}-traced", world=world)
+        for name, config in (("cut", cut(folder, CONTEXT)), ("masked", masked(folder, CONTEXT))):
+            torch._dynamo.utils.counters.clear()
+            train(config, folder / f"context-{name}", world=world)
+            assert not torch._dynamo.utils.counters["graph_break"], "the operators that communicate are traced"

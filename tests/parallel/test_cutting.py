@@ -25,11 +25,9 @@ def cut(**training: Any) -> RunConfig:
 @pytest.mark.parametrize(("config", "expected"), [
     (cut(carry_state=True), "training.carry_state: with training.mesh.context 2, whose last process would have the "
      "state that the first one goes on from. Leave out one of them."),
-    (cut(compute={"compile": True}), "training.compute.compile: with training.mesh.context 2, which communicates "
-     "inside layers, where a compiled pass would be cut into pieces. Leave out one of them."),
     (cut(context=1), "training.context: rows of 1 tokens for 2 processes, each of which computes a piece "
      "(training.mesh.context 2). Choose at least 2."),
-], ids=["carry_state", "compile", "short rows"])
+], ids=["carry_state", "short rows"])
 def test_settings_that_rows_in_pieces_exclude(config: RunConfig, expected: str) -> None:
     assert problems(config) == [expected]
 
@@ -37,8 +35,8 @@ def test_settings_that_rows_in_pieces_exclude(config: RunConfig, expected: str) 
 def test_a_task_that_is_no_sum_over_tokens() -> None:
     config = cut().model_copy(update={"task": ClassifyConfig()})
     assert problems(config) == [
-        "task: the loss of 'classify' is not a sum over the tokens of a row, or its model reads later ones, so rows "
-        "cannot be cut among processes (training.mesh.context 2). Set context to 1."]
+        "task: the loss of 'classify' is not a sum over the tokens of one row, so rows cannot be cut among processes "
+        "(training.mesh.context 2). Set context to 1."]
     assert problems(cut()) == []
 
 

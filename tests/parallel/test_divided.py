@@ -3,6 +3,7 @@ process, and masks that are equal where activations are."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,10 @@ import torch
 from torch import Tensor
 
 from integration.test_data_parallel import gap
-from parallel.divided_worker import adapted, compiles, traced, worker
+from parallel.divided_worker import adapted, compiles, cut, masked, traced, worker
 from parallel.processes import together
 from parallel.test_meshes import figures, saved
-from weft.training import train
+from weft.training import RunConfig, train
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +61,22 @@ def test_processes_drop_alike_what_they_share_and_otherwise_what_they_divide(dra
     assert [name for name in alike if not torch.equal(first[name], second[name])] == []
 
 
-def test_compiled_runs_where_processes_share_a_model(folder: Path) -> None:
-    together(2, compiles, folder, folder=folder)
+@pytest.fixture(scope="module")
+def compiled_runs(folder: Path) -> Path:
+    together(2, compiles, folder, folder=folder, seconds=600)  # compiling takes a busy machine minutes
+    return folder
+
+
+def test_compiled_runs_where_processes_share_a_model(compiled_runs: Path) -> None:
+    folder = compiled_runs
     train(traced(folder, None), folder / "alone-traced")
     for mesh in ("shard", "tensor"):
         same_course(folder, "alone-traced", f"{mesh}-traced")
+
+
+@pytest.mark.parametrize("of", [cut, masked])
+def test_compiled_runs_whose_rows_are_cut(compiled_runs: Path, of: Callable[..., RunConfig]) -> None:
+    """Packed documents, a state that is handed on in turn and blocks that run again; an encoder, whose tokens read
+    later ones."""
+    train(of(compiled_runs, None), compiled_runs / f"alone-{of.__name__}")
+    same_course(compiled_runs, f"alone-{of.__name__}", f"context-{of.__name__}")

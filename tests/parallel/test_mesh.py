@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
+import torch
 
 from weft.core.errors import ConfigError
 from weft.parallel.mesh import AXES, Mesh, MeshSettings, require_world
+from weft.training.parallel import World
 
 
 def test_places_number_the_grid_with_the_last_axis_fastest() -> None:
@@ -33,3 +35,11 @@ def test_another_number_of_processes_is_refused(sizes: dict[str, int], started: 
         require_world(MeshSettings.model_validate(sizes), started)
     with pytest.raises(ConfigError, match=r"training\.mesh"):
         Mesh.of(MeshSettings.model_validate(sizes), rank=0, size=started)
+
+
+def test_a_lost_connection_is_told_without_what_the_library_guesses() -> None:
+    closed = RuntimeError("[/build/gloo/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:18342. This is "
+                          "typically caused by a remote worker crashing. Check the logs.")
+    assert str(World(torch.device("cpu")).lost(closed)) == (
+        "rank 0: the connection to another rank is lost (Connection closed by peer [127.0.0.1]:18342). See the error "
+        "of that rank or why it was killed, such as for memory, then go on with --resume.")

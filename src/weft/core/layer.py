@@ -60,6 +60,9 @@ class Layer(Part, ABC):
     """True for layers whose `run` takes what it needs of the pieces of other processes by itself (`Span.pieces`). Any
     other layer with a state waits for the state of the process before (`weft.core.pieces`)."""
 
+    joins_without_state: ClassVar[bool] = False
+    """Whether `joins_pieces` holds for calls without a state too, in which tokens read later ones."""
+
     state_type: type[LayerState] = LayerState
     """The class of the state that `start` returns and `run` takes."""
 
@@ -120,13 +123,15 @@ class Layer(Part, ABC):
 
     def _in_pieces(self, pieces: Pieces, x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
         """The output of this process's piece of the rows."""
-        if self.joins_pieces:
-            out = self.run(span.clean(x), state, replace(span, pieces=pieces.at(state)))
+        if self.joins_pieces and (state is not None or self.joins_without_state):
+            out = self.run(span.clean(x), state, span)
             return out._replace(y=span.clean(out.y))
         alone = replace(span, pieces=None)
-        if state is None or type(state) is LayerState:
+        if self.state_type is LayerState and Trait.BIDIRECTIONAL not in self.own_traits():
             return self.forward(x, state, alone)
-        return pieces.at(state).in_turn(lambda before: self.forward(x, before, alone), state)
+        if state is None:
+            return pieces.together(lambda whole, every: self.forward(whole, None, every), x)
+        return pieces.in_turn(lambda before: self.forward(x, before, alone), state)
 
     def _resolved(self, x: Tensor, state: LayerState | None, span: Span) -> Span:
         """The span resolved against the state's clock, since no enclosing layer has resolved it against this one."""

@@ -5,6 +5,8 @@ row from the state after the pieces before it, which another process has. How a 
 
 * by default it runs when the state has arrived from the process before, and its new state is sent on: right for every
   layer that has a state, while the processes take turns;
+* a layer without a state, which reads later tokens, runs on the whole rows, whose inputs are gathered: right for every
+  such layer, while each process computes all of it;
 * a layer with `joins_pieces` reads `Span.pieces` in `run`, and takes at once only what it needs of earlier pieces: the
   keys and values of all (`gathered`), the last inputs of a convolution (`before`), or, where a piece maps the state S
   to A S + B, every piece's A and B (`entering`).
@@ -17,7 +19,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -34,16 +37,16 @@ class Pieces(ABC):
     Args:
         ends: the order at which each piece ends, in tokens; the first piece begins at 0.
         place: which piece is this process's.
-        ticks: of the whole rows.
+        whole: the span of the whole rows, resolved.
     """
 
-    def __init__(self, ends: Sequence[int], place: int, ticks: Ticks) -> None:
-        self.ends, self.place, self.ticks = tuple(ends), place, ticks
+    keeping: ClassVar[Callable[[], tuple[AbstractContextManager[Any], AbstractContextManager[Any]]]]
+    """The ``context_fn`` of `torch.utils.checkpoint` for layers that are run again for the backward pass: they then
+    take what they received the first time, and nothing is communicated."""
 
-    @abstractmethod
-    def at(self, state: Any) -> Pieces:
-        """The pieces for the layer whose state before the first token is ``state``. If that layer is run again for the
-        backward pass, it receives what it received the first time, and nothing is communicated."""
+    def __init__(self, ends: Sequence[int], place: int, whole: Any) -> None:
+        self.ends, self.place, self.whole = tuple(ends), place, whole
+        self.ticks: Ticks = whole.ticks
 
     @abstractmethod
     def in_turn(self, run: Callable[[Any], R], state: Any) -> R:
@@ -57,6 +60,17 @@ class Pieces(ABC):
     @abstractmethod
     def each(self, *values: Tensor) -> list[tuple[Tensor, ...]]:
         """The values of every process, which have the same shapes and one dtype."""
+
+    def together(self, run: Callable[[Tensor, Any], R], x: Tensor) -> R:
+        """This piece of the output of a layer that runs on the whole rows.
+
+        Args:
+            run: from the inputs of the whole rows and their span to the layer's output.
+            x: the inputs of the piece, [B,P,D].
+        """
+        out: Any = run(self.gathered(x), self.whole)
+        piece: R = out._replace(y=out.y[:, self.start:self.stop])
+        return piece
 
     @property
     def start(self) -> int:

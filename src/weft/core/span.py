@@ -129,6 +129,10 @@ class Span:
         """
         if self.moment is not None and self.moment.before is clock:
             return self
+        if self.pieces is not None:
+            raise InputError("the span of a piece of rows that are cut among processes was changed, so that it no "
+                             "longer belongs to the whole rows.", where="span",
+                             remedy="Give facts and positions with the span of the whole rows.")
         shape = (x.shape[0], x.shape[1])
         if not (self.count is None and self.begins is None and self.prefix is None and self.horizon is None
                 and self.coordinates is None and not self.facts):

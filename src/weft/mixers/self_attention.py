@@ -39,7 +39,7 @@ class SelfAttention(Layer):
         backend: the form of attention, or ``auto``.
     """
 
-    joins_pieces = True
+    joins_pieces = joins_without_state = True
     points = ("weights",)
     role = "attention scores"
 

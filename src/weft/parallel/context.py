@@ -3,7 +3,7 @@
 Each process has the whole rows of ids and their span, which are small, and computes the vectors of its own tokens:
 embeddings, layers and loss. What a piece needs of earlier ones its layers receive (`weft.core.pieces`):
 
-    with context.piece(model, tokens.shape, span) as piece:
+    with context.piece(model, tokens.shape, span) as piece:      # an encoder is called without piece.state
         out = model.hidden(tokens[:, piece.tokens], piece.state, piece.span)
         piece.closed(loss of these tokens).backward()
 
@@ -27,13 +27,15 @@ from torch import Tensor
 from weft.core.clock import Clock, Moment
 from weft.core.errors import InputError
 from weft.core.history import GrowingHistory
-from weft.core.layer import Layer, needs_of, traits_of
+from weft.core.layer import Layer, LayerState, needs_of, traits_of
 from weft.core.model import LanguageModel, Model
 from weft.core.span import WHOLE, Span
 from weft.core.ticks import Ticks
 from weft.core.traits import Trait
 from weft.models.decoder import Decoder
-from weft.parallel.handing import Chain, Closed, HandedPieces, Line
+from weft.models.encoder import TokenEncoder
+from weft.parallel.handing import Chain, HandedPieces, Line
+from weft.parallel.messages import Closed
 
 
 @final
@@ -44,7 +46,8 @@ class Piece:
     Attributes:
         tokens: which of the rows' tokens.
         span: of the piece, resolved: pass it with ``state``.
-        state: before the piece. What layers keep of earlier tokens arrives while they run.
+        state: before the piece, None where tokens read later ones. What layers keep of earlier tokens arrives while
+            they run.
     """
 
     tokens: slice
@@ -65,18 +68,15 @@ class Context:
 
     Args:
         group: of torch; None: all processes.
-        recomputes: whether layers are run again for the backward pass (activation checkpointing). What they received is
-            kept for that, so that nothing is communicated twice.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None, *, recomputes: bool = False) -> None:
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         chosen = dist.group.WORLD if group is None else group
         assert chosen is not None, "the processes are connected"
-        self.line = Line(chosen, dist.get_rank(chosen), dist.get_world_size(chosen))
-        self.recomputes = recomputes
+        self.line = Line(chosen.group_name, dist.get_rank(chosen), dist.get_world_size(chosen))
 
     @contextmanager
-    def piece(self, part: Layer | LanguageModel, shape: tuple[int, ...], span: Span | None = None) -> Iterator[Piece]:
+    def piece(self, part: Layer | Model, shape: tuple[int, ...], span: Span | None = None) -> Iterator[Piece]:
         """This process's piece, inside ``with`` until its backward pass is done.
 
         Args:
@@ -86,20 +86,19 @@ class Context:
 
         Raises:
             InputError: rows of fewer tokens than processes.
-            UnsupportedError: a layer that has no state, since it reads later tokens.
         """
         device = next((each.device for each in part.parameters()), torch.device("cpu"))
         ends = cuts(shape[1], self.line.count)
         whole = (WHOLE if span is None else span).resolve(None, torch.empty(shape[0], shape[1], device=device))
-        before, after = (clock_at(part, whole, shape[0], order) for order in
-                         ((0, *ends)[self.line.place], ends[self.line.place]))
-        chain = Chain(torch.zeros((), requires_grad=torch.is_grad_enabled()), {} if self.recomputes else None)
-        pieces = HandedPieces(ends, self.line.place, whole.ticks, self.line, chain)
-        state = part.start(before, capacity=None, dtype=needs_of(part).dtype, memory=whole.memory)
-        try:
-            yield Piece(slice(pieces.start, pieces.stop), span_of_piece(whole, pieces, before, after), state, chain)
-        finally:
-            self.line.settle()
+        chain = Chain(torch.zeros((), device=device, requires_grad=torch.is_grad_enabled()))
+        pieces, state = HandedPieces(ends, self.line.place, whole, self.line, chain), None
+        before = after = None
+        if Trait.BIDIRECTIONAL not in traits_of(part):
+            assert isinstance(part, Layer | LanguageModel), "other models read later tokens"
+            before, after = (clock_at(part, whole, shape[0], order) for order in (pieces.start, pieces.stop))
+            state = part.start(before, capacity=None, dtype=needs_of(part).dtype, memory=whole.memory)
+        own = span_of_piece(whole, pieces, shape[0], before, after)
+        yield Piece(slice(pieces.start, pieces.stop), own, state, chain)
 
 
 def cuts(tokens: int, count: int) -> list[int]:
@@ -140,8 +139,9 @@ def clock_at(part: Layer | LanguageModel, whole: Span, rows: int, order: int) ->
                  positions=positions)
 
 
-def span_of_piece(whole: Span, pieces: HandedPieces, before: Clock, after: Clock) -> Span:
-    """The span of a piece, resolved: its ticks are a part of those of the whole rows."""
+def span_of_piece(whole: Span, pieces: HandedPieces, rows: int, before: Clock | None, after: Clock | None) -> Span:
+    """The span of a piece, resolved: its ticks are a part of those of the whole rows. Without clocks for a call without
+    a state."""
     cut, ticks = slice(pieces.start, pieces.stop), whole.ticks
 
     def part(values: Tensor | None) -> Tensor | None:
@@ -149,28 +149,43 @@ def span_of_piece(whole: Span, pieces: HandedPieces, before: Clock, after: Clock
 
     fresh, level = pieces.place == 0, whole.count is None
     # As in every call with a state, no dimension of rows is shared.
-    order, begin, prefix_end, length = (values[:, cut].expand(len(before.seen), -1) for values in (
+    order, begin, prefix_end, length = (values[:, cut].expand(rows, -1) for values in (
         ticks.order, ticks.begin, ticks.prefix_end, ticks.length))
     own = Ticks(order, begin, prefix_end, length, part(ticks.coordinates), part(ticks.valid), ticks.packed, ticks.facts)
     count = None if whole.count is None else (whole.count - pieces.start).clamp(0, pieces.stop - pieces.start)
     facts: Mapping[str, Tensor] | None = None if whole.facts is None else {
         name: fact[:, cut] for name, fact in whole.facts.items()}
+    untyped: Any = Moment(before, own, after)  # without a state its clocks are None, and no layer reads them
     return Span(count=count, begins=part(whole.begins), prefix=part(whole.prefix), facts=facts,
                 coordinates=part(whole.coordinates), memory=whole.memory, fresh=fresh,
                 bound=pieces.stop if level else None, uniform=level and whole.begins is None,
-                pieces=pieces, moment=Moment(before, own, after), ticks=own, before=before, after=after)
+                pieces=pieces, moment=untyped, ticks=own, before=untyped.before, after=untyped.after)
 
 
 def problems_of(model: Model) -> list[str]:
     """Why the rows of this model cannot be cut among processes, by field; empty if they can."""
-    where, traits = "training.mesh.context", traits_of(model)
-    if not isinstance(model, Decoder):
-        return [f"{where}: a model of kind {model.config.kind!r} does not hand its state on by layers. Use a decoder, "
-                "or set context to 1."]
-    reasons = {Trait.BIDIRECTIONAL: "a layer reads later tokens, and so has no state",
-               Trait.BATCH_STATISTICS: "batch normalisation needs the statistics of the whole rows"}
-    return [f"{where}: {why}. Use another layer, or set context to 1." for trait, why in reasons.items()
-            if trait in traits]
+    where = "training.mesh.context"
+    if not isinstance(model, Decoder | TokenEncoder):
+        return [f"{where}: a model of kind {model.config.kind!r} does not hand its state on by layers. Use a decoder "
+                "or an encoder of tokens, or set context to 1."]
+    found = []
+    if Trait.BATCH_STATISTICS in traits_of(model):
+        found.append(f"{where}: batch normalisation needs the statistics of the whole rows. Use another norm, or set "
+                     "context to 1.")
+    if isinstance(model, TokenEncoder) and model.padding_id is not None:
+        found.append(f"{where}: positions that leave out tokens with the id padding_id depend on the ids of the whole "
+                     "rows. Leave padding_id out of the encoder, or set context to 1.")
+    if isinstance(model, TokenEncoder) and (kinds := sorted({type(layer).__name__ for layer in apart_layers(model)})):
+        found.append(f"{where}: {', '.join(kinds)}, which in an encoder runs on the whole rows, gives values to other "
+                     "layers or takes them, of which each process has a piece. Use another layer, or set context to 1.")
+    return found
+
+
+def apart_layers(model: TokenEncoder) -> list[Layer]:
+    """The layers of an encoder that would run on the whole rows, beside others whose values are those of a piece."""
+    layers = [each for each in model.modules() if isinstance(each, Layer) and not each.composite]
+    return [each for each in layers if (each.gives() or each.takes()) and not each.joins_without_state
+            and each.state_type is not LayerState]
 
 
 @final
@@ -206,7 +221,6 @@ def part_of(context: Context | None, model: Model, given: Any, state: Any) -> It
     if context is None:
         yield Part(given, state)
         return
-    assert isinstance(model, LanguageModel), "other models are refused before"
     (span,) = (value for value in given if isinstance(value, Span))
     shape = next(value.shape for value in given if isinstance(value, Tensor))
     with context.piece(model, tuple(shape), span) as piece:

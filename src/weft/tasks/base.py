@@ -224,8 +224,8 @@ class Task(ABC, Generic[E, B]):
         carries: whether rows can continue from batch to batch (``training.carry_state``).
         packs: whether it supports ``data.packing``.
         smooths: whether it supports ``training.objective``.
-        cuts: whether its loss is a sum over tokens that see earlier ones alone, and `given` returns a span and tensors
-            [B,T], so that processes can compute pieces of the rows (``training.mesh.context``).
+        cuts: whether its loss is a sum over the tokens of a row, and `given` returns a span and tensors [B,T], so that
+            processes can compute pieces of the rows (``training.mesh.context``).
         unit: name of a prediction: the loss is per token, or per example.
         compares: whether its loss compares the model with the one that the run starts from, which `compared` asks once.
 

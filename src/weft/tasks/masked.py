@@ -183,7 +183,7 @@ class MaskedTokens(Task[MaskableText, MaskedBatch]):
     """
 
     name = MaskedConfig.kind
-    packs = smooths = True
+    packs = smooths = cuts = True
 
     def __init__(self, config: MaskedConfig, settings: TaskSettings) -> None:
         super().__init__(settings)

@@ -22,6 +22,7 @@ def compiled(forward: Forward, *, backend: str = "inductor") -> Forward:
 
     The compiled function raises `UnsupportedError` where this model cannot be compiled on this machine.
     """
+    from torch._dynamo import config as tracing
     from torch._functorch import config as partitioning
     from torch._inductor import config as inductor
 
@@ -32,7 +33,9 @@ def compiled(forward: Forward, *, backend: str = "inductor") -> Forward:
         # needs them: an eighth less memory on the benchmark's model (without a compiler: `ops.rematerialize`).
         # "deterministic": otherwise Inductor chooses kernels by timing them, and another process may choose others,
         # which round otherwise.
+        # "skip_fwd_side_effects...": what a block that is run again receives from other processes, it receives once.
         with (compiler_errors("training.compute.compile"), inductor.patch(deterministic=True),
+              tracing.patch(skip_fwd_side_effects_in_bwd_under_checkpoint=True),
               partitioning.patch(ban_recompute_materialized_backward=False)):
             return fast(given, state)
 

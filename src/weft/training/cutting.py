@@ -13,11 +13,11 @@ from weft.training.config import RunConfig
 WHERE = "training.mesh.context"
 
 
-def context_of(config: RunConfig, mesh: Mesh) -> Context | None:
+def context_of(mesh: Mesh) -> Context | None:
     """The processes that compute pieces of this one's rows; None where it computes whole rows."""
     if mesh.size("context") == 1:
         return None
-    return Context(mesh.group("context"), recomputes=config.training.compute.checkpoint_activations)
+    return Context(mesh.group("context"))
 
 
 def cutting_problems(config: RunConfig, task: Task[Any, Any], model: Model) -> list[str]:
@@ -27,14 +27,11 @@ def cutting_problems(config: RunConfig, task: Task[Any, Any], model: Model) -> l
         return []
     size, found = f"{WHERE} {mesh.context}", problems_of(model)
     if not task.cuts:
-        found.append(f"task: the loss of {task.name!r} is not a sum over the tokens of a row, or its model reads later "
-                     f"ones, so rows cannot be cut among processes ({size}). Set context to 1.")
+        found.append(f"task: the loss of {task.name!r} is not a sum over the tokens of one row, so rows cannot be "
+                     f"cut among processes ({size}). Set context to 1.")
     if training.carry_state:
         found.append(f"training.carry_state: with {size}, whose last process would have the state that the first one "
                      "goes on from. Leave out one of them.")
-    if training.compute.compile:
-        found.append(f"training.compute.compile: with {size}, which communicates inside layers, where a compiled pass "
-                     "would be cut into pieces. Leave out one of them.")
     if config.context < mesh.context:
         found.append(f"training.context: rows of {config.context} tokens for {mesh.context} processes, each of which "
                      f"computes a piece ({size}). Choose at least {mesh.context}.")

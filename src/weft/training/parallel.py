@@ -44,6 +44,8 @@ REPORT_SECONDS = 2.0
 REPORTED, ANSWERED = "told", "answered"
 LOST = re.compile("gloo|nccl|connection (was )?(closed|reset|refused)|broken pipe|socket|store", re.IGNORECASE)
 """In the text of errors of the connection, for which the backends raise plain RuntimeErrors."""
+BESIDE = re.compile(r"^\[[^]]*\] ?|\.? This is typically .*$")
+"""What gloo says besides the error: a line of its source, and guesses about the other process."""
 
 
 class FailedElsewhere(FailedError):
@@ -212,7 +214,7 @@ class World:
         process does: every rank that goes on, or that has an error to report, says so in the store within
         `REPORT_SECONDS`."""
         self._lost = True
-        reason = str(error).strip().splitlines()[-1]
+        reason = BESIDE.sub("", str(error).strip().splitlines()[-1])
         silent = self._silent()
         which = f"rank {', '.join(map(str, silent))}" if silent else "another rank"
         ended = (f", which {'has' if len(silent) == 1 else 'have'} ended without a word, as a process that is killed "

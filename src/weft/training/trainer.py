@@ -102,7 +102,7 @@ class Trainer:
         self.read = np.zeros(0 if self.mixed is None else len(self.mixed.sources), dtype=np.int64)
         for part in with_boundaries(self.precision.working):
             part.kept_activations = "inputs" if settings.compute.checkpoint_activations else "costly"
-        self._context = context_of(config, mesh)
+        self._context = context_of(mesh)
         self._prepared = overriding(self.precision.working, "begin_step")
         self._finished = overriding(self.model, "after_step")
         forward = forward_of(self.task, self.precision.working)
