@@ -47,16 +47,16 @@ def stirred(found: Any) -> Any:
 
 
 def by_hand(adapted: nn.Module, plain: nn.Module, scale: float) -> dict[str, Tensor]:
-    """Give ``plain`` the weights of ``adapted``, with W + s B A written out; A and B by the name of the map."""
+    """Give ``plain`` the weights of ``adapted``, with W + s B A written out; A and B by the name of W in ``plain``."""
     tensors, low = dict(adapted.named_parameters(remove_duplicate=False)), {}
     with torch.no_grad():
         for name, place in plain.named_parameters():
             path, end = name.rsplit(".", 1)
-            opened = f"{path}.map.base.{end}"
-            base = next((each for each in (f"{path}.base.{end}", opened, f"{path}.map.{end}") if each in tensors), name)
-            place.copy_(tensors[base])
+            opened = f"{path}.map.base.{end}", f"{path}.map.{end}", f"{path}.{end.removesuffix('_weight')}.base.weight"
+            base = next((each for each in (f"{path}.base.{end}", *opened) if each in tensors), name)
+            place.copy_(tensors[base].view(place.shape))
             a, b = (tensors.get(f"{base.rsplit('.base.', 1)[0]}.{each}.weight") for each in "ab")
-            if end == "weight" and ".base." in base and a is not None and b is not None:
-                place += scale * torch.einsum("or,ri->oi", b, a)
-                low[path] = a, b
+            if end.endswith("weight") and ".base." in base and a is not None and b is not None:
+                place += scale * torch.einsum("or,ri->oi", b, a).view(place.shape)
+                low[name] = a, b
     return low

@@ -3,9 +3,10 @@ by what they are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from weft.analysis.flops import counted
@@ -13,6 +14,7 @@ from weft.analysis.shapes import shape_of
 from weft.core.labels import label_modules
 from weft.core.model import Model, trained_count
 from weft.core.strict_json import Record
+from weft.linear.holds_matrix import HoldsMatrix
 from weft.linear.low_rank import Adapted, adapted_maps, rows_of
 from weft.linear.quantised import matrix_of, quantised_matrices
 
@@ -94,6 +96,7 @@ def coverage_of(model: Model, mode: FakeTensorMode, context: int) -> Coverage:
         found = kinds.setdefault(kind, [0.0] * 6)
         found[1] += matrix
         found[3] += numbers
+    flops = {**flops, **_of_readers(model, adapted, flops)}
     for path, count in flops.items():
         if path not in adapted:  # whose own operations are those of its term
             kinds.setdefault(labels[path] or path or "other", [0.0] * 6)[5] += count
@@ -102,8 +105,10 @@ def coverage_of(model: Model, mode: FakeTensorMode, context: int) -> Coverage:
         found = kinds[owners[id(matrix_of(module.base))]]
         found[0] += 1
         found[2] += _rows(module) * module.in_features
-        kinds[labels[path] or path][4] += share * sum(
-            count for place, count in flops.items() if f"{place}.".startswith(f"{path}.base."))
+        holder = path.rpartition(".")[0]
+        kinds[labels[holder if _reads(model, path) else path] or path][4] += share * (
+            flops.get(holder, 0) if _reads(model, path) else sum(
+                count for place, count in flops.items() if f"{place}.".startswith(f"{path}.base.")))
     whole = [sum(each) for each in zip(*kinds.values(), strict=True)]
     return Coverage(tuple(_reached(kind, found) for kind, found in {**kinds, "all": whole}.items()),
                     trained_count(model), sum(p.numel() for p in model.parameters()))
@@ -124,6 +129,23 @@ def _matrices(model: Model, labels: dict[str, str], adapted: dict[str, Adapted])
             yield kind, id(parameter), parameter.numel(), parameter.dim() > 1
     for path, module in quantised_matrices(model).items():
         yield labels[path] or path, id(module), module.in_features * module.out_features, True
+
+
+def _reads(model: nn.Module, path: str) -> bool:
+    """Whether the part around a map reads its matrix and computes the products itself."""
+    holder = model.get_submodule(path.rpartition(".")[0])
+    return isinstance(holder, HoldsMatrix) and not holder.calls
+
+
+def _of_readers(model: nn.Module, adapted: Mapping[str, Adapted], flops: Mapping[str, int]) -> dict[str, int]:
+    """The operations of such parts, by path, without those that make the matrix of an adapter's term."""
+    found = {}
+    for path, module in adapted.items():
+        if _reads(model, path):
+            holder = path.rpartition(".")[0]
+            first, second = module.factors()
+            found[holder] = flops.get(holder, 0) - 2 * second.numel() * first.shape[1]
+    return found
 
 
 def _rows(module: Adapted) -> int:

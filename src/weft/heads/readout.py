@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from weft.core.model import Readout
 from weft.core.part_config import Dims, PartConfig
 from weft.core.registry import register
-from weft.linear.linear import HoldsMatrix, Linear, dense
+from weft.linear.holds_matrix import HoldsMatrix
+from weft.linear.linear import Linear, dense
 from weft.linear.untouched import untouched
 from weft.ops.linear_cross_entropy import CrossEntropy, linear_cross_entropy
 from weft.ops.linear_log_prob import linear_log_prob, linear_logits

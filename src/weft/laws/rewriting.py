@@ -41,7 +41,7 @@ def rewriting(subject: Subject, generator: torch.Generator) -> Iterator[Finding]
             with forced({"linear": "wide" if x.device.type == "cpu" else "reference"}):
                 yield Finding(LAW, "widened", difference(_whole(subject, x, source), before), subject.bound)
         yield from _effects(subject, x, source, generator)
-        for name, rewrite in (("adapted", LoRAConfig(rank=1, alpha=1.0)), ("quantised", Int8Config())):
+        for name, rewrite in (("adapted", LoRAConfig(rank=1, alpha=1.0, maps=["*"])), ("quantised", Int8Config())):
             if _reached(own, rewrite.use):
                 yield from _compared(subject, name, rewrite, x, source, generator)
 
@@ -79,8 +79,8 @@ def _compared(subject: Subject, name: str, rewrite: RewriteConfig, x: Tensor, so
 
 
 def _reached(module: nn.Module, use: Use) -> bool:
-    """Whether a rewrite without patterns reaches a map."""
-    return any(use in allowed(site.map()) for site in sites(module) if not site.own)
+    """Whether the rewrite reaches a map."""
+    return any(use in allowed(site.map()) for site in sites(module) if use == "adapt" or not site.own)
 
 
 def _both(subject: Subject, rewrite: RewriteConfig, generator: torch.Generator) -> tuple[Subject, Subject]:
@@ -92,7 +92,7 @@ def _both(subject: Subject, rewrite: RewriteConfig, generator: torch.Generator) 
     second matrix to hold its term; `_effects` examines it.
     """
     copied, plain = copy.deepcopy(subject.module), copy.deepcopy(subject.module)
-    names = {id(parameter): name for name, parameter in copied.named_parameters()}
+    names = {parameter.data_ptr(): name for name, parameter in copied.named_parameters()}
     with torch.random.fork_rng(devices=[]):
         applied = apply(copied, rewrite)
     before = {each.path: each.before for each in applied.replacements}
@@ -104,7 +104,8 @@ def _both(subject: Subject, rewrite: RewriteConfig, generator: torch.Generator) 
         if own is None:
             dense[path] = put.eval().merged()
         else:
-            plain.get_parameter(names[id(own)]).copy_(put.eval().merged().weight)
+            place = plain.get_parameter(names[own.data_ptr()])
+            place.copy_(put.eval().merged().weight.view(place.shape))
     plain = replaced(plain, lambda path, module: dense.get(path, module)).model
     return subject.remake(applied.model), subject.remake(plain)
 

@@ -96,6 +96,12 @@ class Rewritten(Part, ABC):
         """The matrix and bias by which it multiplies now, through which gradients flow, for computations that take
         both in place of a map; None where its output is not the product with one matrix, as under dropout."""
 
+    def read(self, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+        """Its matrix in ``dtype``, not rounded to less on the way, and its bias, for a part that never calls it."""
+        found = self.dense()
+        assert found is not None, "a map whose product is with one matrix"
+        return found[0].to(dtype), found[1]
+
     def stored(self) -> Map | None:
         """Its matrix, in floats or in few bits, and its bias, if its output is the product with the one plus the other,
         for operations that take several maps at once; None where it does more."""
@@ -118,23 +124,6 @@ class Rewritten(Part, ABC):
         """By how much its output for ``x`` may differ from that of the map that it replaced, besides rounding; None:
         not at all."""
         return None
-
-
-class HoldsMatrix(Part, ABC):
-    """A part that multiplies by a parameter of its own and not by a `Linear`, so that checkpoints name the matrix
-    after the part. Rewrites reach the matrix through `opened`."""
-
-    @abstractmethod
-    def opened(self) -> HoldsMatrix:
-        """An equal part in which the matrix is a child `Linear` called ``map`` with the same parameters; the part
-        itself where it is of that kind."""
-
-
-def opens(module: nn.Module) -> bool:
-    """Whether a module is an unadapted part with a matrix of its own that has not been opened. A subclass may compute
-    something else, so it counts only where its own class defines `opened`."""
-    own = isinstance(module, HoldsMatrix) and "opened" in vars(type(module)) and untouched(module, type(module))
-    return own and isinstance(module, HoldsMatrix) and module.opened() is not module
 
 
 def dense(module: nn.Module) -> tuple[Tensor, Tensor | None] | None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from weft.core.layer import Part
+from weft.linear.holds_matrix import read
 from weft.linear.linear import Linear, Rewritten, dense
 from weft.ops.dropout import Dropout
 from weft.ops.linear import linear
@@ -142,11 +143,21 @@ class Adapted(Rewritten):
         whole = (self.base.weight, self.base.bias) if isinstance(self.base, nn.Linear) else dense(self.base)
         return None if whole is None else (self._dense(whole[0]), whole[1])
 
-    def _sum(self, weight: Tensor) -> Tensor:
-        """W + D, in float32 or wider."""
+    def read(self, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+        """As `Rewritten.read`. In training a dropped input is dropped for the whole call, as Gal and Ghahramani 2016
+        drop those of recurrent matrices: the same ones at every step."""
+        weight, bias = read(self.base, torch.promote_types(dtype, torch.float32))
+        both = whole = self._sum(weight)
+        if self.training and self.dropout.dropout_rate > 0:
+            both = self._sum(weight, self.dropout(weight.new_ones(self.in_features)))
+        g = self.gains(_norms(whole.detach()))
+        return (both if g is None else g.to(both.dtype)[:, None] * both).to(dtype), bias
+
+    def _sum(self, weight: Tensor, kept: Float[Tensor, " in"] | None = None) -> Tensor:
+        """W + D, in float32 or wider, where D has only the inputs that are ``kept``."""
         wide = torch.promote_types(weight.dtype, torch.float32)
         first, second = (factor.to(wide) for factor in self.factors())
-        return weight.to(wide) + linear(second, first.t())
+        return weight.to(wide) + linear(second, (first if kept is None else first * kept).t())
 
     def _dense(self, weight: Tensor) -> Tensor:
         """g (W + D), computed in float32 or wider and rounded once."""

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from weft.core.errors import UnsupportedError
 from weft.core.model import Model
+from weft.linear.holds_matrix import HoldsMatrix
 from weft.linear.law import require_same, runs
-from weft.linear.linear import HoldsMatrix, Rewritten
+from weft.linear.linear import Rewritten
 from weft.linear.replacing import Replacement
 
 M = TypeVar("M", bound=Model)
@@ -48,7 +49,7 @@ def rewritten_maps(model: nn.Module) -> dict[str, Rewritten]:
     return {path: module for path, module in model.named_modules() if isinstance(module, Rewritten)}
 
 
-def _opened(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def _opened(model: nn.Module) -> Iterator[tuple[str, HoldsMatrix]]:
     """Parts whose matrix has been opened (`HoldsMatrix.opened`), with their paths."""
     return ((path, module) for path, module in model.named_modules()
             if isinstance(module, HoldsMatrix) and module.opened() is module)
@@ -73,14 +74,15 @@ def _tensors(model: nn.Module) -> dict[str, Tensor]:
     for path, module in outer.items():
         one = module.merged()
         tensors |= {f"{path}.{name}": p for name, p in (("weight", one.weight), ("bias", one.bias)) if p is not None}
-    opened = [path for path, _ in _opened(model)]
-    return {_closed(name, opened): tensor for name, tensor in tensors.items()}
+    closed = closed_names(model)
+    return {closed.get(name, name): tensor for name, tensor in tensors.items()}
 
 
-def _closed(name: str, opened: list[str]) -> str:
-    """The name of a tensor in the model where the part that holds its matrix is not opened."""
-    inside = next((path for path in opened if name.startswith(f"{path}.map.")), None)
-    return name if inside is None else f"{inside}.{name.removeprefix(f'{inside}.map.')}"
+def closed_names(model: nn.Module) -> dict[str, str]:
+    """The names of the matrices and biases of opened parts in the model where these parts are not opened, by the names
+    that they have as those of plain maps."""
+    return {f"{path}.{module.child}.{name}": f"{path}.{own}" for path, module in _opened(model)
+            for name, own in module.held.items()}
 
 
 @torch.no_grad()
@@ -95,4 +97,4 @@ def _fill(plain: nn.Module, tensors: dict[str, Tensor]) -> None:
                                    "the two cannot be one matrix.", where="rewrites",
                                    remedy="Untie them before training (readout: {kind: linear, tied: false}), or leave "
                                           f"{name.rpartition('.')[0]!r} out of the rewrite's maps.")
-        place.data = value.detach().clone()
+        place.data = value.detach().clone().view(place.shape)

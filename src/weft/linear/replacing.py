@@ -8,7 +8,8 @@ from typing import Any, Generic, TypeAlias, TypeVar, final
 
 from torch import nn
 
-from weft.linear.linear import HoldsMatrix, Linear, Rewritten, allowed, opens
+from weft.linear.holds_matrix import HoldsMatrix, child_of, opens, shallow
+from weft.linear.linear import Linear, Rewritten, allowed
 from weft.linear.untouched import untouched
 
 M = TypeVar("M", bound=nn.Module)
@@ -65,7 +66,7 @@ def _walk(model: Any, form_of: FormOf, *, copies: bool) -> Replaced[Any]:
         form = form_of(path, module)
         # A replacement that the walk reaches again is its own replacement. The original is stored beside it: if it were
         # freed, a new module could get the same id().
-        result = _shallow(form) if copies else form
+        result = shallow(form) if copies else form
         done[id(module)] = done[id(result)] = module, result
         if form is not module:
             replacements.append(Replacement(path, module, result))
@@ -77,16 +78,6 @@ def _walk(model: Any, form_of: FormOf, *, copies: bool) -> Replaced[Any]:
     return Replaced(visit("", model), tuple(replacements))
 
 
-def _shallow(module: nn.Module) -> nn.Module:
-    """A copy of a module that shares its tensors and children, with dictionaries of its own to hold them; `copy.copy`
-    refuses modules with parametrisations."""
-    copied = object.__new__(type(module))
-    vars(copied).update(vars(module))
-    for registry in ("_modules", "_parameters", "_buffers"):
-        vars(copied)[registry] = dict(vars(module)[registry])
-    return copied
-
-
 @final
 @dataclass(frozen=True, eq=False)
 class Site:
@@ -95,7 +86,7 @@ class Site:
     Attributes:
         path: of the map; of the matrix of a `HoldsMatrix`, its path once that part is opened.
         module: the map, or the part that holds the matrix.
-        own: whether the matrix is a part's own, such as a readout's.
+        own: whether the matrix is a part's own, such as a readout's or that of a recurrent network.
     """
 
     path: str
@@ -105,20 +96,20 @@ class Site:
     def map(self) -> nn.Module:
         """The map itself."""
         opened = self.module.opened() if isinstance(self.module, HoldsMatrix) else self.module
-        return opened.get_submodule("map") if isinstance(opened, HoldsMatrix) else opened
+        return opened.get_submodule(opened.child) if isinstance(opened, HoldsMatrix) else opened
 
 
 def sites(model: nn.Module) -> Iterator[Site]:
     """Every unadapted linear map of a model, once, in order, without the maps inside a rewritten one."""
-    held = {id(module.get_submodule("map")) for module in model.modules()
+    held = {id(module.get_submodule(module.child)) for module in model.modules()
             if isinstance(module, HoldsMatrix) and module.opened() is module}
     inside: set[int] = {id(part) for module in model.modules() if isinstance(module, Rewritten)
                         for part in module.modules() if part is not module}
     for path, module in model.named_modules():
         if id(module) in inside:
             continue
-        if opens(module):
-            yield Site(f"{path}.map" if path else "map", module, own=True)
+        if isinstance(module, HoldsMatrix) and opens(module):
+            yield Site(child_of(path, module), module, own=True)
         elif allowed(module) or isinstance(module, Rewritten):
             yield Site(path, module, own=id(module) in held)
 

@@ -16,8 +16,9 @@ from weft.core.errors import ConfigError, nearest
 from weft.core.labels import label_modules
 from weft.core.model import Model
 from weft.core.part_config import PartConfig
+from weft.linear.holds_matrix import HoldsMatrix, child_of, opens
 from weft.linear.law import require_same, runs
-from weft.linear.linear import HoldsMatrix, Linear, Rewritten, Use, allowed, opens
+from weft.linear.linear import Linear, Rewritten, Use, allowed
 from weft.linear.replacing import Replaced, Site, as_ours, replaced, sites
 from weft.linear.untouched import untouched
 
@@ -130,8 +131,8 @@ def apply(model: M, rewrite: RewriteConfig, place: str = "rewrites.0") -> Replac
     def form_of(path: str, module: nn.Module) -> nn.Module:
         if path in chosen:
             return rewrite.applied(path, module, rewriter)
-        held = (f"{path}.map" if path else "map") in chosen and opens(module)
-        return module.opened() if held and isinstance(module, HoldsMatrix) else module
+        return module.opened() if isinstance(module, HoldsMatrix) and opens(module) and child_of(
+            path, module) in chosen else module
 
     result = replaced(model, form_of)
     made = tuple(each for each in result.replacements if each.path in chosen)
@@ -183,7 +184,7 @@ def rows_named(module: nn.Module) -> tuple[str, ...]:
 def _of_kinds(model: nn.Module, every: Sequence[Site], kinds: Sequence[str], place: str) -> list[Site]:
     """The maps of parts of these kinds."""
     labels = label_modules(model)
-    found = {site.path: labels.get(site.path, labels.get(site.path.removesuffix(".map"), "")) for site in every}
+    found = {site.path: labels.get(site.path, labels.get(site.path.rpartition(".")[0], "")) for site in every}
     problems = [f"{place}.kinds.{index}: {kind!r} is no kind of part with linear maps in this model. "
                 f"{nearest(kind, set(found.values()))}" for index, kind in enumerate(kinds)
                 if not any(fnmatchcase(label, kind) for label in found.values())]
@@ -221,7 +222,8 @@ def _sharing(model: nn.Module, chosen: set[str], rewrite: RewriteConfig, place: 
         own = module.get_parameter("weight") if "weight" in dict(module.named_parameters(recurse=False)) else None
         if own is None or id(own) not in weights:
             continue
-        site = next((each for each in (path, f"{path}.map" if path else "map") if each in paths), None)
+        named = (path, child_of(path, module)) if isinstance(module, HoldsMatrix) else (path,)
+        site = next((each for each in named if each in paths), None)
         if site is not None and rewrite.use in allowed(paths[site].map()):
             sharing.add(site)
         elif untouched(module, nn.Embedding):

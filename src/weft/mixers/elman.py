@@ -66,6 +66,12 @@ class Elman(Recurrent):
         if self.input.bias is not None:
             nn.init.zeros_(self.input.bias)
 
+    def opened(self) -> Elman:
+        return self.with_map()
+
+    def inference(self) -> nn.Module:
+        return self.with_matrix()
+
     def scan(self, projected: Tensor, before: tuple[Tensor, ...], starts: Tensor | None) -> tuple[Tensor, ...]:
-        weight = self.recurrent_weight.to(projected.dtype)
+        weight = self.matrix(projected.dtype)
         return (elman_scan(projected, weight, before[0], self.activation, starts),)

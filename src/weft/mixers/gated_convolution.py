@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar, Self
 
 import torch
@@ -18,6 +19,9 @@ from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.core.span import Memory, Span
 from weft.core.state import tensor_field
+from weft.linear.holds_matrix import HoldsMatrix, read
+from weft.linear.linear import Linear, dense
+from weft.linear.untouched import untouched
 from weft.mixers.base import MixerConfig
 from weft.ops.short_convolution import blank_history, causal_convolution, next_history
 
@@ -60,20 +64,52 @@ class ConvolutionState(LayerState):
     history: Float[Tensor, "B P D"] = tensor_field()
 
 
-class GatedConvolution(Layer):
+class GatedConvolution(Layer, HoldsMatrix):
     """(X * W + b) sigmoid(X * V + c), * a causal convolution with ``kernel`` taps ``dilation`` tokens apart.
 
-    W and V are the halves of one weight [2D, D, kernel]. State: the last (kernel - 1) dilation inputs. The residual
+    W and V are the halves of one weight [2D, D, kernel]. Opened, it is the matrix [2D, D kernel] of a map from the
+    inputs under all taps, which adapters can stand beside. State: the last (kernel - 1) dilation inputs. The residual
     and the bottlenecks of the paper's deepest networks belong to the block.
     """
 
     joins_pieces = True
     state_type = ConvolutionState
+    child = "convolution"
+    held: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {"weight": "convolution.weight", "bias": "convolution.bias"})
+    calls = False
 
     def __init__(self, d_model: int, kernel: int = 4, dilation: int = 1, bias: bool = True) -> None:
         super().__init__()
         self.d_model, self.kernel, self.dilation = d_model, kernel, dilation
-        self.convolution = nn.Conv1d(d_model, 2 * d_model, kernel, dilation=dilation, bias=bias)
+        self.convolution: nn.Module = nn.Conv1d(d_model, 2 * d_model, kernel, dilation=dilation, bias=bias)
+
+    def opened(self) -> GatedConvolution:
+        own = self.convolution
+        if not (isinstance(own, nn.Conv1d) and untouched(own, nn.Conv1d)):
+            return self
+        flat = nn.Parameter(own.weight.detach().flatten(1), requires_grad=own.weight.requires_grad)
+        return self.with_child(Linear.of(flat, own.bias, allows=frozenset({"adapt"})))
+
+    def inference(self) -> nn.Module:
+        whole = None if isinstance(self.convolution, nn.Conv1d) else dense(self.convolution)
+        if whole is None:
+            return self
+        weight, bias = self._kernel(whole[0].dtype)
+        plain = nn.Conv1d(self.d_model, 2 * self.d_model, self.kernel, dilation=self.dilation, bias=bias is not None,
+                          device="meta")
+        plain.weight = nn.Parameter(weight.detach())
+        if bias is not None:
+            plain.bias = nn.Parameter(bias.detach())
+        return self.with_child(plain)
+
+    def _kernel(self, dtype: torch.dtype) -> tuple[Float[Tensor, "2D D K"], Float[Tensor, " 2D"] | None]:
+        """The weight and the bias of the convolution."""
+        own = self.convolution
+        if isinstance(own, nn.Conv1d):
+            return own.weight, own.bias
+        weight, bias = read(own, dtype)
+        return weight.unflatten(1, (self.d_model, self.kernel)), bias
 
     def borders(self) -> tuple[int, ...]:
         return ((self.kernel - 1) * self.dilation + 1,)
@@ -86,7 +122,7 @@ class GatedConvolution(Layer):
     def run(self, x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
         assert state is None or isinstance(state, ConvolutionState), "checked by Layer.forward"
         history = None if state is None else state.history
-        weight, bias = self.convolution.weight, self.convolution.bias
+        weight, bias = self._kernel(x.dtype)
         value, gate = causal_convolution(x, weight, bias, history, span, self.dilation).chunk(2, dim=2)
         y = value * gate.sigmoid()
         if state is None:

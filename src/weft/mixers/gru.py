@@ -55,7 +55,13 @@ class GRU(Recurrent):
         bound = 1 / math.sqrt(self.d_hidden)
         self.recurrent_bias = nn.Parameter(torch.empty(self.d_hidden).uniform_(-bound, bound)) if bias else None
 
+    def opened(self) -> GRU:
+        return self.with_map()
+
+    def inference(self) -> nn.Module:
+        return self.with_matrix()
+
     def scan(self, projected: Tensor, before: tuple[Tensor, ...], starts: Tensor | None) -> tuple[Tensor, ...]:
         bias = projected.new_zeros(self.d_hidden) if self.recurrent_bias is None else self.recurrent_bias
-        weight, bias = self.recurrent_weight.to(projected.dtype), bias.to(projected.dtype)
+        weight, bias = self.matrix(projected.dtype), bias.to(projected.dtype)
         return (gru_scan(projected, weight, bias, before[0], starts),)

@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 import torch
 from jaxtyping import Float
 from pydantic import model_validator
-from torch import Tensor
+from torch import Tensor, nn
 
 from weft.core.config import rule
 from weft.core.part_config import Dims
@@ -86,5 +86,11 @@ class LSTM(Recurrent):
             with torch.no_grad():
                 self.input.bias.chunk(4)[1].add_(forget_bias)
 
+    def opened(self) -> LSTM:
+        return self.with_map()
+
+    def inference(self) -> nn.Module:
+        return self.with_matrix()
+
     def scan(self, projected: Tensor, before: tuple[Tensor, ...], starts: Tensor | None) -> tuple[Tensor, ...]:
-        return lstm_scan(projected, self.recurrent_weight.to(projected.dtype), before[0], before[1], starts)
+        return lstm_scan(projected, self.matrix(projected.dtype), before[0], before[1], starts)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar, Self
 
 import torch
@@ -21,7 +23,8 @@ from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
 from weft.core.span import Memory, Span
 from weft.core.state import tensor_field
-from weft.linear.linear import Linear
+from weft.linear.holds_matrix import HoldsMatrix, read
+from weft.linear.linear import Linear, dense
 from weft.mixers.base import MixerConfig
 from weft.ops.recurrence import after_count
 
@@ -58,17 +61,21 @@ class RecurrentConfig(MixerConfig):
         return f"{self.title or self.kind.replace('_', ' ')} {d_model if self.d_hidden is None else self.d_hidden:,}"
 
 
-class Recurrent(Layer, ABC):
+class Recurrent(Layer, HoldsMatrix, ABC):
     """A recurrent network from [B,T,D] to [B,T,D]. The initial state is zero. The recurrence is computed in float32 or
     better: a long memory adds small numbers to large ones at every step, which bfloat16 rounds away.
 
-    Subclasses declare the number of ``gates`` of size H, the number of tensors that the state ``carries``, and `scan`.
+    Subclasses declare the number of ``gates`` of size H, the number of tensors that the state ``carries``, `scan`,
+    `opened` and `inference`. Opened, the recurrent matrix is the map ``recurrent``, which adapters can stand beside.
     Weights and biases are drawn uniformly between -1/sqrt(H) and 1/sqrt(H).
     """
 
     gates: ClassVar[int]
     carries: ClassVar[int] = 1
     state_type: type[HiddenState] = HiddenState
+    child: ClassVar[str] = "recurrent"
+    held: ClassVar[Mapping[str, str]] = MappingProxyType({"weight": "recurrent_weight"})
+    calls = False
 
     def __init__(self, d_model: int, d_hidden: int | None, bias: bool) -> None:
         super().__init__()
@@ -80,6 +87,26 @@ class Recurrent(Layer, ABC):
             nn.init.uniform_(parameter, -bound, bound)
         same = self.d_hidden == d_model
         self.output = nn.Identity() if same else Linear(self.d_hidden, d_model, bias=False)
+        self.recurrent: nn.Module | None = None
+
+    def with_map(self) -> Self:
+        """This part opened."""
+        if self.recurrent is not None:
+            return self
+        return self.with_child(Linear.of(self.recurrent_weight, allows=frozenset({"adapt"})), "recurrent_weight")
+
+    def with_matrix(self) -> Self:
+        """This part with one recurrent matrix, in which an adapter is contained; itself where it has one."""
+        whole = None if self.recurrent is None else dense(self.recurrent)
+        if whole is None:
+            return self
+        closed = self.with_child(None)
+        closed.recurrent_weight = nn.Parameter(self.matrix(torch.promote_types(whole[0].dtype, torch.float32)).detach())
+        return closed
+
+    def matrix(self, dtype: torch.dtype) -> Float[Tensor, "G H"]:
+        """The recurrent matrix in a dtype."""
+        return self.recurrent_weight.to(dtype) if self.recurrent is None else read(self.recurrent, dtype)[0]
 
     @abstractmethod
     def scan(self, projected: Float[Tensor, "T B G"], before: tuple[Tensor, ...],

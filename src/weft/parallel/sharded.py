@@ -87,6 +87,9 @@ class Sharded:
         for module, name, whole in self._buffers if buffers else ():
             setattr(module, name, whole.to(getattr(module, name).dtype))
 
+    def finish(self) -> None:
+        """Every process has its part of each weight in memory."""
+
     def buffers(self) -> dict[int, Tensor]:
         """The buffers in their own dtype, by the identity of the narrow ones that compute."""
         found = {}

@@ -229,6 +229,7 @@ def descend(run: Run, trainer: Trainer, begun: Begun) -> Finish:
             saver.look(wait=bool(stopping) or trainer.step == trainer.steps)
             interrupts.stop(stopping)
     trainer.exchange()  # so that the finished run's model is the one that was evaluated and saved
+    trainer.precision.finish()
     path = world.lead(lambda: str(run.folder.last()))
     assert validation is not None, "the last step is evaluated and saved"
     return Finish(trainer.step, trainer.seconds, validation, Path(path))

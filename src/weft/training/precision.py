@@ -1,4 +1,5 @@
-"""Training in bfloat16: weights are kept in float32, and the model computes with a copy of them in bfloat16."""
+"""Training in bfloat16: weights are kept in float32, and the model computes with a copy of them in bfloat16. The
+float32 values of weights that no step changes are needed for checkpoints alone, and lie in a file."""
 
 from __future__ import annotations
 
@@ -6,22 +7,27 @@ from copy import deepcopy
 from typing import final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from weft.core.model import Model
 from weft.core.part import kept_dtypes, wide_in_training
+from weft.training.laid_aside import LaidAside
 
 
 def narrowed(model: Model, dtype: torch.dtype) -> Model:
     """A copy of the model in ``dtype``, except for what parts declare `exact` or `wide_in_training`, which is in
-    float32 or wider in it. No second copy in the model's own dtype is made on the way."""
+    float32 or wider in it. No second copy in the model's own dtype is made on the way. The two share buffers of
+    integers, such as quantised matrices, and weights that do not train and have the same dtype in both."""
     exact, wide = kept_dtypes(model).exact, wide_in_training(model)
-    weights = {id(p): nn.Parameter(p.detach().to(p.dtype if id(p) in exact else dtype, copy=True),
-                                   requires_grad=p.requires_grad) for p in model.parameters()}
-    copy = deepcopy(model, weights).to(dtype)
+    held: dict[int, Tensor] = {id(each): each for each in model.buffers() if not (
+        each.is_floating_point() or each.is_complex())}
+    for p in model.parameters():
+        own = p.detach().to(p.dtype if id(p) in exact else dtype, copy=p.requires_grad)
+        held[id(p)] = nn.Parameter(own, requires_grad=p.requires_grad)
+    copy = deepcopy(model, held).to(dtype)
     for weight, copied in zip(model.parameters(), copy.parameters(), strict=True):
         if id(weight) in wide:  # which the cast has made narrow
-            copied.data = weight.detach().to(torch.promote_types(dtype, torch.float32), copy=True)
+            copied.data = weight.detach().to(torch.promote_types(dtype, torch.float32), copy=weight.requires_grad)
     return copy
 
 
@@ -35,6 +41,10 @@ class Precision:
     3e-4 would be lost there in bfloat16 (`Part.wide_in_training`). Linear maps multiply in float32 where that is faster
     (`weft.ops.wide_linear`).
 
+    A weight that does not train is rounded once, which gives the copy of every step. Its float32 values are read only
+    where the model is saved, so they lie in a file (`LaidAside`) until `finish`. Which weights train is read here, and
+    not from what gradual unfreezing takes out of single steps.
+
     Args:
         model: weights to train, in float32 or float64.
         dtype: what to compute in.
@@ -42,7 +52,9 @@ class Precision:
 
     def __init__(self, model: Model, dtype: torch.dtype) -> None:
         self.model = model if dtype == torch.bfloat16 else model.to(dtype)
+        self._aside = LaidAside(_unchanged(model, dtype) if dtype == torch.bfloat16 else ())
         self.working = narrowed(model, dtype) if dtype == torch.bfloat16 else self.model
+        self._aside.release()
 
     def collect_gradients(self) -> None:
         """Add the copy's gradients to those of the weights, and copy its buffers (running statistics) to the model's.
@@ -72,3 +84,14 @@ class Precision:
         if buffers:
             for buffer, copied in zip(self.model.buffers(), self.working.buffers(), strict=True):
                 copied.copy_(buffer)
+        self._aside.release()
+
+    def finish(self) -> None:
+        """Bring what lies in a file back to memory, after the last step."""
+        self._aside.take_back()
+
+
+def _unchanged(model: Model, dtype: torch.dtype) -> list[nn.Parameter]:
+    """The weights that no step changes and of which `narrowed` makes a copy."""
+    kept = kept_dtypes(model).exact | wide_in_training(model)
+    return [p for p in model.parameters() if not p.requires_grad and p.dtype != dtype and id(p) not in kept]

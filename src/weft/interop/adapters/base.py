@@ -23,6 +23,7 @@ from weft.core.traits import Trait
 from weft.interop.huggingface.folder import is_foreign
 from weft.interop.huggingface.loading import load_folder
 from weft.linear.low_rank import Adapted
+from weft.linear.merging import closed_names
 from weft.linear.rewrite import rewritten
 
 BASE = "adapts"
@@ -106,7 +107,8 @@ def fingerprint_of(model: nn.Module) -> str:
     """SHA-256 of the names and values of what training does not change, as float32, under the names that these tensors
     have without adapters: the same for all adapters of a model, in every dtype that float32 holds."""
     trained = {id(p) for p in model.parameters() if p.requires_grad}
-    named = {_plain(name): tensor for name, tensor in own_tensors(model).items() if id(tensor) not in trained}
+    closed = closed_names(model)
+    named = {_plain(name, closed): tensor for name, tensor in own_tensors(model).items() if id(tensor) not in trained}
     found = hashlib.sha256()
     for name in sorted(named):
         tensor = named[name].detach().cpu()
@@ -116,8 +118,9 @@ def fingerprint_of(model: nn.Module) -> str:
     return found.hexdigest()
 
 
-def _plain(name: str) -> str:
-    return name.replace(".map.", ".").replace(".base.", ".")
+def _plain(name: str, closed: Mapping[str, str]) -> str:
+    own = name.replace(".base.", ".")
+    return closed.get(own, own).replace(".map.", ".")
 
 
 @torch.no_grad()

@@ -32,7 +32,8 @@ from weft.interop.adapters.peft_keys import PeftConfig, read_config, written
 from weft.interop.adapters.spread import Beside, Spread, read_through, write_through
 from weft.interop.huggingface.writing import fit
 from weft.interop.shapes import meta_model
-from weft.linear.linear import HoldsMatrix, Linear
+from weft.linear.holds_matrix import HoldsMatrix
+from weft.linear.linear import Linear
 from weft.linear.lora import LoRAConfig
 from weft.linear.low_rank import Adapted, rows_of
 
@@ -87,8 +88,8 @@ class Names:
         """The linear map whose matrix has this name, with its path once its part is opened; None where it is none."""
         holder = self.model.get_submodule(path.rpartition(".")[0])
         opened = holder.opened() if isinstance(holder, HoldsMatrix) else holder
-        found = opened.get_submodule("map") if isinstance(opened, HoldsMatrix) else opened
-        at = path.rpartition(".")[0] + (".map" if isinstance(opened, HoldsMatrix) else "")
+        found = opened.get_submodule(opened.child) if isinstance(opened, HoldsMatrix) else opened
+        at = path.rpartition(".")[0] + (f".{opened.child}" if isinstance(opened, HoldsMatrix) else "")
         return (at, found) if isinstance(found, Linear) and path.endswith(".weight") else None
 
 
