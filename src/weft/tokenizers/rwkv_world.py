@@ -140,8 +140,8 @@ def _literals(lines: Sequence[bytes]) -> list[Any]:
 def _literal(text: str) -> Any:
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return None
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return None  # a set of lists, or one in another more often than the parser goes
 
 
 def _trie(pieces: Sequence[bytes]) -> tuple[dict[int, int], list[int]]:
