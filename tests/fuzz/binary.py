@@ -1,4 +1,4 @@
-"""Changes to files of a binary format that keep its structure: protocol buffers, Thrift, zip archives, pickles, GGUF."""
+"""Changes to files of a binary format that keep its structure: protocol buffers, Thrift, archives, pickles, GGUF."""
 
 from __future__ import annotations
 
@@ -175,8 +175,9 @@ def _value(content: bytes, place: int, kind: int, end: list[int]) -> Iterator[tu
 
 
 def archive_changed(draw: Any, content: bytes) -> bytes:
-    """A zip archive with a member changed, left out, doubled, renamed, compressed, or with sizes that are not its own."""
-    how = draw(st.sampled_from(["member", "member", "member", "drop", "copy", "rename", "pack", "sizes", "sizes", "bytes"]))
+    """A zip archive with a member changed, left out, doubled, renamed or packed, or with sizes that are not its own."""
+    how = draw(st.sampled_from(["member", "member", "member", "drop", "copy", "rename", "pack", "sizes", "sizes",
+                                "bytes"]))
     if how == "bytes" or not zipfile.is_zipfile(io.BytesIO(content)):
         return bytes_changed(draw, content)
     with zipfile.ZipFile(io.BytesIO(content)) as archive:

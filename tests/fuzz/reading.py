@@ -1,7 +1,7 @@
 """The phase of the fuzzer that reads spoilt files in process, many in one fork: thousands of cases a minute.
 
-The parent makes the cases of a reader; a child reads one after the other, with limits of time and memory for each. Where
-the child is ended, the case that it was at is a fault, and another child goes on with the next.
+The parent makes the cases of a reader; a child reads one after the other, with limits of time and memory for each.
+Where the child is ended, the case that it was at is a fault, and another child goes on with the next.
 """
 
 from __future__ import annotations

@@ -112,8 +112,9 @@ def _longest(content: Content, chunk: Any, held: Sequence[Page]) -> int:
 
 
 def _too_large(path: Path, content: Content) -> DataError:
-    what = (f"the file of {len(content):,} bytes unpacks to more than {max(ALWAYS_EXPANDED, MOST_TIMES * len(content)):,}; "
-            f"what is read has at most {MOST_TIMES} times its size.")
+    most = max(ALWAYS_EXPANDED, MOST_TIMES * len(content))
+    what = (f"the file of {len(content):,} bytes unpacks to more than {most:,}; what is read has at most {MOST_TIMES} "
+            "times its size.")
     return DataError(what, where=str(path), remedy="If that is right, write the rows as JSON Lines.")
 
 
