@@ -30,6 +30,7 @@ from hypothesis import strategies as st
 from fuzz.child import BAD_WORDS, OUT_OF_TIME
 from fuzz.readers import READERS, Reader, spoilt
 from weft.core.errors import MissingExtra, WeftError
+from weft.disk.manifest import MANIFEST_FILE
 
 SECONDS = 10
 """Of processor time that a case may take, its files being of some kilobytes; by the clock ten times as many."""
@@ -196,20 +197,19 @@ def _child(cases: list[Spoilt], begin: int, made: Path, folder: Path, told: IO[s
         os._exit(code)
 
 
+def again(made: Path, kept: Path, folder: Path) -> int:
+    """Read what was found once more, in this process and without limits; what it raises is not caught."""
+    name = (kept / "case.txt").read_text("utf-8").split("\n")[0]
+    reader = READERS[name]
+    reader.read(_laid_out(reader, Spoilt(name, {
+        path.relative_to(kept / "files").as_posix(): path.read_bytes()
+        for path in (kept / "files").rglob("*") if path.is_file()}), made, folder))
+    return 0
+
+
 def observed(reader: Reader, case: Spoilt, made: Path, folder: Path, seconds: int) -> tuple[str, str]:
     """Read one case in this process: its fault, empty for none, and the traceback."""
-    top = folder / Path(reader.seeds).parts[0]
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(made / Path(reader.seeds).parts[0], top, copy_function=os.link)
-    place = folder / reader.seeds
-    for name, content in case.files.items():
-        (place / name).unlink(missing_ok=True)
-        (place / name).write_bytes(content)
-    for each in place.rglob(MANIFEST):
-        content = each.read_bytes()
-        each.unlink()
-        each.write_bytes(content)
-    reader.seal(place)
+    place = _laid_out(reader, case, made, folder)
     with limited(seconds), contextlib.chdir(folder):
         before = _reset_peak()
         fault, text = _read(reader, place)
@@ -222,7 +222,20 @@ def observed(reader: Reader, case: Spoilt, made: Path, folder: Path, seconds: in
     return fault, f"{text}\n{said[-3_000:]}"
 
 
-MANIFEST = "MANIFEST.json"
+def _laid_out(reader: Reader, case: Spoilt, made: Path, folder: Path) -> Path:
+    """The files of a case, with the seeds of its reader beside them; returns the reader's folder."""
+    top = folder / Path(reader.seeds).parts[0]
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(made / Path(reader.seeds).parts[0], top, copy_function=os.link)
+    place = folder / reader.seeds
+    # A seed's own file, which the links lead to, is never written.
+    changed = {**{each.relative_to(place).as_posix(): each.read_bytes() for each in place.rglob(MANIFEST_FILE)},
+               **case.files}
+    for name, content in changed.items():
+        (place / name).unlink(missing_ok=True)
+        (place / name).write_bytes(content)
+    reader.seal(place)
+    return place
 
 
 def _read(reader: Reader, place: Path) -> tuple[str, str]:
