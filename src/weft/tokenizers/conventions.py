@@ -36,6 +36,8 @@ class Conventions(Record):
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """The inverse of `to_json`; fields that a later version has added are ignored."""
+        if not isinstance(data, Mapping):
+            raise ValueError(f"the conventions are a {type(data).__name__}")
         known = {field.name: data[field.name] for field in fields(cls) if field.name in data}
         for name, sound in SOUND.items():
             if name in known and not sound(known[name]):
