@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.cli.main import run
+from weft.cli.entry import run
 
 if __name__ == "__main__":
     run()

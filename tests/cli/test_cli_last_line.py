@@ -7,6 +7,8 @@ import os
 import pty
 import re
 import select
+import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -15,6 +17,7 @@ from pathlib import Path
 import pytest
 import typer
 
+import weft as weft_package
 from fresh import fresh, weft
 from weft.cli import failures, main
 from weft.cli.lazy import LazyGroup
@@ -94,6 +97,25 @@ def test_ctrl_c_while_a_command_is_imported(monkeypatch: pytest.MonkeyPatch,
     with pytest.raises(SystemExit) as caught:
         main.app(["list"])
     assert caught.value.code == 130 and capsys.readouterr().err == "interrupted\n"
+
+
+@pytest.mark.parametrize("module", ["weft.cli.main", "typer", "weft.cli.terminal", "weft.cli.listing"])
+def test_ctrl_c_while_the_command_line_itself_is_imported(module: str, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, signal, sys\n\nclass Finder:\n    def find_spec(self, name, *_):\n"
+        f"        if name == {module!r}:\n            os.kill(os.getpid(), signal.SIGINT)\n\n"
+        "sys.meta_path.insert(0, Finder())\n", "utf-8")
+    told = subprocess.run([sys.executable, "-m", "weft", "list"], capture_output=True, text=True, check=False,
+                          env={**os.environ, "PYTHONPATH": f"{tmp_path}:{Path(weft_package.__file__).parents[1]}"})
+    assert (told.returncode, told.stdout, told.stderr) == (130, "", "interrupted\n")
+
+
+def test_ctrl_c_while_the_process_ends_is_silent(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import atexit, os, signal\natexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))\n", "utf-8")
+    told = subprocess.run([sys.executable, "-m", "weft", "--version"], capture_output=True, text=True, check=False,
+                          env={**os.environ, "PYTHONPATH": f"{tmp_path}:{Path(weft_package.__file__).parents[1]}"})
+    assert (told.returncode, told.stderr) == (-signal.SIGINT, "") and told.stdout.startswith("weft ")
 
 
 def test_a_plugin_that_fails_while_it_is_used_is_named(tmp_path: Path) -> None:

@@ -1,15 +1,18 @@
-"""`make fuzz`: commands with hostile files and options; none may crash, hang, be killed, or end in a traceback.
+"""`make fuzz`: hostile files and options; nothing may crash, hang, take much memory, or end in a traceback.
 
-    PYTHONPATH=tests python -m fuzz      FUZZ_MINUTES (60) says for how long, FUZZ_SEED where the cases begin
+    PYTHONPATH=tests python -m fuzz      FUZZ_MINUTES (60) says for how long, FUZZ_SEED where the cases begin,
+                                         FUZZ_PHASES (commands,readers) what is tried, each for its share of the time
+    PYTHONPATH=tests python -m fuzz fuzz_found/reader-NAME      read what was found once more, in this process
 
-Each case is a whole command line, run in a process of its own with limits of time and memory. A case that finds a
-fault is made smaller by hypothesis and kept in ``fuzz_found/NAME`` (FUZZ_FOUND names another folder), with what it said
-and how to run it again. Ends with 0 if none was found.
+Commands: each case is a whole command line, run in a process of its own with limits of time and memory. A case that
+finds a fault is made smaller by hypothesis. Readers: see `fuzz.reading`. What is found is kept in ``fuzz_found/NAME``
+(FUZZ_FOUND names another folder), with what it said and how to run it again. Ends with 0 if nothing was found.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import shlex
 import shutil
@@ -26,9 +29,11 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import Flaky
 
 from fresh import PRELOADED
-from fuzz import seeds
+from fuzz import reader_seeds, seeds
 from fuzz.cases import Case, cases
 from fuzz.child import OUT_OF_TIME, Ended, run
+from fuzz.readers import READERS
+from fuzz.reading import Reading, again
 
 SECONDS = 40.0
 """Of processor time that a case may take; `check` takes five, most take less than one."""
@@ -124,31 +129,68 @@ def session(fuzzer: Fuzzer, number: int) -> Callable[[], None]:
     return tried
 
 
+def commands(made: Path, scratch: Path, until: float, number: int) -> bool:
+    """Try commands until the time is up; whether no fault was found."""
+    fuzzer = Fuzzer(made / "commands", scratch)
+    while time.monotonic() < until:
+        try:
+            session(fuzzer, number)()
+        except (AssertionError, Flaky):  # flaky: a fault that is not found again, and is kept all the same
+            print(f"a fault in the cases of seed {number}", flush=True)
+        fuzzer.known.update(fuzzer.seen)
+        number += 1
+        print(fuzzer.told(), flush=True)
+    return not fuzzer.seen
+
+
+def readers(made: Path, scratch: Path, until: float, number: int) -> bool:
+    """Try readers, one after the other, until the time is up; whether no fault was found."""
+    reading, began = Reading(made / "readers", scratch, FOUND), time.monotonic()
+    for name in itertools.cycle(READERS):
+        if time.monotonic() > until:
+            break
+        reading.turn(name, number)
+        if name == list(READERS)[-1]:
+            number += 1
+            print(f"{reading.told()}, {(time.monotonic() - began) / 60:.0f} minutes", flush=True)
+    print(reading.told(), flush=True)
+    return not reading.seen
+
+
+PHASES: dict[str, Callable[[Path, Path, float, int], bool]] = {"commands": commands, "readers": readers}
+
+
+def make(made: Path, phases: list[str]) -> None:
+    """Write the seeds of the phases."""
+    for name in ("commands", "readers"):
+        (made / name).mkdir(parents=True)
+    seeds.make(made / "commands")
+    if "readers" in phases:
+        reader_seeds.make(made / "readers", made / "commands")
+
+
 def main() -> int:
     """Fuzz until the time is up."""
     minutes, number = float(os.environ.get("FUZZ_MINUTES", "60")), int(os.environ.get("FUZZ_SEED", time.time()))
+    phases = os.environ.get("FUZZ_PHASES", "commands,readers").split(",")
     torch.set_num_threads(1)
     for name in PRELOADED:
         __import__(name)
-    until = time.monotonic() + 60 * minutes
     with tempfile.TemporaryDirectory(prefix="weft-fuzz-") as scratch:
         made = Path(scratch) / "seeds"
         made.mkdir()
         # In a process of its own: a process that has computed gradients has threads, whose forks cannot compute any.
-        made_well = run(lambda: seeds.make(made), made, 300)
+        made_well = run(lambda: make(made, phases), made, 600)
         assert not made_well.fault, made_well
-        (Path(scratch) / "cases").mkdir()
-        fuzzer = Fuzzer(made, Path(scratch) / "cases")
-        print(f"seed {number}, {minutes:g} minutes", flush=True)
-        while time.monotonic() < until:
-            try:
-                session(fuzzer, number)()
-            except (AssertionError, Flaky):  # flaky: a fault that is not found again, and is kept all the same
-                print(f"a fault in the cases of seed {number}", flush=True)
-            fuzzer.known.update(fuzzer.seen)
-            number += 1
-            print(fuzzer.told(), flush=True)
-    return 1 if fuzzer.seen else 0
+        if len(sys.argv) > 1:
+            return again(made / "readers", Path(sys.argv[1]), Path(scratch) / "again")
+        print(f"seed {number}, {minutes:g} minutes of {' and '.join(phases)}", flush=True)
+        sound = []
+        for name in phases:
+            (Path(scratch) / name).mkdir()
+            until = time.monotonic() + 60 * minutes / len(phases)
+            sound.append(PHASES[name](made, Path(scratch) / name, until, number))
+    return 0 if all(sound) else 1
 
 
 if __name__ == "__main__":

@@ -79,6 +79,11 @@ def _tokenizer(place: Path, size: int, number: int) -> None:
             " ".join(pair) + "\n" for pair in model["merges"]), "utf-8")
     else:
         library.save(str(place / "tokenizer.json"))
+    _settings(place)
+
+
+def _settings(place: Path) -> None:
+    """What lies beside a tokenizer's vocabulary."""
     _as_json(place / "tokenizer_config.json", {
         "tokenizer_class": "GPT2Tokenizer", "eos_token": "</s>", "add_bos_token": False, "chat_template": TEMPLATE,
         "added_tokens_decoder": {"0": {"content": "</s>", "special": True, "lstrip": False, "rstrip": False}}})

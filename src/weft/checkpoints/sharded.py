@@ -11,18 +11,17 @@ torch's own storage is a pickle.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 
 from weft.checkpoints.layout import MODEL_FILE, TRAINING_FILE
-from weft.checkpoints.tensors import COMPLEX
+from weft.checkpoints.tensors import complex_names, open_tensors
 from weft.core.errors import CheckpointError
 from weft.disk.documents import MOST_INDEX_BYTES, read_json
 from weft.disk.manifest import COPY_AGAIN
@@ -79,11 +78,21 @@ class StoredTensors:
             self._stored = dict(_indexed(path) if is_sharded(checkpoint) else _listed(checkpoint))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
             raise CheckpointError(f"the file is damaged ({error!r}).", where=str(path), remedy=COPY_AGAIN) from None
+        self._require_held(path)
         for name, stored in self._stored.items():
             found = sum(math.prod(shape) for _, shape, _, _ in stored.boxes)
             if found != math.prod(stored.shape):
                 raise CheckpointError(f"{name}: {found:,} of its {math.prod(stored.shape):,} numbers are there.",
                                       where=str(path), remedy=COPY_AGAIN)
+
+    def _require_held(self, path: Path) -> None:
+        """Raise unless the files are as long as what the index says is in them, before memory is taken for it."""
+        files = {self._folder / file for stored in self._stored.values() for _, _, file, _ in stored.boxes}
+        there = sum(file.stat().st_size for file in files if file.is_file())
+        told = sum(math.prod(stored.shape) * stored.dtype.itemsize for stored in self._stored.values())
+        if told > there:
+            raise CheckpointError(f"it lists tensors of {told:,} bytes, and its files have {there:,}.", where=str(path),
+                                  remedy=COPY_AGAIN)
 
     def names(self) -> Sequence[str]:
         """Of all tensors."""
@@ -114,10 +123,10 @@ class StoredTensors:
                                   remedy="Resume with the configuration of the run.")
         for file, copies in self._by_file(wanted).items():
             try:
-                with safe_open(self._folder / file, framework="pt") as opened:
+                with open_tensors(self._folder / file) as opened:
                     for key, offsets, box in copies:
                         _copy(opened, key, offsets, box)
-            except (OSError, SafetensorError, ValueError) as error:
+            except (OSError, SafetensorError, ValueError, RuntimeError) as error:
                 raise CheckpointError(f"the tensors cannot be read ({error}).", where=str(self._folder / file),
                                       remedy=COPY_AGAIN) from None
 
@@ -153,8 +162,8 @@ def _listed(checkpoint: Path) -> Iterator[tuple[str, _Stored]]:
     for prefix, file in ((MODEL, MODEL_FILE), (TRAINING, TRAINING_FILE)):
         if not (checkpoint / file).exists():
             continue
-        with safe_open(checkpoint / file, framework="pt") as opened:
-            pairs = json.loads((opened.metadata() or {}).get(COMPLEX, "[]"))
+        with open_tensors(checkpoint / file) as opened:
+            pairs = complex_names(opened)
             for name in opened.keys():  # noqa: SIM118 - not a mapping
                 found = opened.get_slice(name)
                 shape, empty = tuple(found.get_shape()), opened.get_tensor(name) if not found.get_shape() else found[:0]
@@ -164,12 +173,26 @@ def _listed(checkpoint: Path) -> Iterator[tuple[str, _Stored]]:
 
 
 def _read_entry(entry: Mapping[str, Any]) -> _Stored:
-    boxes = tuple((tuple(box["offsets"]), tuple(box["shape"]), f"{SHARDED}/{box['file']}", str(box["key"]))
+    boxes = tuple((_sizes(box["offsets"]), _sizes(box["shape"]), f"{SHARDED}/{_name(box['file'])}", str(box["key"]))
                   for box in entry["boxes"])
-    dtype = getattr(torch, entry["dtype"])
+    dtype, shape = getattr(torch, entry["dtype"]), _sizes(entry["shape"])
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"{entry['dtype']!r} is no dtype")
-    return _Stored(dtype, tuple(entry["shape"]), boxes)
+    if any(len(offsets) != len(shape) or len(sides) != len(shape) for offsets, sides, _, _ in boxes):
+        raise ValueError(f"a box has another number of dimensions than its tensor, {len(shape)}")
+    return _Stored(dtype, shape, boxes)
+
+
+def _sizes(found: Any) -> tuple[int, ...]:
+    if not isinstance(found, list) or not all(type(each) is int and 0 <= each < 2**63 for each in found):
+        raise ValueError(f"{str(found)[:80]} is no shape")
+    return tuple(found)
+
+
+def _name(file: Any) -> str:
+    if not isinstance(file, str) or Path(file).name != file:
+        raise ValueError(f"{str(file)[:80]!r} is no name of a file beside it")
+    return file
 
 
 def _copy(file: Any, key: str, offsets: tuple[int, ...], box: Box) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from weft.core.errors import CheckpointError, nearest
 from weft.core.layer import kept_dtypes
 from weft.core.model import Resizable
+from weft.disk.documents import MOST_INDEX_BYTES, Unreadable, parse_json, require_regular
 from weft.disk.manifest import COPY_AGAIN
 
 COMPLEX = "complex"
@@ -44,12 +46,40 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         CheckpointError: the file is missing, truncated or not a safetensors file.
     """
     try:
-        with safe_open(path, framework="pt") as file:
-            names = json.loads((file.metadata() or {}).get(COMPLEX, "[]"))
+        with open_tensors(path) as file:
+            pairs = complex_names(file)
             stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-    except (OSError, SafetensorError, ValueError) as error:
+        return {name: torch.view_as_complex(tensor) if name in pairs else tensor for name, tensor in stored.items()}
+    except (OSError, SafetensorError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"the tensors cannot be read ({error}).", where=str(path), remedy=COPY_AGAIN) from None
-    return {name: torch.view_as_complex(tensor) if name in names else tensor for name, tensor in stored.items()}
+
+
+def open_tensors(path: Path) -> Any:
+    """An open safetensors file. Its header is read whole, so it may not be long.
+
+    Raises:
+        OSError: it is missing or cannot be read.
+        SafetensorError: it is damaged.
+        Unreadable: it is no regular file, or its header is too long.
+    """
+    require_regular(path)
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+    if size > MOST_INDEX_BYTES:
+        raise Unreadable(f"its header has {size:,} bytes; at most {MOST_INDEX_BYTES:,} are read")
+    return safe_open(path, framework="pt")
+
+
+def complex_names(file: Any) -> frozenset[str]:
+    """The names of an open file's tensors that stand for complex ones.
+
+    Raises:
+        Unreadable: what lists them is damaged.
+    """
+    found = parse_json((file.metadata() or {}).get(COMPLEX, "[]"))
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise Unreadable(f"its list of complex tensors is {str(found)[:80]!r}")
+    return frozenset(found)
 
 
 def assign_tensors(model: nn.Module, tensors: Mapping[str, Tensor], *, where: str) -> None:

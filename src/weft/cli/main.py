@@ -66,6 +66,6 @@ def main(version: Annotated[bool, typer.Option("--version", callback=_version, i
 
 
 def run() -> None:
-    """Entry point of the ``weft`` script."""
+    """Run the command line; `weft.cli.entry` calls it."""
     with terminal.on_terminal():
         failures.run(app)

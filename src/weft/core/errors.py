@@ -26,6 +26,8 @@ from collections.abc import Iterable, Mapping
 
 MOST_PROBLEMS, MOST_OF_EACH = 20, 1_000
 """Problems that a message lists, and characters of each: a document of others may have any number, of any length."""
+MOST_LINE = 8_000
+"""Characters of a line of any message."""
 LONGEST_NAME = 200
 """Characters of a name that is compared with known ones, which takes time in the square of their number."""
 
@@ -45,7 +47,7 @@ class WeftError(Exception):
         self.what, self.where, self.remedy = what, where, remedy
         place = f"{where}: " if where else ""
         advice = f" {remedy}" if remedy else ""
-        super().__init__(f"{place}{what}{advice}")
+        super().__init__("\n".join(shortened(line, MOST_LINE) for line in f"{place}{what}{advice}".split("\n")))
 
 
 class UserError(WeftError):
@@ -130,10 +132,10 @@ class DivergedError(TrainingError):
                          "training.schedule.warmup, or set training.clip_norm.")
 
 
-def shortened(text: str) -> str:
-    """``text``, at most `MOST_OF_EACH` characters of it: what is more is left out of its middle."""
-    half = MOST_OF_EACH // 2
-    return text if len(text) <= MOST_OF_EACH else f"{text[:half]} ... {text[-half:]}"
+def shortened(text: str, most: int = MOST_OF_EACH) -> str:
+    """``text``, at most ``most`` characters of it: what is more is left out of its middle."""
+    half = most // 2
+    return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, final
 
-from weft.core.errors import DataError, MissingExtra, nearest
+from weft.core.errors import DataError, nearest
 from weft.data.compression import RELEASED, Content, mark_bytes, read_content, release
 from weft.data.json_arrays import ARRAY_SUFFIXES, array_records
+from weft.data.parquet import parquet_rows
 from weft.data.tables import TABLE_SUFFIXES, table_rows
 from weft.disk.documents import Unreadable, parse_json
 
@@ -112,7 +113,8 @@ def whole_records(path: Path, suffix: str) -> Iterator[tuple[int, str, Any]]:
     elif suffix in JSONL_SUFFIXES:
         yield from _objects(path)
     else:
-        yield from ((number, f"{path}, row {number}", row) for number, row in _parquet_rows(path, None))
+        rows = parquet_rows(path, lambda names: names)
+        yield from ((number, f"{path}, row {number}", row) for number, row in enumerate(rows, 1))
 
 
 def _jsonl(path: Path, fields: Fields) -> Iterator[Record]:
@@ -142,25 +144,12 @@ def _lines(content: Content) -> Iterator[tuple[bytes, bool]]:
 
 
 def _parquet(path: Path, fields: Fields) -> Iterator[Record]:
-    for number, row in _parquet_rows(path, fields):
+    def wanted(names: Sequence[str]) -> Sequence[str]:
+        _require_fields(fields, names, str(path))
+        return list(fields.values())
+
+    for number, row in enumerate(parquet_rows(path, wanted), 1):
         yield Record(number, f"{path}, row {number}", tuple(row[field] for field in fields.values()))
-
-
-def _parquet_rows(path: Path, fields: Fields | None) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The rows of a Parquet file, numbered from 1; ``fields``: those that are read; None: all."""
-    try:
-        import pyarrow as arrow  # type: ignore[import-untyped]
-        from pyarrow import parquet
-    except ImportError:
-        raise MissingExtra("pyarrow", "data", "reading Parquet files") from None
-    try:
-        file = parquet.ParquetFile(arrow.BufferReader(read_content(path)))
-        _require_fields(fields or {}, file.schema_arrow.names, str(path))
-        wanted = None if fields is None else list(dict.fromkeys(fields.values()))
-        yield from enumerate((row for batch in file.iter_batches(columns=wanted) for row in batch.to_pylist()), 1)
-    except (arrow.ArrowException, OSError) as error:
-        what = f"the file is not Parquet, or is truncated or damaged ({' '.join(str(error).split())})."
-        raise DataError(what, where=str(path), remedy="Copy or download it again, whole.") from None
 
 
 def _json(line: bytes, where: str, *, last: bool) -> Any:

@@ -262,6 +262,24 @@ class Tokenizer(ABC):
         return np.concatenate(pieces) if pieces else self.encode_array(text)
 
 
+def setting(settings: Mapping[str, Any], name: str, *kinds: type, default: Any = None) -> Any:
+    """An entry of a tokenizer's settings, which must be of one of these types; of a list or tuple all entries are text.
+
+    Args:
+        settings: as they were read.
+        name: of the entry.
+        kinds: types that it may have.
+        default: stands in for a missing entry.
+
+    Raises:
+        ValueError: it is missing or of another type.
+    """
+    value = settings.get(name, default) if isinstance(settings, Mapping) else None
+    if type(value) not in kinds or (isinstance(value, list | tuple) and not all(isinstance(x, str) for x in value)):
+        raise ValueError(f"the setting {name!r} is a {type(value).__name__}")
+    return value
+
+
 def utf8(text: str) -> bytes:
     """``text`` in UTF-8.
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.tokenizers.base import Encoded, Tokenizer, utf8
+from weft.tokenizers.base import Encoded, Tokenizer, setting, utf8
 from weft.tokenizers.pieces import Ids, IdsLike, PieceTable, check_ids
 from weft.tokenizers.specials import END_OF_DOCUMENT
 from weft.tokenizers.streaming import StreamDecoder
@@ -83,4 +83,4 @@ class ByteTokenizer(Tokenizer):
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], folder: Path) -> ByteTokenizer:
-        return cls(tuple(settings.get("added", ())))
+        return cls(tuple(setting(settings, "added", list, tuple, default=())))

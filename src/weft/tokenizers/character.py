@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.core.errors import TokenizerError
-from weft.tokenizers.base import Encoded, Tokenizer, utf8
+from weft.tokenizers.base import Encoded, Tokenizer, setting, utf8
 from weft.tokenizers.pieces import Ids, IdsLike, PieceTable, check_ids
 from weft.tokenizers.seams import parted
 from weft.tokenizers.spans import code_points, utf8_widths
@@ -114,7 +114,7 @@ class CharacterTokenizer(Tokenizer):
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], folder: Path) -> CharacterTokenizer:
-        return cls(settings["characters"], unknown=settings["unknown"])
+        return cls(setting(settings, "characters", str), unknown=setting(settings, "unknown", bool))
 
     def _unknown_character(self, text: str, place: int) -> TokenizerError:
         return TokenizerError(

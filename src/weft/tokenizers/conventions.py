@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from types import MappingProxyType
 from typing import Any, Self, final
 
 from weft.core.strict_json import Record
@@ -35,8 +36,26 @@ class Conventions(Record):
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """The inverse of `to_json`; fields that a later version has added are ignored."""
-        return super().from_json({field.name: data[field.name] for field in fields(cls) if field.name in data})
+        if not isinstance(data, Mapping):
+            raise ValueError(f"the conventions are a {type(data).__name__}")
+        known = {field.name: data[field.name] for field in fields(cls) if field.name in data}
+        for name, sound in SOUND.items():
+            if name in known and not sound(known[name]):
+                raise ValueError(f"the setting {name!r} is {known[name]!r:.80}")
+        return super().from_json(known)
 
+
+def _texts(value: Any) -> bool:
+    return all(isinstance(each, str) for each in value)
+
+
+SOUND: Mapping[str, Callable[[Any], bool]] = MappingProxyType({
+    "adds_bos": lambda value: value is None or isinstance(value, bool),
+    "adds_eos": lambda value: value is None or isinstance(value, bool),
+    "end_ids": lambda value: isinstance(value, list | tuple) and all(type(each) is int for each in value),
+    "chat_templates": lambda value: isinstance(value, Mapping) and _texts(value) and _texts(value.values()),
+    "stops": lambda value: isinstance(value, list | tuple) and _texts(value)})
+"""What a field of a file may be."""
 
 NO_CONVENTIONS = Conventions()
 """The conventions of tokenizers that were trained here."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -10,7 +10,7 @@ from typing import Any, final
 from weft.core.errors import TokenizerError
 from weft.disk.documents import Unreadable, read_json
 from weft.tokenizers.conventions import Conventions
-from weft.tokenizers.foreign import read_vocabulary
+from weft.tokenizers.foreign import MOST_IDS, read_vocabulary
 from weft.tokenizers.specials import AddedToken
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -87,19 +87,53 @@ def read_declared(folder: Path) -> Declared:
     Raises:
         TokenizerError: a file that is damaged.
     """
-    config = {**_read(folder / SPECIAL_TOKENS_MAP), **_read(folder / TOKENIZER_CONFIG)}
-    generation, model = _read(folder / "generation_config.json"), _read(folder / "config.json")
+    named, own = (_read(folder / name) for name in (SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG))
+    for content, file in ((named, SPECIAL_TOKENS_MAP), (own, TOKENIZER_CONFIG)):
+        if problem := _problem(content):
+            raise _damaged(folder / file, problem)
+    config, listed = {**named, **own}, _read(folder / ADDED_TOKENS)
+    if not all(_is_id(place) for place in listed.values()):
+        raise _damaged(folder / ADDED_TOKENS, "it is not an object of tokens and ids")
+    files = [folder / "generation_config.json", folder / "config.json"]
+    model = _read(files[1])
     return Declared(
         config=config,
-        added=tuple(sorted(_added(config, _read(folder / ADDED_TOKENS)), key=lambda token: token.id)),
-        bos_ids=_ids("bos_token_id", generation, model),
-        eos_ids=_ids("eos_token_id", generation, model),
+        added=tuple(sorted(_added(config, listed), key=lambda token: token.id)),
+        bos_ids=_ids("bos_token_id", files),
+        eos_ids=_ids("eos_token_id", files),
         model_type=str(model.get("model_type") or ""),
         chat_templates=_templates(config.get("chat_template"), folder),
     )
 
 
-def _added(config: Mapping[str, Any], listed: Mapping[str, Any]) -> Iterator[AddedToken]:
+def _problem(config: Mapping[str, Any]) -> str:
+    """Why a file's entries about tokens and templates cannot be used; empty if they can."""
+    more = config.get("additional_special_tokens") or []
+    wrong = next((name for name in NAMED if not _is_token(config.get(name) or "")), None)
+    if wrong is not None:
+        return f"{wrong} is neither a text nor an object with one under content"
+    if not isinstance(more, list) or not all(map(_is_token, more)):
+        return "additional_special_tokens is not a list of tokens"
+    declared, templates = config.get("added_tokens_decoder") or {}, config.get("chat_template")
+    if not isinstance(declared, dict) or not all(
+            isinstance(token, dict) and _is_token(token) and place.isdecimal() and _is_id(int(place[:20]))
+            for place, token in declared.items()):
+        return "added_tokens_decoder is not an object of ids and tokens"
+    if isinstance(templates, list) and not all(isinstance(each, dict) and isinstance(each.get("name"), str)
+                                               and isinstance(each.get("template"), str) for each in templates):
+        return "chat_template is not a list of objects with a name and a template"
+    return ""
+
+
+def _is_token(value: Any) -> bool:
+    return isinstance(value.get("content") if isinstance(value, dict) else value, str)
+
+
+def _is_id(value: Any) -> bool:
+    return type(value) is int and 0 <= value < MOST_IDS
+
+
+def _added(config: Mapping[str, Any], listed: Mapping[str, int]) -> Iterator[AddedToken]:
     declared = config.get("added_tokens_decoder") or {}
     for place, token in declared.items():
         yield AddedToken(
@@ -111,18 +145,23 @@ def _added(config: Mapping[str, Any], listed: Mapping[str, Any]) -> Iterator[Add
     named |= {_content(token) for token in config.get("additional_special_tokens") or ()}
     for content, place in listed.items():
         if content not in known:
-            yield AddedToken(content, int(place), special=content in named)
+            yield AddedToken(content, place, special=content in named)
 
 
 def _content(token: Any) -> str | None:
     return token.get("content") if isinstance(token, dict) else token
 
 
-def _ids(name: str, *files: Mapping[str, Any]) -> tuple[int, ...]:
+def _ids(name: str, files: Sequence[Path]) -> tuple[int, ...]:
     for file in files:
-        found = file.get(name)
-        if found is not None:
-            return tuple(found) if isinstance(found, list) else (int(found),)
+        found = _read(file).get(name)
+        if found is None:
+            continue
+        ids = tuple(found) if isinstance(found, list) else (found,)
+        if not all(type(each) is int for each in ids):
+            raise _damaged(file, f"{name} is neither an id nor a list of ids")
+        # Files of models without such a token have -1, which is no id.
+        return tuple(each for each in ids if _is_id(each))
     return ()
 
 

@@ -63,7 +63,7 @@ def load_tokenizer(folder: str | Path, *, kinds: Mapping[str, type[Tokenizer]] =
         tokenizer = kinds[kind].from_settings(content["settings"], Path(folder))
         if "conventions" in content:
             tokenizer = tokenizer.with_conventions(Conventions.from_json(content["conventions"]))
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    except (OSError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise CheckpointError(
             f"the tokenizer's files are damaged ({error!r}).", where=str(folder), remedy="Copy the folder again, whole."
         ) from error

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from weft.core.errors import TokenizerError
 from weft.disk.documents import parse_json
-from weft.tokenizers.base import Encoded, Tokenizer, utf8
+from weft.tokenizers.base import Encoded, Tokenizer, setting, utf8
 from weft.tokenizers.conventions import NO_CONVENTIONS, Conventions
 from weft.tokenizers.foreign import library_errors, read_vocabulary, require_ids
 from weft.tokenizers.library_pieces import (
@@ -175,7 +175,8 @@ class LibraryTokenizer(Tokenizer):
     def from_settings(cls, settings: Mapping[str, Any], folder: Path) -> Self:
         conventions = Conventions.from_json(settings.get("conventions", {}))
         source = read_vocabulary(folder / LIBRARY_FILE)
-        return cls(source, bos=settings["bos"], eos=settings["eos"], conventions=conventions)
+        return cls(source, bos=setting(settings, "bos", str, type(None)), eos=setting(settings, "eos", str, type(None)),
+                   conventions=conventions)
 
     def _encode_specials(self, text: str) -> Ids:
         return _encode(self._library, text)

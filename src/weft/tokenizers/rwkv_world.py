@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.core.errors import TokenizerError
-from weft.tokenizers.base import Tokenizer, utf8
+from weft.tokenizers.base import Tokenizer, setting, utf8
 from weft.tokenizers.conventions import NO_CONVENTIONS, Conventions
 from weft.tokenizers.foreign import read_vocabulary
 from weft.tokenizers.pieces import Ids, IdsLike, PieceTable
@@ -108,7 +108,7 @@ class RWKVWorldTokenizer(Tokenizer):
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], folder: Path) -> RWKVWorldTokenizer:
         conventions = Conventions.from_json(settings.get("conventions", {}))
-        return cls(read_vocabulary(folder / WORLD_FILE), end=settings["end"], conventions=conventions)
+        return cls(read_vocabulary(folder / WORLD_FILE), end=setting(settings, "end", str), conventions=conventions)
 
 
 def _read(source: bytes) -> dict[int, bytes]:
@@ -140,8 +140,8 @@ def _literals(lines: Sequence[bytes]) -> list[Any]:
 def _literal(text: str) -> Any:
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return None
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return None  # a set of lists, or one in another more often than the parser goes
 
 
 def _trie(pieces: Sequence[bytes]) -> tuple[dict[int, int], list[int]]:

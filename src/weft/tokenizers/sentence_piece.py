@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from weft.core.errors import TokenizerError
 from weft.core.strict_json import plain
-from weft.tokenizers.base import Encoded, Tokenizer, utf8
+from weft.tokenizers.base import Encoded, Tokenizer, setting, utf8
 from weft.tokenizers.conventions import NO_CONVENTIONS, Conventions
 from weft.tokenizers.foreign import read_vocabulary
 from weft.tokenizers.library_pieces import SPACE
@@ -154,11 +154,11 @@ class SentencePieceTokenizer(Tokenizer):
     def from_settings(cls, settings: Mapping[str, Any], folder: Path) -> SentencePieceTokenizer:
         return cls(
             read_vocabulary(folder / MODEL_FILE),
-            bos=settings["bos"],
-            eos=settings["eos"],
-            added=[AddedToken(**token) for token in settings["added"]],
+            bos=setting(settings, "bos", str, type(None)),
+            eos=setting(settings, "eos", str, type(None)),
+            added=[_added(token) for token in settings["added"]],
             conventions=Conventions.from_json(settings.get("conventions", {})),
-            prefix=settings.get("prefix", "always"),
+            prefix=setting(settings, "prefix", str, default="always"),
         )
 
     def _encode_specials(self, text: str) -> Ids:
@@ -215,6 +215,13 @@ class SentencePieceTokenizer(Tokenizer):
                 remedy="Name a token that the model has as bos and eos, or none.",
             )
         return self._known[token]
+
+
+def _added(token: Mapping[str, Any]) -> AddedToken:
+    made = AddedToken(**token)
+    if not isinstance(made.content, str) or type(made.id) is not int or made.id < 0:
+        raise ValueError(f"the added token {str(token)[:80]}")
+    return made
 
 
 def train_sentence_piece(texts: Iterable[str], vocab_size: int, *, algorithm: str) -> SentencePieceTokenizer:

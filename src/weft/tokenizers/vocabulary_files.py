@@ -115,6 +115,8 @@ def _ids(path: Path) -> dict[str, int]:
     if not isinstance(ids, dict) or not all(type(place) is int and place >= 0 for place in ids.values()):
         raise _damaged(path, "it is not an object of tokens and ids")
     require_ids(1 + max(ids.values(), default=-1), str(path))
+    if len(set(ids.values())) < len(ids):
+        raise _damaged(path, "several tokens have one id")
     return ids
 
 

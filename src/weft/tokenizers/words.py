@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.core.errors import TokenizerError
-from weft.tokenizers.base import Encoded, Tokenizer, utf8
+from weft.tokenizers.base import Encoded, Tokenizer, setting, utf8
 from weft.tokenizers.foreign import read_vocabulary
 from weft.tokenizers.pieces import Ids, IdsLike, check_ids
 from weft.tokenizers.seams import words_apart
@@ -143,7 +143,7 @@ class WordTokenizer(Tokenizer):
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], folder: Path) -> WordTokenizer:
         words = read_vocabulary(folder / VOCABULARY_FILE).decode("utf-8").split("\n")[:-1]
-        return cls(words, end_of_line=settings["end_of_line"])
+        return cls(words, end_of_line=setting(settings, "end_of_line", bool))
 
     def _ends(self, text: str) -> NDArray[np.intp]:
         """The character before which each token ends."""

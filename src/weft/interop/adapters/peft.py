@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from weft.checkpoints.layout import PEFT_FILE, PEFT_TENSORS
 from weft.checkpoints.load import Loaded
-from weft.checkpoints.tensors import read_tensors
+from weft.checkpoints.tensors import open_tensors, read_tensors
 from weft.core.errors import CheckpointError, UnsupportedError, nearest
 from weft.core.model import LanguageModel, Model
 from weft.disk.manifest import write_manifest
@@ -170,9 +170,7 @@ def _rules(names: Names, modules: Mapping[str, Beside]) -> list[Rule]:
 
 
 def _metadata(path: Path) -> dict[str, str]:
-    from safetensors import safe_open
-
-    with safe_open(path, framework="pt") as file:
+    with open_tensors(path) as file:
         return dict(file.metadata() or {})
 
 

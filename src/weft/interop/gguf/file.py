@@ -77,20 +77,29 @@ def compare(content: Content, path: Path) -> LanguageModel:
     """Read a file back, compare every key and number with the content that was written, and return its model.
 
     Raises:
-        FailedError: with everything that differs.
+        FailedError: with everything that differs, or the file is damaged.
     """
-    reader = require_package().GGUFReader(path)
+    try:
+        reader = require_package().GGUFReader(path)
+        problems = _problems(content, reader)
+    except (ValueError, IndexError, KeyError, TypeError, OverflowError, OSError, RuntimeError) as error:
+        raise FailedError(f"the file, read back, is damaged ({error!r}).", where="convert",
+                          remedy="Nothing was written. Check the disk.") from None
+    if problems:
+        lines = "".join(f"\n  - {problem}" for problem in problems)
+        raise FailedError(f"the file, read back, differs in {len(problems)} places:{lines}\n", where="convert",
+                          remedy="Nothing was written. Please report this model.")
+    return _model(content, {tensor.name: tensor for tensor in reader.tensors})
+
+
+def _problems(content: Content, reader: gguf.GGUFReader) -> list[str]:
     problems = _differing_keys(content, reader)
     stored = {tensor.name: tensor for tensor in reader.tensors}
     problems += [f"{name}: an unexpected tensor" for name in stored if name not in content.shapes]
     for name, expected in content.tensors():
         if name not in stored or not torch.equal(_tensor(stored[name], content), expected):
             problems.append(f"{name}: the file has another tensor, or none")
-    if problems:
-        lines = "".join(f"\n  - {problem}" for problem in problems)
-        raise FailedError(f"the file, read back, differs in {len(problems)} places:{lines}\n", where="convert",
-                          remedy="Nothing was written. Please report this model.")
-    return _model(content, stored)
+    return problems
 
 
 def _differing_keys(content: Content, reader: gguf.GGUFReader) -> list[str]:

@@ -14,19 +14,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, final
-from zipfile import is_zipfile
+from zipfile import ZIP_STORED, BadZipFile, ZipFile, is_zipfile
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 
+from weft.checkpoints.tensors import open_tensors
 from weft.core.errors import CheckpointError
-from weft.disk.documents import MOST_INDEX_BYTES, read_json
+from weft.disk.documents import MOST_INDEX_BYTES, Unreadable, read_json
 from weft.families.weights import Shape
 
 CONVERT = "Convert the file to safetensors where you trust it."
 SINGLE, PICKLED = "model.safetensors", "pytorch_model.bin"
-INDEX = ".index.json"
+INDEX, PICKLE = ".index.json", ".pkl"
 COPY_AGAIN = "Copy the folder again, whole."
 DTYPES: Mapping[str, torch.dtype] = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16,
                                      "BF16": torch.bfloat16}
@@ -57,7 +58,7 @@ class SafeFile(TensorFile):
     """A safetensors file."""
 
     def __init__(self, path: Path) -> None:
-        self._file: Any = safe_open(path, framework="pt")
+        self._file: Any = open_tensors(path)
 
     def entries(self) -> dict[str, Entry]:
         found = {}
@@ -123,7 +124,7 @@ def open_stored(folder: Path) -> Stored:
     for name in names if not problems else []:
         try:
             files[name] = PickledFile(folder / name) if name.endswith(".bin") else SafeFile(folder / name)
-        except (OSError, SafetensorError) as error:
+        except (OSError, SafetensorError, Unreadable) as error:
             problems.append(f"{name}: damaged or truncated ({error}).")
     if problems:
         raise listed(problems, "file", folder, COPY_AGAIN)
@@ -202,11 +203,16 @@ def read_pickled(path: Path) -> dict[str, Tensor]:
     """The tensors of a file of torch.save, by name, mapped from it where its format allows.
 
     Raises:
-        CheckpointError: it is damaged, or holds anything but tensors by name.
+        CheckpointError: it is damaged, or holds anything but tensors by name whose numbers are in it.
     """
     try:
         # Files from before torch 1.6 are not zip archives and cannot be mapped.
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zipfile(path))
+        archive = is_zipfile(path)
+        if archive:
+            _require_unpacked(path)
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=archive)
+    except CheckpointError:
+        raise
     except Exception as error:  # a damaged file can raise almost anything in the unpickler
         if type(error).__name__ == "UnpicklingError":
             raise CheckpointError("the file holds more than tensors (code that unpickling would run, or damage), so it "
@@ -215,4 +221,36 @@ def read_pickled(path: Path) -> dict[str, Tensor]:
                               remedy="Copy the folder again, whole.") from None
     if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
         raise CheckpointError("the file is not a mapping from names to tensors.", where=str(path), remedy=CONVERT)
+    wrong = next((name for name, tensor in content.items() if not _is_held(tensor)), None)
+    if wrong is not None:
+        raise CheckpointError(f"{wrong!r:.200} is no tensor whose numbers are all in the file.", where=str(path),
+                              remedy=CONVERT)
     return {str(name): tensor for name, tensor in content.items()}
+
+
+def _require_unpacked(path: Path) -> None:
+    """Raise unless the members of an archive lie in it as they are, each once, as torch.save writes them: a packed one
+    of three megabytes may unpack to three gigabytes.
+
+    Raises:
+        CheckpointError: they do not.
+        BadZipFile: the archive is damaged.
+    """
+    size, names = path.stat().st_size, set[str]()
+    with ZipFile(path) as archive:
+        for member in archive.infolist():
+            if member.compress_type != ZIP_STORED or member.file_size != member.compress_size:
+                raise CheckpointError(f"the member {member.filename!r:.200} is compressed.", where=str(path),
+                                      remedy=CONVERT)
+            if member.header_offset + member.file_size > size or member.filename in names:
+                raise BadZipFile(f"{member.filename!r:.200} is there twice, or ends beyond the file")
+            if member.filename.endswith(PICKLE) and member.file_size > MOST_INDEX_BYTES:
+                raise CheckpointError(f"the list of its tensors has {member.file_size:,} bytes; at most "
+                                      f"{MOST_INDEX_BYTES:,} are read.", where=str(path), remedy=CONVERT)
+            names.add(member.filename)
+
+
+def _is_held(tensor: Tensor) -> bool:
+    """Whether a tensor's numbers are in the file, each once: one number may stand for a matrix of terabytes."""
+    plain = tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
+    return plain and tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()
