@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 from torch.nn.utils import parametrize
 
-from weft.core.calling import Direct
+from weft.core.base_model import parse_model
+from weft.core.calling import Direct, calls_forward_alone
+from weft.core.model import LanguageModel
 
 
 class Straight(Direct):
@@ -197,3 +199,44 @@ def test_a_parametrisation_is_worked_out() -> None:
     module = Straight()
     parametrize.register_parametrization(module, "weight", Double())
     assert torch.equal(module(X), 2 * Plain()(X))
+
+
+@pytest.mark.parametrize("hook", ["register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook",
+                                  "register_full_backward_pre_hook"])
+def test_a_module_that_calls_more_than_its_forward_says_so(hook: str) -> None:
+    table = nn.Embedding(3, 2)
+    assert calls_forward_alone(table)
+    handle = getattr(table, hook)(lambda *_: None)
+    assert not calls_forward_alone(table)
+    handle.remove()
+    assert calls_forward_alone(table)
+    table.forward = lambda numbers: numbers  # type: ignore[method-assign]
+    assert not calls_forward_alone(table)
+
+
+def test_a_module_says_so_of_hooks_of_all_modules_and_of_a_compiled_form() -> None:
+    table = nn.Embedding(3, 2)
+    handle = torch_module.register_module_forward_hook(lambda *_: None)
+    try:
+        assert not calls_forward_alone(table)
+    finally:
+        handle.remove()
+    table.compile(backend="eager")
+    assert not calls_forward_alone(table)
+
+
+def test_the_table_of_a_decoder_is_called_where_something_is_hooked_to_it() -> None:
+    block = {"kind": "pre", "layers": [{"kind": "mlp", "d_ff": 3}]}
+    model = parse_model({"kind": "decoder", "vocab_size": 5, "d_model": 4, "blocks": [block]}).build().eval()
+    tokens, calls = torch.tensor([[1, 3]]), list[int]()
+    assert isinstance(model, LanguageModel)
+    with torch.inference_mode():
+        plain = model.hidden(tokens).y
+        table = model.get_submodule("embedding.tokens")
+        handle = table.register_forward_hook(lambda _module, _given, y: calls.append(1) or 2 * y)
+        doubled = model.hidden(tokens).y
+        handle.remove()
+        assert calls == [1] and not torch.equal(doubled, plain) and torch.equal(model.hidden(tokens).y, plain)
+        table.max_norm = 1e-3  # type: ignore[assignment]  # PyTorch's lookup writes the rows that it shortens
+        model.hidden(tokens)
+    assert table.get_parameter("weight")[[1, 3]].norm(dim=-1).max() < 1.01e-3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -70,6 +71,22 @@ def test_a_span_resolved_on_a_clock_is_not_worked_out_again() -> None:
     assert span.after is span.after
     other = span.resolve(Clock.start(2).replace(seen=torch.tensor([5, 5])), X)
     assert other.ticks.order.tolist() == [[5, 6, 7], [5, 6, 7]]
+
+
+def test_resolving_keeps_all_that_the_caller_gave() -> None:
+    worked_out = {"fresh", "moment", "ticks", "before", "after"}
+    given = {field.name: object() for field in dataclasses.fields(Span)}
+    given |= dict.fromkeys(("count", "begins", "prefix", "horizon", "coordinates", "facts", "moment", "ticks", "before",
+                            "after")) | {"fresh": False, "uniform": False, "bound": 3}
+    whole: Any = given
+    resolved = Span(**whole).resolve(None, X)
+    for name in given.keys() - worked_out:
+        assert getattr(resolved, name) is given[name], name
+    tensors: Any = {"count": torch.tensor([3, 2]), "begins": torch.zeros(2, 3, dtype=torch.bool),
+                    "prefix": torch.zeros(2, 3, dtype=torch.bool), "horizon": torch.tensor([3, 3]),
+                    "coordinates": torch.zeros(2, 3), "facts": {"mark": torch.zeros(2, 3, dtype=torch.int64)}}
+    resolved = Span(**tensors).resolve(None, X)
+    assert all(getattr(resolved, name) is value for name, value in tensors.items())
 
 
 def test_replace_forgets_what_was_worked_out() -> None:

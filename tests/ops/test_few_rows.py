@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 from weft.core.errors import UnsupportedError
 from weft.ops.few_rows import ACTIVATION_NAMES, FEW_ROWS, KINDS, functions, native_gated, native_product
@@ -223,6 +224,19 @@ def test_why_they_are_not_chosen_and_what_naming_them_says(operation: Any, call:
     with pytest.raises(UnsupportedError, match=rf"kernels\.{operation.name}: the form 'native' of '{operation.name}' "
                                                rf"cannot serve this call: {reason}\. Those that can: "):
         operation(call, "native")
+
+
+@pytest.mark.filterwarnings("ignore:.*trace")
+def test_whatever_records_operators_sees_the_product() -> None:
+    x, weight = numbers(2, 8), numbers(5, 8)
+    formula = {torch.ops.weft.native_product: lambda *_, **__: 160}
+    with FlopCounterMode(display=False, custom_mapping=formula) as counted:
+        seen = LINEAR(LinearCall(x, weight))
+    assert counted.get_total_flops() == 160
+    assert torch.equal(seen, LINEAR(LinearCall(x, weight)))
+    traced = torch.jit.trace(lambda x: LINEAR(LinearCall(x, weight)), x)
+    assert "weft::native_product" in str(traced.graph)
+    assert torch.equal(traced(2 * x), LINEAR(LinearCall(2 * x, weight)))
 
 
 def test_a_form_named_for_products_keeps_units_from_taking_them_over() -> None:

@@ -200,6 +200,7 @@ class Block(Composite):
         self.config = config
         self._roles = {f"layers.{index}": _role(part, dims) for index, part in enumerate(config.layers)}
         self.dropout = Dropout(config.dropout)
+        self.plain_sum = config.residual and config.branch_scale == 1.0
         count = self.norms_per_layer * len(self.layers)
         self.norms = nn.ModuleList(config.norm.build(dims.at("norm")) for _ in range(count))
 

@@ -61,10 +61,13 @@ class PreNorm(Block):
 
     def branch(self, index: int, layer: Layer, x: Tensor, state: LayerState | None,
                span: Span) -> tuple[Output[LayerState], Tensor]:
-        norms: Any = self._modules["norms"]  # `normed` written out, for a step of one token
+        norms: Any = self._modules["norms"]  # `normed` and the usual case of `add` written out, for a step of one token
         normed: Tensor = norms._modules[str(index)](x, span.ticks.valid)
         out = layer(normed, state, span)
-        return out, self.add(normed if self.skip_normed else x, out.y)
+        stream, dropout = normed if self.skip_normed else x, self._modules["dropout"]
+        if self.plain_sum and dropout is not None and not dropout.training:
+            return out, stream + out.y
+        return out, self.add(stream, out.y)
 
     def wiring(self) -> Wiring:
         if not self.skip_normed:

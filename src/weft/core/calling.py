@@ -12,6 +12,17 @@ TORCH_CALL = nn.Module.__call__
 """PyTorch's call of a module; tracers (`torch.fx`, `torch.export`) replace it while they trace."""
 
 
+def calls_forward_alone(module: nn.Module) -> bool:
+    """Whether a call of a module runs the ``forward`` of its class and nothing else: there are no hooks, on it or on
+    all modules, it has no compiled form or ``forward`` of its own, and nothing is traced."""
+    return not (module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
+                or module._backward_pre_hooks or torch_module._global_forward_hooks
+                or torch_module._global_forward_pre_hooks or torch_module._global_backward_hooks
+                or torch_module._global_backward_pre_hooks or module._compiled_call_impl is not None
+                or "forward" in vars(module) or torch._C._get_tracing_state()
+                or nn.Module.__call__ is not TORCH_CALL)
+
+
 class Direct(nn.Module):
     """Base of modules that are called often.
 

@@ -128,7 +128,8 @@ class LanguageModel(Model, ABC):
                          remedy="Give rows of tokens alone.")
 
     def _resolve(self, tokens: Tensor, state: ModelState | None, span: Span | None) -> Span:
-        if state is not None:
+        if state is not None and (not isinstance(state, ModelState) or state.owner != self.fingerprint
+                                  or state.clock.seen.shape[0] != tokens.shape[0]):
             self._require_own(state, tokens.shape[0])
         span = WHOLE if span is None else span
         if span.facts and span.moment is None:

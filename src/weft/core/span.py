@@ -149,8 +149,10 @@ class Span:
                               coordinates=self.coordinates, horizon=self.horizon, one_document=fresh or self.uniform,
                               facts=self.facts, bound=self.bound)
         untyped: Any = moment  # without a state its clocks are None, and no layer reads them
-        return dataclasses.replace(self, fresh=fresh, moment=moment, ticks=untyped.ticks, before=untyped.before,
-                                   after=untyped.after)
+        # `dataclasses.replace`, written out for a step of one token.
+        return Span(self.count, self.begins, self.prefix, self.facts, self.coordinates, self.memory, self.horizon,
+                    fresh, self.bound, self.uniform, self.taken, self.pieces, moment, untyped.ticks, untyped.before,
+                    untyped.after)
 
     def _require_shapes(self, shape: tuple[int, int]) -> None:
         batch, steps = shape

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar, Self, final
+from typing import Any, ClassVar, Self, final
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -136,7 +136,10 @@ class LinearReadout(MatrixReadout):
         return (self.weight, self.bias) if type(self).logits is LinearReadout.logits else None
 
     def logits(self, h: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
-        return linear_logits(mapped(h, self.projection, self.scale), self.weight, self.bias, self.softcap)
+        own: Any = self._parameters  # by name `torch.nn.Module` looks each of them up in a function of Python's
+        weight = self.weight if own.get("weight") is None else own["weight"]
+        plain = self.projection is None and self.scale == 1.0
+        return linear_logits(h if plain else mapped(h, self.projection, self.scale), weight, self.bias, self.softcap)
 
 
 @final

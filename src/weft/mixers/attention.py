@@ -289,16 +289,14 @@ class Attention(SelfAttention, Divisible):
         position: Any = self._modules["position"]
         return AttentionCall(
             q=q, k=stored.k.to(q.dtype), v=stored.v.to(q.dtype), scale=self.scale, visible=self.visible(keys, span),
-            terms=self.terms(q, stored, span), softcap=scores.softcap, sinks=self.sinks,
-            dropout=self.dropout_rate if self.training else 0.0,
+            terms=self.terms(q, stored, span) if "scores" in position.acts_on else (),
+            softcap=scores.softcap, sinks=self.sinks, dropout=self.dropout_rate if self.training else 0.0,
             value_terms=(partial(position.value_terms, ticks=span.ticks, keys=keys)
                          if "values" in position.acts_on else None))
 
     def terms(self, q: Tensor, stored: Stored, span: Span) -> tuple[ScoreTerm, ...]:
-        """Return the terms that are added to the scaled scores."""
+        """Return the terms that are added to the scaled scores, by a position scheme that acts on scores."""
         position: Any = self._modules["position"]
-        if "scores" not in position.acts_on:
-            return ()
         return (PositionTerm(position, q, stored.k, span.ticks, stored.keys, position.prepared(self.content)),)
 
     def mix(self, y: Float[Tensor, "B T H F"]) -> Float[Tensor, "B T D"]:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from weft.core.checks import require
 from weft.core.clock import Clock, Keys, Ticks
+from weft.core.compiling import compiler_traces
 from weft.core.errors import StateError
 from weft.core.layer import LayerState
 from weft.core.span import Span
@@ -82,7 +83,9 @@ def store_growing(state: KeyValueState, k: Tensor, v: Tensor, span: Span) -> Sto
         StateError: a row would consume more tokens than the state was started for.
     """
     ticks, capacity, held = span.ticks, state.capacity, state.keys.shape[2]
-    room, seen, slots, known = ticks.once(("growing", held, capacity), partial(_growth, span, held, capacity))
+    key = ("growing", held, capacity)
+    shared = None if compiler_traces() else ticks.memo.get(key)  # `once`, written out: layers after the first ask here
+    room, seen, slots, known = shared or ticks.once(key, partial(_growth, span, held, capacity))
     keys, values = state.keys, state.values
     if held < room:
         keys, values = pad_to(keys, 2, room, 0), pad_to(values, 2, room, 0)

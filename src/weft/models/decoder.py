@@ -12,8 +12,9 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 from torch import Tensor, nn
 
-from weft.core.calling import Direct
+from weft.core.calling import Direct, calls_forward_alone
 from weft.core.clock import Clock
+from weft.core.compiling import compiler_traces
 from weft.core.config import SHAREABLE, PartField, rule
 from weft.core.layer import LayerState
 from weft.core.model import LanguageModel, ModelConfig, ModelState
@@ -213,13 +214,21 @@ class Embedding(Direct):
             more: added before the norm, [B,T,D] (embeddings of segments).
         """
         children: Any = self._modules  # by name torch looks a child up in a function of Python's
-        x = looked_up(children["tokens"], tokens) if self.training else children["tokens"](tokens)
+        table = children["tokens"]
+        if self.training:
+            x = looked_up(table, tokens)
+        elif (type(table) is nn.Embedding and table.max_norm is None and not compiler_traces()
+              and calls_forward_alone(table)):
+            x = torch.embedding(table._parameters["weight"], tokens)  # what four functions of PyTorch's lead to
+        else:
+            x = table(tokens)
         x = x if self.scale == 1.0 else x * self._factor(x.dtype)
         x = x if self.projection is None else self.projection(x)
         position = children["position"]
         x = position.embed(x, span.ticks) if position.acts_on else x
         x = children["norm"](x if more is None else x + more, span.ticks.valid)
-        y: Tensor = children["dropout"](x)
+        dropout = children["dropout"]
+        y: Tensor = dropout(x) if dropout.training else x
         return y if span.count is None else span.clean(y)
 
     def _factor(self, dtype: torch.dtype) -> float:

@@ -79,7 +79,8 @@ def _no_memory() -> Incomplete:
                       "batch.")
 
 
-def _product(x: Tensor, values: Tensor, scale: Tensor | None, bias: Tensor | None) -> Tensor:
+def product_in_c(x: Tensor, values: Tensor, scale: Tensor | None, bias: Tensor | None) -> Tensor:
+    """The kernel of `native_product`."""
     # In a step of one token each call of Python's counts, so there are as few as can be.
     x = x.contiguous()
     inputs, outputs = x.shape[-1], values.shape[0]
@@ -126,7 +127,7 @@ def _gated_shape(x: Tensor, gate: Tensor, gate_scale: Tensor | None, gate_bias: 
     return x.new_empty(*x.shape[:-1], down.shape[0])
 
 
-native_product = operator("native_product", _product, _product_shape)
+native_product = operator("native_product", product_in_c, _product_shape)
 """x W^T + b: x [...,in] in float32 or bfloat16; the matrix as `KINDS` says, and its scales."""
 
 

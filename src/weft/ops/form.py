@@ -59,6 +59,7 @@ class Form(Generic[C, R]):
         transformed: whether the transforms of `torch.func` have derivatives of it.
         serves: returns why it cannot serve a call, in some 40 letters, or None where it can. A function of shapes,
             dtypes, devices and plain facts alone.
+        rows: vectors of the subject, along its last dimension, up to which it pays; None: any number.
         worth: returns why another form is faster for a call that this one can serve; called only where no form is
             named.
         offer: whether it pays at all at present, considered as ``worth`` is, and without a call; None: always.
@@ -77,6 +78,7 @@ class Form(Generic[C, R]):
     pays_for: frozenset[torch.dtype] | None = None
     transformed: bool = True
     serves: Rule[C] | None = None
+    rows: int | None = None
     worth: Rule[C] | None = None
     offer: Offer | None = None
     flops: Mapping[str, Formula] = field(default_factory=dict)
@@ -92,7 +94,7 @@ class Form(Generic[C, R]):
 
     def unconditional(self) -> bool:
         """Whether it declares that it serves every call, as a reference must."""
-        return not (self.devices or self.dtypes or self.pays_for or self.serves or self.worth or self.offer
+        return not (self.devices or self.dtypes or self.pays_for or self.serves or self.rows or self.worth or self.offer
                     ) and self.gradients == "any" and self.compiled and self.eager and self.transformed
 
     def explain(self, why: str) -> str:

@@ -11,7 +11,8 @@ from jaxtyping import Float, Int8
 from torch import Tensor
 from torch.nn import functional as F
 
-from weft.ops.few_rows import many_rows, native_hindrance, native_product
+from weft.ops.few_rows import FEW_ROWS as NATIVE_ROWS
+from weft.ops.few_rows import native_hindrance, native_product
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 from weft.ops.linear import stored_token
 from weft.ops.operator import operator
@@ -107,10 +108,6 @@ def _in_c(call: Int8Call) -> str | None:
     return native_hindrance(call.x, call.values, call.values.shape[1])
 
 
-def _few_in_c(call: Int8Call) -> str | None:
-    return many_rows(call.x)
-
-
 def _one_token(call: Int8Call) -> Tensor:
     wide = torch.promote_types(call.x.dtype, torch.float32)
     y = (call.values.to(wide) * stored_token(call.x, wide)).sum(-1)
@@ -119,11 +116,6 @@ def _one_token(call: Int8Call) -> Tensor:
 
 def _of_one(call: Int8Call) -> str | None:
     return None if call.x.numel() == call.x.shape[-1] else "it takes a single vector"
-
-
-def _few_rows(call: Int8Call) -> str | None:
-    rows = call.x.numel() // max(1, call.x.shape[-1])
-    return None if rows <= FEW_ROWS else f"more than {FEW_ROWS} rows"
 
 
 def _whole_blocks(call: Int8Call) -> str | None:
@@ -144,11 +136,11 @@ INT8_LINEAR = OPERATIONS.add(Operation(
          gradients="with", transformed=False),
     Form("native", _native, "a few vectors, the matrix read once, in C", devices=frozenset({"cpu"}),
          dtypes=frozenset({torch.float32, torch.bfloat16}), gradients="without", compiled=False, transformed=False,
-         serves=_in_c, worth=_few_in_c, known_as=("c", "few_rows")),
+         serves=_in_c, rows=NATIVE_ROWS, known_as=("c", "few_rows")),
     Form("packed", _packed, "PyTorch's product with int8 weights",
          devices=frozenset({"cpu"}), dtypes=frozenset({torch.float32, torch.bfloat16, torch.float16}),
          gradients="without", transformed=False, pays_for=frozenset({torch.bfloat16}), serves=_whole_blocks,
-         worth=_few_rows),
+         rows=FEW_ROWS),
     Form("one_token", _one_token, "one vector times the matrix, as one loop", devices=frozenset({"cpu"}),
          serves=_of_one, eager=False),
     subject="x", examples=_examples, known_as=("quantised", "quantized", "int8")))

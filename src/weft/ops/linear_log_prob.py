@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from weft.ops.few_rows import many_rows
+from weft.ops.few_rows import FEW_ROWS
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
-from weft.ops.linear import linear
+from weft.ops.linear import LINEAR, LinearCall
 
 CHUNK_ENTRIES = 1 << 22
 """Logits held at once. Beyond that tokens are processed in pieces, which the backward pass computes again."""
@@ -39,7 +39,8 @@ class LogProbCall(NamedTuple):
 
 def linear_logits(h: Tensor, weight: Tensor, bias: Tensor | None, softcap: float | None) -> Tensor:
     """[...,V]: the readout's logits."""
-    z = F.linear(h, weight, bias) if torch.is_grad_enabled() or many_rows(h) else linear(h, weight, bias)
+    few = h.numel() <= FEW_ROWS * h.shape[-1]
+    z = LINEAR(LinearCall(h, weight, bias)) if few and not torch.is_grad_enabled() else F.linear(h, weight, bias)
     return z if softcap is None else capped(z, softcap)
 
 

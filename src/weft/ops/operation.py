@@ -105,7 +105,8 @@ class Operation(Generic[C, R]):
         if admitted is None:
             admitted = self._admitted[now] = tuple(form for form in self._order if hindrance(form, now, True) is None)
         for form in admitted:
-            if ((form.offer is None or form.offer.why_not is None)
+            if ((form.rows is None or subject.numel() <= form.rows * subject.shape[-1])
+                    and (form.offer is None or form.offer.why_not is None)
                     and (form.worth is None or form.worth(call) is None)
                     and (form.serves is None or form.serves(call) is None)):
                 return form.run(call)
@@ -180,6 +181,8 @@ class Operation(Generic[C, R]):
                 why = form.serves(call)
             if why is None and worth and form.offer is not None:
                 why = form.offer.why_not
+            if why is None and worth and form.rows is not None and subject.numel() > form.rows * subject.shape[-1]:
+                why = f"more than {form.rows} rows"
             if why is None and worth and form.worth is not None:
                 why = form.worth(call)
             if why is None:
