@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+
+from left_behind import left_behind, surroundings
 
 # A shell starts what it puts into the background with SIGINT ignored, and children inherit that: every test that sends
 # Ctrl-C to a process of its own would wait for ever.
@@ -30,5 +33,17 @@ LONGEST = (
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the longest files: each is run by one process, and one that came last would keep the other waiting."""
-    place = {name: number for number, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: place.get(str(item.path.relative_to(TESTS)), len(LONGEST)))
+    place = {TESTS / name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path, len(LONGEST)))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _nothing_is_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A file of tests leaves the process as it found it, since other files follow in an order that changes with the
+    number of workers. This is the first fixture of a file and so the last to end: what a file's own fixtures take back
+    is not held against it."""
+    before = surroundings()
+    yield
+    if left := left_behind(before, surroundings()):
+        lines = "\n".join(left)
+        pytest.fail(f"{request.path.name} leaves behind what other files would find:\n{lines}", pytrace=False)
