@@ -107,7 +107,8 @@ class Run:
               interval: Interval | None) -> dict[str, Any]:
         """What a checkpoint says of the run, and of the folder of another library whose weights it began with."""
         carried = {} if self.taken is None else self.taken.carried
-        return {**carried, "step": step, "seconds": seconds, "validation": plain(validation), "interval": plain(interval)}
+        return {**carried, "step": step, "seconds": seconds, "validation": plain(validation),
+                "interval": plain(interval)}
 
     def timed(self, work: Callable[[], None]) -> float:
         """Seconds that ``work`` takes."""
