@@ -1,5 +1,5 @@
-"""Folders as `save_pretrained` writes them, and what is left of them after a way through Weft: the tokenizer's files and
-the settings for generating byte for byte, the configuration key by key."""
+"""Folders as `save_pretrained` writes them, and what is left of them after a way through Weft: small files byte for
+byte, the configuration key by key."""
 
 from __future__ import annotations
 
