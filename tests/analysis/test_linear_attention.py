@@ -51,7 +51,7 @@ def test_retention_by_hand(form: str, pairs: int) -> None:
 def test_gated_linear_attention_by_hand() -> None:
     """48 tokens are padded to 64: blocks of 64, 32, 16, ... have scores of half their tokens with the other half."""
     with forced({"linear_recurrence": "operator"}):
-        _, parts = count(config({"kind": "gated_linear_attention", "n_heads": 2, "rank": 3}))
+        _, parts = count(config({"kind": "gated_linear_attention", "n_heads": 2, "decay_rank": 3}))
     key, value = D // 4, D // 2
     scores = sum(64 // (2 * half) * half * half for half in (1, 2, 4, 8, 16, 32))
     # Those of neighbours are one number each, and multiply values element by element.
@@ -86,7 +86,7 @@ def test_a_step_of_training_by_hand() -> None:
 @pytest.mark.parametrize("layers", [
     [{"kind": "linear_attention", "n_heads": 2, "position": "rope"}], ["retention"],
     [{"kind": "linear_attention", "n_heads": 2, "normalise": False}],
-    [{"kind": "gated_linear_attention", "n_heads": 2, "rank": 2}]], ids=str)
+    [{"kind": "gated_linear_attention", "n_heads": 2, "decay_rank": 2}]], ids=str)
 def test_activations_equal_those_of_a_real_step(layers: list[Any]) -> None:
     torch.manual_seed(0)
     source = memory.config(*layers)

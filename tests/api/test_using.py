@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from weft import api
+from weft.api.examining import resolved_target
 from weft.checkpoints import Loaded
 from weft.core.config import parse_part
-from weft.core.errors import ConfigError
+from weft.core.errors import ConfigError, InputError
 from weft.core.model import LanguageModel, ModelConfig
 from weft.tokenizers import ByteTokenizer
 
@@ -50,3 +53,25 @@ def test_a_text_is_one_override_and_one_model(tmp_path: Path) -> None:
         api.train("transformer", "training.stepz=5", out=tmp_path / "run")
     with pytest.raises(ConfigError, match="1 model, and a comparison needs two"):
         api.compare("lstm", out=tmp_path / "study")
+
+
+def test_a_model_in_memory_goes_wherever_a_path_goes(loaded: Loaded, tmp_path: Path) -> None:
+    model = loaded.model
+    one, other = (api.generate(given, [[1, 2, 3]], max_new_tokens=3).rows[0].tokens for given in (model, loaded))
+    assert one == other
+    assert api.score(model, [[1, 2, 3]]).rows[0].total == api.score(loaded, [[1, 2, 3]]).rows[0].total
+    assert api.insides(model, [[1, 2]])[0].tokens == (1, 2)
+    assert api.plan(model).parameters == api.plan(loaded.config).parameters
+    assert api.pictures(model).title == api.pictures(loaded.config).title
+    assert resolved_target(model, ()).config == loaded.config
+    api.convert(model, tmp_path / "made", to="weft")
+    assert api.load(api.load(tmp_path / "made").model).config == loaded.config
+    with pytest.raises(InputError, match="cannot be applied to a checkpoint"):
+        api.plan(model, ["d_model=4"])
+
+
+@pytest.mark.parametrize("use", [api.load, api.plan, lambda model: api.generate(model, "a"),
+                                 lambda model: api.save(model, "nowhere")])
+def test_a_module_that_is_no_model_is_refused(use: Callable[[Any], object]) -> None:
+    with pytest.raises(InputError, match=r"model: a Linear is no model of Weft\. Give what weft\.load returned, or a "):
+        use(torch.nn.Linear(2, 2))

@@ -19,7 +19,7 @@ SCHEMES: dict[str, dict[str, Any]] = {
     "deberta": {"kind": "deberta", "table": {"kind": "position_table", "rows": 16}, "max_distance": 60},
     "deberta, content": {"kind": "deberta", "table": {"kind": "position_table", "rows": 16}, "projections": "content"},
     "transformer_xl": {"kind": "transformer_xl"},
-    "transformer_xl, clamped": {"kind": "transformer_xl", "clamp": 9},
+    "transformer_xl, clamped": {"kind": "transformer_xl", "max_distance": 9},
 }
 
 

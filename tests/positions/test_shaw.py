@@ -62,6 +62,6 @@ def test_values_of_another_size_and_a_place_outside_attention_are_refused() -> N
     for backend in ("sdpa", "banded"):
         with pytest.raises(ConfigError, match=rf"backend: the form '{backend}' does not compute attention weights"):
             attention("shaw", backend=backend)
-    attention({"kind": "shaw", "values": False}, d_value=5, backend="banded")
+    attention({"kind": "shaw", "on_values": False}, d_value=5, backend="banded")
     with pytest.raises(ConfigError, match=r"'shaw' acts on scores and values, so it has no place outside attention."):
         ShawConfig().build(Dims(4))

@@ -30,7 +30,7 @@ def reference(positions: Any, mask: Any, clamp: int | None, base: float) -> Any:
 @pytest.mark.parametrize("backend", ["reference", "sdpa", "banded"])
 @pytest.mark.parametrize(("clamp", "base"), [(None, 10000.0), (3, 50.0)])
 def test_values_and_gradients_are_the_oracle_s(backend: str, clamp: int | None, base: float) -> None:
-    layer, x = attention({"kind": "transformer_xl", "clamp": clamp, "base": base}, backend=backend), vectors()
+    layer, x = attention({"kind": "transformer_xl", "max_distance": clamp, "base": base}, backend=backend), vectors()
     scheme: Any = layer.position
     require_agreement(layer(x).y, [x, layer.qkv.weight, layer.output.weight, scheme.u, scheme.v, scheme.r.weight],
                       reference(range(T), CAUSAL, clamp, base))
@@ -51,7 +51,7 @@ def test_distances_may_be_fractions() -> None:
 def test_a_state_is_the_memory_of_earlier_segments(clamp: int | None, mask: str, least: Any) -> None:
     """Segments of three tokens with the four keys before each query (the released code's same_length), and before each
     segment."""
-    layer = attention({"kind": "transformer_xl", "clamp": clamp}, mask=mask)
+    layer = attention({"kind": "transformer_xl", "max_distance": clamp}, mask=mask)
     scheme: Any = layer.position
     x, state, found = vectors(12), layer.init_state(1), []
     for segment in x.split(3, 1):
@@ -77,6 +77,6 @@ def test_what_does_not_fit_is_refused() -> None:
         TransformerXlConfig().build_for_heads(Dims(7), 2, 4)
     with pytest.raises(ConfigError, match=r"'transformer_xl' acts on scores, so it has no place outside attention."):
         TransformerXlConfig().build(Dims(8))
-    layer = attention({"kind": "transformer_xl", "clamp": 3})
+    layer = attention({"kind": "transformer_xl", "max_distance": 3})
     with pytest.raises(InputError, match=r"span.coordinates: transformer_xl with clamp needs whole positions, got"):
         layer(vectors(), None, Span(coordinates=torch.rand(1, T)))

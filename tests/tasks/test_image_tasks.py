@@ -235,7 +235,7 @@ def test_a_context_shorter_than_an_image_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("fields", "message"), [
-    ({"k": 3}, "k: 3 steps of Gibbs sampling, which the method 'autoencoder' does not have. Leave it out."),
+    ({"gibbs_steps": 3}, "gibbs_steps: 3 steps, which the method 'autoencoder' does not have. Leave it out."),
     ({"method": "supervised", "batches_per_layer": 1, "loss": "squared"}, "loss: 'squared', while the method"),
     ({"method": "boltzmann"}, "batches_per_layer: missing: the method 'boltzmann' trains layers one after another."),
 ])

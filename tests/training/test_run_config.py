@@ -84,7 +84,7 @@ def test_overrides_reach_fields_lists_and_parts_given_by_kind() -> None:
     assert attention["position"]["kind"] == "rope"
     assert attention["position"]["base"] == 500.0
     assert dumped["training"]["clip_norm"] is None
-    assert dumped["training"]["schedule"]["decay"] == 0.3
+    assert dumped["training"]["schedule"]["cooldown"] == 0.3
     assert run.seed == 7
     assert data == {"model": ATTENTION}, "the data given are not changed"
 

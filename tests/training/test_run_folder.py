@@ -115,11 +115,10 @@ def test_the_readable_configuration_is_completed_and_left_when_it_was_changed(tm
 
 def test_event_files_of_others_stay(tmp_path: Path) -> None:
     run, out = parse_run(tiny_run(tmp_path, LSTM).dump(), ["report.tensorboard=true"]), tmp_path / "run"
-    (out / "tensorboard").mkdir(parents=True)
+    train(run, out)
     mine = [out / "tensorboard" / name for name in ("notes.md", "events.out.tfevents.1.host.2.0")]
     for path in mine:
         path.write_text("mine")
-    train(run, out)
     train(run, out, resume=True)
     assert [path.read_text() for path in mine] == ["mine", "mine"]
     assert len(list((out / "tensorboard").iterdir())) == 3
@@ -127,11 +126,11 @@ def test_event_files_of_others_stay(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["link", "text", "folder"])
 def test_a_lock_that_is_not_wefts_is_refused(tmp_path: Path, name: str) -> None:
-    (tmp_path / "other").write_text("lock: of another program\n")
-    {"link": lambda: (tmp_path / ".lock").symlink_to(tmp_path / "other"),
-     "text": lambda: shutil.copy(tmp_path / "other", tmp_path / ".lock"),
-     "folder": lambda: (tmp_path / ".lock").mkdir()}[name]()
+    other, lock = tmp_path / "other", tmp_path / "run/.lock"
+    other.write_text("lock: of another program\n")
+    lock.parent.mkdir()
+    {"link": lambda: lock.symlink_to(other), "text": lambda: shutil.copy(other, lock), "folder": lock.mkdir}[name]()
     message = r"\.lock is not a lock file of Weft's, and would be overwritten\. Choose another"
-    with pytest.raises(ConfigError, match=message), RunFolder(tmp_path, resume=False):
+    with pytest.raises(ConfigError, match=message), RunFolder(tmp_path / "run", resume=False):
         pytest.fail("it is not entered")
-    assert (tmp_path / "other").read_text() == "lock: of another program\n" and os.path.lexists(tmp_path / ".lock")
+    assert other.read_text() == "lock: of another program\n" and os.path.lexists(lock)

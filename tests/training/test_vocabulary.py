@@ -167,5 +167,5 @@ def test_other_tokenizers_and_none_at_all_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match=r"tokenizer\.of: a tokenizer of kind 'characters' takes no furth"):
         CharacterTokenizer.train([TEXT]).extended(NEW)
     save_checkpoint(tmp_path / "bare", parse_model({**TIED, "vocab_size": 9}).build(), None)
-    with pytest.raises(ConfigError, match=r"vocabulary\.add: .*bare has no tokenizer that could take new tokens"):
+    with pytest.raises(ConfigError, match=r"vocabulary\.added_tokens: .*bare has no tokenizer that could take new"):
         parse_run({"start": str(tmp_path / "bare"), "vocabulary": {"added_tokens": NEW}})

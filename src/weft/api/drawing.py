@@ -72,7 +72,7 @@ def pictures(target: Model | ModelConfig, overrides: Iterable[str] = (), *, text
             raise InputError("a configuration object names no tokenizer.", where="text",
                              remedy="Give a checkpoint, or the file of a run.")
         return gallery(built_empty(found), found.kind, trained=False)
-    assert not isinstance(target, Loaded), "resolved above"
+    assert isinstance(target, str | Path), "resolved above"
     name = Path(target).stem
     if text is None:
         return gallery(built_empty(found), name, trained=False)

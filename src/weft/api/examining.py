@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from torch import nn
+
 from weft.analysis import Plan
 from weft.analysis import plan as plan_model
 from weft.analysis.here import run_here
@@ -13,7 +15,7 @@ from weft.analysis.shapes import built_empty
 from weft.analysis.shares import Shares, shares_of
 from weft.api.arguments import one_or_more
 from weft.api.configs import preset_hint, presets, read_model, training_of
-from weft.api.models import Model, load, require_dtype
+from weft.api.models import Model, in_memory, load, require_dtype
 from weft.checkpoints import Loaded
 from weft.checkpoints.hub import hub_model
 from weft.checkpoints.locate import holds_checkpoint
@@ -134,7 +136,7 @@ def require_changeable(target: Model | ModelConfig, overrides: Iterable[str]) ->
 
 
 def _is_checkpoint(target: Model) -> bool:
-    if isinstance(target, Loaded) or hub_model(target) is not None:
+    if isinstance(target, Loaded | nn.Module) or hub_model(target) is not None:
         return True
     folder = Path(target)
     # A preset's name means the preset, also beside a folder of that name that has nothing to do with Weft.
@@ -149,6 +151,8 @@ def resolved_target(target: Model | ModelConfig, overrides: Iterable[str]) -> Mo
     """
     changes = one_or_more(overrides)
     require_changeable(target, changes)
+    if isinstance(target, nn.Module):
+        return in_memory(target)
     if isinstance(target, ModelConfig | Loaded):
         return target
     if _is_checkpoint(target):

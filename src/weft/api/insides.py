@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
-from typing import cast
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft.api.arguments import one_or_more
 from weft.api.models import Model, load
 from weft.api.using import prompt_rows
-from weft.checkpoints import Loaded
 from weft.core.errors import UnsupportedError
 from weft.core.layer import traits_of
 from weft.core.model import LanguageModel
@@ -51,7 +48,7 @@ class Insides:
     state_bytes: Mapping[str, int]
 
 
-def insides(model: Model | nn.Module, rows: str | Sequence[str | RowLike]) -> tuple[Insides, ...]:
+def insides(model: Model, rows: str | Sequence[str | RowLike]) -> tuple[Insides, ...]:
     """Run a model on a text, texts or rows of ids, each alone, and return what it computed on the way; `probe` gives
     the values of any other point.
 
@@ -63,7 +60,7 @@ def insides(model: Model | nn.Module, rows: str | Sequence[str | RowLike]) -> tu
         UnsupportedError: the model reads a source or images.
         InputError: ids outside the vocabulary, or text for a model without a tokenizer.
     """
-    loaded = _loaded(model)
+    loaded = load(model)
     inner, given = loaded.model, parse_rows(prompt_rows(loaded, one_or_more(rows)))
     if "tokens" not in inner.reads() or (isinstance(inner, LanguageModel) and inner.takes_source):
         raise UnsupportedError(f"a model of kind {inner.config.kind!r} does not read rows of tokens alone.",
@@ -74,12 +71,6 @@ def insides(model: Model | nn.Module, rows: str | Sequence[str | RowLike]) -> tu
     names = [name for name in points_of(inner) if name.rpartition(".")[2] in POINTS]
     with evaluating(inner) as device:
         return tuple(_of_row(inner, row.tokens, row.prefix, names, device) for row in given)
-
-
-def _loaded(model: Model | nn.Module) -> Loaded:
-    if isinstance(model, AnyModel):
-        return Loaded(model, None, model.config, None, {}, Path())
-    return load(cast(Model, model))
 
 
 def _of_row(model: AnyModel, tokens: tuple[int, ...], prefix: int, names: Sequence[str],

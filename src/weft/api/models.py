@@ -30,8 +30,8 @@ from weft.tokenizers import Tokenizer
 from weft.training.config import DTYPES
 from weft.training.starting import opened
 
-Model = str | Path | Loaded
-"""A checkpoint: its folder, a model on the Hub, or one already loaded."""
+Model = str | Path | Loaded | nn.Module
+"""A checkpoint: its folder, a model on the Hub, one already loaded, or a model that a configuration built."""
 
 
 def require_device(name: str) -> torch.device:
@@ -66,7 +66,8 @@ def load(path: Model, *, device: str = "cpu", dtype: str | None = None, revision
     """Load a checkpoint's model and tokenizer.
 
     Args:
-        path: the folder of a checkpoint, of a run (its last checkpoint is loaded), of an adapter alone (Weft's or one
+        path: a model in memory, which is returned as loaded, without a tokenizer if it is none; or the folder of a
+            checkpoint, of a run (its last checkpoint is loaded), of an adapter alone (Weft's or one
             that `peft` wrote; it is put on the model under it), or one that `transformers` wrote; an original file of
             RWKV (``.pth``); or a model on the Hugging Face Hub, as ``org/name`` or ``org/name@revision``.
         device: the device to load the model to.
@@ -81,9 +82,21 @@ def load(path: Model, *, device: str = "cpu", dtype: str | None = None, revision
         strict: of a folder that `transformers` wrote, refuse keys of config.json that Weft does not know and does not
             use, of which there is otherwise a note, and weights that hold NaN, for which all are read once more.
     """
-    if not isinstance(path, Loaded):
+    if not isinstance(path, Loaded | nn.Module):
         path = resolve(path, revision=revision, offline=offline, allow_pickles=allow_pickles)
     return _load(path, device, None if dtype is None else require_dtype(dtype), purpose, base, strict)
+
+
+def in_memory(model: nn.Module) -> Loaded:
+    """Return a model that a configuration built as one that was loaded, without a tokenizer and a run.
+
+    Raises:
+        InputError: a module that is no model of Weft.
+    """
+    if not isinstance(model, AnyModel):
+        raise InputError(f"a {type(model).__name__} is no model of Weft.", where="model",
+                         remedy="Give what weft.load returned, or a model that a configuration built.")
+    return Loaded(model, None, model.config, None, {}, Path(model.config.kind))
 
 
 def load_language_model(path: Model, purpose: str) -> tuple[Loaded, LanguageModel]:
@@ -99,6 +112,8 @@ def load_language_model(path: Model, purpose: str) -> tuple[Loaded, LanguageMode
 def _load(path: Model, device: str, dtype: torch.dtype | None, purpose: str | None = None,
           base: str | None = None, strict: bool = False) -> Loaded:
     place = require_device(device)
+    if isinstance(path, nn.Module):
+        path = in_memory(path)
     if not isinstance(path, Loaded) and is_original(Path(path)):
         return load_original(Path(path), device=place, dtype=dtype)
     if not isinstance(path, Loaded):
@@ -122,12 +137,9 @@ def save(model: Loaded | nn.Module, path: str | Path, *, tokenizer: Tokenizer | 
         InputError: a module that is no model of Weft.
         OccupiedError: the folder exists.
     """
-    if isinstance(model, Loaded):
-        return save_checkpoint(path, model.model, tokenizer or model.tokenizer, run=model.run, facts=model.facts)
-    if not isinstance(model, AnyModel):
-        raise InputError(f"a {type(model).__name__} is no model of Weft.", where="model",
-                         remedy="Give what weft.load returned, or a model that a configuration built.")
-    return save_checkpoint(path, model, tokenizer)
+    if not isinstance(model, Loaded):
+        model = in_memory(model)
+    return save_checkpoint(path, model.model, tokenizer or model.tokenizer, run=model.run, facts=model.facts)
 
 
 def convert(source: Model, out: str | Path, *, to: str | None = None, dtype: str | None = None,
@@ -161,7 +173,7 @@ def convert(source: Model, out: str | Path, *, to: str | None = None, dtype: str
     if concerns_arpa(source, out, to, tokenizer, others):
         if is_arpa(out):
             return to_arpa(_load(source, "cpu", None), Path(out))
-        assert not isinstance(source, Loaded), "a file is named by its path"
+        assert isinstance(source, str | Path), "a file is named by its path"
         return from_arpa(Path(source), Path(out), given_tokenizer(tokenizer), replace=replace)
     assert to is not None, "`concerns_arpa` refuses None"
     kind = torch.float16 if dtype == "float16" else None if dtype is None else require_dtype(dtype)
@@ -169,7 +181,7 @@ def convert(source: Model, out: str | Path, *, to: str | None = None, dtype: str
     if to in TARGETS and TARGETS[to].adapts:
         return convert_model(loaded, Path(out), to=to, base=base_of(loaded, base), family=family, dtype=kind,
                              max_shard_size=max_shard_size, with_code=with_code, replace=replace)
-    if isinstance(source, Loaded) and kind is not None:
+    if isinstance(source, Loaded | nn.Module) and kind is not None:
         # Casting is in place, and the caller's model must keep its weights.
         loaded = dataclasses.replace(loaded, model=copy.deepcopy(loaded.model))
     joined = merged_within_bounds(loaded.model)

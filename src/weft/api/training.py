@@ -6,13 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from weft.api.arguments import one_or_more
 from weft.api.configs import read_config, read_run, run_file
 from weft.api.lawful import require_lawful
-from weft.api.models import require_device, save
-from weft.checkpoints import Loaded
+from weft.api.models import Model, require_device, save
 from weft.comparison import Options, StudyConfig, StudyListener, StudyResult, read_study, rerender, run_study
 from weft.core.errors import InputError
 from weft.core.threads import require_threads
@@ -22,7 +19,7 @@ from weft.training.parallel import World
 
 
 def train(config: str | Path | Mapping[str, Any] | RunConfig, overrides: str | Iterable[str] = (), *,
-          start: str | Path | Loaded | nn.Module | None = None, out: str | Path | None = None, resume: bool = False,
+          start: Model | None = None, out: str | Path | None = None, resume: bool = False,
           allow_inexact: bool = False, unchecked: bool = False, device: str = "cpu",
           on_event: Callable[[Event], None] | None = None) -> TrainResult:
     """Train a run; see `weft.training.train`.
@@ -57,7 +54,7 @@ def _place(config: object, out: str | Path | None, resume: bool) -> tuple[Path, 
     return Path("runs/latest") if out is None else Path(out), resume
 
 
-def _start_folder(start: str | Path | Loaded | nn.Module, out: Path) -> Path:
+def _start_folder(start: Model, out: Path) -> Path:
     """Return the folder of a run's start; a model in memory is saved in the run's own, unless it is there already.
 
     Raises:

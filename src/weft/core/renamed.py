@@ -32,7 +32,7 @@ def with_new_names(config: type, data: Any) -> Any:
         return data
     found: dict[str, Any] = {}
     for key, value in data.items():
-        name: str = new_names.get(key, key)
+        name = str(new_names.get(key, key))
         if name != key:
             _remember(key, name)
         before = found.get(name)

@@ -88,8 +88,8 @@ def _of_path(path: Path, suffixes: Collection[str]) -> Sequence[Path]:
     if not path.exists():
         raise DataError("no such file or folder.", where=str(path), remedy="Check the path.")
     if path.is_fifo():
-        raise DataError("a pipe, which can be read only once, while a text is read again by every run of a comparison and "
-                        "whenever a run resumes.", where=str(path), remedy="Write it to a file first.")
+        raise DataError("a pipe, which can be read only once, while a text is read again by every run of a comparison "
+                        "and whenever a run resumes.", where=str(path), remedy="Write it to a file first.")
     if not path.is_file():
         raise DataError("neither a file nor a folder.", where=str(path), remedy="Give the path of a text file.")
     return [path]

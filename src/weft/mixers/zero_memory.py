@@ -81,7 +81,7 @@ class ZeroMemoryAttentionConfig(AttentionConfig):
     @classmethod
     def examples(cls) -> list[Any]:
         return [cls.model_validate({"n_heads": 2, "d_head": 4, "mask": mask, "bias": bias, "scores": {"dropout": 0.25},
-                                    "position": {"kind": "transformer_xl", "std": 0.5, "clamp": clamp}})
+                                    "position": {"kind": "transformer_xl", "std": 0.5, "max_distance": clamp}})
                 for mask, clamp, bias in (("causal & window(5)", None, "none"), ("segments(4, 3)", 4, "output"))]
 
 

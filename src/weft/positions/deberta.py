@@ -82,7 +82,7 @@ class DebertaConfig(PositionConfig):
             raise dims.problem("table", f"{rows} rows are not as many on both sides of a query.",
                                "Give an even number.")
         if self.max_distance is not None and self.max_distance - 1 <= rows // 4:
-            raise dims.problem("longest", f"{self.max_distance} tokens leave no distance for logarithmic buckets: "
+            raise dims.problem("max_distance", f"{self.max_distance} tokens leave no distance for logarithmic buckets: "
                                f"{rows // 4} have a row each.", f"Give at least {rows // 4 + 2}, or fewer rows.")
         return Deberta(self, table, dims.d_model, n_heads, d_head)
 
@@ -91,7 +91,7 @@ class DebertaConfig(PositionConfig):
         table = {"kind": PositionTableConfig.kind, "std": 0.5}
         return [cls.model_validate(fields) for fields in (
             {"table": {**table, "rows": 6}},
-            {"table": {**table, "rows": 16, "norm": "layernorm"}, "longest": 20, "projections": "content"},
+            {"table": {**table, "rows": 16, "norm": "layernorm"}, "max_distance": 20, "projections": "content"},
             {"table": {**table, "rows": 6}, "terms": "p2c", "projections": "own_biased"})]
 
 

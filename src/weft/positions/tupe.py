@@ -79,7 +79,8 @@ class TupeConfig(PositionConfig):
         # As long as the rows that the laws run on.
         return [cls(max_length=1024, std=1.0),
                 cls.model_validate({"max_length": 1024, "std": 0.5, "first_token": "untied", "norm": "layernorm",
-                                    "bias": True, "relative": {"kind": "t5", "buckets": 8, "longest": 20, "std": 0.5}})]
+                                    "bias": True, "relative": {"kind": "t5", "buckets": 8, "max_distance": 20,
+                                                               "std": 0.5}})]
 
 
 class Tupe(PositionScheme):

@@ -103,10 +103,12 @@ class Run:
 
         return Path(self.world.lead(write))
 
-    @staticmethod
-    def facts(step: int, seconds: float, validation: Validation | None, interval: Interval | None) -> dict[str, Any]:
-        """What a checkpoint says of the run."""
-        return {"step": step, "seconds": seconds, "validation": plain(validation), "interval": plain(interval)}
+    def facts(self, step: int, seconds: float, validation: Validation | None,
+              interval: Interval | None) -> dict[str, Any]:
+        """What a checkpoint says of the run, and of the folder of another library whose weights it began with."""
+        carried = {} if self.taken is None else self.taken.carried
+        return {**carried, "step": step, "seconds": seconds, "validation": plain(validation),
+                "interval": plain(interval)}
 
     def timed(self, work: Callable[[], None]) -> float:
         """Seconds that ``work`` takes."""

@@ -32,8 +32,9 @@ from weft.core.traits import Trait
 from weft.interop.adapters.base import is_adapter
 from weft.interop.adapters.opening import adapted_config, load_adapted
 from weft.interop.huggingface.folder import is_foreign, open_folder
+from weft.interop.huggingface.letters import LETTERS
 from weft.interop.huggingface.loading import load_folder
-from weft.interop.huggingface.text import VOCABULARIES
+from weft.interop.huggingface.text import GENERATION, VOCABULARIES
 from weft.linear.merging import merged
 from weft.linear.rewrite import drawn_by_rewrites, rewritten
 from weft.tokenizers.base import SETTINGS_FILE
@@ -44,6 +45,8 @@ from weft.training.vocabulary import VocabularySettings, resized
 HEAD = "head"
 MAY_DIFFER = (HEAD, "context", "rewrites")
 """Fields in which a run's model may differ from the model that it starts from."""
+CARRIED = ("family", "kept", GENERATION, LETTERS)
+"""Facts of a checkpoint that a run that starts from it keeps, see `Taken`."""
 DROPOUT = "dropout"
 """So may every field whose name ends so: dropout concerns how a model is trained and not what it computes."""
 
@@ -168,6 +171,8 @@ class Taken(Record):
         fresh: names of the model's tensors that are not in the checkpoint and keep their random values.
         left: names of the checkpoint's tensors that the model does not have.
         grown: new rows of the tensors of a resized vocabulary, by name.
+        carried: facts of a folder of another library, which checkpoints of the run keep, so that it can be written back
+            with them: settings for generating text, special tokens, chat template.
     """
 
     path: str
@@ -177,6 +182,7 @@ class Taken(Record):
     fresh: tuple[str, ...]
     left: tuple[str, ...]
     grown: Mapping[str, int] = field(default_factory=dict)
+    carried: Mapping[str, Any] = field(default_factory=dict)
 
     def line(self) -> str:
         """All of it in one line."""
@@ -266,7 +272,8 @@ def _taken(config: RunConfig, checkpoint: Loaded, source: Model, model: Model) -
         for name, tensor in shared.items():
             own[name].copy_(tensor)
     return Taken(str(config.start), _digest(shared), len(shared), sum(map(torch.numel, shared.values())), tuple(fresh),
-                 tuple(left), {name: rows for name, rows in grown.items() if name in shared})
+                 tuple(left), {name: rows for name, rows in grown.items() if name in shared},
+                 {name: checkpoint.facts[name] for name in CARRIED if name in checkpoint.facts})
 
 
 def _in_head(name: str) -> bool:

@@ -54,6 +54,21 @@ def test_files_are_written_back_to_the_letter_directly_and_by_way_of_a_checkpoin
             assert (tmp_path / folder / name).read_bytes() == (source / name).read_bytes(), f"{folder}/{name}"
 
 
+def test_a_run_that_starts_from_a_folder_writes_its_files_back_after_resuming_too(tmp_path: Path) -> None:
+    source = wide(tmp_path / "a", "llama")
+    (tmp_path / "text.txt").write_text("some words to go on with, and more of them. " * 40)
+    run = {"start": str(source), "data": {"path": str(tmp_path / "text.txt")},
+           "training": {"steps": 1, "batch_size": 2, "context": 8}, "report": {"eval_batches": 1}}
+    api.train(run, out=tmp_path / "run")
+    api.train(run, ["training.steps=2"], out=tmp_path / "run", resume=True)
+    api.convert(tmp_path / "run", tmp_path / "b", to="hf")
+    for name in TEXTS:
+        assert (tmp_path / "b" / name).read_bytes() == (source / name).read_bytes(), name
+    api.convert(source, tmp_path / "direct", to="hf")
+    before, after = (json.loads((tmp_path / folder / "config.json").read_text()) for folder in ("direct", "b"))
+    assert before == after, "the run lost a key of the configuration"
+
+
 def test_what_has_changed_is_written_anew(tmp_path: Path) -> None:
     loaded = api.load(wide(tmp_path / "a", "llama"))
     assert set(loaded.facts[LETTERS]["texts"]) == set(TEXTS)

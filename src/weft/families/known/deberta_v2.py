@@ -192,7 +192,7 @@ V3 = {"architectures": ["DebertaV2Model"], "hidden_size": 768, "num_hidden_layer
 
 
 DEBERTA_V2 = Family(
-    name="deberta_v2", template=template({}, longest=Hole("longest"), projections=Hole("projections")),
+    name="deberta_v2", template=template({}, max_distance=Hole("longest"), projections=Hole("projections")),
     source="He et al. 2021 (arXiv:2006.03654), section 3 and appendix; He et al. 2023 (arXiv:2111.09543)",
     native=Native(
         model_type="deberta-v2", architecture="DebertaV2ForMaskedLM", architectures=HEAD.classes(), keys=KEYS,

@@ -14,7 +14,7 @@ from weft.families.weights import Junk, Rule, rename
 N_ENCODER_LAYERS = "n_encoder_layers"
 NORM = {"kind": "rmsnorm", "eps": Hole("eps")}
 DROPOUT = {"dropout": Hole("dropout")}
-BIAS = {"kind": "t5", "buckets": Hole("buckets"), "longest": Hole("longest")}
+BIAS = {"kind": "t5", "buckets": Hole("buckets"), "max_distance": Hole("longest")}
 ATTENTION = {"kind": "attention", "n_heads": Hole("n_heads"), "d_head": Hole("d_head"), "position": {"shared": "bias"},
              "scores": DROPOUT}
 CROSS = {"kind": "cross_attention", "n_heads": Hole("n_heads"), "d_head": Hole("d_head"),
