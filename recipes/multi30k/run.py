@@ -27,9 +27,9 @@ from weft.api.translating import source_row
 from weft.core.model import LanguageModel, parameter_count
 from weft.disk.atomic import write_file
 from weft.drawing.markup import Markup, tag
+from weft.ops.processor import processor_name
 from weft.pictures.attention import attention_maps
 from weft.training import Progress
-from weft.training.compute import processor_name
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 RESULT, README, MAP = HERE / "result.json", HERE / "README.md", HERE / "map.svg"
@@ -105,7 +105,26 @@ def table(results: Mapping[str, Mapping[str, Any]]) -> str:
                          f"{statistics.mean(scores):.2f}{spread} | "
                          f"{statistics.mean(each['perplexity'] for each in seeds):.2f} | "
                          f"{statistics.mean(each['seconds'] for each in seeds) / 60:.0f} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", said(results)]) + "\n"
+
+
+def said(results: Mapping[str, Mapping[str, Any]]) -> str:
+    """What the figures tell of the two kinds of positions, in words."""
+    runs = {name: list(results.get(name, {}).get("seeds", {}).values()) for name in MODELS}
+    if not all(runs.values()):
+        missing = next(name for name in MODELS if not runs[name])
+        return f"The model `{missing}` has not been trained yet, so nothing is compared."
+    if max(map(len, runs.values())) == 1:
+        bleu = {name: each["bleu"] for name, (each,) in runs.items()}
+        best, other = sorted(MODELS, key=lambda name: -bleu[name]["score"])
+        apart = bleu[best]["low"] > bleu[other]["high"]
+        intervals = " and ".join(f"{bleu[name]['low']:.1f} to {bleu[name]['high']:.1f}" for name in (best, other))
+        return (f"`{best}` is ahead by {bleu[best]['score'] - bleu[other]['score']:.2f} BLEU. The intervals over "
+                f"sentences, {intervals}, {'do not overlap' if apart else 'overlap'}, and one seed each says nothing "
+                "about others.")
+    means = {name: statistics.mean(each["bleu"]["score"] for each in runs[name]) for name in MODELS}
+    best, other = sorted(MODELS, key=lambda name: -means[name])
+    return f"`{best}` is ahead by {means[best] - means[other]:.2f} BLEU in the mean over seeds."
 
 
 def with_table(page: str, results: Mapping[str, Mapping[str, Any]]) -> str:
@@ -137,10 +156,14 @@ def main() -> None:
     options.add_argument("--jobs", type=int, default=1, help="runs at a time, each in a process of its own")
     options.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE",
                          help="a change of the configuration, for a trial; its results are printed and not kept")
+    options.add_argument("--draw", action="store_true", help="write the page's table of what is recorded anew")
     given = options.parse_args()
     runs = given.runs.resolve()
     os.chdir(given.data)  # the configurations name the files alone
     results: dict[str, Any] = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.exists() else {}
+    if given.draw:
+        write_file(README, with_table(README.read_text(encoding="utf-8"), results))
+        return
     wanted = [(name, seed) for seed in range(given.seeds) for name in given.models]
     with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
         started = [pool.submit(run, name, seed, runs, given) for name, seed in wanted]
