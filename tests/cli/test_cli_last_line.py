@@ -16,13 +16,16 @@ from pathlib import Path
 
 import pytest
 import typer
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 import weft as weft_package
 from fresh import fresh, weft
 from weft.cli import failures, main
 from weft.cli.lazy import LazyGroup
+from weft.cli.options import guarded
 from weft.cli.terminal import Terminal, console, on_terminal, visible
 from weft.cli.text import table
+from weft.core.errors import ConfigError
 
 HOSTILE = "\x1b[2Ja\x1b]0;b\x07\r\x9b31m\x7f\u202ec"
 SHOWN = r"\x1b[2Ja\x1b]0;b\x07\r\x9b31m\x7f\u202ec"
@@ -200,3 +203,24 @@ def test_a_console_without_a_terminal_is_exact() -> None:
     out.file = io.StringIO()
     out.print("a\x1b[2Jb")
     assert "\x1b[2J" in out.file.getvalue()
+
+
+def test_torchrun_repeats_the_error_as_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torchrun reads the file; without one, it says that it knows no cause."""
+    file = tmp_path / "error.json"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(file))
+
+    @guarded
+    def command() -> None:
+        raise ConfigError(["training.clip: 0.25 on rank 1, and 0.5 on rank 0."])
+
+    def report() -> str:
+        return ChildFailedError("weft", {1: ProcessFailure(1, 4711, 2, str(file))}).format_msg()
+
+    assert "To enable traceback see" in report()
+    with pytest.raises(typer.Exit):
+        command()
+    assert "training.clip: 0.25 on rank 1, and 0.5 on rank 0." in report()
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "absent" / "error.json"))
+    with pytest.raises(typer.Exit):
+        command()

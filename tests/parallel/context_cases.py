@@ -75,23 +75,26 @@ def decoder(**fields: Any) -> Decoder:
 
 
 def encoder() -> TokenEncoder:
-    """A small encoder: attention, which reads the keys of all processes, and a layer that runs on the whole rows."""
+    """A small encoder: attention, which reads the keys of all processes, with global tokens that one of them has, and
+    layers that run on the whole rows."""
     attention = {"kind": "attention", "n_heads": 2, "mask": "bidirectional", "position": "rope"}
     linear = {"kind": "linear_attention", "n_heads": 2, "mask": "bidirectional"}
+    marked = {"kind": "global_attention", "n_heads": 2, "mask": "symmetric_window(2, 2)", "tokens": [0, 7]}
     config = REGISTRY.get(("encoder",), "encoder").model_validate({
         "vocab_size": 11, "d_model": 8, "position": "learned", "context": STEPS, "head": "masked_token", "blocks": [
             {"kind": "post", "layers": [attention, {"kind": "mlp", "d_ff": 12}]},
-            {"kind": "pre", "layers": [linear, "channel_mix"]}]})
+            {"kind": "pre", "layers": [linear, marked, "channel_mix"]}]})
     torch.manual_seed(0)
     model = config.build(None).double()
     assert isinstance(model, TokenEncoder)
     return model
 
 
-def encoded(*, again: bool) -> float:
-    """The largest difference of the loss and gradients of an encoder from one process's, as `losses`."""
+def encoded(kind: str, *, again: bool) -> float:
+    """The largest difference of the loss and gradients of an encoder from one process's, as `losses`; ``kind``: of
+    span."""
     model, tokens = encoder(), torch.randint(11, (ROWS, STEPS), generator=torch.Generator().manual_seed(1))
-    span, chosen = spans(STEPS // 2)["packed"], torch.arange(STEPS).expand(ROWS, -1) % 3 == 0
+    span, chosen = spans(STEPS // 2)[kind], torch.arange(STEPS).expand(ROWS, -1) % 3 == 0
     head: Any = model.head
 
     def loss(where: slice, own: Span) -> Tensor:

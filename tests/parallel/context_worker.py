@@ -28,7 +28,7 @@ def worker(folder: Path) -> None:
     with World.here() as world:
         found = dict(compared(world.size))
         found |= {"recomputed": recomputed(), "unscored": unscored(), "clocks": clocks(Context()),
-                  "encoded": encoded(again=False), "encoded again": encoded(again=True)}
+                  "encoded": encoded("whole", again=False), "encoded again": encoded("packed", again=True)}
         everyone: list[Any] = [None] * world.size
         dist.all_gather_object(everyone, found)
         if world.leads:

@@ -42,11 +42,11 @@ def cut(folder: Path, mesh: dict[str, int] | None) -> RunConfig:
 
 
 def masked(folder: Path, mesh: dict[str, int] | None) -> RunConfig:
-    """A run of an encoder, compiled where it has a mesh."""
+    """A run of an encoder."""
     attention = {"kind": "attention", "n_heads": 2, "mask": "bidirectional"}
     blocks = [{"kind": "post", "layers": [attention, "mlp"]}]
-    config = run(folder, mesh, [], steps=FEW, compute={"matmul": "default", "compile": mesh is not None},
-                 model={"kind": "encoder", "vocab_size": 258, "head": "masked_token", "blocks": blocks})
+    config = run(folder, mesh, [], steps=FEW, model={
+        "kind": "encoder", "vocab_size": 258, "head": "masked_token", "blocks": blocks})
     return config.model_copy(update={"task": MaskedConfig()})
 
 
@@ -88,6 +88,7 @@ def worker(folder: Path) -> None:
 
 
 def compiles(folder: Path) -> None:
+    """Compiled runs, and one of an encoder, whose rows are cut as theirs are."""
     torch.set_num_threads(1)
     with World.here() as world, patch("weft.training.trainer.compiled", partial(compiled, backend="aot_eager")):
         for name, mesh in (("shard", SHARD), ("tensor", TENSOR)):

@@ -75,7 +75,7 @@ def test_compiled_runs_where_processes_share_a_model(compiled_runs: Path) -> Non
 
 
 @pytest.mark.parametrize("of", [cut, masked])
-def test_compiled_runs_whose_rows_are_cut(compiled_runs: Path, of: Callable[..., RunConfig]) -> None:
+def test_compiled_runs_and_encoders_whose_rows_are_cut(compiled_runs: Path, of: Callable[..., RunConfig]) -> None:
     """Packed documents, a state that is handed on in turn and blocks that run again; an encoder, whose tokens read
     later ones."""
     train(of(compiled_runs, None), compiled_runs / f"alone-{of.__name__}")

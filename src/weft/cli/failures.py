@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -85,6 +87,16 @@ def in_one_line(text: str) -> str:
 def close_output() -> None:
     """Let go of standard output, whose reader has closed the pipe: what is left in its buffer goes nowhere."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def leave_for_torchrun(line: str) -> None:
+    """Leave the error in the file that `torchrun` gives each process, if this is one. torchrun ends with a page about
+    the processes; it then repeats the error there as the cause, and otherwise says that it knows none."""
+    place = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if place:
+        facts = {"py_callstack": line, "timestamp": str(int(time.time()))}
+        with suppress(OSError):  # the error has been printed
+            Path(place).write_text(json.dumps({"message": {"message": line, "extraInfo": facts}}), encoding="utf-8")
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import typer
 
 from weft.cli.closing import say_next
 from weft.cli.failures import INTERRUPTED as INTERRUPTED
-from weft.cli.failures import close_output, explained
+from weft.cli.failures import close_output, explained, leave_for_torchrun
 from weft.core.errors import WeftError
 from weft.core.strict_json import dumps
 
@@ -57,6 +57,7 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
             return done
         except WeftError as error:
             typer.echo(f"error: {error}", err=True)
+            leave_for_torchrun(f"error: {error}")
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -40,13 +40,15 @@ class Pieces(ABC):
         whole: the span of the whole rows, resolved.
     """
 
-    keeping: ClassVar[Callable[[], tuple[AbstractContextManager[Any], AbstractContextManager[Any]]]]
-    """The ``context_fn`` of `torch.utils.checkpoint` for layers that are run again for the backward pass: they then
-    take what they received the first time, and nothing is communicated."""
-
     def __init__(self, ends: Sequence[int], place: int, whole: Any) -> None:
         self.ends, self.place, self.whole = tuple(ends), place, whole
         self.ticks: Ticks = whole.ticks
+
+    @staticmethod
+    @abstractmethod
+    def keeping() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+        """The ``context_fn`` of `torch.utils.checkpoint` for layers that are run again for the backward pass: they then
+        take what they received the first time, and nothing is communicated."""
 
     @abstractmethod
     def in_turn(self, run: Callable[[Any], R], state: Any) -> R:

@@ -173,8 +173,7 @@ class GlobalAttention(Attention):
         """Return the call of global tokens of whole rows, with no other queries than the first ones, where those are
         all that can be global."""
         few = span.ticks.order.shape[1] if self.tokens is None else self.tokens[-1] + 1
-        if (span.ticks.packed or span.pieces is not None or call.terms or call.value_terms is not None
-                or self.asked is not None):
+        if span.ticks.packed or call.terms or call.value_terms is not None or self.asked is not None:
             return replace(call, visible=visible(self.global_rule, keys, span))
         first = ticks_at(span.ticks, slice(0, few))
         return replace(call, q=call.q[:, :few], visible=Ruled(self.global_rule, first, keys, begins=False))

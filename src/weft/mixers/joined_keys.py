@@ -14,24 +14,23 @@ from torch import Tensor
 from weft.core.layer import LayerState, advance
 from weft.core.pieces import Pieces
 from weft.core.span import Span
-from weft.masks import Mask
 from weft.mixers.key_value import Stored
 
 
-def store_joined(pieces: Pieces, mask: Mask, reach: int | None, state: LayerState | None, k: Tensor, v: Tensor,
-                 span: Span) -> Stored:
+def store_joined(pieces: Pieces, reach: int | None, state: LayerState | None, k: Tensor, v: Tensor, span: Span, *,
+                 ahead: bool) -> Stored:
     """The keys and values of all pieces that the piece's queries may read. The state keeps none.
 
     Args:
         pieces: of the call.
-        mask: which keys a query may attend to.
-        reach: the number of most recent tokens that it may attend to; None: all.
+        reach: the number of most recent tokens that a query may attend to; None: all.
         state: of the layer, on the clock of this piece.
         k: keys of the piece, [B,P,K,E].
         v: values of the piece, [B,P,K,F].
         span: of the piece.
+        ahead: whether queries may attend to later tokens.
     """
-    seen, keys = span.ticks.once(("joined", mask, reach), lambda: pieces.keys(reach, ahead=mask.lookahead() != "none"))
+    seen, keys = span.ticks.once(("joined", ahead, reach), lambda: pieces.keys(reach, ahead=ahead))
     whole = pieces.gathered(torch.cat([k, v.to(k.dtype)], -1))[:, seen]
     held, values = whole.split_with_sizes([k.shape[-1], v.shape[-1]], -1)
     return Stored(held, values.to(v.dtype), keys, advance(state, span))

@@ -49,6 +49,7 @@ class SelfAttention(Layer):
         self.rule = Rule.of(mask, heads)
         band = self.rule.band
         self.reach, self.first = (band.size, band.first) if mask.causal() else (None, 0)
+        self.ahead = mask.lookahead() != "none"
         self.form = named_form(backend)
         self.state_type = KeyValueState if self.reach is None else RollingState
         self.dropout_rate = dropout
@@ -87,7 +88,8 @@ class SelfAttention(Layer):
     def store(self, state: LayerState | None, k: Tensor, v: Tensor, span: Span) -> Stored:
         """Store the chunk's keys and values in the state, and return those that its queries may read."""
         if span.pieces is not None:
-            return store_joined(span.pieces, self.mask, None if self.first else self.reach, state, k, v, span)
+            reach = None if self.first else self.reach
+            return store_joined(span.pieces, reach, state, k, v, span, ahead=self.ahead)
         if isinstance(state, RollingState):
             return store_rolling(state, k, v, span)
         if isinstance(state, KeyValueState):

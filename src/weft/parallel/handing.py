@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeVar, final
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
 from weft.core.compiling import constant_to_compiler
 from weft.core.fields import TensorField
 from weft.core.pieces import Pieces
 from weft.core.span import Span
 from weft.core.tree import Tree
-from weft.parallel.messages import gathered, keeping_messages, received, sent
+from weft.parallel.messages import gathered, received, sent
 
 R = TypeVar("R")
 
@@ -58,11 +60,15 @@ class HandedPieces(Pieces):
         chain: of the call.
     """
 
-    keeping = staticmethod(keeping_messages)
-
     def __init__(self, ends: Sequence[int], place: int, whole: Span, line: Line, chain: Chain) -> None:
         super().__init__(ends, place, whole)
         self._line, self._chain = line, chain
+
+    @staticmethod
+    def keeping() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+        # What arrived is kept; sending is an operator of one number, which is kept so that nothing is sent again.
+        contexts: Any = create_selective_checkpoint_contexts([gathered, received, sent])
+        return contexts  # type: ignore[no-any-return]
 
     def in_turn(self, run: Callable[[Any], R], state: Any) -> R:
         out: Any = run(state if self.place == 0 else self._received(state))

@@ -13,23 +13,22 @@ in the other, so nothing waits for itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
-from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
 from weft.ops.operator import differentiate, operator
 
 
 def group_named(name: str) -> dist.ProcessGroup:
     """The connected processes of this name."""
-    from torch.distributed.distributed_c10d import _resolve_process_group  # torch may be built without
+    from torch._C import _distributed_c10d as communication  # torch may be built without
 
-    return _resolve_process_group(name)
+    known: Any = name  # of a type that torch's stubs alone have
+    return communication._resolve_process_group(known)
 
 
 def plain(tensor: Tensor) -> Tensor:
@@ -129,13 +128,6 @@ def _sent_backward(ctx: Any, thread: Tensor) -> tuple[Tensor | None, ...]:
 differentiate("pieces_gathered", _gathered_backward, _save_gathered)
 differentiate("pieces_received", _received_backward, _save_received)
 differentiate("pieces_sent", _sent_backward, _save_sent)
-
-
-def keeping_messages() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
-    """Contexts of a run of a layer and of its run for the backward pass (`torch.utils.checkpoint`), which takes what
-    arrived in the first one, and sends nothing."""
-    contexts: Any = create_selective_checkpoint_contexts([gathered, received, sent])
-    return contexts  # type: ignore[no-any-return]
 
 
 class Closed(Function):
