@@ -21,8 +21,8 @@ from weft.training.adapters import AdapterCheck
 SMALL = [{"kind": "attention", "n_heads": 2}, {"kind": "mlp", "d_ff": 12, "bias": False}]
 
 
-def reached(rewrites: list[Any], **options: Any) -> dict[str, Reached]:
-    found = coverage(model(rewrites, SMALL, **options), 5)
+def reached(rewrites: list[Any], layers: list[Any] = SMALL, **options: Any) -> dict[str, Reached]:
+    found = coverage(model(rewrites, layers, **options), 5)
     assert isinstance(found, Coverage)
     return {each.kind: each for each in found.kinds}
 
@@ -38,6 +38,19 @@ def test_matrices_parameters_and_operations_are_counted(under: list[Any]) -> Non
     assert (mlp.matrices, mlp.all_matrices, mlp.numbers, mlp.all_numbers) == (1, 2, 96, 192) and mlp.flops == 0.5
     assert (whole.matrices, whole.numbers) == (2, 160)
     assert whole.flops == pytest.approx(2 * 160 / (2 * (256 + 192 + 88) + 4 * 5 * 8))
+
+
+@pytest.mark.parametrize("dora", [False, True])
+def test_matrices_that_a_part_reads_are_counted(dora: bool) -> None:
+    """An LSTM of 8 has two matrices of 32 x 8; a convolution of two taps is one of 16 x 16. A token takes one product
+    with each, and the readout is 8 x 11."""
+    rewrite = {"kind": "lora", "rank": 2, "maps": ["recurrent", "convolution"], "dora": dora}
+    found = reached([rewrite], layers=["lstm", {"kind": "gated_convolution", "kernel": 2, "bias": False}])
+    lstm, convolution, whole = found["lstm"], found["gated_convolution"], found["all"]
+    assert (lstm.matrices, lstm.all_matrices, lstm.numbers, lstm.flops) == (1, 2, 256, 0.5)
+    assert (convolution.matrices, convolution.all_matrices, convolution.numbers) == (1, 1, 256)
+    assert convolution.flops == 1
+    assert whole.flops == pytest.approx(512 / (3 * 256 + 88))
 
 
 def test_a_tied_readout_counts_once() -> None:

@@ -68,7 +68,8 @@ def test_a_model_without_rewrites_has_the_names_and_the_configuration_that_it_ha
                                              r" or that an earlier rewrite has taken. Leave it out."),
     (["int8", {"kind": "int8", "maps": ["qkv"]}], r"rewrites.1.maps.0: 'qkv' matches only maps that may not be quanti"),
     ([{"kind": "lora", "rank": 1}, "lora"],
-     r"rewrites.1: this model has no linear map that may be adapted but those of readouts. Name those under `maps`."),
+     r"rewrites.1: this model has no linear map that may be adapted but those that belong to a part itself. Name those "
+     r"under `maps`."),
     ([{"kind": "lora", "maps": ["gat", "layers.0.qvk"]}], r"2 problems .*\n.*maps.0: 'gat' matches no .*'gate'\?\n"
                                                           r".*maps.1: 'layers.0.qvk' .* 'layers.0.qkv'\?")])
 def test_what_reaches_nothing_is_one_error_with_the_nearest(rewrites: list[Any], message: str) -> None:

@@ -36,7 +36,8 @@ class RewriteConfig(PartConfig):
     ``maps``: which linear maps, as shell patterns (``*``, ``?``, ``[0-3]``) for the dotted name of a map, of a module
     that contains maps, or of the end of such a name: ``qkv``, ``stack.layers.0``, ``experts.*.down``. ``kinds``: only
     those of parts of these kinds, as shell patterns for the headings under which ``weft plan`` lists parts:
-    ``attention*``, ``feed-forward``. With both left out: all maps that allow it except those of readouts.
+    ``attention*``, ``feed-forward``. With both left out: all maps that allow it except matrices that belong to a part
+    itself: those of readouts, ``recurrent`` ones and the kernels of gated convolutions (``convolution``).
 
     Attributes:
         maps: patterns of the dotted names of linear maps that are rewritten; None: every map that allows it.
@@ -153,7 +154,7 @@ def _chosen(model: nn.Module, rewrite: RewriteConfig, place: str) -> set[str]:
             raise ConfigError([f"{place}.rank: no linear map of this model has so many inputs and outputs. Lower it."])
         if not paths:
             raise ConfigError([f"{place}: this model has no linear map that may be {word}"
-                               f"{' but those of readouts' if able else ''}. "
+                               f"{' but those that belong to a part itself' if able else ''}. "
                                f"{'Name those under `maps`.' if able else 'Remove the rewrite.'}"])
         return paths
     problems = []

@@ -56,7 +56,7 @@ class LaidAside:
                 for parameter in self._parameters:
                     file.write(b"\0" * (-file.tell() % ALIGNED))
                     places.append(file.tell())
-                    file.write(memoryview(_bytes(parameter).numpy()))
+                    file.write(_bytes(parameter).numpy().data)
                 file.flush()
                 content = mmap.mmap(file.fileno(), file.tell(), access=mmap.ACCESS_WRITE)
         except OSError:  # such as a full disk; nothing has been changed
