@@ -27,7 +27,8 @@ help:
 	@echo "make hybrids  the laws on 1,000 hybrids drawn from all parts: some six minutes on two cores"
 	@echo "make mutants  mistakes put into the source one by one, which the tests must see: under half an hour;"
 	@echo "              make mutants ONLY='beam-* sampling-*' for some"
-	@echo "make fuzz   hostile files and options for every command, for an hour; FUZZ_MINUTES=10 for less"
+	@echo "make fuzz   hostile files and options for every command and reader, for an hour; FUZZ_MINUTES=10 for"
+	@echo "            less, FUZZ_PHASES=readers for one of the two"
 	@echo "make lint   ruff and mypy"
 	@echo "make docs   the documentation, into docs/_build/html"
 
@@ -103,10 +104,12 @@ test-gguf: $(STAMP)
 test-processors: $(STAMP)
 	cd tests && PYTHONDONTWRITEBYTECODE= ../$(BIN)/python -m processors
 
-# Every command with hostile files and options. What finds a fault is kept in fuzz_found.
+# Every command with hostile files and options for half of the time, then everything that reads files. What finds a
+# fault is kept in fuzz_found.
 FUZZ_MINUTES ?= 60
+FUZZ_PHASES ?= commands,readers
 fuzz: $(STAMP)
-	FUZZ_MINUTES=$(FUZZ_MINUTES) OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m fuzz
+	FUZZ_MINUTES=$(FUZZ_MINUTES) FUZZ_PHASES=$(FUZZ_PHASES) OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m fuzz
 
 # Mistakes in copies of the source; each must turn a test red. ONLY: names of mutants, * for anything.
 ONLY ?= *

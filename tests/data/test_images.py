@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from weft.core.errors import DataError, MissingExtra
+from weft.data.image_files import read_image_arrays
 from weft.data.images import Images, read_images
 
 GENERATOR = np.random.default_rng(0)
@@ -154,3 +155,18 @@ def test_labels_outside_the_classes(tmp_path: Path) -> None:
         images.ids(("0", "1"))
     with pytest.raises(DataError, match=r"all images to train on have the label '0', so there is nothing to tell"):
         images.picked(np.array([0, 3])).class_names()
+
+
+@pytest.mark.parametrize("head", [
+    "{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000000,), }",
+    "{'descr': '<f8', 'fortran_order': False, 'shape': (-1, -2), }",
+    "{'descr': '|O', 'fortran_order': False, 'shape': (2,), }",
+    "{'descr': '<f8', 'fortran_order': False, 'shape': ((1,),), }", "{'descr': [], 'fortran_order': 0, 'shape': (), }",
+    "{'descr': '<f8', 'fortran_order': False, 'shape': (2,", "(" * 3_000, "'''", "\0"])
+def test_heads_of_arrays(head: str, tmp_path: Path) -> None:
+    for version in (b"\x01\x00", b"\x03\x00", b"\x09\x00"):
+        size = struct.pack("<H", len(head) + 1) if version == b"\x01\x00" else struct.pack("<I", len(head) + 1)
+        (tmp_path / "images.npy").write_bytes(b"\x93NUMPY" + version + size + head.encode() + b"\n" + bytes(16))
+        (tmp_path / "labels.npy").write_bytes(b"")
+        with pytest.raises(DataError, match=r"images\.npy: not an array of NumPy, or damaged \("):
+            read_image_arrays(tmp_path / "images.npy")

@@ -195,7 +195,7 @@ def _whole(name: str) -> Callable[[Path], object]:
 
 
 FIELDS = {"text_field": "text"}
-READERS: Mapping[str, Reader] = {
+READERS: dict[str, Reader] = {
     "run configuration": Reader("configs", _config("tiny.yaml"), ("tiny.yaml",)),
     "run configuration in JSON": Reader("configs", _config("tiny.json"), ("tiny.json",)),
     "model configuration": Reader("configs", _config("model.json"), ("model.json",)),

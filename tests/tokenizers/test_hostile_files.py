@@ -88,3 +88,16 @@ def test_settings_of_other_types(name: str, value: Any, tmp_path: Path) -> None:
 def test_lines_of_a_message_have_an_end() -> None:
     told = str(DataError(f"the value {'a' * 99_999}.\nMore.", where="b", remedy="Shorten it."))
     assert len(told) < MOST_LINE + 50 and told.startswith("b: the value aaa") and told.endswith("Shorten it.")
+
+
+def test_a_template_is_no_link_out_of_the_folder(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What it leads to would be saved with the model."""
+    secret = tmp_path_factory.mktemp("elsewhere") / "secret"
+    secret.write_text("secret")
+    (folder / "chat_template.jinja").symlink_to(secret)
+    with pytest.raises(TokenizerError, match=r"chat_template\.jinja: .*\(a link to .*secret, out of the folder\)"):
+        read_tokenizer(folder)
+    (folder / "chat_template.jinja").unlink()
+    (folder / "mine").write_text("mine")
+    (folder / "chat_template.jinja").symlink_to("mine")
+    assert read_tokenizer(folder).conventions.chat_templates == {"default": "mine"}

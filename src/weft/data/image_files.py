@@ -11,12 +11,15 @@ Images are [n,H,W], [n,C,H,W], or [n,H,W,C] where C is 1, 3 or 4.
 from __future__ import annotations
 
 import io
+import math
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from tokenize import TokenError
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Shaped
@@ -25,6 +28,10 @@ from weft.core.errors import DataError, MissingExtra
 from weft.data.compression import ALWAYS_EXPANDED, MOST_TIMES, content_suffix, read_bytes
 
 ARRAYS = ("images", "labels")
+Header: TypeAlias = Callable[[io.BytesIO], tuple[tuple[int, ...], bool, np.dtype[Any]]]
+HEADERS: Mapping[tuple[int, int], Header] = MappingProxyType({
+    (1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0})
+"""What reads the head of an array of NumPy, by the version of the format: shape, whether columns come first, type."""
 CHANNELS_LAST = (1, 3, 4)
 IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 """The third byte of an IDX file's magic number, and the type of its values."""
@@ -78,13 +85,21 @@ def _damaged(path: Path, kind: str, error: object) -> DataError:
                      remedy="Check that the file is what its name says, or copy it again.")
 
 
-def _npy(path: Path, file: Any = None) -> Shaped[np.ndarray, "..."]:
-    source = io.BytesIO(read_bytes(path)) if file is None else file
+def _npy(path: Path, content: bytes | None = None) -> Shaped[np.ndarray, "..."]:
+    held = read_bytes(path) if content is None else content
+    source = io.BytesIO(held)
     try:
-        array: np.ndarray = np.lib.format.read_array(source, allow_pickle=False)
-    except (ValueError, EOFError, OSError, MemoryError, OverflowError, zipfile.BadZipFile, zlib.error) as error:
-        raise _damaged(path, "an array of NumPy", error) from None
-    return array
+        version = np.lib.format.read_magic(source)
+        if version not in HEADERS:
+            raise ValueError(f"version {version}")
+        shape, columns_first, dtype = HEADERS[version](source)
+        size = math.prod(shape) * dtype.itemsize
+        if dtype.hasobject or min(shape, default=0) < 0 or size != len(held) - source.tell():
+            raise ValueError(f"{len(held) - source.tell():,} bytes where {shape} of {dtype} are said to be")
+        array: np.ndarray = np.frombuffer(held, dtype, math.prod(shape), source.tell())
+        return array.reshape(shape, order="F" if columns_first else "C")
+    except (ValueError, TypeError, EOFError, OSError, SyntaxError, TokenError, RecursionError) as error:
+        raise _damaged(path, "an array of NumPy", f"{error!s:.200}") from None
 
 
 def _npz(path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
@@ -101,7 +116,7 @@ def _npz(path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
             if sum(archive.getinfo(f"{name}.npy").file_size for name in ARRAYS) > most:
                 raise DataError(f"its arrays unpack to more than {most:,} bytes.", where=str(path),
                                 remedy="Save them with numpy.savez, which does not compress.")
-            return {name: _npy(path, io.BytesIO(archive.read(f"{name}.npy"))) for name in ARRAYS}
+            return {name: _npy(path, archive.read(f"{name}.npy")) for name in ARRAYS}
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError, NotImplementedError) as error:
         raise _damaged(path, "an archive of NumPy", error) from None
 

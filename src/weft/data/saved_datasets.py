@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.errors import DataError, MissingExtra
+from weft.data.arrow_messages import packed_batches
 from weft.data.corpus import Corpus
 from weft.data.documents import Documents
 from weft.data.records import Fields, Record
 from weft.data.text import record_table
-from weft.disk.documents import read_json
+from weft.disk.documents import read_json, require_regular
 
 STATE, SPLITS = "state.json", "dataset_dict.json"
 
@@ -35,10 +36,11 @@ def saved_dataset(path: Path, fields: Fields, *, whole: bool) -> Corpus:
     """
     state = _json(path / STATE) if (path / STATE).is_file() else None
     if state is None:
-        splits = _json(path / SPLITS).get("splits", [])
+        splits = _json(path / SPLITS).get("splits")
+        splits = splits if isinstance(splits, list) else []
         raise DataError(f"the data set has several splits: {', '.join(map(str, splits))}.", where=str(path),
                         remedy=f"Name the folder of one, such as {path / str((splits or ['train'])[0])}.")
-    names = [str(each["filename"]) for each in state.get("_data_files", [])]
+    names = list(_names(state, path))
     tables = [record_table(name, str(path / name), _arrow(path / name, fields), fields) for name in names]
     found = Documents(tables)
     if not found:
@@ -84,18 +86,57 @@ def loaded_dataset(name: str, fields: Fields, *, config: str | None, split: str,
     return Corpus(name, Documents([table]), version=revision or "", whole=whole)
 
 
+def _names(state: Mapping[str, Any], folder: Path) -> Iterator[str]:
+    """The files of a data set, which lie in its folder."""
+    files = state.get("_data_files") or []
+    for each in files if isinstance(files, list) else [files]:
+        name = each.get("filename") if isinstance(each, dict) else each
+        if not isinstance(name, str) or Path(name).name != name or name in (".", ".."):
+            raise DataError(f"{str(name)[:80]!r} is no name of a file in the folder.", where=str(folder / STATE),
+                            remedy="Save the data set again, or copy it again, whole.")
+        yield name
+
+
 def _arrow(path: Path, fields: Fields) -> Iterator[Record]:
     try:
         import pyarrow as arrow  # type: ignore[import-untyped]
     except ImportError:
         raise MissingExtra("pyarrow", "data", "reading data sets on disk") from None
     try:
+        require_regular(path)
+        with arrow.memory_map(str(path)) as file:
+            if packed_batches(file):
+                raise DataError("its batches are compressed, which those of save_to_disk are not.", where=str(path),
+                                remedy="Save the data set again with save_to_disk, or as Parquet.")
         with arrow.memory_map(str(path)) as file, arrow.ipc.open_stream(file) as stream:
-            rows = (row for batch in stream for row in batch.to_pylist())
-            yield from _rows(str(path), rows, fields)
-    except (arrow.ArrowException, OSError) as error:
+            yield from _rows(str(path), (row for batch in stream for row in _plain(batch, fields, str(path))), fields)
+    except (arrow.ArrowException, OSError, ValueError, KeyError) as error:
         what = f"the file is not an Arrow stream, or is truncated or damaged ({' '.join(str(error).split())})."
         raise DataError(what, where=str(path), remedy="Save the data set again, or copy it again, whole.") from None
+
+
+def _plain(batch: Any, fields: Fields, where: str) -> Iterator[Mapping[str, Any]]:
+    """The rows of a batch, with the fields that are read where it has them. Texts that share their characters, as
+    places in a dictionary do, may be gigabytes of which the file has one: they are refused.
+
+    Raises:
+        DataError: a field holds something else than plain text.
+    """
+    from pyarrow import types
+
+    if not batch.num_rows:
+        return
+    if not set(fields.values()) <= set(batch.schema.names):
+        yield dict.fromkeys(batch.schema.names)
+        return
+    found = batch.select(list(dict.fromkeys(fields.values())))
+    found.validate(full=True)  # places that lie outside the file would end the process
+    for setting, field in fields.items():
+        kind = found.schema.field(field).type
+        if not (types.is_string(kind) or types.is_large_string(kind) or types.is_null(kind)):
+            raise DataError(f"the field {field!r} holds {kind}, not text.", where=where,
+                            remedy=f"Name another field with {setting}.")
+    yield from found.to_pylist()
 
 
 def _rows(where: str, rows: Iterable[Mapping[str, Any]], fields: Fields) -> Iterator[Record]:

@@ -61,6 +61,14 @@ def require_regular(path: Path) -> int:
     return found.st_size
 
 
+def lawful_link(path: Path) -> bool:
+    """Whether a link stays in the folder, or leads from a snapshot of the Hub's cache to its blobs."""
+    target, folder = path.resolve(), path.parent.resolve()
+    cache = folder.parent.parent
+    in_cache = folder.parent.name == "snapshots" and target.parent == cache / "blobs"
+    return target.is_relative_to(folder) or in_cache
+
+
 def read_json(path: Path, *, most: int = MOST_BYTES) -> Any:
     """The content of a JSON file.
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
 from weft.core.errors import TokenizerError
-from weft.disk.documents import Unreadable, read_json
+from weft.disk.documents import Unreadable, lawful_link, read_json
 from weft.tokenizers.conventions import Conventions
 from weft.tokenizers.foreign import MOST_IDS, read_vocabulary
 from weft.tokenizers.specials import AddedToken
@@ -172,6 +173,8 @@ def _templates(declared: Any, folder: Path) -> dict[str, str]:
         named = {DEFAULT_TEMPLATE: declared}
     more = sorted((folder / MORE_TEMPLATES).glob("*.jinja"))
     for name, path in [(DEFAULT_TEMPLATE, folder / CHAT_TEMPLATE), *((path.stem, path) for path in more)]:
+        if path.is_symlink() and not lawful_link(path):  # what it leads to would go wherever the template goes
+            raise _damaged(path, f"a link to {os.readlink(path)}, out of the folder")
         if path.exists():
             named[name] = read_file(path).decode("utf-8", errors="replace")
     return named

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from bounded import memory
 from interop.gguf.gguf_models import CASES, VOCAB, case
 from oracles.llama_graph import LlamaGraph
 from weft.core.errors import FailedError, OccupiedError
@@ -85,6 +86,30 @@ def test_a_file_is_never_replaced_and_folders_are_made(tmp_path: Path) -> None:
         convert(case("llama", tmp_path), out, to="gguf", replace=True)
     assert read(out)[0]["general.architecture"] == "qwen2"
     assert [path.name for path in out.parent.iterdir()] == ["a.gguf"]
+
+
+def test_a_file_that_lies_is_damaged(tmp_path: Path) -> None:
+    """Counts, lengths and offsets of 2^31 to 2^64, where numbers of the head stand, and a file that breaks off."""
+    source = case("llama", tmp_path)
+    file = GgufFile.of(source, source.model, {}, None)
+    file.write(tmp_path / "a.gguf")
+    content = (tmp_path / "a.gguf").read_bytes()
+    name = content.index(b"token_embd.weight") - 8
+    shape = name + 8 + len(b"token_embd.weight") + 4
+    lies = [(place, size, value) for place, size in ((4, 4), (8, 8), (16, 8), (24, 8), (name, 8), (shape - 4, 4),
+                                                     (shape, 8), (shape + 16, 4), (shape + 20, 8))
+            for value in (0, 2**31, 2**(8 * size) - 1)]
+    alignment = content.index(b"general.architecture")
+    for place, size, value in lies:
+        spoilt = content[:place] + value.to_bytes(size, "little") + content[place + size:]
+        (tmp_path / "b.gguf").write_bytes(spoilt)
+        if spoilt != content:
+            with pytest.raises(FailedError, match=r"the file, read back, (is damaged|differs)"), memory(1 << 30):
+                file.read(tmp_path / "b.gguf")
+    for end in (3, 20, alignment, name + 3, len(content) - 9):
+        (tmp_path / "b.gguf").write_bytes(content[:end])
+        with pytest.raises(FailedError, match=r"the file, read back, (is damaged|differs)"):
+            file.read(tmp_path / "b.gguf")
 
 
 def test_verification_names_every_difference(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def compare(content: Content, path: Path) -> LanguageModel:
     try:
         reader = require_package().GGUFReader(path)
         problems = _problems(content, reader)
-    except (ValueError, IndexError, KeyError, TypeError, OverflowError, OSError, RuntimeError) as error:
+    except (ValueError, LookupError, TypeError, ArithmeticError, OSError, RuntimeError) as error:
         raise FailedError(f"the file, read back, is damaged ({error!r}).", where="convert",
                           remedy="Nothing was written. Check the disk.") from None
     if problems:

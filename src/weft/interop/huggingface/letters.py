@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.strict_json import plain
-from weft.disk.documents import read_document
-from weft.interop.huggingface.stored import lawful_link
+from weft.disk.documents import lawful_link, read_document
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.declared import CHAT_TEMPLATE
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from weft.checkpoints.tensors import open_tensors
 from weft.core.errors import CheckpointError
-from weft.disk.documents import MOST_INDEX_BYTES, Unreadable, read_json
+from weft.disk.documents import MOST_INDEX_BYTES, Unreadable, lawful_link, read_json
 from weft.families.weights import Shape
 
 CONVERT = "Convert the file to safetensors where you trust it."
@@ -189,14 +189,6 @@ def _unfit(folder: Path, name: str) -> str:
     if path.is_symlink() and not lawful_link(path):
         return f"{name}: a link to {os.readlink(path)}, out of the folder. Copy the file itself."
     return "" if path.is_file() else f"{name}: missing."
-
-
-def lawful_link(path: Path) -> bool:
-    """Whether a link stays in the folder, or leads from a snapshot of the Hub's cache to its blobs."""
-    target, folder = path.resolve(), path.parent.resolve()
-    cache = folder.parent.parent
-    in_cache = folder.parent.name == "snapshots" and target.parent == cache / "blobs"
-    return target.is_relative_to(folder) or in_cache
 
 
 def read_pickled(path: Path) -> dict[str, Tensor]:

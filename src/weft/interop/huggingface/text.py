@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.errors import CheckpointError
-from weft.disk.documents import read_json
-from weft.interop.huggingface.stored import COPY_AGAIN, lawful_link
+from weft.disk.documents import lawful_link, read_json
+from weft.interop.huggingface.stored import COPY_AGAIN
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.declared import CHAT_TEMPLATE, DEFAULT_TEMPLATE, MORE_TEMPLATES
 from weft.tokenizers.library import LIBRARY_FILE
