@@ -226,6 +226,14 @@ def test_why_they_are_not_chosen_and_what_naming_them_says(operation: Any, call:
         operation(call, "native")
 
 
+def test_a_call_takes_them_for_as_many_rows_as_a_choice_says() -> None:
+    weight, native = numbers(5, 8), torch.ops.weft.native_product
+    for rows, taken in ((FEW_ROWS, True), (FEW_ROWS + 1, False)):
+        with FlopCounterMode(display=False, custom_mapping={native: lambda *_, **__: 1}) as counted:
+            LINEAR(LinearCall(numbers(rows, 8), weight))
+        assert (native in counted.get_flop_counts()["Global"]) is taken
+
+
 @pytest.mark.filterwarnings("ignore:.*trace")
 def test_whatever_records_operators_sees_the_product() -> None:
     x, weight = numbers(2, 8), numbers(5, 8)
