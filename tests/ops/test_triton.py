@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.testing import assert_close
 
 from weft.analysis.formulas import flops_of
 from weft.core.errors import UnsupportedError
@@ -98,7 +99,7 @@ def test_tokens_that_are_not_taken_leave_the_state_as_it_was() -> None:
     short = GatedScanCall(*(each[:1, :4] if each.dim() == 3 else each for each in whole[:8]), x.before[:1], None)
     with torch.no_grad(), forced({"selective_scan": "triton"}):
         after, expected = gated_scan(whole, valid)[1], gated_scan(short)[1]
-    assert torch.equal(after[:1], expected)
+    assert_close(after[:1], expected)  # the softplus of the last numbers of a tensor may round another way
     assert torch.equal(after[1], x.before[1])
 
 
