@@ -197,6 +197,7 @@ def test_a_scan_whose_form_is_named_runs_by_it() -> None:
     """So that the scan named for a run is the one that the block of Mamba takes."""
     x = gated(call(3, dtype=torch.float32))
     assert GATED_SCAN.choose(x).form.name == "native"
+    assert "native: one token" in GATED_SCAN.choose(gated(call(1, dtype=torch.float32))).passed
     with forced({"selective_scan": "operator"}):
         found = GATED_SCAN.choose(x)
     assert found.form.name == "parts" and "native: the form of its scan is named" in found.passed

@@ -1,6 +1,6 @@
 """The selective scan as it stands in Mamba's block: its steps by a softplus, its outputs with a skip and under a gate.
 
-    dt_t = softplus(step_t + bias),   h_t = exp(dt_t A) h_{t-1} + dt_t B_t u_t,   y_t = (C_t h_t + skip u_t) silu(gate_t)
+    dt_t = softplus(step_t + bias),  h_t = exp(dt_t A) h_{t-1} + dt_t B_t u_t,  y_t = (C_t h_t + skip u_t) silu(gate_t)
 
 (Gu & Dao 2023, algorithm 2 and section 3.4.) Everything around the scan works on each number by itself, so that on a
 processor reading and writing it takes longer than its arithmetic; the form in C keeps it in the cache, and for its
@@ -64,7 +64,7 @@ def _beyond_native(call: GatedScanCall) -> str | None:
 def _free(call: GatedScanCall) -> str | None:
     if SELECTIVE_SCAN.is_forced:
         return "the form of its scan is named"
-    return "one token, which the compiler fuses" if torch.compiler.is_compiling() and call.u.shape[1] == 1 else None
+    return "one token" if call.u.shape[1] == 1 else None
 
 
 def _examples(make: Make) -> Iterator[GatedScanCall]:
