@@ -215,7 +215,7 @@ def _gated_gradient(ctx: Any, dy: Tensor | None, dafter: Tensor | None, _: Tenso
     dafter = torch.zeros_like(before) if dafter is None else dafter
     if torch.is_grad_enabled():  # the backward pass is differentiated itself: through plain operators
         def plain(*given: Tensor) -> Tensor:
-            return torch.cat([each.flatten() for each in written_out(GatedScanCall(*given, starts))])
+            return torch.cat([each.flatten() for each in written_out(GatedScanCall._make((*given, starts)))])
 
         return *again(plain, (*tensors, before), torch.cat([dy.flatten(), dafter.flatten()])), None, None
     return *_gated_backward(dy, dafter, *tensors, kept, starts), None, None
