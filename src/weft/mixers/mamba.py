@@ -29,7 +29,8 @@ from weft.mixers.kernel_attention import Marks
 from weft.norms.base import Norm, NormConfig
 from weft.norms.none import NoNormConfig
 from weft.norms.rmsnorm import RMSNormConfig
-from weft.ops.gated_scan import GatedScanCall, gated_scan
+from weft.ops.gated_scan import gated_scan
+from weft.ops.native_selective_scan import GatedScanCall
 from weft.ops.operator import widen
 from weft.ops.selective_scan_chunks import CHUNK
 from weft.ops.short_convolution import blank_history, causal_convolution, next_history
