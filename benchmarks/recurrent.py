@@ -1,11 +1,12 @@
 """Recurrent models: training against other implementations, decoding, and how time and memory grow with the tokens.
 
-    python benchmarks/recurrent.py [--mixers mamba attention ...] [--rounds 5] [--threads 2]    # on an idle machine
+    python benchmarks/recurrent.py [--mixers mamba attention ...] [--only decoding] [--rounds 5]    # on an idle machine
 
 Models have some ten million parameters (`recurrent_models.SUBJECTS`). Training: a step of AdamW on four rows of 512
 tokens, the contenders of a mixer in turns in one process; ratios to the first peer are medians over the turns.
-Decoding: 128 tokens after a prompt of 64, at batch 1, greedily, by Weft and by `transformers` from one folder of
-weights, in turns; both must give the same tokens. Growth: one layer of 256 features, forward and backward, on one row
+Decoding: 128 tokens after a prompt of 64, at batch 1, greedily, by Weft (plain, laid out and compiled) and by
+`transformers` from one folder of weights, in turns, in float32 and in bfloat16; in float32 all must give the same
+tokens. Growth: one layer of 256 features, forward and backward, on one row
 of 1,024 to 65,536 tokens, with the peak memory of a process of its own beyond what it held before; and a step of one
 token after as many. What is wanted stands in `SUBJECTS`. Peers that are not installed are named as missing. Mamba takes
 some six minutes, most of them the peer's. Writes ``results/recurrent.json``.
@@ -37,7 +38,7 @@ from weft import api
 from weft.core.config import parse_part
 from weft.core.layer import Layer
 from weft.core.part_config import Dims
-from weft.decoding import for_decoding, generate
+from weft.decoding import CompiledStep, for_decoding, generate
 from weft.ops.forms import forced
 from weft.ops.native.library import describe
 from weft.ops.processor import processor_name
@@ -49,6 +50,9 @@ RESULTS = Path(__file__).parent / "results" / "recurrent.json"
 WIDTH = 256
 LENGTHS = (1024, 4096, 16384, 65536)
 PROMPT, NEW = 64, 128
+DTYPES = ("float32", "bfloat16")
+"""In which models decode."""
+PARTS = ("training", "decoding", "growth")
 
 
 def tokens_of(sizes: Sizes, steps: int) -> Tensor:
@@ -109,39 +113,52 @@ def training(subject: Subject, sizes: Sizes, rounds: int) -> dict[str, Any]:
 
 
 def decoding(subject: Subject, sizes: Sizes, rounds: int) -> dict[str, Any] | None:
-    """Tokens a second by Weft, as it is and laid out, and by `transformers`, from the same weights."""
+    """By dtype: tokens a second by Weft, as it is, laid out and compiled, and by `transformers`, from the same
+    weights."""
     if subject.foreign is None or importlib.util.find_spec("transformers") is None:
         return None
-    foreign: Any = subject.foreign(sizes)
     with tempfile.TemporaryDirectory() as place:
-        foreign.save_pretrained(place)
-        own: Any = api.load(place).model
-    laid_out = for_decoding(own, rows=1).model
+        subject.foreign(sizes).save_pretrained(place)  # type: ignore[operator]
+        return {name: _decoding(subject.foreign(sizes), api.load(place).model, getattr(torch, name), sizes, rounds)
+                for name in DTYPES}
+
+
+def _decoding(foreign: Any, own: Any, dtype: torch.dtype, sizes: Sizes, rounds: int) -> dict[str, Any]:
+    """In one dtype; ``first``, seconds of the first run, holds what the compiler takes."""
+    foreign, own = foreign.to(dtype).eval(), own.to(dtype).eval()
+    laid_out, compiled = for_decoding(own, rows=1).model, CompiledStep(own)
     prompt = torch.randint(sizes.vocabulary, (PROMPT,), generator=torch.Generator().manual_seed(1)).tolist()
 
-    def by_weft(model: Any) -> list[int]:
-        return list(generate(model, [prompt], max_new_tokens=NEW).rows[0].tokens)
+    def by_weft(model: Any, step: CompiledStep | None = None) -> list[int]:
+        return list(generate(model, [prompt], max_new_tokens=NEW, compiled=step).rows[0].tokens)
 
     def by_transformers() -> list[int]:
         ids = torch.tensor([prompt])
         with torch.inference_mode():
-            out = foreign.eval().generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=NEW, do_sample=False,
-                                          pad_token_id=0, eos_token_id=None)
+            out = foreign.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=NEW, do_sample=False,
+                                   pad_token_id=0, eos_token_id=None)
         return [int(token) for token in out[0, PROMPT:]]
 
     runs: dict[str, Callable[[], list[int]]] = {
-        "weft": lambda: by_weft(own), "weft laid out": lambda: by_weft(laid_out), "transformers": by_transformers}
-    tokens = {name: run() for name, run in runs.items()}
+        "weft": lambda: by_weft(own), "weft laid out": lambda: by_weft(laid_out),
+        "weft compiled": lambda: by_weft(own, compiled), "transformers": by_transformers}
+    timed = {name: timed_run(run) for name, run in runs.items()}
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():
-            begun = time.perf_counter()
-            run()
-            seconds[name].append(time.perf_counter() - begun)
-    return {name: {"tokens per second": NEW / statistics.median(taken), "same tokens": tokens[name] == tokens["weft"],
-                   "times transformers": statistics.median(
+            seconds[name].append(timed_run(run)[0])
+    same = {name: tokens == timed["transformers"][1] for name, (_, tokens) in timed.items()}
+    return {name: {"tokens per second": NEW / statistics.median(taken), "same tokens": same[name],
+                   "first": timed[name][0], "times transformers": statistics.median(
                        a / b for a, b in zip(seconds["transformers"], taken, strict=True))}
             for name, taken in seconds.items()}
+
+
+def timed_run(run: Callable[[], list[int]]) -> tuple[float, list[int]]:
+    """Its seconds and its tokens."""
+    begun = time.perf_counter()
+    tokens = run()
+    return time.perf_counter() - begun, tokens
 
 
 def layer_of(mixer: str) -> Layer:
@@ -202,14 +219,17 @@ def growth(mixer: str, longest: int) -> dict[str, Any]:
 def measured(mixer: str, given: argparse.Namespace) -> dict[str, Any]:
     """All of one mixer."""
     subject, sizes = SUBJECTS[mixer], Sizes(given.width, given.layers, given.vocabulary, given.rows, given.steps)
-    return {"wanted": dict(subject.wanted), "training": training(subject, sizes, given.rounds),
-            "decoding": decoding(subject, sizes, given.rounds), "growth": growth(mixer, given.longest)}
+    parts: dict[str, Callable[[], Any]] = {
+        "training": lambda: training(subject, sizes, given.rounds),
+        "decoding": lambda: decoding(subject, sizes, given.rounds), "growth": lambda: growth(mixer, given.longest)}
+    return {"wanted": dict(subject.wanted), **{name: parts[name]() for name in given.only}}
 
 
 def parser() -> argparse.ArgumentParser:
     """The options."""
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--mixers", nargs="+", default=["mamba"], choices=tuple(SUBJECTS))
+    made.add_argument("--only", nargs="+", default=list(PARTS), choices=PARTS, help="what to measure")
     made.add_argument("--rounds", type=int, default=5)
     made.add_argument("--threads", type=int, default=2)
     made.add_argument("--longest", type=int, default=LENGTHS[-1], help="tokens of the longest row")

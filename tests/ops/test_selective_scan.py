@@ -14,9 +14,11 @@ from oracles import selective as oracle
 from weft.analysis.formulas import flops_of
 from weft.ops import native_selective_scan
 from weft.ops.forms import forced
+from weft.ops.gated_scan import GATED_SCAN, gated_scan
 from weft.ops.native import library
 from weft.ops.native.library import VARIABLE, Incomplete, Loaded, loaded
-from weft.ops.selective_scan import SELECTIVE_SCAN, selective_scan
+from weft.ops.native_selective_scan import GatedScanCall
+from weft.ops.selective_scan import SELECTIVE_SCAN
 from weft.ops.selective_scan_chunks import CHUNK, SelectiveScanCall
 
 LIBRARY = loaded()
@@ -127,16 +129,90 @@ def test_what_a_state_was_before_a_document_has_no_effect(form: str) -> None:
     assert not reached[0].any() and reached[1].all()
 
 
+def gated(x: SelectiveScanCall) -> GatedScanCall:
+    """With steps on both sides of where the softplus turns, and a gate that is a half of a wider tensor."""
+    generator, channels = torch.Generator().manual_seed(2), x.u.shape[2]
+
+    def make(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64).to(x.u.dtype).requires_grad_()
+
+    wide = make(*x.u.shape[:2], 2 * channels)
+    return GatedScanCall(x.u, 10 * make(*x.u.shape), make(channels), x.a, x.b, x.c, make(channels),
+                         wide[..., channels:], x.before, x.starts)
+
+
+def gated_outcome(x: GatedScanCall, form: str) -> list[Tensor]:
+    """Results and all gradients."""
+    results, generator = GATED_SCAN(x, form), torch.Generator().manual_seed(1)
+    weights = [torch.randn(each.shape, generator=generator).to(each.dtype) for each in results]
+    return [*results, *torch.autograd.grad(results, list(x[:9]), weights)]
+
+
+@pytest.mark.parametrize("instructions", LIBRARY.sets)
+@pytest.mark.parametrize(("channels", "starts"), [(1, True), (64, False), (150, False), (64, True)])
+def test_the_gated_scan_in_c_equals_the_steps_in_every_instruction_set(
+        instructions: str, channels: int, starts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With five states, so that four go abreast and one is left."""
+    monkeypatch.setenv(VARIABLE, instructions)
+    exact = gated_outcome(gated(call(CHUNK + 3, channels, 5, starts=starts)), "reference")
+    found = gated_outcome(gated(call(CHUNK + 3, channels, 5, starts=starts, dtype=torch.float32)), "native")
+    for expected, got in zip(exact, found, strict=True):
+        assert (got.double() - expected).abs().max() <= BOUND * expected.abs().max()
+
+
+def test_steps_far_on_either_side_are_those_of_the_softplus() -> None:
+    """From exp(-80), of which float32 keeps every digit, to where softplus(x) is x."""
+    step = torch.linspace(-80, 80, 333)
+    zero = torch.zeros(1, 1, 333)
+    ones = torch.ones(1, 1, 333)
+    x = GatedScanCall(ones, step[None, None], zero[0, 0], zero[0], ones[..., :1], ones[..., :1], zero[0, 0], 40 * ones,
+                      zero, None)
+    y, after = GATED_SCAN(x, "native")
+    exact = torch.nn.functional.softplus(step.double())
+    # exp(x) for x of 80 is 2^115: its exponent, rounded to 24 bits, leaves 17 for the fraction.
+    assert_close(after[0, 0].double(), exact, rtol=6e-6, atol=0)
+    assert_close(y[0, 0].double(), 40 * exact, rtol=6e-6, atol=0)
+
+
+@pytest.mark.filterwarnings("error")
+def test_second_derivatives_of_the_gated_scan_are_those_of_the_steps() -> None:
+    found = []
+    for each in ("reference", "native"):
+        x = gated(call(5, dtype=torch.float32, starts=True))
+        y, after = GATED_SCAN(x, each)
+        first = torch.autograd.grad(y.square().sum() + after.square().sum(), list(x[:9]), create_graph=True)
+        found.append(torch.autograd.grad(sum(slope.square().sum() for slope in first), list(x[:9])))
+    for expected, got in zip(*found, strict=True):
+        assert_close(got, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
+
+
+def test_the_operator_of_the_gated_scan_is_well_formed() -> None:
+    found = torch.library.opcheck(torch.ops.weft.native_gated_scan.default,
+                                  (*gated(call(5, dtype=torch.float32, starts=True)), True),
+                                  test_utils=("test_schema", "test_autograd_registration", "test_faketensor"))
+    assert set(found.values()) == {"SUCCESS"}
+
+
+def test_a_scan_whose_form_is_named_runs_by_it() -> None:
+    """So that the scan named for a run is the one that the block of Mamba takes."""
+    x = gated(call(3, dtype=torch.float32))
+    assert GATED_SCAN.choose(x).form.name == "native"
+    assert "native: one token" in GATED_SCAN.choose(gated(call(1, dtype=torch.float32))).passed
+    with forced({"selective_scan": "operator"}):
+        found = GATED_SCAN.choose(x)
+    assert found.form.name == "parts" and "native: the form of its scan is named" in found.passed
+
+
 def test_tokens_that_are_not_taken_leave_the_state_as_it_was() -> None:
-    x = call(10, dtype=torch.float32)
+    x = gated(call(10, dtype=torch.float32))
     valid = torch.arange(10) < torch.tensor([4, 0])[:, None]
-    starts = torch.arange(10).expand(2, -1) == 6
-    for form in ("reference", "operator", "native"):
-        with forced({"selective_scan": form}):
-            after = selective_scan(*x[:6], starts, valid)[1]
-            short = selective_scan(*(each[:1, :4] for each in x[:2]), x.a, *(each[:1, :4] for each in x[3:5]),
-                                   x.before[:1])[1]
-        assert_close(after[:1], short)
+    x = x._replace(starts=torch.arange(10).expand(2, -1) == 6)
+    short = GatedScanCall(*(each[:1, :4] if each.dim() == 3 else each for each in x[:8]), x.before[:1], None)
+    for form in ("reference", "parts", "native"):
+        with forced({"gated_scan": form}):
+            after = gated_scan(x, valid)[1]
+            expected = gated_scan(short)[1]
+        assert_close(after[:1], expected)
         assert torch.equal(after[1], x.before[1])
 
 

@@ -29,9 +29,9 @@ from weft.mixers.kernel_attention import Marks
 from weft.norms.base import Norm, NormConfig
 from weft.norms.none import NoNormConfig
 from weft.norms.rmsnorm import RMSNormConfig
-from weft.ops.gated_product import gated_product
+from weft.ops.gated_scan import gated_scan
+from weft.ops.native_selective_scan import GatedScanCall
 from weft.ops.operator import widen
-from weft.ops.selective_scan import selective_scan
 from weft.ops.selective_scan_chunks import CHUNK
 from weft.ops.short_convolution import blank_history, causal_convolution, next_history
 
@@ -181,23 +181,25 @@ class Mamba(Layer, Divisible):
         entering, gate = self.input(x).chunk(2, -1)
         history = None if state is None else state.history
         u = F.silu(causal_convolution(entering, self.convolution.weight, self.convolution.bias, history, span))
-        y, after = self._scan(u, None if state is None else state.h, span)
-        out = self.output(gated_product(gate, y, F.silu))
+        y, after = self._scan(u, gate, None if state is None else state.h, span)
+        out = self.output(y)
         if state is None:
             return Output(out, None)
         assert span.after is not None, "a call with a state has a clock after it"
         return Output(out, MambaState(span.after, next_history(entering, state.history, span), after.to(state.h.dtype)))
 
-    def _scan(self, u: Float[Tensor, "B T C"], before: Tensor | None, span: Span) -> tuple[Tensor, Tensor]:
-        """C h + D u in the dtype of ``u``, and the states after the chunk."""
+    def _scan(self, u: Float[Tensor, "B T C"], gate: Float[Tensor, "B T C"], before: Tensor | None,
+              span: Span) -> tuple[Tensor, Tensor]:
+        """(C h + D u) silu(gate) in the dtype of ``gate``, and the states after the chunk."""
         narrow, b, c = (self._normed(index, part, span)
                         for index, part in enumerate(self.select(u).split_with_sizes(self.widths, -1)))
-        step, marks = self.step(narrow), Marks.of(span, u.shape[0])
+        step, (starts, valid, pieces) = self.step(narrow), Marks.of(span, u.shape[0])
         with torch.autocast(u.device.type, enabled=False):
-            dt = F.softplus(widen(step) + widen(self.dt_bias))
             a = -widen(self.a_log).exp().t()
-            y, after = selective_scan(u, dt, a, b, c, before, *marks)
-            return torch.addcmul(y, widen(self.skip), widen(u)).to(u.dtype), after
+            if before is None:
+                before = a.new_zeros(u.shape[0], *a.shape)
+            return gated_scan(GatedScanCall(u, step, self.dt_bias, a, b, c, self.skip, gate, before, starts), valid,
+                              pieces)
 
     def _normed(self, index: int, x: Tensor, span: Span) -> Tensor:
         norm = self.norms[index]

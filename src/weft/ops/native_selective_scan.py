@@ -1,4 +1,5 @@
-"""The selective scan in C, forward and backward, in float32 on a processor.
+"""The selective scan in C, forward and backward, in float32 on a processor: by itself, and with the softplus, the skip
+and the gate of Mamba's block, so that what lies between them is never written to memory.
 
 Vectors hold neighbouring channels, so that nothing but the gradients of B and C is summed across their lanes. A piece
 of work is 64 channels of one row, from the first token to the last; sums over channels of several pieces are taken
@@ -10,21 +11,26 @@ tokens are stored for the backward pass, which computes the others again. The so
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from weft.ops.native.library import Incomplete, run
-from weft.ops.operator import differentiate, operator
+from weft.ops.operator import again, differentiate, operator
 from weft.ops.selective_scan_chunks import (
     Scanned,
     SelectiveScanCall,
+    backward_flops,
     backward_shapes,
+    forward_flops,
     forward_shapes,
     kept_shape,
     save,
     slopes_of,
+    steps,
 )
 
 SLICE = 64
@@ -35,9 +41,10 @@ class _Call(ctypes.Structure):
     """`Scan` of native/selective_scan.h."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("u", "dt", "a", "b", "c", "before", "starts", "y", "after", "kept", "dy",
-                                               "dafter", "du", "ddt", "da", "db", "dc", "dbefore")),
-        *((name, ctypes.c_long) for name in ("batch", "steps", "channels", "states", "next")))
+        *((name, ctypes.c_void_p) for name in (
+            "u", "dt", "a", "b", "c", "before", "bias", "skip", "gate", "starts", "y", "after", "kept", "dy", "dafter",
+            "du", "ddt", "da", "db", "dc", "dbefore", "dbias", "dskip", "dgate")),
+        *((name, ctypes.c_long) for name in ("batch", "steps", "channels", "states", "across", "next")))
 
 
 def scan(call: SelectiveScanCall) -> Scanned:
@@ -48,8 +55,10 @@ def scan(call: SelectiveScanCall) -> Scanned:
 
 
 def _run(name: str, u: Tensor, a: Tensor, **tensors: Tensor | None) -> None:
-    """Run a function of the library on contiguous tensors."""
-    call = _Call(batch=len(u), steps=u.shape[1], channels=u.shape[2], states=len(a))
+    """Run a function of the library on contiguous tensors; only those of a gate lie apart."""
+    gate = tensors.get("gate")
+    call = _Call(batch=len(u), steps=u.shape[1], channels=u.shape[2], states=len(a),
+                 across=0 if gate is None else gate.stride(1))
     for field, x in ({"u": u, "a": a} | tensors).items():
         setattr(call, field, None if x is None else x.data_ptr())
     run(f"weft_selective_scan_{name}", call)
@@ -92,3 +101,136 @@ def _gradient(ctx: Any, dy: Tensor | None, dafter: Tensor | None, _: Tensor | No
 _forward = operator("native_selective_scan", _run_forward, forward_shapes)
 _backward = operator("native_selective_scan_backward", _run_backward, backward_shapes)
 differentiate("native_selective_scan", _gradient, save)
+
+
+class GatedScanCall(NamedTuple):
+    """One call of at least one token: y = (C h + skip u) silu(gate), h_t = exp(dt_t A) h_{t-1} + dt_t B_t u_t,
+    dt = softplus(step + bias).
+
+    Attributes:
+        u: inputs, in float32 or better, as is all but the gate.
+        step: before the bias and the softplus; -inf for a token that must not enter the state.
+        bias: of the steps.
+        a: A, at most 0.
+        b, c: B and C of every token.
+        skip: how much of the input is added to the output.
+        gate: in the dtype of the result.
+        before: the state before the first token.
+        starts: where the state is cleared before the token; None: nowhere.
+    """
+
+    u: Float[Tensor, "B T D"]
+    step: Float[Tensor, "B T D"]
+    bias: Float[Tensor, " D"]
+    a: Float[Tensor, "N D"]
+    b: Float[Tensor, "B T N"]
+    c: Float[Tensor, "B T N"]
+    skip: Float[Tensor, " D"]
+    gate: Float[Tensor, "B T D"]
+    before: Float[Tensor, "B N D"]
+    starts: Bool[Tensor, "B T"] | None
+
+    def scan(self) -> SelectiveScanCall:
+        """The scan in it."""
+        dt = torch.nn.functional.softplus(self.step + self.bias)
+        return SelectiveScanCall(self.u, dt, self.a, self.b, self.c, self.before, self.starts)
+
+    def gated(self, y: Tensor) -> Tensor:
+        """The result for outputs of the scan, by the formula."""
+        return ((y + self.skip * self.u) * torch.nn.functional.silu(self.gate.to(y.dtype))).to(self.gate.dtype)
+
+
+def written_out(call: GatedScanCall) -> Scanned:
+    """All of it as it is written, token by token."""
+    y, after = steps(call.scan())
+    return call.gated(y), after
+
+
+def gated_scan(call: GatedScanCall) -> Scanned:
+    """The gated outputs and the state after them."""
+    y, after, _ = _gated_forward(*call, torch.is_grad_enabled())
+    return y, after
+
+
+def _laid_out(call: GatedScanCall) -> dict[str, Tensor | None]:
+    """The arguments as C reads them. Tokens of a gate may lie apart, as in a half of a wider tensor."""
+    found = {name: None if x is None or name == "gate" else x.contiguous() for name, x in call._asdict().items()}
+    gate = call.gate
+    apart = gate.stride(2) == 1 and gate.stride(0) == gate.shape[1] * gate.stride(1)
+    return found | {"gate": gate if apart else gate.contiguous()}
+
+
+def _run_gated(u: Tensor, step: Tensor, bias: Tensor, a: Tensor, b: Tensor, c: Tensor, skip: Tensor, gate: Tensor,
+               before: Tensor, starts: Tensor | None, keeps: bool) -> tuple[Tensor, Tensor, Tensor]:
+    given = _laid_out(GatedScanCall(u, step, bias, a, b, c, skip, gate, before, starts))
+    y, after, kept = _gated_shapes(u, step, bias, a, b, c, skip, gate, before, starts, keeps)
+    _run_gated_by("forward", given, y=y, after=after, kept=kept if keeps else None)
+    return y, after, kept
+
+
+def _gated_shapes(u: Tensor, step: Tensor, bias: Tensor, a: Tensor, b: Tensor, c: Tensor, skip: Tensor, gate: Tensor,
+                  before: Tensor, starts: Tensor | None, keeps: bool) -> tuple[Tensor, Tensor, Tensor]:
+    return (u.new_empty(u.shape), u.new_empty(before.shape),
+            u.new_empty(kept_shape(before, u.shape[1], keeps)))
+
+
+def _run_gated_by(name: str, given: Mapping[str, Tensor | None], **others: Tensor | None) -> None:
+    tensors = {("dt" if each == "step" else each): x for each, x in given.items()} | others
+    u, a = tensors.pop("u"), tensors.pop("a")
+    assert u is not None and a is not None, "only `starts` may be missing"
+    _run(name, u, a, **tensors)
+
+
+def _run_gated_backward(dy: Tensor, dafter: Tensor, u: Tensor, step: Tensor, bias: Tensor, a: Tensor, b: Tensor,
+                        c: Tensor, skip: Tensor, gate: Tensor, kept: Tensor, starts: Tensor | None) -> tuple[
+                            Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of a call's tensors, in their order."""
+    given = _laid_out(GatedScanCall(u, step, bias, a, b, c, skip, gate, dafter, starts))
+    dafter = given.pop("before")  # type: ignore[assignment]
+    du, dstep, dgate = (u.new_empty(u.shape) for _ in range(3))
+    da, dbefore = (u.new_empty(dafter.shape) for _ in range(2))
+    dbias, dskip = (u.new_empty(len(u), u.shape[2]) for _ in range(2))
+    db, dc = (u.new_empty(len(u), _slices(u), len(a), u.shape[1]) for _ in range(2))  # by piece of work
+    _run_gated_by("backward", given, kept=kept.contiguous(), dy=dy.contiguous(), dafter=dafter, du=du, ddt=dstep,
+                  da=da, db=db, dc=dc, dbefore=dbefore, dbias=dbias, dskip=dskip, dgate=dgate)
+    db, dc = (x.sum(1).transpose(1, 2).contiguous() for x in (db, dc))
+    return du, dstep, dbias.sum(0), da.sum(0), db, dc, dskip.sum(0), dgate, dbefore
+
+
+def _gated_backward_shapes(dy: Tensor, dafter: Tensor, u: Tensor, step: Tensor, bias: Tensor, a: Tensor, b: Tensor,
+                           c: Tensor, skip: Tensor, gate: Tensor, kept: Tensor,
+                           starts: Tensor | None) -> tuple[Tensor, ...]:
+    return tuple(x.new_empty(x.shape) for x in (u, step, bias, a, b, c, skip, gate, dafter))
+
+
+def _save_gated(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(output[2])
+    ctx.save_for_backward(*inputs[:10], output[2])
+
+
+def _gated_gradient(ctx: Any, dy: Tensor | None, dafter: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    *tensors, before, starts, kept = ctx.saved_tensors
+    dy = torch.zeros_like(tensors[0]) if dy is None else dy
+    dafter = torch.zeros_like(before) if dafter is None else dafter
+    if torch.is_grad_enabled():  # the backward pass is differentiated itself: through plain operators
+        def plain(*given: Tensor) -> Tensor:
+            return torch.cat([each.flatten() for each in written_out(GatedScanCall._make((*given, starts)))])
+
+        return *again(plain, (*tensors, before), torch.cat([dy.flatten(), dafter.flatten()])), None, None
+    return *_gated_backward(dy, dafter, *tensors, kept, starts), None, None
+
+
+_gated_forward = operator("native_gated_scan", _run_gated, _gated_shapes)
+_gated_backward = operator("native_gated_scan_backward", _run_gated_backward, _gated_backward_shapes)
+differentiate("native_gated_scan", _gated_gradient, _save_gated)
+
+
+def gated_flops(u: Tensor, step: Tensor, bias: Tensor, a: Tensor, *_: Any) -> int:
+    """Those of the scan."""
+    return forward_flops(u, step, a)
+
+
+def gated_backward_flops(dy: Tensor, dafter: Tensor, u: Tensor, step: Tensor, bias: Tensor, a: Tensor, *_: Any) -> int:
+    """Those of the scan."""
+    return backward_flops(dy, dafter, u, step, a)

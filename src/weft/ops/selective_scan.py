@@ -13,47 +13,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from weft.core.pieces import Pieces
 from weft.ops import native_selective_scan as native
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 from weft.ops.native.library import why_not
-from weft.ops.operator import widen
 from weft.ops.selective_scan_chunks import CHUNK, Scanned, SelectiveScanCall, backward_flops, forward_flops, scan, steps
 from weft.ops.triton import selective_scan as triton
 from weft.ops.triton.library import devices, offer
 
 
-def selective_scan(u: Float[Tensor, "B T D"], dt: Float[Tensor, "B T D"], a: Float[Tensor, "N D"],
-                   b: Float[Tensor, "B T N"], c: Float[Tensor, "B T N"], before: Float[Tensor, "B N D"] | None = None,
-                   starts: Bool[Tensor, "B T"] | None = None, valid: Bool[Tensor, "B T"] | None = None,
-                   pieces: Pieces | None = None) -> Scanned:
-    """The outputs [B,T,D] and the state after the chunk [B,N,D], in float32 or better.
-
-    Args:
-        u: inputs.
-        dt: steps, at least 0: after the softplus, its bias included.
-        a: A, at most 0.
-        b, c: B and C of every token, which all channels share.
-        before: the state before the first token; None: zero.
-        starts: where a document begins, before which the state is cleared; None: nowhere.
-        valid: False for tokens that the state does not take, after a row's last; None: all are taken.
-        pieces: of rows that are cut among processes, for which ``before`` is the state before the row.
-    """
-    u, dt, a, b, c = widen(u), widen(dt), widen(a), widen(b), widen(c)
-    if before is None:
-        before = u.new_zeros(u.shape[0], *a.shape)
-    if valid is not None:
-        dt = dt.masked_fill(~valid[..., None], 0)
-        starts = None if starts is None else starts & valid
-    call = SelectiveScanCall(u, dt, a, b, c, before.to(u.dtype), starts)
-    return SELECTIVE_SCAN(call if pieces is None else call._replace(before=_before(pieces, call)))
-
-
-def _before(pieces: Pieces, call: SelectiveScanCall) -> Float[Tensor, "B N D"]:
-    """The state before the piece of this call."""
+def state_before(pieces: Pieces, call: SelectiveScanCall) -> Float[Tensor, "B N D"]:
+    """The state before the piece of this call, of rows that are cut among processes; the call has that before the
+    row."""
     factor = torch.mul(call.a, call.dt.sum(1, keepdim=True)).exp()
     if call.starts is not None:
         factor = factor.masked_fill(call.starts.any(1)[:, None, None], 0)

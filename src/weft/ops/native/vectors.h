@@ -68,6 +68,16 @@ INLINE vec larger(vec a, vec b) {
 #endif
 }
 
+/* 1 / x, to a unit or two in the last place, for x between 2^-126 and 2^126. */
+INLINE vec inverse(vec x) {
+#if defined(__AVX512F__)
+    vec y = (vec)_mm512_rcp14_ps((__m512)x);
+    return y + y * (1 - x * y);
+#else
+    return 1 / x;
+#endif
+}
+
 /* 2^x for x of at most 127; 0 below -126, and NaN for NaN. The relative error is at most 2e-7: a polynomial of degree 5
  * with the smallest largest error for the fraction in [-1/2, 1/2], and the exponent's bits for the whole number. */
 INLINE vec exp2_of(vec x) {
