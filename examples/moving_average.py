@@ -61,10 +61,10 @@ class MovingAverage(Layer):
         average = state.average.to(x.dtype) if isinstance(state, MovingAverageState) else fresh
         counts = torch.ones_like(x[..., :1], dtype=torch.bool) if ticks.valid is None else ticks.valid[..., None]
         starts = ticks.starts().expand(x.shape[:2])[..., None]
-        steps = []
-        for token, begins, counted in zip(x.unbind(1), starts.unbind(1), counts.unbind(1), strict=True):
+        steps, share = [], (1 - decay) * x
+        for token, begins, counted in zip(share.unbind(1), starts.unbind(1), counts.unbind(1), strict=True):
             before = torch.where(begins, 0.0, average)
-            average = torch.where(counted, decay * before + (1 - decay) * token, average)
+            average = torch.where(counted, decay * before + token, average)
             steps.append(average)
         y = self.mix(torch.stack(steps, 1)) if steps else x
         after = replace(state, clock=span.after, average=average) if isinstance(state, MovingAverageState) else None

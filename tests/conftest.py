@@ -26,9 +26,10 @@ TESTS = Path(__file__).parent
 LONGEST = (
     "laws/test_every_part.py", "integration/test_compile.py", "laws/test_long_laws.py", "docs/test_docs_blocks.py",
     "laws/test_check_finds.py", "training/test_learning.py", "comparison/test_killed_studies.py",
-    "docs/test_docs_shell.py", "laws/test_hybrids.py", "examples/test_examples_plugin.py", "blocks/test_channels.py",
-    "families/test_machinery.py")
-"""The files that take longest, from minutes to some 20 seconds."""
+    "parallel/test_meshes.py", "examples/test_examples_plugin.py", "cli/test_compare.py", "comparison/test_attempts.py",
+    "integration/test_data_parallel.py", "docs/test_docs_pages.py", "laws/test_hybrids.py", "parallel/test_divided.py",
+    "parallel/test_context.py", "blocks/test_channels.py", "families/test_machinery.py")
+"""The files that take longest, from minutes to some 15 seconds."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 
-SET_BY_LIBRARIES = ("PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "KMP_", "TORCHELASTIC_")
-"""How variables begin that pytest, torch or OpenMP sets at its first use, and whose values are the same whichever file
-comes first."""
+SET_BY_LIBRARIES = ("PYTEST_CURRENT_TEST", "CUBLAS_WORKSPACE_CONFIG", "TORCH", "TRITON_", "CUDA_", "KINETO_", "KMP_",
+                    "TF_", "GRPC_")
+"""How variables begin that pytest, and libraries at their first use, set by themselves, to the same value whichever
+file comes first; `weft.training.compute` sets that of cuBLAS, which is read once in a process."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
-LIMITS = {"RLIMIT_FSIZE": resource.RLIMIT_FSIZE, "RLIMIT_AS": resource.RLIMIT_AS,
-          "RLIMIT_NOFILE": resource.RLIMIT_NOFILE}
+LIMITS = {"RLIMIT_FSIZE": resource.RLIMIT_FSIZE, "RLIMIT_AS": resource.RLIMIT_AS}
 UNTOUCHED = (logging.NOTSET, False, True, [])
 """Level, switches and handlers of a logger that nobody has set; it may appear at any time."""
 
@@ -38,8 +38,9 @@ def surroundings() -> dict[str, Mapping[str, Any]]:
 
 
 def left_behind(before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What differs, one line each."""
-    return [line for kind, values in after.items() for line in _differences(kind, before.get(kind, {}), values)]
+    """What differs, one line each. Laws are all Weft's own, and may have been imported in between."""
+    return [line for kind, values in after.items() if kind in before or kind != "law"
+            for line in _differences(kind, before.get(kind, {}), values)]
 
 
 def _differences(kind: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
@@ -82,7 +83,7 @@ def _python() -> dict[str, Any]:
     handlers = {f"handler of {number.name}": signal.getsignal(number) for number in SIGNALS}
     limits = {name: resource.getrlimit(number) for name, number in LIMITS.items()}
     return {"the current directory": os.getcwd(), "sys.argv": list(sys.argv), "sys.path": list(sys.path),
-            "the recursion limit": sys.getrecursionlimit(), "sys.excepthook": sys.excepthook, **handlers, **limits}
+            **handlers, **limits}
 
 
 def _torch() -> dict[str, Any]:
@@ -96,11 +97,9 @@ def _torch() -> dict[str, Any]:
 
 
 def _logging() -> dict[str, Any]:
-    """Levels, switches and handlers of the root and of Weft's loggers. pytest's own handlers come and go."""
-    known = {"root": logging.root, **{name: each for name, each in logging.root.manager.loggerDict.items()
-                                      if name.split(".")[0] == "weft" and isinstance(each, logging.Logger)}}
-    found = {name: (each.level, each.disabled, each.propagate,
-                    [handler for handler in each.handlers if "_pytest" not in type(handler).__module__])
-             for name, each in known.items()}
-    return {"all": logging.root.manager.disable,
+    """Levels, switches and handlers of Weft's loggers; of the root, to which libraries add handlers, its levels."""
+    known = {name: each for name, each in logging.root.manager.loggerDict.items()
+             if name.split(".")[0] == "weft" and isinstance(each, logging.Logger)}
+    found = {name: (each.level, each.disabled, each.propagate, list(each.handlers)) for name, each in known.items()}
+    return {"root": (logging.root.level, logging.root.manager.disable),
             **{name: values for name, values in found.items() if values != UNTOUCHED}}

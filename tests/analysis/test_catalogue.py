@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from taken_back import taken_back
 from weft.analysis import catalogue
 from weft.analysis.catalogue import summary_of
 from weft.analysis.describe import describe
@@ -39,9 +40,9 @@ def sprocket(tmp_path: Path) -> Iterator[None]:
     """A plugin's part, taken back after the test."""
     file = tmp_path / "sprocket_parts.py"
     file.write_text(PLUGIN)
-    load_plugin(file)
-    yield
-    del REGISTRY._parts["gadget"]
+    with taken_back():
+        load_plugin(file)
+        yield
 
 
 def test_lists_every_part_and_every_mask() -> None:

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import pytest
 
+from taken_back import taken_back
 from weft.core.config import parse_part
 from weft.core.errors import ConfigError
 from weft.core.part_config import PartConfig
@@ -46,10 +47,9 @@ class Second(PartConfig):
 @pytest.fixture
 def own() -> Iterator[None]:
     """Takes back what a test registers and imports."""
-    parts = {group: dict(kinds) for group, kinds in REGISTRY._parts.items()}
     modules, path = set(sys.modules), list(sys.path)
-    yield
-    REGISTRY._parts = parts
+    with taken_back():
+        yield
     sys.path[:] = path
     for name in set(sys.modules) - modules:
         if "plugin" in name:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, ClassVar
 
 import torch
@@ -50,7 +51,13 @@ def build(config: Any, seed: int = 0) -> LanguageModel:
 
 
 def kinds() -> dict[str, LanguageModel]:
-    """Decoders with the parts whose states differ, and every registered model's examples."""
+    """Decoders with the parts whose states differ, and every registered model's examples, in evaluation mode. Several
+    files share them, which need as long to build as to test: a test that changes a model makes its own."""
+    return dict(_kinds())
+
+
+@cache
+def _kinds() -> dict[str, LanguageModel]:
     window = {**ROPE, "mask": "causal & window(4)", "n_kv_heads": 1}
     models = {
         "rope": decoder(ROPE, MLP), "window": decoder(window, MLP), "lstm": decoder("lstm"),
@@ -65,7 +72,7 @@ def kinds() -> dict[str, LanguageModel]:
     for part in REGISTRY.parts("model"):
         for index, example in enumerate(part.examples()):
             models[f"{part.kind}-{index}"] = build(example)
-    return models
+    return {name: model.eval() for name, model in models.items()}
 
 
 def reseeded(seed: int) -> torch.Generator:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from by_hand import fused_attention, randomise, require_agreement
 from oracles import masks
+from taken_back import taken_back
 from weft.core.part_config import Dims, PartConfig
 from weft.core.registry import REGISTRY, load_plugin
 from weft.laws import LAWS, examine
@@ -28,14 +29,9 @@ CAUSAL = masks.dense(masks.causal, range(T), range(T))
 @pytest.fixture(scope="module", autouse=True)
 def plugins() -> Iterator[None]:
     """The parts, known while these tests run."""
-    before = {group: dict(kinds) for group, kinds in REGISTRY._parts.items()}
-    files = [EXAMPLES / "sink_attention.py"]
-    for file in files:
-        load_plugin(file)
-    yield
-    REGISTRY._parts = before
-    for file in files:
-        REGISTRY.plugins.pop(f"weft_plugin_{file.stem}")
+    with taken_back():
+        load_plugin(EXAMPLES / "sink_attention.py")
+        yield
 
 
 def build(module: str, name: str, **fields: Any) -> Attention:

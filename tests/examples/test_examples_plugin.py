@@ -15,7 +15,8 @@ from weft.core.registry import load_plugin
 
 ROOT = Path(__file__).parents[2]
 PLUGIN, CONFIG = ROOT / "examples/moving_average.py", ROOT / "examples/moving_average.yaml"
-SMALL = ["training.steps=3", "training.batch_size=2", "data.max_bytes=50000", "report.eval_batches=1"]
+SMALL = ["model.blocks.0.repeat=1", "model.context=16", "training.steps=3", "training.batch_size=2",
+         "data.max_bytes=50000", "report.eval_batches=1"]
 
 
 def weft(folder: Path, *arguments: str, plugin: bool = True) -> fresh.Ended:

@@ -13,10 +13,11 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from linear import small
+from taken_back import taken_back
 from weft import api
 from weft.checkpoints import save_checkpoint
 from weft.cli.main import app
-from weft.core.registry import REGISTRY, load_plugin
+from weft.core.registry import load_plugin
 from weft.interop.pooling import pool_heads
 from weft.tokenizers import CharacterTokenizer
 from weft.training import parse_run, train
@@ -77,12 +78,9 @@ def test_latent_attention_beside_it_stays() -> None:
 @pytest.fixture
 def sinks() -> Iterator[Any]:
     """A mixer of another kind that is attention."""
-    before = {group: dict(kinds) for group, kinds in REGISTRY._parts.items()}
-    file = Path(__file__).parents[2] / "examples" / "sink_attention.py"
-    load_plugin(file)
-    yield sys.modules["weft_plugin_sink_attention"]
-    REGISTRY._parts = before
-    REGISTRY.plugins.pop("weft_plugin_sink_attention")
+    with taken_back():
+        load_plugin(Path(__file__).parents[2] / "examples" / "sink_attention.py")
+        yield sys.modules["weft_plugin_sink_attention"]
 
 
 def test_attention_of_another_kind_is_pooled_too(sinks: Any) -> None:

@@ -52,13 +52,14 @@ class Average(Layer):
         if x.shape[1] == 0:
             return Output(x, state)
         decay, average = torch.sigmoid(self.logit), self.before(x, state)
-        counts = torch.ones_like(x[..., :1], dtype=torch.bool) if span.ticks.valid is None else \
-            span.ticks.valid[..., None]
+        begun = self.starts(x, span) if span.ticks.packed else (None,) * x.shape[1]
+        valid = span.ticks.valid
+        counted = (None,) * x.shape[1] if valid is None else valid[..., None].unbind(1)
         steps = []
-        for index, (token, starts, counted) in enumerate(zip(x.unbind(1), self.starts(x, span), counts.unbind(1),
-                                                             strict=True)):
-            carried = self.carried(torch.where(starts, 0.0, average), index)
-            average = torch.where(counted, decay * carried + (1 - decay) * token, average)
+        for index, (share, starts, counts) in enumerate(zip(((1 - decay) * x).unbind(1), begun, counted, strict=True)):
+            carried = self.carried(average if starts is None else torch.where(starts, 0.0, average), index)
+            fed = decay * carried + share
+            average = fed if counts is None else torch.where(counts, fed, average)
             steps.append(average)
         return Output(self.mixed(self.seen(torch.stack(steps, 1))), self.after(average, state, span))
 

@@ -7,15 +7,14 @@ model each breaks a law of its own (`found_alone`), so that the model as a whole
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from fresh import Fresh
+from fresh import weft as command
 from laws.injected import LAYERS, InjectedConfig
 from laws.mutants import ForgetsSoftcap
 from weft import api
@@ -205,11 +204,8 @@ def test_the_command_reports_the_defect_of_a_plugin_and_fails(tmp_path: Path) ->
     plugin.write_text("from laws.injected import InjectedConfig\nfrom weft.core.registry import register\n"
                       "register(InjectedConfig)\n")
     file.write_text(json.dumps(config(block(ATTENTION, injected("OverflowsAt100"))).dump()))
-    tests = Path(__file__).parents[1]
-    environment = {**os.environ, "COLUMNS": "80", "OMP_NUM_THREADS": "1",
-                   "PYTHONPATH": os.pathsep.join([str(tests.parent / "src"), str(tests)])}
-    done = subprocess.run([sys.executable, "-m", "weft", "check", str(file), "--plugin", str(plugin)],
-                          capture_output=True, text=True, check=False, timeout=300, env=environment)
+    done = Fresh(command, "check", str(file), "--plugin", str(plugin), folder=tmp_path,
+                 environment={"COLUMNS": "80"}).end()
     assert done.returncode == 1, done.stderr
     assert max(map(len, done.stdout.splitlines())) <= 80
     plain = " ".join(done.stdout.split())

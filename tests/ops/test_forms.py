@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
+from taken_back import taken_back
 from weft.analysis.formulas import flops_of, has_formula
 from weft.core.errors import ConfigError, UnsupportedError
 from weft.core.registry import load_plugin
@@ -217,10 +218,8 @@ OPERATIONS.add(Operation("{name}", "doubles", Form("reference", naive, "a produc
 @pytest.fixture
 def unplugged() -> Iterator[None]:
     """What the plugins of a test add is taken out again."""
-    known = dict(OPERATIONS._known)
-    yield
-    OPERATIONS._known.clear()
-    OPERATIONS._known.update(known)
+    with taken_back():
+        yield
 
 
 def test_a_plugin_adds_an_operation_with_flops_and_can_be_loaded_twice(tmp_path: Path, unplugged: None) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from taken_back import taken_back
 from weft.analysis import catalogue
 from weft.analysis.shapes import built_empty
 from weft.api.configs import read_run
@@ -52,9 +53,9 @@ def sprocket(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[None]:
     """A plugin's part, taken back after the test."""
     file = tmp_path / "sprocket_page.py"
     file.write_text(PLUGIN + request.param)
-    load_plugin(file)
-    yield
-    del REGISTRY._parts["mixer"]["sprocket"]
+    with taken_back():
+        load_plugin(file)
+        yield
 
 
 def test_every_part_has_every_piece(pages: dict[tuple[str, str], PartPage]) -> None:

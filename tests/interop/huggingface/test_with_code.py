@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from interop.huggingface.with_code_models import CONFIGS, attention, build, converted, decoder, model, pre, rows
 from seeing_ahead import seeing_ahead
+from taken_back import taken_back
 from weft import api
 from weft.checkpoints import save_checkpoint
 from weft.cli.main import app
@@ -189,8 +190,9 @@ def test_tables_of_counts_go_from_weft_to_weft(tmp_path: Path) -> None:
 
 
 def test_parts_of_a_plugin_file_are_named() -> None:
-    load_plugin(REPOSITORY / "examples" / "moving_average.py")
-    said = refused(build(decoder({"repeat": 2, "of": [pre("lstm"), pre("moving_average")]})))
+    with taken_back():
+        load_plugin(REPOSITORY / "examples" / "moving_average.py")
+        said = refused(build(decoder({"repeat": 2, "of": [pre("lstm"), pre("moving_average")]})))
     assert "moving_average: from a plugin's file, which the folder would not contain. Make the plugin an" in said
 
 
