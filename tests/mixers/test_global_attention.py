@@ -75,7 +75,7 @@ def arguments(layer: GlobalAttention, x: Tensor) -> list[Tensor]:
 
 @pytest.mark.parametrize("mask", PATTERNS)
 def test_tokens_by_index(mask: str) -> None:
-    layer, x = build(mask=mask, tokens=[0, 4]), vectors()
+    layer, x = build(mask=mask, global_tokens=[0, 4]), vectors()
     causal = not mask.startswith("symmetric")
     require_agreement(layer(x).y, arguments(layer, x), longformer(PATTERNS[mask], {0, 4}, causal))
 
@@ -94,7 +94,7 @@ def test_tokens_that_a_call_marks(mask: str, backend: str) -> None:
 
 
 def test_rows_of_several_documents_count_their_tokens_from_each_begin() -> None:
-    layer, x = build(mask="causal & window(2)", tokens=[1]), vectors()
+    layer, x = build(mask="causal & window(2)", global_tokens=[1]), vectors()
     begins = torch.zeros(1, T, dtype=torch.bool)
     begins[0, [0, 4, 9]] = True
     whole = layer(x, None, Span(begins=begins)).y
@@ -105,7 +105,7 @@ def test_rows_of_several_documents_count_their_tokens_from_each_begin() -> None:
 @pytest.mark.parametrize("mask", ["symmetric_window(5, 5)", "causal & window(6)"])
 def test_long_rows_are_cut_into_blocks_and_the_global_queries_are_few(mask: str,
                                                                       monkeypatch: pytest.MonkeyPatch) -> None:
-    layer, x = build(mask=mask, tokens=[0, 9]), vectors(3 * ROWS + 5)
+    layer, x = build(mask=mask, global_tokens=[0, 9]), vectors(3 * ROWS + 5)
     seen: list[tuple[str, int]] = []
 
     def noted(call: AttentionCall, form: str | None = None) -> Tensor:
@@ -124,7 +124,7 @@ def test_long_rows_are_cut_into_blocks_and_the_global_queries_are_few(mask: str,
 
 @pytest.mark.parametrize("in_place", [False, True])
 def test_decoding_keeps_a_window_and_the_first_tokens_of_both_kinds(*, in_place: bool) -> None:
-    layer, x = build(mask="causal & window(3)", tokens=[0, 2], position="alibi"), vectors(30)
+    layer, x = build(mask="causal & window(3)", global_tokens=[0, 2], position="alibi"), vectors(30)
     whole, state, found = layer(x).y, layer.init_state(1), []
     for piece in x.split([1, 1, 1, 7, 1, 15, 1, 3], 1):
         with torch.set_grad_enabled(not in_place):
@@ -142,7 +142,7 @@ def test_marked_tokens_may_lie_anywhere_so_that_all_keys_are_kept() -> None:
 
 
 def test_a_probe_sees_the_weights_of_each_token_s_own_softmax() -> None:
-    layer, x = build(mask="causal & window(2)", tokens=[0, 5]), vectors()
+    layer, x = build(mask="causal & window(2)", global_tokens=[0, 5]), vectors()
     with probe(layer, "weights") as seen:
         layer(x)
     weights, = seen["weights"]
@@ -172,17 +172,19 @@ def test_an_encoder_reads_the_marks_and_a_classifier_s_first_token_needs_none() 
     first = torch.zeros(1, 9, dtype=torch.bool)
     first[0, 0] = True
     marked = encoder().vectors(EncoderInputs(tokens=tokens, globals_=first)).y
-    assert_close(marked, encoder(tokens=[0]).vectors(EncoderInputs(tokens=tokens)).y, rtol=1e-12, atol=1e-13)
+    assert_close(marked, encoder(global_tokens=[0]).vectors(EncoderInputs(tokens=tokens)).y, rtol=1e-12, atol=1e-13)
     assert not torch.allclose(marked, encoder().vectors(EncoderInputs(tokens=tokens)).y, atol=1e-3)
 
 
 @pytest.mark.parametrize(("fields", "message"), [
-    ({"tokens": [0, 40]}, "mixer.tokens: the global token 40 lies outside the context of 32 tokens. Give indices from "
-                          "0 to 31."),
-    ({"tokens": []}, "tokens: global: no token is given. Give the indices of the global tokens, such as global(0). "
-                     "Leave tokens out where calls mark them."),
-    ({"tokens": [-1]}, "tokens: global: indices is -1, but tokens are counted from the begin of their document, from "
-                       "0. Give 0 or more. Leave tokens out where calls mark them."),
+    ({"global_tokens": [0, 40]},
+     "mixer.global_tokens: the token 40 lies outside the context of 32 tokens. Give indices from 0 to 31."),
+    ({"global_tokens": []},
+     "global_tokens: global: no token is given. Give the indices of the global tokens, such as global(0). "
+     "Leave global_tokens out where calls mark them."),
+    ({"global_tokens": [-1]},
+     "global_tokens: global: indices is -1, but tokens are counted from the begin of their document, from "
+     "0. Give 0 or more. Leave global_tokens out where calls mark them."),
 ])
 def test_fields_that_cannot_be(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
