@@ -76,6 +76,9 @@ def test_pages_that_unpack_to_gigabytes(tmp_path: Path) -> None:
     assert path.stat().st_size < 20_000
     with pytest.raises(DataError, match="unpacks to more than"):
         texts(path)
+    content = path.read_bytes()
+    with pytest.raises(DataError, match="unpacks to more than"):  # before a page is unpacked
+        reader._batch_rows(content, reader._opened(content), {"text"}, 80 * MEBIBYTE - 1, path)
 
 
 def test_values_count_however_small_they_are(tmp_path: Path) -> None:

@@ -101,3 +101,9 @@ def test_a_template_is_no_link_out_of_the_folder(folder: Path, tmp_path_factory:
     (folder / "mine").write_text("mine")
     (folder / "chat_template.jinja").symlink_to("mine")
     assert read_tokenizer(folder).conventions.chat_templates == {"default": "mine"}
+
+
+def test_ids_of_a_vocabulary_are_bounded() -> None:
+    for place, what in (("2147483648", "2,147,483,649 ids, and a vocabulary has at most"), ("9" * 5_000, "line 1 is")):
+        with pytest.raises(TokenizerError, match=what):
+            RWKVWorldTokenizer(f"{place} 'a' 1\n".encode())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 INTERRUPTED = 130
-"""The exit code after Ctrl-C, as shells have it."""
+"""`weft.cli.failures.INTERRUPTED`, whose module is not imported yet."""
 
 
 def run() -> None:

@@ -13,11 +13,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
-from weft.cli.entry import INTERRUPTED as INTERRUPTED
 from weft.core.version import VERSION
 
-FAILED, WRONG = 1, 2
-"""Exit codes: work that failed, and what the user can correct."""
+FAILED, WRONG, INTERRUPTED = 1, 2, 130
+"""Exit codes: work that failed, what the user can correct, Ctrl-C."""
 
 MOST_CHARACTERS = 300
 """Of an error's own text in the line."""

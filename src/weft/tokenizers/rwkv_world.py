@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from weft.core.errors import TokenizerError
 from weft.tokenizers.base import Tokenizer, setting, utf8
 from weft.tokenizers.conventions import NO_CONVENTIONS, Conventions
-from weft.tokenizers.foreign import read_vocabulary
+from weft.tokenizers.foreign import read_vocabulary, require_ids
 from weft.tokenizers.pieces import Ids, IdsLike, PieceTable
 from weft.tokenizers.seams import Joined, joined, joins
 from weft.tokenizers.specials import END_OF_DOCUMENT
@@ -118,11 +118,12 @@ def _read(source: bytes) -> dict[int, bytes]:
     for number, (line, value) in enumerate(zip(lines, _literals(lines), strict=True), start=1):
         piece = value.encode() if isinstance(value, str) else value
         head, length = line.partition(b" ")[0], line.rpartition(b" ")[2]
-        place = int(head) if head.isdigit() else END_ID
+        place = int(head) if head.isdigit() and len(head) < 20 else END_ID
         sound = isinstance(piece, bytes) and piece and length == b"%d" % len(piece)
         if not sound or place == END_ID or place in tokens:
             raise _damaged(f"line {number} is not a new id from 1, a Python literal and its length in bytes")
         tokens[place] = piece
+    require_ids(1 + max(tokens, default=0), WORLD_FILE)
     lacking = set(range(256)) - {piece[0] for piece in tokens.values() if len(piece) == 1}
     if lacking:
         raise _damaged(f"no token for the byte 0x{min(lacking):02X}")

@@ -87,6 +87,9 @@ def opened(model: bytes) -> tuple[SentencePieceProcessor, ModelFacts]:
             where=MODEL_FILE,
             remedy="Give the .model file whole; where a tokenizer.json lies beside a file of another format, use that.",
         ) from None
+    if not 0 <= processor.unk_id() < processor.get_piece_size():
+        raise TokenizerError("the model has no piece for characters that it does not know.", where=MODEL_FILE,
+                             remedy="Give the .model file whole.")
     if facts.denormalizes:
         raise TokenizerError(
             "the model rewrites decoded text (a denormalizer_spec), which Weft does not support.",
