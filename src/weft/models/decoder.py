@@ -219,7 +219,8 @@ class Embedding(Direct):
             x = looked_up(table, tokens)
         elif (type(table) is nn.Embedding and table.max_norm is None and not compiler_traces()
               and calls_forward_alone(table)):
-            x = torch.embedding(table._parameters["weight"], tokens)  # what four functions of PyTorch's lead to
+            weight: Any = table._parameters["weight"]
+            x = torch.embedding(weight, tokens)  # what four functions of PyTorch's lead to
         else:
             x = table(tokens)
         x = x if self.scale == 1.0 else x * self._factor(x.dtype)
