@@ -84,7 +84,7 @@ def weft_step(job: Job, folder: Path, batches: dict[str, Tensor]) -> Step:
     run = parse_run({"model": loaded.config.dump(), "data": {"order_seed": 0}, "training": {
         "steps": job["steps"], "batch_size": job["batch"], "context": job["context"], "dtype": job["dtype"],
         "optimizer": {"kind": "adamw", "lr": LR, "beta1": BETAS[0], "beta2": BETAS[1], "weight_decay": 0.0},
-        "schedule": {"kind": "constant", "warmup": 0.0}, "clip": None}})
+        "schedule": {"kind": "constant", "warmup": 0.0}, "clip_norm": None}})
     trainer = Trainer(run, loaded.model, stream_of(batches["tokens"], job["vocabulary"]), steps=job["steps"],
                       device="cpu")
     return lambda: trainer.advance().sums.loss

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from linear.small import described, model, stirred
@@ -137,6 +138,18 @@ def test_a_file_takes_no_memory() -> None:
     read = resident()
     aside.release()
     assert read - resident() > 3 * size
+
+
+def test_the_file_of_a_model_is_not_kept_in_memory_by_what_stays(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    save_file({"large": torch.rand(1 << 16), "small": torch.rand(4)}, file)
+    large, small = (nn.Parameter(each, requires_grad=False) for each in load_file(file).values())
+    before = small.clone()
+    assert str(file) in Path("/proc/self/maps").read_text()
+    aside = LaidAside([large], [small], least=1)
+    assert str(file) not in Path("/proc/self/maps").read_text()
+    assert torch.equal(small, before)
+    aside.take_back()
 
 
 def resident() -> int:

@@ -27,14 +27,20 @@ class LaidAside:
 
     Args:
         parameters: each once.
+        beside: the other tensors of the model. They get memory of their own: each of them that is a view of the file
+            that the model was loaded from would keep the whole of that file in memory.
         least: bytes from which on it is worth a file.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], *, least: int = LEAST_BYTES) -> None:
+    def __init__(self, parameters: Iterable[nn.Parameter], beside: Iterable[Tensor] = (), *,
+                 least: int = LEAST_BYTES) -> None:
         self._parameters = [p for p in parameters if p.device.type == "cpu" and p.is_contiguous() and p.numel()]
         self._content: mmap.mmap | None = None
         if sum(p.nbytes for p in self._parameters) >= max(1, least):
             self._write()
+        if self._content is not None:
+            for tensor in beside:
+                tensor.data = tensor.detach().clone()
 
     def release(self) -> None:
         """Free the memory of what was read; it is read from the file again when it is used again."""

@@ -52,7 +52,8 @@ class Precision:
 
     def __init__(self, model: Model, dtype: torch.dtype) -> None:
         self.model = model if dtype == torch.bfloat16 else model.to(dtype)
-        self._aside = LaidAside(_unchanged(model, dtype) if dtype == torch.bfloat16 else ())
+        unchanged = _unchanged(model, dtype) if dtype == torch.bfloat16 else []
+        self._aside = LaidAside(unchanged, _others(model, unchanged))
         self.working = narrowed(model, dtype) if dtype == torch.bfloat16 else self.model
         self._aside.release()
 
@@ -89,6 +90,12 @@ class Precision:
     def finish(self) -> None:
         """Bring what lies in a file back to memory, after the last step."""
         self._aside.take_back()
+
+
+def _others(model: Model, weights: list[nn.Parameter]) -> list[Tensor]:
+    """The parameters and buffers of a model besides these."""
+    known = {id(each) for each in weights}
+    return [each for each in (*model.parameters(), *model.buffers()) if id(each) not in known]
 
 
 def _unchanged(model: Model, dtype: torch.dtype) -> list[nn.Parameter]:
