@@ -14,6 +14,7 @@ import resource
 import signal
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -76,7 +77,8 @@ def _registries() -> dict[str, Mapping[str, Any]]:
 
 
 def _own(file: str) -> bool:
-    return f"{os.sep}src{os.sep}weft{os.sep}" in file
+    """Whether a file is of the package that is tested, wherever that lies."""
+    return Path(file).is_relative_to(Path(str(sys.modules["weft"].__file__)).parent)
 
 
 def _python() -> dict[str, Any]:
