@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-SET_BY_LIBRARIES = ("PYTEST_CURRENT_TEST", "CUBLAS_WORKSPACE_CONFIG", "TORCH", "TRITON_", "CUDA_", "KINETO_", "KMP_",
-                    "TF_", "GRPC_")
+SET_BY_LIBRARIES = ("PYTEST_CURRENT_TEST", "CUBLAS_WORKSPACE_CONFIG", "TORCH", "_TORCH", "TRITON_", "CUDA_", "KINETO_",
+                    "KMP_", "TF_", "GRPC_")
 """How variables begin that pytest, and libraries at their first use, set by themselves, to the same value whichever
 file comes first; `weft.training.compute` sets that of cuBLAS, which is read once in a process."""
 
@@ -84,8 +84,9 @@ def _own(file: str) -> bool:
 def _python() -> dict[str, Any]:
     handlers = {f"handler of {number.name}": signal.getsignal(number) for number in SIGNALS}
     limits = {name: resource.getrlimit(number) for name, number in LIMITS.items()}
-    return {"the current directory": os.getcwd(), "sys.argv": list(sys.argv), "sys.path": list(sys.path),
-            **handlers, **limits}
+    # The compiler's libraries add a folder of their own packages.
+    paths = [path for path in sys.path if "site-packages" not in path]
+    return {"the current directory": os.getcwd(), "sys.argv": list(sys.argv), "sys.path": paths, **handlers, **limits}
 
 
 def _torch() -> dict[str, Any]:

@@ -75,7 +75,7 @@ def test_a_span_resolved_on_a_clock_is_not_worked_out_again() -> None:
 
 def test_resolving_keeps_all_that_the_caller_gave() -> None:
     worked_out = {"fresh", "moment", "ticks", "before", "after"}
-    given = {field.name: object() for field in dataclasses.fields(Span)}
+    given = {field.name: object() for field in dataclasses.fields(Span)} | {"pieces": None}
     given |= dict.fromkeys(("count", "begins", "prefix", "horizon", "coordinates", "facts", "moment", "ticks", "before",
                             "after")) | {"fresh": False, "uniform": False, "bound": 3}
     whole: Any = given

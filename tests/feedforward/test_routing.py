@@ -161,7 +161,7 @@ def test_casts_keep_the_correction_wide() -> None:
                                                         "Use 'best', or fewer groups."),
     ({"n_expert_groups": 8, "top_groups": 2}, "routing.top_groups: 2 of 8 groups have 2 experts, and 3 are chosen for "
                                               "each token. Raise top_groups, or lower top_k."),
-    ({"score_function": "relu"}, "routing.scores: Input should be 'softmax' or 'sigmoid', got 'relu'")])
+    ({"score_function": "relu"}, "routing.score_function: Input should be 'softmax' or 'sigmoid', got 'relu'")])
 def test_bad_routing_is_named(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         parse_part(("feedforward",), {"kind": "moe", "n_experts": 8, "top_k": 3, "routing": fields})

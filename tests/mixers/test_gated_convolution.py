@@ -69,7 +69,7 @@ def test_a_chunk_that_marks_nothing_still_knows_where_its_document_began(steps: 
     torch.testing.assert_close(layer(x[:, 7:], state).y, layer(x[:, 6:]).y[:, 1:], rtol=1e-13, atol=1e-14)
 
 
-@pytest.mark.parametrize("name", ["kernel", "dilation"])
+@pytest.mark.parametrize("name", ["d_conv", "dilation"])
 def test_sizes_must_be_positive(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name}: Input should be greater than 0, got 0"):
         parse(GatedConvolutionConfig, {name: 0})

@@ -14,7 +14,7 @@ from weft.analysis.shapes import shape_of
 from weft.core.labels import label_modules
 from weft.core.model import Model, trained_count
 from weft.core.strict_json import Record
-from weft.linear.holds_matrix import HoldsMatrix
+from weft.linear.holds_matrix import reads
 from weft.linear.low_rank import Adapted, adapted_maps, rows_of
 from weft.linear.quantised import matrix_of, quantised_matrices
 
@@ -133,8 +133,7 @@ def _matrices(model: Model, labels: dict[str, str], adapted: dict[str, Adapted])
 
 def _reads(model: nn.Module, path: str) -> bool:
     """Whether the part around a map reads its matrix and computes the products itself."""
-    holder = model.get_submodule(path.rpartition(".")[0])
-    return isinstance(holder, HoldsMatrix) and not holder.calls
+    return reads(model.get_submodule(path.rpartition(".")[0]))
 
 
 def _of_readers(model: nn.Module, adapted: Mapping[str, Adapted], flops: Mapping[str, int]) -> dict[str, int]:

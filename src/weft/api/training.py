@@ -15,6 +15,7 @@ from weft.core.errors import InputError
 from weft.core.threads import require_threads
 from weft.training import Event, RunConfig, TrainResult
 from weft.training import train as train_run
+from weft.training.folder import START_FOLDER
 from weft.training.parallel import World
 
 
@@ -62,7 +63,7 @@ def _start_folder(start: Model, out: Path) -> Path:
     """
     if isinstance(start, str | Path):
         return Path(start)
-    folder = out / "start"
+    folder = out / START_FOLDER
     if not folder.exists():
         save(start, folder)
     return folder

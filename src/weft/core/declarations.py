@@ -28,6 +28,10 @@ class Pairs(Protocol):
     def share(self, steps: int) -> float:
         """The share of all pairs, in a document of ``steps`` tokens, that are among them."""
 
+    def widths(self) -> Mapping[str, int]:
+        """How far each of its windows reaches from the query, in tokens, the query's own included, by what the window
+        is called."""
+
     def __hash__(self) -> int:
         """A hash that is equal for equal rules."""
 

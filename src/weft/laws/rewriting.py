@@ -14,6 +14,7 @@ from weft.core.model import Model
 from weft.laws.pieces import in_pieces
 from weft.laws.report import COUNT, Finding, difference
 from weft.laws.subject import Subject
+from weft.linear.holds_matrix import reads
 from weft.linear.int8 import Int8Config
 from weft.linear.linear import Rewritten, Use, allowed
 from weft.linear.lora import LoRAConfig
@@ -41,9 +42,11 @@ def rewriting(subject: Subject, generator: torch.Generator) -> Iterator[Finding]
             with forced({"linear": "wide" if x.device.type == "cpu" else "reference"}):
                 yield Finding(LAW, "widened", difference(_whole(subject, x, source), before), subject.bound)
         yield from _effects(subject, x, source, generator)
-        for name, rewrite in (("adapted", LoRAConfig(rank=1, alpha=1.0, maps=["*"])), ("quantised", Int8Config())):
-            if _reached(own, rewrite.use):
-                yield from _compared(subject, name, rewrite, x, source, generator)
+        if maps := _reached(own, "adapt"):
+            rewrite = LoRAConfig(rank=1, alpha=1.0, maps=maps)
+            yield from _compared(subject, "adapted", rewrite, x, source, generator)
+        if _reached(own, "quantise"):
+            yield from _compared(subject, "quantised", Int8Config(), x, source, generator)
 
 
 def _plain(model: Model) -> Model | None:
@@ -78,9 +81,11 @@ def _compared(subject: Subject, name: str, rewrite: RewriteConfig, x: Tensor, so
     yield from _effects(rewritten, x, source, generator)
 
 
-def _reached(module: nn.Module, use: Use) -> bool:
-    """Whether the rewrite reaches a map."""
-    return any(use in allowed(site.map()) for site in sites(module) if use == "adapt" or not site.own)
+def _reached(module: nn.Module, use: Use) -> list[str]:
+    """The paths of the maps that are rewritten: of those that are a part's own, adapters stand beside what a part
+    reads. A matrix that predictions are made with is left as it is, for an encoder's output does not depend on them."""
+    return [site.path for site in sites(module) if use in allowed(site.map())
+            and (not site.own or (use == "adapt" and reads(site.module)))]
 
 
 def _both(subject: Subject, rewrite: RewriteConfig, generator: torch.Generator) -> tuple[Subject, Subject]:

@@ -51,6 +51,11 @@ def opens(module: nn.Module) -> bool:
     return own and isinstance(module, HoldsMatrix) and module.opened() is not module
 
 
+def reads(module: nn.Module) -> bool:
+    """Whether a module is a part that reads a matrix and computes the products itself."""
+    return isinstance(module, HoldsMatrix) and not module.calls
+
+
 def child_of(path: str, module: HoldsMatrix) -> str:
     """The path of the `Linear` of a part at ``path``."""
     return f"{path}.{module.child}" if path else module.child

@@ -74,6 +74,15 @@ class Mask(ABC):
         no window. Longer texts than that are what a window is for."""
         return None
 
+    @final
+    def widths(self) -> dict[str, int]:
+        """The `window` of each single rule that it combines and that is one, by its expression."""
+        own = self.window()
+        found = {} if own is None else {repr(self): own}
+        for part in self.parts():
+            found.update(part.widths())
+        return found
+
     def band(self) -> Band:
         """Bounds on the keys of its document that a query may attend to; scores outside are never computed."""
         return Band(self.reach(), 0 if self.causal() else None)

@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 import torch
 from pydantic import AfterValidator
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint, noop_context_fn
+from torch.utils.checkpoint import checkpoint
 
 from weft.blocks.base import Composite, build_all
 from weft.core.channels import require_given
@@ -49,10 +49,14 @@ class Stack(Composite):
     def _run(self, x: Tensor, state: LayerState | None, span: Span, *, again: bool) -> Output[LayerState]:
         """``again``: blocks are run again for the backward pass."""
         outs: list[Output[LayerState]] = []
-        contexts = noop_context_fn if span.pieces is None else span.pieces.keeping
         for block, inner in self.with_states(state):
-            out: Output[LayerState] = (checkpoint(block, x, inner, span, use_reentrant=False, context_fn=contexts)
-                                       if again else block(x, inner, span))
+            out: Output[LayerState]
+            if not again:
+                out = block(x, inner, span)
+            elif span.pieces is None:
+                out = checkpoint(block, x, inner, span, use_reentrant=False)
+            else:  # named where it is called, as the compiler demands
+                out = checkpoint(block, x, inner, span, use_reentrant=False, context_fn=span.pieces.keeping)
             span = span.passing(out.given) if out.given else span
             outs.append(out)
             x = out.y

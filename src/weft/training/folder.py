@@ -42,6 +42,8 @@ DESCRIBED = ("id", "config", "steps", "corpus", "corpus_sha256", "tokenizer_sha2
 """What run.json holds."""
 WRITTEN = (CONFIG_YAML, METRICS_FILE, REFERENCE_FILE, RUN_CHECKPOINTS)
 """What a run writes besides, which stands only where run.json does, since that is written first."""
+START_FOLDER = "start"
+"""Where a model in memory is saved that a run starts from, before the run begins."""
 
 
 @final
@@ -275,6 +277,8 @@ def _record(line: str) -> dict[str, Any] | None:
 
 
 def _others(folder: Path) -> list[str]:
-    """What a folder holds besides the lock and the empty folders of a run that was killed before its first step."""
+    """What a folder holds besides the model that the run starts from, the lock, and the empty folders of a run that was
+    killed before its first step."""
     within = sorted(folder.iterdir()) if folder.is_dir() else []
-    return [path.name for path in within if path.name not in (LOCK_FILE, *WRITTEN) and not is_workspace(path)]
+    own = (LOCK_FILE, START_FOLDER, *WRITTEN)
+    return [path.name for path in within if path.name not in own and not is_workspace(path)]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from weft.core.errors import ConfigError
 from weft.core.layer import Part
 from weft.core.model import Model
-from weft.masks import Mask
 from weft.training.config import RunConfig
 
 
@@ -22,29 +21,19 @@ def require_narrow(config: RunConfig, model: Model) -> None:
     if config.training.carry_state or config.start is not None:
         return
     context = max(config.context, config.model.context)
-    problems = [f"{paths[0]}{f' and {len(paths) - 1} other layers' if paths[1:] else ''}: {mask!r} reaches "
-                f"{window:,} tokens from the query, and the model's context is {context:,}: it would hide nothing. "
-                "Make it narrower, leave it out, or make the context longer."
-                for mask, paths in windows_of(model).items()
-                if (window := mask.window()) is not None and window > context]
+    problems = [f"{paths[0]}{f' and {len(paths) - 1} other layers' if paths[1:] else ''}: {window} reaches {width:,} "
+                f"tokens from the query, and the model's context is {context:,}: it would hide nothing. Make it "
+                "narrower, leave it out, or make the context longer."
+                for (window, width), paths in windows_of(model).items() if width > context]
     if problems:
         raise ConfigError(problems)
 
 
-def windows_of(model: Model) -> Mapping[Mask, list[str]]:
-    """Each mask of a single rule in a model, with the paths of the layers that have it."""
-    found: dict[Mask, list[str]] = {}
+def windows_of(model: Model) -> Mapping[tuple[str, int], list[str]]:
+    """Each window in the masks of a model and how far it reaches, with the paths of the layers that have it."""
+    found: dict[tuple[str, int], list[str]] = {}
     for path, module in model.named_modules():
-        mask = module.attended() if isinstance(module, Part) else None
-        if isinstance(mask, Mask):
-            for rule in single_rules(mask):
-                found.setdefault(rule, []).append(path)
+        pairs = module.attended() if isinstance(module, Part) else None
+        for window in () if pairs is None else pairs.widths().items():
+            found.setdefault(window, []).append(path)
     return found
-
-
-def single_rules(mask: Mask) -> Iterator[Mask]:
-    """The rules that a mask combines; itself, where it combines none."""
-    if not mask.parts():
-        yield mask
-    for part in mask.parts():
-        yield from single_rules(part)
