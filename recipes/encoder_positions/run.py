@@ -141,6 +141,12 @@ def halfway(record: Mapping[str, Any]) -> str:
            "positions end with."
 
 
+def counted(seeds: int) -> str:
+    """The seeds, and what the figures beside them are."""
+    return "One seed" if seeds == 1 else (
+        f"{seeds} seeds, with intervals of {CONFIDENCE:.0%} and the difference within seeds,")
+
+
 def mean_course(record: Mapping[str, Any], name: str) -> list[tuple[int, float]]:
     """The mean over seeds of a model's loss, by step."""
     courses = [run[name]["course"] for run in record["runs"]]
@@ -152,8 +158,7 @@ def page(record: Mapping[str, Any]) -> str:
     runs = record["runs"]
     steps = ", ".join(f"{count:,} ({name})" for name, count in record["steps"].items())
     return "\n".join([
-        f"{len(runs)} seeds on {record['processor']}, torch {record['torch']}; steps: {steps}. Intervals are of "
-        f"{CONFIDENCE:.0%}; the last column is the difference within seeds.", "", table(runs), "",
+        f"{counted(len(runs))} on {record['processor']}, torch {record['torch']}; steps: {steps}.", "", table(runs), "",
         *(f"* {verdict(runs, task)}" for task in MEASURES), f"* {halfway(record)}", "",
         "![The loss of hidden tokens during pre-training](course.svg)", ""])
 
