@@ -177,11 +177,34 @@ def resumed(found: Found) -> str:
             "bytes as runs that nobody disturbed.")
 
 
+def encoders(found: Found) -> str:
+    losses = {name: mean(run[name]["masked"] for run in found["runs"]) for name in ("rotary", "learned")}
+    seeds = len(found["runs"])
+    return (f"After {found['steps']['hidden tokens']:,} steps an encoder predicts hidden tokens in "
+            f"{losses['rotary']:.2f} nats with rotary positions and in {losses['learned']:.2f} with learned ones, "
+            f"{seeds} seed{'s' * (seeds > 1)}.")
+
+
+def optimizers(found: Found) -> str:
+    bits = {name: mean(each["bits_per_byte"]) for name, each in found["models"].items()}
+    ranked = [f"{name} {bits[name]:.3f}" for name in sorted(bits, key=lambda name: bits[name])]
+    apart = [f"{each['first']} and {each['second']}" for each in found["differences"] if not each["tied"]]
+    return (f"Bits per byte: {listed(ranked)}. " + (f"Told apart are {listed(apart)}." if apart else
+                                                    "None are told apart."))
+
+
+def pretraining(found: Found) -> str:
+    scores = {way: mean(each["scores"]) for way, each in found["tasks"]["sst2"].items()}
+    return (f"SST-2: {scores['none']:.1%} without pre-training; with it {scores['all']:.1%} by all weights, "
+            f"{scores['lora']:.1%} by LoRA and {scores['frozen']:.1%} by the head alone.")
+
+
 SENTENCES: Mapping[str, Callable[[Found], str]] = MappingProxyType({
     "lengths": lengths, "positions_pictured": positions, "key_value_bytes": cache, "multi30k": translation,
     "norms_and_residuals": blocks, "hippo": memory, "scan_costs": scans, "million_tokens": million,
     "penn_treebank": treebank, "nanogpt_cpu": nanogpt, "digits": digits, "mixture": mixture, "windows": windows,
-    "cheating": cheating, "repeatability": repeatability, "resume": resumed})
+    "cheating": cheating, "encoder_positions": encoders, "optimizers": optimizers, "pretraining": pretraining,
+    "repeatability": repeatability, "resume": resumed})
 """What a recipe has found, from its result."""
 NEEDS: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "rows longer than those of training": ("lengths",),
