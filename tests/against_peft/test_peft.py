@@ -4,6 +4,7 @@ to 1e-5, on families that store queries, keys and values together or apart, tran
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +61,14 @@ def opened(folder: Path) -> Any:
 
 
 def random(model: Any) -> Any:
-    """With random adapters: B begins at zero, and lengths at those of the rows."""
+    """With random adapters, the same in any order of tests: B begins at zero, and lengths at those of the rows."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, p in model.named_parameters():
             if "lora_B" in name:
-                p.copy_(torch.randn(p.shape, generator=generator))
+                p.copy_(0.3 * torch.randn(p.shape, generator=generator))
+            elif "lora_A" in name:
+                p.copy_(torch.randn(p.shape, generator=generator) / math.sqrt(3 * p[0].numel()))
             elif "magnitude" in name:
                 p.mul_(1 + 0.3 * torch.randn(p.shape, generator=generator))
     return model.eval()
