@@ -53,6 +53,14 @@ def test_values_and_gradients_are_those_of_the_sum_written_out(packed: bool) -> 
         assert_close(b.grad, 1.5 * whole @ a.detach().t(), **EXACT)
 
 
+def test_a_matrix_that_is_read_is_summed_in_the_width_that_is_asked_for() -> None:
+    put: Any = model([{**LORA, "alpha": 2.0}], LAYERS).float().get_submodule(f"{PATHS[2]}.recurrent")
+    put.perturb(torch.Generator().manual_seed(0))
+    found, _ = put.read(torch.float64)
+    wanted = put.base.weight.double() + put.b.weight.double() @ put.a.weight.double()
+    assert_close(found, wanted, rtol=1e-14, atol=1e-15)
+
+
 def test_it_goes_on_from_a_state_and_every_law_holds() -> None:
     adapted, plain, _ = pair()
     state, wanted = adapted.eval().init_state(2), plain.eval()(TOKENS).y
