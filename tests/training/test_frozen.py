@@ -6,6 +6,7 @@ from __future__ import annotations
 import tempfile
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -126,6 +127,18 @@ def test_without_room_for_a_file_weights_stay_in_memory(tmp_path: Path, monkeypa
     precision.finish()
     assert not in_a_file(whole)
     assert all(torch.equal(p, before[name]) for name, p in whole.named_parameters())
+
+
+@pytest.mark.usefixtures("aside")
+@pytest.mark.parametrize(("times", "written"), [(1.9, False), (2.5, True)])
+def test_a_file_takes_half_of_what_is_free_at_most(times: float, written: bool,
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = model([LORA], LAYERS).float()
+    size = sum(p.nbytes for p in whole.parameters() if not p.requires_grad)
+    free = SimpleNamespace(free=round(times * size))
+    monkeypatch.setattr("weft.training.laid_aside.shutil.disk_usage", lambda folder: free)
+    Precision(whole, torch.bfloat16)
+    assert bool(in_a_file(whole)) is written
 
 
 def test_a_file_takes_no_memory() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterable
@@ -22,8 +23,9 @@ class LaidAside:
     """Moves the values of parameters from memory to an unnamed file in the folder for temporary files (``TMPDIR``).
 
     The file is memory-mapped, so that the parameters are read and changed as before, and disappears with its last
-    reader. What is read lies in memory until `release`. They stay in memory where they take less than ``least`` bytes
-    or the file cannot be written, and so do those that do not lie in the memory of a CPU in one piece.
+    reader. What is read lies in memory until `release`. They stay in memory where they take less than ``least`` bytes,
+    where the file would take more than half of what is free there, which others need too, or cannot be written; and so
+    do those that do not lie in the memory of a CPU in one piece.
 
     Args:
         parameters: each once.
@@ -36,8 +38,9 @@ class LaidAside:
                  least: int = LEAST_BYTES) -> None:
         self._parameters = [p for p in parameters if p.device.type == "cpu" and p.is_contiguous() and p.numel()]
         self._content: mmap.mmap | None = None
-        if sum(p.nbytes for p in self._parameters) >= max(1, least):
-            self._write()
+        size = sum(p.nbytes for p in self._parameters)
+        if size >= max(1, least):
+            self._write(size)
         if self._content is not None:
             for tensor in beside:
                 tensor.data = tensor.detach().clone()
@@ -55,8 +58,10 @@ class LaidAside:
             parameter.data = parameter.detach().clone()
         self._content = None
 
-    def _write(self) -> None:
+    def _write(self, size: int) -> None:
         try:
+            if 2 * size > shutil.disk_usage(tempfile.gettempdir()).free:
+                return
             with tempfile.TemporaryFile() as file:
                 places = []
                 for parameter in self._parameters:
