@@ -33,6 +33,10 @@ PIECE_ENTRIES = 1 << 22
 """Logits held at once, 16 MiB in float32: products that are large enough, and little beside what a model keeps."""
 
 
+CONVERTED = 1 << 17
+"""Entries of a gradient that are converted at once while it is added: few enough for a processor's cache."""
+
+
 class CrossEntropy(NamedTuple):
     """Sums over the scored tokens, in nats.
 
@@ -111,10 +115,15 @@ def _kernel(h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, sco
     nats, loss, dh, dweight, dbias = _results(h, weight, bias, dh_needed, dweight_needed, dbias_needed)
     if widens(h):
         h, weight, bias = h.float(), weight.float(), None if bias is None else bias.float()
+    # One tensor for all pieces: new ones are fetched from the system page by page, which takes several times as long as
+    # the arithmetic on them.
+    p = torch.empty(min(step, h.shape[0]), weight.shape[0], dtype=nats.dtype, device=h.device)
+    z_wide = p if h.dtype == nats.dtype else torch.empty_like(p)
     for start in range(0, h.shape[0], step):
         rows = slice(start, start + step)
-        z = capped(forward_product(h[rows], weight, bias), softcap).to(nats.dtype)
-        p, log_z = _softmax(z)
+        logits = capped(forward_product(h[rows], weight, bias), softcap)
+        z = logits if logits.dtype == nats.dtype else z_wide[:len(logits)].copy_(logits)
+        p, log_z = _softmax(z, p[:len(z)])
         goals, counts = targets[rows, None], scored[rows, None].to(h.dtype)
         plain = log_z - z.gather(1, goals)[:, 0]
         own = plain
@@ -125,20 +134,29 @@ def _kernel(h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, sco
         nats[rows] = torch.where(scored[rows], plain, 0.0)
         loss += torch.where(scored[rows], own, 0.0).sum()
         if dh_needed or dweight_needed or dbias_needed:
-            dz = _through_cap(_dlogits(p, log_z, goals, smoothing, z_loss), z, softcap).to(h.dtype)
+            dz = _through_cap(_dlogits(p, log_z, goals, smoothing, z_loss), z, softcap)
+            dz = dz if dz.dtype == h.dtype else logits.copy_(dz)
             if dh_needed:
                 torch.mul(input_product(dz, weight), counts, out=dh[rows])
             if dweight_needed:
-                dweight += weight_product(dz, h[rows] * counts)
+                _add(dweight, weight_product(dz, h[rows] * counts))
             if dbias_needed:
                 dbias += (counts.t() @ dz)[0]
     return nats, loss, dh, dweight, dbias
 
 
-def _softmax(z: Tensor) -> tuple[Tensor, Tensor]:
-    """p, and log Z from its largest entry, which is at least 1/V, so that its logarithm is exact."""
-    p = z.softmax(1)
+def _softmax(z: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
+    """The softmax, written into ``p``, and log Z from its largest entry, which is at least 1/V, so that its logarithm
+    is exact."""
+    torch.softmax(z, 1, out=p)
     return p, z.amax(1) - p.amax(1).log()
+
+
+def _add(total: Tensor, part: Tensor) -> None:
+    """Adds ``part`` to ``total``, which may be wider: some rows at a time, because it is converted on the way."""
+    some = max(1, CONVERTED // max(1, total.shape[1]))
+    for into, more in zip(total.split(some), part.split(some), strict=True):
+        into += more
 
 
 def _dlogits(p: Tensor, log_z: Tensor, goals: Tensor, smoothing: float, z_loss: float) -> Tensor:

@@ -27,6 +27,7 @@ from weft.training.continuing import difference, require_ahead, require_same_mat
 from weft.training.events import Listener, Notice, Started
 from weft.training.exchange import broadcast
 from weft.training.folder import RunFolder
+from weft.training.kept_memory import return_freed_memory
 from weft.training.loop import Begun, Finish, Interval, Run, descend
 from weft.training.material import prepare
 from weft.training.parallel import World
@@ -119,7 +120,10 @@ def train(config: RunConfig, out: str | Path, *, resume: bool = False, allow_ine
         logged = {str(event["event"]): int(event["step"]) for event in folder.metrics()}
         with terms.compute.apply(), forced(config.kernels), Sinks(config, folder.path, logged) as sinks:
             run = _prepared(config, folder, world, record, on_event, sinks)
-            return _result(run, _train(run, terms, record))
+            try:
+                return _result(run, _train(run, terms, record))
+            finally:
+                return_freed_memory()
 
 
 def build_model(config: RunConfig) -> Model:

@@ -32,6 +32,7 @@ from weft.training.cutting import context_of, cutting_problems
 from weft.training.exchange import gather_rows
 from weft.training.gradient import Sums, add_gradients, forward_of
 from weft.training.holding import hold, holding_problems
+from weft.training.kept_memory import keep_freed_memory
 from weft.training.optimizer_state import optimizer_tensors, parameter_of, restore_optimizer
 from weft.training.optimizers import set_lr
 from weft.training.parallel import World
@@ -107,6 +108,8 @@ class Trainer:
         self._finished = overriding(self.model, "after_step")
         forward = forward_of(self.task, self.precision.working)
         self._forward = self.held.entering(compiled(forward) if self.compute.compile else forward)
+        if self.device.type == "cpu":
+            keep_freed_memory()
         self.step, self.seconds = 0, 0.0
         self._state: ModelState | None = None
         self._first_loss: float | None = None
