@@ -7,6 +7,7 @@ run. Warnings' filters are not: pytest takes them back after each test. Reading 
 
 from __future__ import annotations
 
+import gc
 import logging
 import multiprocessing
 import os
@@ -86,7 +87,8 @@ def _python() -> dict[str, Any]:
     limits = {name: resource.getrlimit(number) for name, number in LIMITS.items()}
     # The compiler's libraries add a folder of their own packages.
     paths = [path for path in sys.path if "site-packages" not in path]
-    return {"the current directory": os.getcwd(), "sys.argv": list(sys.argv), "sys.path": paths, **handlers, **limits}
+    return {"the current directory": os.getcwd(), "the search for cycles": (gc.isenabled(), gc.get_threshold()),
+            "sys.argv": list(sys.argv), "sys.path": paths, **handlers, **limits}
 
 
 def _torch() -> dict[str, Any]:

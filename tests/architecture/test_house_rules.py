@@ -58,9 +58,10 @@ def foreign(tree: ast.Module) -> set[str]:
     return {name.split(".")[0] for name in names} - set(sys.stdlib_module_names) - {"weft"}
 
 
-@pytest.mark.parametrize("path", [pytest.param(path, id=str(path.relative_to(REPOSITORY))) for path in SOURCES])
-def test_the_source_looks_nothing_up_by_name_and_runs_no_file(path: Path) -> None:
-    assert list(forbidden(parsed(path))) == []
+def test_the_source_looks_nothing_up_by_name_and_runs_no_file() -> None:
+    found = {str(path.relative_to(REPOSITORY)): list(forbidden(parsed(path))) for path in SOURCES}
+    assert len(found) > 500
+    assert {path: names for path, names in found.items() if names} == {}
 
 
 @pytest.mark.parametrize("source", [

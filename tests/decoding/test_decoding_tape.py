@@ -37,17 +37,23 @@ def plain_data(part: PartConfig) -> dict[str, Any]:
 
 
 @cache
-def models() -> dict[str, LanguageModel]:
-    """Models of every kind, and every registered mixer and feed-forward in a decoder, that read what they write."""
-    found = dict(kinds())
+def layers() -> dict[str, list[Any]]:
+    """The layers of decoders with every registered mixer and feed-forward that read what they write."""
+    found = {}
     for part in REGISTRY.parts("mixer"):
-        found |= {f"{part.kind} {index}": decoder(*map(plain_data, filter(None, (example.giver(), example))), MLP)
+        found |= {f"{part.kind} {index}": [*map(plain_data, filter(None, (example.giver(), example))), MLP]
                   for index, example in enumerate(part.examples())
                   if part.kind != "cross_attention" and Trait.BIDIRECTIONAL not in traits_of(example.build(Dims(8)))}
     for part in REGISTRY.parts("feedforward"):
-        found |= {f"{part.kind} {index}": decoder(ROPE, plain_data(example))
-                  for index, example in enumerate(part.examples())}
-    return {name: model.eval() for name, model in found.items()}
+        found |= {f"{part.kind} {index}": [ROPE, plain_data(example)] for index, example in enumerate(part.examples())}
+    return found
+
+
+@cache
+def made(name: str) -> LanguageModel:
+    """A model of one kind, or a decoder of `layers`; built when it is first needed, for all files are collected by
+    every process and most tests are run by another."""
+    return (decoder(*layers()[name]) if name in layers() else kinds()[name]).eval()
 
 
 def sessions(model: LanguageModel, *lengths: int, new: int = NEW) -> tuple[Session, Session]:
@@ -70,9 +76,9 @@ def follow(taped: Session, plain: Session, steps: int, moving: Tensor | None = N
         torch.testing.assert_close(taped.logits[rows], plain.logits[rows], rtol=BOUND, atol=BOUND)
 
 
-@pytest.mark.parametrize("name", models())
+@pytest.mark.parametrize("name", [*kinds(), *layers()])
 def test_a_tape_gives_what_the_model_gives(name: str) -> None:
-    taped, plain = sessions(models()[name], 4, 2)
+    taped, plain = sessions(made(name), 4, 2)
     follow(taped, plain, 12)
     assert taped.by_tape == (name not in UNTAPED) and not plain.by_tape
     for path, (wanted, _) in plain.state.tensors().items():
@@ -89,7 +95,7 @@ def test_a_longer_context_gets_a_longer_tape() -> None:
 
 
 def test_rows_that_stand_still_stand_still() -> None:
-    taped, plain = sessions(models()["hybrid"], 5, 3, 4, new=60)
+    taped, plain = sessions(made("hybrid"), 5, 3, 4, new=60)
     follow(taped, plain, 6)
     follow(taped, plain, 6, torch.tensor([True, False, True]))
     assert taped.by_tape
@@ -101,7 +107,7 @@ def test_rows_that_stand_still_stand_still() -> None:
 
 
 def test_rows_of_every_length_equal_the_row_alone() -> None:
-    model = models()["hybrid"]
+    model = made("hybrid")
     prompts = [[1, 2, 3], [4], [5, 6, 7, 8, 9]]
     together = generate(model, prompts, max_new_tokens=NEW).rows
     for prompt, row in zip(prompts, together, strict=True):
@@ -129,7 +135,7 @@ def test_a_tape_has_fewer_operators_and_none_for_every_layer_twice() -> None:
 
 
 def test_what_listens_to_a_part_hears_every_step() -> None:
-    model, heard = copy.deepcopy(models()["rope"]), list[int]()
+    model, heard = copy.deepcopy(made("rope")), list[int]()
     model.register_forward_hook(lambda *_: heard.append(1))
     model.stack.register_forward_hook(lambda *_: heard.append(2))  # type: ignore[union-attr]
     taped, plain = sessions(model, 3)
@@ -159,7 +165,7 @@ class Reading(Pointwise):
 
 @pytest.mark.parametrize("layer", [Counting(), Reading()], ids=["hidden counter", "reads"])
 def test_a_part_without_law_is_found_out(layer: nn.Module) -> None:
-    model = copy.deepcopy(models()["rope"])
+    model = copy.deepcopy(made("rope"))
     model.stack.layers[0].layers[1] = layer  # type: ignore[index, union-attr]
     taped, _ = sessions(model, 3)
     for _ in range(12):
@@ -223,7 +229,7 @@ class Bounding(Pointwise):
 
 
 def test_a_part_that_reads_by_where_is_decoded_as_it_is() -> None:
-    model = copy.deepcopy(models()["rope"])
+    model = copy.deepcopy(made("rope"))
     model.stack.layers[0].layers[1] = Bounding()  # type: ignore[index, union-attr]
     taped, plain = sessions(model, 3, new=60)
     follow(taped, plain, 50)
@@ -264,7 +270,7 @@ def test_a_check_that_fails_later_is_told() -> None:
 
 
 def test_a_token_outside_the_vocabulary_is_refused_by_a_tape_too() -> None:
-    taped, _ = sessions(models()["rope"], 3)
+    taped, _ = sessions(made("rope"), 3)
     for _ in range(8):
         taped.advance(torch.tensor([1]))
     assert taped.by_tape

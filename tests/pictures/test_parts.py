@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from pictures.reading import attributes, curves, fields, grids, overlapping, tree
-from weft.analysis import catalogue
 from weft.core.layer import Pointwise, traits_of
 from weft.core.part_config import Dims
 from weft.core.registry import REGISTRY
 from weft.core.traits import Trait
 from weft.drawing.figure import Figure
-from weft.masks import parse_mask
+from weft.masks import known_masks, parse_mask
 from weft.pictures.parts import HEADS, MASKS, SCALINGS, SIZE, STEPS, influence, part_pictures
 
-DRAWN = [(entry.group, entry.kind) for entry in catalogue()]
+DRAWN = sorted([*((part.group, part.kind) for part in REGISTRY.parts()),
+                *(("mask", mask.kind) for mask in known_masks())])
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,8 @@ import torch
 
 from weft.comparison.jobs import JOB_FILE, LOG_FILE, Job, OnProgress, Outcome, empty, read_outcome
 from weft.comparison.work import do
-from weft.core.registry import load_plugin
+from weft.core.collector import uncollected
+from weft.core.registry import REGISTRY, load_plugin
 from weft.disk.atomic import tidy, write_file
 from weft.disk.documents import read_json
 from weft.training.code import weft_code
@@ -31,7 +32,13 @@ from weft.training.code import weft_code
 Launch: TypeAlias = Callable[[Job, OnProgress], Outcome]
 LAST_LINES = 3
 INTERRUPTED, STANDARD_INPUT, STANDARD_ERROR = 130, 0, 2
-SERVER = "import sys; from weft.comparison.launch import serve; sys.exit(serve())"
+SERVER = """
+import sys
+from weft.core.collector import uncollected
+with uncollected():
+    from weft.comparison.launch import serve
+sys.exit(serve())
+"""
 """What the process that forks runs: this module, by ``-m``, would be imported twice, once as ``__main__``."""
 
 
@@ -200,7 +207,9 @@ def serve() -> int:
     Where a fork is not safe, it does one job itself and ends: on other systems than Linux, where numerical libraries
     work in a fork, and on other devices than a CPU, whose drivers do not, once an import has touched them.
     """
-    importlib.import_module("torch._dynamo")  # every optimizer imports it, for which each fork would pay again
+    with uncollected():  # what each fork would import again
+        importlib.import_module("torch._dynamo")  # every optimizer imports it
+        REGISTRY.discover()
     weft_code()  # that which has just been imported, whatever becomes of the files
     while path := _line():
         if not _forks(path):
