@@ -17,6 +17,9 @@ from weft.ops.native.sequence import Shared, Written, perform, written
 from weft.ops.native_token import fields
 from weft.ops.operator import operator
 
+LONG = 1 << 18
+"""Bytes of keys and values from which several threads read them in a call by itself."""
+
 
 @final
 class _Query(ctypes.Structure):
@@ -31,7 +34,8 @@ class _Query(ctypes.Structure):
 def _attended(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: float) -> Tensor:
     y = _attended_shape(q, k, v, allowed, scale)
     k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (k, v))
-    perform(_query_call(y, q.contiguous(), k, v, allowed, scale), y)
+    long = (k.numel() + v.numel()) * k.element_size() >= LONG
+    perform(_query_call(y, q.contiguous(), k, v, allowed, scale), y, threads=torch.get_num_threads() if long else 1)
     return y
 
 

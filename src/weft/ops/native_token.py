@@ -14,6 +14,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from weft.ops.few_rows import unavailable
 from weft.ops.native.sequence import Shared, Written, perform, written
 from weft.ops.operator import operator
 
@@ -29,9 +30,10 @@ def fields(kind: Any, names: str) -> tuple[tuple[str, Any], ...]:
 
 
 @final
-class _RmsNorm(ctypes.Structure):
-    _fields_ = (*_SHARED, *fields(ctypes.c_int, "narrow narrow_scale"), *fields(ctypes.c_long, "rows width"),
-                *fields(ctypes.c_void_p, "x scale y"), ("eps", ctypes.c_float))
+class _Norm(ctypes.Structure):
+    _fields_ = (*_SHARED, *fields(ctypes.c_int, "narrow narrow_scale narrow_bias centred"),
+                *fields(ctypes.c_long, "rows width"), *fields(ctypes.c_void_p, "x scale bias y"),
+                ("eps", ctypes.c_float))
 
 
 @final
@@ -57,28 +59,42 @@ class _Lines(ctypes.Structure):
     _fields_ = (*_SHARED, *fields(ctypes.c_long, "bytes count lines"), *fields(ctypes.c_void_p, "at from to"))
 
 
-def _norm(x: Tensor, scale: Tensor | None, eps: float) -> Tensor:
+def _contiguous(x: Tensor | None) -> Tensor | None:
+    return None if x is None else x.contiguous()
+
+
+def _norm(x: Tensor, scale: Tensor | None, bias: Tensor | None, eps: float, centred: bool) -> Tensor:
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    perform(_norm_call(y, x.contiguous(), None if scale is None else scale.contiguous(), eps), y)
+    perform(_norm_call(y, x.contiguous(), _contiguous(scale), _contiguous(bias), eps, centred), y)
     return y
 
 
-def _norm_shape(x: Tensor, scale: Tensor | None, eps: float) -> Tensor:
+def _norm_shape(x: Tensor, scale: Tensor | None, bias: Tensor | None, eps: float, centred: bool) -> Tensor:
     return x.new_empty(x.shape)
 
 
-native_rms_norm = operator("native_rms_norm", _norm, _norm_shape)
-"""scale x / sqrt(mean(x^2) + eps) of vectors [...,D] in float32 or bfloat16; ``scale`` in float32 or the dtype of x."""
+native_norm = operator("native_norm", _norm, _norm_shape)
+"""scale (x - m) / sqrt(mean((x - m)^2) + eps) + bias of vectors [...,D] in float32 or bfloat16, m the mean of each where
+``centred``, else 0; ``scale`` and ``bias`` in float32 or the dtype of x."""
 
 
-@written(native_rms_norm)
-def _norm_call(y: Tensor, x: Tensor, scale: Tensor | None, eps: float) -> Written | None:
-    if not x.is_contiguous() or not (scale is None or scale.is_contiguous()):
+@written(native_norm)
+def _norm_call(y: Tensor, x: Tensor, scale: Tensor | None, bias: Tensor | None, eps: float,
+               centred: bool) -> Written | None:
+    given = {name: each for name, each in (("x", x), ("scale", scale), ("bias", bias)) if each is not None}
+    if not all(each.is_contiguous() for each in given.values()):
         return None
-    rows, narrow = x.numel() // x.shape[-1], torch.bfloat16
-    return Written("weft_rms_norm_call", _RmsNorm(
-        shared=Shared(pieces=rows), narrow=x.dtype is narrow, narrow_scale=scale is not None and scale.dtype is narrow,
-        rows=rows, width=x.shape[-1], eps=eps), {"x": x} | ({} if scale is None else {"scale": scale}), ("y",))
+    rows, narrow = x.numel() // x.shape[-1], {name: each.dtype is torch.bfloat16 for name, each in given.items()}
+    return Written("weft_norm_call", _Norm(
+        shared=Shared(pieces=rows), narrow=narrow["x"], narrow_scale=narrow.get("scale", False),
+        narrow_bias=narrow.get("bias", False), centred=centred, rows=rows, width=x.shape[-1], eps=eps), given, ("y",))
+
+
+def norm_hindrance(x: Tensor, *others: Tensor | None) -> str | None:
+    """Why C cannot normalise these vectors, in some 40 letters; None where it can."""
+    if any(each is not None and each.dtype not in (torch.float32, x.dtype) for each in others):
+        return "its scale is in another dtype"
+    return "there is nothing to normalise" if x.numel() == 0 else unavailable()
 
 
 def _turned(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:

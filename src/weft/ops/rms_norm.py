@@ -17,9 +17,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from weft.ops.few_rows import FEW_ROWS, unavailable
+from weft.ops.few_rows import FEW_ROWS
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
-from weft.ops.native_token import DTYPES, native_rms_norm
+from weft.ops.native_token import DTYPES, native_norm, norm_hindrance
 from weft.ops.operator import again, widen
 from weft.ops.rematerialize import cheap
 from weft.ops.thresholds import threshold
@@ -71,14 +71,12 @@ def _pair(call: RMSNormCall) -> Tensor:
 
 
 def _native(call: RMSNormCall) -> Tensor:
-    y: Tensor = native_rms_norm(*call)
+    y: Tensor = native_norm(call.x, call.scale, None, call.eps, False)
     return y
 
 
 def _in_c(call: RMSNormCall) -> str | None:
-    if call.scale is not None and call.scale.dtype not in (torch.float32, call.x.dtype):
-        return "its scale is in another dtype"
-    return "there is nothing to normalise" if call.x.numel() == 0 else unavailable()
+    return norm_hindrance(call.x, call.scale)
 
 
 def _many(call: RMSNormCall) -> str | None:

@@ -23,6 +23,7 @@ from torch import Tensor
 from weft.ops.few_rows import unavailable
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 from weft.ops.native_token import DTYPES, native_rotary
+from weft.ops.operator import widen
 
 Layout = Literal["interleaved", "half_split"]
 
@@ -137,7 +138,7 @@ def _interleaved(call: RotaryCall) -> str | None:
 def _examples(make: Make) -> Iterator[RotaryCall]:
     for layout in get_args(Layout):
         for steps in (1, 5):
-            angles = make(2, steps, 4)
+            angles = widen(make(2, steps, 4))
             yield RotaryCall(make(2, steps, 3, 8), turns(angles.cos(), angles.sin(), layout))
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple, final
 
 import torch
@@ -73,12 +74,42 @@ def place_of(call: ctypes.Structure, field: str, address: int | None = None) -> 
     return place
 
 
-def perform(one: Written | tuple[Written, ...] | None, *results: Tensor) -> None:
-    """Run one call by itself."""
+@final
+class _Entry(NamedTuple):
+    """Of the library, in the instruction set of this process: what runs sequences, the address of what runs them on
+    several threads, and those of its functions."""
+
+    run: Any
+    parallel: int | None
+    handle: ctypes.CDLL
+    instructions: str
+    known: dict[str, int]
+
+    def address(self, function: str) -> int:
+        """That of a function, by its name without the instruction set."""
+        if function not in self.known:
+            found = ctypes.cast(self.handle[f"{function}_{self.instructions}"], ctypes.c_void_p).value
+            assert found is not None, "a function of the library has an address"
+            self.known[function] = found
+        return self.known[function]
+
+
+@cache
+def entry() -> _Entry:
+    """It is determined once: reading the environment would take as long as a small call."""
+    found, library = instructions(), loaded()
+    assert isinstance(found, str) and isinstance(library, Loaded), "calls are written only where there is a library"
+    run = library.handle.weft_sequence
+    run.argtypes = (ctypes.c_void_p, ctypes.c_uint, ctypes.c_void_p, ctypes.c_long)
+    return _Entry(run, library.parallel, library.handle, found, {})
+
+
+def perform(one: Written | tuple[Written, ...] | None, *results: Tensor, threads: int = 1) -> None:
+    """Run one call by itself; on one thread if it is short, since calling others together takes microseconds."""
     assert isinstance(one, Written), "its arguments lie as the call takes them"
     for field, tensor in (*one.takes.items(), *zip(one.results, results, strict=True)):
         place_of(one.call, field, tensor.data_ptr())
-    Calls([one], (), ())()
+    Calls([one], (), ()).run(threads)
 
 
 class _Call(ctypes.Structure):
@@ -99,15 +130,12 @@ class Calls:
 
     def __init__(self, calls: Sequence[Written], inputs: Iterable[Sequence[ctypes.c_void_p]],
                  results: Iterable[tuple[Tensor, Sequence[ctypes.c_void_p]]]) -> None:
-        found, library = instructions(), loaded()
-        assert isinstance(found, str) and isinstance(library, Loaded), "calls were written only where there is a library"
+        own = entry()
         self._calls, self._inputs, self._results = tuple(calls), tuple(map(tuple, inputs)), tuple(results)
-        self._list = (_Call * len(calls))(*(
-            _Call(ctypes.cast(library.handle[f"{each.function}_{found}"], ctypes.c_void_p).value,
-                  ctypes.addressof(each.call)) for each in calls))
-        self._run = library.handle.weft_sequence
-        self._run.argtypes = (ctypes.c_void_p, ctypes.c_uint, ctypes.c_void_p, ctypes.c_long)
-        self._parallel, self._at, self._count = library.parallel, ctypes.addressof(self._list), len(calls)
+        self._list = (_Call * len(calls))(*((own.address(each.function), ctypes.addressof(each.call))
+                                            for each in calls))
+        self._run, self._parallel = own.run, own.parallel
+        self._at, self._count = ctypes.addressof(self._list), len(calls)
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Run all calls, and return the tensors that were made."""
@@ -120,9 +148,14 @@ class Calls:
             made.append(torch.empty_like(like))
             for place in places:
                 place.value = made[-1].data_ptr()
-        status = self._run(self._parallel, torch.get_num_threads(), self._at, self._count)
-        if status != _COMPUTED:
-            raise Incomplete("a step in C could not reserve the memory for its vectors. Give it fewer threads or a "
-                             "smaller batch.") if status == _NO_MEMORY else IndexError(
-                                 "a line outside of the tensor that a step writes to.")
+        self.run(torch.get_num_threads())
         return tuple(made)
+
+    def run(self, threads: int) -> None:
+        """Run all calls with the addresses that they have."""
+        status = self._run(self._parallel, threads, self._at, self._count)
+        if status == _NO_MEMORY:
+            raise Incomplete("a step in C could not reserve the memory for its vectors. Give it fewer threads or a "
+                             "smaller batch.")
+        if status != _COMPUTED:
+            raise IndexError("a line outside of the tensor that a step writes to.")

@@ -10,37 +10,46 @@
 /* A long row is taken through `held` in parts of so many numbers. */
 #define HELD 1024
 
-static float squares(int narrow, const void *x, long width) {
+/* The sum of x - middle, or of its squares. */
+static float summed(int narrow, const void *x, long width, float middle, const int squared) {
     float held[HELD];
     vec sums = {0};
     float rest = 0;
     for (long begin = 0; begin < width; begin += HELD) {
         const long count = width - begin < HELD ? width - begin : HELD;
-        const float *row = wide_row(narrow, narrow ? (const void *)((const uint16_t *)x + begin) : (const float *)x + begin,
-                                    count, held);
+        const float *row = wide_row(narrow, (const char *)x + begin * (narrow ? 2 : 4), count, held);
         long i = 0;
-        for (; i + LANES <= count; i += LANES) sums += load(row + i) * load(row + i);
-        for (; i < count; i++) rest += row[i] * row[i];
+        for (; i + LANES <= count; i += LANES) {
+            const vec off = load(row + i) - middle;
+            sums += squared ? off * off : off;
+        }
+        for (; i < count; i++) rest += squared ? (row[i] - middle) * (row[i] - middle) : row[i] - middle;
     }
     for (int i = 0; i < LANES; i++) rest += sums[i];
     return rest;
 }
 
-int NAME(weft_rms_norm_call)(RmsNorm *c) {
+int NAME(weft_norm_call)(Norm *c) {
     const long size = c->narrow ? 2 : 4, width = c->width;
     for (long row; (row = taken(&c->shared.next, 1)) < c->rows;) {
         const char *x = (const char *)c->x + row * width * size;
         char *y = (char *)c->y + row * width * size;
-        const float r = 1 / sqrtf(squares(c->narrow, x, width) / width + c->eps);
-        float held[HELD], scales[HELD], result[HELD];
+        const float middle = c->centred ? summed(c->narrow, x, width, 0, 0) / width : 0;
+        const float r = 1 / sqrtf(summed(c->narrow, x, width, middle, 1) / width + c->eps);
+        float held[HELD], scales[HELD], biases[HELD], result[HELD];
         for (long begin = 0; begin < width; begin += HELD) {
             const long count = width - begin < HELD ? width - begin : HELD;
             const float *wide = wide_row(c->narrow, x + begin * size, count, held);
-            for (long i = 0; i < count; i++) result[i] = wide[i] * r;
+            for (long i = 0; i < count; i++) result[i] = (wide[i] - middle) * r;
             if (c->scale) {
-                const void *scale = (const char *)c->scale + begin * (c->narrow_scale ? 2 : 4);
+                const char *scale = (const char *)c->scale + begin * (c->narrow_scale ? 2 : 4);
                 const float *by = wide_row(c->narrow_scale, scale, count, scales);
                 for (long i = 0; i < count; i++) result[i] *= by[i];
+            }
+            if (c->bias) {
+                const char *bias = (const char *)c->bias + begin * (c->narrow_bias ? 2 : 4);
+                const float *with = wide_row(c->narrow_bias, bias, count, biases);
+                for (long i = 0; i < count; i++) result[i] += with[i];
             }
             if (c->narrow)
                 narrow_row(result, count, (uint16_t *)(y + begin * size));

@@ -7,16 +7,16 @@
 
 #include "shared.h"
 
-/* y = scale x / sqrt(mean(x^2) + eps), for `rows` rows of `width` numbers, x and y contiguous. `scale` may be none. A
- * piece is a row. */
+/* y = scale (x - m) / sqrt(mean((x - m)^2) + eps) + bias, for `rows` rows of `width` numbers, x and y contiguous; m is the
+ * row's mean where `centred`, else 0. `scale` and `bias` may be none. A piece is a row. */
 typedef struct {
     Shared shared;
-    int narrow, narrow_scale;
+    int narrow, narrow_scale, narrow_bias, centred;
     long rows, width;
-    const void *x, *scale;
+    const void *x, *scale, *bias;
     void *y;
     float eps;
-} RmsNorm;
+} Norm;
 
 /* Pairs of features turned: x [batch, heads, size], y the same and contiguous, cos and sin in float32, [batch, size] of
  * half-split pairs, the first half of sin with a minus, or [batch, size / 2] of interleaved ones. A piece is a row of the
