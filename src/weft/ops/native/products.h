@@ -25,13 +25,17 @@ typedef struct {
 /* Whole numbers q of at most 32,512 with x = factor q, and zeros behind them up to `padded`. A number that is not finite
  * makes the factor NaN. */
 static float whole_row(const float *x, long count, int16_t *q, long padded) {
-    float largest = 0;
-    int finite = 1;
-    for (long i = 0; i < count; i++) {
-        float size = fabsf(x[i]);
-        largest = size > largest ? size : largest;
-        finite &= size <= FLT_MAX;
+    float largest = 0, odd = 0;
+    vec most = {0}, none = {0};
+    long i = 0;
+    for (; i + LANES <= count; i += LANES) {
+        const vec one = load(x + i);
+        most = larger(larger(one, -one), most);
+        none += one * 0; /* NaN where a number is not finite */
     }
+    for (; i < count; i++) largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest, odd += x[i] * 0;
+    for (int lane = 0; lane < LANES; lane++) largest = most[lane] > largest ? most[lane] : largest, odd += none[lane];
+    const int finite = odd == 0;
     const int used = finite && largest > 1e-33f;
     const float inverse = used ? 32512.0f / largest : 0, shift = 12582912.0f; /* adding it rounds to a whole number */
     for (long i = 0; i < count; i++) {
@@ -46,16 +50,24 @@ static float whole_row(const float *x, long count, int16_t *q, long padded) {
 
 /* As nibble_dots reads them; `count` is a multiple of 4 groups. */
 static void digits_of(const int16_t *q, long count, Digits *d) {
-    for (; count > 0; count -= 4 * GROUP, q += 4 * GROUP, d++)
-        for (int upper = 0; upper < 2; upper++)
-            for (int g = 0; g < 4; g++)
+    for (; count > 0; count -= 4 * GROUP, q += 4 * GROUP, d++) {
+        for (int g = 0; g < 4; g++)
+            for (int upper = 0; upper < 2; upper++) {
+                const int16_t *from = q + g * GROUP + upper * 16;
+                int8_t *high = d->high[upper] + g * 16, *low = d->low[upper] + g * 16;
                 for (int i = 0; i < 16; i++) {
-                    int x = q[g * GROUP + upper * 16 + i], high = (x + 128) >> 8;
-                    d->high[upper][g * 16 + i] = (int8_t)high;
-                    d->low[upper][g * 16 + i] = (int8_t)(x - 256 * high);
-                    int32_t *less = &d->less[g * 4 + i / 4];
-                    *less = (upper || i % 4 ? *less : 0) - 8 * x;
+                    const int16_t above = (int16_t)((from[i] + 128) >> 8);
+                    high[i] = (int8_t)above;
+                    low[i] = (int8_t)(from[i] - 256 * above);
                 }
+            }
+        for (int lane = 0; lane < 16; lane++) {
+            const int16_t *from = q + lane / 4 * GROUP + lane % 4 * 4;
+            int sum = 0;
+            for (int i = 0; i < 4; i++) sum += from[i] + from[16 + i];
+            d->less[lane] = -8 * sum;
+        }
+    }
 }
 
 static long rounded_up(long count, long unit) { return (count + unit - 1) / unit * unit; }
