@@ -90,6 +90,10 @@ def test_rows_threads_and_strides_do_not_change_a_bit(dtype: torch.dtype, instru
     finally:
         torch.set_num_threads(before)
     assert torch.equal(native_query(q, k.contiguous(), v.contiguous(), allowed.contiguous(), 0.125), whole)
+    wide = torch.randn(3, 1, 11, 64).to(dtype)
+    wide[:, :, 2:10] = q
+    for lying in (wide[:, :, 2:10], q.mT.contiguous().mT):
+        assert torch.equal(native_query(lying, k, v, allowed, 0.125), whole)
     assert torch.equal(native_query(q[:1], k[:1, :90], v[:1, :90], None, 0.125), whole[:1])
 
 

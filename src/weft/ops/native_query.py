@@ -27,15 +27,16 @@ class _Query(ctypes.Structure):
 
     _fields_ = (("shared", Shared), ("narrow", ctypes.c_int),
                 *fields(ctypes.c_long, "batch heads key_heads keys size width together"),
-                *fields(ctypes.c_long, "k_batch k_head k_key v_batch v_head v_key a_batch a_head a_key"),
+                *fields(ctypes.c_long, "q_batch k_batch k_head k_key v_batch v_head v_key a_batch a_head a_key"),
                 *fields(ctypes.c_void_p, "q k v allowed y"), ("scale", ctypes.c_float))
 
 
 def _attended(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: float) -> Tensor:
     y = _attended_shape(q, k, v, allowed, scale)
+    q = q if q[:1].is_contiguous() else q.contiguous()
     k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (k, v))
     long = (k.numel() + v.numel()) * k.element_size() >= LONG
-    perform(_query_call(y, q.contiguous(), k, v, allowed, scale), y, threads=torch.get_num_threads() if long else 1)
+    perform(_query_call(y, q, k, v, allowed, scale), y, threads=torch.get_num_threads() if long else 1)
     return y
 
 
@@ -50,9 +51,9 @@ and where it may attend, [#B,#H,1,S]; zeros where it may attend to nothing."""
 
 @written(native_query)
 def _query_call(y: Tensor, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: float) -> Written | None:
-    if not q.is_contiguous() or any(x.stride(-1) != 1 and x.shape[-1] != 1 for x in (k, v)):
-        return None
     batch, _, heads, size = q.shape
+    if not q[:1].is_contiguous() or any(x.stride(-1) != 1 and x.shape[-1] != 1 for x in (k, v)):
+        return None
     keys, key_heads = k.shape[1:3]
     group = heads // key_heads
     # With fewer key heads than threads each thread takes some of the query heads of one.
@@ -61,7 +62,7 @@ def _query_call(y: Tensor, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | No
     wide = [0, 0, 0] if allowed is None else [
         allowed.stride(dim) if allowed.shape[dim] > 1 else 0 for dim in (0, 1, 3)]
     call = _Query(Shared(pieces=batch * heads // together), q.dtype is torch.bfloat16, batch, heads, key_heads, keys,
-                  size, v.shape[3], together, *steps, *wide, scale=scale)
+                  size, v.shape[3], together, q.stride(0), *steps, *wide, scale=scale)
     return Written("weft_query_call", call, {"q": q, "k": k, "v": v} | ({} if allowed is None else {"allowed": allowed}),
                    ("y",))
 

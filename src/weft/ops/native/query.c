@@ -83,7 +83,7 @@ static int heads_of(const Query *c, long row, long first, long count, float *sco
     const char *k = (const char *)c->k + (row * c->k_batch + key_head * c->k_head) * size;
     const char *v = (const char *)c->v + (row * c->v_batch + key_head * c->v_head) * size;
     const char *allowed = c->allowed ? c->allowed + row * c->a_batch + first * c->a_head : 0;
-    const char *q = (const char *)c->q + (row * c->heads + first) * c->size * size;
+    const char *q = (const char *)c->q + (row * c->q_batch + first * c->size) * size;
     long begin = c->keys, end = 0;
     for (long h = 0; h < (allowed && c->a_head ? count : 1); h++) {
         long one = 0, last = c->keys;

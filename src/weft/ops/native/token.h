@@ -30,14 +30,14 @@ typedef struct {
     void *y;
 } Rotary;
 
-/* Attention of one query for each head: q and y [batch, heads, size] contiguous, k [batch, key_heads, keys, size] and
+/* Attention of one query for each head: q [batch, heads, size], rows `q_batch` numbers apart, y the same and contiguous, k [batch, key_heads, keys, size] and
  * v [batch, key_heads, keys, width] with features side by side, `allowed` [batch, heads, keys] of bytes, 0 where the query
  * may not attend, or none. A query that may attend to nothing gets zeros. A piece is `together` heads of one key head. */
 typedef struct {
     Shared shared;
     int narrow;
     long batch, heads, key_heads, keys, size, width, together;
-    long k_batch, k_head, k_key, v_batch, v_head, v_key, a_batch, a_head, a_key;
+    long q_batch, k_batch, k_head, k_key, v_batch, v_head, v_key, a_batch, a_head, a_key;
     const void *q, *k, *v;
     const char *allowed;
     void *y;
