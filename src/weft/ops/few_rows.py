@@ -23,7 +23,7 @@ from torch import Tensor
 from weft.core.compiling import constant_to_compiler
 from weft.ops.activations import ActivationName
 from weft.ops.native.library import Incomplete, Loaded, Missing, instructions, loaded
-from weft.ops.native.sequence import Shared, Written, written
+from weft.ops.native.sequence import Shared, Written, perform, written
 from weft.ops.operator import operator
 from weft.ops.thresholds import threshold
 
@@ -155,6 +155,34 @@ class _Gated(ctypes.Structure):
                 *((name, _LONG) for name in ("rows", "inputs", "hidden", "outputs")), ("x", _POINTER),
                 *((name, _Map) for name in ("gate", "up", "down")), ("between", _POINTER), ("y", _POINTER),
                 ("piece", _LONG), ("last_piece", _LONG))
+
+
+@final
+class _Open(ctypes.Structure):
+    _fields_ = (("shared", Shared), ("narrow", ctypes.c_int), ("out", _LONG), ("inputs", _LONG), ("map", _Map),
+                ("y", _POINTER))
+
+
+OPENED = 16
+"""Rows of a piece of work; as in native/few_rows.h."""
+
+
+def _opened(values: Tensor, scale: Tensor, inputs: int, narrow: bool) -> Tensor:
+    y, scale = _opened_shape(values, scale, inputs, narrow), scale.contiguous()
+    call = _Open(Shared(pieces=-(-len(values) // OPENED)), narrow, len(values), inputs,
+                 _Map(stride=values.stride(0) * values.element_size()))
+    perform(Written("weft_open_call", call, {"map.values": values, "map.scale": scale}, ("y",)), y,
+            threads=torch.get_num_threads())
+    return y
+
+
+def _opened_shape(values: Tensor, scale: Tensor, inputs: int, narrow: bool) -> Tensor:
+    return scale.new_empty(len(values), inputs, dtype=torch.bfloat16 if narrow else torch.float32)
+
+
+native_opened = operator("native_opened", _opened, _opened_shape)
+"""A matrix of four bits [out,16 groups] with its scales [out,groups] as floats [out,in]: in float32, or rounded to
+bfloat16 where ``narrow``."""
 
 
 def _piece_of(outputs: int) -> int:

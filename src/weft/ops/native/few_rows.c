@@ -88,6 +88,28 @@ static int gated(Gated *c) {
     return ready ? COMPUTED : NO_MEMORY;
 }
 
+int NAME(weft_open_call)(Open *c) {
+    const long groups = (c->in + GROUP - 1) / GROUP;
+    for (long piece; (piece = taken(&c->shared.next, 1)) < c->shared.pieces;) {
+        const long end = (piece + 1) * OPENED < c->out ? (piece + 1) * OPENED : c->out;
+        for (long o = piece * OPENED; o < end; o++)
+            for (long g = 0; g < groups; g++) {
+                const float factor = scale_of(((const uint16_t *)c->map.scale)[o * groups + g]);
+                const long at = o * c->in + g * GROUP, count = c->in - g * GROUP < GROUP ? c->in - g * GROUP : GROUP;
+                int8_t held[GROUP];
+                float wide[GROUP];
+                opened(c->map.values + o * c->map.stride + g * 16, held);
+                for (int i = 0; i < GROUP; i++) wide[i] = factor * held[i];
+                if (c->narrow)
+                    narrow_row(wide, count, (uint16_t *)c->y + at);
+                else
+                    memcpy((float *)c->y + at, wide, sizeof(float) * count);
+            }
+        finished(&c->shared.done, 1);
+    }
+    return COMPUTED;
+}
+
 /* As calls of a sequence. */
 int NAME(weft_product_call)(Product *p) { return one_product(p); }
 

@@ -43,4 +43,14 @@ typedef struct {
     long piece, last_piece;
 } Gated;
 
+/* A matrix of four bits in float32 or, where `narrow`, in bfloat16: y [out, in] contiguous. A piece is OPENED rows. */
+#define OPENED 16
+typedef struct {
+    Shared shared;
+    int narrow;
+    long out, in;
+    Map map;
+    void *y;
+} Open;
+
 #endif
