@@ -50,9 +50,10 @@ def jobs(shape: dict[str, int], options: argparse.Namespace) -> list[Job]:
              for dtype in (*FLOATS, *WHOLE) for batch in (1, 8) for library, forms in FORMS.items()
              for form in forms if (form != "compiled" or (not options.eager and dtype in FLOATS))
              and (library != "llama.cpp" or importlib.util.find_spec("llama_cpp") is not None)
-             and (library != "transformers" or dtype in FLOATS)]
+             and (library != "transformers" or dtype in FLOATS)
+             and library in options.libraries and dtype in options.dtypes]
     found += [{**same, "library": "weft", "form": "sweep", "dtype": dtype, "batch": 1}
-              for dtype in FLOATS]
+              for dtype in FLOATS if "weft" in options.libraries and dtype in options.dtypes]
     return found
 
 
@@ -129,6 +130,8 @@ def arguments() -> argparse.Namespace:
     runs = {"prompt": 64, "new": 256, "rounds": 3, "repeats": 3, "threads": torch.get_num_threads()}
     for name, value in (sizes | runs).items():
         parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--libraries", nargs="+", default=list(FORMS), choices=list(FORMS))
+    parser.add_argument("--dtypes", nargs="+", default=[*FLOATS, *WHOLE], choices=[*FLOATS, *WHOLE])
     parser.add_argument("--eager", action="store_true", help="leave out what is compiled")
     parser.add_argument("--out", type=Path, default=HERE / "results")
     return parser.parse_args()

@@ -105,7 +105,7 @@ def test_forms_are_listed_with_their_reasons_and_notes_do_not_repeat_them() -> N
     forms = {(each.form, phase): (each.reason, *each.passed) for each in found.forms if each.operation == "attention"
              for phase in each.phases}
     assert forms["sdpa", "training"][0] == "PyTorch's fused kernel"
-    assert forms["grouped_rows", "single tokens"] == ("each key read once for a group of query heads",)
+    assert forms["one_query", "single tokens"] == ("one query for each head, in C",)
     assert "sdpa: it has no softcap" in forms["reference", "training"]
     text = "\n".join(found.notes)
     assert not any(form in text for form, _ in forms)

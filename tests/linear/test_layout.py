@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.testing import assert_close
 
 from decoding.small_models import MLP, ROPE, decoder
 from weft.decoding import for_decoding, generate
+from weft.decoding.session import Session
+from weft.decoding.steps import PATIENCE
 from weft.linear.layout import TURNS, LaidLinear, Layout, chosen, faster
 
 
@@ -58,6 +60,21 @@ def test_the_model_is_laid_out_only_if_its_step_is_not_slower(kept: bool, monkey
     monkeypatch.setattr("weft.linear.layout.faster", lambda laid, plain: laid() > 0 and plain() > 0 and kept)
     form = for_decoding(decoder(ROPE, MLP), rows=2)
     assert form.kept is kept and any(isinstance(module, LaidLinear) for module in form.model.modules()) is kept
+
+
+def test_steps_are_compared_as_sessions_take_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By tape: a layout that is faster only in a plain step, whose sequences of native calls it breaks, is slower."""
+    seen: list[bool] = []
+
+    class Watched(Session):
+        def advance(self, tokens: Tensor, moving: Tensor | None = None) -> None:
+            seen.append(self.by_tape)
+            super().advance(tokens, moving)
+
+    monkeypatch.setattr("weft.decoding.laid_out.Session", Watched)
+    monkeypatch.setattr("weft.linear.layout.chosen", lambda turns: "columns")
+    assert for_decoding(decoder(ROPE, MLP).float(), rows=2).kept in (True, False)
+    assert seen.count(True) == 2 * (TURNS + 1) and seen.count(False) == 2 * (PATIENCE + 2)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

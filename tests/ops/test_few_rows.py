@@ -12,34 +12,21 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
+from ops.native_sets import instructions
 from weft.core.errors import UnsupportedError
-from weft.ops.few_rows import ACTIVATION_NAMES, FEW_ROWS, KINDS, functions, native_gated, native_product
+from weft.ops.few_rows import ACTIVATION_NAMES, FEW_ROWS, KINDS, functions, native_gated, native_opened, native_product
 from weft.ops.forms import forced
 from weft.ops.gated_feed_forward import GATED_FEED_FORWARD, GatedFeedForwardCall, Map
 from weft.ops.int4_linear import INT4_LINEAR, Int4Call, four_bits, matrix
 from weft.ops.int8_linear import INT8_LINEAR, Int8Call, quantised
 from weft.ops.linear import LINEAR, LinearCall
-from weft.ops.native.library import VARIABLE, Incomplete, Loaded, loaded
+from weft.ops.native.library import VARIABLE, Incomplete
 
-LIBRARY = loaded()
-assert isinstance(LIBRARY, Loaded), f"the tests need a C compiler: {LIBRARY.detail}"
-SETS = LIBRARY.sets
+__all__ = ["instructions"]
 DTYPES = (torch.float32, torch.bfloat16)
 STORED = ("floats", "int8", "int4")
 SIZES = ((1, 1), (7, 3), (9, 33), (16, 128), (37, 8200), (130, 259))
 """Outputs and inputs: below and past a tile, a vector, a group, four groups, and what 32 bits have room for."""
-
-
-@pytest.fixture(params=SETS)
-def instructions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The set in which functions are called; it is determined once for a process, and so again for each."""
-    monkeypatch.setenv(VARIABLE, request.param)
-    functions.cache_clear()
-    known = functions()
-    assert not isinstance(known, str) and known.product.__name__ == f"weft_few_rows_{request.param}"
-    yield request.param
-    monkeypatch.undo()
-    functions.cache_clear()
 
 
 def test_without_native_code_they_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,6 +89,22 @@ def test_products_are_within_the_rounding_of_their_formats(how: str, dtype: torc
             y = x.double() @ exact.t() + bias.double()
             assert found.dtype == dtype and found.shape == (rows, out)
             assert ((found.double() - y).abs() <= allowed(x, exact, y, how)).all(), (out, size, rows)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_matrix_of_four_bits_is_opened_exactly_or_rounded_once(dtype: torch.dtype, instructions: str) -> None:
+    for out, size in SIZES:
+        values, scale = four_bits(numbers(out, size, seed=1))
+        wanted = matrix(values, scale, size, torch.float32).to(dtype)
+        assert torch.equal(native_opened(values, scale, size, dtype == torch.bfloat16), wanted)
+        assert torch.equal(native_opened(values[::2], scale[::2], size, dtype == torch.bfloat16), wanted[::2])
+    x = numbers(FEW_ROWS + 1, 8200, seed=2, dtype=dtype)
+    call = Int4Call(x, *four_bits(numbers(37, 8200, seed=1)))
+    assert INT4_LINEAR.choose(call).form.name == "opened"
+    y = x.double() @ matrix(call.values, call.scale, 8200, torch.float64).t()
+    # In bfloat16 each of 8200 entries is off by up to 2^-9 of itself, at random; sums in float32 by some roundings.
+    bound = 1e-4 if dtype == torch.float32 else 2.0**-8
+    assert (INT4_LINEAR(call).double() - y).abs().max() <= bound * y.abs().max()
 
 
 @pytest.mark.parametrize("how", STORED)

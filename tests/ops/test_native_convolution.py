@@ -16,7 +16,7 @@ assert isinstance(LIBRARY, Loaded), f"the tests need a C compiler: {LIBRARY.deta
 
 
 def call(steps: int, channels: int = 5, *, taps: int = 4, dilation: int = 1, bias: bool = True, packed: bool = False,
-         dtype: torch.dtype = torch.float32) -> ShortConvolutionCall:
+         dtype: torch.dtype = torch.float32, silu: bool = False) -> ShortConvolutionCall:
     generator = torch.Generator().manual_seed(0)
 
     def make(*shape: int) -> Tensor:
@@ -24,7 +24,7 @@ def call(steps: int, channels: int = 5, *, taps: int = 4, dilation: int = 1, bia
 
     age = ((torch.arange(steps) + torch.arange(2)[:, None]) % 5)[..., None] if packed else None
     return ShortConvolutionCall(make(2, steps + (taps - 1) * dilation, channels), make(channels, 1, taps),
-                                make(channels) if bias else None, dilation, age)
+                                make(channels) if bias else None, dilation, age, silu)
 
 
 def outcome(x: ShortConvolutionCall, form: str) -> list[Tensor]:
@@ -38,6 +38,7 @@ def outcome(x: ShortConvolutionCall, form: str) -> list[Tensor]:
 @pytest.mark.parametrize(("steps", "channels", "fields"), [
     (TOKENS, 67, {}), (2 * TOKENS + 5, 16, {"packed": True}), (TOKENS + 1, 33, {"dilation": 3, "bias": False}),
     (3, 40, {"taps": 1}), (2, 18, {"dilation": 5, "packed": True}),
+    (TOKENS + 2, 35, {"silu": True, "packed": True}), (2 * TOKENS, 16, {"silu": True, "bias": False}),
 ])
 def test_c_equals_the_sum_over_taps(instructions: str, steps: int, channels: int, fields: dict[str, int],
                                     monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,10 +50,11 @@ def test_c_equals_the_sum_over_taps(instructions: str, steps: int, channels: int
 
 
 @pytest.mark.filterwarnings("error")
-def test_second_derivatives_are_those_of_the_taps() -> None:
+@pytest.mark.parametrize("silu", [False, True])
+def test_second_derivatives_are_those_of_the_taps(silu: bool) -> None:
     found = []
     for form in ("reference", "native"):
-        x = call(7, packed=True)
+        x = call(7, packed=True, silu=silu)
         leaves = [each for each in x[:3] if isinstance(each, Tensor)]
         first = torch.autograd.grad(SHORT_CONVOLUTION(x, form).pow(3).sum(), leaves, create_graph=True)
         found.append(torch.autograd.grad(sum(each.square().sum() for each in first), leaves))
@@ -63,7 +65,7 @@ def test_second_derivatives_are_those_of_the_taps() -> None:
 def test_the_operator_is_well_formed() -> None:
     x = call(5, packed=True)
     found = torch.library.opcheck(torch.ops.weft.native_short_convolution.default,
-                                  (x.inputs, x.weight, x.bias, x.age, x.dilation),
+                                  (x.inputs, x.weight, x.bias, x.age, x.dilation, True),
                                   test_utils=("test_schema", "test_autograd_registration", "test_faketensor"))
     assert set(found.values()) == {"SUCCESS"}
 
@@ -71,17 +73,17 @@ def test_the_operator_is_well_formed() -> None:
 def test_operations_by_hand() -> None:
     """Two rows, 9 tokens, 5 channels, 4 taps; twice that for the gradients of inputs and of taps."""
     x = call(9)
-    forward = (x.inputs, x.weight, x.bias, None, 1)
+    forward = (x.inputs, x.weight, x.bias, None, 1, False)
     assert flops_of(torch.ops.weft.native_short_convolution, forward, None) == 2 * 2 * 9 * 5 * 4
-    backward = (x.inputs, x.inputs, x.weight, None, 1)
+    backward = (x.inputs, x.inputs, x.weight, x.bias, None, 1, False)
     assert flops_of(torch.ops.weft.native_short_convolution_backward, backward, None) == 4 * 2 * 9 * 5 * 4
 
 
 def test_threads_do_not_change_the_bits() -> None:
-    alone = outcome(call(200, 40), "native")
+    alone = outcome(call(200, 40, silu=True), "native")
     torch.set_num_threads(3)
     try:
-        together = outcome(call(200, 40), "native")
+        together = outcome(call(200, 40, silu=True), "native")
     finally:
         torch.set_num_threads(1)
     assert all(torch.equal(one, other) for one, other in zip(alone, together, strict=True))

@@ -17,6 +17,8 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from weft.ops.native.sequence import Written
+
 FACTS = frozenset({"__get__", "__len__", "dim", "size", "stride", "numel", "nelement", "ndimension", "element_size",
                    "storage_offset", "get_device", "is_contiguous", "is_floating_point", "is_complex", "is_signed",
                    "is_inference", "is_same_size", "result_type", "is_tensor"})
@@ -51,6 +53,7 @@ class Call:
         single: whether it returned one tensor rather than a sequence.
         expected: the truth value that it returned, where it converts a tensor to a bool; None elsewhere. A replay must
             return the same.
+        in_c: what the call is in a sequence of native code; empty: it does not stand in one.
     """
 
     function: Callable[..., Any]
@@ -61,6 +64,7 @@ class Call:
     outs: tuple[Ref, ...]
     single: bool
     expected: bool | None
+    in_c: tuple[Written, ...] = ()
 
     def of(self, others: dict[Ref, Ref]) -> Call:
         """Return the same call with its tensors replaced as ``others`` maps them."""

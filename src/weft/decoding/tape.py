@@ -2,8 +2,9 @@
 
 Results that are the same at every step are computed once, when the tape is built: views of buffers that the state keeps
 writing to, and whatever depends on weights alone. Calls that several layers make with the same arguments run once a
-step, and calls whose results nothing reads are removed. The remaining operations are those of the step, in its order,
-so the results equal the step's, bit for bit.
+step, and calls whose results nothing reads are removed. Consecutive operations that are written in C are one call
+(`weft.decoding.native_calls`). The remaining operations are those of the step, in its order, so the results equal the
+step's, bit for bit.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, final
 
 from torch import Tensor
 
+from weft.decoding.native_calls import in_c, joined
 from weft.decoding.recording import Call, Recording, Ref, refs_in, storage_of
 
 
@@ -34,11 +36,12 @@ def tape(recording: Recording, inputs: Sequence[Tensor], outputs: Sequence[Tenso
             are written to them between steps.
     """
     taken = [recording.ref(tensor) for tensor in inputs]
-    reduction = _Reduction(recording, taken, kept)
+    reduction = _Reduction(recording, taken, kept, outputs)
     for call in recording.calls:
         reduction.add(call)
     results = [reduction.now(recording.ref(tensor)) for tensor in outputs]
-    return Tape(taken, _needed(reduction.calls, results), results, reduction.constants)
+    calls = joined(_needed(reduction.calls, results, reduction.memory), recording, reduction.constants)
+    return Tape(taken, calls, results, reduction.constants)
 
 
 @final
@@ -50,11 +53,13 @@ class _Reduction:
         constants: tensors that are the same objects at each step.
     """
 
-    def __init__(self, recording: Recording, inputs: Sequence[Ref], kept: Sequence[Tensor]) -> None:
-        self._tensors = recording.tensors
+    def __init__(self, recording: Recording, inputs: Sequence[Ref], kept: Sequence[Tensor],
+                 outputs: Sequence[Tensor]) -> None:
+        self._recording, self._tensors = recording, recording.tensors
+        self._leaving = {storage_of(tensor) for tensor in outputs}
         self._memories: dict[Ref, int] = {}
         self._kept = {storage_of(tensor) for tensor in kept} - {0}
-        self._written = self._kept | {self._memory(ref) for call in recording.calls for ref in call.writes}
+        self._written = self._kept | {self.memory(ref) for call in recording.calls for ref in call.writes}
         self.constants = {Ref(place): tensor for place, tensor in enumerate(recording.tensors)
                           if place not in recording.produced and Ref(place) not in inputs}
         self.calls: list[Call] = []
@@ -72,27 +77,40 @@ class _Reduction:
         pure = bool(call.outs) and not call.writes
         if pure and set(call.outs) <= set(call.takes):
             return  # it returned its argument, such as `contiguous` of a contiguous tensor
-        if pure and self._again(call):
-            return
+        call = in_c(call, self._recording)
+        if pure and not call.in_c and self._again(call):
+            return  # in C making it again takes less time than a view of the first result would
         if pure and self._known(call):
             self.constants |= {out: self._tensors[out] for out in call.outs}
-        else:
-            self.calls.append(call)
-            self._version |= {self._memory(ref): len(self.calls) for ref in call.writes}
+            return
+        if pure and call.in_c:
+            for out in call.outs:
+                self._stay(out)
+        self.calls.append(call)
+        self._version |= {self.memory(ref): len(self.calls) for ref in call.writes}
+
+    def _stay(self, out: Ref) -> None:
+        """A result of native code is written at each step where the recorded one lies, unless it leaves the step, so
+        that views of it are the same at each step."""
+        memory = self.memory(out)
+        if memory not in self._leaving:
+            self.constants[out] = self._tensors[out]
+            self._kept.add(memory)
+            self._written.add(memory)
 
     def _known(self, call: Call) -> bool:
         """Return whether the call's result is the same at each step: it has only constant arguments that nothing writes
         to, or is a view of a buffer that stays."""
         if not all(ref in self.constants for ref in call.takes):
             return False
-        given = {self._memory(out) for out in call.outs}
-        return given <= self._kept or self._written.isdisjoint({*given, *map(self._memory, call.takes)})
+        given = {self.memory(out) for out in call.outs}
+        return given <= self._kept or self._written.isdisjoint({*given, *map(self.memory, call.takes)})
 
     def _again(self, call: Call) -> bool:
         """Return whether an equal call was made before on the same contents; its results then replace this one's."""
-        if any(self._memory(out) in self._written for out in call.outs):
+        if any(self.memory(out) in self._written for out in call.outs):
             return False
-        versions = tuple(self._version.get(self._memory(ref)) for ref in call.takes)
+        versions = tuple(self._version.get(self.memory(ref)) for ref in call.takes)
         try:
             key = (call.function, _key(call.args), _key(tuple(call.options.items())), versions)
             before = self._asked.setdefault(key, call.outs)
@@ -103,7 +121,7 @@ class _Reduction:
         self._alias |= zip(call.outs, before, strict=True)
         return True
 
-    def _memory(self, ref: Ref) -> int:
+    def memory(self, ref: Ref) -> int:
         if ref not in self._memories:
             self._memories[ref] = storage_of(self._tensors[ref])
         return self._memories[ref]
@@ -118,13 +136,16 @@ def _key(value: Any) -> Hashable:
     return type(value), value
 
 
-def _needed(calls: Sequence[Call], results: Sequence[Ref]) -> list[Call]:
-    """Return the calls that write or check, or whose results are read."""
-    read, needed = set(results), list[Call]()
+def _needed(calls: Sequence[Call], results: Sequence[Ref], memory: Callable[[Ref], int]) -> list[Call]:
+    """Return the calls that write or check, or whose results are read. What native code returns may be read through a
+    view that is no call, so its memory counts."""
+    read, touched, needed = set(results), {memory(ref) for ref in results}, list[Call]()
     for call in reversed(calls):
-        if not call.outs or call.writes or not read.isdisjoint(call.outs):
+        seen = bool(call.in_c) and not touched.isdisjoint(map(memory, call.outs))
+        if not call.outs or call.writes or seen or not read.isdisjoint(call.outs):
             needed.append(call)
             read |= set(call.takes)
+            touched |= set(map(memory, call.takes))
     return needed[::-1]
 
 

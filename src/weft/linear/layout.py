@@ -14,8 +14,7 @@ from typing import Generic, Literal, TypeVar, final
 import torch
 from torch import Tensor, nn
 
-from weft.core.model import EncoderInputs, LanguageModel
-from weft.core.span import Span
+from weft.core.model import LanguageModel
 from weft.linear.inference import checked_inference_form, inference_form
 from weft.linear.linear import Linear, Rewritten, allowed
 from weft.ops.linear import linear
@@ -104,16 +103,13 @@ class DecodingForm(Generic[L]):
     kept: bool
 
 
-def for_decoding(model: L, *, rows: int = 1) -> DecodingForm[L]:
-    """The model in the form that this machine decodes fastest, after some seconds of measuring.
-
-    On devices other than a CPU matrices keep their layout, and so do maps that may not be laid out
-    (`weft.linear.linear.allowed`). The others are in memory twice as long as the original is; ``packed`` ones need two
-    float32 copies beside the original matrix.
+def laid_out(model: L, rows: int, step: Callable[[L, int], Callable[[], float]]) -> DecodingForm[L]:
+    """The model with each matrix in the layout that is fastest, if a whole step is then no slower.
 
     Args:
         model: any language model.
         rows: rows that will be continued together.
+        step: returns for a model in evaluation mode what takes a step of so many rows and returns its seconds.
 
     Raises:
         LawError: the form does not compute what the model does.
@@ -132,7 +128,7 @@ def for_decoding(model: L, *, rows: int = 1) -> DecodingForm[L]:
     if all(each.chosen == "plain" for each in measured.values()):
         return DecodingForm(plain, rows, tuple(measured.values()), kept=True)
     laid = checked_inference_form(model, lay, where="layout")
-    kept = faster(_step(laid, rows), _step(plain, rows))
+    kept = faster(step(laid, rows), step(plain, rows))
     return DecodingForm(laid if kept else plain, rows, tuple(measured.values()), kept)
 
 
@@ -141,22 +137,6 @@ def faster(laid: Callable[[], float], plain: Callable[[], float]) -> bool:
     takes a step and returns its seconds. The first turn, in which caches are filled, does not count."""
     turns = [(laid(), plain()) for _ in range(TURNS + 1)][1:]
     return statistics.median(own for own, _ in turns) <= statistics.median(other for _, other in turns)
-
-
-def _step(model: LanguageModel, rows: int) -> Callable[[], float]:
-    """Seconds of a call of one token in each row, from its tokens to its logits."""
-    tokens = next(model.parameters()).new_zeros(rows, 1, dtype=torch.long)
-    memory = None
-    if model.takes_source:
-        memory = model.encode(EncoderInputs(tokens=tokens))
-
-    @torch.inference_mode()
-    def timed() -> float:
-        begun = time.perf_counter()
-        model.readout.logits(model.hidden(tokens, None, Span(memory=memory)).y)
-        return time.perf_counter() - begun
-
-    return timed
 
 
 def _layouts(dtype: torch.dtype) -> tuple[Layout, ...]:

@@ -109,7 +109,7 @@ class AttentionConfig(MixerConfig):
         """Return the sizes of the heads, checked against the other fields."""
         sizes = head_sizes(self.n_heads, self.n_kv_heads, self.d_head, self.d_value, dims)
         require_form(self.backend, self.scores.softcap, dims)
-        if self.sinks and self.backend in ("sdpa", "grouped_rows"):
+        if self.sinks and self.backend in ("sdpa", "grouped_rows", "one_query"):
             raise dims.problem("backend", f"the form {self.backend!r} has no sinks.", "Use 'auto', 'native', "
                                "'banded' or 'reference'.")
         if sizes.heads % self.mask.heads():
@@ -137,7 +137,7 @@ class AttentionConfig(MixerConfig):
         if self.d_value not in (None, size):
             raise dims.problem("d_value", f"{kind!r} adds vectors of the keys' size {size} to values of size "
                                f"{self.d_value}.", "Leave d_value out.")
-        if self.backend in ("sdpa", "grouped_rows", "native", "banded"):
+        if self.backend in ("sdpa", "grouped_rows", "one_query", "native", "banded"):
             raise dims.problem("backend", f"the form {self.backend!r} does not compute attention weights, which "
                                f"{kind!r} needs for its terms on values.", "Use 'auto' or 'reference'.")
 

@@ -12,7 +12,6 @@ import torch
 from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from weft.core.clock import Clock
 from weft.core.config import PartField, rule
@@ -180,7 +179,7 @@ class Mamba(Layer, Divisible):
         assert state is None or isinstance(state, MambaState), "checked by Layer.forward"
         entering, gate = self.input(x).chunk(2, -1)
         history = None if state is None else state.history
-        u = F.silu(causal_convolution(entering, self.convolution.weight, self.convolution.bias, history, span))
+        u = causal_convolution(entering, self.convolution.weight, self.convolution.bias, history, span, silu=True)
         y, after = self._scan(u, gate, None if state is None else state.h, span)
         out = self.output(y)
         if state is None:

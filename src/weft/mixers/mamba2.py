@@ -212,8 +212,8 @@ class Mamba2(Layer):
             return Output(x, state)
         assert state is None or isinstance(state, Mamba2State), "checked by Layer.forward"
         z, inputs, dt = self._projected(x)
-        mixed = F.silu(causal_convolution(inputs, self.convolution.weight, self.convolution.bias,
-                                          None if state is None else state.history, span))
+        mixed = causal_convolution(inputs, self.convolution.weight, self.convolution.bias,
+                                   None if state is None else state.history, span, silu=True)
         with torch.autocast(x.device.type, enabled=False):
             y, states = self._system(mixed, dt, None if state is None else state.states, Marks.of(span, x.shape[0]))
             gated = (y * F.silu(widen(z)) if self.norm is None else self.norm(y, z)).to(z.dtype)

@@ -23,9 +23,12 @@ from weft.masks import Causal, GlobalTokens, Mask, Window
 from weft.masks.visible import Everything, Rule, Visible, visible
 from weft.ops.banded_attention import ROWS, banded, banded_backward_flops, banded_flops
 from weft.ops.dropout import dropout
+from weft.ops.few_rows import unavailable
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 from weft.ops.native.library import threads, why_not
 from weft.ops.native_attention import native, native_backward_flops, native_flops
+from weft.ops.native_query import native_query, query_flops
+from weft.ops.native_token import DTYPES
 from weft.ops.score_terms import ScoreTerm, WrittenTerm, joined
 from weft.ops.thresholds import threshold
 from weft.ops.wide_linear import widens
@@ -137,6 +140,13 @@ def grouped_rows(call: AttentionCall) -> Float[Tensor, "B 1 H F"]:
     return y if allowed is None else y.masked_fill_(~allowed.any(-1).transpose(1, 2)[..., None], 0.0)
 
 
+def one_query(call: AttentionCall) -> Float[Tensor, "B 1 H F"]:
+    """One query for each head in C; see `weft.ops.native_query`."""
+    allowed = None if call.visible.causal or call.visible.everything else call.visible.dense()
+    y: Tensor = native_query(call.q, call.k, call.v, allowed, call.scale)
+    return y
+
+
 def by_blocks(call: AttentionCall) -> Float[Tensor, "B T H F"]:
     """Blocks of queries, each against the keys of its band; see `weft.ops.banded_attention`."""
     offset = call.visible.offset
@@ -200,6 +210,19 @@ def _slow_in_library(call: AttentionCall) -> str | None:
 
 def _not_wider(call: AttentionCall) -> str | None:
     return _slow_in_library(call) if widens(call.q) else "this processor multiplies the dtype itself as fast"
+
+
+def _beyond_query(call: AttentionCall) -> str | None:
+    """Why the code in C for one query cannot serve."""
+    if call.q.shape[1] != 1:
+        return "it takes a single query"
+    if call.terms or call.dropout:
+        return "it has no biases and no dropout"
+    if call.k.dtype is not call.q.dtype or call.v.dtype is not call.q.dtype:
+        return "its tensors are of several dtypes"
+    if not (call.q.numel() and call.k.numel() and call.v.numel()):
+        return "there are no queries or no keys"
+    return _beyond_library(call) or unavailable()
 
 
 def _beyond_rows(call: AttentionCall) -> str | None:
@@ -303,6 +326,9 @@ ATTENTION = OPERATIONS.add(Operation(
     Form(REFERENCE, reference, "every stage written out", known_as=("naive", "eager", "math")),
     Form("grouped_rows", grouped_rows, "each key read once for a group of query heads",
          devices=frozenset({"cpu"}), gradients="without", transformed=False, serves=_beyond_rows),
+    Form("one_query", one_query, "one query for each head, in C", devices=frozenset({"cpu"}), dtypes=DTYPES,
+         gradients="without", compiled=False, transformed=False, serves=_beyond_query,
+         flops={"weft.native_query": query_flops}, known_as=("native_query", "decode")),
     Form("native", in_c, "tiles in C, which stay in the cache", devices=frozenset({"cpu"}),
          dtypes=frozenset({torch.float32, torch.bfloat16}), transformed=False, serves=_beyond_native,
          worth=_slow_native, flops={"weft.native_attention": native_flops,

@@ -23,6 +23,7 @@ from torch import Tensor
 from weft.core.compiling import constant_to_compiler
 from weft.ops.activations import ActivationName
 from weft.ops.native.library import Incomplete, Loaded, Missing, instructions, loaded
+from weft.ops.native.sequence import Shared, Written, perform, written
 from weft.ops.operator import operator
 from weft.ops.thresholds import threshold
 
@@ -133,6 +134,95 @@ native_product = operator("native_product", product_in_c, _product_shape)
 
 native_gated = operator("native_gated_feed_forward", _gated, _gated_shape)
 """A gated feed-forward; ``activation`` is a place in `ACTIVATION_NAMES`, ``limit`` infinite where there is none."""
+
+
+@final
+class _Map(ctypes.Structure):
+    _fields_ = (("values", _POINTER), ("stride", _LONG), ("scale", _POINTER), ("bias", _POINTER))
+
+
+@final
+class _Product(ctypes.Structure):
+    _fields_ = (("shared", Shared), ("kind", ctypes.c_int), ("narrow", ctypes.c_int),
+                *((name, _LONG) for name in ("rows", "inputs", "outputs")), ("x", _POINTER), ("map", _Map),
+                ("y", _POINTER), ("piece", _LONG))
+
+
+@final
+class _Gated(ctypes.Structure):
+    _fields_ = (("shared", Shared), *((name, ctypes.c_int) for name in ("kind", "narrow", "activation")),
+                ("limit", ctypes.c_float), ("shift", ctypes.c_float),
+                *((name, _LONG) for name in ("rows", "inputs", "hidden", "outputs")), ("x", _POINTER),
+                *((name, _Map) for name in ("gate", "up", "down")), ("between", _POINTER), ("y", _POINTER),
+                ("piece", _LONG), ("last_piece", _LONG))
+
+
+@final
+class _Open(ctypes.Structure):
+    _fields_ = (("shared", Shared), ("narrow", ctypes.c_int), ("out", _LONG), ("inputs", _LONG), ("map", _Map),
+                ("y", _POINTER))
+
+
+OPENED = 16
+"""Rows of a piece of work; as in native/few_rows.h."""
+
+
+def _opened(values: Tensor, scale: Tensor, inputs: int, narrow: bool) -> Tensor:
+    y, scale = _opened_shape(values, scale, inputs, narrow), scale.contiguous()
+    call = _Open(Shared(pieces=-(-len(values) // OPENED)), narrow, len(values), inputs,
+                 _Map(stride=values.stride(0) * values.element_size()))
+    perform(Written("weft_open_call", call, {"map.values": values, "map.scale": scale}, ("y",)), y,
+            threads=torch.get_num_threads())
+    return y
+
+
+def _opened_shape(values: Tensor, scale: Tensor, inputs: int, narrow: bool) -> Tensor:
+    return scale.new_empty(len(values), inputs, dtype=torch.bfloat16 if narrow else torch.float32)
+
+
+native_opened = operator("native_opened", _opened, _opened_shape)
+"""A matrix of four bits [out,16 groups] with its scales [out,groups] as floats [out,in]: in float32, or rounded to
+bfloat16 where ``narrow``."""
+
+
+def _piece_of(outputs: int) -> int:
+    """Rows of a matrix that a thread takes at a time, as in native/few_rows.c."""
+    return min(128, -(-(outputs // (8 * torch.get_num_threads()) + 1) // 16) * 16)
+
+
+def _map(name: str, values: Tensor, scale: Tensor | None, bias: Tensor | None) -> tuple[_Map, dict[str, Tensor]] | None:
+    """A matrix in a sequence, and the tensors whose addresses it holds."""
+    if any(each is not None and not each.is_contiguous() for each in (scale, bias)):
+        return None
+    named = {f"{name}.values": values, f"{name}.scale": scale, f"{name}.bias": bias}
+    return _Map(stride=values.stride(0) * values.element_size()), {
+        key: each for key, each in named.items() if each is not None}
+
+
+@written(native_product)
+def _product_call(y: Tensor, x: Tensor, values: Tensor, scale: Tensor | None, bias: Tensor | None) -> Written | None:
+    found = _map("map", values, scale, bias)
+    if found is None or not x.is_contiguous():
+        return None
+    outputs = values.shape[0]
+    return Written("weft_product_call", _Product(
+        Shared(pieces=outputs), KINDS[values.dtype], x.dtype is torch.bfloat16, x.numel() // x.shape[-1], x.shape[-1],
+        outputs, map=found[0], piece=_piece_of(outputs)), {"x": x} | found[1], ("y",))
+
+
+@written(native_gated)
+def _gated_call(y: Tensor, x: Tensor, *rest: Any) -> Written | None:
+    maps = [_map(name, *rest[3 * place : 3 * place + 3]) for place, name in enumerate(("gate", "up", "down"))]
+    if not x.is_contiguous() or maps[0] is None or maps[1] is None or maps[2] is None:
+        return None
+    activation, limit, shift = rest[9:]
+    rows, hidden, outputs = x.numel() // x.shape[-1], rest[0].shape[0], rest[6].shape[0]
+    between = torch.empty(rows, hidden)
+    return Written("weft_gated_call", _Gated(
+        Shared(pieces=outputs), KINDS[rest[0].dtype], x.dtype is torch.bfloat16, activation, limit, shift, rows,
+        x.shape[-1], hidden, outputs, None, *(each[0] for each in maps if each), piece=_piece_of(hidden),
+        last_piece=_piece_of(outputs)),
+        {"x": x, "between": between} | maps[0][1] | maps[1][1] | maps[2][1], ("y",), (between,))
 
 
 def gated_flops(x: Tensor, gate: Tensor, gate_scale: Tensor | None, gate_bias: Tensor | None, up: Tensor,

@@ -18,10 +18,13 @@ from torch.nn import functional as F
 
 from weft.core.pieces import Pieces
 from weft.ops import native_selective_scan as native
+from weft.ops.few_rows import unavailable
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 from weft.ops.gated_product import gated_product
 from weft.ops.native.library import why_not
 from weft.ops.native_selective_scan import GatedScanCall
+from weft.ops.native_states import native_scan_token
+from weft.ops.native_token import DTYPES
 from weft.ops.operator import widen
 from weft.ops.selective_scan import SELECTIVE_SCAN, state_before
 from weft.ops.selective_scan_chunks import CHUNK, Scanned
@@ -54,6 +57,21 @@ def _in_c(call: GatedScanCall) -> Scanned:
     return native.gated_scan(call)
 
 
+def _token(call: GatedScanCall) -> Scanned:
+    starts = None if call.starts is None else call.starts.contiguous()
+    y, after = native_scan_token(*call[:3], call.a.contiguous(), *call[4:9], starts)
+    return y, after
+
+
+def _beyond_token(call: GatedScanCall) -> str | None:
+    """Why C cannot serve one token."""
+    if call.u.shape[1] != 1:
+        return "several tokens"
+    if any(each.dtype != torch.float32 for each in (*call[1:7], call.before)) or call.gate.dtype not in DTYPES:
+        return "its tensors are of several dtypes"
+    return "there are no rows" if call.u.numel() == 0 else unavailable()
+
+
 def _beyond_native(call: GatedScanCall) -> str | None:
     """Why C cannot serve."""
     if any(each.dtype != call.u.dtype for each in call[:9] if each is not None):
@@ -61,10 +79,12 @@ def _beyond_native(call: GatedScanCall) -> str | None:
     return why_not()
 
 
+def _unforced(call: GatedScanCall) -> str | None:
+    return "the form of its scan is named" if SELECTIVE_SCAN.is_forced else None
+
+
 def _free(call: GatedScanCall) -> str | None:
-    if SELECTIVE_SCAN.is_forced:
-        return "the form of its scan is named"
-    return "one token" if call.u.shape[1] == 1 else None
+    return _unforced(call) or ("one token" if call.u.shape[1] == 1 else None)
 
 
 def _examples(make: Make) -> Iterator[GatedScanCall]:
@@ -81,6 +101,8 @@ GATED_SCAN = OPERATIONS.add(Operation(
     "gated_scan", "the selective scan with the softplus, the skip and the gate around it",
     Form(REFERENCE, native.written_out, "step by step"),
     Form("parts", _parts, "the scan by the form that is chosen for it, and operators around it"),
+    Form("token", _token, "one token in C", devices=frozenset({"cpu"}), dtypes=frozenset({torch.float32}),
+         gradients="without", compiled=False, transformed=False, serves=_beyond_token, worth=_unforced),
     Form("native", _in_c, "chunks of 32 tokens in C, all in one pass", devices=frozenset({"cpu"}),
          dtypes=frozenset({torch.float32}), transformed=False, serves=_beyond_native, worth=_free,
          flops={"weft.native_gated_scan": native.gated_flops,

@@ -11,9 +11,9 @@ from jaxtyping import BFloat16, Float, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
-from weft.ops.few_rows import FEW_ROWS, native_hindrance, native_product
+from weft.ops.few_rows import FEW_ROWS, native_hindrance, native_opened, native_product
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
-from weft.ops.linear import stored_token
+from weft.ops.linear import LINEAR, LinearCall, stored_token
 
 GROUP = 32
 """Inputs that share a scale; as in native/dots.h."""
@@ -120,6 +120,11 @@ def _in_c(call: Int4Call) -> str | None:
     return native_hindrance(call.x, call.values, call.x.shape[-1])
 
 
+def _opened(call: Int4Call) -> Tensor:
+    weight = native_opened(call.values, call.scale, call.x.shape[-1], call.x.dtype is torch.bfloat16)
+    return LINEAR(LinearCall(call.x, weight))
+
+
 def _one_token(call: Int4Call) -> Tensor:
     y = (_of(call) * stored_token(call.x, _wide(call.x))).sum(-1)
     return y.to(call.x.dtype).reshape(*call.x.shape[:-1], call.values.shape[0])
@@ -142,6 +147,9 @@ INT4_LINEAR = OPERATIONS.add(Operation(
     Form("native", _native, "a few vectors, the matrix read once, in C", devices=frozenset({"cpu"}),
          dtypes=frozenset({torch.float32, torch.bfloat16}), gradients="without", compiled=False, transformed=False,
          serves=_in_c, rows=FEW_ROWS, known_as=("c", "few_rows")),
+    Form("opened", _opened, "converted to floats in C, then a product of floats", devices=frozenset({"cpu"}),
+         dtypes=frozenset({torch.float32, torch.bfloat16}), gradients="without", compiled=False, transformed=False,
+         serves=_in_c),
     Form("one_token", _one_token, "one vector times the matrix, as one loop", devices=frozenset({"cpu"}),
          serves=_of_one, eager=False),
     subject="x", examples=_examples, known_as=("q4", "four_bits", "int4")))

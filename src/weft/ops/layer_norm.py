@@ -13,7 +13,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from weft.ops.few_rows import FEW_ROWS
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+from weft.ops.native_token import DTYPES, native_norm, norm_hindrance
 from weft.ops.operator import widen
 from weft.ops.rematerialize import cheap
 
@@ -49,6 +51,15 @@ def _library(call: LayerNormCall) -> Tensor:
     return cheap(y, partial(_again, wide, weight, bias, eps, x.dtype))
 
 
+def _native(call: LayerNormCall) -> Tensor:
+    y: Tensor = native_norm(*call, True)
+    return y
+
+
+def _in_c(call: LayerNormCall) -> str | None:
+    return norm_hindrance(*call[:3])
+
+
 def _again(wide: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, dtype: torch.dtype) -> Tensor:
     return torch.layer_norm(wide, (wide.shape[-1],), weight, bias, eps).to(dtype)
 
@@ -65,4 +76,6 @@ LAYER_NORM = OPERATIONS.add(Operation(
     Form(REFERENCE, _written_out, "the formula, operator by operator"),
     # Under torch.func second derivatives of the fused operator are wrong by the weight's (torch 2.13).
     Form("library", _library, "PyTorch's own, fused", transformed=False, known_as=("torch",)),
+    Form("native", _native, "a few vectors, in C", devices=frozenset({"cpu"}), dtypes=DTYPES, gradients="without",
+         compiled=False, transformed=False, serves=_in_c, rows=FEW_ROWS, known_as=("c",)),
     subject="x", examples=_examples, known_as=("norm", "layernorm")))

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional as F
 
 from weft.ops.native.library import run
 from weft.ops.operator import again, differentiate, operator
@@ -25,7 +26,8 @@ class _Call(ctypes.Structure):
     """`Convolution` of native/short_convolution.h."""
 
     _fields_ = (*((name, ctypes.c_void_p) for name in ("x", "weight", "bias", "age", "y", "dy", "dx", "dweight")),
-                *((name, ctypes.c_long) for name in ("batch", "steps", "channels", "taps", "dilation", "next")))
+                *((name, ctypes.c_long) for name in ("batch", "steps", "channels", "taps", "dilation", "silu",
+                                                    "next")))
 
 
 def by_taps(inputs: Float[Tensor, "B P+T D"], weight: Float[Tensor, "G I K"], bias: Float[Tensor, " G"] | None,
@@ -46,14 +48,16 @@ def by_taps(inputs: Float[Tensor, "B P+T D"], weight: Float[Tensor, "G I K"], bi
 
 
 def in_c(inputs: Float[Tensor, "B P+T D"], weight: Float[Tensor, "D 1 K"], bias: Float[Tensor, " D"] | None,
-         dilation: int, age: Int[Tensor, "#B T 1"] | None) -> Float[Tensor, "B T D"]:
-    """A depthwise convolution in C."""
-    y: Tensor = _FORWARD(inputs, weight, bias, age, dilation)
+         dilation: int, age: Int[Tensor, "#B T 1"] | None, silu: bool) -> Float[Tensor, "B T D"]:
+    """A depthwise convolution in C, and silu of it where that is asked for: what goes into it is not stored, and the
+    backward pass computes it again."""
+    y: Tensor = _FORWARD(inputs, weight, bias, age, dilation, silu)
     return y
 
 
-def _call(x: Tensor, weight: Tensor, steps: int, dilation: int, **tensors: Tensor | None) -> _Call:
-    call = _Call(batch=len(x), steps=steps, channels=x.shape[2], taps=weight.shape[0], dilation=dilation)
+def _call(x: Tensor, weight: Tensor, steps: int, dilation: int, silu: bool = False,
+          **tensors: Tensor | None) -> _Call:
+    call = _Call(batch=len(x), steps=steps, channels=x.shape[2], taps=weight.shape[0], dilation=dilation, silu=silu)
     for field, each in ({"x": x, "weight": weight} | tensors).items():
         setattr(call, field, None if each is None else each.data_ptr())
     return call
@@ -68,22 +72,27 @@ def _steps(inputs: Tensor, weight: Tensor, dilation: int) -> int:
     return inputs.shape[1] - (weight.shape[2] - 1) * dilation
 
 
-def _run(inputs: Tensor, weight: Tensor, bias: Tensor | None, age: Tensor | None, dilation: int) -> Tensor:
-    y = _run_shapes(inputs, weight, bias, age, dilation)
+def _run(inputs: Tensor, weight: Tensor, bias: Tensor | None, age: Tensor | None, dilation: int, silu: bool) -> Tensor:
+    y = _run_shapes(inputs, weight, bias, age, dilation, silu)
     x, taps, places = inputs.contiguous(), weight[:, 0].t().contiguous(), _by_row(age, len(inputs))
     own = None if bias is None else bias.contiguous()
-    run("weft_short_convolution_forward", _call(x, taps, y.shape[1], dilation, bias=own, age=places, y=y))
+    run("weft_short_convolution_forward", _call(x, taps, y.shape[1], dilation, silu, bias=own, age=places, y=y))
     return y
 
 
-def _run_shapes(inputs: Tensor, weight: Tensor, bias: Tensor | None, age: Tensor | None, dilation: int) -> Tensor:
+def _run_shapes(inputs: Tensor, weight: Tensor, bias: Tensor | None, age: Tensor | None, dilation: int,
+                silu: bool) -> Tensor:
     return inputs.new_empty(len(inputs), _steps(inputs, weight, dilation), inputs.shape[2])
 
 
-def _run_backward(dy: Tensor, inputs: Tensor, weight: Tensor, age: Tensor | None,
-                  dilation: int) -> tuple[Tensor, Tensor, Tensor]:
+def _run_backward(dy: Tensor, inputs: Tensor, weight: Tensor, bias: Tensor | None, age: Tensor | None, dilation: int,
+                  silu: bool) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of inputs, weight and bias."""
     x, taps, dy, places = inputs.contiguous(), weight[:, 0].t().contiguous(), dy.contiguous(), _by_row(age, len(inputs))
+    if silu:
+        own, after = None if bias is None else bias.contiguous(), dy
+        dy = torch.empty_like(after)
+        run("weft_short_convolution_slope", _call(x, taps, dy.shape[1], dilation, bias=own, age=places, dy=after, y=dy))
     dx = inputs.new_empty(x.shape)
     parts = inputs.new_empty(len(x), -(-dy.shape[1] // TOKENS), len(taps) + 1, x.shape[2])
     run("weft_short_convolution_backward", _call(x, taps, dy.shape[1], dilation, age=places, dy=dy, dx=dx,
@@ -92,23 +101,29 @@ def _run_backward(dy: Tensor, inputs: Tensor, weight: Tensor, age: Tensor | None
     return dx, sums[:-1].t()[:, None].contiguous(), sums[-1].clone()
 
 
-def _backward_shapes(dy: Tensor, inputs: Tensor, weight: Tensor, age: Tensor | None,
-                     dilation: int) -> tuple[Tensor, Tensor, Tensor]:
+def _backward_shapes(dy: Tensor, inputs: Tensor, weight: Tensor, bias: Tensor | None, age: Tensor | None,
+                     dilation: int, silu: bool) -> tuple[Tensor, Tensor, Tensor]:
     return inputs.new_empty(inputs.shape), weight.new_empty(weight.shape), weight.new_empty(weight.shape[0])
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(*inputs[:4])
-    ctx.dilation = inputs[4]
+    ctx.dilation, ctx.silu = inputs[4:]
+
+
+def _plain(inputs: Tensor, weight: Tensor, bias: Tensor | None, age: Tensor | None, dilation: int,
+           silu: bool) -> Tensor:
+    y = by_taps(inputs, weight, bias, dilation, age)
+    return F.silu(y) if silu else y
 
 
 def _gradient(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     inputs, weight, bias, age = ctx.saved_tensors
     if torch.is_grad_enabled():  # the backward pass is differentiated itself: through plain operators
-        plain = partial(by_taps, dilation=ctx.dilation, age=age)
-        return *again(plain, (inputs, weight, bias), dy), None, None
-    dx, dweight, dbias = _BACKWARD(dy, inputs, weight, age, ctx.dilation)
-    return dx, dweight, None if bias is None else dbias, None, None
+        plain = partial(_plain, age=age, dilation=ctx.dilation, silu=ctx.silu)
+        return *again(plain, (inputs, weight, bias), dy), None, None, None
+    dx, dweight, dbias = _BACKWARD(dy, inputs, weight, bias, age, ctx.dilation, ctx.silu)
+    return dx, dweight, None if bias is None else dbias, None, None, None
 
 
 _FORWARD = operator("native_short_convolution", _run, _run_shapes)
@@ -116,11 +131,13 @@ _BACKWARD = operator("native_short_convolution_backward", _run_backward, _backwa
 differentiate("native_short_convolution", _gradient, _save)
 
 
-def native_flops(inputs: Tensor, weight: Tensor, bias: Tensor | None, age: Tensor | None, dilation: int) -> int:
+def native_flops(inputs: Tensor, weight: Tensor, bias: Tensor | None, age: Tensor | None, dilation: int,
+                 *_: Any) -> int:
     """A product for every tap, token and channel."""
     return 2 * len(inputs) * _steps(inputs, weight, dilation) * weight.numel()
 
 
-def native_backward_flops(dy: Tensor, inputs: Tensor, weight: Tensor, age: Tensor | None, dilation: int) -> int:
+def native_backward_flops(dy: Tensor, inputs: Tensor, weight: Tensor, bias: Tensor | None, age: Tensor | None,
+                          dilation: int, *_: Any) -> int:
     """The gradients of inputs and of taps."""
-    return 2 * native_flops(inputs, weight, None, age, dilation)
+    return 2 * native_flops(inputs, weight, bias, age, dilation)

@@ -17,7 +17,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from weft.ops.few_rows import FEW_ROWS
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+from weft.ops.native_token import DTYPES, native_norm, norm_hindrance
 from weft.ops.operator import again, widen
 from weft.ops.rematerialize import cheap
 from weft.ops.thresholds import threshold
@@ -66,6 +68,15 @@ def _pair(call: RMSNormCall) -> Tensor:
     size = x.shape[-1]
     twice = None if scale is None else torch.cat([scale, scale])
     return F.layer_norm(torch.cat([x, x.neg()], -1), (2 * size,), twice, None, eps).narrow(-1, 0, size)
+
+
+def _native(call: RMSNormCall) -> Tensor:
+    y: Tensor = native_norm(call.x, call.scale, None, call.eps, False)
+    return y
+
+
+def _in_c(call: RMSNormCall) -> str | None:
+    return norm_hindrance(call.x, call.scale)
 
 
 def _many(call: RMSNormCall) -> str | None:
@@ -125,4 +136,6 @@ RMS_NORM = OPERATIONS.add(Operation(
          compiled=False, transformed=False),
     Form("pair", _pair, "one kernel, of layer normalisation", devices=frozenset({"cpu"}), gradients="without",
          compiled=False, transformed=False, worth=_many),
+    Form("native", _native, "a few vectors, in C", devices=frozenset({"cpu"}), dtypes=DTYPES, gradients="without",
+         compiled=False, transformed=False, serves=_in_c, rows=FEW_ROWS, known_as=("c",)),
     subject="x", examples=_examples, known_as=("norm", "rmsnorm")))

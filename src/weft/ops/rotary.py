@@ -13,14 +13,17 @@ says otherwise.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
+from weft.ops.few_rows import unavailable
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+from weft.ops.native_token import DTYPES, native_rotary
+from weft.ops.operator import widen
 
 Layout = Literal["interleaved", "half_split"]
 
@@ -50,7 +53,7 @@ def turns(cos: Float[Tensor, "#B T pairs"], sin: Float[Tensor, "#B T pairs"], la
 
 
 class RotaryCall(NamedTuple):
-    """Vectors of which all features are turned, in the dtype of cos."""
+    """Vectors of which all features are turned; computed in the dtype of cos and rounded to that of x once."""
 
     x: Float[Tensor, "B T H R"]
     by: Turns
@@ -63,9 +66,7 @@ def turn(x: Float[Tensor, "B T H E"], by: Turns) -> Float[Tensor, "B T H E"]:
     if rot < x.shape[-1]:
         turned, rest = torch.split(x, [rot, x.shape[-1] - rot], dim=-1)
         return torch.cat([turn(turned, by), rest], dim=-1)
-    wide = x if x.dtype == by.cos.dtype else x.to(by.cos.dtype)
-    y = ROTARY(RotaryCall(wide, by))
-    return y if y.dtype == x.dtype else y.to(x.dtype)
+    return ROTARY(RotaryCall(x, by))
 
 
 def rotate(x: Float[Tensor, "B T H E"], cos: Float[Tensor, "#B T pairs"], sin: Float[Tensor, "#B T pairs"],
@@ -74,9 +75,32 @@ def rotate(x: Float[Tensor, "B T H E"], cos: Float[Tensor, "#B T pairs"], sin: F
     return turn(x, turns(cos, sin, layout))
 
 
-def _pairs(call: RotaryCall) -> Tensor:
-    """(a cos - b sin, b cos + a sin) of every pair."""
+def _wide(formula: Callable[[Tensor, Turns], Tensor], call: RotaryCall) -> Tensor:
+    """The formula in the dtype of cos, and its result, and so its gradient, in that of x."""
     x, by = call
+    y = formula(x if x.dtype == by.cos.dtype else x.to(by.cos.dtype), by)
+    return y if y.dtype == x.dtype else y.to(x.dtype)
+
+
+def _reference(call: RotaryCall) -> Tensor:
+    return _wide(_pairs, call)
+
+
+def _both_halves(call: RotaryCall) -> Tensor:
+    return _wide(_halves, call)
+
+
+def _by_complex(call: RotaryCall) -> Tensor:
+    return _wide(_complex, call)
+
+
+def _native(call: RotaryCall) -> Tensor:
+    y: Tensor = native_rotary(call.x, call.by.cos, call.by.sin, call.by.layout == "interleaved")
+    return y
+
+
+def _pairs(x: Tensor, by: Turns) -> Tensor:
+    """(a cos - b sin, b cos + a sin) of every pair."""
     if by.layout == "half_split":
         (a, b), sin = x.chunk(2, dim=-1), by.sin.chunk(2, dim=-1)[1]
         cos = by.cos.chunk(2, dim=-1)[0]
@@ -86,13 +110,21 @@ def _pairs(call: RotaryCall) -> Tensor:
     return torch.stack([real, imaginary], dim=-1).flatten(-2)
 
 
-def _halves(call: RotaryCall) -> Tensor:
-    return torch.addcmul(call.x * call.by.cos, call.x.roll(call.x.shape[-1] // 2, -1), call.by.sin)
+def _halves(x: Tensor, by: Turns) -> Tensor:
+    return torch.addcmul(x * by.cos, x.roll(x.shape[-1] // 2, -1), by.sin)
 
 
-def _complex(call: RotaryCall) -> Tensor:
-    assert call.by.complex is not None, "it serves interleaved pairs"
-    return torch.view_as_real(_as_complex(call.x) * call.by.complex).flatten(-2)
+def _complex(x: Tensor, by: Turns) -> Tensor:
+    assert by.complex is not None, "it serves interleaved pairs"
+    return torch.view_as_real(_as_complex(x) * by.complex).flatten(-2)
+
+
+def _in_c(call: RotaryCall) -> str | None:
+    if call.x.shape[1] != 1:
+        return "it takes one token of every row"
+    if call.by.cos.dtype != torch.float32:
+        return "its angles are not in float32"
+    return "there is nothing to turn" if call.x.numel() == 0 else unavailable()
 
 
 def _half_split(call: RotaryCall) -> str | None:
@@ -106,15 +138,17 @@ def _interleaved(call: RotaryCall) -> str | None:
 def _examples(make: Make) -> Iterator[RotaryCall]:
     for layout in get_args(Layout):
         for steps in (1, 5):
-            angles = make(2, steps, 4)
+            angles = widen(make(2, steps, 4))
             yield RotaryCall(make(2, steps, 3, 8), turns(angles.cos(), angles.sin(), layout))
 
 
 ROTARY = OPERATIONS.add(Operation(
     "rotary", "pairs of features turned by angles",
-    Form(REFERENCE, _pairs, "real arithmetic, pair by pair"),
-    Form("halves", _halves, "real arithmetic, both halves at once", serves=_half_split),
-    Form("complex", _complex, "products of complex numbers", compiled=False, serves=_interleaved),
+    Form(REFERENCE, _reference, "real arithmetic, pair by pair"),
+    Form("halves", _both_halves, "real arithmetic, both halves at once", serves=_half_split),
+    Form("complex", _by_complex, "products of complex numbers", compiled=False, serves=_interleaved),
+    Form("native", _native, "one token, in C", devices=frozenset({"cpu"}), dtypes=DTYPES, gradients="without",
+         compiled=False, transformed=False, serves=_in_c, known_as=("c",)),
     subject="x", examples=_examples, known_as=("rope", "position")))
 
 

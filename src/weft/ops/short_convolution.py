@@ -15,18 +15,22 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from weft.core.span import Span
+from weft.ops.few_rows import unavailable
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 from weft.ops.native.library import why_not
 from weft.ops.native_short_convolution import by_taps, in_c, native_backward_flops, native_flops
+from weft.ops.native_states import native_taps
+from weft.ops.native_token import DTYPES
 
 
 class ShortConvolutionCall(NamedTuple):
-    """One call: y_t = b + sum_k W[:, :, k] x_{t - (K-1-k) dilation}.
+    """One call: y_t = b + sum_k W[:, :, k] x_{t - (K-1-k) dilation}, or silu of it.
 
     Attributes:
         inputs: the history before the chunk, and the chunk.
         weight, bias, dilation: as in `causal_convolution`.
         age: number of tokens of the same document before each token; None where no tap reaches before a document.
+        silu: whether the result is silu(y).
     """
 
     inputs: Float[Tensor, "B P+T D"]
@@ -34,6 +38,7 @@ class ShortConvolutionCall(NamedTuple):
     bias: Float[Tensor, " G"] | None
     dilation: int
     age: Float[Tensor, "B T 1"] | None
+    silu: bool = False
 
     def steps(self) -> int:
         """Tokens of the chunk."""
@@ -47,8 +52,8 @@ def blank_history(batch: int, width: int, kernel: int, dilation: int, dtype: tor
 
 
 def causal_convolution(x: Float[Tensor, "B T D"], weight: Float[Tensor, "G I K"], bias: Float[Tensor, " G"] | None,
-                       history: Float[Tensor, "B P D"] | None, span: Span,
-                       dilation: int = 1) -> Float[Tensor, "B T G"]:
+                       history: Float[Tensor, "B P D"] | None, span: Span, dilation: int = 1, *,
+                       silu: bool = False) -> Float[Tensor, "B T G"]:
     """y_t = b + sum_k W[:, :, k] x_{t - (K-1-k) dilation}: the last tap lies on the current token.
 
     Args:
@@ -59,11 +64,12 @@ def causal_convolution(x: Float[Tensor, "B T D"], weight: Float[Tensor, "G I K"]
             comes before the row, which is nothing.
         span: resolved.
         dilation: tokens between taps.
+        silu: return silu(y).
     """
     reach = (weight.shape[2] - 1) * dilation
     inputs = _with_history(x, history if span.pieces is None else span.pieces.before(x, reach), reach)
     age = (span.ticks.order - span.ticks.begin)[..., None] if span.packed else None
-    return SHORT_CONVOLUTION(ShortConvolutionCall(inputs, weight, bias, dilation, age))
+    return SHORT_CONVOLUTION(ShortConvolutionCall(inputs, weight, bias, dilation, age, silu))
 
 
 def next_history(x: Float[Tensor, "B T D"], history: Float[Tensor, "B P D"], span: Span) -> Float[Tensor, "B P D"]:
@@ -89,14 +95,18 @@ def _with_history(x: Tensor, history: Tensor | None, reach: int) -> Tensor:
     return torch.cat([history.to(x.dtype), x], dim=1)
 
 
+def _activated(call: ShortConvolutionCall, y: Tensor) -> Tensor:
+    return F.silu(y) if call.silu else y
+
+
 def _library(call: ShortConvolutionCall) -> Tensor:
     groups = call.inputs.shape[2] // call.weight.shape[1]
-    return F.conv1d(call.inputs.transpose(1, 2), call.weight, call.bias, dilation=call.dilation,
-                    groups=groups).transpose(1, 2)
+    return _activated(call, F.conv1d(call.inputs.transpose(1, 2), call.weight, call.bias, dilation=call.dilation,
+                                     groups=groups).transpose(1, 2))
 
 
 def _by_taps(call: ShortConvolutionCall) -> Tensor:
-    return by_taps(*call)
+    return _activated(call, by_taps(*call[:5]))
 
 
 def _in_c(call: ShortConvolutionCall) -> Tensor:
@@ -106,7 +116,19 @@ def _in_c(call: ShortConvolutionCall) -> Tensor:
 def _one_token(call: ShortConvolutionCall) -> Tensor:
     product = call.inputs[:, ::call.dilation] * call.weight[:, 0].t()
     y = product.sum(1, keepdim=True)
-    return y if call.bias is None else y + call.bias
+    return _activated(call, y if call.bias is None else y + call.bias)
+
+
+def _token_in_c(call: ShortConvolutionCall) -> Tensor:
+    y: Tensor = native_taps(call.inputs, call.weight[:, 0].t().contiguous(), call.bias, call.dilation, call.silu)
+    return y
+
+
+def _beyond_token_in_c(call: ShortConvolutionCall) -> str | None:
+    """Why C cannot serve one token."""
+    if any(each is not None and each.dtype != call.inputs.dtype for each in (call.weight, call.bias)):
+        return "its tensors are of several dtypes"
+    return _beyond_one_token(call) or ("there are no rows" if call.inputs.numel() == 0 else unavailable())
 
 
 def _beyond_one_token(call: ShortConvolutionCall) -> str | None:
@@ -141,13 +163,15 @@ def _examples(make: Make) -> Iterator[ShortConvolutionCall]:
         age = torch.arange(steps)[None, :, None] % 5
         for inner, packed in ((4, False), (1, False), (4, True), (1, True)):
             yield ShortConvolutionCall(make(2, steps + 2 * dilation, 4), make(4, inner, 3), make(4), dilation,
-                                       age if packed else None)
+                                       age if packed else None, inner == 1 and steps in (1, 9))
 
 
 SHORT_CONVOLUTION = OPERATIONS.add(Operation(
     "short_convolution", "a causal convolution of a few taps, full or depthwise",
     Form(REFERENCE, _by_taps, "a sum over taps", known_as=("taps",)),
     Form("library", _library, "PyTorch's own", serves=_unfenced, worth=_several, known_as=("conv1d", "torch")),
+    Form("native_token", _token_in_c, "one token, depthwise, in C", devices=frozenset({"cpu"}), dtypes=DTYPES,
+         gradients="without", compiled=False, transformed=False, serves=_beyond_token_in_c),
     Form("token", _one_token, "one token, depthwise", serves=_beyond_one_token),
     Form("native", _in_c, "depthwise, in C", devices=frozenset({"cpu"}), dtypes=frozenset({torch.float32}),
          transformed=False, serves=_beyond_native, worth=_several,

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import final
 
 SOURCES = Path(__file__).parent
-COMMON = ("library.c",)
+COMMON = ("library.c", "sequence.c")
 """Compiled once; every other source is compiled once for each instruction set."""
 COMPILERS = ("cc", "gcc", "clang")
 FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-fno-math-errno")

@@ -276,22 +276,29 @@ INLINE void nibble_dots(const int outs, const int rows, const char *w, long stri
     for (long g = 0; g < groups; g += 4) {
         const long count = groups - g < 4 ? groups - g : 4;
         const __mmask16 some = (1u << 4 * count) - 1;
+        __m512i low[8], high[8];
+        __m512 factor[8];
         EACH(o, outs) {
             __m512i both = _mm512_maskz_loadu_epi32(some, w + o * stride + g * 16);
             request(w + o * stride + g * 16 + next);
-            __m512i low = _mm512_and_si512(both, mask);
-            __m512i high = _mm512_and_si512(_mm512_srli_epi16(both, 4), mask);
+            low[o] = _mm512_and_si512(both, mask);
+            high[o] = _mm512_and_si512(_mm512_srli_epi16(both, 4), mask);
             __m128i held = _mm_maskz_loadu_epi16((1u << count) - 1, scale + o * scale_stride + g);
             __m512i wide = _mm512_castsi128_si512(_mm_slli_epi32(_mm_cvtepu16_epi32(held), 16));
-            __m512 factor = _mm512_castsi512_ps(_mm512_permutexvar_epi32(fours, wide));
-            EACH(r, rows) {
-                const Digits *d = digits + r * x_stride + g / 4;
-                __m512i large = _mm512_dpbusd_epi32(_mm512_setzero_si512(), low, _mm512_loadu_si512(d->high[0]));
-                large = _mm512_dpbusd_epi32(large, high, _mm512_loadu_si512(d->high[1]));
-                __m512i small = _mm512_dpbusd_epi32(_mm512_loadu_si512(d->less), low, _mm512_loadu_si512(d->low[0]));
-                small = _mm512_dpbusd_epi32(small, high, _mm512_loadu_si512(d->low[1]));
+            factor[o] = _mm512_castsi512_ps(_mm512_permutexvar_epi32(fours, wide));
+        }
+        EACH(r, rows) { /* a vector's digits are read once for all rows of the matrix */
+            const Digits *d = digits + r * x_stride + g / 4;
+            const __m512i high_0 = _mm512_loadu_si512(d->high[0]), high_1 = _mm512_loadu_si512(d->high[1]);
+            const __m512i low_0 = _mm512_loadu_si512(d->low[0]), low_1 = _mm512_loadu_si512(d->low[1]);
+            const __m512i less = _mm512_loadu_si512(d->less);
+            EACH(o, outs) {
+                __m512i large = _mm512_dpbusd_epi32(_mm512_setzero_si512(), low[o], high_0);
+                large = _mm512_dpbusd_epi32(large, high[o], high_1);
+                __m512i small = _mm512_dpbusd_epi32(less, low[o], low_0);
+                small = _mm512_dpbusd_epi32(small, high[o], low_1);
                 __m512 sum = _mm512_cvtepi32_ps(_mm512_add_epi32(small, _mm512_slli_epi32(large, 8)));
-                total[o * rows + r] = (vec)_mm512_fmadd_ps(sum, factor, (__m512)total[o * rows + r]);
+                total[o * rows + r] = (vec)_mm512_fmadd_ps(sum, factor[o], (__m512)total[o * rows + r]);
             }
         }
     }

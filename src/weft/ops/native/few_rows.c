@@ -2,229 +2,28 @@
  *
  * A step of decoding multiplies every matrix of a model by one vector for each row of the batch, so its time is that of
  * reading the matrices. They are read as they lie, once; vectors are brought into the form that the matrix is multiplied
- * with by each thread for itself. Vectors in bfloat16 are multiplied with whole numbers as whole numbers of 16 bits, with one
- * scale for each vector: the sums are exact, and a vector is off by 1/65,000 of its largest number at most, where the
- * result is rounded to 1/256. In float32 the matrix's whole numbers become floats instead. */
+ * with by each thread for itself (products.h). */
 
 #include "few_rows.h"
 
-#include <float.h>
-#include <sched.h>
-#include <stdlib.h>
-
-#include "dots.h"
+#include "products.h"
 
 #define SMALL (1 << 16) /* bytes of a matrix below which other threads are not called */
 
 enum { IDENTITY, RELU, SQUARED_RELU, GELU, GELU_TANH, QUICK_GELU, SILU, SIGMOID };
 
-/* Vectors as the sums take them: `at` row r is r * stride units further, and the result is to be multiplied by factor[r]. */
-typedef struct {
-    const void *at;
-    long stride;
-    float *factor;
-    void *memory;
-} Vectors;
-
-INLINE float wide_of(uint16_t x) {
-    uint32_t bits = (uint32_t)x << 16;
-    float y;
-    memcpy(&y, &bits, sizeof y);
-    return y;
-}
-
-/* Rounded to the nearest, ties to even; NaN stays NaN. */
-INLINE uint16_t narrow_of(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    if (x != x) return (uint16_t)(bits >> 16 | 64);
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-static void widen_row(const uint16_t *x, long count, float *y) {
-    for (long i = 0; i < count; i++) y[i] = wide_of(x[i]);
-}
-
-static void narrow_row(const float *x, long count, uint16_t *y) {
-    for (long i = 0; i < count; i++) y[i] = narrow_of(x[i]);
-}
-
-/* Whole numbers q of at most 32,512 with x = factor q, and zeros behind them up to `padded`. A number that is not finite
- * makes the factor NaN. */
-static float whole_row(const float *x, long count, int16_t *q, long padded) {
-    float largest = 0;
-    int finite = 1;
-    for (long i = 0; i < count; i++) {
-        float size = fabsf(x[i]);
-        largest = size > largest ? size : largest;
-        finite &= size <= FLT_MAX;
-    }
-    const int used = finite && largest > 1e-33f;
-    const float inverse = used ? 32512.0f / largest : 0, shift = 12582912.0f; /* adding it rounds to a whole number */
-    for (long i = 0; i < count; i++) {
-        float rounded = (used ? x[i] * inverse : 0) + shift;
-        int32_t bits;
-        memcpy(&bits, &rounded, sizeof bits);
-        q[i] = (int16_t)(bits - 0x4b400000);
-    }
-    memset(q + count, 0, sizeof(int16_t) * (padded - count));
-    return finite ? (used ? largest / 32512.0f : 0) : NAN;
-}
-
-/* As nibble_dots reads them; `count` is a multiple of 4 groups. */
-static void digits_of(const int16_t *q, long count, Digits *d) {
-    for (; count > 0; count -= 4 * GROUP, q += 4 * GROUP, d++)
-        for (int upper = 0; upper < 2; upper++)
-            for (int g = 0; g < 4; g++)
-                for (int i = 0; i < 16; i++) {
-                    int x = q[g * GROUP + upper * 16 + i], high = (x + 128) >> 8;
-                    d->high[upper][g * 16 + i] = (int8_t)high;
-                    d->low[upper][g * 16 + i] = (int8_t)(x - 256 * high);
-                    int32_t *less = &d->less[g * 4 + i / 4];
-                    *less = (upper || i % 4 ? *less : 0) - 8 * x;
-                }
-}
-
-static long rounded_up(long count, long unit) { return (count + unit - 1) / unit * unit; }
-
-/* Vectors of whole numbers. */
-static int whole_vectors(Vectors *v, int kind, int narrow, const void *x, long rows, long in) {
-    const long padded = rounded_up(in, 4 * GROUP), digits = NARROW_DOTS && kind == FOUR_BITS ? padded / 128 : 0;
-    const long factors = rounded_up(sizeof(float) * (rows + (narrow ? in : 0)), 64);
-    const long numbers = rounded_up(sizeof(int16_t) * padded * (digits ? 1 : rows), 64);
-    char *memory = v->memory = aligned_alloc(64, factors + numbers + rounded_up(sizeof(Digits) * digits * rows, 64));
-    if (!memory) return 0;
-    v->factor = (float *)memory;
-    float *wide = v->factor + rows;
-    int16_t *q = (int16_t *)(memory + factors);
-    Digits *d = (Digits *)(memory + factors + numbers);
-    for (long r = 0; r < rows; r++) {
-        const float *row = narrow ? wide : (const float *)x + r * in;
-        if (narrow) widen_row((const uint16_t *)x + r * in, in, wide);
-        v->factor[r] = whole_row(row, in, q + (digits ? 0 : r * padded), padded);
-        if (digits) digits_of(q, padded, d + r * digits);
-    }
-    v->at = digits ? (const void *)d : q;
-    v->stride = digits ? digits : padded;
-    return 1;
-}
-
-/* The vectors x [rows, in], in bfloat16 where `narrow`, for a matrix of a kind; of a call in bfloat16 if `whole`. 0 if
- * there is no memory for them. */
-static int vectors_of(Vectors *v, int kind, int whole, int narrow, const void *x, long rows, long in) {
-    *v = (Vectors){.at = x, .stride = in};
-    if (whole && (kind == EIGHT_BITS || kind == FOUR_BITS)) return whole_vectors(v, kind, narrow, x, rows, in);
-    const int wanted = kind == BFLOATS && NARROW_DOTS;
-    if (wanted == narrow) return 1;
-    v->at = v->memory = aligned_alloc(64, rounded_up((wanted ? 2 : 4) * rows * in, 64));
-    if (!v->memory) return 0;
-    if (wanted)
-        narrow_row(x, rows * in, v->memory);
-    else
-        widen_row(x, rows * in, v->memory);
-    return 1;
-}
-
-/* One tile, for rows `o` and following of the matrix and vectors `r` and following. */
-INLINE void tile(const int outs, const int rows, int kind, const Map *m, const Vectors *v, long o, long r, long in,
-                 float *sums) {
-    const char *w = m->values + o * m->stride;
-    const long groups = (in + GROUP - 1) / GROUP, at = r * v->stride;
-    if (kind == FLOATS)
-        float_dots(outs, rows, FLOATS, w, m->stride, (const float *)v->at + at, v->stride, in, sums);
-    else if (kind == EIGHT_BITS && !v->factor)
-        float_dots(outs, rows, EIGHT_BITS, w, m->stride, (const float *)v->at + at, v->stride, in, sums);
-    else if (kind == FOUR_BITS && !v->factor)
-        nibble_float_dots(outs, rows, w, m->stride, (const uint16_t *)m->scale + o * groups, groups,
-                          (const float *)v->at + at, v->stride, in, sums);
-    else if (kind == BFLOATS && NARROW_DOTS)
-        bfloat_dots(outs, rows, w, m->stride, (const uint16_t *)v->at + at, v->stride, in, sums);
-    else if (kind == BFLOATS)
-        float_dots(outs, rows, BFLOATS, w, m->stride, (const float *)v->at + at, v->stride, in, sums);
-    else if (kind == EIGHT_BITS)
-        byte_dots(outs, rows, w, m->stride, (const int16_t *)v->at + at, v->stride, in, sums);
-    else if (NARROW_DOTS)
-        nibble_dots(outs, rows, w, m->stride, (const uint16_t *)m->scale + o * groups, groups, (const Digits *)v->at + at,
-                    v->stride, in, sums);
-    else
-        nibble_dots(outs, rows, w, m->stride, (const uint16_t *)m->scale + o * groups, groups, (const int16_t *)v->at + at,
-                    v->stride, in, sums);
-}
-
-/* Vectors of a tile: 8, 4, 2 or 1, with 2, 4, 8 and 8 rows of the matrix. */
-INLINE int wide(long rows) { return rows >= 8 ? 8 : rows >= 4 ? 4 : rows >= 2 ? 2 : 1; }
-INLINE int tall(int rows) { return rows == 8 ? 2 : rows == 4 ? 4 : 8; }
-
-__attribute__((noinline)) static void tile_of(int outs, int rows, int kind, const Map *m, const Vectors *v, long o, long r,
-                                              long in, float *sums) {
-    if (rows == 8)
-        tile(2, 8, kind, m, v, o, r, in, sums);
-    else if (rows == 4)
-        tile(4, 4, kind, m, v, o, r, in, sums);
-    else if (rows == 2)
-        tile(8, 2, kind, m, v, o, r, in, sums);
-    else if (outs == 8)
-        tile(8, 1, kind, m, v, o, r, in, sums);
-    else
-        tile(1, 1, kind, m, v, o, r, in, sums);
-}
-
-/* Sums [rows, end - begin] of products with rows `begin` to `end` of a matrix, times their scales, plus the bias. */
-static void finish(int kind, int narrow, const Map *m, const Vectors *v, long rows, long begin, long end, float *y,
-                   long across) {
-    for (long r = 0; r < rows && (v->factor || kind == EIGHT_BITS); r++) {
-        float *row = y + r * across;
-        const float factor = v->factor ? v->factor[r] : 1, *scale = (const float *)m->scale + begin;
-        for (long i = 0; i < end - begin; i++) row[i] *= kind == EIGHT_BITS ? scale[i] * factor : factor;
-    }
-    for (long r = 0; r < rows && m->bias; r++) {
-        float *row = y + r * across;
-        for (long i = 0; i < end - begin; i++)
-            row[i] += narrow ? wide_of(((const uint16_t *)m->bias)[begin + i]) : ((const float *)m->bias)[begin + i];
-    }
-}
-
-/* Products of all vectors with rows `begin` to `end` of a matrix of `out` rows, scaled and with the bias: [rows, end -
- * begin], rows `across` numbers apart. A tile at the end of the matrix takes rows again that another one has taken. */
-static void products(int kind, int narrow, const Map *m, const Vectors *v, long rows, long in, long out, long begin,
-                     long end, float *y, long across) {
-    float sums[16];
-    for (long r = 0, count; r < rows; r += count) {
-        count = out < 8 ? 1 : wide(rows - r);
-        const long height = out < 8 ? 1 : tall(count);
-        for (long o = begin; o < end; o += height) {
-            const long first = o + height <= out ? o : out - height, stop = first + height < end ? first + height : end;
-            tile_of(height, count, kind, m, v, first, r, in, sums);
-            for (long j = 0; j < count; j++) {
-                float *to = y + (r + j) * across - begin;
-                for (long i = o; i < stop; i++) to[i] = sums[(i - first) * count + j];
-            }
-        }
-    }
-    finish(kind, narrow, m, v, rows, begin, end, y, across);
-}
-
-/* Rows of a result, in its dtype. */
-static void put(int narrow, const float *from, long across, long rows, long count, void *y, long stride, long begin) {
-    for (long r = 0; r < rows; r++)
-        if (narrow)
-            narrow_row(from + r * across, count, (uint16_t *)y + r * stride + begin);
-        else
-            memcpy((float *)y + r * stride + begin, from + r * across, sizeof(float) * count);
-}
-
-static float *numbers(long count) { return aligned_alloc(64, rounded_up(sizeof(float) * count, 64)); }
-
-static void one_product(Product *p) {
+static int one_product(Product *p) {
     Vectors v;
     float *held = numbers(p->rows * p->piece);
-    if (vectors_of(&v, p->kind, p->narrow, p->narrow, p->x, p->rows, p->in) && held)
-        for (long o; (o = __atomic_fetch_add(&p->next, p->piece, __ATOMIC_RELAXED)) < p->out;) {
-            const long end = p->out - o < p->piece ? p->out : o + p->piece;
-            products(p->kind, p->narrow, &p->map, &v, p->rows, p->in, p->out, o, end, held, p->piece);
-            put(p->narrow, held, p->piece, p->rows, end - o, p->y, p->out, o);
-        }
+    const int ready = vectors_of(&v, p->kind, p->narrow, p->narrow, p->x, p->rows, p->in) && held;
+    for (long o; ready && (o = taken(&p->shared.next, p->piece)) < p->out;) {
+        const long end = p->out - o < p->piece ? p->out : o + p->piece;
+        products(p->kind, p->narrow, &p->map, &v, p->rows, p->in, p->out, o, end, held, p->piece);
+        put(p->narrow, held, p->piece, p->rows, end - o, p->y, p->out, o);
+        finished(&p->shared.done, end - o);
+    }
     free(held), free(v.memory);
+    return ready ? COMPUTED : NO_MEMORY;
 }
 
 INLINE vec sigmoid(vec x) { return 1 / (1 + exp2_of(-larger(all(-126), x * 1.44269504f))); }
@@ -254,44 +53,73 @@ static void combine(const Gated *c, float *gate, const float *up, long count) {
     }
 }
 
-/* Until all pieces that threads have taken are done; others may need this thread's processor for that. */
-static void wait_for(long *done, long count) {
-    for (long tries = 0; __atomic_load_n(done, __ATOMIC_ACQUIRE) < count; tries++)
-        if (tries > 2000) sched_yield();
-}
-
 static void first_products(Gated *c, const Vectors *v, float *held) {
     float *up = held + c->rows * c->piece;
-    for (long o; (o = __atomic_fetch_add(&c->next, c->piece, __ATOMIC_RELAXED)) < c->hidden;) {
+    for (long o; (o = taken(&c->shared.early_next, c->piece)) < c->hidden;) {
         const long end = c->hidden - o < c->piece ? c->hidden : o + c->piece;
         products(c->kind, c->narrow, &c->gate, v, c->rows, c->in, c->hidden, o, end, held, c->piece);
         products(c->kind, c->narrow, &c->up, v, c->rows, c->in, c->hidden, o, end, up, c->piece);
         combine(c, held, up, c->rows * c->piece);
         put(0, held, c->piece, c->rows, end - o, c->between, c->hidden, o);
-        __atomic_fetch_add(&c->done, end - o, __ATOMIC_RELEASE);
+        finished(&c->shared.early_done, end - o);
     }
 }
 
-static void gated(Gated *c) {
+static int gated(Gated *c) {
     const long piece = c->piece > c->last_piece ? c->piece : c->last_piece;
     float *held = numbers(2 * c->rows * piece);
     Vectors v;
-    if (vectors_of(&v, c->kind, c->narrow, c->narrow, c->x, c->rows, c->in) && held) {
+    int ready = vectors_of(&v, c->kind, c->narrow, c->narrow, c->x, c->rows, c->in) && held;
+    if (ready) {
         memset(held, 0, 2 * sizeof(float) * c->rows * piece); /* what lies behind a last, shorter piece is computed with */
         first_products(c, &v, held);
-        free(v.memory);
-        wait_for(&c->done, c->hidden);
-        if (vectors_of(&v, c->kind, c->narrow, 0, c->between, c->rows, c->hidden))
-            for (long o; (o = __atomic_fetch_add(&c->last_next, c->last_piece, __ATOMIC_RELAXED)) < c->out;) {
-                const long end = c->out - o < c->last_piece ? c->out : o + c->last_piece;
-                products(c->kind, c->narrow, &c->down, &v, c->rows, c->hidden, c->out, o, end, held, c->last_piece);
-                put(c->narrow, held, c->last_piece, c->rows, end - o, c->y, c->out, o);
-            }
+        free(v.memory), v.memory = 0;
+        ready = complete(&c->shared.early_done, c->hidden, &c->shared.failed) &&
+                vectors_of(&v, c->kind, c->narrow, 0, c->between, c->rows, c->hidden);
+    }
+    if (!ready) __atomic_store_n(&c->shared.failed, 1, __ATOMIC_RELAXED);
+    for (long o; ready && (o = taken(&c->shared.next, c->last_piece)) < c->out;) {
+        const long end = c->out - o < c->last_piece ? c->out : o + c->last_piece;
+        products(c->kind, c->narrow, &c->down, &v, c->rows, c->hidden, c->out, o, end, held, c->last_piece);
+        put(c->narrow, held, c->last_piece, c->rows, end - o, c->y, c->out, o);
+        finished(&c->shared.done, end - o);
     }
     free(held), free(v.memory);
+    return ready ? COMPUTED : NO_MEMORY;
 }
 
-static void shared(void (*work)(void *), void *call, Parallel parallel, unsigned threads, long bytes) {
+int NAME(weft_open_call)(Open *c) {
+    const long groups = (c->in + GROUP - 1) / GROUP;
+    for (long piece; (piece = taken(&c->shared.next, 1)) < c->shared.pieces;) {
+        const long end = (piece + 1) * OPENED < c->out ? (piece + 1) * OPENED : c->out;
+        for (long o = piece * OPENED; o < end; o++)
+            for (long g = 0; g < groups; g++) {
+                const float factor = scale_of(((const uint16_t *)c->map.scale)[o * groups + g]);
+                const long at = o * c->in + g * GROUP, count = c->in - g * GROUP < GROUP ? c->in - g * GROUP : GROUP;
+                int8_t held[GROUP];
+                float wide[GROUP];
+                opened(c->map.values + o * c->map.stride + g * 16, held);
+                for (int i = 0; i < GROUP; i++) wide[i] = factor * held[i];
+                if (c->narrow)
+                    narrow_row(wide, count, (uint16_t *)c->y + at);
+                else
+                    memcpy((float *)c->y + at, wide, sizeof(float) * count);
+            }
+        finished(&c->shared.done, 1);
+    }
+    return COMPUTED;
+}
+
+/* As calls of a sequence. */
+int NAME(weft_product_call)(Product *p) { return one_product(p); }
+
+int NAME(weft_gated_call)(Gated *c) { return gated(c); }
+
+static void one_product_alone(Product *p) { one_product(p); }
+
+static void gated_alone(Gated *c) { gated(c); }
+
+static void together(void (*work)(void *), void *call, Parallel parallel, unsigned threads, long bytes) {
     if (parallel && threads > 1 && bytes >= SMALL)
         parallel(work, call, threads, 0);
     else
@@ -307,9 +135,10 @@ static long piece_of(long out, unsigned threads) {
 /* y = x W^T + b; returns whether it was computed, which takes memory. */
 int NAME(weft_few_rows)(Parallel parallel, unsigned threads, int kind, int narrow, long rows, long in, long out,
                         const void *x, const void *values, long stride, const void *scale, const void *bias, void *y) {
-    Product p = {kind, narrow, rows, in, out, x, {values, stride, scale, bias}, y, piece_of(out, threads), 0};
-    shared((void (*)(void *))one_product, &p, parallel, threads, out * stride);
-    return p.next >= out;
+    Product p = {{.pieces = out}, kind, narrow, rows, in, out, x, {values, stride, scale, bias}, y,
+                 piece_of(out, threads)};
+    together((void (*)(void *))one_product_alone, &p, parallel, threads, out * stride);
+    return p.shared.done >= out;
 }
 
 /* A gated feed-forward; returns whether it was computed. */
@@ -318,10 +147,10 @@ int NAME(weft_gated)(Parallel parallel, unsigned threads, int kind, int narrow, 
                      const void *gate_scale, const void *gate_bias, const void *up, long up_stride, const void *up_scale,
                      const void *up_bias, const void *down, long down_stride, const void *down_scale,
                      const void *down_bias, float *between, void *y) {
-    Gated c = {kind, narrow, activation, limit, shift, rows, in, hidden, out, x,
+    Gated c = {{.pieces = out}, kind, narrow, activation, limit, shift, rows, in, hidden, out, x,
                {gate, gate_stride, gate_scale, gate_bias}, {up, up_stride, up_scale, up_bias},
                {down, down_stride, down_scale, down_bias}, between, y,
-               piece_of(hidden, threads), 0, 0, piece_of(out, threads), 0};
-    shared((void (*)(void *))gated, &c, parallel, threads, hidden * gate_stride);
-    return c.last_next >= out;
+               piece_of(hidden, threads), piece_of(out, threads)};
+    together((void (*)(void *))gated_alone, &c, parallel, threads, hidden * gate_stride);
+    return c.shared.done >= out;
 }

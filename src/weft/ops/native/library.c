@@ -2,9 +2,7 @@
 
 #include <string.h>
 
-/* GNU OpenMP's entry point, which PyTorch's own copy of the runtime has; calling it by address keeps to one pool of
- * threads without a second runtime in the process. */
-typedef void (*Parallel)(void (*)(void *), void *, unsigned, unsigned);
+#include "shared.h"
 
 int weft_has(const char *set) {
 #if defined(__x86_64__)

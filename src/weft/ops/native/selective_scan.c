@@ -7,10 +7,8 @@
 
 #include <stdlib.h>
 
+#include "activations.h"
 #include "selective_scan.h"
-#include "vectors.h"
-
-#define LOG2_E 1.4426950408889634f
 
 /* States that are carried side by side: their chains of products overlap, and inputs are read once for all. */
 #define ABREAST 4
@@ -59,24 +57,6 @@ INLINE void rates(const Scan *s, const Piece *p, float factor, float *a) {
     gather(s->a + p->first, s->states, s->channels, p, a);
     for (long n = 0; n < s->states; n++)
         for (long d = 0; d < p->across; d++) a[n * SLICE + d] *= factor;
-}
-
-/* sigmoid(x), and exp(-|x|), which is at most 1. */
-INLINE vec sigmoid(vec x, vec *falling) {
-    const vec far = larger(-x, x);
-    *falling = exp2_of(far * -LOG2_E);
-    return chosen((ints)(x < 0), *falling, all(1)) * inverse(*falling + 1);
-}
-
-/* log(1 + z) for z from 0 to 1: 2 artanh(s) with s = z / (2 + z) of at most 1/3, by its series up to s^13. */
-INLINE vec log1p_of(vec z) {
-    const vec s = z * inverse(z + 2), q = s * s;
-    vec y = q * (1.0f / 13) + 1.0f / 11;
-    y = y * q + 1.0f / 9;
-    y = y * q + 1.0f / 7;
-    y = y * q + 1.0f / 5;
-    y = y * q + 1.0f / 3;
-    return 2 * s + 2 * s * q * y;
 }
 
 /* softplus(dt + bias) in place of dt, where there is a gate. The channels beyond the last keep steps of 0. */

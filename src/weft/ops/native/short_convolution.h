@@ -14,14 +14,14 @@
  *
  * `age` [batch, steps], where it is given, is the number of tokens of the same document before each token, before which
  * no tap reaches. `dweight` is [batch, pieces, taps + 1, channels], to be summed over batch and pieces of TOKENS; its
- * last row is the bias's. */
+ * last row is the bias's. Where `silu`, y is silu of the sums; the slope's y is what dy is before it. */
 typedef struct {
     const float *x, *weight, *bias;
     const int32_t *age;
     float *y;
     const float *dy;
     float *dx, *dweight;
-    long batch, steps, channels, taps, dilation, next;
+    long batch, steps, channels, taps, dilation, silu, next;
 } Convolution;
 
 #endif

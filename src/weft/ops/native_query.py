@@ -1,0 +1,73 @@
+"""Attention of one query for each head over the keys that are stored, in C: what a step of decoding does with its cache.
+
+Query heads that share a key head are taken together, so that its keys and values are read once, as they lie, and only
+from the first key to the last that a query may attend to. Scores, weights and sums are in float32. The sources are
+`weft/ops/native/query.c` and what it includes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import final
+
+import torch
+from torch import Tensor
+
+from weft.ops.native.sequence import Shared, Written, perform, written
+from weft.ops.native_token import fields
+from weft.ops.operator import operator
+
+LONG = 1 << 18
+"""Bytes of keys and values from which several threads read them in a call by itself."""
+
+
+@final
+class _Query(ctypes.Structure):
+    """`Query` of native/token.h."""
+
+    _fields_ = (("shared", Shared), ("narrow", ctypes.c_int),
+                *fields(ctypes.c_long, "batch heads key_heads keys size width together"),
+                *fields(ctypes.c_long, "q_batch k_batch k_head k_key v_batch v_head v_key a_batch a_head a_key"),
+                *fields(ctypes.c_void_p, "q k v allowed y"), ("scale", ctypes.c_float))
+
+
+def _attended(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: float) -> Tensor:
+    y = _attended_shape(q, k, v, allowed, scale)
+    q = q if q[:1].is_contiguous() else q.contiguous()
+    k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (k, v))
+    long = (k.numel() + v.numel()) * k.element_size() >= LONG
+    perform(_query_call(y, q, k, v, allowed, scale), y, threads=torch.get_num_threads() if long else 1)
+    return y
+
+
+def _attended_shape(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: float) -> Tensor:
+    return torch.empty((*q.shape[:3], v.shape[3]), dtype=q.dtype, device=q.device)
+
+
+native_query = operator("native_query", _attended, _attended_shape)
+"""softmax(scale q.k, masked) v for one query: q [B,1,H,E], k [B,S,K,E], v [B,S,K,F], all in float32 or all in bfloat16,
+and where it may attend, [#B,#H,1,S]; zeros where it may attend to nothing."""
+
+
+@written(native_query)
+def _query_call(y: Tensor, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: float) -> Written | None:
+    batch, _, heads, size = q.shape
+    if not q[:1].is_contiguous() or any(x.stride(-1) != 1 and x.shape[-1] != 1 for x in (k, v)):
+        return None
+    keys, key_heads = k.shape[1:3]
+    group = heads // key_heads
+    # With fewer key heads than threads each thread takes some of the query heads of one.
+    together = group if batch * key_heads >= torch.get_num_threads() else 1
+    steps = [x.stride(dim) for x in (k, v) for dim in (0, 2, 1)]
+    wide = [0, 0, 0] if allowed is None else [
+        allowed.stride(dim) if allowed.shape[dim] > 1 else 0 for dim in (0, 1, 3)]
+    call = _Query(Shared(pieces=batch * heads // together), q.dtype is torch.bfloat16, batch, heads, key_heads, keys,
+                  size, v.shape[3], together, q.stride(0), *steps, *wide, scale=scale)
+    return Written("weft_query_call", call, {"q": q, "k": k, "v": v} | ({} if allowed is None else {"allowed": allowed}),
+                   ("y",))
+
+
+def query_flops(q: Tensor, k: Tensor, v: Tensor, *_: object) -> int:
+    """Operations of scores and of sums of values, over all stored keys."""
+    batch, _, heads, size = q.shape
+    return 2 * batch * heads * k.shape[1] * (size + v.shape[3])

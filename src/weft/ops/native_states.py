@@ -1,0 +1,93 @@
+"""One token of what Mamba's block does between its products, in C: a short convolution with its silu, and the selective
+scan with its softplus, its skip and its gate. The sources are `weft/ops/native/token_states.c` and what it includes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import final
+
+import torch
+from torch import Tensor
+
+from weft.ops.native.sequence import Shared, Written, perform, written
+from weft.ops.native_token import fields
+from weft.ops.operator import operator
+
+SLICED = 256
+"""Channels of a piece of work; as in native/token.h."""
+
+
+@final
+class _Taps(ctypes.Structure):
+    _fields_ = (("shared", Shared), *fields(ctypes.c_int, "narrow silu"),
+                *fields(ctypes.c_long, "batch channels taps x_batch x_tap"), *fields(ctypes.c_void_p, "x weight bias y"))
+
+
+@final
+class _ScanToken(ctypes.Structure):
+    _fields_ = (("shared", Shared), ("narrow", ctypes.c_int),
+                *fields(ctypes.c_long, "batch channels states b_batch c_batch gate_batch"),
+                *fields(ctypes.c_void_p, "u step bias a b c skip before gate starts y after"))
+
+
+def _taps(inputs: Tensor, weight: Tensor, bias: Tensor | None, dilation: int, silu: bool) -> Tensor:
+    y = _taps_shape(inputs, weight, bias, dilation, silu)
+    perform(_taps_call(y, inputs.contiguous(), weight.contiguous(), None if bias is None else bias.contiguous(),
+                       dilation, silu), y)
+    return y
+
+
+def _taps_shape(inputs: Tensor, weight: Tensor, bias: Tensor | None, dilation: int, silu: bool) -> Tensor:
+    return inputs.new_empty(inputs.shape[0], 1, inputs.shape[2])
+
+
+native_taps = operator("native_taps", _taps, _taps_shape)
+"""One token of a depthwise causal convolution: inputs [B,P+1,D], weight [K,D] and bias [D] in one dtype, float32 or
+bfloat16; P = (K - 1) ``dilation``. With ``silu`` its result goes through one."""
+
+
+@written(native_taps)
+def _taps_call(y: Tensor, inputs: Tensor, weight: Tensor, bias: Tensor | None, dilation: int,
+               silu: bool) -> Written | None:
+    if any(each is not None and not each.is_contiguous() for each in (inputs, weight, bias)):
+        return None
+    batch, _, channels = inputs.shape
+    return Written("weft_taps_call", _Taps(
+        Shared(pieces=batch * -(-channels // SLICED)), inputs.dtype is torch.bfloat16, silu, batch, channels,
+        len(weight), inputs.stride(0), dilation * inputs.stride(1)),
+        {"x": inputs, "weight": weight} | ({} if bias is None else {"bias": bias}), ("y",))
+
+
+def _scanned(u: Tensor, step: Tensor, bias: Tensor, a: Tensor, b: Tensor, c: Tensor, skip: Tensor, gate: Tensor,
+             before: Tensor, starts: Tensor | None) -> tuple[Tensor, Tensor]:
+    y, after = _scanned_shapes(u, step, bias, a, b, c, skip, gate, before, starts)
+    u, step, bias, a, skip, before = (x.contiguous() for x in (u, step, bias, a, skip, before))
+    b, c, gate = (x if x.stride(-1) == 1 else x.contiguous() for x in (b, c, gate))
+    perform(_scan_call((y, after), u, step, bias, a, b, c, skip, gate, before, starts), y, after)
+    return y, after
+
+
+def _scanned_shapes(u: Tensor, step: Tensor, bias: Tensor, a: Tensor, b: Tensor, c: Tensor, skip: Tensor, gate: Tensor,
+                    before: Tensor, starts: Tensor | None) -> tuple[Tensor, Tensor]:
+    return gate.new_empty(gate.shape), before.new_empty(before.shape)
+
+
+native_scan_token = operator("native_scan_token", _scanned, _scanned_shapes)
+"""One token of `weft.ops.gated_scan.GatedScanCall`, whose arguments these are: all in float32, but for the gate, which
+may be in bfloat16."""
+
+
+@written(native_scan_token)
+def _scan_call(results: tuple[Tensor, ...], u: Tensor, step: Tensor, bias: Tensor, a: Tensor, b: Tensor, c: Tensor,
+               skip: Tensor, gate: Tensor, before: Tensor, starts: Tensor | None) -> Written | None:
+    whole = all(x.is_contiguous() for x in (u, step, bias, a, skip, before) if x is not None)
+    if not whole or any(x.stride(-1) != 1 and x.shape[-1] != 1 for x in (b, c, gate)) or (
+            starts is not None and not starts.is_contiguous()):
+        return None
+    batch, _, channels = u.shape
+    named = {"u": u, "step": step, "bias": bias, "a": a, "b": b, "c": c, "skip": skip, "before": before, "gate": gate}
+    return Written("weft_scan_token_call", _ScanToken(
+        Shared(pieces=batch * -(-channels // SLICED)), gate.dtype is torch.bfloat16, batch, channels, len(a),
+        *(x.stride(0) if batch > 1 else 0 for x in (b, c, gate))),
+        named | ({} if starts is None else {"starts": starts}), ("y", "after"))

@@ -1,0 +1,194 @@
+"""What stands between the products of a step of decoding, in C: norms, rotations, sums and copies of a few numbers.
+
+Each takes less than a microsecond, which is less than PyTorch takes to start an operation; so they pay where a recorded
+step runs them in a sequence (`weft.ops.native.sequence`). The sources are `weft/ops/native/token.c` and what it includes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from weft.ops.few_rows import unavailable
+from weft.ops.native.sequence import Shared, Written, perform, written
+from weft.ops.operator import operator
+
+DTYPES = frozenset({torch.float32, torch.bfloat16})
+PART = 8192
+"""Numbers of a piece of a sum, as in native/token.h, and the most that a copy stays in C for, which one thread makes."""
+_SHARED = (("shared", Shared),)
+
+
+def fields(kind: Any, names: str) -> tuple[tuple[str, Any], ...]:
+    """Fields of a structure that are all of one kind."""
+    return tuple((name, kind) for name in names.split())
+
+
+@final
+class _Norm(ctypes.Structure):
+    _fields_ = (*_SHARED, *fields(ctypes.c_int, "narrow narrow_scale narrow_bias centred"),
+                *fields(ctypes.c_long, "rows width"), *fields(ctypes.c_void_p, "x scale bias y"),
+                ("eps", ctypes.c_float))
+
+
+@final
+class _Rotary(ctypes.Structure):
+    _fields_ = (*_SHARED, *fields(ctypes.c_int, "narrow interleaved"),
+                *fields(ctypes.c_long, "batch heads size x_batch x_head cos_batch sin_batch"),
+                *fields(ctypes.c_void_p, "x cos sin y"))
+
+
+@final
+class _Sum(ctypes.Structure):
+    _fields_ = (*_SHARED, ("narrow", ctypes.c_int), ("count", ctypes.c_long), *fields(ctypes.c_void_p, "x y z"))
+
+
+@final
+class _Copy(ctypes.Structure):
+    _fields_ = (*_SHARED, ("kind", ctypes.c_int), ("bytes", ctypes.c_long),
+                *fields(4 * ctypes.c_long, "sizes steps to"), ("begin", ctypes.c_long), *fields(ctypes.c_void_p, "x y"))
+
+
+@final
+class _Lines(ctypes.Structure):
+    _fields_ = (*_SHARED, *fields(ctypes.c_long, "bytes count lines"), *fields(ctypes.c_void_p, "at from to"))
+
+
+def _contiguous(x: Tensor | None) -> Tensor | None:
+    return None if x is None else x.contiguous()
+
+
+def _norm(x: Tensor, scale: Tensor | None, bias: Tensor | None, eps: float, centred: bool) -> Tensor:
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    perform(_norm_call(y, x.contiguous(), _contiguous(scale), _contiguous(bias), eps, centred), y)
+    return y
+
+
+def _norm_shape(x: Tensor, scale: Tensor | None, bias: Tensor | None, eps: float, centred: bool) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+native_norm = operator("native_norm", _norm, _norm_shape)
+"""scale (x - m) / sqrt(mean((x - m)^2) + eps) + bias of vectors [...,D] in float32 or bfloat16, m the mean of each where
+``centred``, else 0; ``scale`` and ``bias`` in float32 or the dtype of x."""
+
+
+@written(native_norm)
+def _norm_call(y: Tensor, x: Tensor, scale: Tensor | None, bias: Tensor | None, eps: float,
+               centred: bool) -> Written | None:
+    given = {name: each for name, each in (("x", x), ("scale", scale), ("bias", bias)) if each is not None}
+    if not all(each.is_contiguous() for each in given.values()):
+        return None
+    rows, narrow = x.numel() // x.shape[-1], {name: each.dtype is torch.bfloat16 for name, each in given.items()}
+    return Written("weft_norm_call", _Norm(
+        shared=Shared(pieces=rows), narrow=narrow["x"], narrow_scale=narrow.get("scale", False),
+        narrow_bias=narrow.get("bias", False), centred=centred, rows=rows, width=x.shape[-1], eps=eps), given, ("y",))
+
+
+def norm_hindrance(x: Tensor, *others: Tensor | None) -> str | None:
+    """Why C cannot normalise these vectors, in some 40 letters; None where it can."""
+    if any(each is not None and each.dtype not in (torch.float32, x.dtype) for each in others):
+        return "its scale is in another dtype"
+    return "there is nothing to normalise" if x.numel() == 0 else unavailable()
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    perform(_rotary_call(y, x if x.stride(-1) == 1 else x.contiguous(), cos.contiguous(), sin.contiguous(),
+                         interleaved), y)
+    return y
+
+
+def _turned_shape(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+native_rotary = operator("native_rotary", _turned, _turned_shape)
+"""One token of every row turned: x [B,1,H,R] in float32 or bfloat16, cos and sin as in `weft.ops.rotary.Turns`."""
+
+
+@written(native_rotary)
+def _rotary_call(y: Tensor, x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Written | None:
+    if any(each.stride(-1) != 1 and each.shape[-1] != 1 for each in (x, cos, sin)):
+        return None
+    batch, _, heads, size = x.shape
+    cos_batch, sin_batch = (each.stride(0) if each.shape[0] > 1 else 0 for each in (cos, sin))
+    return Written("weft_rotary_call", _Rotary(
+        shared=Shared(pieces=batch), narrow=x.dtype is torch.bfloat16, interleaved=interleaved, batch=batch,
+        heads=heads, size=size, x_batch=x.stride(0), x_head=x.stride(2), cos_batch=cos_batch, sin_batch=sin_batch),
+        {"x": x, "cos": cos, "sin": sin}, ("y",))
+
+
+@written(torch.Tensor.add)
+def _sum_call(z: Tensor, x: Any, y: Any, **options: Any) -> Written | None:
+    pair = isinstance(x, Tensor) and isinstance(y, Tensor) and x.shape == y.shape and x.dtype is y.dtype
+    if options or not pair or x.dtype not in DTYPES or not (x.is_contiguous() and y.is_contiguous()):
+        return None
+    return Written("weft_sum_call", _Sum(shared=Shared(pieces=-(-x.numel() // PART)), count=x.numel(),
+                                         narrow=x.dtype is torch.bfloat16), {"x": x, "y": y}, ("z",))
+
+
+def _four(values: Iterable[int], fill: int) -> Any:
+    """Of at most four dimensions, the last ones."""
+    given = tuple(values)
+    return (ctypes.c_long * 4)(*(4 - len(given)) * (fill,), *given)
+
+
+def _copied(y: Tensor, x: Tensor, steps: Sequence[int], begin: int = 0) -> Written:
+    """A copy of x, whose numbers lie ``steps`` numbers apart in y, from its ``begin``."""
+    kind = 0 if x.dtype is y.dtype else 1 if x.dtype is torch.bfloat16 else 2
+    wide, size = y.element_size(), x.element_size()
+    return Written("weft_copy_call", _Copy(
+        shared=Shared(pieces=1), kind=kind, bytes=size, sizes=_four(x.shape, 1),
+        steps=_four((size * step for step in x.stride()), 0), to=_four((wide * step for step in steps), 0),
+        begin=wide * begin), {"x": x}, ("y",))
+
+
+def _row_by_row(shape: Sequence[int]) -> list[int]:
+    return [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]
+
+
+@written(torch.Tensor.flatten)
+@written(torch.Tensor.reshape)
+@written(torch.Tensor.contiguous)
+@written(torch.Tensor.clone)
+def _copy_call(y: Tensor, x: Tensor, *_: Any, **options: Any) -> Written | None:
+    """A call that returns its argument's numbers in their order, where it had to copy them."""
+    shared = x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
+    if options or shared or not y.is_contiguous() or x.dim() > 4 or x.dtype is not y.dtype or x.numel() > PART:
+        return None
+    return _copied(y, x, _row_by_row(x.shape))
+
+
+@written(torch.Tensor.to)
+def _cast_call(y: Tensor, x: Tensor, *_: Any, **options: Any) -> Written | None:
+    known = x.dtype in DTYPES and y.dtype in DTYPES and x.dtype is not y.dtype and x.device == y.device
+    if not known or not options.keys() <= {"dtype"} or x.dim() > 4 or x.numel() > PART:
+        return None
+    return _copied(y, x, y.stride())
+
+
+@written(torch.cat)
+def _joined_call(y: Tensor, parts: Sequence[Tensor], dim: int = 0) -> tuple[Written, ...] | None:
+    if any(x.dtype is not y.dtype or x.dim() != y.dim() for x in parts) or y.dim() > 4 or y.numel() > PART:
+        return None
+    at, done = 0, []
+    for x in parts:
+        done.append(_copied(y, x, y.stride(), at * y.stride(dim)))
+        at += x.shape[dim]
+    return tuple(done)
+
+
+@written(torch.Tensor.index_copy_)
+def _lines_call(_: Tensor, to: Tensor, dim: int, at: Tensor, source: Tensor) -> Written | None:
+    whole = to.is_contiguous() and source.is_contiguous() and at.is_contiguous()
+    if dim != 0 or to.dim() != 2 or not whole or to.dtype is not source.dtype or at.dtype is not torch.int64:
+        return None
+    return Written("weft_lines_call", _Lines(
+        shared=Shared(pieces=1), bytes=to.shape[1] * to.element_size(), count=len(at), lines=len(to)),
+        {"to": to, "at": at, "from": source}, ())
