@@ -11,6 +11,7 @@ import pytest
 from comparison.report.fixture import HOSTILE, bare, foreign, hostile, identical, study, unfinished
 from comparison.report.reading import Node, drawings, read, rows
 from weft.comparison.report import render
+from weft.comparison.report.view import View
 from weft.comparison.study_result import StudyResult
 
 STUDIES: dict[str, Callable[[], StudyResult]] = {
@@ -123,7 +124,19 @@ def test_a_study_read_from_its_json_gives_the_same_page() -> None:
 
 
 def test_six_models_of_five_runs_stay_small() -> None:
-    assert len(render(study(6, 5, validations=10)).encode("utf-8")) < 232_000
+    assert len(render(study(6, 5, validations=10)).encode("utf-8")) < 227_000
+
+
+def test_styles_come_without_what_only_their_writers_read() -> None:
+    for sheet in read(render(study(2))).all("style"):
+        assert "/*" not in sheet.raw() and "\n" not in sheet.raw()
+        assert sheet.raw().count("{") == sheet.raw().count("}") > 100
+
+
+def test_a_name_breaks_behind_underscores() -> None:
+    view = View(study(2))
+    assert view.name("a_long_name") == '<b class="model">a_<wbr/>long_<wbr/>name</b>'
+    assert view.name("<_>") == '<b class="model">&lt;_<wbr/>&gt;</b>'
 
 
 def test_twelve_models_of_five_seeds_stay_under_a_megabyte() -> None:

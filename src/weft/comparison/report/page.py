@@ -26,7 +26,7 @@ from weft.drawing.figure import page_rules
 from weft.drawing.marks import swatches
 from weft.drawing.markup import Child, Markup, join, tag
 from weft.drawing.numbers import confidence, integer, moment
-from weft.drawing.page import base_style, meta
+from weft.drawing.page import base_style, meta, style_of
 
 
 @final
@@ -80,19 +80,15 @@ def render(result: StudyResult) -> str:
     """The report: one file of HTML that asks nothing of any other; equal results give equal pages."""
     view = View(result)
     sections = SECTIONS + ((ADDED,) if result.additions else ()) + ((NOTES,) if result.notes else ())
-    script = _stripped(_file("script.js"))
+    script = _stripped(resources.files("weft.comparison.report").joinpath("script.js").read_text(encoding="utf-8"))
     head = tag("head", None, meta(script), tag("title", None, f"{result.name} \u2013 Weft"),
-               tag("style", None, Markup(base_style() + page_rules() + _file("style.css"))))
+               tag("style", None, Markup(base_style() + page_rules() + style_of("weft.comparison.report", "style.css"))))
     body = tag("body", None, tag("a", {"class": "skip", "href": "#verdict"}, "Skip to the findings"),
                swatches(view.styles.values()), _header(view),
                _bar(view, sections), tag("main", {"id": "main"}, _verdict(view),
                                          [_section(each, view) for each in sections]),
                _footer(view), tag("script", None, Markup(script)))
     return f"<!DOCTYPE html>\n{tag('html', {'lang': 'en'}, head, body)}\n"
-
-
-def _file(name: str) -> str:
-    return resources.files("weft.comparison.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def _stripped(script: str) -> str:
