@@ -128,6 +128,16 @@ def test_the_command_line_page_has_every_command_and_its_options(built: Path) ->
         assert option in page, option
 
 
+def test_what_is_printed_in_columns_keeps_its_lines_and_commands_may_break(built: Path) -> None:
+    page = (built / "html/lessons/gpt3.html").read_text("utf-8")
+    kept = re.findall(r'<div class="columns highlight-text notranslate">(.*?)</pre>', page, re.DOTALL)
+    assert len(kept) == 1 and "125M     125,226,240  projections" in kept[0]
+    in_columns = runpy.run_path(str(ROOT / "docs/columns.py"))["in_columns"]
+    assert in_columns("model  bits\nlstm    2.1\n")
+    assert not in_columns("weft train a  # first\nweft eval a   # second\n")
+    assert not in_columns("a line  of prose\nand another\n")
+
+
 @pytest.mark.parametrize("page", ["index", "quickstart", "compare", "law", "data", "tasks", "images", "tokenizers",
                                   "families", "arpa", "chat", "drawing", "files", "add_a_part", "architecture",
                                   "python", "_generated/gallery", "_generated/fields", "_generated/cli",

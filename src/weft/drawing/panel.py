@@ -127,7 +127,7 @@ def _rows(panel: Panel) -> Markup:
     places = [(panel.y.place(tick), panel.y.write(tick)) for tick in panel.y.ticks]
     lines = "".join(f"M{left:g} {round(y, 1):g}H{right:g}" for y, _ in places)
     return join(tag("path", {"class": "grid", "d": lines}) if lines else "", [
-        tag("text", {"class": "end", "x": left - 6, "y": round(y + 3.5, 1)}, text) for y, text in places])
+        tag("text", {"class": "tick end", "x": left - 6, "y": round(y + 3.5, 1)}, text) for y, text in places])
 
 
 def _columns(panel: Panel) -> Markup:
@@ -136,7 +136,7 @@ def _columns(panel: Panel) -> Markup:
     lines = f"M{panel.box.x[0]:g} {bottom:g}H{panel.box.x[1]:g}" + "".join(
         f"M{round(x, 1):g} {bottom:g}v4" for x, _ in places)
     return join(tag("path", {"class": "base", "d": lines}), [
-        tag("text", {"x": round(x, 1), "y": bottom + 15}, text) for x, text in places])
+        tag("text", {"class": "tick", "x": round(x, 1), "y": bottom + 15}, text) for x, text in places])
 
 
 def _apart(places: Iterable[tuple[float, str]], letter: float) -> list[tuple[float, str]]:
@@ -151,4 +151,4 @@ def _apart(places: Iterable[tuple[float, str]], letter: float) -> list[tuple[flo
 def _axis_names(panel: Panel) -> Markup:
     box = panel.box
     # The vertical axis is named in the heading's note, where it can be read without turning one's head.
-    return tag("text", {"x": (box.x[0] + box.x[1]) / 2, "y": box.height - 6}, panel.x_label)
+    return tag("text", {"class": "axis-name", "x": (box.x[0] + box.x[1]) / 2, "y": box.height - 6}, panel.x_label)

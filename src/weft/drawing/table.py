@@ -102,7 +102,7 @@ def rule(axis: Axis, low: float, high: float, y: float, kind: str) -> Markup:
 
 def scale(axis: Axis, title: str, description: str, name: str) -> Markup:
     """The numbers of the axis, with the words of the whole chart."""
-    texts = [tag("text", {"x": percentage(axis, tick), "y": 12, "text-anchor": "middle"},
+    texts = [tag("text", {"class": "tick", "x": percentage(axis, tick), "y": 12, "text-anchor": "middle"},
                  axis.write(tick)) for tick in axis.ticks]
     return tag("svg", {"class": "strip chart", "height": 18, "width": "100%", "role": "img",
                        "aria-labelledby": f"{name}-t {name}-d"},

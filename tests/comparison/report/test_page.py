@@ -135,8 +135,8 @@ def test_styles_come_without_what_only_their_writers_read() -> None:
 
 def test_a_name_breaks_behind_underscores() -> None:
     view = View(study(2))
-    assert view.name("a_long_name") == '<b class="model">a_<wbr/>long_<wbr/>name</b>'
-    assert view.name("<_>") == '<b class="model">&lt;_<wbr/>&gt;</b>'
+    assert view.name("a_long_name") == '<b>a_<wbr/>long_<wbr/>name</b>'
+    assert view.name("<_>") == '<b>&lt;_<wbr/>&gt;</b>'
 
 
 def test_twelve_models_of_five_seeds_stay_under_a_megabyte() -> None:

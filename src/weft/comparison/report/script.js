@@ -83,7 +83,7 @@
   }
 
   // Charts: a crosshair that stops at the points there are, by pointer or by arrow keys.
-  const labels = new Map(all(".legend li").map((item) => [item.dataset.model, item.querySelector(".model").textContent]));
+  const labels = new Map(all(".legend li").map((item) => [item.dataset.model, item.querySelector("b").textContent]));
   for (const chart of all(".plot > .chart")) {
     const series = all("[data-points]", chart).map((group) => ({ group, points: JSON.parse(group.dataset.points) }));
     const stops = [...new Set(series.flatMap((each) => each.points.map((point) => point[0])))].sort((a, b) => a - b);

@@ -70,7 +70,7 @@ class View:
         """A model's name in text."""
         name = entry if isinstance(entry, str) else entry.name
         short = shorten(name, columns)
-        return tag("b", {"class": "model", "title": name if short != name else None}, _breakable(short))
+        return tag("b", {"title": name if short != name else None}, _breakable(short))
 
     def key(self, entry: Entry | str, columns: int = COLUMNS) -> Markup:
         """Swatch and name, for tables."""
