@@ -45,6 +45,8 @@
   for (const each of models) {
     each.addEventListener("pointerenter", (event) => { if (event.pointerType === "mouse") focus(each.dataset.model); });
     each.addEventListener("pointerleave", () => focus(null));
+    // An element of a drawing that listens to focus is a stop of the Tab key in some browsers, and has nothing to press.
+    if (each instanceof SVGElement) continue;
     each.addEventListener("focusin", () => focus(each.dataset.model));
     each.addEventListener("focusout", () => focus(null));
   }
