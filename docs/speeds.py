@@ -58,7 +58,8 @@ def _beside_llama_cpp(found: Mapping[str, Any]) -> list[Speed]:
     """Generating in bfloat16, by rows at once: what llama.cpp is made for."""
     return [_faster(f"generating text with it, {'one text' if rows == 1 else f'{rows} texts'} at once, bfloat16",
                     [row for row in found["rows"] if row["dtype"] == "bfloat16" and row["batch"] == rows
-                     and row["library"] in (FROM, "llama.cpp")], "decoding_llama_cpp.json") for rows in (1, 8)]
+                     and row["library"] in (FROM, "llama.cpp")],
+                    "decoding_llama_cpp.json") for rows in (1, 8)]
 
 
 def _mamba(found: Mapping[str, Any]) -> Speed:
@@ -75,4 +76,5 @@ def _faster(what: str, rows: Iterable[Mapping[str, Any]], file: str) -> Speed:
     own = max((row for row in found if row["library"] == FROM), key=lambda row: row["tokens_per_second"])
     other = max((row for row in found if row["library"] != FROM), key=lambda row: row["tokens_per_second"])
     form = other.get("form") or ("compiled" if other["compile"] else "eager")
-    return Speed(what, f"`{other['library']}`" + (f", {form}" if form != "plain" else ""), own["tokens_per_second"] / other["tokens_per_second"], file)
+    peer = f"`{other['library']}`" + (f", {form}" if form != "plain" else "")
+    return Speed(what, peer, own["tokens_per_second"] / other["tokens_per_second"], file)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import weft.api
 from fresh import fresh
 from weft.cli.main import COMMANDS
 from weft.pictures.parts import part_pictures
@@ -145,6 +146,14 @@ def test_what_is_printed_in_columns_keeps_its_lines_and_commands_may_break(built
                                   "_generated/studies", "_generated/studies/cheating"])
 def test_every_page_is_built(built: Path, page: str) -> None:
     assert "<h1>" in (built / f"html/{page}.html").read_text("utf-8")
+
+
+def test_every_function_that_the_python_page_names_is_where_it_says() -> None:
+    page = (ROOT / "docs/python.md").read_text("utf-8")
+    named, of_the_api = re.findall(r"`weft\.(\w+)`", page), re.findall(r"`weft\.api\.(\w+)`", page)
+    assert set(named) <= set(weft.__all__) and set(of_the_api) <= set(weft.api.__all__)
+    documented = re.findall(r"auto(?:function|class):: (\w+)", page)
+    assert set(documented) - {"families"} <= set(weft.__all__) <= set(weft.api.__all__)
 
 
 def test_the_python_page_documents_the_functions(built: Path) -> None:

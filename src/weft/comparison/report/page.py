@@ -83,7 +83,8 @@ def render(result: StudyResult) -> str:
     sections = SECTIONS + ((ADDED,) if result.additions else ()) + ((NOTES,) if result.notes else ())
     script = _stripped(resources.files("weft.comparison.report").joinpath("script.js").read_text(encoding="utf-8"))
     head = tag("head", None, meta(script), tag("title", None, f"{_title(result)} \u2013 Weft"),
-               tag("style", None, Markup(base_style() + page_rules() + style_of("weft.comparison.report", "style.css"))))
+               tag("style", None, Markup(base_style() + page_rules()
+                                         + style_of("weft.comparison.report", "style.css"))))
     body = tag("body", None, tag("a", {"class": "skip", "href": "#verdict"}, "Skip to the findings"),
                swatches(view.styles.values()), _header(view),
                _bar(view, sections), tag("main", {"id": "main"}, _verdict(view),
