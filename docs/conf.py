@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 project = "Weft"
 author = "The Weft authors"
-extensions = ["myst_parser", "mathml", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "mathml", "columns", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 autodoc_typehints = "description"
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 html_theme = "furo"

@@ -114,8 +114,8 @@ def speed_table() -> str:
     """The README's table of speeds beside other libraries, of the figures in ``benchmarks/results``."""
     from speeds import speeds
 
-    lines = ["| | beside | Weft is faster by | measured in |", "| --- | --- | --- | --- |"]
-    return "\n".join([*lines, *(f"| {each.what} | {each.peer} | {each.ratio:.2f} times | "
+    lines = ["| | beside | Weft has | measured in |", "| --- | --- | --- | --- |"]
+    return "\n".join([*lines, *(f"| {each.what} | {each.peer} | {each.ratio:.2f} times its speed | "
                                 f"[{each.file}](benchmarks/results/{each.file}) |" for each in speeds(BENCHMARKS))])
 
 

@@ -30,7 +30,7 @@ class Speed(NamedTuple):
 def speeds(folder: Path) -> list[Speed]:
     """What the README says of speed, from the figures in ``folder``."""
     return [*_trained(_read(folder, "training_bfloat16.json")), *_decoded(_read(folder, "decoding.json")),
-            _mamba(_read(folder, "recurrent.json"))]
+            *_beside_llama_cpp(_read(folder, "decoding_llama_cpp.json")), _mamba(_read(folder, "recurrent.json"))]
 
 
 def _read(folder: Path, name: str) -> Mapping[str, Any]:
@@ -54,6 +54,14 @@ def _decoded(found: Mapping[str, Any]) -> list[Speed]:
                     "decoding.json") for rows in (1, 8)]
 
 
+def _beside_llama_cpp(found: Mapping[str, Any]) -> list[Speed]:
+    """Generating in bfloat16, by rows at once: what llama.cpp is made for."""
+    return [_faster(f"generating text with it, {'one text' if rows == 1 else f'{rows} texts'} at once, bfloat16",
+                    [row for row in found["rows"] if row["dtype"] == "bfloat16" and row["batch"] == rows
+                     and row["library"] in (FROM, "llama.cpp")],
+                    "decoding_llama_cpp.json") for rows in (1, 8)]
+
+
 def _mamba(found: Mapping[str, Any]) -> Speed:
     """Training a Mamba beside another implementation in plain PyTorch."""
     contenders = found["mixers"]["mamba"]["training"]["contenders"]
@@ -68,4 +76,5 @@ def _faster(what: str, rows: Iterable[Mapping[str, Any]], file: str) -> Speed:
     own = max((row for row in found if row["library"] == FROM), key=lambda row: row["tokens_per_second"])
     other = max((row for row in found if row["library"] != FROM), key=lambda row: row["tokens_per_second"])
     form = other.get("form") or ("compiled" if other["compile"] else "eager")
-    return Speed(what, f"`{other['library']}`, {form}", own["tokens_per_second"] / other["tokens_per_second"], file)
+    peer = f"`{other['library']}`" + (f", {form}" if form != "plain" else "")
+    return Speed(what, peer, own["tokens_per_second"] / other["tokens_per_second"], file)

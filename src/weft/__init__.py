@@ -26,10 +26,16 @@ if TYPE_CHECKING:
         check,
         classify,
         compare,
+        compare_report,
         convert,
+        data_inspect,
+        data_mixture,
+        data_prepare,
+        data_sample,
         doctor,
         draw,
         evaluate,
+        extend,
         generate,
         insides,
         laid_out,
@@ -52,7 +58,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = ["BradleyTerry", "Elo", "Ends", "Sampling", "Search", "beam_search", "benchmark", "catalogue", "check",
-           "classify", "compare", "convert", "doctor", "draw", "evaluate", "generate", "insides", "laid_out", "load",
+           "classify", "compare", "compare_report", "convert", "data_inspect", "data_mixture", "data_prepare",
+           "data_sample", "doctor", "draw", "evaluate", "extend", "generate", "insides", "laid_out", "load",
            "load_plugin", "measure", "measure_bleu", "plan", "presets", "probe", "rate", "read_model", "read_run",
            "resize_images", "save", "score", "stream", "train", "translate"]
 
@@ -63,7 +70,8 @@ def __getattr__(name: str) -> Any:
         from weft import api
 
         return getattr(api, name)
-    raise AttributeError(f"module 'weft' has no attribute {name!r}")
+    hint = "; the command `weft eval` is weft.evaluate here" if name == "eval" else ""
+    raise AttributeError(f"module 'weft' has no attribute {name!r}{hint}")
 
 
 def __dir__() -> list[str]:

@@ -60,6 +60,11 @@ def test_pairing_gains_where_runs_go_together(test: SeedTest) -> None:
     assert ("Pairing made" in said) == (test == "paired")
 
 
+def test_a_correlation_below_zero_has_a_true_minus_sign() -> None:
+    said = pairing_effect(together(0.3, 1.0, "welch"))
+    assert said is not None and re.search(r"correlate by \u22120\.\d\d to 0\.\d\d \(median \u22120\.\d\d\)", said)
+
+
 @pytest.mark.parametrize("test", TESTS)
 def test_pairing_loses_degrees_of_freedom_where_they_do_not(test: SeedTest) -> None:
     said = pairing_effect(together(0.0, 1.0, test))

@@ -49,12 +49,12 @@ def contestant(*, trained: bool) -> Contestant:
 
 @pytest.mark.parametrize(("trained", "changes", "said"), [
     ([True, True], {"length": {"tokens": 1000}},
-     "Every model is trained for the whole steps in 1,000 tokens; widths are as the configurations say."),
+     "Every model is trained for 1,000 tokens, in whole steps; widths are as the configurations say."),
     ([True, False], {"length": {"seconds": 25}},
      "Every model that gradients train is trained for as many steps as 25 seconds pay for, by its pace before the "
-     "runs; widths are as the configurations say. What counted models read stands in the notes."),
+     "runs; widths are as the configurations say. The notes say what counted models read."),
     ([False, False], {"length": {"tokens": 1000}},
-     "Every model counts, from a budget of the whole steps in 1,000 tokens; what each has read stands in the notes."),
+     "Every model counts, from a budget of 1,000 tokens, in whole steps; the notes say what each has read."),
     ([True], {"budget": {"kind": "parameters", "amount": 1000}, "length": {"steps": 3}},
      "Widths are solved for 1,000 parameters, embeddings included (within 2%), and every model is trained for 3 "
      "steps.")])

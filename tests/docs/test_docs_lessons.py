@@ -86,6 +86,8 @@ def test_a_lesson_has_all_its_parts(path: Path) -> None:
     assert f"{page['seconds']:g} seconds on two cores" in " ".join(text.split())
     assert re.search(r"^(weft |python recipes/)", text, re.MULTILINE), "a lesson has a command"
     assert text.index("## Break it") < text.rindex("```python"), "what is broken runs, too"
+    for block in FIGURES.BLOCK.finditer(text):
+        assert bool(block["output"]) == ("print(" in block["code"]), "what is printed is shown"
     first = FIGURES.BLOCK.search(text)["code"]
     assert 5 <= len([line for line in first.splitlines() if line.strip() and "import" not in line]) <= 60
 

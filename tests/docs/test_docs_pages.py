@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import weft.api
 from fresh import fresh
 from weft.cli.main import COMMANDS
 from weft.pictures.parts import part_pictures
@@ -128,6 +129,16 @@ def test_the_command_line_page_has_every_command_and_its_options(built: Path) ->
         assert option in page, option
 
 
+def test_what_is_printed_in_columns_keeps_its_lines_and_commands_may_break(built: Path) -> None:
+    page = (built / "html/lessons/gpt3.html").read_text("utf-8")
+    kept = re.findall(r'<div class="columns highlight-text notranslate">(.*?)</pre>', page, re.DOTALL)
+    assert len(kept) == 1 and "125M     125,226,240  projections" in kept[0]
+    in_columns = runpy.run_path(str(ROOT / "docs/columns.py"))["in_columns"]
+    assert in_columns("model  bits\nlstm    2.1\n")
+    assert not in_columns("weft train a  # first\nweft eval a   # second\n")
+    assert not in_columns("a line  of prose\nand another\n")
+
+
 @pytest.mark.parametrize("page", ["index", "quickstart", "compare", "law", "data", "tasks", "images", "tokenizers",
                                   "families", "arpa", "chat", "drawing", "files", "add_a_part", "architecture",
                                   "python", "_generated/gallery", "_generated/fields", "_generated/cli",
@@ -135,6 +146,14 @@ def test_the_command_line_page_has_every_command_and_its_options(built: Path) ->
                                   "_generated/studies", "_generated/studies/cheating"])
 def test_every_page_is_built(built: Path, page: str) -> None:
     assert "<h1>" in (built / f"html/{page}.html").read_text("utf-8")
+
+
+def test_every_function_that_the_python_page_names_is_where_it_says() -> None:
+    page = (ROOT / "docs/python.md").read_text("utf-8")
+    named, of_the_api = re.findall(r"`weft\.(\w+)`", page), re.findall(r"`weft\.api\.(\w+)`", page)
+    assert set(named) <= set(weft.__all__) and set(of_the_api) <= set(weft.api.__all__)
+    documented = re.findall(r"auto(?:function|class):: (\w+)", page)
+    assert set(documented) - {"families"} <= set(weft.__all__) <= set(weft.api.__all__)
 
 
 def test_the_python_page_documents_the_functions(built: Path) -> None:

@@ -96,7 +96,7 @@ def test_speeds_are_those_of_the_benchmarks_figures() -> None:
     shown = {(each.what.split(", ")[1], each.peer.split("`")[1]): each.ratio for each in found
              if each.what.startswith("training a Transformer")}
     assert known and all(shown[key] == pytest.approx(ratio) for key, ratio in known.items())
-    assert all(f"| {each.ratio:.2f} times |" in README for each in found)
+    assert all(f"| {each.ratio:.2f} times its speed |" in README for each in found)
 
 
 def row_of(name: str, monkeypatch: pytest.MonkeyPatch) -> str:

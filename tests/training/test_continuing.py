@@ -170,3 +170,8 @@ def test_python_takes_plain_data_and_models_in_memory(tmp_path: Path) -> None:
 
 def test_the_public_names_are_listed() -> None:
     assert set(weft.__all__) <= set(dir(weft)) and {"save", "train", "__version__"} <= set(dir(weft))
+
+
+def test_python_says_what_the_command_eval_is_called() -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'eval'; the command `weft eval` is weft\.evaluate here"):
+        _ = weft.eval

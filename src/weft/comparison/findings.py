@@ -121,7 +121,8 @@ def _correlations(found: Sequence[Pairing]) -> str:
     if not known:
         return ""
     # Plus zero: what is rounded to zero has no sign.
-    low, middle, high = (f"{round(each, 2) + 0.0:.2f}" for each in (min(known), statistics.median(known), max(known)))
+    low, middle, high = (f"{round(each, 2) + 0.0:.2f}".replace("-", "\u2212")
+                         for each in (min(known), statistics.median(known), max(known)))
     span = low if low == high else f"{low} to {high} (median {middle})"
     return f"Runs of the same number correlate by {span}. "
 

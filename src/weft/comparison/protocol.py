@@ -76,11 +76,11 @@ def statement(study: StudyConfig, models: Sequence[Contestant]) -> str:
     """The budget in a sentence that is true of every model."""
     unit, amount = study.training_budget
     if not any(each.trained for each in models):
-        return f"Every model counts, from a budget of {_amount(unit, amount)}; what each has read stands in the notes."
+        return f"Every model counts, from a budget of {_amount(unit, amount)}; the notes say what each has read."
     counted = any(not each.trained for each in models)
     every = "every model that gradients train" if counted else "every model"
     length = f"{every} is trained for {_amount(unit, amount)}"
-    return _lengths(study, length) + (" What counted models read stands in the notes." if counted else "")
+    return _lengths(study, length) + (" The notes say what counted models read." if counted else "")
 
 
 def _lengths(study: StudyConfig, length: str) -> str:
@@ -98,8 +98,8 @@ def _lengths(study: StudyConfig, length: str) -> str:
 
 
 def _amount(unit: str, amount: float) -> str:
-    return {"steps": f"{amount:,.0f} steps", "tokens": f"the whole steps in {amount:,.0f} tokens",
-            "flops": f"the whole steps in {amount:g} FLOPs",
+    return {"steps": f"{amount:,.0f} steps", "tokens": f"{amount:,.0f} tokens, in whole steps",
+            "flops": f"{amount:g} FLOPs, in whole steps",
             "seconds": f"as many steps as {amount:g} seconds pay for, by its pace before the runs"}[unit]
 
 

@@ -15,6 +15,8 @@ from weft.core.part_config import Settings
 
 BudgetKind: TypeAlias = Literal["parameters", "flops", "tokens", "seconds", "state_bytes"]
 Side: TypeAlias = Literal["below", "above"]
+UNNAMED = "study"
+"""The name of a study that was given none."""
 FEWEST_TRIALS = 3
 FIRST_ORDER = 1000
 """The seed of the order of the data in the first of the pairs that a number of seeds stands for."""

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from weft.comparison.settings import (
+    UNNAMED,
     BudgetSettings,
     LengthSettings,
     MeasureSettings,
@@ -58,7 +59,7 @@ class StudyConfig(Settings):
         measure: what is measured besides the figure at the end.
     """
 
-    name: str = "study"
+    name: str = UNNAMED
     models: dict[str, Annotated[ModelSpec, BeforeValidator(spec_of)]]
     budget: BudgetSettings | None = None
     length: LengthSettings | None = None

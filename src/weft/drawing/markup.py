@@ -18,7 +18,7 @@ class Markup(str):
 Child: TypeAlias = "str | Iterable[str]"
 Attributes: TypeAlias = "Mapping[str, str | float | bool | None]"
 
-VOID = frozenset({"meta", "link", "br", "line", "path", "circle", "rect", "col", "image", "use"})
+VOID = frozenset({"meta", "link", "br", "wbr", "line", "path", "circle", "rect", "col", "image", "use"})
 DIRECTIONS = frozenset("\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 INVISIBLE = frozenset("\u200b\u2060\ufeff\u00ad\u2028\u2029")
 

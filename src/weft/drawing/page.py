@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from importlib import resources
 
 from weft.drawing.markup import Markup, join, tag
@@ -12,7 +13,13 @@ from weft.drawing.palette import themes
 
 def base_style() -> str:
     """Colours, text, tables and charts: the style that all pages share."""
-    return themes() + resources.files("weft.drawing").joinpath("page.css").read_text(encoding="utf-8")
+    return themes() + style_of("weft.drawing", "page.css")
+
+
+def style_of(package: str, name: str) -> str:
+    """A style sheet of a package without its comments and the breaks of its lines, which no reader of a page sees."""
+    sheet = resources.files(package).joinpath(name).read_text(encoding="utf-8")
+    return re.sub(r"\s*\n\s*", "", re.sub(r"/\*.*?\*/", "", sheet, flags=re.DOTALL))
 
 
 def meta(script: str = "") -> Markup:

@@ -95,9 +95,10 @@ def strip(axis: Axis, *children: Markup, zero: bool = False) -> Markup:
                lines, *children)
 
 
-def rule(axis: Axis, low: float, high: float, y: float, kind: str) -> Markup:
-    """A horizontal line between two values."""
-    return tag("line", {"class": kind, "x1": percentage(axis, low), "x2": percentage(axis, high), "y1": y, "y2": y})
+def rule(axis: Axis, low: float, high: float, kind: str) -> Markup:
+    """A horizontal line between two values in the middle of a strip, which is lower on paper."""
+    return tag("line", {"class": kind, "x1": percentage(axis, low), "x2": percentage(axis, high), "y1": "50%",
+                        "y2": "50%"})
 
 
 def scale(axis: Axis, title: str, description: str, name: str) -> Markup:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 from collections.abc import Callable
@@ -11,6 +12,8 @@ import pytest
 from comparison.report.fixture import HOSTILE, bare, foreign, hostile, identical, study, unfinished
 from comparison.report.reading import Node, drawings, read, rows
 from weft.comparison.report import render
+from weft.comparison.report.view import View
+from weft.comparison.settings import UNNAMED
 from weft.comparison.study_result import StudyResult
 
 STUDIES: dict[str, Callable[[], StudyResult]] = {
@@ -59,6 +62,21 @@ def test_the_only_script_is_the_reports_own(tree: Node) -> None:
     assert tree.all("img") == tree.all("iframe") == []
 
 
+@pytest.mark.parametrize(("name", "models", "said"), [
+    ("mine", 2, "mine"), (UNNAMED, 2, "transformer and s4d"), (UNNAMED, 6, "6 models"), (UNNAMED, 0, UNNAMED)])
+def test_a_study_without_a_name_is_called_by_what_it_compares(name: str, models: int, said: str) -> None:
+    tree = read(render(dataclasses.replace(study(models), name=name)))
+    assert tree.all("h1")[0].text() == said and tree.all("title")[0].text() == f"{said} \u2013 Weft"
+
+
+def test_no_part_of_a_drawing_is_a_stop_of_the_tab_key_but_its_chart(tree: Node) -> None:
+    """Browsers stop at every element of a drawing that listens to focus."""
+    script = tree.all("script")[0].raw()
+    assert script.index("instanceof SVGElement) continue") < script.index('addEventListener("focusin"')
+    assert script.count('addEventListener("focusin"') == script.count('addEventListener("focusout"') == 1
+    assert not [node for node in everything(tree) if node.name == "g" and "tabindex" in node.attributes]
+
+
 def test_every_id_is_single_and_every_reference_meets_one(tree: Node) -> None:
     names = [node.attributes["id"] for node in everything(tree) if "id" in node.attributes]
     assert len(names) == len(set(names))
@@ -102,6 +120,15 @@ def test_no_drawing_holds_what_is_not_a_number(page: str) -> None:
                     assert not re.search(r"nan|inf|e[+-]\d|None", value), f"{element.tag} {name}={value}"
 
 
+def test_lines_and_marks_of_a_strip_lie_in_its_middle_however_high_it_is(tree: Node) -> None:
+    """On paper strips are lower than on the screen, so no height in them may be of pixels."""
+    for strip in tree.all("svg", "strip"):
+        if "chart" not in strip.attributes["class"]:
+            heights = {line.attributes[end] for line in strip.all("line") for end in ("y1", "y2")}
+            assert heights <= {"0", "100%", "50%", "19%", "81%"}
+            assert {each.attributes["y"] for each in strip.all("svg")} <= {"50%"}
+
+
 def test_drawings_stay_inside_their_frame(page: str) -> None:
     for drawing in drawings(page):
         if "viewBox" not in drawing.attrib:
@@ -123,7 +150,19 @@ def test_a_study_read_from_its_json_gives_the_same_page() -> None:
 
 
 def test_six_models_of_five_runs_stay_small() -> None:
-    assert len(render(study(6, 5, validations=10)).encode("utf-8")) < 232_000
+    assert len(render(study(6, 5, validations=10)).encode("utf-8")) < 227_000
+
+
+def test_styles_come_without_what_only_their_writers_read() -> None:
+    for sheet in read(render(study(2))).all("style"):
+        assert "/*" not in sheet.raw() and "\n" not in sheet.raw()
+        assert sheet.raw().count("{") == sheet.raw().count("}") > 100
+
+
+def test_a_name_breaks_behind_underscores() -> None:
+    view = View(study(2))
+    assert view.name("a_long_name") == '<b>a_<wbr/>long_<wbr/>name</b>'
+    assert view.name("<_>") == '<b>&lt;_<wbr/>&gt;</b>'
 
 
 def test_twelve_models_of_five_seeds_stay_under_a_megabyte() -> None:

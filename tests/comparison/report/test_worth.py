@@ -50,12 +50,12 @@ def test_no_other_point_beats_those_of_the_line() -> None:
 
 def test_the_sentence_names_the_best_the_smallest_state_and_the_fastest() -> None:
     said = text_of(lead(View(study())))
-    assert said.startswith("transformer predicts best, 1.511 bits per byte (not told apart from s4d); kneser-ney-5 has "
-                           "the smallest state, 32 B after 256 tokens and decodes fastest, 0.0968 ms a token. On the")
+    assert said.startswith("transformer predicts best (1.511 bits per byte; not told apart from s4d); kneser-ney-5 has "
+                           "the smallest state (32 B after 256 tokens) and decodes fastest (0.0968 ms a token). On the")
     slow = dataclasses.replace(study(), entries=tuple(
         dataclasses.replace(entry, decode=tuple(dataclasses.replace(point, seconds=1e-6) for point in entry.decode))
         if entry.name == "lstm" else entry for entry in study().entries))
-    assert "32 B after 256 tokens; lstm decodes fastest, 0.00100 ms a token." in text_of(lead(View(slow)))
+    assert "32 B after 256 tokens); lstm decodes fastest (0.00100 ms a token)." in text_of(lead(View(slow)))
 
 
 def test_the_page_opens_with_a_row_for_every_model_under_its_sentence() -> None:

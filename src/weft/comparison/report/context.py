@@ -15,7 +15,7 @@ from weft.drawing.marks import Label, Style, line, marker, whisker
 from weft.drawing.markup import Markup, join, listed, tag
 from weft.drawing.numbers import brief, duration, fixed, integer, known, octets, si, significant
 from weft.drawing.panel import Box, Hover, Panel, Series, draw
-from weft.drawing.table import ROW, Column, at, folded, rule, scale, strip, table
+from weft.drawing.table import Column, at, folded, rule, scale, strip, table
 
 Curve: TypeAlias = list[tuple[float, float]]
 """Values at positions or lengths, ascending."""
@@ -277,8 +277,8 @@ def _dots_chart(view: View, entries: Sequence[Entry], title: str, note: str, rea
 def _dots_row(view: View, model: str, style: Style, axis: Axis, values: Sequence[float],
               write: Callable[[float], str]) -> Markup:
     low, middle, high = values
-    stem = rule(axis, axis.low, middle, ROW / 2, "stem")
-    ends = rule(axis, low, high, ROW / 2, "outer") if not math.isclose(low, high) else Markup("")
+    stem = rule(axis, axis.low, middle, "stem")
+    ends = rule(axis, low, high, "outer") if not math.isclose(low, high) else Markup("")
     return tag("tr", {"data-model": str(style.index)}, tag("th", {"scope": "row"}, view.key(model, 16)),
                tag("td", {"class": f"strip-cell {style.colour}"},
                    strip(axis, stem, ends, at(axis, middle, marker(0, 0, style, 4)))),

@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 
 from weft.comparison.findings import TEST_NAMES
-from weft.comparison.report.view import View
+from weft.comparison.report.view import COLUMNS, View
 from weft.comparison.results import Entry, RunResult, Sample
 from weft.comparison.study_result import CorpusFacts
-from weft.drawing.markup import Child, Markup, annotated, join, tag
+from weft.drawing.markup import Child, Markup, annotated, join, shorten, tag
 from weft.drawing.numbers import (
     MISSING,
     confidence,
@@ -144,8 +144,7 @@ def _repeat_row(view: View, entry: Entry, config: str) -> Markup:
 
 
 def _whole_name(view: View, entry: Entry) -> Child:
-    return "" if view.name(entry) == tag("b", {"class": "model"}, entry.name) else tag("p", {"class": "small whole"},
-                                                                                       entry.name)
+    return "" if shorten(entry.name, COLUMNS) == entry.name else tag("p", {"class": "small whole"}, entry.name)
 
 
 def _rate(run: RunResult) -> str:

@@ -22,7 +22,7 @@ from weft.drawing.numbers import (
     signed,
     significant,
 )
-from weft.drawing.table import ROW, Column, at, folded, rule, scale, strip, table
+from weft.drawing.table import Column, at, folded, rule, scale, strip, table
 
 
 def reach(view: View) -> Markup:
@@ -162,7 +162,7 @@ def _interval(interval: Interval, axis: Axis, kind: str) -> Markup:
         return Markup("")
     arrows = [_arrow(axis, bound, kind) for bound, beyond in ((axis.low, low < axis.low),
                                                               (axis.high, high > axis.high)) if beyond]
-    return join(rule(axis, max(low, axis.low), min(high, axis.high), ROW / 2, kind), arrows)
+    return join(rule(axis, max(low, axis.low), min(high, axis.high), kind), arrows)
 
 
 def _arrow(axis: Axis, bound: float, kind: str) -> Markup:

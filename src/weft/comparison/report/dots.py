@@ -11,7 +11,7 @@ from weft.drawing.axes import Axis, linear
 from weft.drawing.marks import marker
 from weft.drawing.markup import Markup, join, tag
 from weft.drawing.numbers import MISSING, confidence, fixed, known
-from weft.drawing.table import ROW, at, percentage, rule, scale, strip
+from weft.drawing.table import at, percentage, rule, scale, strip
 
 
 def dots(view: View) -> Markup:
@@ -61,7 +61,7 @@ def _row(view: View, entry: Entry, interval: Interval, axis: Axis) -> Markup:
     stretch = Markup("")
     if interval.low is not None and interval.high is not None and known(interval.low) and known(interval.high):
         low, high = max(axis.low, interval.low), min(axis.high, interval.high)
-        stretch = rule(axis, low, high, ROW / 2, "inner") if low <= high else stretch
+        stretch = rule(axis, low, high, "inner") if low <= high else stretch
     dot = at(axis, interval.mean, marker(0, 0, style, 5)) if axis.holds(interval.mean) else Markup("")
     return tag("tr", {"data-model": str(style.index)}, tag("th", {"scope": "row"}, view.key(entry, 26)),
                tag("td", {"class": f"strip-cell {style.colour}"}, strip(axis, join(ticks), stretch, dot)),
@@ -71,4 +71,4 @@ def _row(view: View, entry: Entry, interval: Interval, axis: Axis) -> Markup:
 
 def _tick(axis: Axis, value: float) -> Markup:
     where = percentage(axis, value)
-    return tag("line", {"class": "outer", "x1": where, "x2": where, "y1": 5, "y2": ROW - 5})
+    return tag("line", {"class": "outer", "x1": where, "x2": where, "y1": "19%", "y2": "81%"})

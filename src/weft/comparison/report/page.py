@@ -21,12 +21,13 @@ from weft.comparison.report import (
     worth,
 )
 from weft.comparison.report.view import View
+from weft.comparison.settings import UNNAMED
 from weft.comparison.study_result import StudyResult
 from weft.drawing.figure import page_rules
 from weft.drawing.marks import swatches
 from weft.drawing.markup import Child, Markup, join, tag
 from weft.drawing.numbers import confidence, integer, moment
-from weft.drawing.page import base_style, meta
+from weft.drawing.page import base_style, meta, style_of
 
 
 @final
@@ -80,9 +81,10 @@ def render(result: StudyResult) -> str:
     """The report: one file of HTML that asks nothing of any other; equal results give equal pages."""
     view = View(result)
     sections = SECTIONS + ((ADDED,) if result.additions else ()) + ((NOTES,) if result.notes else ())
-    script = _stripped(_file("script.js"))
-    head = tag("head", None, meta(script), tag("title", None, f"{result.name} \u2013 Weft"),
-               tag("style", None, Markup(base_style() + page_rules() + _file("style.css"))))
+    script = _stripped(resources.files("weft.comparison.report").joinpath("script.js").read_text(encoding="utf-8"))
+    head = tag("head", None, meta(script), tag("title", None, f"{_title(result)} \u2013 Weft"),
+               tag("style", None, Markup(base_style() + page_rules()
+                                         + style_of("weft.comparison.report", "style.css"))))
     body = tag("body", None, tag("a", {"class": "skip", "href": "#verdict"}, "Skip to the findings"),
                swatches(view.styles.values()), _header(view),
                _bar(view, sections), tag("main", {"id": "main"}, _verdict(view),
@@ -91,14 +93,18 @@ def render(result: StudyResult) -> str:
     return f"<!DOCTYPE html>\n{tag('html', {'lang': 'en'}, head, body)}\n"
 
 
-def _file(name: str) -> str:
-    return resources.files("weft.comparison.report").joinpath(name).read_text(encoding="utf-8")
-
-
 def _stripped(script: str) -> str:
     """A script without indentation and without the lines that are comments."""
     lines = (line.strip() for line in script.splitlines())
     return "\n".join(line for line in lines if line and not line.startswith("//"))
+
+
+def _title(result: StudyResult) -> str:
+    """The study's name, or else what it compares."""
+    names = [entry.name for entry in result.entries]
+    if result.name != UNNAMED or not names:
+        return result.name
+    return ", ".join(names[:-1]) + f" and {names[-1]}" if 1 < len(names) < 6 else f"{len(names)} models"
 
 
 def _header(view: View) -> Markup:
@@ -110,7 +116,7 @@ def _header(view: View) -> Markup:
     buttons = tag("p", {"class": "tools", "hidden": True}, tag("button", {"type": "button", "id": "theme"}, "Dark"),
                   tag("button", {"type": "button", "id": "print"}, "Print"))
     return tag("header", {"class": "top"}, buttons, tag("p", {"class": "kicker"}, "Weft study"),
-               tag("h1", None, result.name),
+               tag("h1", None, _title(result)),
                tag("p", {"class": "line"}, line))
 
 

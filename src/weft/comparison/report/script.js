@@ -45,6 +45,8 @@
   for (const each of models) {
     each.addEventListener("pointerenter", (event) => { if (event.pointerType === "mouse") focus(each.dataset.model); });
     each.addEventListener("pointerleave", () => focus(null));
+    // An element of a drawing that listens to focus is a stop of the Tab key in some browsers, and has nothing to press.
+    if (each instanceof SVGElement) continue;
     each.addEventListener("focusin", () => focus(each.dataset.model));
     each.addEventListener("focusout", () => focus(null));
   }
@@ -83,7 +85,7 @@
   }
 
   // Charts: a crosshair that stops at the points there are, by pointer or by arrow keys.
-  const labels = new Map(all(".legend li").map((item) => [item.dataset.model, item.querySelector(".model").textContent]));
+  const labels = new Map(all(".legend li").map((item) => [item.dataset.model, item.querySelector("b").textContent]));
   for (const chart of all(".plot > .chart")) {
     const series = all("[data-points]", chart).map((group) => ({ group, points: JSON.parse(group.dataset.points) }));
     const stops = [...new Set(series.flatMap((each) => each.points.map((point) => point[0])))].sort((a, b) => a - b);

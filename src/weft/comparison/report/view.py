@@ -70,7 +70,7 @@ class View:
         """A model's name in text."""
         name = entry if isinstance(entry, str) else entry.name
         short = shorten(name, columns)
-        return tag("b", {"class": "model", "title": name if short != name else None}, short)
+        return tag("b", {"title": name if short != name else None}, _breakable(short))
 
     def key(self, entry: Entry | str, columns: int = COLUMNS) -> Markup:
         """Swatch and name, for tables."""
@@ -95,6 +95,12 @@ class View:
             if (each.first, each.second) == (second, first):
                 return turned(each)
         return None
+
+
+def _breakable(name: str) -> Markup:
+    """A name that may go on in the next line behind an underscore, rather than anywhere."""
+    first, *rest = name.split("_")
+    return join(first, *[join("_", tag("wbr"), part) for part in rest])
 
 
 def turned(difference: Difference) -> Difference:

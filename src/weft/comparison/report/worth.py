@@ -68,13 +68,13 @@ def costs_of(view: View, cost: Cost) -> list[tuple[Entry, float, float]]:
 
 def lead(view: View) -> Markup:
     """The best model, the one of the smallest state and the fastest in decoding."""
-    said: list[tuple[tuple[str, ...], Child]] = []
+    said: list[tuple[tuple[str, ...], list[Child]]] = []
     for names, words in (_best(view), _least(view, COSTS[1]), _least(view, COSTS[0])):
         if names and said and said[-1][0] == names:
-            said[-1] = (names, join(said[-1][1], " and ", words))
+            said[-1][1].append(words)
         elif names:
-            said.append((names, words))
-    sentences = join(*[join("; " if place else "", listed([view.name(name) for name in names]), " ", words)
+            said.append((names, [words]))
+    sentences = join(*[join("; " if place else "", listed([view.name(name) for name in names]), " ", listed(words))
                        for place, (names, words) in enumerate(said)])
     return join(sentences, ". " if said else "", "On the line are the models that no other beats in one of the two "
                 "without losing in the other, by their means.")
@@ -84,8 +84,8 @@ def _best(view: View) -> tuple[tuple[str, ...], Child]:
     if view.best is None:
         return (), ""
     tied = [view.name(name) for name in view.top[1:]]
-    beside = join(" (not told apart from ", listed(tied, "or"), ")") if tied else ""
-    return (view.best.name,), join(f"predicts best, {fixed(view.best.bits_per_byte, 3)} bits per byte", beside)
+    beside = join("; not told apart from ", listed(tied, "or")) if tied else ""
+    return (view.best.name,), join(f"predicts best ({fixed(view.best.bits_per_byte, 3)} bits per byte", beside, ")")
 
 
 def _least(view: View, cost: Cost) -> tuple[tuple[str, ...], Child]:
@@ -99,8 +99,8 @@ def _least(view: View, cost: Cost) -> tuple[tuple[str, ...], Child]:
     if cost.name == "state":
         after = sorted({entry.state.context for entry, _, _ in found if entry.state is not None})
         verb = "has" if one else "have"
-        return names, f"{verb} the smallest state, {cost.write(least)} after {' or '.join(map(integer, after))} tokens"
-    return names, f"{'decodes' if one else 'decode'} fastest, {milliseconds(least)} a token"
+        return names, f"{verb} the smallest state ({cost.write(least)} after {' or '.join(map(integer, after))} tokens)"
+    return names, f"{'decodes' if one else 'decode'} fastest ({milliseconds(least)} a token)"
 
 
 def milliseconds(seconds: float) -> str:
