@@ -41,7 +41,10 @@ def run(command: Callable[[], None]) -> None:
     except KeyboardInterrupt:
         _say("interrupted")
         raise SystemExit(INTERRUPTED) from None
-    except SystemExit:
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # click has caught it, and ends with 1
+            close_output()
+            raise SystemExit(0) from None
         raise
     except BaseException as error:  # panics of libraries written in Rust are no Exception
         line, code = explained(error)
