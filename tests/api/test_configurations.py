@@ -58,7 +58,7 @@ def test_a_run_in_memory_is_planned_as_its_file_is(text: str, tmp_path: Path) ->
         api.plan(forms["model"], "d_model=16")
     with pytest.raises(ConfigError, match=r"d_modle: unknown key 'd_modle'"):
         api.plan({**MODEL, "d_modle": 4})
-    assert config_schema(MODEL)["title"] == config_schema(forms["model"])["title"] != config_schema(run)["title"]
+    assert config_schema(MODEL) == config_schema(forms["model"]) != config_schema(run)
 
 
 def test_every_form_is_trained_and_compared(text: str, tmp_path: Path) -> None:

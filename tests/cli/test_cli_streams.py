@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 import io
 import os
 import subprocess
 import sys
-import typing
 from pathlib import Path
 
 import pytest
-import typer
 
 import weft as weft_package
+from architecture.test_options import options
 from weft.cli import failures
 from weft.cli.chat import LONGEST_LINE, _lines
 from weft.cli.lazy import PATHS, empty_path
-from weft.cli.main import COMMANDS, GROUPS
 from weft.core.errors import InputError
 
 
@@ -28,7 +25,7 @@ def started(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
                           env={**os.environ, "PYTHONPATH": str(Path(weft_package.__file__).parents[1])})
 
 
-FULL = "error: reading or writing failed: No space left on device.\n"
+FULL = "error: writing failed: No space left on device. Free space, or write to another disk.\n"
 
 
 @pytest.mark.parametrize(("line", "code", "error"), [
@@ -94,20 +91,9 @@ def test_a_command_refuses_an_empty_path(tmp_path: Path) -> None:
 
 
 def test_every_option_that_takes_a_path_is_known() -> None:
-    found = set()
-    for name, command in [*COMMANDS.items(), *GROUPS.items()]:
-        module, _, attribute = command.place.partition(":")
-        item = getattr(__import__(module, fromlist=[attribute]), attribute)
-        functions = ([each.callback for each in item.registered_commands] if isinstance(item, typer.Typer) else [item])
-        for function in functions:
-            hints = typing.get_type_hints(inspect.unwrap(function), include_extras=True)
-            for parameter, hint in hints.items():
-                if "Path" in str(hint) and parameter != "return":
-                    options = [each for each in getattr(hint, "__metadata__", ()) if hasattr(each, "param_decls")
-                               and type(each).__name__ == "OptionInfo"]
-                    found |= {declared for each in options for declared in each.param_decls or ()}
-        assert found, name
-    assert found >= {"--out", "--data"} and found <= PATHS
+    found = {option for option, by_command in options().items()
+             if str(Path) in {kind for kind, _ in by_command.values()}}
+    assert found >= {"--out", "--data", "--plugin"} and found <= PATHS
 
 
 def test_an_endless_line_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,13 +94,7 @@ def compare(models: str | Sequence[str | Path] | Mapping[str, Config] = (), over
     Raises:
         InputError: ``study`` is an object, and there are models, overrides or keys beside it.
     """
-    overrides = one_or_more(overrides)
-    named: Named = ()
-    if isinstance(models, Mapping):
-        named = {name: str(each) if isinstance(each, str | Path) else read_config(each)
-                 for name, each in models.items()}
-    else:
-        named = one_or_more(models)
+    overrides, named = one_or_more(overrides), _named(models)
     if isinstance(study, StudyConfig):
         if named or given or list(overrides):
             raise InputError("models, overrides or keys cannot be given beside a study object.", where="study",
@@ -112,6 +106,13 @@ def compare(models: str | Sequence[str | Path] | Mapping[str, Config] = (), over
         require_threads(threads, "threads")
     options = Options(str(require_device(device)), threads, tuple(plugins), command=command)
     return run_study(config, out, read_config, options, on_progress)
+
+
+def _named(models: str | Sequence[str | Path] | Mapping[str, Config]) -> Named:
+    """Return the models of a study, those in memory as plain data."""
+    if not isinstance(models, Mapping):
+        return one_or_more(models)
+    return {name: str(each) if isinstance(each, str | Path) else read_config(each) for name, each in models.items()}
 
 
 def compare_report(folder: str | Path) -> Path:

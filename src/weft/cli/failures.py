@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -59,6 +60,9 @@ def explained(error: BaseException) -> tuple[str, int]:
     plugin = plugin_of(error)
     if plugin is not None:
         return f"error: the plugin {plugin} failed: {what} ({_details(error)})", FAILED
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        where = "" if error.filename is None else f"{in_one_line(str(error.filename))}: "
+        return f"error: {where}writing failed: {error.strerror}. Free space, or write to another disk.", FAILED
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"error: {in_one_line(str(error.filename))}: {error.strerror}. Check the path.", WRONG
     if isinstance(error, OSError) and error.strerror:
