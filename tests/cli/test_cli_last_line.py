@@ -72,6 +72,7 @@ def test_details_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, capsys:
     (OSError(28, "No space left on device", "a.svg"), 1, "error: a.svg: writing failed: No space left on device. .*"),
     (MemoryError(), 1, "error: not enough memory \\(MemoryError\\). Give a smaller model, batch or context."),
     (RuntimeError("DefaultCPUAllocator: can't allocate memory"), 1, "error: not enough memory \\(RuntimeError: Def.*"),
+    (ImportError("libtorch_cpu.so: failed to map segment from shared object"), 1, "error: not enough memory .*"),
     (KeyboardInterrupt(), 130, "interrupted"),
     (SystemExit(3), 3, ""),
 ])

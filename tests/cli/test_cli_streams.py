@@ -44,6 +44,13 @@ def test_no_file_takes_the_place_of_a_closed_stream(tmp_path: Path) -> None:
     assert (tmp_path / "first").read_text() == ""
 
 
+def test_a_folder_that_was_deleted_is_told(tmp_path: Path) -> None:
+    told = started("mkdir gone && cd gone && rmdir ../gone && exec weft list", tmp_path)
+    assert (told.returncode, told.stdout) == (2, "")
+    assert told.stderr == ("error: the current folder cannot be used (No such file or directory). Change to "
+                           "another.\n")
+
+
 def test_a_reader_that_has_gone_is_no_failure(tmp_path: Path) -> None:
     told = started("exec 3> >(exec true); sleep 0.2; weft list >&3; exit $?", tmp_path)
     assert (told.returncode, told.stderr) == (0, "")

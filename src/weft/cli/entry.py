@@ -17,6 +17,7 @@ def run() -> None:
         SystemExit: with the exit code of the command, see `weft.cli.failures.run`.
     """
     _complete_streams()
+    _require_folder()
     try:
         from weft.cli.main import run as command
     except KeyboardInterrupt:
@@ -40,6 +41,19 @@ def _complete_streams() -> None:
                 os.close(null)
             streams[number] = open(number, "w" if number else "r", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stdin, sys.stdout, sys.stderr = streams  # type: ignore[assignment]  # None no more
+
+
+def _require_folder() -> None:
+    """End with one line where the current folder has been deleted; libraries of torch end the process there.
+
+    Raises:
+        SystemExit: it has.
+    """
+    try:
+        os.getcwd()
+    except OSError as error:
+        print(f"error: the current folder cannot be used ({error.strerror}). Change to another.", file=sys.stderr)
+        raise SystemExit(2) from None
 
 
 def _end_at_once() -> None:

@@ -22,8 +22,9 @@ FAILED, WRONG, INTERRUPTED = 1, 2, 130
 MOST_CHARACTERS = 300
 """Of an error's own text in the line."""
 
-MEMORY = ("DefaultCPUAllocator", "out of memory", "std::bad_alloc", "Unable to allocate")
-"""Of the messages by which PyTorch and NumPy say that there is not enough memory."""
+MEMORY = ("DefaultCPUAllocator", "out of memory", "std::bad_alloc", "Unable to allocate", "failed to map segment",
+          "cannot allocate memory")
+"""Of the messages by which PyTorch, NumPy and the loader of libraries say that there is not enough memory."""
 
 
 def run(command: Callable[[], None]) -> None:
