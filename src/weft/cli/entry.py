@@ -40,7 +40,7 @@ def _complete_streams() -> None:
                 os.dup2(null, number)
                 os.close(null)
             streams[number] = open(number, "w" if number else "r", encoding="utf-8", closefd=False)  # noqa: SIM115
-    sys.stdin, sys.stdout, sys.stderr = streams  # type: ignore[assignment]  # None no more
+    sys.stdin, sys.stdout, sys.stderr = streams
 
 
 def _require_folder() -> None:
