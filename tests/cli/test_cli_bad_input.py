@@ -213,8 +213,9 @@ def test_a_dtype_or_device_that_is_not_there(refused: Refuse, workplace: Path, r
         "plan", workplace / "tiny.yaml", "--dtype", "half")
     assert "training.dtype: Input should be 'float32', 'float64' or 'bfloat16', got 'half'." in refused(
         "train", workplace / "tiny.yaml", "--dtype", "half", "--out", tmp_path / "a")
-    assert "device: the device 'tpu' cannot be used here. Use cpu, or see weft doctor" in refused(
-        "train", workplace / "tiny.yaml", "--device", "tpu", "--out", tmp_path / "b")
+    for device in ("tpu", "meta", "cuda:99"):
+        assert f"device: the device '{device}' cannot be used here. Use cpu, or see weft doctor" in refused(
+            "train", workplace / "tiny.yaml", "--device", device, "--out", tmp_path / "b")
 
 
 @pytest.mark.parametrize("command", [["list"], ["config", "schema"], ["check", "lstm"]])

@@ -67,9 +67,12 @@ def test_details_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, capsys:
 
 @pytest.mark.parametrize(("error", "code", "message"), [
     (OSError(36, "File name too long", "a" * 9_999), 2, "error: a+ \\.\\.\\. a+: File name too long. Check the path."),
-    (OSError(28, "No space left on device"), 1, "error: reading or writing failed: No space left on device."),
+    (OSError(5, "Input/output error"), 1, "error: reading or writing failed: Input/output error."),
+    (OSError(28, "No space left on device"), 1, "error: writing failed: No space left on device. Free space, or .*"),
+    (OSError(28, "No space left on device", "a.svg"), 1, "error: a.svg: writing failed: No space left on device. .*"),
     (MemoryError(), 1, "error: not enough memory \\(MemoryError\\). Give a smaller model, batch or context."),
     (RuntimeError("DefaultCPUAllocator: can't allocate memory"), 1, "error: not enough memory \\(RuntimeError: Def.*"),
+    (ImportError("libtorch_cpu.so: failed to map segment from shared object"), 1, "error: not enough memory .*"),
     (KeyboardInterrupt(), 130, "interrupted"),
     (SystemExit(3), 3, ""),
 ])

@@ -93,6 +93,19 @@ def test_the_command_prints_and_writes_a_row_for_each_document(weft: Any, run: P
     assert "by_document" not in weft("eval", run, "--json").json()[0]
 
 
+def test_eval_divides_a_text_into_documents_as_it_is_told(weft: Any, refused: Any, run: Path, tmp_path: Path
+                                                          ) -> None:
+    text = tmp_path / "mine.txt"
+    text.write_text("abcd\nef\n\ngh\n")
+    counts = {name: weft("eval", run, "--data", text, "--divide-by", name, "--json").json()[0]["documents"]
+              for name in ("file", "line", "paragraph")}
+    assert counts == {"file": 1, "line": 3, "paragraph": 2}
+    assert weft("eval", run, "--data", text, "--json").json()[0]["documents"] == 1, "as in the model's run"
+    assert "documents: no text is divided here" in refused("eval", run, "--divide-by", "line")
+    assert "--divide-by: 'lines' is no way to divide a text into documents. Did you mean 'line'?" in refused(
+        "eval", run, "--data", text, "--divide-by", "lines")
+
+
 def test_eval_reads_a_text_of_the_users(weft: Any, run: Path, tmp_path: Path) -> None:
     text = tmp_path / "mine.txt"
     text.write_text("abcd" * 8)

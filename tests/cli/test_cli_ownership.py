@@ -89,13 +89,16 @@ def test_train_takes_no_folder_that_holds_what_it_would_write(refused: Refuse, w
     assert (poetry / ".lock").read_text() == "poetry's own"
 
 
-def test_no_run_begins_among_the_files_of_others(refused: Refuse, workplace: Path, mine: Path) -> None:
-    for name in ("config.yaml", "checkpoints"):
+@pytest.mark.parametrize(("command", "what"), [(["train", "tiny.yaml"], "run"),
+                                               (["compare", "tiny.yaml", "tiny.yaml", "--steps", "1"], "study")])
+def test_no_work_begins_among_the_files_of_others(refused: Refuse, workplace: Path, mine: Path, command: list[str],
+                                                  what: str) -> None:
+    for name in ("config.yaml", "checkpoints", "study.yaml", "data", "runs"):
         (mine / name).rename(mine / f"my-{name}")
     before = everything(mine)
-    message = refused("train", workplace / "tiny.yaml", "--out", mine)
-    assert f"out: {mine} holds .config.json.previous, .git, .x.draft, config.json, data and " in message
-    assert f"and no run. Choose a new folder, such as {mine / 'run'}, or an empty one." in message
+    message = refused(*(workplace / each if each.endswith(".yaml") else each for each in command), "--out", mine)
+    assert f"out: {mine} holds .config.json.previous, .git, .x.draft, config.json, my-checkpoints and " in message
+    assert f"and no {what}. Choose a new folder, such as {mine / what}, or an empty one." in message
     assert everything(mine) == before
 
 

@@ -157,7 +157,7 @@ def test_tasks_and_models_that_do_not_fit_are_refused_before_the_corpus_is_read(
 
 
 def test_eval_takes_no_windows_for_another_task(refused: Refuse, encoder: Path) -> None:
-    assert "--context, --lengths, --stride, --documents, --by-document: windows of running text" in (
+    assert "--context, --lengths, --stride, --documents, --by-document, --divide-by: windows of running text" in (
         refused("eval", encoder / "run", "--context", "8"))
 
 

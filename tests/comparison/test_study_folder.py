@@ -154,6 +154,22 @@ def test_a_folder_with_what_a_study_would_write_is_refused(study: StudyConfig, t
         assert [path.name for path in folder.iterdir()] == [name]
 
 
+def test_a_folder_with_files_of_others_is_refused_until_a_study_is_there(study: StudyConfig, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    for name in ("configs", ".study.yaml.1.draft/weft-draft"):  # as a study that was killed at once leaves it
+        (folder / name).mkdir(parents=True)
+    (folder / "mine.txt").write_text("mine")
+    with pytest.raises(ConfigError, match=r"out holds mine\.txt, and no study\. Choose a new folder, such as "
+                                          r".*/out/study, or an empty one"):
+        run(study, folder)
+    assert sorted(path.name for path in folder.iterdir()) == [".study.yaml.1.draft", "configs", "mine.txt"]
+    (folder / "mine.txt").unlink()
+    run(study, folder)
+    (folder / "mine.txt").write_text("mine")
+    run(study, folder)
+    assert (folder / "mine.txt").read_text() == "mine", "what lies beside a study later is left alone"
+
+
 def test_the_statement_is_completed_where_a_kill_came_before_it(study: StudyConfig, copy: Path) -> None:
     text = (copy / "study.yaml").read_text()
     (copy / "study.yaml").unlink()
@@ -185,19 +201,15 @@ def test_a_report_is_replaced_where_it_is_as_weft_wrote_it(copy: Path, tmp_path:
 def test_a_study_that_cannot_begin_leaves_room_for_the_corrected_one(study: StudyConfig, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     large = study.model_copy(update={"tokenizer": {"kind": "bpe", "vocab_size": 100_000}})
-    folder.mkdir()
-    (folder / "mine.txt").write_text("mine")
     with pytest.raises(TokenizerError, match="vocab_size"):
         run(large, folder)
-    assert sorted(path.name for path in folder.iterdir()) == [".lock", "mine.txt"]
+    assert sorted(path.name for path in folder.iterdir()) == [".lock"]
     assert len(run(study, folder).entries) == 2
 
 
 def test_a_study_whose_pace_cannot_be_measured_leaves_room_for_the_corrected_one(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text, folder = write_text(tmp_path), tmp_path / "out"
-    folder.mkdir()
-    (folder / "mine.txt").write_text("mine")
     models = {"a": {"config": ATTENTION}, "b": {"config": LSTM}}
 
     def full_disk(job: Job) -> Outcome:
@@ -208,7 +220,7 @@ def test_a_study_whose_pace_cannot_be_measured_leaves_room_for_the_corrected_one
         patch.setattr(work, "_pace", lambda job: Outcome("failed" if job.name == "b" else "finished", "why", steps=2))
         with pytest.raises(UnsupportedError, match=r"b: its pace cannot be measured: why Correct its configuration"):
             run(wrong, folder)
-        assert sorted(path.name for path in folder.iterdir()) == [".lock", "mine.txt"]
+        assert sorted(path.name for path in folder.iterdir()) == [".lock"]
         # An interruption is no fault of the settings, with which the study goes on.
         patch.setattr(work, "_pace", full_disk)
         with pytest.raises(FailedError, match=r"a: its pace cannot be measured: why Give the same command again"):

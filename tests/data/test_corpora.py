@@ -38,6 +38,20 @@ def test_the_embedded_corpus_is_the_library_of_this_python() -> None:
     assert corpus.sha256 == embedded_corpus().sha256
 
 
+def test_names_of_files_that_are_no_utf8_are_written_as_text(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"\xfe")
+    try:
+        folder.mkdir()
+    except OSError:
+        pytest.skip("the file system takes only names in UTF-8")
+    (folder / os.fsdecode(b"\xff.txt")).write_text("one")
+    (folder / "é.txt").write_text("two")
+    for place, name in ((folder, "\\xfe"), (folder / os.fsdecode(b"\xff.txt"), "\\xff.txt")):
+        corpus = read_text(place)
+        assert corpus.name == name and corpus.describe().startswith(f"{name}: ") and len(corpus.sha256) == 64
+    assert [document.name for document in read_text(folder).documents] == ["é.txt", "\\xff.txt"]
+
+
 def test_a_line_describes_a_corpus() -> None:
     corpus = Corpus("two", (Document("a", "x"), Document("b", "é")), version="1")
     assert corpus.describe() == f"two 1: 2 documents, 3 bytes, sha256 {corpus.sha256}"

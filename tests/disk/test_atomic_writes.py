@@ -17,7 +17,7 @@ from checkpoints.tiny_models import model_of
 from weft.checkpoints import load_checkpoint, save_checkpoint
 from weft.checkpoints import save as save_module
 from weft.core.errors import CheckpointError, FailedError
-from weft.disk.atomic import discard, tidy, write_file
+from weft.disk.atomic import discard, replacing, tidy, write_file
 from weft.tokenizers import ByteTokenizer
 
 
@@ -43,6 +43,16 @@ def test_a_writer_that_dies_before_the_rename_leaves_the_old_checkpoint(
             save_checkpoint(tmp_path / name, model_of(), ByteTokenizer(), facts={"step": 2}, replace=True)
     assert saved_step(tmp_path / "a") == 1
     assert not (tmp_path / "b").exists()
+
+
+def test_an_error_of_a_full_disk_names_what_was_to_be_written(tmp_path: Path) -> None:
+    """It comes from a file that is open already, and has no name of its own."""
+    with pytest.raises(OSError, match="No space left") as caught, replacing(tmp_path / "pictures"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert caught.value.filename == str(tmp_path / "pictures") and not list(tmp_path.iterdir())
+    with pytest.raises(OSError, match="Permission") as caught, replacing(tmp_path / "pictures"):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "another")
+    assert caught.value.filename == "another"
 
 
 @pytest.mark.parametrize("renames", [0, 1, 2])

@@ -46,6 +46,29 @@ def test_a_hundred_published_files_are_read_whole() -> None:
         assert [note for note in family.notes(size.values) if "unknown key" in note] == []
 
 
+def test_most_published_files_were_compared_with_a_copy() -> None:
+    compared = {name: size.found for name, size in WHOLE.items() if size.found is not None}
+    assert len(compared) >= 62
+    to_the_letter = {name for name, found in compared.items() if not found.differs and not found.lacks}
+    assert len(to_the_letter) >= 51
+    assert all(published()[name].keys == "copy" for name in to_the_letter)
+
+
+@pytest.mark.parametrize("name", [name for name, size in WHOLE.items() if size.found is not None])
+def test_a_copy_of_a_published_file_is_the_same_model(name: str) -> None:
+    """Copies were saved again by other versions, or have keys of those who keep them: none changes the model."""
+    size = published()[name]
+    assert size.found is not None and size.found.repository.count("/") == 1 and size.found.path
+    copy = size.found.content(size.values)
+    assert all(size.values.get(key, ...) != value for key, value in size.found.differs.items())
+    assert set(size.found.lacks) <= set(size.values)
+    family = family_of(copy, name)
+    assert family.name == size.family
+    assert family.read(copy)[0] == family.read(size.values)[0]
+    assert [note for note in family.notes(copy) if "unknown key" in note and "chunk_size" not in note
+            and "window_size" not in note] == []
+
+
 def test_a_published_model_says_where_its_numbers_are_from() -> None:
     for name, size in published().items():
         assert size.source and name == name.lower(), name
@@ -91,6 +114,13 @@ def test_a_key_that_changes_what_other_models_compute_is_refused_by_name(name: s
 def test_a_misspelling_of_a_key_that_is_read_is_refused_whatever_its_value(key: str, value: Any, meant: str) -> None:
     with pytest.raises(ConfigError, match=f"{key}: unknown key. Did you mean '{meant}'?"):
         read(SMOL, **{key: value})
+
+
+def test_a_switch_of_norms_that_the_class_always_has_may_only_be_on() -> None:
+    """As Qwen3-Coder's files and models made from it say."""
+    assert read("qwen3-30b-a3b", use_qk_norm=True) == read("qwen3-30b-a3b")
+    with pytest.raises(ConfigError, match=r"use_qk_norm: False, but only None or True can be read\. The class of"):
+        read("qwen3-30b-a3b", use_qk_norm=False)
 
 
 def test_values_of_phi_4_mini_that_no_class_reads_are_held_to_the_published_ones() -> None:

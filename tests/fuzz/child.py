@@ -37,11 +37,10 @@ def run(work: Callable[[], None], folder: Path, seconds: float) -> Ended:
     """Run ``work`` in a fork of this process, in ``folder``, for so many seconds of processor time at most (and three
     times as many by the clock, since the machine may be busy)."""
     said = folder / "stderr"
-    began = time.monotonic()
     child = os.fork()
     if not child:
         _child(work, folder, said, seconds)
-    code = _waited(child, began + 3 * seconds)
+    code = _waited(child, 3 * seconds)
     text = said.read_text("utf-8", "replace") if said.exists() else ""
     return Ended(_fault(code, text), text[-3_000:])
 
@@ -72,13 +71,18 @@ def _child(work: Callable[[], None], folder: Path, said: Path, seconds: float) -
         os._exit(code)
 
 
-def _waited(child: int, until: float) -> int:
-    """The exit code of a process: the negative number of the signal that ended it."""
+def _waited(child: int, seconds: float) -> int:
+    """The exit code of a process: the negative number of the signal that ended it. It is waited for so many seconds by
+    the clock, of which a pause of this process, as of a whole machine that was suspended, counts as one."""
+    last = time.monotonic()
     while True:
         found, status = os.waitpid(child, os.WNOHANG)
         if found:
             return os.waitstatus_to_exitcode(status)
-        if time.monotonic() > until:
+        now = time.monotonic()
+        seconds -= min(now - last, 1.0)
+        last = now
+        if seconds < 0:
             os.killpg(child, signal.SIGKILL)
             os.waitpid(child, 0)
             return -signal.SIGXCPU

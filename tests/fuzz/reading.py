@@ -16,7 +16,6 @@ import select
 import shutil
 import signal
 import sys
-import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator
@@ -154,18 +153,18 @@ def tried(cases: list[Spoilt], made: Path, scratch: Path, seconds: int = SECONDS
 
 def _followed(told: IO[str], child: int, seconds: float) -> tuple[int, bool, list[tuple[int, str, str]]]:
     """Which case a child was last at, whether it was killed for its silence, and the faults that it has told."""
-    at, faults, begun = -1, [], ""
-    last = time.monotonic()
+    at, faults, begun, silent = -1, [], "", 0
     while True:
         if not select.select([told], [], [], 1)[0]:
-            if time.monotonic() - last > seconds:
+            silent += 1  # counted here, not by the clock: this process may be paused, as when a machine is suspended
+            if silent > seconds:
                 os.kill(child, signal.SIGKILL)
                 return at, True, faults
             continue
         part = os.read(told.fileno(), 1 << 16).decode()
         if not part:
             return at, False, faults
-        last = time.monotonic()
+        silent = 0
         *lines, begun = (begun + part).split("\n")
         for line in lines:
             at, fault, text = json.loads(line)

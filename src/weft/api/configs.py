@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from weft.core.config import parse
 from weft.core.errors import InputError
@@ -19,6 +19,10 @@ from weft.training.folder import CONFIG_YAML, RUN_FILE
 from weft.training.overrides import run_overrides
 from weft.training.published import published_run
 from weft.training.starting import begun_from
+
+Config: TypeAlias = str | Path | Mapping[str, Any] | RunConfig | ModelConfig
+"""A configuration of a run, or of a model alone: the path of its file, the name of a preset or of a published model,
+plain data, or an object."""
 
 
 def own_presets() -> list[str]:
@@ -37,14 +41,17 @@ def preset_hint(name: str) -> str:
     return name_hint(name, own_presets())
 
 
-def read_config(config: str | Path) -> dict[str, Any]:
-    """Return the plain data of a configuration, which is given as a path, or as the name of a preset or of a published
-    model.
+def read_config(config: Config) -> dict[str, Any]:
+    """Return the plain data of a configuration.
 
     Raises:
-        InputError: it is none of these.
+        InputError: a name that is neither a path, a preset nor a published model.
         ConfigError: the file cannot be read.
     """
+    if isinstance(config, RunConfig | ModelConfig):
+        return config.dump()
+    if isinstance(config, Mapping):
+        return dict(config)
     size = None if Path(config).is_file() or str(config) in own_presets() else size_named(str(config))
     return read_plain(config_path(config)) if size is None else published_run(size)
 
@@ -64,24 +71,20 @@ def config_path(config: str | Path) -> Path:
                      remedy=f"{preset_hint(str(config))} Or give the path of a YAML or JSON file.")
 
 
-def config_schema(config: str | Path | None = None) -> dict[str, Any]:
+def config_schema(config: Config | None = None) -> dict[str, Any]:
     """Return the JSON Schema of run configurations, or for a file that holds only a model, that of the model's kind."""
     alone = config is not None and "kind" in read_config(config)
     return json_schema(type(read_model(config)) if config is not None and alone else RunConfig)
 
 
-def read_run(config: str | Path | Mapping[str, Any] | RunConfig, overrides: Iterable[str] = (), *,
-             start: str | Path | None = None) -> RunConfig:
-    """Read a run's configuration from a file, a preset, a run's folder, plain data or an object, and apply
-    ``key.path=value`` changes. With ``start`` the run begins with the model and tokenizer of that folder in place of
-    its own; see `weft.training.starting.begun_from`."""
+def read_run(config: Config, overrides: Iterable[str] = (), *, start: str | Path | None = None) -> RunConfig:
+    """Read a run's configuration, also from a run's folder, and apply ``key.path=value`` changes. With ``start`` the
+    run begins with the model and tokenizer of that folder in place of its own; see
+    `weft.training.starting.begun_from`."""
     if isinstance(config, RunConfig) and start is None and not list(overrides):
         return config
-    plain = config.dump() if isinstance(config, RunConfig) else config
-    if isinstance(plain, Mapping):
-        return parse_run(plain if start is None else begun_from(plain, start), overrides)
-    data = read_config(run_file(plain) or plain)
-    return parse_run(data if start is None else begun_from(data, start), overrides, where=str(plain))
+    data = read_config(run_file(config) or config)
+    return parse_run(data if start is None else begun_from(data, start), overrides, where=_where(config))
 
 
 def run_file(config: object) -> Path | None:
@@ -92,8 +95,8 @@ def run_file(config: object) -> Path | None:
     return path / CONFIG_YAML if (path / RUN_FILE).is_file() and str(config) not in presets() else None
 
 
-def training_of(config: str | Path, overrides: Iterable[str] = ()) -> TrainingSettings:
-    """Return how the run of a file or preset is trained.
+def training_of(config: Config, overrides: Iterable[str] = ()) -> TrainingSettings:
+    """Return how the run of a configuration is trained.
 
     Raises:
         ConfigError: the section ``training`` cannot be parsed.
@@ -102,7 +105,11 @@ def training_of(config: str | Path, overrides: Iterable[str] = ()) -> TrainingSe
     return parse(TrainingSettings, training, where="training")
 
 
-def read_model(config: str | Path, overrides: Iterable[str] = ()) -> ModelConfig:
-    """Read a model's configuration from a file, a preset, of a run or of a model alone, or by the name of a published
-    model, and apply changes."""
-    return parse_model_config(read_config(config), overrides, where=str(config))
+def read_model(config: Config, overrides: Iterable[str] = ()) -> ModelConfig:
+    """Read a model's configuration, from that of a run or of a model alone, and apply changes."""
+    return parse_model_config(read_config(config), overrides, where=_where(config))
+
+
+def _where(config: Config) -> str | None:
+    """What errors call a configuration: its path or name; None: it is in memory."""
+    return str(config) if isinstance(config, str | Path) else None

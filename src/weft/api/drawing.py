@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,9 +10,8 @@ import torch
 
 from weft.analysis.shapes import built_empty
 from weft.api.arguments import one_or_more
-from weft.api.configs import read_config, read_run
-from weft.api.examining import resolved_target
-from weft.api.models import Model
+from weft.api.configs import Config, read_config, read_run
+from weft.api.examining import Target, resolved_target
 from weft.api.using import prompt_rows
 from weft.checkpoints import Loaded
 from weft.core.errors import InputError
@@ -23,6 +22,7 @@ from weft.pictures.gallery import Drawn, Gallery, Read, gallery
 from weft.pictures.writing import require_writable, write
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import ByteTokenizerConfig
+from weft.training import RunConfig
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,14 @@ class Text:
     source: str | None = None
 
 
-def draw(target: Model | ModelConfig, overrides: Iterable[str] = (), *, out: str | Path, text: Text | None = None,
+def draw(target: Target, overrides: Iterable[str] = (), *, out: str | Path, text: Text | None = None,
          png: bool = False, replace: bool = False) -> Drawn:
-    """Draw a configuration (file, preset or object) or a checkpoint: its architecture, masks and positions, a
+    """Draw a configuration or a checkpoint: its architecture, masks and positions, a
     recurrent model unrolled in time, and attention maps of a text.
 
     Args:
         target: what is drawn. A configuration is drawn without its weights; for a text it is built with random ones.
-        overrides: ``key.path=value`` changes to a file or preset.
+        overrides: ``key.path=value`` changes to a configuration that is no object of a model.
         out: a new folder, or a file ``.html``, ``.svg`` or ``.png``; see `weft.pictures.writing.write`.
         text: what the model reads, for attention maps.
         png: a PNG beside each SVG.
@@ -61,7 +61,7 @@ def draw(target: Model | ModelConfig, overrides: Iterable[str] = (), *, out: str
     return write(pictures(target, overrides, text=text), Path(out), png=png, replace=replace)
 
 
-def pictures(target: Model | ModelConfig, overrides: Iterable[str] = (), *, text: Text | None = None) -> Gallery:
+def pictures(target: Target, overrides: Iterable[str] = (), *, text: Text | None = None) -> Gallery:
     """The pictures of a model, not written; the arguments are those of `draw`."""
     changes = one_or_more(overrides)
     found = resolved_target(target, changes)
@@ -72,15 +72,15 @@ def pictures(target: Model | ModelConfig, overrides: Iterable[str] = (), *, text
             raise InputError("a configuration object names no tokenizer.", where="text",
                              remedy="Give a checkpoint, or the file of a run.")
         return gallery(built_empty(found), found.kind, trained=False)
-    assert isinstance(target, str | Path), "resolved above"
-    name = Path(target).stem
+    assert isinstance(target, str | Path | Mapping | RunConfig), "resolved above"
+    name = Path(target).stem if isinstance(target, str | Path) else found.kind
     if text is None:
         return gallery(built_empty(found), name, trained=False)
-    made = _untrained(target, changes)
+    made = _untrained(target, changes, name)
     return gallery(made.model, name, trained=False, read=_read(made, text))
 
 
-def _untrained(target: str | Path, changes: list[str]) -> Loaded:
+def _untrained(target: Config, changes: list[str], name: str) -> Loaded:
     """The model of a run's configuration with random weights, and its tokenizer, if nothing must be trained for it.
 
     Raises:
@@ -96,7 +96,7 @@ def _untrained(target: str | Path, changes: list[str]) -> Loaded:
                          where="text", remedy="Give a checkpoint of the run.")
     torch.manual_seed(run.seed)
     model = built_model(run.model).eval()
-    return Loaded(model, tokenizer or run.tokenizer.fit(()), run.model, None, {}, Path(target))
+    return Loaded(model, tokenizer or run.tokenizer.fit(()), run.model, None, {}, Path(name))
 
 
 def _read(loaded: Loaded, text: Text) -> Read:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 from torch import nn
 
@@ -14,7 +15,7 @@ from weft.analysis.here import run_here
 from weft.analysis.shapes import built_empty
 from weft.analysis.shares import Shares, shares_of
 from weft.api.arguments import one_or_more
-from weft.api.configs import preset_hint, presets, read_model, training_of
+from weft.api.configs import Config, preset_hint, presets, read_model, training_of
 from weft.api.models import Model, in_memory, load, require_dtype
 from weft.checkpoints import Loaded
 from weft.checkpoints.hub import hub_model
@@ -28,21 +29,24 @@ from weft.laws.check import check as check_laws
 from weft.parallel.mesh import MeshSettings
 from weft.parallel.tensor import plan_of
 from weft.preset_files.models import size_named
+from weft.training import RunConfig
 from weft.training.files import read_plain
 from weft.training.overrides import run_overrides
 from weft.training.partial import only_trained
 
+Target: TypeAlias = Model | Config
+"""A checkpoint or a configuration."""
 LEAST_LENGTH = 16
 """The least ``length`` of `check`, in tokens: shorter rows cannot be cut into the pieces that the laws compare."""
 
 
-def check(target: Model | ModelConfig, overrides: Iterable[str] = (), *, seed: int = 0, length: int | None = None,
+def check(target: Target, overrides: Iterable[str] = (), *, seed: int = 0, length: int | None = None,
           on_law: Callable[[str, str], None] | None = None) -> CheckResult:
-    """Run the laws on a configuration (file, preset or object) or a checkpoint; see `weft.laws.check.check`.
-    ``overrides`` are ``key.path=value`` changes to a file or preset.
+    """Run the laws on a configuration or a checkpoint; see `weft.laws.check.check`. ``overrides`` are
+    ``key.path=value`` changes to a configuration that is no object of a model.
 
     Raises:
-        InputError: ``length`` is below `LEAST_LENGTH`, or there are overrides for what is neither file nor preset.
+        InputError: ``length`` is below `LEAST_LENGTH`, or overrides cannot be applied.
     """
     if length is not None and length < LEAST_LENGTH:
         raise InputError(f"{length} tokens are too few to cut.", where="length",
@@ -53,21 +57,21 @@ def check(target: Model | ModelConfig, overrides: Iterable[str] = (), *, seed: i
     return check_laws(found.config, found.model, seed=seed, sum_error=sum_error(found), length=length, on_law=on_law)
 
 
-def plan(target: Model | ModelConfig, overrides: Iterable[str] = (), *, context: int | None = None,
+def plan(target: Target, overrides: Iterable[str] = (), *, context: int | None = None,
          batch: int | None = None, dtype: str | None = None, tokens: int | None = None, here: bool = False) -> Plan:
-    """Return what a model costs, without running it, from a configuration (file, preset or object) or a checkpoint; see
-    `weft.analysis.plan`. ``overrides`` are ``key.path=value`` changes to a file or preset. What ``training.train``
-    leaves out is frozen. Without a number, ``batch`` and ``context`` are those of the run that the file or preset
-    describes, else a row of the model's context. With ``here`` the memory and the least times of training and decoding
-    on this machine are added.
+    """Return what a model costs, without running it, from a configuration or a checkpoint; see `weft.analysis.plan`.
+    ``overrides`` are those of `check`. What ``training.train`` leaves out is frozen. Without a number, ``batch`` and
+    ``context`` are those of the run that the configuration describes, else a row of the model's context. With ``here``
+    the memory and the least times of training and decoding on this machine are added.
 
     Raises:
-        InputError: there are overrides for what is neither file nor preset.
+        InputError: overrides cannot be applied.
     """
+    overrides = one_or_more(overrides)
     found = resolved_target(target, overrides)
     source = found.model if isinstance(found, Loaded) else found
-    if isinstance(source, ModelConfig) and isinstance(target, str | Path):
-        training = training_of(target, one_or_more(overrides))
+    if isinstance(source, ModelConfig) and not isinstance(target, ModelConfig | Loaded | nn.Module):
+        training = training_of(target, overrides)
         source = source if training.train is None else only_trained(built_empty(source), training.train)
         batch = training.batch_size if batch is None and "batch_size" in training.model_fields_set else batch
         context = training.context if context is None else context
@@ -78,7 +82,7 @@ def plan(target: Model | ModelConfig, overrides: Iterable[str] = (), *, context:
     return replace(planned, notes=(*planned.notes, *notes))
 
 
-def flops_shares(target: Model | ModelConfig, overrides: Iterable[str] = (), *,
+def flops_shares(target: Target, overrides: Iterable[str] = (), *,
                  context: int | None = None) -> tuple[Plan, Shares]:
     """Return where the operations of a forward pass go, per token, with what is assumed, beside the plan that they are
     from; the arguments are those of `plan`, but a row has the model's context where none is given.
@@ -86,18 +90,19 @@ def flops_shares(target: Model | ModelConfig, overrides: Iterable[str] = (), *,
     Raises:
         UnsupportedError: the model is fitted by counting, and has no such operations.
     """
+    overrides = one_or_more(overrides)
     found = resolved_target(target, overrides)
     config = found.config if isinstance(found, Loaded) else found
     planned = plan_model(found.model if isinstance(found, Loaded) else found, context=context)
     if planned.flops is None:
         raise UnsupportedError(f"a model of the kind {config.kind!r} looks up counts and has no operations to share "
                                "out.", where="target", remedy="Leave out --flops.")
-    size = size_named(str(target)) if isinstance(target, str) and not list(overrides) else None
+    size = size_named(str(target)) if isinstance(target, str) and not overrides else None
     return planned, shares_of(planned.flops, config.vocab_size if config.reads_tokens else 0,
                               {} if size is None else size.quoted)
 
 
-def _mesh_notes(target: Model | ModelConfig, overrides: Iterable[str], config: ModelConfig) -> tuple[str, ...]:
+def _mesh_notes(target: Target, overrides: Iterable[str], config: ModelConfig) -> tuple[str, ...]:
     """What the mesh of a run's configuration leaves whole on every process, where it divides models.
 
     Raises:
@@ -117,8 +122,8 @@ def _mesh_notes(target: Model | ModelConfig, overrides: Iterable[str], config: M
             + (f" but these, which every process computes whole: {listed}." if whole else "."),)
 
 
-def require_changeable(target: Model | ModelConfig, overrides: Iterable[str]) -> None:
-    """Refuse overrides for anything but a configuration's file or preset.
+def require_changeable(target: Target, overrides: Iterable[str]) -> None:
+    """Refuse overrides for what they cannot be applied to.
 
     Raises:
         InputError: there are overrides for a configuration object or a checkpoint.
@@ -129,7 +134,7 @@ def require_changeable(target: Model | ModelConfig, overrides: Iterable[str]) ->
     if isinstance(target, ModelConfig):
         raise InputError(f"{', '.join(changes)} cannot be applied to a configuration object.", where="overrides",
                          remedy="Change the configuration itself, with its model_copy.")
-    if _is_checkpoint(target):
+    if not isinstance(target, Mapping | RunConfig) and _is_checkpoint(target):
         raise InputError(f"{', '.join(changes)} cannot be applied to a checkpoint, whose weights fit its own "
                          "configuration alone.", where="overrides",
                          remedy="Leave them out, or name the configuration of the run.")
@@ -143,7 +148,7 @@ def _is_checkpoint(target: Model) -> bool:
     return folder.is_dir() and (str(target) not in presets() or holds_checkpoint(folder))
 
 
-def resolved_target(target: Model | ModelConfig, overrides: Iterable[str]) -> ModelConfig | Loaded:
+def resolved_target(target: Target, overrides: Iterable[str]) -> ModelConfig | Loaded:
     """Return a configuration, or a checkpoint in memory.
 
     Raises:
@@ -155,6 +160,8 @@ def resolved_target(target: Model | ModelConfig, overrides: Iterable[str]) -> Mo
         return in_memory(target)
     if isinstance(target, ModelConfig | Loaded):
         return target
+    if isinstance(target, Mapping | RunConfig):
+        return read_model(target, changes)
     if _is_checkpoint(target):
         return load(target)
     if not Path(target).suffix and str(target) not in presets() and not Path(target).exists():

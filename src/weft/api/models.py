@@ -42,7 +42,7 @@ def require_device(name: str) -> torch.device:
     """
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
+        torch.empty(1, device=device).item()  # which has no value on meta
     except (RuntimeError, AssertionError, NotImplementedError):
         raise UnsupportedError(f"the device {name!r} cannot be used here.", where="device",
                                remedy="Use cpu, or see weft doctor for what this machine has.") from None

@@ -7,26 +7,27 @@ from pathlib import Path
 from typing import Any
 
 from weft.api.arguments import one_or_more
-from weft.api.configs import read_config, read_run, run_file
+from weft.api.configs import Config, read_config, read_run, run_file
 from weft.api.lawful import require_lawful
 from weft.api.models import Model, require_device, save
 from weft.comparison import Options, StudyConfig, StudyListener, StudyResult, read_study, rerender, run_study
+from weft.comparison.study import Named
 from weft.core.errors import InputError
 from weft.core.threads import require_threads
-from weft.training import Event, RunConfig, TrainResult
+from weft.training import Event, TrainResult
 from weft.training import train as train_run
 from weft.training.folder import START_FOLDER
 from weft.training.parallel import World
 
 
-def train(config: str | Path | Mapping[str, Any] | RunConfig, overrides: str | Iterable[str] = (), *,
-          start: Model | None = None, out: str | Path | None = None, resume: bool = False,
-          allow_inexact: bool = False, unchecked: bool = False, device: str = "cpu",
+def train(config: Config, overrides: str | Iterable[str] = (), *, start: Model | None = None,
+          out: str | Path | None = None, resume: bool = False, allow_inexact: bool = False, unchecked: bool = False,
+          device: str = "cpu",
           on_event: Callable[[Event], None] | None = None) -> TrainResult:
     """Train a run; see `weft.training.train`.
 
-    The configuration is a preset's name, a file's path, plain data or an object. The folder of a run is that run, which
-    goes on there unless ``out`` names another folder, to a larger budget if one is given.
+    The folder of a run is a configuration too: that run goes on there unless ``out`` names another folder, to a larger
+    budget if one is given.
 
     With ``start`` the run begins with the model and the tokenizer of a checkpoint's folder, or of a model in memory,
     which is then saved as ``out``/start; of the configuration's own model only its head stays.
@@ -69,8 +70,8 @@ def _start_folder(start: Model, out: Path) -> Path:
     return folder
 
 
-def compare(models: str | Sequence[str | Path] = (), overrides: str | Iterable[str] = (), *,
-            study: str | Path | StudyConfig | None = None, given: Mapping[str, Any] | None = None,
+def compare(models: str | Sequence[str | Path] | Mapping[str, Config] = (), overrides: str | Iterable[str] = (), *,
+            study: str | Path | Mapping[str, Any] | StudyConfig | None = None, given: Mapping[str, Any] | None = None,
             out: str | Path = "runs/compare", device: str = "cpu", threads: int | None = None,
             plugins: Sequence[str] = (), command: str = "", on_progress: StudyListener | None = None) -> StudyResult:
     """Train models under one budget and compare how well they predict; the results are written to ``out`` and returned.
@@ -79,9 +80,9 @@ def compare(models: str | Sequence[str | Path] = (), overrides: str | Iterable[s
     process. Failures of a model or of the machine are recorded in the result; a study may end without a finished run.
 
     Args:
-        models: presets or paths.
+        models: presets or paths, each named after itself; or configurations of any kind, by name.
         overrides: ``key.path=value`` changes to the study.
-        study: the file of a study, to whose models ``models`` are added, or a study object.
+        study: the file of a study, or what such a file holds, to whose models ``models`` are added; or a study object.
         given: keys of the study, such as ``{"budget": {"kind": "parameters", "amount": 2e6}}``.
         out: the study's folder.
         device: the device to compute on.
@@ -93,18 +94,25 @@ def compare(models: str | Sequence[str | Path] = (), overrides: str | Iterable[s
     Raises:
         InputError: ``study`` is an object, and there are models, overrides or keys beside it.
     """
-    models, overrides = one_or_more(models), one_or_more(overrides)
+    overrides, named = one_or_more(overrides), _named(models)
     if isinstance(study, StudyConfig):
-        if models or given or list(overrides):
+        if named or given or list(overrides):
             raise InputError("models, overrides or keys cannot be given beside a study object.", where="study",
                              remedy="Make them part of the object.")
         config = study
     else:
-        config = read_study(models, overrides, study=study, given=given)
+        config = read_study(named, overrides, study=study, given=given)
     if threads is not None:
         require_threads(threads, "threads")
     options = Options(str(require_device(device)), threads, tuple(plugins), command=command)
     return run_study(config, out, read_config, options, on_progress)
+
+
+def _named(models: str | Sequence[str | Path] | Mapping[str, Config]) -> Named:
+    """Return the models of a study, those in memory as plain data."""
+    if not isinstance(models, Mapping):
+        return one_or_more(models)
+    return {name: str(each) if isinstance(each, str | Path) else read_config(each) for name, each in models.items()}
 
 
 def compare_report(folder: str | Path) -> Path:

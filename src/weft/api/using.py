@@ -15,6 +15,8 @@ from weft.core.config import parse
 from weft.core.errors import InputError
 from weft.core.model import LanguageModel, Readout
 from weft.data import TokenStream
+from weft.data.division_settings import DocumentsSetting
+from weft.data.manifest import is_prepared
 from weft.decoding import GREEDY, Beams, CompiledStep, Ending, Generated, NewToken, Row, RowLike, Sampling, for_decoding
 from weft.decoding import beam_search as search_rows
 from weft.decoding import generate as continue_rows
@@ -173,7 +175,8 @@ def _whole_rows(loaded: Loaded, rows: Sequence[str | tuple[str, str] | RowLike])
 
 
 def evaluate(model: Model, data: str | Path | None = None, *, context: int | None = None, stride: int | None = None,
-             mode: Mode = "windows", batch_size: int = 8, part: HeldOut = "validation") -> Evaluation:
+             mode: Mode = "windows", batch_size: int = 8, part: HeldOut = "validation",
+             documents: DocumentsSetting | None = None) -> Evaluation:
     """Measure perplexity and bits per byte on a text and each of its documents, by default on the text that the model's
     run held out. Words are counted where the tokens give the text back exactly, and all of it is scored.
 
@@ -186,23 +189,31 @@ def evaluate(model: Model, data: str | Path | None = None, *, context: int | Non
         mode: windows, or whole documents with the state carried through.
         batch_size: number of windows or documents that run together.
         part: which of the run's held-out texts to use, without ``data``.
+        documents: what is a document of ``data``, as in a run's ``data.documents``: ``file``, ``line``, ``paragraph``;
+            None: as in the model's run.
+
+    Raises:
+        InputError: there is neither a text nor a run; or ``documents`` without a text that is divided here.
     """
     loaded, causal = load_language_model(model, "perplexity")
-    tokens = evaluation_text(loaded, data, part)
+    tokens = evaluation_text(loaded, data, part, documents)
     texts = texts_of(tokens, require_tokenizer(loaded))
     found = evaluate_stream(causal, tokens, context=context, stride=stride, mode=mode, batch_size=batch_size,
                             by_document=True)
     return replace(found, words=None if texts is None else words_in(texts))
 
 
-def evaluation_text(loaded: Loaded, data: str | Path | None, part: HeldOut) -> TokenStream:
-    """Return a text as a model's tokens: ``data``, or the text that the model's run held out.
-
-    Raises:
-        InputError: there is neither a text nor a run.
-    """
+def evaluation_text(loaded: Loaded, data: str | Path | None, part: HeldOut,
+                    documents: DocumentsSetting | None = None) -> TokenStream:
+    """Return a text as a model's tokens: ``data``, or the text that the model's run held out; the arguments are those
+    of `evaluate`."""
     tokenizer = require_tokenizer(loaded)
     settings = None if loaded.run is None else DataSettings.model_validate(loaded.run["data"])
+    if documents is not None:
+        if data is None or is_prepared(Path(data)):
+            raise InputError("no text is divided here: that of a run and that of a prepared folder are divided "
+                             "already.", where="documents", remedy="Give another text, or leave documents out.")
+        settings = (settings or DataSettings()).model_copy(update={"documents": documents})
     if data is not None:
         return text_stream(data, tokenizer, settings)
     if settings is not None:

@@ -55,19 +55,23 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def open_tensors(path: Path) -> Any:
-    """An open safetensors file. Its header is read whole, so it may not be long.
+    """An open safetensors file. Its header is read whole, so it may not be long; the format allows no name twice in it,
+    which the library does not look at.
 
     Raises:
         OSError: it is missing or cannot be read.
         SafetensorError: it is damaged.
-        Unreadable: it is no regular file, or its header is too long.
+        Unreadable: it is no regular file, or its header is too long or names a tensor twice.
     """
     require_regular(path)
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
-    if size > MOST_INDEX_BYTES:
-        raise Unreadable(f"its header has {size:,} bytes; at most {MOST_INDEX_BYTES:,} are read")
-    return safe_open(path, framework="pt")
+        if size > MOST_INDEX_BYTES:
+            raise Unreadable(f"its header has {size:,} bytes; at most {MOST_INDEX_BYTES:,} are read")
+        header = file.read(size)
+    opened = safe_open(path, framework="pt")
+    parse_json(header, once=True)
+    return opened
 
 
 def complex_names(file: Any) -> frozenset[str]:

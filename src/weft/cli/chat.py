@@ -44,6 +44,8 @@ from weft.cli.options import (
 if TYPE_CHECKING:
     from weft.chat.conversation import Conversation
 
+LONGEST_LINE = 2**20
+"""Characters of a message on standard input, far more than a model reads."""
 Messages = Annotated[Path | None, typer.Option("--messages", help="A JSON file of messages; the conversation "
                                                             "so far.")]
 Variables = Annotated[list[str] | None, typer.Option(
@@ -93,8 +95,19 @@ def chat(checkpoint: Checkpoint,
 
 
 def _lines() -> Iterator[str]:
-    """The messages on standard input, one per line; empty lines are skipped."""
-    return (text for text in (line.rstrip("\r\n") for line in sys.stdin) if text.strip())
+    """The messages on standard input, one per line; empty lines are skipped.
+
+    Raises:
+        InputError: a line is longer than `LONGEST_LINE`; an endless one would fill the memory.
+    """
+    from weft.core.errors import InputError
+
+    while line := sys.stdin.readline(LONGEST_LINE + 1):
+        if len(line) > LONGEST_LINE:
+            raise InputError(f"a message of more than {LONGEST_LINE:,} characters.", where="standard input",
+                             remedy="Give one message a line.")
+        if line.strip():
+            yield line.rstrip("\r\n")
 
 
 def _monologue(conversation: Conversation, messages: Iterator[str], json: bool) -> None:

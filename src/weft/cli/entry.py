@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from typing import TextIO
 
 INTERRUPTED = 130
 """`weft.cli.failures.INTERRUPTED`, whose module is not imported yet."""
@@ -14,6 +16,8 @@ def run() -> None:
     Raises:
         SystemExit: with the exit code of the command, see `weft.cli.failures.run`.
     """
+    _complete_streams()
+    _require_folder()
     try:
         from weft.cli.main import run as command
     except KeyboardInterrupt:
@@ -23,6 +27,33 @@ def run() -> None:
         command()
     finally:
         _end_at_once()
+
+
+def _complete_streams() -> None:
+    """Put the null device in the place of each standard stream that is closed, which Python shows as None. A file that
+    is opened later would otherwise have the stream's number, and receive what libraries print."""
+    streams: list[TextIO | None] = [sys.stdin, sys.stdout, sys.stderr]
+    for number, stream in enumerate(streams):
+        if stream is None:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            streams[number] = open(number, "w" if number else "r", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stdin, sys.stdout, sys.stderr = streams
+
+
+def _require_folder() -> None:
+    """End with one line where the current folder has been deleted; libraries of torch end the process there.
+
+    Raises:
+        SystemExit: it has.
+    """
+    try:
+        os.getcwd()
+    except OSError as error:
+        print(f"error: the current folder cannot be used ({error.strerror}). Change to another.", file=sys.stderr)
+        raise SystemExit(2) from None
 
 
 def _end_at_once() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -31,6 +31,7 @@ from weft.cli.options import (
 )
 from weft.cli.translate import Beams, Cut, Formula, LengthPenalty, search_of
 
+Division: TypeAlias = Literal["file", "line", "paragraph"]
 GIVE_TASK = "Give a kind such as mqar, or '{kind: mqar, pairs: 8}'."
 
 if TYPE_CHECKING:
@@ -53,6 +54,9 @@ def evaluate(checkpoint: Checkpoint,
                                                      "carried through.")] = False,
              by_document: Annotated[bool, typer.Option("--by-document", help="Also print one row for each document of "
                                                        "the text.")] = False,
+             divide_by: Annotated[str | None, typer.Option(
+                 "--divide-by", help="What is a document of --data: file, line or paragraph; by default as in the "
+                 "model's run.")] = None,
              batch_size: BatchSize = 8,
              bleu: Annotated[bool, typer.Option("--bleu", help="Also translate the sources of pairs, and compare with "
                                                 "the targets (extra bleu).")] = False,
@@ -77,10 +81,11 @@ def evaluate(checkpoint: Checkpoint,
     from weft import api
     from weft.tasks.next_token import NextTokenConfig
 
-    measured_at = lengths_of(lengths)
+    measured_at, division = lengths_of(lengths), division_named(divide_by)
     asked, folder = task_of(task), on_disk(checkpoint, revision, offline, allow_pickles)
     if asked is not None and api.is_benchmark(asked):
-        require_benchmark_alone(stride, part, lengths, bleu=bleu, documents=documents, by_document=by_document)
+        require_benchmark_alone(stride, part, lengths, divide_by, bleu=bleu, documents=documents,
+                                by_document=by_document)
         run_benchmark(folder, asked, data, context=context, batch_size=batch_size, limit=limit, out=out, device=device,
                       run_programs=run_programs, dtype=dtype, json=json)
         return
@@ -89,21 +94,21 @@ def evaluate(checkpoint: Checkpoint,
     loaded = api.load(folder, device=device, dtype=dtype)
     require_bleu(bleu, translations)
     if task is not None or (lengths is not None and api.task_kind(loaded) in api.row_kinds()):
-        require_rows_alone(context, stride, data, bleu=bleu, documents=documents, by_document=by_document)
+        require_rows_alone(context, stride, data, divide_by, bleu=bleu, documents=documents, by_document=by_document)
         _rows(loaded, asked, measured_at, held_out, batch_size, json=json)
         return
     sizes = windows_of(context, measured_at)
     plain = (data is None and held_out == "validation" and sizes == [None] and stride is None and not documents
-             and not by_document)
+             and not by_document and divide_by is None)
     if api.task_kind(loaded) != NextTokenConfig.kind or (plain and not bleu and api.mixes(loaded)):
         search = search_of(beams, length_penalty, length_formula, None, batch_size, cut) if bleu else None
         compared = None if search is None else translated(loaded, data, held_out, search, translations)
-        _measured(loaded, data, held_out, sizes, stride, batch_size, compared, documents=documents or by_document,
-                  json=json)
+        _measured(loaded, data, held_out, sizes, stride, batch_size, compared, json=json,
+                  documents=documents or by_document or divide_by is not None)
         return
     require_pairs(bleu)
     found = [api.evaluate(loaded, data, context=size, stride=stride, mode="documents" if documents else "windows",
-                          batch_size=batch_size, part=held_out) for size in sizes]
+                          batch_size=batch_size, part=held_out, documents=division) for size in sizes]
     if json:
         rows = [{"by_document": each.documents} if by_document else {} for each in found]
         print_json([{**each.to_json(), **more} for each, more in zip(found, rows, strict=True)])
@@ -144,16 +149,16 @@ def task_of(text: str | None) -> str | dict[str, Any] | None:
     raise InputError(f"{text!r} is neither a kind of task nor its fields.", where="--task", remedy=GIVE_TASK)
 
 
-def require_benchmark_alone(stride: int | None, part: str | None, lengths: str | None, *, bleu: bool,
-                            documents: bool, by_document: bool) -> None:
+def require_benchmark_alone(stride: int | None, part: str | None, lengths: str | None, divide_by: str | None, *,
+                            bleu: bool, documents: bool, by_document: bool) -> None:
     """Refuse options that a benchmark does not have.
 
     Raises:
         InputError: one of them is given.
     """
-    _refuse({"--stride": stride is not None, "--part": part is not None,
-             "--lengths": lengths is not None, "--bleu": bleu, "--documents": documents,
-             "--by-document": by_document}, "a benchmark does not have this option.",
+    _refuse({"--stride": stride is not None, "--part": part is not None, "--lengths": lengths is not None,
+             "--bleu": bleu, "--documents": documents, "--by-document": by_document,
+             "--divide-by": divide_by is not None}, "a benchmark does not have this option.",
             "Leave it out; a benchmark's own settings stand in --task '{kind: ..., ...}'.")
 
 
@@ -174,15 +179,16 @@ def _refuse(given: dict[str, bool], what: str, remedy: str) -> None:
         raise InputError(what, where=", ".join(names), remedy=remedy)
 
 
-def require_rows_alone(context: int | None, stride: int | None, data: Path | None, *, bleu: bool,
-                       documents: bool, by_document: bool) -> None:
+def require_rows_alone(context: int | None, stride: int | None, data: Path | None, divide_by: str | None, *,
+                       bleu: bool, documents: bool, by_document: bool) -> None:
     """Refuse options that rows which a task makes itself do not have.
 
     Raises:
         InputError: one of them is given.
     """
     _refuse({"--context": context is not None, "--stride": stride is not None, "--documents": documents,
-             "--by-document": by_document, "--data": data is not None, "--bleu": bleu},
+             "--by-document": by_document, "--divide-by": divide_by is not None, "--data": data is not None,
+             "--bleu": bleu},
             "an option of text, while the task makes its rows itself.",
             "Leave it out; --lengths gives the tokens of a row.")
 
@@ -195,8 +201,8 @@ def _measured(loaded: Loaded, data: Path | None, part: HeldOut, sizes: list[int 
 
     if sizes != [None] or stride is not None or documents:
         raise InputError("windows of running text, and this model was trained on another task, whose rows are those of "
-                         "its run.", where="--context, --lengths, --stride, --documents, --by-document",
-                         remedy="Leave them out.")
+                         "its run.", where="--context, --lengths, --stride, --documents, --by-document, "
+                         "--divide-by", remedy="Leave them out.")
     found = api.measure(loaded, data, part=part, batch_size=batch_size)
     if json:
         print_json([{**found.named(), "predictions": found.tokens, "unit": found.unit, "bytes": found.bytes,
@@ -206,6 +212,21 @@ def _measured(loaded: Loaded, data: Path | None, part: HeldOut, sizes: list[int 
     if bleu is not None:
         typer.echo(bleu.line())
     typer.echo(f"protocol: {found.protocol}")
+
+
+def division_named(name: str | None) -> Division | None:
+    """What ``--divide-by`` names.
+
+    Raises:
+        InputError: a word that names none.
+    """
+    from weft.core.errors import InputError, nearest
+
+    known: dict[str, Division] = {"file": "file", "line": "line", "paragraph": "paragraph"}
+    if name is None or name in known:
+        return None if name is None else known[name]
+    raise InputError(f"{name!r} is no way to divide a text into documents.", where="--divide-by",
+                     remedy=nearest(name, known))
 
 
 def held_out_part(name: str | None, data: Path | None) -> HeldOut:

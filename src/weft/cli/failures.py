@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -21,8 +22,9 @@ FAILED, WRONG, INTERRUPTED = 1, 2, 130
 MOST_CHARACTERS = 300
 """Of an error's own text in the line."""
 
-MEMORY = ("DefaultCPUAllocator", "out of memory", "std::bad_alloc", "Unable to allocate")
-"""Of the messages by which PyTorch and NumPy say that there is not enough memory."""
+MEMORY = ("DefaultCPUAllocator", "out of memory", "std::bad_alloc", "Unable to allocate", "failed to map segment",
+          "cannot allocate memory")
+"""Of the messages by which PyTorch, NumPy and the loader of libraries say that there is not enough memory."""
 
 
 def run(command: Callable[[], None]) -> None:
@@ -41,7 +43,10 @@ def run(command: Callable[[], None]) -> None:
     except KeyboardInterrupt:
         _say("interrupted")
         raise SystemExit(INTERRUPTED) from None
-    except SystemExit:
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # click has caught it, and ends with 1
+            close_output()
+            raise SystemExit(0) from None
         raise
     except BaseException as error:  # panics of libraries written in Rust are no Exception
         line, code = explained(error)
@@ -56,6 +61,9 @@ def explained(error: BaseException) -> tuple[str, int]:
     plugin = plugin_of(error)
     if plugin is not None:
         return f"error: the plugin {plugin} failed: {what} ({_details(error)})", FAILED
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        where = "" if error.filename is None else f"{in_one_line(str(error.filename))}: "
+        return f"error: {where}writing failed: {error.strerror}. Free space, or write to another disk.", FAILED
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"error: {in_one_line(str(error.filename))}: {error.strerror}. Check the path.", WRONG
     if isinstance(error, OSError) and error.strerror:

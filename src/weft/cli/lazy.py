@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import typer
@@ -13,6 +14,9 @@ from typer.main import get_command
 from weft.cli.failures import INTERRUPTED
 
 Command: TypeAlias = TyperCommand | TyperGroup
+PATHS = frozenset({"--base", "--data", "--from", "--logits", "--messages", "--out", "--plugin", "--report", "--rows",
+                   "--study", "--text-file", "--translations"})
+"""The options of all commands whose value is or may be a path."""
 
 
 class LazyCommand(NamedTuple):
@@ -59,7 +63,7 @@ class LazyGroup(TyperGroup):
         from weft.cli.renamed import renamed_option
 
         name, _, rest = super().resolve_command(ctx, args)
-        if told := renamed_option(name, rest):
+        if told := renamed_option(name, rest) or empty_path(rest):
             typer.echo(f"error: {told}", err=True)
             raise typer.Exit(2)
         return name, None if name is None else self.lazy[name].load(name), rest
@@ -71,6 +75,16 @@ class LazyGroup(TyperGroup):
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
             raise typer.Exit(INTERRUPTED) from None
+
+
+def empty_path(arguments: Sequence[str]) -> str | None:
+    """A sentence about the first option whose path is empty, as an unset variable of a shell leaves it; Python would
+    take the current folder for it. None if there is none."""
+    for option, value in zip_longest(arguments, arguments[1:]):
+        name, equals, given = option.partition("=")
+        if name in PATHS and (not given if equals else value == ""):
+            return f"{name}: the path is empty. Give one; the current folder is '.'."
+    return None
 
 
 def _elsewhere() -> None:

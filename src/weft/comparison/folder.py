@@ -34,11 +34,11 @@ from weft.core.strict_json import build, digest, dumps
 from weft.disk import documents
 from weft.disk.atomic import discard, tidy, write_file
 from weft.disk.lock import held
-from weft.disk.ownership import enumerated, in_the_way, require_free
+from weft.disk.ownership import require_free
+from weft.disk.work_folder import WorkFolder
 
 STATED, IDENTITY, SETTLED, RESULT, REPORT = "study.yaml", "study.json", "settled.json", "result.json", "report.html"
-WRITTEN = (STATED, SETTLED, RESULT, REPORT, "configs", "data", "pace", "trials", "runs")
-"""What a study writes besides, which stands only where study.json does, since that is written first."""
+LAYOUT = WorkFolder("study", IDENTITY, (STATED, SETTLED, RESULT, REPORT, "configs", "data", "pace", "trials", "runs"))
 SIGNATURE = re.compile(r"<!-- weft (?P<sha256>[0-9a-f]{64}) -->\n")
 """Ends a report: the hash of all before it, which proves that the page is as Weft wrote it."""
 
@@ -67,7 +67,7 @@ class StudyFolder:
         self._stack = ExitStack()
 
     def __enter__(self) -> StudyFolder:
-        self._require_room()
+        LAYOUT.require_room(self.path)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._stack.enter_context(held(self.path, "comparing models"))
@@ -86,7 +86,7 @@ class StudyFolder:
             tidy(place)
         known = self.path / IDENTITY
         if not known.exists():
-            self._require_room()  # once more, for what another process did before the lock was ours
+            LAYOUT.require_room(self.path)  # once more, for what another process did before the lock was ours
             self._begun_before = False
             self._write_identity()
             write_file(self.path / STATED, self.text)
@@ -121,12 +121,6 @@ class StudyFolder:
     def _write_identity(self) -> None:
         write_file(self.path / IDENTITY, dumps({"sha256": self.sha256, "started": self.started, "additions":
                                                 self.additions, "resolved": self.resolved}, indent=1) + "\n")
-
-    def _require_room(self) -> None:
-        """Refuse a folder that holds, without a study, what a study would write."""
-        if not (self.path / IDENTITY).exists() and (found := in_the_way(self.path, WRITTEN)):
-            raise ConfigError([f"out: {self.path} holds {enumerated(found)}, which a study would write, and no "
-                               f"{IDENTITY} beside it. Choose another folder, or move them away."])
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -21,6 +21,7 @@ from weft.comparison.settings import (
     spec_of,
 )
 from weft.core.config import parse, rule
+from weft.core.errors import ConfigError
 from weft.core.part_config import Settings
 from weft.core.renamed import noting
 from weft.training.config import BUDGETS
@@ -160,21 +161,27 @@ def default_contexts(context: int, reach: int) -> list[int]:
     return [each for each in shorter if each < context] + [context * 2**power for power in range(reach)]
 
 
-def read_study(models: Sequence[str | Path] = (), overrides: Iterable[str] = (), *, study: str | Path | None = None,
+Named: TypeAlias = Sequence[str | Path] | Mapping[str, str | dict[str, Any]]
+"""Presets or paths, each named after itself; or what `ModelSpec.config` holds, by name."""
+
+
+def read_study(models: Named = (), overrides: Iterable[str] = (), *,
+               study: str | Path | Mapping[str, Any] | None = None,
                given: Mapping[str, Any] | None = None) -> StudyConfig:
     """The study of a file, with changes. A limit (``data.max_bytes``) that the file states is one on its own text:
     another text is read whole, unless it is limited where it is named.
 
     Args:
-        models: presets or paths, each named after itself; one that is named again gets a number.
+        models: one that is named again after itself gets a number.
         overrides: ``key.path=value`` changes to the study.
-        study: the file, whose models ``models`` join; None: there is none.
+        study: the file, or what it holds, whose models ``models`` join; None: there is none.
         given: keys that come before the file's.
 
     Raises:
         ConfigError: listing every problem.
     """
-    stated: dict[str, Any] = {} if study is None else read_plain(study)
+    stated: Mapping[str, Any] = {} if study is None else study if isinstance(study, Mapping) else read_plain(study)
+    where = str(study) if isinstance(study, str | Path) else None
     plain, overrides, given = dict(stated), list(overrides), given or {}
     for key, value in given.items():
         old = plain.get(key)
@@ -188,12 +195,17 @@ def read_study(models: Sequence[str | Path] = (), overrides: Iterable[str] = (),
     if "data" in plain:
         limited = limits_text(overrides) or "max_bytes" in (given.get("data") or {})
         plain["data"] = without_old_limit(stated.get("data"), plain["data"], limited=limited)
-    with noting("study" if study is None else str(study)):
-        return parse(StudyConfig, plain, where=None if study is None else str(study))
+    with noting(where or "study"):
+        return parse(StudyConfig, plain, where=where)
 
 
-def _named(known: Mapping[str, Any], models: Sequence[str | Path]) -> dict[str, Any]:
+def _named(known: Mapping[str, Any], models: Named) -> dict[str, Any]:
     named = dict(known)
+    if isinstance(models, Mapping):
+        if twice := sorted(named.keys() & models.keys()):
+            raise ConfigError([f"models.{name}: the study has a model of that name already. Give another name."
+                               for name in twice])
+        return named | {name: {"config": model} for name, model in models.items()}
     for model in models:
         path = Path(model)
         name = stem = path.stem if path.suffix in (".yaml", ".yml", ".json") else str(model)

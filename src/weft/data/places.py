@@ -31,7 +31,12 @@ class Files(NamedTuple):
 
     def named(self) -> list[tuple[Path, str]]:
         """Each file with its name: its path from `base`."""
-        return [(path, Path(os.path.relpath(path, self.base)).as_posix()) for path in self.paths]
+        return [(path, as_text(Path(os.path.relpath(path, self.base)).as_posix())) for path in self.paths]
+
+
+def as_text(name: str) -> str:
+    """The name of a file as text. Names are bytes; those that are not UTF-8 are written as ``\\xff``."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def described(where: Where) -> str:
@@ -53,7 +58,7 @@ def files_of(where: Where, suffixes: Collection[str]) -> Files:
     if not path.exists() and glob.has_magic(str(where)):
         return _matching(str(where), suffixes)
     name = path.resolve().name if path.is_dir() else path.name
-    return Files(tuple(_of_path(path, suffixes)), path if path.is_dir() else path.parent, name)
+    return Files(tuple(_of_path(path, suffixes)), path if path.is_dir() else path.parent, as_text(name))
 
 
 def _of_list(items: Sequence[str], suffixes: Collection[str]) -> Files:
@@ -70,7 +75,7 @@ def _matching(pattern: str, suffixes: Collection[str]) -> Files:
         raise DataError("no file matches the pattern.", where=pattern, remedy="Check it, and the folder that it is "
                         "relative to.")
     fixed = Path(*(part for part, plain in _plain_parts(Path(pattern)) if plain))
-    return Files(paths, fixed, Path(pattern).name)
+    return Files(paths, fixed, as_text(Path(pattern).name))
 
 
 def _plain_parts(pattern: Path) -> Iterator[tuple[str, bool]]:

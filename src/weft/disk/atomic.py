@@ -150,6 +150,10 @@ def _workspace(path: Path) -> Iterator[Path]:
     workspace.mkdir()
     try:
         yield workspace
+    except OSError as error:
+        if error.filename is None:  # that a disk is full is noticed where the file is open
+            error.filename = str(path)
+        raise
     finally:
         _clear(workspace)
 

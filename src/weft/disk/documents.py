@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import stat
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -80,14 +81,19 @@ def read_json(path: Path, *, most: int = MOST_BYTES) -> Any:
     return parse_json(read_document(path, most=most))
 
 
-def parse_json(text: str | bytes) -> Any:
+def parse_json(text: str | bytes, *, once: bool = False) -> Any:
     """What a JSON document holds.
+
+    Args:
+        text: the document.
+        once: whether no name may be given twice in an object; otherwise the last value counts, as everywhere.
 
     Raises:
         Unreadable: as `read_json`.
     """
     try:
-        content = DECODER.decode(text if isinstance(text, str) else text.decode(json.detect_encoding(text)))
+        decoder = ONCE if once else DECODER
+        content = decoder.decode(text if isinstance(text, str) else text.decode(json.detect_encoding(text)))
     except Unreadable:
         raise
     except RecursionError:
@@ -108,8 +114,17 @@ def whole_number(digits: str) -> int:
     return int(digits)
 
 
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        name = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise Unreadable(f"it gives {name[:80]!r} twice")
+    return content
+
+
 DECODER = json.JSONDecoder(parse_int=whole_number)
 """Decodes JSON whose whole numbers are short; see `require_shallow` for what it leaves to be looked at."""
+ONCE = json.JSONDecoder(parse_int=whole_number, object_pairs_hook=_without_repetition)
 
 
 def require_short(number: str) -> None:

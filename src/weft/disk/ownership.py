@@ -115,19 +115,6 @@ def _require_own(folder: Path, proof: Proof | None, replace: bool) -> None:
                             remedy="Choose another folder, or replace it (--replace, replace=True).")
 
 
-def in_the_way(folder: Path, names: tuple[str, ...]) -> list[str]:
-    """Those of ``names`` that exist in ``folder``; empty folders do not count."""
-    return [name for name in names if os.path.lexists(folder / name) and not is_empty(folder / name)]
-
-
-def is_empty(path: Path) -> bool:
-    """Whether it is an empty folder, or a link to one; False if it cannot be read."""
-    try:
-        return path.is_dir() and not any(path.iterdir())
-    except PermissionError:
-        return False
-
-
 def enumerated(names: list[str]) -> str:
     """The first `SHOWN` names, and how many more there are."""
     more = len(names) - SHOWN

@@ -19,6 +19,28 @@ Keys: TypeAlias = Literal["copy", "memory", "shape"]
 
 @final
 @dataclass(frozen=True)
+class Found:
+    """A copy of a published config.json in a public repository of code.
+
+    Attributes:
+        repository: of GitHub, as OWNER/NAME.
+        path: of the file in it, and the name within a file of many configurations.
+        differs: keys that the copy has otherwise than `Size.values`, or besides, with its values for them.
+        lacks: keys of `Size.values` that the copy does not have.
+    """
+
+    repository: str
+    path: str
+    differs: Mapping[str, Any] = field(default_factory=dict)
+    lacks: tuple[str, ...] = ()
+
+    def content(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The copy, which differs from ``values`` as is said here."""
+        return {**{key: value for key, value in values.items() if key not in self.lacks}, **self.differs}
+
+
+@final
+@dataclass(frozen=True)
 class Size:
     """A published model of a family.
 
@@ -36,6 +58,7 @@ class Size:
         hub: its name on the Hub; empty: none.
         also: further names.
         quoted: shares of its operations, by part, that lectures quote.
+        found: a copy of its config.json, with which ``values`` were compared; None: none was found.
     """
 
     name: str
@@ -48,6 +71,7 @@ class Size:
     hub: str = ""
     also: tuple[str, ...] = ()
     quoted: Mapping[str, float] = field(default_factory=dict)
+    found: Found | None = None
 
 
 @cache
@@ -74,5 +98,8 @@ def size_named(name: str) -> Size | None:
 
 
 def _size(name: str, family: str, record: Mapping[str, Any]) -> Size:
+    found = record.get("found")
     return Size(name, family, record["config"], record["parameters"], record["source"], record["keys"],
-                record.get("rounded"), record.get("hub", ""), tuple(record.get("also", ())), record.get("quoted", {}))
+                record.get("rounded"), record.get("hub", ""), tuple(record.get("also", ())), record.get("quoted", {}),
+                None if found is None else Found(found["repository"], found["path"], found.get("differs", {}),
+                                                 tuple(found.get("lacks", ()))))

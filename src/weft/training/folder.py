@@ -25,11 +25,12 @@ from weft.checkpoints.save import Describe, describe_checkpoint, save_checkpoint
 from weft.core.errors import CheckpointError, ConfigError, TrainingError
 from weft.core.model import Model
 from weft.core.strict_json import dumps
-from weft.disk.atomic import discard, is_workspace, tidy, write_file
+from weft.disk.atomic import discard, tidy, write_file
 from weft.disk.documents import parse_json, read_json
 from weft.disk.lock import LOCK_FILE, held
-from weft.disk.ownership import by_manifest, enumerated, in_the_way
+from weft.disk.ownership import by_manifest, enumerated
 from weft.disk.space import free_bytes
+from weft.disk.work_folder import WorkFolder
 from weft.tasks import Validation
 from weft.tokenizers import Tokenizer
 from weft.training.config import RunConfig
@@ -40,10 +41,9 @@ METRICS_FILE = "metrics.jsonl"
 REFERENCE_FILE = "reference.json"
 DESCRIBED = ("id", "config", "steps", "corpus", "corpus_sha256", "tokenizer_sha256", "compute", "software", "inexact")
 """What run.json holds."""
-WRITTEN = (CONFIG_YAML, METRICS_FILE, REFERENCE_FILE, RUN_CHECKPOINTS)
-"""What a run writes besides, which stands only where run.json does, since that is written first."""
 START_FOLDER = "start"
 """Where a model in memory is saved that a run starts from, before the run begins."""
+LAYOUT = WorkFolder("run", RUN_FILE, (CONFIG_YAML, METRICS_FILE, REFERENCE_FILE, RUN_CHECKPOINTS), (START_FOLDER,))
 
 
 @final
@@ -97,12 +97,7 @@ class RunFolder:
         if self._resume and not self.has_run and not (self.path / LOCK_FILE).exists():
             raise ConfigError([f"out: there is no run to resume in {self.path}. Check the folder, or leave --resume "
                                "out."])
-        if not self.has_run and (found := in_the_way(self.path, WRITTEN)):
-            raise ConfigError([f"out: {self.path} holds {enumerated(found)}, which a run would write, and no "
-                               f"{RUN_FILE} beside it. Choose another folder, or move them away."])
-        if not self.has_run and (found := _others(self.path)):
-            raise ConfigError([f"out: {self.path} holds {enumerated(found)}, and no run. Choose a new folder, such as "
-                               f"{self.path / 'run'}, or an empty one."])
+        LAYOUT.require_room(self.path)
         if found := [path.name for path in foreign_checkpoints(self.path)]:
             raise ConfigError([f"out: {self.path / RUN_CHECKPOINTS} holds {enumerated(found)} of another run than "
                                f"the one in {RUN_FILE}. Move them away, or choose another folder."])
@@ -274,11 +269,3 @@ def _record(line: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return record if isinstance(record, dict) else None
-
-
-def _others(folder: Path) -> list[str]:
-    """What a folder holds besides the model that the run starts from, the lock, and the empty folders of a run that was
-    killed before its first step."""
-    within = sorted(folder.iterdir()) if folder.is_dir() else []
-    own = (LOCK_FILE, START_FOLDER, *WRITTEN)
-    return [path.name for path in within if path.name not in own and not is_workspace(path)]

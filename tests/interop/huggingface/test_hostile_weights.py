@@ -108,6 +108,21 @@ def test_headers_of_safetensors(content: Any, data: bytes, tmp_path: Path) -> No
         read_tensors(tmp_path / "a.safetensors")
 
 
+def test_a_header_names_a_tensor_once(tmp_path: Path) -> None:
+    """The format forbids more; libraries take the first or the last, and tell nobody."""
+    path = tmp_path / "model.safetensors"
+    text = json.dumps({"a": entry([1], 0, 4), "b": entry([1], 4, 8)}).replace('"b"', '"a"').encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(8))
+    with pytest.raises(CheckpointError, match=r"cannot be read \((it gives 'a' twice|.*invalid)"):
+        read_tensors(path)
+    text = json.dumps({"a": entry([1], 0, 4)})[:-1] + ', "a": ' + json.dumps(entry([1], 0, 4)) + "}"
+    path.write_bytes(struct.pack("<Q", len(text)) + text.encode() + bytes(4))
+    with pytest.raises(CheckpointError, match=r"cannot be read \(it gives 'a' twice\)"):
+        read_tensors(path)
+    with pytest.raises(CheckpointError, match="it gives 'a' twice"):
+        open_stored(tmp_path)
+
+
 def test_a_header_is_not_longer_than_an_index(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     for size in (MOST_INDEX_BYTES + 1, 2**63):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.families.family import Family, Native
-from weft.families.keys import Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
+from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.llama import (
     ATTENTION,
     BIASED,
@@ -127,5 +127,6 @@ QWEN3_MOE = Family(
                      6144),
               *VALUES, TIED, Rotary(), Together(("use_sliding_window", "sliding_window"), read_window, write_window),
               Read("attention_bias", "attention_bias", bool, False, codec=BIASED), *experts(768, 128, 8),
+              Fixed("use_qk_norm", (None, True), why="The class of transformers norms queries and keys always."),
               Ignored(("max_window_layers",), "not used: in the class of transformers all layers have one window")),
         weights=weights, prefix="model.", tied=LM_HEAD))
