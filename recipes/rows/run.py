@@ -1,6 +1,7 @@
 """Accuracy of architectures on generated rows: every contestant at its best rate, several seeds.
 
-    python recipes/rows/run.py recipes/recall             all of a study, resumed where it was interrupted
+    python recipes/rows/run.py recipes/recall             all of a study, resumed where it was interrupted;
+                                                     rows that a change of study.yaml does not concern are kept
     python recipes/rows/run.py recipes/recall --steps 20 --seeds 1 --out FOLDER      a trial
     python recipes/rows/run.py recipes/recall --device cuda --jobs 15       on a GPU, 15 contestants at a time
     python recipes/rows/run.py recipes/recall --draw      the tables and pictures of result.json anew
@@ -63,6 +64,28 @@ def study_sha256(study: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(study, sort_keys=True).encode()).hexdigest()
 
 
+def standing(result: Mapping[str, Any], study: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows of a result that are of ``study`` as well: a contestant or a task more or fewer changes no other row."""
+    return [row for row in result["rows"] if row["task"] in study["tasks"] and row["contestant"] in study["contestants"]
+            and row["size"] in sizes_of(study, row["contestant"])
+            and decisive(result["study"], row) == decisive(study, row)]
+
+
+def decisive(study: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a study decides a row of its result, besides the size."""
+    parts = ("tasks", "lengths", "contestants", "sizes", "steps")
+    task, name = row["task"], row["contestant"]
+    return {**{key: value for key, value in study.items() if key not in parts}, "task": study["tasks"][task],
+            "lengths": study["lengths"].get(task), "contestant": study["contestants"][name],
+            "steps": steps_of(study, task)}
+
+
+def steps_of(study: Mapping[str, Any], task: str) -> int:
+    """Steps of a run: one number for all tasks, or one for each."""
+    steps: int = study["steps"][task] if isinstance(study["steps"], Mapping) else study["steps"]
+    return steps
+
+
 def model_of(study: Mapping[str, Any], name: str, size: int) -> dict[str, Any]:
     """The configuration of a contestant of a size: layers of the study's model, or a model of its own."""
     own = study["contestants"][name]
@@ -76,7 +99,7 @@ def model_of(study: Mapping[str, Any], name: str, size: int) -> dict[str, Any]:
 
 def run_of(study: Mapping[str, Any], task: str, name: str, size: int, rate: float, seed: int) -> RunConfig:
     """A run of one contestant."""
-    steps = study["steps"]
+    steps = steps_of(study, task)
     return parse_run({
         "task": study["tasks"][task], "model": model_of(study, name, size), "seed": seed, "data": {"order_seed": seed},
         "training": {"steps": steps, "batch_size": study["batch_size"], "optimizer": {"lr": rate, "weight_decay": 0.0},
@@ -175,10 +198,10 @@ def main() -> None:
     if given.draw:
         write(json.loads(record.read_text(encoding="utf-8")), out)
         return
-    result: dict[str, Any] = {"study_sha256": study_sha256(study), "study": study, "rows": []}
-    if record.exists() and json.loads(record.read_text(encoding="utf-8"))["study_sha256"] == result["study_sha256"]:
-        result = json.loads(record.read_text(encoding="utf-8"))
-    result |= {"weft": weft.__version__, "torch": torch.__version__, "processor": where(given.device)}
+    before = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {"rows": []}
+    result: dict[str, Any] = {
+        "study_sha256": study_sha256(study), "study": study, "rows": standing(before, study),
+        "weft": weft.__version__, "torch": torch.__version__, "processor": where(given.device)}
     done = {(each["task"], each["contestant"], each["size"]) for each in result["rows"]}
     wanted = [(task, name, size) for task in study["tasks"] for name in study["contestants"]
               for size in sizes_of(study, name)]

@@ -81,6 +81,26 @@ def test_the_best_trial_is_the_run_of_its_seed(made: tuple[Any, Any], monkeypatc
     assert [values[:1] for values in row["accuracy"].values()] == list(alone["accuracy"].values())
 
 
+def test_rows_that_a_change_does_not_concern_are_kept(made: tuple[Any, Any]) -> None:
+    make, _ = made
+    rows = [{"task": "mqar", "contestant": name, "size": size} for name, size in (
+        ("LSTM", 4), ("LSTM", 8), ("trigram", 0))]
+    result = {"study": TINY, "rows": rows}
+    more = {**TINY["contestants"], "GRU": ["gru"]}
+    other = {**TINY["tasks"], "induction_heads": {"kind": "induction_heads", "length": 8}}
+    for change in ({}, {"contestants": more}, {"tasks": other}, {"sizes": [8, 4, 16]},
+                   {"steps": {"mqar": 2, "induction_heads": 5}}):
+        assert make.standing(result, {**TINY, **change}) == rows, change
+    for change in ({"rates": [0.01]}, {"seeds": [0]}, {"steps": 3}, {"batch_size": 2}, {"blocks": 2}, {"lengths": {}},
+                   {"model": {"kind": "decoder", "context": 9}}, {"tasks": {}}, {"eval_rows": 5},
+                   {"steps": {"mqar": 4}}, {"tasks": {"mqar": {**TINY["tasks"]["mqar"], "symbols": 10}}}):
+        assert make.standing(result, {**TINY, **change}) == [], change
+    changed = {"LSTM": ["gru"], "trigram": TINY["contestants"]["trigram"]}
+    assert make.standing(result, {**TINY, "contestants": changed}) == rows[2:]
+    assert make.standing(result, {**TINY, "sizes": [8]}) == rows[1:]
+    assert make.standing({"rows": []}, TINY) == []
+
+
 @pytest.mark.parametrize("name", STUDIES)
 def test_the_page_says_what_the_record_says(name: str, made: tuple[Any, Any]) -> None:
     make, page = made
