@@ -185,6 +185,28 @@ def encoders(found: Found) -> str:
             f"{seeds} seed{'s' * (seeds > 1)}.")
 
 
+def generated_rows(found: Found) -> str:
+    """By task: of each architecture the size that is best, or where there is one size, what becomes of longer rows."""
+    said = []
+    for task, settings in found["study"]["tasks"].items():
+        rows = [each for each in found["rows"] if each["task"] == task]
+        lengths = list(rows[0]["accuracy"])
+        trained, longest = str(settings.get("length", lengths[0])), lengths[-1]
+        best: dict[str, Found] = {}
+        for each in sorted(rows, key=lambda each: mean(each["accuracy"][trained])):
+            best[each["contestant"]] = each
+        names = sorted(best, key=lambda name: -mean(best[name]["accuracy"][trained]))
+        near = {name: f"{mean(best[name]['accuracy'][trained]):.1%}" for name in names}
+        if longest != trained:
+            said.append(f"{task}, rows of {int(trained):,} and of {int(longest):,} tokens: " + ", ".join(
+                f"{name} {near[name]} and {mean(best[name]['accuracy'][longest]):.1%}" for name in names))
+        else:
+            said.append(f"{task}: " + ", ".join(f"{name} {near[name]}" + (
+                "" if best[name]["state_bytes"][trained] is None else
+                f" with {best[name]['state_bytes'][trained]:,} bytes of state") for name in names))
+    return "Accuracy on " + "; on ".join(said) + "."
+
+
 def optimizers(found: Found) -> str:
     bits = {name: mean(each["bits_per_byte"]) for name, each in found["models"].items()}
     ranked = [f"{name} {bits[name]:.3f}" for name in sorted(bits, key=lambda name: bits[name])]
@@ -204,7 +226,8 @@ SENTENCES: Mapping[str, Callable[[Found], str]] = MappingProxyType({
     "norms_and_residuals": blocks, "hippo": memory, "scan_costs": scans, "million_tokens": million,
     "penn_treebank": treebank, "nanogpt_cpu": nanogpt, "digits": digits, "mixture": mixture, "windows": windows,
     "cheating": cheating, "encoder_positions": encoders, "optimizers": optimizers, "pretraining": pretraining,
-    "repeatability": repeatability, "resume": resumed})
+    "repeatability": repeatability, "resume": resumed, "selective": generated_rows, "recall": generated_rows,
+    "pathfinder": generated_rows})
 """What a recipe has found, from its result."""
 NEEDS: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "rows longer than those of training": ("lengths",),

@@ -15,7 +15,7 @@ ORDER: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "Rotary positions at work": ("multi30k", "encoder_positions", "performer"),
     "Inside a block": ("norms_and_residuals",),
     "State spaces and recurrences": ("hippo", "scan_costs", "selective", "recall", "pathfinder", "million_tokens"),
-    "Language models of several ages": ("penn_treebank", "wikitext2", "six_ages", "nanogpt_cpu"),
+    "Language models of several ages": ("penn_treebank", "wikitext2", "mixers", "six_ages", "nanogpt_cpu"),
     "Pre-training": ("digits", "mixture", "width_transfer", "optimizers"),
     "Fine-tuning": ("pretraining", "chat_model"),
     "Windows and masks": ("windows", "cheating"),

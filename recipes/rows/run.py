@@ -1,14 +1,15 @@
 """Accuracy of architectures on generated rows: every contestant at its best rate, several seeds.
 
-    python recipes/rows/run.py recipes/recall             all of a study, resumed where it was interrupted
+    python recipes/rows/run.py recipes/recall             all of a study, resumed where it was interrupted;
+                                                     rows that a change of study.yaml does not concern are kept
     python recipes/rows/run.py recipes/recall --steps 20 --seeds 1 --out FOLDER      a trial
     python recipes/rows/run.py recipes/recall --device cuda --jobs 15       on a GPU, 15 contestants at a time
     python recipes/rows/run.py recipes/recall --draw      the tables and pictures of result.json anew
 
 A study is a folder with ``study.yaml``: models (a contestant, in several sizes), a task, rates. Each rate is tried with
-seed 0 on held-out rows (``validation``); the best then trains with every seed, and is measured on other rows
-(``test``), at every length; a run that diverges counts as 0. Writes result.json, its tables in README.md between the
-marks, and a picture for each axis.
+seed 0 on held-out rows (``validation``); the best then trains with every other seed, and all its runs are measured on
+other rows (``test``), at every length; a run that diverges counts as 0. Writes result.json and its page (page.py):
+tables in README.md between the marks, and a picture for each axis.
 """
 
 from __future__ import annotations
@@ -16,31 +17,38 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import statistics
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, final
 
 import torch
 import yaml
+from page import write
 
 import weft
-from weft.comparison.statistics import t_test
 from weft.core.errors import DivergedError
 from weft.core.layer import traits_of
 from weft.core.model import LanguageModel
 from weft.core.traits import Trait
-from weft.drawing.chart import Curve, chart
-from weft.drawing.figure import Figure
 from weft.ops.processor import processor_name
 from weft.training import RunConfig, parse_run, train
 
-BEGIN, END = "<!-- figures -->\n", "<!-- end of figures -->"
-CONFIDENCE = 0.95
+
+@final
+class Trained(NamedTuple):
+    """A run that has ended.
+
+    Attributes:
+        accuracy: on held-out rows.
+        checkpoint: its folder; None: it diverged.
+    """
+
+    accuracy: float
+    checkpoint: Path | None
 
 
 def study_of(folder: Path, steps: int | None = None, seeds: int | None = None) -> dict[str, Any]:
@@ -56,6 +64,28 @@ def study_sha256(study: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(study, sort_keys=True).encode()).hexdigest()
 
 
+def standing(result: Mapping[str, Any], study: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows of a result that are of ``study`` as well: a contestant or a task more or fewer changes no other row."""
+    return [row for row in result["rows"] if row["task"] in study["tasks"] and row["contestant"] in study["contestants"]
+            and row["size"] in sizes_of(study, row["contestant"])
+            and decisive(result["study"], row) == decisive(study, row)]
+
+
+def decisive(study: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a study decides a row of its result, besides the size."""
+    parts = ("tasks", "lengths", "contestants", "sizes", "steps")
+    task, name = row["task"], row["contestant"]
+    return {**{key: value for key, value in study.items() if key not in parts}, "task": study["tasks"][task],
+            "lengths": study["lengths"].get(task), "contestant": study["contestants"][name],
+            "steps": steps_of(study, task)}
+
+
+def steps_of(study: Mapping[str, Any], task: str) -> int:
+    """Steps of a run: one number for all tasks, or one for each."""
+    steps: int = study["steps"][task] if isinstance(study["steps"], Mapping) else study["steps"]
+    return steps
+
+
 def model_of(study: Mapping[str, Any], name: str, size: int) -> dict[str, Any]:
     """The configuration of a contestant of a size: layers of the study's model, or a model of its own."""
     own = study["contestants"][name]
@@ -69,7 +99,7 @@ def model_of(study: Mapping[str, Any], name: str, size: int) -> dict[str, Any]:
 
 def run_of(study: Mapping[str, Any], task: str, name: str, size: int, rate: float, seed: int) -> RunConfig:
     """A run of one contestant."""
-    steps = study["steps"]
+    steps = steps_of(study, task)
     return parse_run({
         "task": study["tasks"][task], "model": model_of(study, name, size), "seed": seed, "data": {"order_seed": seed},
         "training": {"steps": steps, "batch_size": study["batch_size"], "optimizer": {"lr": rate, "weight_decay": 0.0},
@@ -90,24 +120,27 @@ def state_bytes(run: RunConfig, length: int) -> int | None:
     return model.init_state(1, capacity=length).nbytes() if isinstance(model, LanguageModel) else None
 
 
-def best_rate(study: Mapping[str, Any], task: str, name: str, size: int, device: str) -> tuple[float, list[float]]:
-    """The rate with the highest accuracy on held-out rows, and the accuracies of all."""
+def best_rate(study: Mapping[str, Any], task: str, name: str, size: int, device: str,
+              place: Path) -> tuple[float, list[float], Trained | None]:
+    """The rate with the highest accuracy on held-out rows with seed 0, the accuracies of all, and the run at that rate;
+    a model that is counted has no rate to try."""
     rates = [float(rate) for rate in study["rates"]]
     if counted(run_of(study, task, name, size, rates[0], 0)):
-        return rates[0], []
-    found = []
-    for rate in rates:
-        with tempfile.TemporaryDirectory() as place:
-            found.append(accuracy(run_of(study, task, name, size, rate, 0), Path(place) / "run", device))
-    return rates[found.index(max(found))], found
+        return rates[0], [], None
+    runs = [trained(run_of(study, task, name, size, rate, 0), place / f"trial{number}", device)
+            for number, rate in enumerate(rates)]
+    found = [run.accuracy for run in runs]
+    best = found.index(max(found))
+    return rates[best], found, runs[best]
 
 
-def accuracy(run: RunConfig, place: Path, device: str) -> float:
-    """On held-out rows after training; 0 for a run that diverged."""
+def trained(run: RunConfig, place: Path, device: str) -> Trained:
+    """Train; the accuracy is 0 for a run that diverged."""
     try:
-        return train(run, place, device=device).validation.measures["accuracy"]
+        done = train(run, place, device=device)
     except DivergedError:
-        return 0.0
+        return Trained(0.0, None)
+    return Trained(done.validation.measures["accuracy"], done.checkpoint)
 
 
 def counted(run: RunConfig) -> bool:
@@ -117,21 +150,20 @@ def counted(run: RunConfig) -> bool:
 
 def outcome(study: Mapping[str, Any], task: str, name: str, size: int, device: str) -> dict[str, Any]:
     """Everything about one contestant of a size on a task."""
-    begun = time.perf_counter()
-    rate, tried = best_rate(study, task, name, size, device)
+    begun = time.process_time()
     lengths: list[int] = study["lengths"].get(task) or [study["tasks"][task].get("length", 0)]
     scores: dict[str, list[float]] = {str(length): [] for length in lengths}
-    for seed in study["seeds"]:
-        run = run_of(study, task, name, size, rate, seed)
-        with tempfile.TemporaryDirectory() as place:
-            try:
-                done = train(run, Path(place) / "run", device=device)
-            except DivergedError:
+    with tempfile.TemporaryDirectory() as folder:
+        rate, tried, kept = best_rate(study, task, name, size, device, Path(folder))
+        for seed in study["seeds"]:
+            run = run_of(study, task, name, size, rate, seed)
+            again = kept if kept is not None and seed == 0 else trained(run, Path(folder) / f"seed{seed}", device)
+            if again.checkpoint is None:
                 for values in scores.values():
                     values.append(0.0)
                 continue
             for length in lengths:
-                found = weft.measure(weft.load(done.checkpoint, device=device), part="test", length=length or None,
+                found = weft.measure(weft.load(again.checkpoint, device=device), part="test", length=length or None,
                                      batch_size=study["eval_rows"])
                 scores[str(length)].append(found.measures["accuracy"])
                 chance = found.measures["chance"]
@@ -141,83 +173,12 @@ def outcome(study: Mapping[str, Any], task: str, name: str, size: int, device: s
     return {"task": task, "contestant": name, "size": size, "rate": rate, "tried": tried, "accuracy": scores,
             "state_bytes": {str(length): state_bytes(run, length or run.context) for length in lengths},
             "parameters": parameters(run),
-            "seconds": round(time.perf_counter() - begun)}
+            "processor_seconds": round(time.process_time() - begun)}
 
 
 def parameters(run: RunConfig) -> int:
     """Numbers that the model learns."""
     return sum(each.numel() for each in run.model.build().parameters())
-
-
-def interval(values: list[float]) -> str:
-    """The mean in percent, with half its interval over seeds."""
-    found = t_test(values, CONFIDENCE).interval
-    half = "" if found.low is None else f" ± {100 * (found.mean - found.low):.1f}"
-    return f"{100 * found.mean:.1f}{half}"
-
-
-def tables(result: Mapping[str, Any], names: Iterable[str]) -> str:
-    """A table for each task, and the pictures."""
-    lines: list[str] = []
-    for task in result["study"]["tasks"]:
-        rows = [each for each in result["rows"] if each["task"] == task]
-        lengths = list(rows[0]["accuracy"])
-        lines += [f"**{task}**: accuracy on test rows, %, by tokens of a row" if lengths != ["0"] else
-                  f"**{task}**: accuracy on test rows, %", "",
-                  "| contestant | d_model | parameters | state, bytes | rate | "
-                  + " | ".join(length if length != "0" else "accuracy" for length in lengths) + " |",
-                  "| --- | ---: | ---: | ---: | ---: | " + " | ".join("---:" for _ in lengths) + " |"]
-        for each in rows:
-            state = each["state_bytes"][lengths[0]]
-            lines.append(f"| {each['contestant']} | {each['size'] or ''} | {each['parameters']:,} | "
-                         f"{'' if state is None else f'{state:,}'} | {each['rate']:g} | "
-                         + " | ".join(interval(values) for values in each["accuracy"].values()) + " |")
-        lines.append("")
-    lines += [f"{len(result['study']['seeds'])} seeds, intervals at {CONFIDENCE:.0%}; torch {result['torch']}, "
-              f"{result['processor']}, {sum(each['seconds'] for each in result['rows']):,} seconds.", ""]
-    return "\n".join([*lines, *(f"![{name}]({name}.svg)" for name in names), ""])
-
-
-def pictures(result: Mapping[str, Any]) -> list[Figure]:
-    """Accuracy against bytes of state where there are several sizes, against length where there are several."""
-    figures = []
-    for task in result["study"]["tasks"]:
-        rows = [each for each in result["rows"] if each["task"] == task]
-        names = list(dict.fromkeys(each["contestant"] for each in rows))
-        first = next(iter(rows[0]["accuracy"]))
-        by_state = [Curve(name, sorted((float(each["state_bytes"][first] or 1), mean(each["accuracy"][first]))
-                                       for each in rows if each["contestant"] == name), style, dots=True)
-                    for style, name in enumerate(names)]
-        if len(result["study"]["sizes"]) > 1:
-            figures.append(chart(f"{task}-state", f"{task}: accuracy against the state",
-                                 "Accuracy of each contestant against the bytes of its state.", by_state,
-                                 "bytes of state", "accuracy", lengths=True, width=560, include=(0, 1), letters=18))
-        largest = [each for each in rows if each["size"] in (0, max(result["study"]["sizes"]))]
-        if len(rows[0]["accuracy"]) > 1:
-            curves = [Curve(each["contestant"], [(float(length), mean(values)) for length, values in
-                                                 each["accuracy"].items()], style, dots=True)
-                      for style, each in enumerate(largest)]
-            figures.append(chart(f"{task}-length", f"{task}: accuracy against the length of a row",
-                                 "Accuracy of each contestant against the length of test rows.", curves,
-                                 "tokens of a row", "accuracy", lengths=True, width=560, include=(0, 1), letters=18))
-    return figures
-
-
-def mean(values: list[float]) -> float:
-    """The mean over seeds."""
-    return statistics.fmean(values)
-
-
-def write(result: Mapping[str, Any], out: Path) -> None:
-    """Write the tables into the page, and the pictures."""
-    figures = pictures(result)
-    for figure in figures:
-        (out / f"{figure.name}.svg").write_text(figure.alone(), encoding="utf-8")
-    page = out / "README.md"
-    before, _, rest = (page.read_text(encoding="utf-8") if page.exists() else BEGIN + END).partition(BEGIN)
-    _, _, after = rest.partition(END)
-    names = [figure.name for figure in figures]
-    page.write_text(f"{before}{BEGIN}{tables(result, names)}{END}{after}", encoding="utf-8")
 
 
 def main() -> None:
@@ -237,10 +198,10 @@ def main() -> None:
     if given.draw:
         write(json.loads(record.read_text(encoding="utf-8")), out)
         return
-    result: dict[str, Any] = {"study_sha256": study_sha256(study), "study": study, "rows": []}
-    if record.exists() and json.loads(record.read_text(encoding="utf-8"))["study_sha256"] == result["study_sha256"]:
-        result = json.loads(record.read_text(encoding="utf-8"))
-    result |= {"weft": weft.__version__, "torch": torch.__version__, "processor": where(given.device)}
+    before = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {"rows": []}
+    result: dict[str, Any] = {
+        "study_sha256": study_sha256(study), "study": study, "rows": standing(before, study),
+        "weft": weft.__version__, "torch": torch.__version__, "processor": where(given.device)}
     done = {(each["task"], each["contestant"], each["size"]) for each in result["rows"]}
     wanted = [(task, name, size) for task in study["tasks"] for name in study["contestants"]
               for size in sizes_of(study, name)]

@@ -67,6 +67,18 @@ def test_sentences_follow_their_results(results: Any, tmp_path: Path) -> None:
     assert results.digits({"depth": {"a": [4.0, 5.0], "b": [9.0, 9.5]}}) == (
         "Test errors run from 4.50 % (a) to 9.25 % (b).")
     assert "spread over 5.00 points" in results.digits({"depth": {"a": [4.0, 9.0], "b": [7.0, 7.5]}})
+    longer = {"study": {"tasks": {"copying": {"length": 8}}}, "rows": [
+        {"task": "copying", "contestant": name, "size": 4, "state_bytes": {"8": 9},
+         "accuracy": {"8": near, "4096": far}}
+        for name, near, far in (("a", [0.5, 0.6], [0.1, 0.2]), ("b", [1.0, 0.98], [0.9, 0.8]))]}
+    assert results.generated_rows(longer) == (
+        "Accuracy on copying, rows of 8 and of 4,096 tokens: b 99.0% and 85.0%, a 55.0% and 15.0%.")
+    sizes = {"study": {"tasks": {"mqar": {"length": 8}, "pathfinder": {"size": 4}}}, "rows": [
+        {"task": task, "contestant": "a", "size": size, "accuracy": {key: [value]}, "state_bytes": {key: state}}
+        for task, size, key, value, state in (("mqar", 16, "8", 0.25, 1000), ("mqar", 32, "8", 0.75, 2000),
+                                              ("pathfinder", 32, "0", 0.5, None))]}
+    assert results.generated_rows(sizes) == (
+        "Accuracy on mqar: a 75.0% with 2,000 bytes of state; on pathfinder: a 50.0%.")
 
 
 def test_a_result_that_a_sentence_cannot_read_is_refused_by_name(results: Any, tmp_path: Path) -> None:

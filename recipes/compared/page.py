@@ -1,0 +1,131 @@
+"""What a README says of a study that `weft compare` has run, without its timings: a table, the differences, pictures.
+
+    python recipes/compared/page.py recipes/hippo/unstructured
+
+The folder holds result.json. Its name is that of the marks in the README of the folder above, between which the page
+is written, and the beginning of the names of the pictures. Timings are left out, since nobody knows what else the
+machine did; report.html has them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from weft.comparison import read_result
+from weft.comparison.results import CurvePoint
+from weft.comparison.study_result import Entry, StudyResult
+from weft.comparison.verdict import mean_interval
+from weft.disk.atomic import write_file
+from weft.drawing.chart import Curve, chart
+from weft.drawing.figure import Figure
+
+
+def marks(name: str) -> tuple[str, str]:
+    """The lines between which the page of a study stands."""
+    return f"<!-- {name} -->\n", f"<!-- /{name} -->\n"
+
+
+def ranked(found: StudyResult) -> list[Entry]:
+    """The models that finished, the best first."""
+    return sorted((entry for entry in found.entries if entry.bits_per_byte is not None),
+                  key=lambda entry: entry.bits_per_byte or 0.0)
+
+
+def interval(values: Sequence[float], confidence: float) -> str:
+    """The mean and half the width of its interval over runs."""
+    each = mean_interval(list(values), confidence)
+    return f"{each.mean:.4f}" + ("" if each.high is None else f" ± {each.high - each.mean:.4f}")
+
+
+def table(found: StudyResult) -> list[str]:
+    """A line for each model: its size, its state, the rates its runs chose, and bits per byte by length of window."""
+    best = ranked(found)
+    contexts = [point.context for point in best[0].finished[0].by_length]
+    lines = ["| model | parameters | state, bytes | training FLOPs | rates chosen | bits per byte | "
+             + " | ".join(f"windows of {context}" for context in contexts) + " |",
+             "| --- | ---: | ---: | ---: | --- | ---: |" + " ---: |" * len(contexts)]
+    for entry in best:
+        runs = entry.finished
+        state = next(point.state_bytes for point in entry.decode if point.context == entry.context)
+        far = [statistics.fmean(run.by_length[place].bits_per_byte for run in runs) for place in range(len(contexts))]
+        lines.append(f"| {entry.name} | {entry.parameters:,} | {state:,} | {runs[0].flops:.2e} | "
+                     f"{', '.join(f'{rate:g}' for rate in sorted({run.lr for run in runs if run.lr}))} | "
+                     f"{interval([run.bits_per_byte for run in runs if run.bits_per_byte], found.confidence)} | "
+                     + " | ".join(f"{value:.4f}" for value in far) + " |")
+    return lines
+
+
+def differences(found: StudyResult) -> list[str]:
+    """Every pair in words."""
+    said = []
+    for pair in found.differences:
+        low, high, mean = pair.over_seeds.low, pair.over_seeds.high, pair.over_seeds.mean
+        better, worse = (pair.first, pair.second) if mean < 0 else (pair.second, pair.first)
+        around = "" if low is None or high is None else f" ({min(abs(low), abs(high)):.4f} to " \
+                                                        f"{max(abs(low), abs(high)):.4f})"
+        certain = "" if pair.p_holm is None else f", p = {pair.p_holm:.2g}"
+        said.append(f"* {better} and {worse} are not told apart: {abs(mean):.4f}{certain}" if pair.tied else
+                    f"* {better} is better than {worse} by {abs(mean):.4f}{around}{certain}")
+    return said
+
+
+def page(found: StudyResult, name: str) -> str:
+    """What stands between the marks."""
+    run = ranked(found)[0].finished[0]
+    machine = found.machine
+    return "\n".join([
+        *table(found), "",
+        f"{found.seeds} runs of each, {run.tokens:,} tokens each; intervals at {found.confidence:.0%} over runs; state "
+        f"after {found.entries[0].context:,} tokens. The windows are of a part of the test text. torch "
+        f"{machine.torch}, {machine.processor}.", "",
+        f"Differences in bits per byte, tested {'run by run' if found.test == 'paired' else 'as independent runs'}, p "
+        "corrected for the number of pairs:", "", *differences(found), "",
+        *(f"![{figure.title}]({figure.name}.svg)" for figure in pictures(found, name)), ""])
+
+
+def pictures(found: StudyResult, name: str) -> list[Figure]:
+    """Bits per byte during training, against tokens and against operations."""
+    axes: list[tuple[str, str, Callable[[CurvePoint], float]]] = [
+        ("training", "thousands of tokens", lambda point: point.tokens / 1e3),
+        ("flops", "GFLOPs, forward and backward", lambda point: point.flops / 1e9)]
+    return [chart(f"{name}-{ending}", f"Bits per byte against {unit}", "The mean over runs for each model.",
+                  [Curve(entry.name, course(entry, along), style, dots=True)
+                   for style, entry in enumerate(found.entries) if entry.finished],
+                  unit, "bits per byte", width=560, height=300, letters=15) for ending, unit, along in axes]
+
+
+def course(entry: Entry, along: Callable[[CurvePoint], float]) -> list[tuple[float, float]]:
+    """The mean over runs at every checkpoint."""
+    runs = [run.curve for run in entry.finished]
+    return [(along(point), statistics.fmean(run[place].bits_per_byte for run in runs))
+            for place, point in enumerate(runs[0])]
+
+
+def write(folder: Path) -> None:
+    """Write the page of a study's result and its pictures."""
+    found, name = read_result(folder), folder.name
+    begin, end = marks(name)
+    readme = folder.parent / "README.md"
+    before, mark, rest = readme.read_text(encoding="utf-8").partition(begin)
+    _, last, after = rest.partition(end)
+    if not mark or not last:
+        raise ValueError(f"{readme}: it has no lines {begin.strip()} and {end.strip()}. Put them where the result of "
+                         f"the study is to stand.")
+    for figure in pictures(found, name):
+        write_file(folder.parent / f"{figure.name}.svg", f"{figure.alone()}\n")
+    write_file(readme, f"{before}{begin}{page(found, name)}{end}{after}")
+
+
+def main() -> None:
+    """Write the pages of the studies that are named."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="+", help="that holds result.json")
+    for folder in parser.parse_args().folder:
+        write(folder)
+
+
+if __name__ == "__main__":
+    main()

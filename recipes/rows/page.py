@@ -1,0 +1,87 @@
+"""The page of a study on generated rows: its tables, its pictures, and where they stand in README.md."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from weft.comparison.statistics import t_test
+from weft.drawing.chart import Curve, chart
+from weft.drawing.figure import Figure
+
+BEGIN, END = "<!-- figures -->\n", "<!-- end of figures -->"
+CONFIDENCE = 0.95
+
+
+def interval(values: list[float]) -> str:
+    """The mean in percent, with half its interval over seeds."""
+    found = t_test(values, CONFIDENCE).interval
+    half = "" if found.low is None else f" ± {100 * (found.mean - found.low):.1f}"
+    return f"{100 * found.mean:.1f}{half}"
+
+
+def tables(result: Mapping[str, Any], names: Iterable[str]) -> str:
+    """A table for each task, and the pictures."""
+    lines: list[str] = []
+    for task in result["study"]["tasks"]:
+        rows = [each for each in result["rows"] if each["task"] == task]
+        lengths = list(rows[0]["accuracy"])
+        lines += [f"**{task}**: accuracy on test rows, %, by tokens of a row" if lengths != ["0"] else
+                  f"**{task}**: accuracy on test rows, %", "",
+                  "| contestant | d_model | parameters | state, bytes | rate | "
+                  + " | ".join(length if length != "0" else "accuracy" for length in lengths) + " |",
+                  "| --- | ---: | ---: | ---: | ---: | " + " | ".join("---:" for _ in lengths) + " |"]
+        for each in rows:
+            state = each["state_bytes"][lengths[0]]
+            lines.append(f"| {each['contestant']} | {each['size'] or ''} | {each['parameters']:,} | "
+                         f"{'' if state is None else f'{state:,}'} | {each['rate']:g} | "
+                         + " | ".join(interval(values) for values in each["accuracy"].values()) + " |")
+        lines.append("")
+    lines += [f"{len(result['study']['seeds'])} seeds, intervals at {CONFIDENCE:.0%}; torch {result['torch']}, "
+              f"{result['processor']}, {sum(each['processor_seconds'] for each in result['rows']):,} "
+              "seconds of processor time.", ""]
+    return "\n".join([*lines, *(f"![{name}]({name}.svg)" for name in names), ""])
+
+
+def pictures(result: Mapping[str, Any]) -> list[Figure]:
+    """Accuracy against bytes of state where there are several sizes, against length where there are several."""
+    figures = []
+    for task in result["study"]["tasks"]:
+        rows = [each for each in result["rows"] if each["task"] == task]
+        names = list(dict.fromkeys(each["contestant"] for each in rows))
+        first = next(iter(rows[0]["accuracy"]))
+        by_state = [Curve(name, sorted((float(each["state_bytes"][first] or 1), mean(each["accuracy"][first]))
+                                       for each in rows if each["contestant"] == name), style, dots=True)
+                    for style, name in enumerate(names)]
+        if len(result["study"]["sizes"]) > 1:
+            figures.append(chart(f"{task}-state", f"{task}: accuracy against the state",
+                                 "Accuracy of each contestant against the bytes of its state.", by_state,
+                                 "bytes of state", "accuracy", lengths=True, width=560, include=(0, 1), letters=18))
+        largest = [each for each in rows if each["size"] in (0, max(result["study"]["sizes"]))]
+        if len(rows[0]["accuracy"]) > 1:
+            curves = [Curve(each["contestant"], [(float(length), mean(values)) for length, values in
+                                                 each["accuracy"].items()], style, dots=True)
+                      for style, each in enumerate(largest)]
+            figures.append(chart(f"{task}-length", f"{task}: accuracy against the length of a row",
+                                 "Accuracy of each contestant against the length of test rows.", curves,
+                                 "tokens of a row", "accuracy", lengths=True, width=560, include=(0, 1), letters=18))
+    return figures
+
+
+def mean(values: list[float]) -> float:
+    """The mean over seeds."""
+    return statistics.fmean(values)
+
+
+def write(result: Mapping[str, Any], out: Path) -> None:
+    """Write the tables into the page, and the pictures."""
+    figures = pictures(result)
+    for figure in figures:
+        (out / f"{figure.name}.svg").write_text(figure.alone(), encoding="utf-8")
+    page = out / "README.md"
+    before, _, rest = (page.read_text(encoding="utf-8") if page.exists() else BEGIN + END).partition(BEGIN)
+    _, _, after = rest.partition(END)
+    names = [figure.name for figure in figures]
+    page.write_text(f"{before}{BEGIN}{tables(result, names)}{END}{after}", encoding="utf-8")

@@ -1,0 +1,91 @@
+"""The pages of studies that `weft compare` has run: what stands in a README is what the record says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from scipy import stats
+
+from weft.comparison import read_result, read_study
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+STUDIES = ("hippo/unstructured", "mixers/equal_parameters")
+KNOWN = RECIPES / "performer" / "rope"
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[Any]:
+    """The module that writes pages."""
+    sys.path.insert(0, str(RECIPES / "compared"))
+    yield import_module("page")
+    sys.path.remove(str(RECIPES / "compared"))
+    sys.modules.pop("page")
+
+
+def test_a_page_has_the_figures_of_its_record(made: Any, tmp_path: Path) -> None:
+    """Numbers by hand, from the plain record."""
+    folder = tmp_path / "rope"
+    folder.mkdir()
+    shutil.copy(KNOWN / "result.json", folder)
+    begin, end = made.marks("rope")
+    (tmp_path / "README.md").write_text(f"# Before\n{begin}left over\n{end}after\n", encoding="utf-8")
+    made.write(folder)
+    page = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert page.startswith(f"# Before\n{begin}| model |") and page.endswith(f"{end}after\n") and "left over" not in page
+    record = json.loads((KNOWN / "result.json").read_text(encoding="utf-8"))
+    for entry in record["entries"]:
+        bits = np.array([run["bits_per_byte"] for run in entry["runs"]])
+        half = stats.t.ppf(0.975, len(bits) - 1) * bits.std(ddof=1) / np.sqrt(len(bits))
+        (line,) = [row for row in page.splitlines() if row.startswith(f"| {entry['name']} |")]
+        state = next(point["state_bytes"] for point in entry["decode"] if point["context"] == entry["context"])
+        assert f"| {bits.mean():.4f} ± {half:.4f} |" in line
+        assert f"| {entry['parameters']:,} | {state:,} | {entry['runs'][0]['flops']:.2e} |" in line
+        for place, point in enumerate(entry["runs"][0]["by_length"]):
+            far = np.mean([run["by_length"][place]["bits_per_byte"] for run in entry["runs"]])
+            assert f"| {far:.4f} |" in line and f"windows of {point['context']} |" in page
+    for pair in record["differences"]:
+        better, worse = (pair["first"], pair["second"]) if pair["over_seeds"]["mean"] < 0 else (
+            pair["second"], pair["first"])
+        assert (f"* {better} and {worse} are not told apart" if pair["tied"] else
+                f"* {better} is better than {worse} by {abs(pair['over_seeds']['mean']):.4f} (") in page
+    assert {each.name for each in tmp_path.glob("*.svg")} == {"rope-training.svg", "rope-flops.svg"}
+    assert all(f"]({each.name})" in page for each in tmp_path.glob("*.svg"))
+
+
+def test_a_page_without_marks_is_refused(made: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "rope"
+    folder.mkdir()
+    shutil.copy(KNOWN / "result.json", folder)
+    (tmp_path / "README.md").write_text("# Nothing\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="it has no lines <!-- rope -->"):
+        made.write(folder)
+    assert (tmp_path / "README.md").read_text(encoding="utf-8") == "# Nothing\n"
+    assert not list(tmp_path.glob("*.svg"))
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_page_is_made_of_the_record_and_the_record_of_the_study(made: Any, name: str) -> None:
+    folder = RECIPES / name
+    readme = (folder.parent / "README.md").read_text(encoding="utf-8")
+    begin, end = made.marks(folder.name)
+    said = readme.partition(begin)[2].partition(end)[0]
+    if not (folder / "result.json").is_file():
+        assert said == "No result is recorded yet.\n"
+        return
+    found = read_result(folder)
+    assert said == made.page(found, folder.name), "run recipes/compared/page.py"
+    for figure in made.pictures(found, folder.name):
+        assert (folder.parent / f"{figure.name}.svg").read_text(encoding="utf-8") == f"{figure.alone()}\n"
+    study = read_study(study=folder.with_suffix(".yaml")).model_dump(mode="json")
+    recorded = yaml.safe_load(found.study_config)
+    differing = {key for key in study if study[key] != recorded[key]}
+    assert not differing, f"the study has changed in {differing}; run it again"
