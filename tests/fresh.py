@@ -56,7 +56,7 @@ class Fresh:
         for file in self._files:
             file.touch()
         self._process = context.Process(target=_work, args=(work, arguments, folder, dict(environment or {}),
-                                                            *self._files))
+                                                            *self._files, gc.get_threshold()))
         self._process.start()
 
     def wait_for(self, text: str, seconds: float = 240) -> None:
@@ -95,8 +95,9 @@ def fresh(work: Callable[..., None], *arguments: object, folder: Path) -> Ended:
 
 
 def _work(work: Callable[..., None], arguments: tuple[object, ...], folder: Path, environment: dict[str, str],
-          stdout: Path, stderr: Path) -> None:
+          stdout: Path, stderr: Path, thresholds: tuple[int, int, int]) -> None:
     gc.freeze()  # what the server has imported stays, and a search through it would copy its memory
+    gc.set_threshold(*thresholds)  # as rarely as the tests do
     for stream, path in ((sys.stdout, stdout), (sys.stderr, stderr)):
         with path.open("w") as file:
             os.dup2(file.fileno(), stream.fileno())

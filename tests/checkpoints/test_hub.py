@@ -130,7 +130,8 @@ def hub(saved: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     found.add("ours/gated", "main", MAIN, saved)
     found.gated.add("ours/gated")
     server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(found))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    # It looks this often whether it is to end, and `shutdown` waits until it has looked.
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_address[1]}")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)

@@ -118,7 +118,9 @@ def _statuses(entry: Entry) -> list[str]:
      "can't allocate memory")])
 def test_trouble_of_the_machine_is_no_verdict_and_is_tried_again(
         text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, note: str) -> None:
-    study = study_of(text, MODELS, trials={"count": 2, "widest": 0}, seeds=2)
+    # Another model that is trained is there once: what becomes of it does not depend on the kind of trouble.
+    models = MODELS if isinstance(error, OSError) else {name: MODELS[name] for name in ("b", "ngram")}
+    study = study_of(text, models, trials={"count": 2, "widest": 0}, seeds=2)
     done = work._done
 
     def troubled(job: Job, tell: Any) -> Outcome:
@@ -129,13 +131,14 @@ def test_trouble_of_the_machine_is_no_verdict_and_is_tried_again(
     with monkeypatch.context() as patch:
         patch.setattr(work, "_done", troubled)
         first, lines = told(study, tmp_path / "out")
-    assert [_statuses(entry) for entry in first.entries] == [
-        ["finished"] * 2, ["finished", "interrupted"], ["finished"] * 2]
-    assert "was interrupted:" in first.entries[1].runs[1].note and note in first.entries[1].runs[1].note
+    assert {entry.name: _statuses(entry) for entry in first.entries} == {
+        name: ["finished", "interrupted" if name == "b" else "finished"] for name in models}
+    found = first.entries[list(models).index("b")].runs[1].note
+    assert "was interrupted:" in found and note in found
     assert "b, run 2 of 2" not in begun(lines), "nothing is chosen before all has been tried"
     assert any("b: 1 of 2 runs were interrupted" in each for each in first.notes)
     second, lines = told(study, tmp_path / "out")
-    assert [_statuses(entry) for entry in second.entries] == [["finished"] * 2] * 3
+    assert [_statuses(entry) for entry in second.entries] == [["finished"] * 2] * len(models)
     assert begun(lines) == ["b, attempt 2 of 2, trial of lr 0.01", "b, attempt 2 of 2, trial of lr 0.03",
                             "b, run 2 of 2"]
 
