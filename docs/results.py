@@ -190,6 +190,8 @@ def generated_rows(found: Found) -> str:
     said = []
     for task, settings in found["study"]["tasks"].items():
         rows = [each for each in found["rows"] if each["task"] == task]
+        if not rows:
+            continue
         lengths = list(rows[0]["accuracy"])
         trained, longest = str(settings.get("length", lengths[0])), lengths[-1]
         best: dict[str, Found] = {}

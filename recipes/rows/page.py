@@ -22,11 +22,26 @@ def interval(values: list[float]) -> str:
     return f"{100 * found.mean:.1f}{half}"
 
 
+def sizes_of(study: Mapping[str, Any], name: str) -> list[int]:
+    """The sizes of a contestant: the study's, or 0 for a model of its own."""
+    own = study["contestants"][name]
+    return [0] if isinstance(own, Mapping) and "layers" not in own else list(study["sizes"])
+
+
+def missing(result: Mapping[str, Any]) -> list[str]:
+    """The contestants that have not been run in a task in all sizes yet, in words."""
+    study, done = result["study"], {(each["task"], each["contestant"], each["size"]) for each in result["rows"]}
+    return [f"{name} on {task}" for task in study["tasks"] for name in study["contestants"]
+            if any((task, name, size) not in done for size in sizes_of(study, name))]
+
+
 def tables(result: Mapping[str, Any], names: Iterable[str]) -> str:
-    """A table for each task, and the pictures."""
+    """A table for each task, what has not been run yet, and the pictures."""
     lines: list[str] = []
     for task in result["study"]["tasks"]:
         rows = [each for each in result["rows"] if each["task"] == task]
+        if not rows:
+            continue
         lengths = list(rows[0]["accuracy"])
         lines += [f"**{task}**: accuracy on test rows, %, by tokens of a row" if lengths != ["0"] else
                   f"**{task}**: accuracy on test rows, %", "",
@@ -42,6 +57,8 @@ def tables(result: Mapping[str, Any], names: Iterable[str]) -> str:
     lines += [f"{len(result['study']['seeds'])} seeds, intervals at {CONFIDENCE:.0%}; torch {result['torch']}, "
               f"{result['processor']}, {sum(each['processor_seconds'] for each in result['rows']):,} "
               "seconds of processor time.", ""]
+    if left := missing(result):
+        lines += [f"Not run yet: {', '.join(left)}; the command goes on with them.", ""]
     return "\n".join([*lines, *(f"![{name}]({name}.svg)" for name in names), ""])
 
 
@@ -50,6 +67,8 @@ def pictures(result: Mapping[str, Any]) -> list[Figure]:
     figures = []
     for task in result["study"]["tasks"]:
         rows = [each for each in result["rows"] if each["task"] == task]
+        if not rows:
+            continue
         names = list(dict.fromkeys(each["contestant"] for each in rows))
         first = next(iter(rows[0]["accuracy"]))
         by_state = [Curve(name, sorted((float(each["state_bytes"][first] or 1), mean(each["accuracy"][first]))

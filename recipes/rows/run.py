@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, final
 
 import torch
 import yaml
-from page import write
+from page import sizes_of, write
 
 import weft
 from weft.core.errors import DivergedError
@@ -105,12 +105,6 @@ def run_of(study: Mapping[str, Any], task: str, name: str, size: int, rate: floa
         "training": {"steps": steps, "batch_size": study["batch_size"], "optimizer": {"lr": rate, "weight_decay": 0.0},
                      "compute": {"matmul": "default"}},
         "report": {"eval_every": steps, "eval_batches": None, "checkpoint_every": steps, "log_every": steps}})
-
-
-def sizes_of(study: Mapping[str, Any], name: str) -> list[int]:
-    """The sizes of a contestant: the study's, or 0 for a model of its own."""
-    own = study["contestants"][name]
-    return [0] if isinstance(own, Mapping) and "layers" not in own else list(study["sizes"])
 
 
 def state_bytes(run: RunConfig, length: int) -> int | None:

@@ -12,6 +12,8 @@ from torch import Tensor
 from decoding.small_models import MLP, ROPE, VOCAB, decoder, reseeded
 from weft.core.model import LanguageModel
 from weft.decoding import Row
+from weft.decoding.native_calls import in_c
+from weft.decoding.recording import Call, Recording
 from weft.decoding.session import Session
 from weft.ops.forms import forced
 from weft.ops.native.sequence import WRITERS, Calls
@@ -137,3 +139,20 @@ def test_a_named_form_is_taken_in_steps_too() -> None:
         follow(taped, plain, 8)
     functions = {each.function for found in sequences(taped) for each in found._calls}
     assert not functions & {"weft_query_call", "weft_norm_call"} and "weft_product_call" in functions
+
+
+def test_without_native_code_a_tape_is_a_list_of_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.decoding.native_calls.unavailable", lambda: "no C compiler is here")
+    taped, plain = sessions(model_of("attention", torch.float32), 5)
+    follow(taped, plain, 8)
+    assert taped.by_tape and not sequences(taped)
+
+
+@pytest.mark.parametrize("made", [lambda: torch.ones(2, 3, device="meta"), lambda: torch.ones(2, 3).to_mkldnn(),
+                                  lambda: torch.ones(2, 3)._neg_view()])
+def test_tensors_that_do_not_lie_in_main_memory_as_they_are_stay_with_torch(made: Any) -> None:
+    for tensor, taken in ((torch.ones(2, 3), True), (made(), False)):
+        recording = Recording()
+        refs = tuple(recording.ref(each) for each in (tensor, tensor.clone(), torch.ones(2, 3)))
+        call = Call(torch.Tensor.add, refs[:2], {}, refs[:2], (), refs[2:], True, None)
+        assert bool(in_c(call, recording).in_c) is taken

@@ -41,7 +41,7 @@ def test_a_token_is_convolved(dtype: torch.dtype, channels: int, instructions: s
             y = by_taps(x.double(), weight.double(), None if own is None else own.double(), dilation, None)
             y = F.silu(y) if silu else y
             found = native_taps(x, weight[:, 0].t().contiguous(), own, dilation, silu)
-            # A handful of roundings of float32 of terms of up to ten; a result in bfloat16 is rounded by 2^-8 of itself.
+            # Some roundings of float32 of terms of up to ten; a result in bfloat16 is rounded by 2^-8 of itself.
             room = 1e-5 + (0 if dtype == torch.float32 else 2.0**-8 * y.abs())
             assert found.dtype == dtype and ((found.double() - y).abs() <= room).all()
 

@@ -4,6 +4,7 @@ instruction set, at odd sizes and with any strides; sums and copies against PyTo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -49,7 +50,8 @@ def test_norms_are_within_the_rounding_of_their_format(dtype: torch.dtype, size:
             # mean by some roundings of numbers of up to 13, times the scale.
             narrow = ROUNDING[torch.float32] * ((size / 16 + 8) * (y.abs() + 1) + 8 * 13 * 4 * centred)
             assert found.dtype == dtype
-            assert ((found.double() - whole).abs() <= ROUNDING[dtype] * whole.abs() + narrow * (1 + ROUNDING[dtype])).all()
+            room = ROUNDING[dtype] * whole.abs() + narrow * (1 + ROUNDING[dtype])
+            assert ((found.double() - whole).abs() <= room).all()
             assert torch.equal(found[1:2], native_norm(x[1:2], by, plus, 0.1, centred))
 
 
@@ -116,7 +118,8 @@ def test_sums_and_copies_are_those_of_torch_bit_for_bit(instructions: str) -> No
             for pair in (again(torch.Tensor.to, part, other), again(torch.Tensor.to, part, dtype=other)):
                 assert pair is not None and torch.equal(pair[0].nan_to_num(), pair[1].nan_to_num())
     whole = numbers(4, 3, 5, 6)
-    for pair in (again(torch.Tensor.flatten, whole.transpose(1, 2), 0, 2), again(torch.Tensor.reshape, whole.mT, 12, 30),
+    for pair in (again(torch.Tensor.flatten, whole.transpose(1, 2), 0, 2),
+                 again(torch.Tensor.reshape, whole.mT, 12, 30),
                  again(torch.Tensor.contiguous, whole[..., ::2]), again(torch.Tensor.clone, whole[:, 1]),
                  again(torch.cat, [whole[:, 1:], whole, whole[:, :1]], 1),
                  again(torch.cat, [whole[..., :2], whole.mT.contiguous().mT], dim=-1)):
@@ -156,7 +159,7 @@ def test_calls_of_a_sequence_see_what_those_before_them_wrote(instructions: str)
     held = [torch.zeros(size) for _ in range(steps + 1)]
     one = torch.ones(size)
     calls = []
-    for x, y in zip(held, held[1:], strict=False):
+    for x, y in pairwise(held):
         call, = calls_of(torch.Tensor.add, y, x, one)
         for field, tensor in (("x", x), ("y", one), ("z", y)):
             place_of(call.call, field, tensor.data_ptr())

@@ -53,13 +53,17 @@ def test_a_tiny_study_writes_its_page_and_pictures(tmp_path: Path, made: tuple[A
     assert all(len(each["tried"]) == (0 if each["contestant"] == "trigram" else 2) for each in rows)
     assert all(len(values) == 2 and min(values) >= 0 for each in rows for values in each["accuracy"].values())
     assert rows[0]["state_bytes"]["8"] < rows[1]["state_bytes"]["8"] == rows[1]["state_bytes"]["16"]
-    result = {"study": TINY, "rows": rows, "torch": "2", "processor": "one"}
+    more = {**TINY["tasks"], "induction_heads": {"kind": "induction_heads", "length": 8}}
+    result = {"study": {**TINY, "tasks": more}, "rows": rows, "torch": "2", "processor": "one"}
     (tmp_path / "README.md").write_text(f"# A page\n{page.BEGIN}old\n{page.END}\nand after\n", encoding="utf-8")
     page.write(result, tmp_path)
     text = (tmp_path / "README.md").read_text(encoding="utf-8")
     values = 100 * np.array(rows[1]["accuracy"]["16"])
     half = stats.t.ppf(0.975, 1) * values.std(ddof=1) / np.sqrt(2)
     assert f"| {values.mean():.1f} ± {half:.1f} |" in text and "old" not in text and text.endswith("and after\n")
+    assert "Not run yet: LSTM on induction_heads, trigram on induction_heads; the command" in text
+    assert page.missing({**result, "rows": rows[1:]})[0] == "LSTM on mqar"
+    assert "Not run yet" not in page.tables({**result, "study": TINY}, [])
     assert (tmp_path / "mqar-state.svg").is_file() and (tmp_path / "mqar-length.svg").is_file()
 
 

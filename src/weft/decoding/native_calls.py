@@ -11,24 +11,34 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from weft.decoding.recording import Call, Recording, Ref, mapped, storage_of
+from weft.ops.few_rows import unavailable
 from weft.ops.native.sequence import WRITERS, Calls, Written, place_of
 
 
 def in_c(call: Call, recording: Recording) -> Call:
     """The call with what it is in C; the call itself if it has none."""
     writer = WRITERS.get(call.function)
-    if writer is None or not call.outs or call.expected is not None:
+    if writer is None or not call.outs or call.expected is not None or unavailable() is not None:
         return call
     def tensor(ref: Ref) -> Tensor:
         return recording.tensors[ref]
 
+    if not all(map(_plain, map(tensor, (*call.takes, *call.outs)))):
+        return call
     options = {key: mapped(each, tensor) for key, each in call.options.items()}
     outs = tuple(map(tensor, call.outs))
     found = writer(outs[0] if call.single else outs, *mapped(call.args, tensor), **options) or ()
     return replace(call, in_c=(found,) if isinstance(found, Written) else found)
+
+
+def _plain(tensor: Tensor) -> bool:
+    """Whether the tensor's numbers lie in main memory as its strides say."""
+    return tensor.device.type == "cpu" and tensor.layout is torch.strided and not tensor.is_neg() and not (
+        tensor.is_conj())
 
 
 def joined(calls: Sequence[Call], recording: Recording, constants: Mapping[Ref, Tensor]) -> list[Call]:
@@ -59,7 +69,7 @@ def _sequence(run: Sequence[Call], recording: Recording, constants: Mapping[Ref,
     """A run as one call, which takes the tensors that are others at each step, and returns those that leave it."""
     inputs: dict[Ref, list[ctypes.c_void_p]] = {}
     results: dict[Ref, list[ctypes.c_void_p]] = {}
-    for call, own in ((call, own) for call in run for own in call.in_c):
+    for outs, own in [(call.outs, own) for call in run for own in call.in_c]:
         for field, tensor in own.takes.items():
             ref = Ref(recording.places.get(id(tensor), -1))
             place = place_of(own.call, field, tensor.data_ptr())
@@ -67,7 +77,7 @@ def _sequence(run: Sequence[Call], recording: Recording, constants: Mapping[Ref,
                 results[ref].append(place)
             elif ref >= 0 and ref not in constants:
                 inputs.setdefault(ref, []).append(place)
-        for out, field in zip(call.outs if own.results else (), own.results, strict=True):
+        for out, field in zip(outs if own.results else (), own.results, strict=True):
             place = place_of(own.call, field, recording.tensors[out].data_ptr())
             if out not in constants:
                 results.setdefault(out, []).append(place)

@@ -24,8 +24,8 @@ from weft.decoding.tape import ChangedError, tape
 Work = Callable[[Tensor, ModelState, Span], tuple[Tensor, ModelState]]
 """Returns the logits [B,V] after one more token [B] in every row, and the new state; consumes the state passed in."""
 
-PATIENCE = 3
-"""Ordinary steps before the first recording, which short continuations do not repay."""
+PATIENCE = 1
+"""Ordinary steps before the first recording, which some eight steps repay: a text of one or two tokens does not."""
 WORTH = 24
 """The fewest steps that repay the recording of a tape."""
 BLOCK = 256

@@ -1,4 +1,4 @@
-"""Attention of one query for each head over the keys that are stored, in C: what a step of decoding does with its cache.
+"""Attention of one query for each head over stored keys, in C: what a step of decoding does with its cache.
 
 Query heads that share a key head are taken together, so that its keys and values are read once, as they lie, and only
 from the first key to the last that a query may attend to. Scores, weights and sums are in float32. The sources are
@@ -63,8 +63,8 @@ def _query_call(y: Tensor, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | No
         allowed.stride(dim) if allowed.shape[dim] > 1 else 0 for dim in (0, 1, 3)]
     call = _Query(Shared(pieces=batch * heads // together), q.dtype is torch.bfloat16, batch, heads, key_heads, keys,
                   size, v.shape[3], together, q.stride(0), *steps, *wide, scale=scale)
-    return Written("weft_query_call", call, {"q": q, "k": k, "v": v} | ({} if allowed is None else {"allowed": allowed}),
-                   ("y",))
+    return Written("weft_query_call", call, {"q": q, "k": k, "v": v} | (
+        {} if allowed is None else {"allowed": allowed}), ("y",))
 
 
 def query_flops(q: Tensor, k: Tensor, v: Tensor, *_: object) -> int:

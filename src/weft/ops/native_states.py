@@ -21,7 +21,8 @@ SLICED = 256
 @final
 class _Taps(ctypes.Structure):
     _fields_ = (("shared", Shared), *fields(ctypes.c_int, "narrow silu"),
-                *fields(ctypes.c_long, "batch channels taps x_batch x_tap"), *fields(ctypes.c_void_p, "x weight bias y"))
+                *fields(ctypes.c_long, "batch channels taps x_batch x_tap"),
+                *fields(ctypes.c_void_p, "x weight bias y"))
 
 
 @final

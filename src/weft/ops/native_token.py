@@ -1,7 +1,8 @@
 """What stands between the products of a step of decoding, in C: norms, rotations, sums and copies of a few numbers.
 
 Each takes less than a microsecond, which is less than PyTorch takes to start an operation; so they pay where a recorded
-step runs them in a sequence (`weft.ops.native.sequence`). The sources are `weft/ops/native/token.c` and what it includes.
+step runs them in a sequence (`weft.ops.native.sequence`). The sources are `weft/ops/native/token.c` and what it
+includes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from weft.ops.operator import operator
 
 DTYPES = frozenset({torch.float32, torch.bfloat16})
 PART = 8192
-"""Numbers of a piece of a sum, as in native/token.h, and the most that a copy stays in C for, which one thread makes."""
+"""Numbers of a piece of a sum, as in native/token.h, and the most that are copied in C, by one thread."""
 _SHARED = (("shared", Shared),)
 
 
@@ -74,8 +75,8 @@ def _norm_shape(x: Tensor, scale: Tensor | None, bias: Tensor | None, eps: float
 
 
 native_norm = operator("native_norm", _norm, _norm_shape)
-"""scale (x - m) / sqrt(mean((x - m)^2) + eps) + bias of vectors [...,D] in float32 or bfloat16, m the mean of each where
-``centred``, else 0; ``scale`` and ``bias`` in float32 or the dtype of x."""
+"""scale (x - m) / sqrt(mean((x - m)^2) + eps) + bias of vectors [...,D] in float32 or bfloat16, m the mean of each
+where ``centred``, else 0; ``scale`` and ``bias`` in float32 or the dtype of x."""
 
 
 @written(native_norm)

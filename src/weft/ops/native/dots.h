@@ -263,6 +263,27 @@ typedef struct {
     int32_t less[16];
 } Digits;
 
+#if NARROW_DOTS
+/* At most four groups of a row: the numbers of each byte's lower and upper half, plus 8, and the scales of their lanes. */
+INLINE void opened_four(const char *w, const uint16_t *scale, long count, __m512i *low, __m512i *high, __m512 *factor) {
+    const __m512i fours = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0), mask = _mm512_set1_epi8(15);
+    const __m512i both = _mm512_maskz_loadu_epi32((__mmask16)((1u << 4 * count) - 1), w);
+    *low = _mm512_and_si512(both, mask), *high = _mm512_and_si512(_mm512_srli_epi16(both, 4), mask);
+    const __m128i held = _mm_maskz_loadu_epi16((__mmask8)((1u << count) - 1), scale);
+    const __m512i wide = _mm512_castsi128_si512(_mm_slli_epi32(_mm_cvtepu16_epi32(held), 16));
+    *factor = _mm512_castsi512_ps(_mm512_permutexvar_epi32(fours, wide));
+}
+
+INLINE vec add_digits(vec total, const Digits *d, __m512i low, __m512i high, __m512 factor) {
+    __m512i large = _mm512_dpbusd_epi32(_mm512_setzero_si512(), low, _mm512_loadu_si512(d->high[0]));
+    large = _mm512_dpbusd_epi32(large, high, _mm512_loadu_si512(d->high[1]));
+    __m512i small = _mm512_dpbusd_epi32(_mm512_loadu_si512(d->less), low, _mm512_loadu_si512(d->low[0]));
+    small = _mm512_dpbusd_epi32(small, high, _mm512_loadu_si512(d->low[1]));
+    const __m512 sum = _mm512_cvtepi32_ps(_mm512_add_epi32(small, _mm512_slli_epi32(large, 8)));
+    return (vec)_mm512_fmadd_ps(sum, factor, (__m512)total);
+}
+#endif
+
 /* The same for a matrix of four bits, each group of GROUP inputs with a scale in bfloat16. */
 INLINE void nibble_dots(const int outs, const int rows, const char *w, long stride, const uint16_t *scale,
                         long scale_stride, const void *x, long x_stride, long in, float *sums) {
@@ -270,37 +291,25 @@ INLINE void nibble_dots(const int outs, const int rows, const char *w, long stri
     vec total[16];
     EACH(i, outs * rows) total[i] = (vec){0};
 #if NARROW_DOTS
-    const __m512i fours = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0), mask = _mm512_set1_epi8(15);
     const Digits *digits = x;
     const long next = ahead(outs, stride);
     for (long g = 0; g < groups; g += 4) {
         const long count = groups - g < 4 ? groups - g : 4;
-        const __mmask16 some = (1u << 4 * count) - 1;
         __m512i low[8], high[8];
         __m512 factor[8];
-        EACH(o, outs) {
-            __m512i both = _mm512_maskz_loadu_epi32(some, w + o * stride + g * 16);
-            request(w + o * stride + g * 16 + next);
-            low[o] = _mm512_and_si512(both, mask);
-            high[o] = _mm512_and_si512(_mm512_srli_epi16(both, 4), mask);
-            __m128i held = _mm_maskz_loadu_epi16((1u << count) - 1, scale + o * scale_stride + g);
-            __m512i wide = _mm512_castsi128_si512(_mm_slli_epi32(_mm_cvtepu16_epi32(held), 16));
-            factor[o] = _mm512_castsi512_ps(_mm512_permutexvar_epi32(fours, wide));
-        }
-        EACH(r, rows) { /* a vector's digits are read once for all rows of the matrix */
-            const Digits *d = digits + r * x_stride + g / 4;
-            const __m512i high_0 = _mm512_loadu_si512(d->high[0]), high_1 = _mm512_loadu_si512(d->high[1]);
-            const __m512i low_0 = _mm512_loadu_si512(d->low[0]), low_1 = _mm512_loadu_si512(d->low[1]);
-            const __m512i less = _mm512_loadu_si512(d->less);
+        if (rows > 2) { /* few rows of the matrix: they stay in registers, and digits are read once for all of them */
+            EACH(o, outs)
+                opened_four(w + o * stride + g * 16, scale + o * scale_stride + g, count, &low[o], &high[o], &factor[o]);
+            EACH(r, rows)
+                EACH(o, outs) total[o * rows + r] = add_digits(total[o * rows + r], digits + r * x_stride + g / 4, low[o],
+                                                               high[o], factor[o]);
+        } else
             EACH(o, outs) {
-                __m512i large = _mm512_dpbusd_epi32(_mm512_setzero_si512(), low[o], high_0);
-                large = _mm512_dpbusd_epi32(large, high[o], high_1);
-                __m512i small = _mm512_dpbusd_epi32(less, low[o], low_0);
-                small = _mm512_dpbusd_epi32(small, high[o], low_1);
-                __m512 sum = _mm512_cvtepi32_ps(_mm512_add_epi32(small, _mm512_slli_epi32(large, 8)));
-                total[o * rows + r] = (vec)_mm512_fmadd_ps(sum, factor[o], (__m512)total[o * rows + r]);
+                opened_four(w + o * stride + g * 16, scale + o * scale_stride + g, count, low, high, factor);
+                EACH(r, rows) total[o * rows + r] = add_digits(total[o * rows + r], digits + r * x_stride + g / 4, *low,
+                                                               *high, *factor);
             }
-        }
+        EACH(o, outs) request(w + o * stride + g * 16 + next);
     }
 #else
     for (long g = 0; g < groups; g++)

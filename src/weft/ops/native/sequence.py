@@ -1,4 +1,4 @@
-"""Several calls of native code one after another, by one call from Python: what a recorded step of decoding consists of.
+"""Several calls of native code one after another, by one call from Python: what a step of decoding consists of.
 
 Starting an operation from Python takes PyTorch some microseconds, and calling threads together for it as much again,
 which is longer than most operations on one token take. So an operator that is written in C can declare how a recorded
