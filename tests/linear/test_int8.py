@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from linear.small import EXACT, LAYERS, TOKENS, model, stirred
-from training.tiny_runs import tiny_run
+from training.tiny_runs import same_weights, tiny_run
 from weft.checkpoints import load_checkpoint, save_checkpoint
 from weft.checkpoints.tensors import read_tensors
 from weft.core.config import parse_part
@@ -91,7 +91,9 @@ def test_a_tied_embedding_goes_with_its_readout(maps: list[str], tmp_path: Path)
     loaded = load_checkpoint(tmp_path / "a").model
     assert loaded.embedding.tokens.matrix is loaded.readout.map.matrix
     for cast in (loaded, copy.deepcopy(loaded), copy.deepcopy(loaded).to(torch.float64)):
-        assert torch.equal(cast(TOKENS).y, quick(TOKENS).y)
+        assert same_weights(cast, quick)
+        # Where in memory a matrix begins decides the last bits of a product on some processors.
+        assert_close(cast(TOKENS).y, quick(TOKENS).y, **EXACT)
     plain = merged(quick)
     assert plain.readout.weight is plain.embedding.tokens.weight
     assert_close(plain(TOKENS).y, quick(TOKENS).y, **EXACT)

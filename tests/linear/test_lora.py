@@ -117,7 +117,9 @@ def test_it_is_checked_saved_and_loaded(tmp_path: Path) -> None:
     adapted = model([{**LORA, "maps": ["stack.layers.0.layers.0", "readout"]}], LAYERS[:2])
     save_checkpoint(tmp_path / "a", adapted, None)
     loaded = load_checkpoint(tmp_path / "a")
-    assert_close(loaded.model(TOKENS).y, adapted.eval()(TOKENS).y, rtol=0, atol=0)
+    assert same_weights(loaded.model, adapted)
+    # Where in memory a matrix begins decides the last bits of a product on some processors.
+    assert_close(loaded.model(TOKENS).y, adapted.eval()(TOKENS).y, **EXACT)
     assert loaded.model.readout.map.base.weight is loaded.model.embedding.tokens.weight
     assert "readout.map.base.weight" not in read_tensors(tmp_path / "a/model.safetensors")
     found = check(loaded.config, loaded.model, length=40)
