@@ -83,7 +83,8 @@ def _parted(arguments: list[str]) -> tuple[list[str], list[str]]:
 def _given(budget: str | None, steps: int | None, tokens: float | None, seeds: int | None, trials: int | None,
            data: Path | None) -> dict[str, Any]:
     """The keys of a study that the options set."""
-    found: dict[str, Any] = {"seeds": seeds, "trials": None if trials is None else {"count": trials, "values": None},
+    tried = None if trials is None else {"count": trials, "learning_rates": None}
+    found: dict[str, Any] = {"seeds": seeds, "trials": tried,
                              "data": None if data is None else {"path": str(data)},
                              "budget": None if budget is None else _budget(budget)}
     length = {key: value for key, value in (("steps", steps), ("tokens", tokens)) if value is not None}
