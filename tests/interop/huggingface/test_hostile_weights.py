@@ -123,6 +123,17 @@ def test_a_header_names_a_tensor_once(tmp_path: Path) -> None:
         open_stored(tmp_path)
 
 
+def test_an_index_of_many_or_of_none_is_refused_in_few_words(tmp_path: Path) -> None:
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {f"w{number}": f"{number}.safetensors" for number in range(3_000)}}))
+    with pytest.raises(CheckpointError, match=r"3000 files cannot be used:(.|\n)*  - and 2,900 more\.\n") as caught:
+        open_stored(tmp_path)
+    assert str(caught.value).count("missing") == 100
+    index.write_text(json.dumps({"weight_map": {"a": 7}}))
+    with pytest.raises(CheckpointError, match=r"the index is damaged .*'7' is no name of a file"):
+        open_stored(tmp_path)
+
+
 def test_a_header_is_not_longer_than_an_index(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     for size in (MOST_INDEX_BYTES + 1, 2**63):

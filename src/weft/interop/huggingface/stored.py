@@ -29,6 +29,8 @@ CONVERT = "Convert the file to safetensors where you trust it."
 SINGLE, PICKLED = "model.safetensors", "pytorch_model.bin"
 INDEX, PICKLE = ".index.json", ".pkl"
 COPY_AGAIN = "Copy the folder again, whole."
+MOST_LISTED = 100
+"""Problems of a folder that an error lists; an index can name millions."""
 DTYPES: Mapping[str, torch.dtype] = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16,
                                      "BF16": torch.bfloat16}
 """Dtypes of weights that Weft computes with, by their names in safetensors."""
@@ -136,7 +138,9 @@ def open_stored(folder: Path) -> Stored:
 def listed(problems: list[str], what: str, folder: Path, remedy: str) -> CheckpointError:
     """One error for all problems of a folder's files or tensors."""
     count = f"1 {what} cannot" if len(problems) == 1 else f"{len(problems)} {what}s cannot"
-    lines = "".join(f"\n  - {problem}" for problem in problems)
+    more = len(problems) - MOST_LISTED
+    shown = [*problems[:MOST_LISTED], *([f"and {more:,} more."] if more > 0 else [])]
+    lines = "".join(f"\n  - {problem}" for problem in shown)
     return CheckpointError(f"{count} be used:{lines}\n", where=str(folder), remedy=remedy)
 
 
@@ -158,7 +162,12 @@ def _file_names(folder: Path) -> list[str]:
 def _index(path: Path) -> dict[str, str]:
     try:
         content: Any = read_json(path, most=MOST_INDEX_BYTES)
-        return {str(name): str(file) for name, file in content["weight_map"].items()}
+        found: dict[str, str] = {}
+        for name, file in content["weight_map"].items():
+            if not isinstance(file, str):
+                raise TypeError(f"{str(file)[:80]!r} is no name of a file")
+            found[name] = file
+        return found
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"the index is damaged ({error!r}).", where=str(path), remedy=COPY_AGAIN) from None
 
