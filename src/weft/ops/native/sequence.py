@@ -53,6 +53,12 @@ WRITERS: dict[Callable[..., Any], Writer] = {}
 """By the function that is recorded."""
 
 
+def calls_of(writer: Writer, result: Any, *args: Any, **options: Any) -> tuple[Written, ...]:
+    """What a recorded call is in C; empty if it cannot stand in a sequence."""
+    found = writer(result, *args, **options) or ()
+    return (found,) if isinstance(found, Written) else found
+
+
 def written(function: Callable[..., Any]) -> Callable[[Writer], Writer]:
     """Declare how calls of a function stand in a sequence."""
     def declare(writer: Writer) -> Writer:
@@ -132,8 +138,8 @@ class Calls:
                  results: Iterable[tuple[Tensor, Sequence[ctypes.c_void_p]]]) -> None:
         own = entry()
         self._calls, self._inputs, self._results = tuple(calls), tuple(map(tuple, inputs)), tuple(results)
-        self._list = (_Call * len(calls))(*((own.address(each.function), ctypes.addressof(each.call))
-                                            for each in calls))
+        self._list = (_Call * len(calls))(*[_Call(own.address(each.function), ctypes.addressof(each.call))
+                                            for each in calls])
         self._run, self._parallel = own.run, own.parallel
         self._at, self._count = ctypes.addressof(self._list), len(calls)
 
@@ -144,9 +150,9 @@ class Calls:
             for place in places:
                 place.value = address
         made = []
-        for like, places in self._results:
+        for like, own in self._results:
             made.append(torch.empty_like(like))
-            for place in places:
+            for place in own:
                 place.value = made[-1].data_ptr()
         self.run(torch.get_num_threads())
         return tuple(made)
