@@ -68,13 +68,17 @@ def written(function: Callable[..., Any]) -> Callable[[Writer], Writer]:
     return declare
 
 
+@cache
+def _offset(kind: type[ctypes.Structure], field: str) -> int:
+    """Of a field in a structure, in bytes."""
+    name, _, rest = field.partition(".")
+    offset: int = getattr(kind, name).offset
+    return offset + (_offset(next(each[1] for each in kind._fields_ if each[0] == name), rest) if rest else 0)
+
+
 def place_of(call: ctypes.Structure, field: str, address: int | None = None) -> ctypes.c_void_p:
     """The place in a structure that holds an address, by names with dots between them; ``address`` is written to it."""
-    offset, kind = 0, type(call)
-    for name in field.split("."):
-        offset += getattr(kind, name).offset
-        kind = next(each[1] for each in kind._fields_ if each[0] == name)  # type: ignore[assignment]
-    place = ctypes.c_void_p.from_buffer(call, offset)
+    place = ctypes.c_void_p.from_buffer(call, _offset(type(call), field))
     if address is not None:
         place.value = address
     return place
