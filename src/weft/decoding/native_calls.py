@@ -16,7 +16,7 @@ from torch import Tensor
 
 from weft.decoding.recording import Call, Recording, Ref, mapped, storage_of
 from weft.ops.few_rows import unavailable
-from weft.ops.native.sequence import WRITERS, Calls, Written, place_of
+from weft.ops.native.sequence import WRITERS, Calls, calls_of, place_of
 
 
 def in_c(call: Call, recording: Recording) -> Call:
@@ -31,8 +31,7 @@ def in_c(call: Call, recording: Recording) -> Call:
         return call
     options = {key: mapped(each, tensor) for key, each in call.options.items()}
     outs = tuple(map(tensor, call.outs))
-    found = writer(outs[0] if call.single else outs, *mapped(call.args, tensor), **options) or ()
-    return replace(call, in_c=(found,) if isinstance(found, Written) else found)
+    return replace(call, in_c=calls_of(writer, outs[0] if call.single else outs, *mapped(call.args, tensor), **options))
 
 
 def _plain(tensor: Tensor) -> bool:

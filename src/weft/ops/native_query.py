@@ -69,5 +69,5 @@ def _query_call(y: Tensor, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | No
 
 def query_flops(q: Tensor, k: Tensor, v: Tensor, *_: object) -> int:
     """Operations of scores and of sums of values, over all stored keys."""
-    batch, _, heads, size = q.shape
+    batch, heads, size = q.shape[0], q.shape[2], q.shape[3]
     return 2 * batch * heads * k.shape[1] * (size + v.shape[3])

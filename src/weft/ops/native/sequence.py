@@ -53,6 +53,12 @@ WRITERS: dict[Callable[..., Any], Writer] = {}
 """By the function that is recorded."""
 
 
+def calls_of(writer: Writer, result: Any, *args: Any, **options: Any) -> tuple[Written, ...]:
+    """What a recorded call is in C; empty if it cannot stand in a sequence."""
+    found = writer(result, *args, **options) or ()
+    return (found,) if isinstance(found, Written) else found
+
+
 def written(function: Callable[..., Any]) -> Callable[[Writer], Writer]:
     """Declare how calls of a function stand in a sequence."""
     def declare(writer: Writer) -> Writer:
@@ -62,13 +68,17 @@ def written(function: Callable[..., Any]) -> Callable[[Writer], Writer]:
     return declare
 
 
+@cache
+def _offset(kind: type[ctypes.Structure], field: str) -> int:
+    """Of a field in a structure, in bytes."""
+    name, _, rest = field.partition(".")
+    offset: int = getattr(kind, name).offset
+    return offset + (_offset(next(each[1] for each in kind._fields_ if each[0] == name), rest) if rest else 0)
+
+
 def place_of(call: ctypes.Structure, field: str, address: int | None = None) -> ctypes.c_void_p:
     """The place in a structure that holds an address, by names with dots between them; ``address`` is written to it."""
-    offset, kind = 0, type(call)
-    for name in field.split("."):
-        offset += getattr(kind, name).offset
-        kind = next(each[1] for each in kind._fields_ if each[0] == name)  # type: ignore[assignment]
-    place = ctypes.c_void_p.from_buffer(call, offset)
+    place = ctypes.c_void_p.from_buffer(call, _offset(type(call), field))
     if address is not None:
         place.value = address
     return place
@@ -132,8 +142,8 @@ class Calls:
                  results: Iterable[tuple[Tensor, Sequence[ctypes.c_void_p]]]) -> None:
         own = entry()
         self._calls, self._inputs, self._results = tuple(calls), tuple(map(tuple, inputs)), tuple(results)
-        self._list = (_Call * len(calls))(*((own.address(each.function), ctypes.addressof(each.call))
-                                            for each in calls))
+        self._list = (_Call * len(calls))(*[_Call(own.address(each.function), ctypes.addressof(each.call))
+                                            for each in calls])
         self._run, self._parallel = own.run, own.parallel
         self._at, self._count = ctypes.addressof(self._list), len(calls)
 
@@ -144,9 +154,9 @@ class Calls:
             for place in places:
                 place.value = address
         made = []
-        for like, places in self._results:
+        for like, own in self._results:
             made.append(torch.empty_like(like))
-            for place in places:
+            for place in own:
                 place.value = made[-1].data_ptr()
         self.run(torch.get_num_threads())
         return tuple(made)
