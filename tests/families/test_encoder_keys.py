@@ -10,6 +10,7 @@ from weft.core.errors import CheckpointError, ConfigError
 from weft.core.model import ModelConfig
 from weft.families.family import families
 from weft.interop.huggingface.writing import fit
+from weft.preset_files.models import published
 
 SMALL = {"vocab_size": 11, "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 8,
          "max_position_embeddings": 16}
@@ -90,3 +91,10 @@ def test_roberta_s_positions_belong_to_its_padding() -> None:
 
 def test_the_nearest_family_of_an_encoder_is_one_of_encoders() -> None:
     assert fit(read("bert"), {}).family.name == "bert" and fit(read("deberta"), {}).family.name == "deberta"
+
+
+@pytest.mark.parametrize("value", [" ", True])
+def test_a_dropout_of_the_wrong_kind_is_a_problem(value: Any) -> None:
+    raw = {**published()["bert-base-uncased"].values, "classifier_dropout": value}
+    with pytest.raises(ConfigError, match=f"classifier_dropout: {value!r} is not a number"):
+        families()["bert"].read(raw)

@@ -56,9 +56,10 @@ class Head(KeyRule):
         return ("architectures", *LABELS)
 
     def read(self, raw: Raw, facts: Facts) -> Facts:
-        named = [str(name) for name in raw.get("architectures") or ()]
+        named = [str(name) for name in typed("architectures", raw.get("architectures"), list) or ()]
         head = next((head for head, end in ENDS.items() if f"{self.stem}{end}" in named), "masked")
-        dropout = next((raw[name] for name in LABELS[-2:] if raw.get(name) is not None), facts.get("dropout", 0.0))
+        dropout = next((typed(name, raw[name], float) for name in LABELS[-2:] if raw.get(name) is not None),
+                       facts.get("dropout", 0.0))
         return {"head": head, "head_dropout": float(dropout), **(_classes(raw, head) if head in ("pooled", "per_token")
                                                                  else {})}
 
