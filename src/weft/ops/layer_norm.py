@@ -56,10 +56,6 @@ def _native(call: LayerNormCall) -> Tensor:
     return y
 
 
-def _in_c(call: LayerNormCall) -> str | None:
-    return norm_hindrance(*call[:3])
-
-
 def _again(wide: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, dtype: torch.dtype) -> Tensor:
     return torch.layer_norm(wide, (wide.shape[-1],), weight, bias, eps).to(dtype)
 
@@ -77,5 +73,5 @@ LAYER_NORM = OPERATIONS.add(Operation(
     # Under torch.func second derivatives of the fused operator are wrong by the weight's (torch 2.13).
     Form("library", _library, "PyTorch's own, fused", transformed=False, known_as=("torch",)),
     Form("native", _native, "a few vectors, in C", devices=frozenset({"cpu"}), dtypes=DTYPES, gradients="without",
-         compiled=False, transformed=False, serves=_in_c, rows=FEW_ROWS, known_as=("c",)),
+         compiled=False, transformed=False, serves=norm_hindrance, rows=FEW_ROWS, known_as=("c",)),
     subject="x", examples=_examples, known_as=("norm", "layernorm")))

@@ -13,7 +13,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from weft.ops.native.sequence import Shared, Written, perform, written
+from weft.ops.native.sequence import Shared, Written, run_alone, written
 from weft.ops.native_token import fields
 from weft.ops.operator import operator
 
@@ -32,11 +32,15 @@ class _Query(ctypes.Structure):
 
 
 def _attended(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: float) -> Tensor:
-    y = _attended_shape(q, k, v, allowed, scale)
+    # In a step of one token each call of Python's counts, so there are as few as can be.
+    y = torch.empty((*q.shape[:3], v.shape[3]), dtype=q.dtype, device=q.device)
     q = q if q[:1].is_contiguous() else q.contiguous()
-    k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (k, v))
+    k, v = k if k.stride(-1) == 1 else k.contiguous(), v if v.stride(-1) == 1 else v.contiguous()
     long = (k.numel() + v.numel()) * k.element_size() >= LONG
-    perform(_query_call(y, q, k, v, allowed, scale), y, threads=torch.get_num_threads() if long else 1)
+    call = _query_of(q, k, v, allowed, scale)
+    call.q, call.k, call.v, call.y = q.data_ptr(), k.data_ptr(), v.data_ptr(), y.data_ptr()
+    call.allowed = None if allowed is None else allowed.data_ptr()
+    run_alone("weft_query_call", call, torch.get_num_threads() if long else 1)
     return y
 
 
@@ -51,20 +55,24 @@ and where it may attend, [#B,#H,1,S]; zeros where it may attend to nothing."""
 
 @written(native_query)
 def _query_call(y: Tensor, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: float) -> Written | None:
-    batch, _, heads, size = q.shape
     if not q[:1].is_contiguous() or any(x.stride(-1) != 1 and x.shape[-1] != 1 for x in (k, v)):
         return None
+    return Written("weft_query_call", _query_of(q, k, v, allowed, scale), {"q": q, "k": k, "v": v} | (
+        {} if allowed is None else {"allowed": allowed}), ("y",))
+
+
+def _query_of(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: float) -> _Query:
+    """The call without its addresses."""
+    batch, _, heads, size = q.shape
     keys, key_heads = k.shape[1:3]
     group = heads // key_heads
     # With fewer key heads than threads each thread takes some of the query heads of one.
     together = group if batch * key_heads >= torch.get_num_threads() else 1
-    steps = [x.stride(dim) for x in (k, v) for dim in (0, 2, 1)]
-    wide = [0, 0, 0] if allowed is None else [
+    wide = (0, 0, 0) if allowed is None else [
         allowed.stride(dim) if allowed.shape[dim] > 1 else 0 for dim in (0, 1, 3)]
-    call = _Query(Shared(pieces=batch * heads // together), q.dtype is torch.bfloat16, batch, heads, key_heads, keys,
-                  size, v.shape[3], together, q.stride(0), *steps, *wide, scale=scale)
-    return Written("weft_query_call", call, {"q": q, "k": k, "v": v} | (
-        {} if allowed is None else {"allowed": allowed}), ("y",))
+    return _Query(Shared(pieces=batch * heads // together), q.dtype is torch.bfloat16, batch, heads, key_heads, keys,
+                  size, v.shape[3], together, q.stride(0), k.stride(0), k.stride(2), k.stride(1), v.stride(0),
+                  v.stride(2), v.stride(1), *wide, scale=scale)
 
 
 def query_flops(q: Tensor, k: Tensor, v: Tensor, *_: object) -> int:

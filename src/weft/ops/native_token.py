@@ -15,8 +15,8 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from weft.ops.few_rows import unavailable
-from weft.ops.native.sequence import Shared, Written, perform, written
+from weft.ops.few_rows import functions, unavailable
+from weft.ops.native.sequence import Shared, Written, perform, run_alone, written
 from weft.ops.operator import operator
 
 DTYPES = frozenset({torch.float32, torch.bfloat16})
@@ -60,14 +60,25 @@ class _Lines(ctypes.Structure):
     _fields_ = (*_SHARED, *fields(ctypes.c_long, "bytes count lines"), *fields(ctypes.c_void_p, "at from to"))
 
 
-def _contiguous(x: Tensor | None) -> Tensor | None:
-    return None if x is None else x.contiguous()
-
-
 def _norm(x: Tensor, scale: Tensor | None, bias: Tensor | None, eps: float, centred: bool) -> Tensor:
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    perform(_norm_call(y, x.contiguous(), _contiguous(scale), _contiguous(bias), eps, centred), y)
+    # In a step of one token each call of Python's counts, so there are as few as can be.
+    x, y = x.contiguous(), torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    scale, bias = None if scale is None else scale.contiguous(), None if bias is None else bias.contiguous()
+    call = _norm_of(x, scale, bias, eps, centred)
+    call.x, call.y = x.data_ptr(), y.data_ptr()
+    call.scale, call.bias = None if scale is None else scale.data_ptr(), None if bias is None else bias.data_ptr()
+    run_alone("weft_norm_call", call)
     return y
+
+
+def _norm_of(x: Tensor, scale: Tensor | None, bias: Tensor | None, eps: float, centred: bool) -> _Norm:
+    """The call without its addresses."""
+    width = x.shape[-1]
+    rows = x.numel() // width
+    return _Norm(shared=Shared(pieces=rows), narrow=x.dtype is torch.bfloat16,
+                 narrow_scale=scale is not None and scale.dtype is torch.bfloat16,
+                 narrow_bias=bias is not None and bias.dtype is torch.bfloat16, centred=centred, rows=rows, width=width,
+                 eps=eps)
 
 
 def _norm_shape(x: Tensor, scale: Tensor | None, bias: Tensor | None, eps: float, centred: bool) -> Tensor:
@@ -85,17 +96,22 @@ def _norm_call(y: Tensor, x: Tensor, scale: Tensor | None, bias: Tensor | None, 
     given = {name: each for name, each in (("x", x), ("scale", scale), ("bias", bias)) if each is not None}
     if not all(each.is_contiguous() for each in given.values()):
         return None
-    rows, narrow = x.numel() // x.shape[-1], {name: each.dtype is torch.bfloat16 for name, each in given.items()}
-    return Written("weft_norm_call", _Norm(
-        shared=Shared(pieces=rows), narrow=narrow["x"], narrow_scale=narrow.get("scale", False),
-        narrow_bias=narrow.get("bias", False), centred=centred, rows=rows, width=x.shape[-1], eps=eps), given, ("y",))
+    return Written("weft_norm_call", _norm_of(x, scale, bias, eps, centred), given, ("y",))
 
 
-def norm_hindrance(x: Tensor, *others: Tensor | None) -> str | None:
-    """Why C cannot normalise these vectors, in some 40 letters; None where it can."""
-    if any(each is not None and each.dtype not in (torch.float32, x.dtype) for each in others):
-        return "its scale is in another dtype"
-    return "there is nothing to normalise" if x.numel() == 0 else unavailable()
+def norm_hindrance(call: tuple[Any, ...]) -> str | None:
+    """Why C cannot normalise vectors, in some 40 letters; None where it can.
+
+    Args:
+        call: the vectors, the parameters or None in their place, and eps.
+    """
+    x = call[0]
+    for each in call[1:-1]:
+        if each is not None and each.dtype is not x.dtype and each.dtype is not torch.float32:
+            return "its scale is in another dtype"
+    if x.numel() == 0:
+        return "there is nothing to normalise"
+    return None if not isinstance(functions(), str) else unavailable()
 
 
 def _turned(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:

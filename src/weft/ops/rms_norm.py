@@ -75,10 +75,6 @@ def _native(call: RMSNormCall) -> Tensor:
     return y
 
 
-def _in_c(call: RMSNormCall) -> str | None:
-    return norm_hindrance(call.x, call.scale)
-
-
 def _many(call: RMSNormCall) -> str | None:
     return None if call.x.numel() <= FEW else f"more than {FEW} numbers"
 
@@ -137,5 +133,5 @@ RMS_NORM = OPERATIONS.add(Operation(
     Form("pair", _pair, "one kernel, of layer normalisation", devices=frozenset({"cpu"}), gradients="without",
          compiled=False, transformed=False, worth=_many),
     Form("native", _native, "a few vectors, in C", devices=frozenset({"cpu"}), dtypes=DTYPES, gradients="without",
-         compiled=False, transformed=False, serves=_in_c, rows=FEW_ROWS, known_as=("c",)),
+         compiled=False, transformed=False, serves=norm_hindrance, rows=FEW_ROWS, known_as=("c",)),
     subject="x", examples=_examples, known_as=("norm", "rmsnorm")))

@@ -119,7 +119,24 @@ def perform(one: Written | tuple[Written, ...] | None, *results: Tensor, threads
     assert isinstance(one, Written), "its arguments lie as the call takes them"
     for field, tensor in (*one.takes.items(), *zip(one.results, results, strict=True)):
         place_of(one.call, field, tensor.data_ptr())
-    Calls([one], (), ()).run(threads)
+    run_alone(one.function, one.call, threads)
+
+
+def run_alone(function: str, call: ctypes.Structure, threads: int = 1) -> None:
+    """Run one call, whose structure has all of its addresses, by itself."""
+    own = entry()
+    one = _Call(own.known.get(function) or own.address(function), ctypes.addressof(call))
+    status = own.run(own.parallel, threads, ctypes.addressof(one), 1)
+    if status != _COMPUTED:
+        raise _failed(status)
+
+
+def _failed(status: int) -> Exception:
+    """What a sequence returned, if it did not compute."""
+    if status == _NO_MEMORY:
+        return Incomplete("a step in C could not reserve the memory for its vectors. Give it fewer threads or a "
+                          "smaller batch.")
+    return IndexError("a line outside of the tensor that a step writes to.")
 
 
 class _Call(ctypes.Structure):
@@ -164,8 +181,5 @@ class Calls:
     def run(self, threads: int) -> None:
         """Run all calls with the addresses that they have."""
         status = self._run(self._parallel, threads, self._at, self._count)
-        if status == _NO_MEMORY:
-            raise Incomplete("a step in C could not reserve the memory for its vectors. Give it fewer threads or a "
-                             "smaller batch.")
         if status != _COMPUTED:
-            raise IndexError("a line outside of the tensor that a step writes to.")
+            raise _failed(status)
