@@ -118,3 +118,21 @@ def test_the_page_says_what_the_record_says(name: str, made: tuple[Any, Any]) ->
             assert (RECIPES / name / f"{figure.name}.svg").read_text(encoding="utf-8") == figure.alone()
     else:
         assert "| contestant |" not in text, "a table without its record"
+
+
+def test_what_the_page_says_of_mamba_and_s4_is_in_the_record() -> None:
+    """Seed by seed: Mamba solves both tasks at the trained length and stays ahead of the others on longer rows; S4 is
+    at chance in induction heads, and in selective copying on long rows alone."""
+    record = json.loads((RECIPES / "selective" / "result.json").read_text(encoding="utf-8"))
+    scores = {(row["task"], row["contestant"]): row["accuracy"] for row in record["rows"]}
+    for task, chance in (("induction_heads", 1 / 15), ("selective_copying", 1 / 14)):
+        mamba, s4, attention = (scores[task, name] for name in ("Mamba", "S4", "attention, rotary"))
+        assert min(mamba["64"]) > 0.98 and min(mamba["256"]) > 0.8
+        assert all(max(others[length]) < min(mamba[length]) for others in (s4, attention) for length in ("64", "256",
+                                                                                                          "1024"))
+        assert np.mean(mamba["1024"]) > 5 * chance and np.mean(s4["1024"]) < 2 * chance
+    assert np.mean(scores["induction_heads", "S4"]["64"]) < 0.1
+    copied = scores["selective_copying", "S4"]
+    assert 0.8 < np.mean(copied["64"]) < 0.9 and np.mean(copied["256"]) < 0.25
+    far = sorted(scores["selective_copying", "Mamba"]["1024"])
+    assert [round(value, 2) for value in far] == [0.2, 0.81, 0.81]
