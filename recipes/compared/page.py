@@ -78,12 +78,21 @@ def page(found: StudyResult, name: str) -> str:
     machine = found.machine
     return "\n".join([
         *table(found), "",
-        f"{found.seeds} runs of each, {run.tokens:,} tokens each; intervals at {found.confidence:.0%} over runs; state "
+        f"{runs_of(found)}, {run.tokens:,} tokens each; intervals at {found.confidence:.0%} over runs; state "
         f"after {found.entries[0].context:,} tokens. The windows are of a part of the test text. torch "
         f"{machine.torch}, {machine.processor}.", "",
         f"Differences in bits per byte, tested {'run by run' if found.test == 'paired' else 'as independent runs'}, p "
         "corrected for the number of pairs:", "", *differences(found), "",
         *(f"![{figure.title}]({figure.name}.svg)" for figure in pictures(found, name)), ""])
+
+
+def runs_of(found: StudyResult) -> str:
+    """How many runs of each model there are."""
+    finished = [len(entry.finished) for entry in found.entries]
+    low, high = min(finished), max(finished)
+    if low == high == found.seeds:
+        return f"{found.seeds} runs of each"
+    return f"{low if low == high else f'{low} to {high}'} of {found.seeds} runs of each have finished"
 
 
 def pictures(found: StudyResult, name: str) -> list[Figure]:

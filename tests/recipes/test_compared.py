@@ -57,8 +57,18 @@ def test_a_page_has_the_figures_of_its_record(made: Any, tmp_path: Path) -> None
             pair["second"], pair["first"])
         assert (f"* {better} and {worse} are not told apart" if pair["tied"] else
                 f"* {better} is better than {worse} by {abs(pair['over_seeds']['mean']):.4f} (") in page
+    assert "\n3 runs of each, 399,360 tokens each" in page
     assert {each.name for each in tmp_path.glob("*.svg")} == {"rope-training.svg", "rope-flops.svg"}
     assert all(f"]({each.name})" in page for each in tmp_path.glob("*.svg"))
+
+
+def test_runs_that_have_not_finished_are_not_counted(made: Any) -> None:
+    record = json.loads((KNOWN / "result.json").read_text(encoding="utf-8"))
+    for entry in record["entries"]:
+        entry["runs"][2] |= {"status": "pending", "bits_per_byte": None, "curve": [], "by_length": []}
+    assert made.runs_of(made.StudyResult.from_json(record)) == "2 of 3 runs of each have finished"
+    record["entries"][0]["runs"][1] |= {"status": "diverged", "bits_per_byte": None}
+    assert made.runs_of(made.StudyResult.from_json(record)) == "1 to 2 of 3 runs of each have finished"
 
 
 def test_a_page_without_marks_is_refused(made: Any, tmp_path: Path) -> None:
@@ -85,7 +95,7 @@ def test_the_page_is_made_of_the_record_and_the_record_of_the_study(made: Any, n
     assert said == made.page(found, folder.name), "run recipes/compared/page.py"
     for figure in made.pictures(found, folder.name):
         assert (folder.parent / f"{figure.name}.svg").read_text(encoding="utf-8") == f"{figure.alone()}\n"
-    study = read_study(study=folder.with_suffix(".yaml")).model_dump(mode="json")
+    study = read_study(study=folder.with_suffix(".yaml")).model_dump(mode="json", exclude_none=True)
     recorded = yaml.safe_load(found.study_config)
-    differing = {key for key in study if study[key] != recorded[key]}
+    differing = {key for key in study.keys() | recorded.keys() if study.get(key) != recorded.get(key)}
     assert not differing, f"the study has changed in {differing}; run it again"
