@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ops.native_sets import instructions
-from weft.ops.forms import forced
+from weft.ops.forms import OPERATIONS, forced
 from weft.ops.gated_scan import GATED_SCAN
 from weft.ops.native_selective_scan import GatedScanCall, written_out
 from weft.ops.native_short_convolution import by_taps
@@ -96,3 +96,8 @@ def test_what_they_are_chosen_for_and_why_not() -> None:
         scan._replace(before=scan.before.double())).passed
     with forced({"selective_scan": "reference"}):
         assert "token: the form of its scan is named" in GATED_SCAN.choose(scan).passed
+
+
+@pytest.mark.parametrize("name", ["native_norm", "native_rotary", "native_taps", "native_scan_token", "native_query"])
+def test_a_plan_knows_what_a_step_in_c_costs(name: str) -> None:
+    assert OPERATIONS.formula(f"weft.{name}") is not None

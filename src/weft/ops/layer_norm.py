@@ -15,7 +15,7 @@ from torch import Tensor
 
 from weft.ops.few_rows import FEW_ROWS
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
-from weft.ops.native_token import DTYPES, native_norm, norm_hindrance
+from weft.ops.native_token import DTYPES, by_element, native_norm, norm_hindrance
 from weft.ops.operator import widen
 from weft.ops.rematerialize import cheap
 
@@ -73,5 +73,6 @@ LAYER_NORM = OPERATIONS.add(Operation(
     # Under torch.func second derivatives of the fused operator are wrong by the weight's (torch 2.13).
     Form("library", _library, "PyTorch's own, fused", transformed=False, known_as=("torch",)),
     Form("native", _native, "a few vectors, in C", devices=frozenset({"cpu"}), dtypes=DTYPES, gradients="without",
-         compiled=False, transformed=False, serves=norm_hindrance, rows=FEW_ROWS, known_as=("c",)),
+         compiled=False, transformed=False, serves=norm_hindrance, rows=FEW_ROWS,
+         flops={"weft.native_norm": by_element}, known_as=("c",)),
     subject="x", examples=_examples, known_as=("norm", "layernorm")))

@@ -43,6 +43,11 @@ def _taps_shape(inputs: Tensor, weight: Tensor, bias: Tensor | None, dilation: i
     return inputs.new_empty(inputs.shape[0], 1, inputs.shape[2])
 
 
+def taps_flops(inputs: Tensor, weight: Tensor, *_: object) -> int:
+    """A product for every tap and channel."""
+    return 2 * len(inputs) * weight.numel()
+
+
 native_taps = operator("native_taps", _taps, _taps_shape)
 """One token of a depthwise causal convolution: inputs [B,P+1,D], weight [K,D] and bias [D] in one dtype, float32 or
 bfloat16; P = (K - 1) ``dilation``. With ``silu`` its result goes through one."""

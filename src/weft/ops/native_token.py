@@ -99,6 +99,11 @@ def _norm_call(y: Tensor, x: Tensor, scale: Tensor | None, bias: Tensor | None, 
     return Written("weft_norm_call", _norm_of(x, scale, bias, eps, centred), given, ("y",))
 
 
+def by_element(*_: Any) -> int:
+    """Operations of a norm or a rotation, which are not counted: those of matrix products are."""
+    return 0
+
+
 def norm_hindrance(call: tuple[Any, ...]) -> str | None:
     """Why C cannot normalise vectors, in some 40 letters; None where it can.
 

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from weft.ops.few_rows import FEW_ROWS
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
-from weft.ops.native_token import DTYPES, native_norm, norm_hindrance
+from weft.ops.native_token import DTYPES, by_element, native_norm, norm_hindrance
 from weft.ops.operator import again, widen
 from weft.ops.rematerialize import cheap
 from weft.ops.thresholds import threshold
@@ -133,5 +133,6 @@ RMS_NORM = OPERATIONS.add(Operation(
     Form("pair", _pair, "one kernel, of layer normalisation", devices=frozenset({"cpu"}), gradients="without",
          compiled=False, transformed=False, worth=_many),
     Form("native", _native, "a few vectors, in C", devices=frozenset({"cpu"}), dtypes=DTYPES, gradients="without",
-         compiled=False, transformed=False, serves=norm_hindrance, rows=FEW_ROWS, known_as=("c",)),
+         compiled=False, transformed=False, serves=norm_hindrance, rows=FEW_ROWS,
+         flops={"weft.native_norm": by_element}, known_as=("c",)),
     subject="x", examples=_examples, known_as=("norm", "rmsnorm")))

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from weft.ops.few_rows import unavailable
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
-from weft.ops.native_token import DTYPES, native_rotary
+from weft.ops.native_token import DTYPES, by_element, native_rotary
 from weft.ops.operator import widen
 
 Layout = Literal["interleaved", "half_split"]
@@ -148,7 +148,7 @@ ROTARY = OPERATIONS.add(Operation(
     Form("halves", _both_halves, "real arithmetic, both halves at once", serves=_half_split),
     Form("complex", _by_complex, "products of complex numbers", compiled=False, serves=_interleaved),
     Form("native", _native, "one token, in C", devices=frozenset({"cpu"}), dtypes=DTYPES, gradients="without",
-         compiled=False, transformed=False, serves=_in_c, known_as=("c",)),
+         compiled=False, transformed=False, serves=_in_c, flops={"weft.native_rotary": by_element}, known_as=("c",)),
     subject="x", examples=_examples, known_as=("rope", "position")))
 
 

@@ -19,7 +19,7 @@ from weft.ops.few_rows import unavailable
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 from weft.ops.native.library import why_not
 from weft.ops.native_short_convolution import by_taps, in_c, native_backward_flops, native_flops
-from weft.ops.native_states import native_taps
+from weft.ops.native_states import native_taps, taps_flops
 from weft.ops.native_token import DTYPES
 
 
@@ -171,7 +171,8 @@ SHORT_CONVOLUTION = OPERATIONS.add(Operation(
     Form(REFERENCE, _by_taps, "a sum over taps", known_as=("taps",)),
     Form("library", _library, "PyTorch's own", serves=_unfenced, worth=_several, known_as=("conv1d", "torch")),
     Form("native_token", _token_in_c, "one token, depthwise, in C", devices=frozenset({"cpu"}), dtypes=DTYPES,
-         gradients="without", compiled=False, transformed=False, serves=_beyond_token_in_c),
+         gradients="without", compiled=False, transformed=False, serves=_beyond_token_in_c,
+         flops={"weft.native_taps": taps_flops}),
     Form("token", _one_token, "one token, depthwise", serves=_beyond_one_token),
     Form("native", _in_c, "depthwise, in C", devices=frozenset({"cpu"}), dtypes=frozenset({torch.float32}),
          transformed=False, serves=_beyond_native, worth=_several,
