@@ -13,7 +13,7 @@ from pyarrow import parquet
 from bounded import memory
 from weft.core.errors import DataError
 from weft.data import parquet as reader
-from weft.data.parquet_pages import longest_text, pages
+from weft.data.parquet_pages import groups, longest_text, pages
 from weft.data.records import records, whole_records
 
 MEBIBYTE = 1 << 20
@@ -113,7 +113,8 @@ def test_sizes_of_pages_that_are_negative_or_lie(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     parquet.write_table(arrow.table({"text": ["abc"] * 9}), path, compression="none", use_dictionary=False)
     content = path.read_bytes()
-    assert content[4:7] == b"\x15\0\x15" and [each.values for each in pages(content, 4, 5)] == [9]
+    assert content[4:7] == b"\x15\0\x15"
+    assert [each.values for group in groups(content) for each in pages(content, group.chunks[0])] == [9]
     for lie in (number(2**32 - 1), number(2**31), b"\xff" * 9 + b"\1"):
         path.write_bytes(content[:7] + lie + content[7 + len(lie):])
         with pytest.raises(DataError):

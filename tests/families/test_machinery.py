@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from weft.core.errors import CheckpointError, ConfigError
 from weft.families.canonical import canonical_data
 from weft.families.configurations import read_keys, write_keys
-from weft.families.family import Size, families
+from weft.families.family import Size, families, family_of
 from weft.families.keys import Fixed, Ignored, Kept, KeyRule, Read, words
 from weft.families.steps import Fuse, Gated, RotaryOrder, Split, Step, Transpose, Ungroup, Unstack
 from weft.families.template import Choice, Hole, Layers, build_config, fill, match
@@ -121,6 +122,25 @@ def test_every_problem_with_keys_is_noted() -> None:
                         "mode: 'c', but only 'a' or 'b' can be read. So it is.",
                         "jnk: unknown key. Did you mean 'junk'?"]
     assert read_keys(RULES, {})[1] == ["size: missing."]
+
+
+@pytest.mark.parametrize("classes", [7, True, "LlamaForCausalLM", {"LlamaForCausalLM": 1}, [7], [["LlamaForCausalLM"]]],
+                         ids=str)
+def test_classes_that_are_no_list_of_names(classes: object) -> None:
+    raw = {"architectures": classes, "vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
+           "num_attention_heads": 1}
+    family = family_of({"model_type": "llama", **raw}, "config.json")
+    with pytest.raises(ConfigError, match="architectures: it is no list of names of classes") as caught:
+        family.read(raw)
+    assert len(caught.value.problems) == 1
+    with pytest.raises(CheckpointError, match="the model has no model_type"):
+        family_of(raw, "config.json")
+
+
+def test_a_model_type_that_is_no_name() -> None:
+    for kind in ([], ["llama"], {}, 7):
+        with pytest.raises(CheckpointError, match="which is not known here"):
+            family_of({"model_type": kind}, "config.json")
 
 
 def test_keys_are_written() -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from weft.core.errors import DataError, MissingExtra
 from weft.data.compression import ALWAYS_EXPANDED, MOST_TIMES, Content, read_content
-from weft.data.parquet_pages import Page, longest_text, pages
+from weft.data.parquet_pages import Chunk, Page, groups, longest_text, pages
+from weft.data.thrift import Malformed
 
 MOST_ENTRIES = 100_000
 """Columns or row groups that the description of a file may list; a million columns take a minute to open."""
@@ -45,7 +47,7 @@ def parquet_rows(path: Path, columns: Callable[[Sequence[str]], Sequence[str]]) 
             most -= batch.nbytes + VALUE * batch.num_rows
             if most < 0:
                 raise _too_large(path, content)
-            yield from batch.to_pylist()
+            yield from _objects(batch, path)
 
 
 def _opened(content: Content) -> Any:
@@ -61,35 +63,36 @@ def _batch_rows(content: Content, file: Any, names: set[str], most: int, path: P
 
     Raises:
         DataError: what is read unpacks to more than ``most`` bytes.
+        Malformed: the file is damaged.
     """
-    found = BATCH_ROWS
-    lists = {place for place in range(len(file.schema)) if file.schema.column(place).max_repetition_level}
-    for group in range(file.metadata.num_row_groups):
-        rows = file.metadata.row_group(group)
-        for place in range(rows.num_columns):
-            chunk = rows.column(place)
-            if names.isdisjoint((chunk.path_in_schema, chunk.path_in_schema.partition(".")[0])):
-                continue
-            held = list(_pages(content, chunk))
+    found, told = BATCH_ROWS, groups(content)
+    columns = [file.schema.column(place) for place in range(len(file.schema))]
+    if len(told) != file.num_row_groups or any(len(group.chunks) != len(columns) for group in told):
+        raise Malformed("its groups of rows have other columns than it says")
+    wanted = [place for place, column in enumerate(columns) if not names.isdisjoint(_prefixes(column.path))]
+    for rows, chunks in told:
+        for place in wanted:
+            chunk, in_lists = chunks[place], columns[place].max_repetition_level > 0
+            held = list(pages(content, chunk))
             size = sum(max(page.unpacked, VALUE * page.values) for page in held)
-            longest = _longest(content, chunk, held)
+            longest = _longest(content, chunk, columns[place].physical_type, held)
             coded = sum(page.coded for page in held) * longest
-            most -= size + (coded if place in lists else 0)
-            if most < 0 or any(page.unpacked < 0 or page.values < 0 for page in held):
+            most -= size + (coded if in_lists else 0)
+            if most < 0:
                 raise _too_large(path, content)
             # Of a list that a row has, nothing says how long it is.
-            row = (size + coded) // max(1, rows.num_rows) if place in lists else max(
+            row = (size + coded) // max(1, rows) if in_lists else max(
                 longest, *(page.unpacked // max(1, page.values) for page in held), 1)
             found = min(found, BATCH_BYTES // max(1, row))
     return max(1, found)
 
 
-def _pages(content: Content, chunk: Any) -> Iterator[Page]:
-    start = min(chunk.dictionary_page_offset or chunk.data_page_offset, chunk.data_page_offset)
-    return pages(content, max(0, start), min(len(content), start + chunk.total_compressed_size))
+def _prefixes(path: str) -> Iterator[str]:
+    """The names by which pyarrow takes a column that lies in others: ``a``, ``a.b`` and ``a.b.c`` for ``a.b.c``."""
+    yield from accumulate(path.split("."), "{}.{}".format)
 
 
-def _longest(content: Content, chunk: Any, held: Sequence[Page]) -> int:
+def _longest(content: Content, chunk: Chunk, kind: str, held: Sequence[Page]) -> int:
     """Bytes of the longest value of a column's dictionaries, or a few more."""
     import pyarrow as arrow
 
@@ -98,17 +101,30 @@ def _longest(content: Content, chunk: Any, held: Sequence[Page]) -> int:
         if page.dictionary is None:
             continue
         bound = page.unpacked - 4 * (page.values - 1)  # each text follows its length
-        if chunk.physical_type != "BYTE_ARRAY":
+        if kind != "BYTE_ARRAY":
             bound = page.unpacked // max(1, page.values)
         elif coded * bound > BATCH_BYTES and page.unpacked <= BATCH_BYTES:
             try:
                 packed = content[slice(*page.dictionary)]
-                bound = longest_text(packed if chunk.compression == "UNCOMPRESSED" else arrow.decompress(
-                    packed, page.unpacked, codec=chunk.compression.lower(), asbytes=True))
+                bound = longest_text(arrow.decompress(packed, page.unpacked, codec=chunk.codec, asbytes=True)
+                                     if chunk.codec else packed)
             except (arrow.ArrowException, OSError, ValueError):
                 pass  # another way of packing, or damage: the bound holds
         longest = max(longest, bound)
     return longest
+
+
+def _objects(batch: Any, path: Path) -> list[dict[str, Any]]:
+    """The rows of a batch as Python's objects."""
+    import pyarrow as arrow
+
+    try:
+        return list(batch.to_pylist())
+    except (arrow.ArrowException, UnicodeDecodeError):
+        raise
+    except (ValueError, OverflowError) as error:  # a time to the nanosecond, or after the year 9999
+        what = f"the file holds a value that is no object of Python ({' '.join(str(error).split())})."
+        raise DataError(what, where=str(path), remedy="Write that column as text, or leave it out.") from None
 
 
 def _too_large(path: Path, content: Content) -> DataError:
@@ -127,6 +143,6 @@ def _damage_told(path: Path) -> Iterator[None]:
         raise MissingExtra("pyarrow", "data", "reading Parquet files") from None
     try:
         yield
-    except (arrow.ArrowException, OSError, UnicodeDecodeError, OverflowError) as error:
+    except (arrow.ArrowException, OSError, UnicodeDecodeError, OverflowError, Malformed) as error:
         what = f"the file is not Parquet, or is truncated or damaged ({' '.join(str(error).split())})."
         raise DataError(what, where=str(path), remedy="Copy or download it again, whole.") from None

@@ -1,29 +1,37 @@
-"""What the pages of a Parquet file unpack to, read from their headers before any is unpacked.
+"""What the pages of a Parquet file unpack to, read from its description and the pages' headers before one is unpacked.
 
-The package pyarrow gives the headers of columns, whose sizes nothing holds to the truth; that of a page is what its
-memory is taken by. A header is a structure of Thrift's compact protocol: PageHeader 1 type, 2 uncompressed_page_size,
-3 compressed_page_size, and one of 5, 7 and 8 (data, dictionary, data of version 2), whose field 1 is num_values; the
-encoding is field 2 of 5 and field 4 of 8 (Apache Parquet, ``parquet.thrift``).
+Both are structures of Thrift (Apache Parquet, ``parquet.thrift``). The package pyarrow tells of the description too,
+but a column of which it finds something amiss (a histogram of another length than the schema's levels, a key to
+encrypted columns) ends the process there, while it raises an error where the column is read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
-Content: TypeAlias = Any
-"""Bytes that can be indexed, mapped or not."""
+from weft.data.thrift import I32, I64, Content, Malformed, read_struct
 
-UNPACKED, PACKED, NUM_VALUES, DICTIONARY = 2, 3, 1, 7
-ENCODING = {5: 2, 8: 4}
-"""Where the head of a data page has its encoding."""
+TAIL = 8
+"""Bytes after the description: its length and the format's name."""
+TYPE, UNPACKED, PACKED = 1, 2, 3
+DATA, DICTIONARY, DATA_2 = 0, 2, 3
+"""Types of pages."""
+HEADS = {DATA: (5, 2), DICTIONARY: (7, 2), DATA_2: (8, 4)}
+"""Of a page of each type: the field of its own head, and the head's field that says the encoding."""
+NUM_VALUES = 1
 BY_DICTIONARY = (2, 8)
 """Encodings whose values are places in the dictionary."""
-TRUE, FALSE, BYTE, DOUBLE, TEXT, STRUCT = 1, 2, 3, 7, 8, 12
-WHOLE = (4, 5, 6)
-"""Types of the compact protocol."""
-MOST_NESTED = 8
-"""Structures inside one another; a page's header has three."""
+HEADER = {TYPE: I32, UNPACKED: I32, PACKED: I32,
+          **{head: {NUM_VALUES: I32, encoding: I32} for head, encoding in HEADS.values()}}
+GROUPS, COLUMNS, ROWS, COLUMN = 4, 1, 3, 3
+CODEC, VALUES, SIZE, DATA_AT, DICTIONARY_AT = 4, 5, 7, 9, 11
+DESCRIPTION = {GROUPS: [{COLUMNS: [{COLUMN: {CODEC: I32, VALUES: I64, SIZE: I64, DATA_AT: I64, DICTIONARY_AT: I64}}],
+                         ROWS: I64}]}
+CODECS = {0: "", 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
+"""Names by which pyarrow unpacks."""
+DAMAGE = (IndexError, KeyError, Malformed)
+"""What reading raises of a structure that is not what the format says."""
 
 
 class Page(NamedTuple):
@@ -42,31 +50,87 @@ class Page(NamedTuple):
     dictionary: tuple[int, int] | None
 
 
-def pages(content: Content, start: int, end: int) -> Iterator[Page]:
-    """The pages of a column from ``start`` to ``end`` of a file. A header that is damaged ends them: whoever reads the
-    pages says what is wrong with it."""
-    while start < end:
+class Chunk(NamedTuple):
+    """The pages of a column that belong to some rows.
+
+    Attributes:
+        start, end: where they begin and end in the file.
+        values: how many they hold, as far as they are read.
+        codec: pyarrow's name of how they are packed; empty if they are not.
+    """
+
+    start: int
+    end: int
+    values: int
+    codec: str
+
+
+class Group(NamedTuple):
+    """Some rows: how many, and their columns in the schema's order."""
+
+    rows: int
+    chunks: list[Chunk]
+
+
+def groups(content: Content) -> list[Group]:
+    """The groups of rows that the description at the end of a file lists.
+
+    Raises:
+        Malformed: it is damaged.
+    """
+    try:
+        size = int.from_bytes(content[-TAIL:-TAIL + 4], "little")
+        fields, _ = read_struct(content[-TAIL - size:-TAIL], 0, DESCRIPTION)
+        return [Group(group[ROWS], [_chunk(column[COLUMN]) for column in group[COLUMNS]]) for group in fields[GROUPS]]
+    except DAMAGE as error:
+        raise Malformed(f"the description of its columns is damaged: {_told(error)}") from None
+
+
+def _chunk(column: dict[int, Any]) -> Chunk:
+    # As pyarrow does: a dictionary counts where it lies before the other pages.
+    start = column[DATA_AT]
+    if 0 < column.get(DICTIONARY_AT, 0) < start:
+        start = column[DICTIONARY_AT]
+    if start < 0 or column[SIZE] < 0:
+        raise Malformed("a column's place is negative")
+    return Chunk(start, start + column[SIZE], column[VALUES], CODECS.get(column[CODEC], "another"))
+
+
+def pages(content: Content, chunk: Chunk) -> Iterator[Page]:
+    """The pages of a column.
+
+    Raises:
+        Malformed: a header is damaged before all values were found; where all were, nobody reads on.
+    """
+    place, end, left = chunk.start, min(len(content), chunk.end), chunk.values
+    while place < end:
         try:
-            header, start = _struct(content, start, 0)
-            page = _page(header, start)
-            after = start + header[PACKED]
-        except (IndexError, KeyError, TypeError, ValueError):
+            header, place = read_struct(content, place, HEADER)
+            page = _page(header, place)
+            if min(header[PACKED], page.unpacked, page.values) < 0:
+                raise Malformed("a size is negative")
+        except DAMAGE as error:
+            if left > 0:
+                raise Malformed(f"the header of a page is damaged: {_told(error)}") from None
             return
         yield page
-        if after < start:
-            return
-        start = after
+        left -= 0 if page.dictionary else page.values
+        place += header[PACKED]
 
 
 def _page(header: dict[int, Any], start: int) -> Page:
-    unpacked = int(header[UNPACKED])
-    if DICTIONARY in header:
-        return Page(unpacked, int(header[DICTIONARY][NUM_VALUES]), 0, (start, start + int(header[PACKED])))
-    kind = next((each for each in ENCODING if each in header), None)
-    if kind is None:  # a page of an index
+    kind, unpacked = header[TYPE], header[UNPACKED]
+    if kind not in HEADS:  # a page of an index
         return Page(unpacked, 0, 0, None)
-    values = int(header[kind][NUM_VALUES])
-    return Page(unpacked, values, values if header[kind].get(ENCODING[kind]) in BY_DICTIONARY else 0, None)
+    place, encoding = HEADS[kind]
+    values, how = header[place][NUM_VALUES], header[place][encoding]
+    if kind == DICTIONARY:
+        return Page(unpacked, values, 0, (start, start + header[PACKED]))
+    return Page(unpacked, values, values if how in BY_DICTIONARY else 0, None)
+
+
+def _told(error: Exception) -> str:
+    return {IndexError: "it ends early", KeyError: f"it lacks the field {error}"}.get(type(error), str(error))
 
 
 def longest_text(dictionary: bytes) -> int:
@@ -76,52 +140,3 @@ def longest_text(dictionary: bytes) -> int:
         size = int.from_bytes(dictionary[place:place + 4], "little")
         place, longest = place + 4 + size, max(longest, size)
     return min(longest, len(dictionary))
-
-
-def _struct(content: Content, place: int, depth: int) -> tuple[dict[int, Any], int]:
-    """The fields of a structure that are numbers or structures, and the place after it."""
-    if depth > MOST_NESTED:
-        raise ValueError("nested too deeply")
-    fields: dict[int, Any] = {}
-    number = 0
-    while content[place]:
-        kind, more = content[place] & 0x0F, content[place] >> 4
-        place += 1
-        if more:
-            number += more
-        else:
-            number, place = _whole(content, place)
-        fields[number], place = _value(content, place, kind, depth)
-    return fields, place + 1
-
-
-def _value(content: Content, place: int, kind: int, depth: int) -> tuple[Any, int]:
-    if kind in (TRUE, FALSE):
-        return None, place
-    if kind in WHOLE:
-        return _whole(content, place)
-    if kind in (BYTE, DOUBLE):
-        return None, place + (1 if kind == BYTE else 8)
-    if kind == TEXT:
-        size, place = _varint(content, place)
-        return None, place + size
-    if kind == STRUCT:
-        return _struct(content, place, depth + 1)
-    raise ValueError(f"type {kind}, which no header of a page has")
-
-
-def _whole(content: Content, place: int) -> tuple[int, int]:
-    """A number whose lowest bit is its sign."""
-    value, place = _varint(content, place)
-    return value >> 1 ^ -(value & 1), place
-
-
-def _varint(content: Content, place: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        byte = content[place]
-        place += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, place
-    raise ValueError("a number of more than ten bytes")

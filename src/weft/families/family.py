@@ -161,8 +161,10 @@ class Family:
     def _foreign_class(self, raw: Raw) -> list[str]:
         assert self.native is not None
         named = raw.get("architectures") or []
+        if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
+            return ["architectures: it is no list of names of classes."]
         able = {self.native.architecture, *self.native.architectures}
-        wrong = [str(name) for name in named if name not in able]
+        wrong = [name for name in named if name not in able]
         return [f"architectures: {', '.join(wrong)}, but only {', '.join(sorted(able))} can be read."] if wrong else []
 
 
@@ -192,11 +194,11 @@ def family_of(raw: Raw, where: str) -> Family:
     """
     formats = {name: family for family in families().values() if family.native is not None
                for name in (family.native.model_type, *family.native.model_types)}
-    kind = raw.get("model_type")
-    if kind is None:
+    kind, classes = raw.get("model_type"), raw.get("architectures")
+    if kind is None and isinstance(classes, list):
         kind = next((family.native.model_type for family in formats.values() if family.native is not None
-                     and family.native.architecture in (raw.get("architectures") or [])), None)
-    if kind not in formats:
+                     and family.native.architecture in classes), None)
+    if not isinstance(kind, str) or kind not in formats:
         named = "has no model_type" if kind is None else f"is of the family {kind!r}, which is not known here"
         hint = relative_hint(str(kind), formats)
         raise CheckpointError(f"the model {named}.", where=where, remedy=f"{hint}{' ' if hint else ''}Known families: "
