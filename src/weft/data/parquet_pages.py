@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from weft.data.thrift import I32, I64, Content, Malformed, read_struct
+from weft.data.thrift import I32, I64, Content, Malformed, Shape, read_struct
 
 TAIL = 8
 """Bytes after the description: its length and the format's name."""
@@ -22,12 +22,12 @@ HEADS = {DATA: (5, 2), DICTIONARY: (7, 2), DATA_2: (8, 4)}
 NUM_VALUES = 1
 BY_DICTIONARY = (2, 8)
 """Encodings whose values are places in the dictionary."""
-HEADER = {TYPE: I32, UNPACKED: I32, PACKED: I32,
-          **{head: {NUM_VALUES: I32, encoding: I32} for head, encoding in HEADS.values()}}
+HEADER: dict[int, Shape] = {TYPE: I32, UNPACKED: I32, PACKED: I32,
+                           **{head: {NUM_VALUES: I32, encoding: I32} for head, encoding in HEADS.values()}}
 GROUPS, COLUMNS, ROWS, COLUMN = 4, 1, 3, 3
 CODEC, VALUES, SIZE, DATA_AT, DICTIONARY_AT = 4, 5, 7, 9, 11
-DESCRIPTION = {GROUPS: [{COLUMNS: [{COLUMN: {CODEC: I32, VALUES: I64, SIZE: I64, DATA_AT: I64, DICTIONARY_AT: I64}}],
-                         ROWS: I64}]}
+DESCRIPTION: dict[int, Shape] = {GROUPS: [{
+    COLUMNS: [{COLUMN: {CODEC: I32, VALUES: I64, SIZE: I64, DATA_AT: I64, DICTIONARY_AT: I64}}], ROWS: I64}]}
 CODECS = {0: "", 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
 """Names by which pyarrow unpacks."""
 DAMAGE = (IndexError, KeyError, Malformed)
