@@ -16,8 +16,10 @@ from weft.training.trainer import Trainer
 
 
 def faults() -> int:
-    """Pages that are fetched while such a tensor is made five times, after a first one."""
-    torch.ones(1 << 24)
+    """Pages that are fetched while such a tensor is made five times, after some others, which a heap that keeps them
+    may have to grow for."""
+    for _ in range(12):
+        torch.ones(1 << 24)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(5):
         torch.ones(1 << 24)

@@ -130,7 +130,9 @@ def _page(header: dict[int, Any], start: int) -> Page:
 
 
 def _told(error: Exception) -> str:
-    return {IndexError: "it ends early", KeyError: f"it lacks the field {error}"}.get(type(error), str(error))
+    if isinstance(error, KeyError):
+        return f"it lacks the field {error}"
+    return "it ends early" if isinstance(error, IndexError) else str(error)
 
 
 def longest_text(dictionary: bytes) -> int:
