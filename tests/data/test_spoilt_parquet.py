@@ -5,21 +5,18 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
-from typing import Any
 
 import pyarrow as arrow
 import pytest
 from pyarrow import parquet
 
-from bounded import memory
+from data.spoilt_files import MEBIBYTE, refused, rows
 from fresh import fresh
 from weft.core.errors import DataError
 from weft.data import parquet as reader
 from weft.data.parquet_pages import Chunk, Page, pages
-from weft.data.records import records, whole_records
+from weft.data.records import records
 from weft.data.thrift import I32, I64, Malformed, read_struct
-
-MEBIBYTE = 1 << 20
 
 
 def described(content: bytes, was: bytes, now: bytes) -> bytes:
@@ -28,19 +25,6 @@ def described(content: bytes, was: bytes, now: bytes) -> bytes:
     assert content[start:-8].count(was) == 1
     description = content[start:-8].replace(was, now)
     return content[:start] + description + struct.pack("<I", len(description)) + b"PAR1"
-
-
-def rows(path: Path) -> list[Any]:
-    with memory(400 * MEBIBYTE):
-        return [row for _, _, row in whole_records(path, ".parquet")]
-
-
-def refused(path: Path) -> None:
-    """Say the one line that refuses a file, in a process that may end."""
-    try:
-        rows(path)
-    except DataError as error:
-        print(error)
 
 
 @pytest.mark.parametrize(("was", "now"), [
