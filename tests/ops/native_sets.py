@@ -1,10 +1,12 @@
-"""The instruction sets of this processor, one after the other, for tests of native code."""
+"""For tests of native code: the instruction sets of this processor, one after the other, and numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+import torch
+from torch import Tensor
 
 from weft.ops.few_rows import functions
 from weft.ops.native.library import VARIABLE, Loaded, loaded
@@ -30,3 +32,15 @@ def instructions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     yield request.param
     monkeypatch.undo()
     forget()
+
+
+@pytest.fixture(autouse=True)
+def without_gradients() -> Iterator[None]:
+    """In every test of a file that has this name: forms in C have no gradients."""
+    with torch.inference_mode():
+        yield
+
+
+def numbers(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Normal random numbers, drawn in float64 and rounded to ``dtype``."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)

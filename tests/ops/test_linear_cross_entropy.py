@@ -140,6 +140,22 @@ def test_narrow_floats_are_summed_in_float32(dtype: torch.dtype) -> None:
         assert_close(grad.double(), wanted, rtol=0, atol=bound)
 
 
+def test_products_that_autocast_narrows_are_summed_in_float32() -> None:
+    generator = torch.Generator().manual_seed(0)
+    h, weight = (torch.randn(shape, generator=generator).requires_grad_() for shape in ((2, 40, 16), (30, 16)))
+    targets, scored = torch.arange(80).view(2, 40) % 30, torch.ones(2, 40, dtype=torch.bool)
+    wide = linear_cross_entropy(h, weight, None, targets, scored)
+    exact = torch.autograd.grad(wide.loss, (h, weight))
+    for entries in (1 << 22, 500):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = linear_cross_entropy(h, weight, None, targets, scored, piece_entries=entries)
+        # A logit is rounded by 2^-9 of itself, some of them ten, and 80 errors are added up, of either sign.
+        assert_close(found.nats, wide.nats, rtol=0, atol=80 * 10 * 2.0**-9)
+        assert found.loss.item() == pytest.approx(float(found.nats), rel=1e-6)
+        for mine, other in zip(torch.autograd.grad(found.loss, (h, weight)), exact, strict=True):
+            assert (mine - other).norm() < 0.02 * other.norm()
+
+
 def test_the_weights_gradient_is_added_up_in_float32() -> None:
     """4096 equal tokens in pieces of one: a sum in bfloat16 would stop growing at 2^8 times the addend."""
     h = torch.ones(1, 4096, 1, dtype=torch.bfloat16)

@@ -8,22 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from ops.native_sets import instructions
+from ops.native_sets import instructions, without_gradients
 from weft.core.errors import UnsupportedError
 from weft.masks.visible import Written
 from weft.ops.attention import ATTENTION, AttentionCall
 from weft.ops.native_query import LONG, native_query, query_flops
 
-__all__ = ["instructions"]
+__all__ = ["instructions", "without_gradients"]
 DTYPES = (torch.float32, torch.bfloat16)
 SHAPES = ((1, 8, 2, 5, 64, 64), (2, 4, 4, 33, 20, 7), (1, 9, 1, 130, 128, 96), (3, 5, 1, 8, 3, 80), (2, 2, 2, 1, 1, 1))
 """Rows, heads, key heads, keys, features of a key and of a value: below and past a tile, a vector and four vectors."""
-
-
-@pytest.fixture(autouse=True)
-def without_gradients() -> Iterator[None]:
-    with torch.inference_mode():
-        yield
 
 
 def tensors(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ops.native_sets import instructions
+from ops.native_sets import instructions, numbers, without_gradients
 from weft.ops.forms import OPERATIONS, forced
 from weft.ops.gated_scan import GATED_SCAN
 from weft.ops.native_selective_scan import GatedScanCall, written_out
@@ -17,18 +15,8 @@ from weft.ops.native_short_convolution import by_taps
 from weft.ops.native_states import native_scan_token, native_taps
 from weft.ops.short_convolution import SHORT_CONVOLUTION, ShortConvolutionCall
 
-__all__ = ["instructions"]
+__all__ = ["instructions", "without_gradients"]
 DTYPES = (torch.float32, torch.bfloat16)
-
-
-@pytest.fixture(autouse=True)
-def without_gradients() -> Iterator[None]:
-    with torch.inference_mode():
-        yield
-
-
-def numbers(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

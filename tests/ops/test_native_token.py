@@ -3,7 +3,7 @@ instruction set, at odd sizes and with any strides; sums and copies against PyTo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -11,27 +11,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from ops.native_sets import instructions
+from ops.native_sets import instructions, numbers, without_gradients
 from weft.ops.layer_norm import LAYER_NORM, LayerNormCall
 from weft.ops.native.sequence import WRITERS, Calls, Written, perform, place_of
 from weft.ops.native_token import PART, native_norm, native_rotary
 from weft.ops.rms_norm import RMS_NORM, RMSNormCall
 from weft.ops.rotary import ROTARY, RotaryCall, turns
 
-__all__ = ["instructions"]
+__all__ = ["instructions", "without_gradients"]
 DTYPES = (torch.float32, torch.bfloat16)
 ROUNDING = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8}
 """Half the distance between neighbouring numbers of 24 and of 8 significant bits, relative to the smaller one."""
-
-
-@pytest.fixture(autouse=True)
-def without_gradients() -> Iterator[None]:
-    with torch.inference_mode():
-        yield
-
-
-def numbers(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

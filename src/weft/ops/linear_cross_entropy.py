@@ -118,11 +118,15 @@ def _kernel(h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, sco
     # One tensor for all pieces: new ones are fetched from the system page by page, which takes several times as long as
     # the arithmetic on them.
     p = torch.empty(min(step, h.shape[0]), weight.shape[0], dtype=nats.dtype, device=h.device)
-    z_wide = p if h.dtype == nats.dtype else torch.empty_like(p)
+    z_wide: Tensor | None = None
     for start in range(0, h.shape[0], step):
         rows = slice(start, start + step)
         logits = capped(forward_product(h[rows], weight, bias), softcap)
-        z = logits if logits.dtype == nats.dtype else z_wide[:len(logits)].copy_(logits)
+        if logits.dtype == nats.dtype:
+            z = logits
+        else:  # the dtype of the vectors, or that of autocast, in which products are taken then
+            z_wide = torch.empty_like(p) if z_wide is None else z_wide
+            z = z_wide[:len(logits)].copy_(logits)
         p, log_z = _softmax(z, p[:len(z)])
         goals, counts = targets[rows, None], scored[rows, None].to(h.dtype)
         plain = log_z - z.gather(1, goals)[:, 0]
@@ -135,7 +139,8 @@ def _kernel(h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, sco
         loss += torch.where(scored[rows], own, 0.0).sum()
         if dh_needed or dweight_needed or dbias_needed:
             dz = _through_cap(_dlogits(p, log_z, goals, smoothing, z_loss), z, softcap)
-            dz = dz if dz.dtype == h.dtype else logits.copy_(dz)
+            if dz.dtype != h.dtype:
+                dz = logits.copy_(dz) if logits.dtype == h.dtype else dz.to(h.dtype)
             if dh_needed:
                 torch.mul(input_product(dz, weight), counts, out=dh[rows])
             if dweight_needed:
