@@ -112,11 +112,15 @@ def study_row(entry: Entry, result: StudyResult) -> str:
 
 def speed_table() -> str:
     """The README's table of speeds beside other libraries, of the figures in ``benchmarks/results``."""
-    from speeds import speeds
+    from speeds import PROCESSORS, speeds
 
-    lines = ["| | beside | Weft has | measured in |", "| --- | --- | --- | --- |"]
-    return "\n".join([*lines, *(f"| {each.what} | {each.peer} | {each.ratio:.2f} times its speed | "
-                                f"[{each.file}](benchmarks/results/{each.file}) |" for each in speeds(BENCHMARKS))])
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for each in speeds(BENCHMARKS):
+        rows.setdefault((each.what, each.peer), {})[each.processor] = (
+            f"[{' and '.join(f'{ratio:.2f}' for ratio in each.ratios)}](benchmarks/results/{each.file})")
+    lines = [f"| | beside | {' | '.join(PROCESSORS)} |", f"| --- | --- |{' ---: |' * len(PROCESSORS)}"]
+    return "\n".join([*lines, *(f"| {what} | `{peer}` | {' | '.join(cells.get(name, '') for name in PROCESSORS)} |"
+                                for (what, peer), cells in rows.items())])
 
 
 TABLES = {"speed": speed_table, "study": study_table, "parts": parts_table, "commands": commands_table}

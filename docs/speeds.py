@@ -9,72 +9,89 @@ from typing import Any, NamedTuple
 
 DTYPES = ("float32", "bfloat16")
 FROM = "weft"
+Row = tuple[str, str, tuple[float, ...]]
+"""What is done, the other library, and the ratios."""
+
+
+class Files(NamedTuple):
+    """The files of one processor's figures, in ``benchmarks/results``."""
+
+    training: str
+    decoding: str
+    recurrent: str
+
+
+PROCESSORS = {"AMD EPYC": Files("training_epyc.json", "decoding_epyc.json", "recurrent_epyc.json"),
+              "Intel Xeon": Files("training_bfloat16.json", "decoding_llama_cpp.json", "recurrent.json")}
 
 
 class Speed(NamedTuple):
-    """A comparison.
+    """A comparison on one processor.
 
     Attributes:
         what: is done, and by which model.
-        peer: the other library, in the form that is fastest.
-        ratio: Weft's tokens per second over the other's.
+        peer: the other library, which is taken in the form that is fastest.
+        processor: one of `PROCESSORS`.
+        ratios: Weft's tokens per second over the other's; of one text and of 8 at once where two are given.
         file: of the figures, in ``benchmarks/results``.
     """
 
     what: str
     peer: str
-    ratio: float
+    processor: str
+    ratios: tuple[float, ...]
     file: str
 
 
 def speeds(folder: Path) -> list[Speed]:
-    """What the README says of speed, from the figures in ``folder``."""
-    return [*_trained(_read(folder, "training_bfloat16.json")), *_decoded(_read(folder, "decoding.json")),
-            *_beside_llama_cpp(_read(folder, "decoding_llama_cpp.json")), _mamba(_read(folder, "recurrent.json"))]
+    """What the README says of speed, from the figures in ``folder``.
 
-
-def _read(folder: Path, name: str) -> Mapping[str, Any]:
-    found: dict[str, Any] = json.loads((folder / name).read_text(encoding="utf-8"))
+    Raises:
+        ValueError: A file is of another processor than the one it stands for.
+    """
+    found = []
+    for processor, files in PROCESSORS.items():
+        training, decoding, recurrent = (_read(folder, name, processor) for name in files)
+        found += [Speed(what, peer, processor, ratios, name) for name, rows in
+                  ((files.training, _trained(training)), (files.decoding, _decoded(decoding)),
+                   (files.recurrent, [_mamba(recurrent)])) for what, peer, ratios in rows]
     return found
 
 
-def _trained(found: Mapping[str, Any]) -> list[Speed]:
+def _read(folder: Path, name: str, processor: str) -> Mapping[str, Any]:
+    found: dict[str, Any] = json.loads((folder / name).read_text(encoding="utf-8"))
+    if processor.split()[0] not in found["processor"]:
+        raise ValueError(f"{name} is of {found['processor']}, and stands for {processor}")
+    return found
+
+
+def _trained(found: Mapping[str, Any]) -> list[Row]:
     """Training, by dtype and library."""
     size = f"{found['parameters'] / 1e6:.1f}M parameters"
-    return [_faster(f"training a Transformer of {size}, {dtype}",
-                    [row for row in found["rows"] if row["dtype"] == dtype and row["library"] in (FROM, peer)],
-                    "training_bfloat16.json")
+    return [(f"training a Transformer of {size}, {dtype}", peer, (_faster(found["rows"], peer, dtype=dtype),))
             for dtype in DTYPES for peer in ("transformers", "litgpt")]
 
 
-def _decoded(found: Mapping[str, Any]) -> list[Speed]:
-    """Generating, by rows at once, in float32."""
-    return [_faster(f"generating text with it, {'one text' if rows == 1 else f'{rows} texts'} at once, float32",
-                    [row for row in found["rows"] if row["dtype"] == "float32" and row["batch"] == rows],
-                    "decoding.json") for rows in (1, 8)]
+def _decoded(found: Mapping[str, Any]) -> list[Row]:
+    """Generating beside llama.cpp, which is made for it, by dtype. Its weights of eight and four bits are q8_0 and
+    q4_0."""
+    return [(f"generating text with it, one and 8 texts at once, {dtype}", "llama.cpp",
+             tuple(_faster(found["rows"], "llama.cpp", dtype=dtype, batch=rows) for rows in (1, 8)))
+            for dtype in (*DTYPES, "int8", "int4")]
 
 
-def _beside_llama_cpp(found: Mapping[str, Any]) -> list[Speed]:
-    """Generating in bfloat16, by rows at once: what llama.cpp is made for."""
-    return [_faster(f"generating text with it, {'one text' if rows == 1 else f'{rows} texts'} at once, bfloat16",
-                    [row for row in found["rows"] if row["dtype"] == "bfloat16" and row["batch"] == rows
-                     and row["library"] in (FROM, "llama.cpp")],
-                    "decoding_llama_cpp.json") for rows in (1, 8)]
-
-
-def _mamba(found: Mapping[str, Any]) -> Speed:
+def _mamba(found: Mapping[str, Any]) -> Row:
     """Training a Mamba beside another implementation in plain PyTorch."""
     contenders = found["mixers"]["mamba"]["training"]["contenders"]
     size = f"{contenders['weft']['parameters'] / 1e6:.1f}M parameters"
-    return Speed(f"training a Mamba of {size}", "`mambapy`",
-                 contenders["weft"]["tokens per second"] / contenders["mambapy"]["tokens per second"], "recurrent.json")
+    return (f"training a Mamba of {size}", "mambapy",
+            (contenders["weft"]["tokens per second"] / contenders["mambapy"]["tokens per second"],))
 
 
-def _faster(what: str, rows: Iterable[Mapping[str, Any]], file: str) -> Speed:
-    """The fastest row of Weft over the fastest of the others."""
-    found = [row for row in rows if "tokens_per_second" in row]  # the others could not be measured
-    own = max((row for row in found if row["library"] == FROM), key=lambda row: row["tokens_per_second"])
-    other = max((row for row in found if row["library"] != FROM), key=lambda row: row["tokens_per_second"])
-    form = other.get("form") or ("compiled" if other["compile"] else "eager")
-    peer = f"`{other['library']}`" + (f", {form}" if form != "plain" else "")
-    return Speed(what, peer, own["tokens_per_second"] / other["tokens_per_second"], file)
+def _faster(rows: Iterable[Mapping[str, Any]], peer: str, **wanted: object) -> float:
+    """The fastest row of Weft over the fastest of the other library, among rows with the wanted facts."""
+    found = [row for row in rows if "tokens_per_second" in row  # the others could not be measured
+             and all(row[name] == value for name, value in wanted.items())]
+    own, other = (max(row["tokens_per_second"] for row in found if row["library"] == library)
+                  for library in (FROM, peer))
+    return float(own / other)

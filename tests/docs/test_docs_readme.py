@@ -88,15 +88,26 @@ def test_the_perplexities_of_the_penn_treebank_are_those_recorded() -> None:
 
 
 def test_speeds_are_those_of_the_benchmarks_figures() -> None:
-    """The benchmark works its own ratios out, of its fastest peer by each route."""
-    trained = json.loads((ROOT / "benchmarks/results/training_bfloat16.json").read_text("utf-8"))
-    found = runpy.run_path(str(ROOT / "docs" / "speeds.py"))["speeds"](ROOT / "benchmarks" / "results")
-    known = {(each["dtype"], each["peer"].split("-")[0]): each["speed"] for each in trained["comparison"]
-             if each["peers_route"] == "default"}
-    shown = {(each.what.split(", ")[1], each.peer.split("`")[1]): each.ratio for each in found
-             if each.what.startswith("training a Transformer")}
-    assert known and all(shown[key] == pytest.approx(ratio) for key, ratio in known.items())
-    assert all(f"| {each.ratio:.2f} times its speed |" in README for each in found)
+    """The benchmark works its own ratios out, of the fastest peer by each route."""
+    results = ROOT / "benchmarks" / "results"
+    found = runpy.run_path(str(ROOT / "docs" / "speeds.py"))["speeds"](results)
+    for processor, name in (("AMD EPYC", "training_epyc.json"), ("Intel Xeon", "training_bfloat16.json")):
+        trained = json.loads((results / name).read_text("utf-8"))
+        for dtype in ("float32", "bfloat16"):
+            known = min(each["speed"] for each in trained["comparison"] if each["dtype"] == dtype)
+            assert known == pytest.approx(min(
+                each.ratios[0] for each in found if each.processor == processor
+                and each.what.startswith("training a Transformer") and each.what.endswith(dtype)))
+    assert all(f"[{' and '.join(f'{ratio:.2f}' for ratio in each.ratios)}](benchmarks/results/{each.file})" in README
+               for each in found)
+
+
+def test_a_processors_speeds_are_not_those_of_another(tmp_path: Path) -> None:
+    read = runpy.run_path(str(ROOT / "docs" / "speeds.py"))["_read"]
+    (tmp_path / "training.json").write_text('{"processor": "Intel(R) Xeon(R) Processor"}')
+    assert read(tmp_path, "training.json", "Intel Xeon")
+    with pytest.raises(ValueError, match="stands for AMD EPYC"):
+        read(tmp_path, "training.json", "AMD EPYC")
 
 
 def row_of(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
