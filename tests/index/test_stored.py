@@ -47,3 +47,18 @@ def test_plugins_are_looked_for_where_the_registry_looks(monkeypatch: pytest.Mon
     assert storing.ENTRY_POINTS == registry.ENTRY_POINTS
     monkeypatch.setattr(storing.importlib.metadata, "entry_points", lambda group: [group])
     assert storing.has_plugins()
+
+
+def test_every_summary_is_a_whole_sentence() -> None:
+    """The first sentence of a docstring ends at a full stop, and so does one that stands inside a formula."""
+    def entries(value: object) -> list[str]:
+        if isinstance(value, dict):
+            own = [value["summary"]] if isinstance(value.get("summary"), str) else []
+            return own + [each for part in value.values() for each in entries(part)]
+        return [each for part in value for each in entries(part)] if isinstance(value, list) else []
+
+    found = entries(json.loads(FILE.read_text(encoding="utf-8")))
+    assert len(found) > 100
+    assert not [each for each in found if not each.rstrip().endswith((".", ":"))
+                or any(each.count(begin) != each.count(end) for begin, end in ("()", "[]", "{}"))
+                or each.count("`") % 2]

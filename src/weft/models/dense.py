@@ -42,7 +42,7 @@ class BackSettings(Settings):
 
 @register
 class DenseConfig(ImageModelConfig):
-    """x -> f(W_1 x + b_1) -> f(W_2 . + b_2) ... -> head, with an image as one vector x.
+    """Layers h_l = f(W_l h_{l-1} + b_l) of an image, which is one vector h_0 = x, and a head.
 
     Attributes:
         widths: units of each layer, from the lowest.
