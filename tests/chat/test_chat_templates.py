@@ -11,8 +11,10 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
+from weft.chat.bounds import most_written
 from weft.chat.guard import Guard, encode
 from weft.chat.messages import parse_messages, read_messages
+from weft.chat.sandbox import SandboxedTemplate
 from weft.chat.template import ChatTemplate, Extras, chat_template
 from weft.core.errors import InputError
 from weft.tokenizers import BPETokenizer, ByteTokenizer, Conventions, FileTokenizer, Tokenizer
@@ -150,7 +152,9 @@ def test_the_last_message_can_be_left_open() -> None:
     ("{{ '%9999999999d' % 1 }}", r"it made something larger than 16,000,000"),
     ("{% set ns = namespace(s='aaaa') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
      r"it made a text of more than 16,000,000"),
-    ("{% set s = 'a' * 1000000 %}{% for i in range(99) %}{{ s }}{% endfor %}", r"it wrote more than 16,000,000"),
+    ("{{ 'a' * 1000000 }}", r"does not come to an end: it wrote more than \d\d,\d\d\d characters"),
+    ("a" * 1000000, r"it wrote more than \d\d,\d\d\d characters"),
+    ("{% for i in range(99999) %}{{ messages[0].content }}{% endfor %}", r"it wrote more than \d\d,\d\d\d characters"),
     ("{% set ns = namespace(s='aaaa') %}{% for i in range(99) %}{% set t %}{{ ns.s }}{{ ns.s }}{% endset %}"
      "{% set ns.s = t %}{% endfor %}", r"it wrote more than 16,000,000"),
     ("{% set ns = namespace(s=[1]) %}{% for i in range(99) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}",
@@ -174,6 +178,17 @@ def test_the_last_message_can_be_left_open() -> None:
 def test_a_template_that_fails_or_does_what_it_may_not_is_one_error(source: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         text_of(source)
+
+
+def test_a_template_may_write_more_the_more_it_is_given() -> None:
+    given: dict[str, Any] = {"messages": [{"role": "user", "content": "é" * 1_000_000}], "tools": [{"a": "\U0001f600"}]}
+    source = "{{ messages[0].content }}{{ tools | tojson(ensure_ascii=True) }}{{ 'a' * 40000 }}"
+    assert len(SandboxedTemplate(source, "mine").render(given, datetime(2026, 1, 1))) > 1_040_000
+    small = most_written({"messages": [{"role": "user", "content": "Hi"}]})
+    assert 50_000 < small < 60_000 < most_written(given) == 16_000_000
+    assert most_written({"a": ["bc", {"d": "e"}]}) == 50_000 + 5 * 1_000 + 3 * 16
+    every = "".join(map(chr, range(0x1F600, 0x1F640)))  # each takes twelve characters of JSON
+    assert len(json.dumps(every)) < most_written(every) - 50_000
 
 
 def test_a_template_whose_steps_are_long_is_ended_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from weft.core.errors import ConfigError
+from weft.core.errors import ConfigError, DataError
+from weft.disk import lock
 from weft.disk.lock import LOCK_FILE, held
 
 
@@ -41,3 +42,39 @@ def test_a_file_that_is_no_lock_stays(tmp_path: Path, content: str) -> None:
           held(tmp_path, "training")):
         raise AssertionError("a user's file has been overwritten")
     assert (tmp_path / LOCK_FILE).read_text() == content
+
+
+def test_what_is_refused_before_anything_is_written_leaves_no_lock(tmp_path: Path) -> None:
+    with pytest.raises(DataError), held(tmp_path, "training"):
+        raise DataError("the text is empty.", where="text", remedy="Give another.")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(DataError), held(tmp_path, "training"):
+        (tmp_path / "run.json").touch()
+        raise DataError("the text has become shorter.", where="text", remedy="Give another.")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [LOCK_FILE, "run.json"]
+
+
+def test_a_lock_that_was_there_before_and_that_of_a_process_which_was_interrupted_stay(tmp_path: Path) -> None:
+    """A run that was interrupted before its first step is known by it, and goes on with --resume."""
+    with pytest.raises(KeyboardInterrupt), held(tmp_path, "training"):
+        raise KeyboardInterrupt
+    assert (tmp_path / LOCK_FILE).exists()
+    with pytest.raises(DataError), held(tmp_path, "training"):
+        raise DataError("the text is empty.", where="text", remedy="Give another.")
+    assert (tmp_path / LOCK_FILE).exists()
+
+
+def test_a_lock_that_is_deleted_while_it_is_taken_is_made_again(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise two processes would hold one folder: one the file that is deleted, one the file in its place."""
+    taken, take = [], lock._take
+
+    def deleted(handle: int, folder: Path, doing: str) -> None:
+        take(handle, folder, doing)
+        if not taken:
+            (folder / LOCK_FILE).unlink()
+        taken.append(os.fstat(handle).st_ino)
+
+    monkeypatch.setattr(lock, "_take", deleted)
+    with held(tmp_path, "training"):
+        assert len(taken) == 2 and (tmp_path / LOCK_FILE).stat().st_ino == taken[1]

@@ -30,6 +30,8 @@ def folder(tmp_path: Path) -> Path:
     ("tokenizer_config.json", "added_tokens_decoder", {"0": {}}, "added_tokens_decoder is not an object of ids"),
     ("tokenizer_config.json", "added_tokens_decoder", {"0": {"content": 7}}, "added_tokens_decoder is not an object"),
     ("tokenizer_config.json", "eos_token", [1], "eos_token is neither a text nor an object with one under content"),
+    ("tokenizer_config.json", "eos_token", [], "eos_token is neither a text nor an object with one under content"),
+    ("tokenizer_config.json", "pad_token", False, "pad_token is neither a text nor an object"),
     ("special_tokens_map.json", "bos_token", {"content": {}}, "bos_token is neither a text nor an object"),
     ("tokenizer_config.json", "additional_special_tokens", [["a"]], "additional_special_tokens is not a list of tok"),
     ("tokenizer_config.json", "additional_special_tokens", 7, "additional_special_tokens is not a list of tokens"),

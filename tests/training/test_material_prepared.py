@@ -19,7 +19,7 @@ import pytest
 from fresh import fresh
 from training.tiny_runs import LSTM, write_text
 from weft.core.errors import CheckpointError, ConfigError, DataError, OccupiedError
-from weft.data import SequentialBatches, ShuffledBatches
+from weft.data import SequentialBatches, ShuffledBatches, stored_array
 from weft.data.array import JoinedArray
 from weft.data.manifest import SAMPLE_BLOCK, SAMPLE_BLOCKS, sample_hash
 from weft.data.prepared import Progress, open_prepared
@@ -78,10 +78,20 @@ def test_shards_give_the_streams_and_batches_of_the_text(tmp_path: Path, tokeniz
                 np.testing.assert_array_equal(getattr(one.batch(step), field), getattr(other.batch(step), field))
 
 
-def test_what_is_mapped_is_not_loaded(folder: Path) -> None:
+def test_opening_a_stream_reads_nothing_and_a_window_reads_itself(
+        folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    real = stored_array._read_at
+
+    def counted(number: int, into: memoryview, place: int) -> int:
+        read.append(len(into))
+        return real(number, into, place)
+
+    monkeypatch.setattr(stored_array, "_read_at", counted)
     stream = open_prepared(folder).stream("train")
-    assert isinstance(stream.tokens, JoinedArray)
-    assert all(not part.flags.owndata and not part.flags.writeable for part in stream.tokens.parts)
+    assert isinstance(stream.tokens, JoinedArray) and read == []
+    stream.tokens[np.array([[0], [60]]) + np.arange(40)]
+    assert read == [40 * stream.tokens.dtype.itemsize] * 2
 
 
 def test_a_run_on_a_prepared_folder_ends_in_the_weights_of_one_on_the_text(tmp_path: Path) -> None:

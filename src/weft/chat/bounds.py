@@ -12,9 +12,14 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 LARGEST = 16_000_000
-"""The most characters of a rendering or any text in it, and items of a list."""
+"""The most characters of any text in a rendering, and items of a list."""
 LARGEST_BITS = 1 << 17
 """Of a whole number: products of numbers take more than linear time."""
+OWN_CHARACTERS, PER_VALUE, PER_CHARACTER = 50_000, 1_000, 16
+"""The most characters of a rendering: so many of the template's own, and so many more for each value and each character
+of what it is given. The longest texts of published templates have some ten thousand; JSON writes a character as up to
+twelve. A model reads all of a rendering, so a template that writes a million characters for a greeting would keep it
+busy for hours."""
 MOST_VALUES = 300_000
 """Of lists and mappings inside one another, those that occur several times counted each time."""
 
@@ -41,8 +46,17 @@ def bounded(value: Any) -> Any:
     return value
 
 
-def joined(pieces: Iterable[str]) -> str:
-    """The pieces as one text of at most `LARGEST` characters.
+def most_written(variables: Any) -> int:
+    """The most characters of a rendering of these variables, which are plain data."""
+    values, characters = 0, 0
+    for value in _values(variables):
+        values += 1
+        characters += len(value) if isinstance(value, str) else 0
+    return min(LARGEST, OWN_CHARACTERS + PER_VALUE * values + PER_CHARACTER * characters)
+
+
+def joined(pieces: Iterable[str], most: int = LARGEST) -> str:
+    """The pieces as one text of at most ``most`` characters.
 
     Raises:
         TooMuch: they are longer.
@@ -50,8 +64,8 @@ def joined(pieces: Iterable[str]) -> str:
     parts, length = [], 0
     for piece in pieces:
         length += len(piece)
-        if length > LARGEST:
-            raise TooMuch(f"it wrote more than {LARGEST:,} characters")
+        if length > most:
+            raise TooMuch(f"it wrote more than {most:,} characters")
         parts.append(piece)
     return "".join(parts)
 

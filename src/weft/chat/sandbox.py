@@ -25,7 +25,15 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import _PassArg
 
-from weft.chat.bounds import WITHOUT, TooMuch, bounded, joined, require_small_call, require_small_result
+from weft.chat.bounds import (
+    WITHOUT,
+    TooMuch,
+    bounded,
+    joined,
+    most_written,
+    require_small_call,
+    require_small_result,
+)
 from weft.core.errors import InputError
 
 STEPS = 1_000_000
@@ -89,7 +97,7 @@ class SandboxedTemplate:
         """
         self._environment.begin(now, kept, marks)
         try:
-            return joined(self._template.generate(dict(variables)))
+            return joined(self._template.generate(dict(variables)), most_written(variables))
         except Exception as error:  # expressions in a template can raise anything
             raise self._failure(error) from None
 

@@ -42,7 +42,7 @@ def prepare_data(
         replace: Annotated[bool, typer.Option("--replace", help="Replace a folder that Weft wrote; it is prepared "
                                                 "again.")] = False,
         plugin: Plugin = None, json: Json = False) -> None:
-    """Tokenise a text once, into memory-mapped shards with a manifest.
+    """Tokenise a text once, into shards of tokens with a manifest.
 
     Runs read the folder when data.path names it. A prepared folder in --out is kept if nothing has changed.
     """

@@ -21,6 +21,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import Any, final
 
 import yaml
@@ -32,7 +33,7 @@ from weft.comparison.verdict import disagreement
 from weft.core.errors import CheckpointError, ConfigError, InputError, UserError
 from weft.core.strict_json import build, digest, dumps
 from weft.disk import documents
-from weft.disk.atomic import discard, tidy, write_file
+from weft.disk.atomic import discard, made, tidy, write_file
 from weft.disk.lock import held
 from weft.disk.ownership import require_free
 from weft.disk.work_folder import WorkFolder
@@ -68,17 +69,15 @@ class StudyFolder:
 
     def __enter__(self) -> StudyFolder:
         LAYOUT.require_room(self.path)
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._stack.enter_context(held(self.path, "comparing models"))
-        except OSError as error:
-            raise ConfigError([f"out: the folder {self.path} cannot be written to ({error.strerror}). Choose another "
-                               "folder."]) from None
-        try:
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(made(self.path))
+                stack.enter_context(held(self.path, "comparing models"))
+            except OSError as error:
+                raise ConfigError([f"out: the folder {self.path} cannot be written to ({error.strerror}). Choose "
+                                   "another folder."]) from None
             self._enter()
-        except BaseException:
-            self._stack.close()
-            raise
+            self._stack = stack.pop_all()
         return self
 
     def _enter(self) -> None:
@@ -122,8 +121,9 @@ class StudyFolder:
         write_file(self.path / IDENTITY, dumps({"sha256": self.sha256, "started": self.started, "additions":
                                                 self.additions, "resolved": self.resolved}, indent=1) + "\n")
 
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self._stack.__exit__(kind, error, trace)
 
     @contextmanager
     def beginning(self) -> Iterator[None]:

@@ -165,7 +165,8 @@ def decoding_cost(model: LanguageModel, stream: TokenStream, contexts: Sequence[
 def _seconds_per_token(model: LanguageModel, stream: TokenStream, context: int,
                        steps: int) -> tuple[float, float, float]:
     """Lower quartile, median and upper quartile of the timed tokens."""
-    tokens = np.resize(np.asarray(stream.tokens), context + WARMING + steps).astype(np.int64)
+    length = context + WARMING + steps
+    tokens = np.resize(stream.tokens[:length], length).astype(np.int64)
     times: list[float] = []
     with evaluation_mode(model):
         rows = prepare(model, [Row(tuple(tokens[:context].tolist()))], max_new_tokens=WARMING + steps + 1,

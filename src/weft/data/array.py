@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias, final
 
 import numpy as np
 from jaxtyping import Int64, Shaped
 
+from weft.data.stored_array import StoredArray
+
+Part: TypeAlias = np.ndarray | StoredArray
+"""An array of one dimension in memory, or in a file."""
+PIECE = 1 << 22
+"""Items of a file that are in memory at once where all of them are read."""
+
 
 @final
 class JoinedArray:
-    """Several memory-mapped arrays, read as if they were one array of N.
+    """Several arrays, in memory or in files, read as if they were one array of N.
 
     It supports what token streams need: items, slices, arrays of indices, length and copies. Items are NumPy scalars
-    and arrays; a slice within one part is a view, not a copy.
+    and arrays; a slice within one part that is in memory is a view, not a copy.
 
     Args:
         parts: at least one array of one dimension; the dtype is the smallest that holds all of theirs.
     """
 
-    def __init__(self, parts: Sequence[Shaped[np.ndarray, " n"]]) -> None:
+    def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = tuple(parts)
-        self.dtype: np.dtype[Any] = np.result_type(*self.parts)
+        self.dtype: np.dtype[Any] = np.result_type(*(part.dtype for part in self.parts))
         self._ends = np.cumsum([len(part) for part in self.parts])
 
     def __len__(self) -> int:
@@ -39,22 +46,23 @@ class JoinedArray:
         index = np.asarray(places)
         if index.dtype == np.bool_:
             index = np.flatnonzero(index)
-        if index.size and not (-len(self) <= index.min() and index.max() < len(self)):
-            raise IndexError(f"places from {index.min()} to {index.max()} in an array of {len(self)}")
-        found = self._gather(np.where(index < 0, index + len(self), index))
+        low, high = (index.min(), index.max()) if index.size else (0, -1)
+        if low < -len(self) or high >= len(self):
+            raise IndexError(f"places from {low} to {high} in an array of {len(self)}")
+        found = self._gather(np.where(index < 0, index + len(self), index) if low < 0 else index)
         return found[()] if index.ndim == 0 else found
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Shaped[np.ndarray, " N"]:
-        whole = np.concatenate(self.parts)
+        whole: np.ndarray = self[:]
         return whole if dtype is None else whole.astype(dtype, copy=False)
 
     def astype(self, dtype: Any) -> Shaped[np.ndarray, " N"]:
         """The whole array, in memory, as that dtype."""
-        return np.concatenate([part.astype(dtype) for part in self.parts])
+        return np.concatenate([np.asarray(part).astype(dtype) for part in self.parts])
 
     def copy(self) -> Shaped[np.ndarray, " N"]:
         """The whole array, in memory."""
-        return np.concatenate(self.parts)
+        return np.concatenate([self[:]])
 
     def tolist(self) -> list[Any]:
         """All items as a list."""
@@ -63,22 +71,38 @@ class JoinedArray:
 
     def max(self) -> Any:
         """The largest item."""
-        return max(part.max() for part in self.parts if len(part))
+        return max(piece.max() for piece in self._pieces())
 
     def sum(self) -> int:
         """The sum of all items, exact."""
-        return sum(int(part.sum(dtype=np.int64)) for part in self.parts)
+        return sum(int(piece.sum(dtype=np.int64)) for piece in self._pieces())
+
+    def narrow(self, first: int, last: int) -> TokenArray:
+        """The items from ``first`` up to ``last`` without a copy; of parts in files, without reading them."""
+        cuts = [_narrow(part, max(first - start, 0), max(last - start, 0))
+                for part, start in zip(self.parts, self._starts(), strict=True)]
+        return join([cut for cut in cuts if len(cut)] or cuts[:1])
+
+    def _starts(self) -> list[int]:
+        starts: list[int] = (self._ends - [len(part) for part in self.parts]).tolist()
+        return starts
+
+    def _pieces(self) -> Iterator[Shaped[np.ndarray, " n"]]:
+        for part in self.parts:
+            for first in range(0, len(part), PIECE):
+                yield part[first:first + PIECE]
 
     def _slice(self, first: int, last: int, step: int) -> Shaped[np.ndarray, " n"]:
         if step != 1:
             return self._gather(np.arange(first, last, step))
-        starts = self._ends - [len(part) for part in self.parts]
         cuts = [part[max(first - start, 0):max(last - start, 0)]
-                for part, start in zip(self.parts, starts.tolist(), strict=True)]
+                for part, start in zip(self.parts, self._starts(), strict=True)]
         filled = [cut for cut in cuts if len(cut)] or cuts[:1]
         return filled[0] if len(filled) == 1 else np.concatenate(filled)
 
     def _gather(self, index: Int64[np.ndarray, "*shape"]) -> Shaped[np.ndarray, "*shape"]:
+        if len(self.parts) == 1:
+            return self.parts[0][index]
         part = np.searchsorted(self._ends, index, side="right")
         found = np.empty(index.shape, self.dtype)
         for number in np.flatnonzero(np.bincount(part.ravel())):
@@ -89,9 +113,14 @@ class JoinedArray:
 
 
 TokenArray: TypeAlias = np.ndarray | JoinedArray
-"""An array of one dimension, in memory, mapped from a file, or joined from several."""
+"""An array of one dimension, in memory, or joined from parts in memory and in files."""
 
 
-def join(parts: Sequence[Shaped[np.ndarray, " n"]]) -> TokenArray:
-    """``parts`` as one array; a single part is returned itself."""
-    return parts[0] if len(parts) == 1 else JoinedArray(parts)
+def join(parts: Sequence[Part]) -> TokenArray:
+    """``parts`` as one array; a single part that is in memory is returned itself."""
+    first = parts[0]
+    return first if len(parts) == 1 and isinstance(first, np.ndarray) else JoinedArray(parts)
+
+
+def _narrow(part: Part, first: int, last: int) -> Part:
+    return part.narrow(first, last) if isinstance(part, StoredArray) else part[first:last]

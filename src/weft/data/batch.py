@@ -79,7 +79,7 @@ def cut(
     """
     places = starts[:, None] + np.arange(length + 1)
     tokens, begins = stream.tokens[places].astype(np.int64), stream.begins[places]
-    scored = stream.scored(places[:, 1:])
+    scored = stream.scored(places[:, 1:], begins[:, 1:])
     if score_from is not None:
         scored &= places[:, 1:] >= score_from[:, None]
     return Batch(

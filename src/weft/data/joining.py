@@ -60,13 +60,8 @@ def parted(stream: TokenStream) -> dict[str, TokenStream]:
 
 
 def _part(values: TokenArray, here: slice) -> TokenArray:
-    """A range of an array without a copy: of a joined one the parts that lie in it, which are cut as views."""
-    if not isinstance(values, JoinedArray):
-        return values[here]
-    ends = np.cumsum([len(part) for part in values.parts]).tolist()
-    cuts = [part[max(here.start - (end - len(part)), 0):max(here.stop - (end - len(part)), 0)]
-            for part, end in zip(values.parts, ends, strict=True)]
-    return join([cut for cut in cuts if len(cut)] or cuts[:1])
+    """A range of an array without a copy."""
+    return values.narrow(here.start, here.stop) if isinstance(values, JoinedArray) else values[here]
 
 
 def _together(arrays: Sequence[TokenArray]) -> TokenArray:

@@ -30,7 +30,7 @@ from weft.data.manifest import (
     read_prepared_manifest,
     write_prepared_manifest,
 )
-from weft.data.shards import SHARD_TOKENS, ShardWriter, map_part
+from weft.data.shards import SHARD_TOKENS, ShardWriter, open_part
 from weft.data.stream import TokenStream, require_tokens
 from weft.disk.manifest import MANIFEST_FILE, FileEntry, sha256_of
 from weft.disk.ownership import by_manifest, not_listed
@@ -91,9 +91,13 @@ class PreparedData:
         return self.manifest.parts[name]
 
     def stream(self, name: str) -> TokenStream:
-        """The row of tokens of a part, memory-mapped, so that only the parts in use are read."""
+        """The row of tokens of a part, of which only what is in use is read.
+
+        Raises:
+            DataError: the folder lacks the part, or a file of it cannot be read; so does whatever reads the row.
+        """
         part = self.part(name)
-        found = map_part(self.path, part)
+        found = open_part(self.path, part)
         return TokenStream(found.tokens, found.begins, found.byte_lengths, self.manifest.begins_scored,
                            self.manifest.tokenizer.vocab_size, part.corpus, part.corpus_sha256,
                            self.manifest.tokenizer.fingerprint, part.repeated, found.flags)

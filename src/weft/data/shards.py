@@ -1,4 +1,4 @@
-"""Tokens in shards: written one after another, and memory-mapped for reading."""
+"""Tokens in shards: written one after another, and read by the window."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import NamedTuple, final
 import numpy as np
 from jaxtyping import Int64, Shaped
 
+from weft.data.array import Part as ArrayPart
 from weft.data.array import TokenArray, join
 from weft.data.layout import Row
 from weft.data.manifest import ArrayFile, Part, Shard, sample_hash
+from weft.data.stored_array import StoredArray
 from weft.data.stream import SCORED, flags_of
 
 SHARD_TOKENS = 1 << 25
@@ -20,8 +22,8 @@ Its tokens, about 4 bytes each, are held in memory until then."""
 
 
 @final
-class MappedPart(NamedTuple):
-    """The memory-mapped arrays of a part; ``flags``: None if every token is scored."""
+class StoredPart(NamedTuple):
+    """The arrays of a part, in its files; ``flags``: None if every token is scored."""
 
     tokens: TokenArray
     begins: TokenArray
@@ -97,12 +99,16 @@ class ShardWriter:
                          sha256=hashlib.sha256(content).hexdigest(), sample_sha256=sample_hash(path))
 
 
-def map_part(folder: Path, part: Part) -> MappedPart:
-    """The arrays of a part."""
+def open_part(folder: Path, part: Part) -> StoredPart:
+    """The arrays of a part.
+
+    Raises:
+        DataError: a file cannot be read or is too short; so does whatever reads the arrays.
+    """
     tokens, begins, lengths = zip(
-        *([_map(folder, file, shard.length) for file in (shard.tokens, shard.begins, shard.byte_lengths)]
+        *([_open(folder, file, shard.length) for file in (shard.tokens, shard.begins, shard.byte_lengths)]
           for shard in part.shards), strict=True)
-    return MappedPart(join(tokens), join(begins), join(lengths), _flags(folder, part))
+    return StoredPart(join(tokens), join(begins), join(lengths), _flags(folder, part))
 
 
 def _flags(folder: Path, part: Part) -> TokenArray | None:
@@ -110,10 +116,8 @@ def _flags(folder: Path, part: Part) -> TokenArray | None:
     if all(shard.flags is None for shard in part.shards):
         return None
     return join([np.broadcast_to(np.uint8(SCORED), (shard.length,)) if shard.flags is None
-                 else _map(folder, shard.flags, shard.length) for shard in part.shards])
+                 else _open(folder, shard.flags, shard.length) for shard in part.shards])
 
 
-def _map(folder: Path, file: ArrayFile, length: int) -> Shaped[np.ndarray, " n"]:
-    dtype = np.dtype(file.dtype).newbyteorder("<")
-    # A plain array: indexing an np.memmap takes several times as long for small selections.
-    return np.asarray(np.memmap(folder / file.name, dtype=dtype, mode="r", shape=(length,)))
+def _open(folder: Path, file: ArrayFile, length: int) -> ArrayPart:
+    return StoredArray(folder / file.name, np.dtype(file.dtype).newbyteorder("<"), length)

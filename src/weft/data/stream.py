@@ -24,7 +24,7 @@ SCORED = 1
 @final
 @dataclass(frozen=True, eq=False)
 class TokenStream:
-    """All tokens of a corpus in one row of N, in memory or mapped from files.
+    """All tokens of a corpus in one row of N, in memory or in files, of which only what is indexed is read.
 
     Attributes:
         tokens: ids, in the smallest unsigned type that holds the vocabulary.
@@ -57,11 +57,16 @@ class TokenStream:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def scored(self, places: Any) -> Bool[np.ndarray, "*shape"]:
+    def scored(self, places: Any, begins: Bool[np.ndarray, "*shape"] | None = None) -> Bool[np.ndarray, "*shape"]:
         """Whether the tokens at these places (an array or a slice) count where they are predicted: their flags must say
-        so, and they must not begin a document unless ``begins_scored``."""
-        found: np.ndarray = (np.logical_not(self.begins[places]) | self.begins_scored) & self.flagged(places)
-        return found
+        so, and they must not begin a document unless ``begins_scored``.
+
+        Args:
+            places: of the tokens.
+            begins: whether a document begins at each of them, where that has been read already.
+        """
+        found: np.ndarray = np.logical_not(self.begins[places] if begins is None else begins) | self.begins_scored
+        return found if self.flags is None else found & self.flagged(places)
 
     def flagged(self, places: Any) -> Bool[np.ndarray, "*shape"]:
         """Whether the tokens at these places are flagged as scored."""

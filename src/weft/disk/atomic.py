@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from weft.core.errors import OccupiedError
@@ -42,16 +42,30 @@ def replacing(folder: Path, *, proof: Proof | None = None) -> Iterator[Path]:
     """
     recover(folder)
     require_free(folder, proof=proof, replace=proof is not None)
-    if not folder.parent.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        flush(folder.parent.parent)
-    with _workspace(folder) as workspace:
+    with made(folder.parent), _workspace(folder) as workspace:
         draft = workspace / DRAFT
         draft.mkdir()
         yield draft
         _sync_tree(draft)
         require_free(folder, proof=proof, replace=proof is not None)
         _put_in_place(draft, folder, workspace / BEFORE)
+
+
+@contextmanager
+def made(folder: Path) -> Iterator[None]:
+    """A folder that is made if need be, with those above it. Where the block ends with an error, those that were made
+    for it are deleted again as far as they are empty: what is refused leaves nothing."""
+    missing = [each for each in (folder, *folder.parents) if not os.path.lexists(each)]
+    try:
+        if missing:
+            folder.mkdir(parents=True, exist_ok=True)
+            flush(missing[-1].parent)
+        yield
+    except BaseException:
+        for each in missing:
+            with suppress(OSError):  # it was not made, or something else has been put into it
+                each.rmdir()
+        raise
 
 
 @contextmanager
@@ -151,7 +165,8 @@ def _workspace(path: Path) -> Iterator[Path]:
     try:
         yield workspace
     except OSError as error:
-        if error.filename is None:  # that a disk is full is noticed where the file is open
+        # That a disk is full is noticed where the file is open. What is no error of the system has only its own text.
+        if error.filename is None and error.errno is not None:
             error.filename = str(path)
         raise
     finally:

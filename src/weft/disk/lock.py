@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from weft.core.errors import ConfigError
+from weft.core.errors import ConfigError, UserError
 
 LOCK_FILE = ".lock"
 
@@ -16,7 +16,8 @@ LOCK_FILE = ".lock"
 @contextmanager
 def held(folder: Path, doing: str) -> Iterator[None]:
     """Lock an existing folder for this process, whose number is written into the lock file. The operating system
-    releases the lock when the process ends, however it ends.
+    releases the lock when the process ends, however it ends. The file stays, unless the block is refused (by a
+    `UserError`) before anything else is written into the folder, and the file was not there before.
 
     Args:
         folder: to be locked.
@@ -30,12 +31,39 @@ def held(folder: Path, doing: str) -> Iterator[None]:
     if os.path.lexists(path) and not _is_lock(path):
         raise ConfigError([f"out: {path} is not a lock file of Weft's, and would be overwritten. Choose another "
                            "folder, or move it away."])
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    made, handle = _taken(path, doing)
     try:
-        _take(handle, folder, doing)
         yield
+    except UserError:
+        if made and os.listdir(folder) == [LOCK_FILE]:
+            with suppress(OSError):
+                path.unlink()
+        raise
     finally:
         os.close(handle)
+
+
+def _taken(path: Path, doing: str) -> tuple[bool, int]:
+    """The open and locked file, and whether this process has made it."""
+    while True:
+        made = not path.exists()
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            _take(handle, path.parent, doing)
+            if _stands(path, handle):
+                return made, handle
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)  # another process has deleted the file between the two calls
+
+
+def _stands(path: Path, handle: int) -> bool:
+    """Whether the open file is the one at its path."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(handle))
+    except FileNotFoundError:
+        return False
 
 
 def _take(handle: int, folder: Path, doing: str) -> None:

@@ -24,12 +24,19 @@ def not_written(error: OSError | SafetensorError, folder: Path, needed: int) -> 
         needed: bytes of its tensors.
     """
     kept = "earlier checkpoints are unchanged."
-    if error_number(error) not in FULL:
+    if not is_full(error, folder, needed):
         return CheckpointError(f"the checkpoint cannot be written ({error}).", where=str(folder),
                                remedy=f"Choose a folder that can be written to; {kept}")
     return FailedError(f"there is no space for the checkpoint, which takes {needed:,} bytes; {free_bytes(folder):,} "
                        f"are free there ({error}).", where=str(folder),
                        remedy=f"Free space or choose another folder; {kept}")
+
+
+def is_full(error: OSError | SafetensorError, folder: Path, needed: int) -> bool:
+    """Whether there was no space. NumPy, by which GGUF files are written, says only that less was written than was to
+    be, without a number of the operating system's: then the free space tells, once the draft is deleted."""
+    number = error_number(error)
+    return number in FULL or (number is None and isinstance(error, OSError) and free_bytes(folder) < needed)
 
 
 def error_number(error: OSError | SafetensorError) -> int | None:

@@ -17,7 +17,7 @@ from weft.checkpoints.load import Loaded
 from weft.checkpoints.tensors import own_tensors
 from weft.core.errors import InputError, nearest
 from weft.core.model import Model, language_model
-from weft.disk.atomic import new_file, replacing
+from weft.disk.atomic import made, new_file, replacing
 from weft.disk.ownership import by_manifest, require_free
 from weft.disk.space import not_written
 from weft.interop.formats import TARGETS, Source, Target
@@ -103,8 +103,8 @@ def convert(loaded: Loaded, out: Path, *, to: str, pooled: Model | None = None, 
     target.check(source)
     expected = before.logits if _dtype(source.model) == before.dtype else logits_of(source.model, before.tokens)
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with new_file(out) if target.single else replacing(out, proof=_proof if replace else None) as draft:
+        writing = new_file(out) if target.single else replacing(out, proof=_proof if replace else None)
+        with made(out.parent), writing as draft:
             written = target.write(source, draft)
             difference, foreign, notes = _verify(target, source, draft, before.tokens, expected)
     except (OSError, SafetensorError) as error:

@@ -8,7 +8,7 @@ from typing import Any
 
 from weft.core.errors import InputError, MissingExtra
 from weft.core.strict_json import dumps
-from weft.disk.atomic import new_file, replacing
+from weft.disk.atomic import made, new_file, replacing
 from weft.disk.manifest import MANIFEST_FILE, write_manifest
 from weft.disk.ownership import by_manifest, require_free
 from weft.pictures.gallery import Drawn, Gallery, render
@@ -63,8 +63,7 @@ def write(found: Gallery, out: Path, *, png: bool = False, replace: bool = False
     require_writable(out, png=png, replace=replace)
     heads = () if found.read is None else found.read.numbers()
     if out.suffix in SINGLE:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with new_file(out) as draft:
+        with made(out.parent), new_file(out) as draft:
             draft.write_bytes(_single(found, out.suffix))
         return Drawn(str(out), (out.name,), heads)
     with replacing(out, proof=by_drawing if replace else None) as folder:

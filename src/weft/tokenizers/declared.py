@@ -110,7 +110,8 @@ def read_declared(folder: Path) -> Declared:
 def _problem(config: Mapping[str, Any]) -> str:
     """Why a file's entries about tokens and templates cannot be used; empty if they can."""
     more = config.get("additional_special_tokens") or []
-    wrong = next((name for name in NAMED if not _is_token(config.get(name) or "")), None)
+    # Of the values that are false, only null stands for no token: an empty list is none, and cannot be looked up.
+    wrong = next((name for name in NAMED if config.get(name) is not None and not _is_token(config[name])), None)
     if wrong is not None:
         return f"{wrong} is neither a text nor an object with one under content"
     if not isinstance(more, list) or not all(map(_is_token, more)):

@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import Any, final
 
 import yaml
@@ -25,7 +26,7 @@ from weft.checkpoints.save import Describe, describe_checkpoint, save_checkpoint
 from weft.core.errors import CheckpointError, ConfigError, TrainingError
 from weft.core.model import Model
 from weft.core.strict_json import dumps
-from weft.disk.atomic import discard, tidy, write_file
+from weft.disk.atomic import discard, made, tidy, write_file
 from weft.disk.documents import parse_json, read_json
 from weft.disk.lock import LOCK_FILE, held
 from weft.disk.ownership import by_manifest, enumerated
@@ -69,22 +70,21 @@ class RunFolder:
         if not self._writes:
             return self
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._stack.enter_context(held(self.path, "training"))
-            for place in (self.path, self.path / RUN_CHECKPOINTS):
-                tidy(place)
-            self._require_fitting()  # again, since another process may have written before this one had the lock
+            with ExitStack() as stack:
+                stack.enter_context(made(self.path))
+                stack.enter_context(held(self.path, "training"))
+                for place in (self.path, self.path / RUN_CHECKPOINTS):
+                    tidy(place)
+                self._require_fitting()  # again, since another process may have written before this one had the lock
+                self._stack = stack.pop_all()
         except OSError as error:
-            self._stack.close()
             raise ConfigError([f"out: the folder {self.path} cannot be written to ({error.strerror}). Choose another "
                                "folder."]) from None
-        except BaseException:
-            self._stack.close()
-            raise
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self._stack.__exit__(kind, error, trace)
 
     @property
     def has_run(self) -> bool:

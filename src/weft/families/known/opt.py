@@ -81,7 +81,8 @@ KEYS: tuple[KeyRule, ...] = (
     Read("tie_word_embeddings", "tied", bool, True),
     Fixed("learned_embeddings", (True, None), default=True, why="Its positions are learned."),
     Fixed("scale_embeddings", (False, None), default=False, why="Its embeddings are not scaled."),
-    Ignored(("layerdrop", "activation_dropout"), "matters to training only, and Weft drops no layers"))
+    Ignored(("layerdrop", "activation_dropout"), "matters to training only, and Weft drops no layers"),
+    Ignored(("output_projection",), "the file of 13 billion parameters has it; the class always has a readout"))
 
 
 def weights(facts: Facts) -> list[Rule]:

@@ -15,7 +15,7 @@ from weft.checkpoints import load_checkpoint
 from weft.checkpoints.load import Loaded
 from weft.checkpoints.save import fill_checkpoint
 from weft.core.errors import FailedError, UnsupportedError
-from weft.disk.atomic import new_file, replacing
+from weft.disk.atomic import made, new_file, replacing
 from weft.disk.manifest import sha256_of
 from weft.disk.ownership import by_manifest, require_free
 from weft.disk.space import not_written
@@ -61,8 +61,7 @@ def to_arpa(loaded: Loaded, out: Path) -> Converted:
     roles = roles_of(loaded.tokenizer, model.end, model.vocab_size)
     words, table = words_of(loaded.tokenizer, roles, model.vocab_size), model.readout.table()
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with new_file(out) as draft:
+        with made(out.parent), new_file(out) as draft:
             write_arpa(table, draft, words, compress=out.suffix == ".gz")
             difference = _difference(table, read_arpa(draft, words).table)
     except OSError as error:
