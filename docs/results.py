@@ -223,13 +223,36 @@ def pretraining(found: Found) -> str:
             f"{scores['lora']:.1%} by LoRA and {scores['frozen']:.1%} by the head alone.")
 
 
+def widths(found: Found) -> str:
+    """The best rate of the narrowest and the widest model, by the mean of the seeds' losses."""
+    said = []
+    for name, by_width in found["losses"].items():
+        narrow, wide = (min(by_rate, key=lambda rate: mean(by_rate[rate]))
+                        for by_rate in (by_width[min(by_width, key=int)], by_width[max(by_width, key=int)]))
+        factor = float(narrow) / float(wide)
+        moved = "stays where it is" if factor == 1 else f"falls to 1/{factor:.0f}" if factor > 1 else "grows"
+        said.append(f"{moved} in {'muP' if name == 'mup' else 'the usual parametrization'}")
+    known = [int(width) for width in next(iter(found["losses"].values()))]
+    return f"From width {min(known)} to {max(known)} the best rate {listed(said)}, mean of {found['seeds']} seeds."
+
+
+def alignment(found: Found) -> str:
+    def measured(stage: str, name: str) -> float:
+        return mean(seed[stage]["measures"][name] for seed in found["seeds"])
+
+    return (f"{measured('pretrained', 'bits_per_byte'):.3f} bits per byte after pre-training, a perplexity of "
+            f"{measured('sft', 'perplexity'):.0f} on held-out answers after learning to answer, and the better answer "
+            f"of held-out pairs preferred in {measured('dpo', 'accuracy'):.0%} after DPO; mean of "
+            f"{len(found['seeds'])} seeds.")
+
+
 SENTENCES: Mapping[str, Callable[[Found], str]] = MappingProxyType({
     "lengths": lengths, "positions_pictured": positions, "key_value_bytes": cache, "multi30k": translation,
     "norms_and_residuals": blocks, "hippo": memory, "scan_costs": scans, "million_tokens": million,
     "penn_treebank": treebank, "nanogpt_cpu": nanogpt, "digits": digits, "mixture": mixture, "windows": windows,
     "cheating": cheating, "encoder_positions": encoders, "optimizers": optimizers, "pretraining": pretraining,
     "repeatability": repeatability, "resume": resumed, "selective": generated_rows, "recall": generated_rows,
-    "pathfinder": generated_rows})
+    "pathfinder": generated_rows, "width_transfer": widths, "chat_model": alignment})
 """What a recipe has found, from its result."""
 NEEDS: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "rows longer than those of training": ("lengths",),
