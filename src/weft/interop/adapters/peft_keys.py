@@ -120,8 +120,8 @@ def _unreadable(facts: Facts) -> Iterator[str]:
     for key, patterns in (("rank_pattern", facts.get("ranks", {})), ("alpha_pattern", facts.get("alphas", {}))):
         for pattern in patterns:
             if len(REPEATS.findall(pattern)) > MOST_REPEATS or re.search(r"\)[*+{]", pattern):
-                yield (f"{key}: {pattern!r:.80} repeats a group, or has more than {MOST_REPEATS} repetitions, and might "
-                       "not come to an end.")
+                yield (f"{key}: {pattern!r:.80} repeats a group, or has more than {MOST_REPEATS} repetitions, and "
+                       "might not come to an end.")
                 continue
             try:
                 re.compile(pattern)
