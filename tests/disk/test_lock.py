@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from pathlib import Path
@@ -78,3 +79,15 @@ def test_a_lock_that_is_deleted_while_it_is_taken_is_made_again(
     monkeypatch.setattr(lock, "_take", deleted)
     with held(tmp_path, "training"):
         assert len(taken) == 2 and (tmp_path / LOCK_FILE).stat().st_ino == taken[1]
+
+
+def test_a_lock_that_cannot_be_written_is_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full disk an empty file can still be made."""
+
+    def full(handle: int, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match="No space left"), held(tmp_path, "training"):
+        raise AssertionError("the lock is not written")
+    assert list(tmp_path.iterdir()) == []

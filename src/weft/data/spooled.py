@@ -80,4 +80,4 @@ def _flags(scored: TokenArray) -> TokenArray:
     """The flags of tokens by whether each is scored: a byte of 1 or 0 either way."""
     assert SCORED == 1, "a boolean byte is the flag"
     parts = [scored] if isinstance(scored, np.ndarray) else list(scored.parts)
-    return join([part.view(np.uint8) for part in parts])
+    return join([np.asarray(part).view(np.uint8) for part in parts])

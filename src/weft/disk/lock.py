@@ -52,7 +52,10 @@ def _taken(path: Path, doing: str) -> tuple[bool, int]:
             _take(handle, path.parent, doing)
             if _stands(path, handle):
                 return made, handle
-        except BaseException:
+        except BaseException as error:
+            if made and isinstance(error, OSError):  # such as a full disk, on which an empty file can still be made
+                with suppress(OSError):
+                    path.unlink()
             os.close(handle)
             raise
         os.close(handle)  # another process has deleted the file between the two calls

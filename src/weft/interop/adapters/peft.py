@@ -204,7 +204,7 @@ def _theirs(tensors: Mapping[str, Tensor], config: PeftConfig, names: Names, whe
         else:
             at = names.readout if names.readout == f"{module}.weight" else at
             result[at] = Beside(slice(None), found["a"], found["b"], config.scale(module), found.get("m"))
-            problems += _misshapen(names, at, module, result[at])
+            problems += _misshapen(names, at, module, result[at], config.rank_of(module))
     if problems or not result:
         listed = "".join(f"\n  - {problem}" for problem in problems or ["there are none."])
         raise CheckpointError(f"the adapter's tensors do not fit this model:{listed}\n", where=where,
@@ -212,12 +212,14 @@ def _theirs(tensors: Mapping[str, Tensor], config: PeftConfig, names: Names, whe
     return result
 
 
-def _misshapen(names: Names, at: str, module: str, term: Beside) -> Iterator[str]:
+def _misshapen(names: Names, at: str, module: str, term: Beside, rank: int) -> Iterator[str]:
     source = names.account.tied.get(at, at)
     shape = _outs_ins(names, source)
-    if (term.b.shape[0], term.a.shape[1]) != shape or term.a.shape[0] != term.b.shape[1]:
-        yield (f"{module}: B {list(term.b.shape)} A {list(term.a.shape)} beside a map of {shape[0]} outputs and "
-               f"{shape[1]} inputs.")
+    a, b = tuple(term.a.shape), tuple(term.b.shape)
+    if a[1:] != shape[1:] or b[:1] != shape[:1] or a[:1] != b[1:]:
+        yield f"{module}: B {list(b)} A {list(a)} beside a map of {shape[0]} outputs and {shape[1]} inputs."
+    elif a[0] != rank:
+        yield f"{module}: A has {a[0]} rows, and the file of settings has the rank {rank}."
 
 
 def _outs_ins(names: Names, theirs: str) -> tuple[int, int]:

@@ -23,6 +23,10 @@ OTHER_MATHEMATICS = (
     "megatron_config", "lora_bias", "use_qalora", "use_bdlora", "arrow_config", "kasa_config", "velora_config",
     "monteclora_config", "ensure_weight_tying", "corda_config", "lora_ga_config", "loftq_config")
 """Keys that change what is computed, or the weights under the adapter."""
+MOST_RANK, MOST_ALPHA = 1 << 16, 1e6
+"""Ranks and alphas are at most that, and alphas at least one divided by it."""
+MOST_REPEATS, REPEATS = 4, re.compile(r"[*+{]|(?<!\()\?")
+"""Repetitions in a pattern for names of modules, of which a search takes at most so many-th powers of their lengths."""
 WHY = "It changes what is computed: merge the adapter in `peft`, and read the merged model."
 
 
@@ -71,9 +75,13 @@ class PeftConfig:
     ranks: Mapping[str, int]
     alphas: Mapping[str, float]
 
+    def rank_of(self, module: str) -> int:
+        """The rank of a module of `transformers`."""
+        return int(_first(self.ranks, module, self.rank))
+
     def scale(self, module: str) -> float:
         """The factor on B A of a module of `transformers`."""
-        rank = float(_first(self.ranks, module, self.rank))
+        rank = self.rank_of(module)
         return float(_first(self.alphas, module, self.alpha)) / (rank ** 0.5 if self.rank_stabilised else rank)
 
 
@@ -96,22 +104,49 @@ def read_config(folder: Path) -> PeftConfig:
         raise CheckpointError("the file does not hold an object.", where=str(path), remedy=COPY_AGAIN)
     facts, found = read_keys(RULES, {key: value for key, value in raw.items() if value not in NOTHING or key in (
         "lora_dropout", "r", "lora_alpha")})
-    problems = [*found, *_unreadable(raw)]
+    problems = [*found, *_unreadable(facts), *_out_of_range(facts)]
+    base = raw.get("base_model_name_or_path")
+    if not isinstance(base, str | None):
+        problems.append(f"base_model_name_or_path: {base!r:.80} is no text.")
     if problems:
         listed = "".join(f"\n  - {problem}" for problem in problems)
         raise CheckpointError(f"this adapter cannot be read:{listed}\n", where=str(path),
                               remedy="Merge it into its model in `peft`, and read that.")
-    return PeftConfig(base=raw.get("base_model_name_or_path"), **facts)
+    return PeftConfig(base=base, **facts)
 
 
-def _unreadable(raw: Raw) -> Iterator[str]:
-    """Patterns that are no regular expressions."""
-    for key in ("rank_pattern", "alpha_pattern"):
-        for pattern in raw.get(key) or ():
+def _unreadable(facts: Facts) -> Iterator[str]:
+    """Patterns that are no regular expressions, or may take unbounded time: Python's have no limit of their own."""
+    for key, patterns in (("rank_pattern", facts.get("ranks", {})), ("alpha_pattern", facts.get("alphas", {}))):
+        for pattern in patterns:
+            if len(REPEATS.findall(pattern)) > MOST_REPEATS or re.search(r"\)[*+{]", pattern):
+                yield (f"{key}: {pattern!r:.80} repeats a group, or has more than {MOST_REPEATS} repetitions, and "
+                       "might not come to an end.")
+                continue
             try:
                 re.compile(pattern)
-            except re.error as error:
-                yield f"{key}: {pattern!r} is no regular expression ({error})."
+            except (re.error, OverflowError, RecursionError) as error:
+                yield f"{key}: {pattern!r:.80} is no regular expression ({error})."
+
+
+def _out_of_range(facts: Facts) -> Iterator[str]:
+    """Numbers that no adapter has."""
+    for place, value in _named(facts, "r", "rank", "ranks"):
+        if type(value) is not int or not 1 <= value <= MOST_RANK:
+            yield f"{place}: {value!r:.80} is no rank from 1 to {MOST_RANK:,}."
+    for place, value in _named(facts, "lora_alpha", "alpha", "alphas"):
+        if type(value) not in (int, float) or not 1 / MOST_ALPHA <= value <= MOST_ALPHA:
+            yield f"{place}: {value!r:.80} is no alpha from {1 / MOST_ALPHA:g} to {MOST_ALPHA:g}."
+    if not 0 <= facts.get("dropout", 0.0) < 1:
+        yield f"lora_dropout: {facts['dropout']!r:.80} is no probability below 1."
+
+
+def _named(facts: Facts, key: str, one: str, some: str) -> Iterator[tuple[str, Any]]:
+    """The number of all maps, and those of some, with the keys where they stand."""
+    if one in facts:
+        yield key, facts[one]
+    for pattern, value in facts.get(some, {}).items():
+        yield f"{key.removeprefix('lora_') if key != 'r' else 'rank'}_pattern: {pattern!r:.80}", value
 
 
 def written(config: PeftConfig, targets: list[str], *, transposed: bool, causal: bool) -> dict[str, Any]:
