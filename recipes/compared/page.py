@@ -41,21 +41,29 @@ def interval(values: Sequence[float], confidence: float) -> str:
 
 
 def table(found: StudyResult) -> list[str]:
-    """A line for each model: its size, its state, the rates its runs chose, and bits per byte by length of window."""
+    """A line for each model: its size, its state, the rates its runs chose, and bits per byte by length of window; the
+    tokens of a run where models differ in them."""
     best = ranked(found)
     contexts = [point.context for point in best[0].finished[0].by_length]
-    lines = ["| model | parameters | state, bytes | training FLOPs | rates chosen | bits per byte | "
-             + " | ".join(f"windows of {context}" for context in contexts) + " |",
-             "| --- | ---: | ---: | ---: | --- | ---: |" + " ---: |" * len(contexts)]
+    differ = len(tokens_read(found)) > 1
+    lines = ["| model | parameters | state, bytes | training FLOPs | " + "tokens | " * differ
+             + "rates chosen | bits per byte | " + " | ".join(f"windows of {context}" for context in contexts) + " |",
+             "| --- | ---: | ---: | ---: | " + "---: | " * differ + "--- | ---: |" + " ---: |" * len(contexts)]
     for entry in best:
         runs = entry.finished
         state = next(point.state_bytes for point in entry.decode if point.context == entry.context)
         far = [statistics.fmean(run.by_length[place].bits_per_byte for run in runs) for place in range(len(contexts))]
-        lines.append(f"| {entry.name} | {entry.parameters:,} | {state:,} | {runs[0].flops:.2e} | "
+        read = f"{runs[0].tokens:,} | " * differ
+        lines.append(f"| {entry.name} | {entry.parameters:,} | {state:,} | {runs[0].flops:.2e} | {read}"
                      f"{', '.join(f'{rate:g}' for rate in sorted({run.lr for run in runs if run.lr}))} | "
                      f"{interval([run.bits_per_byte for run in runs if run.bits_per_byte], found.confidence)} | "
                      + " | ".join(f"{value:.4f}" for value in far) + " |")
     return lines
+
+
+def tokens_read(found: StudyResult) -> list[int]:
+    """The different numbers of tokens that models are trained on, rising; all runs of a model have as many."""
+    return sorted({entry.finished[0].tokens for entry in found.entries if entry.finished})
 
 
 def differences(found: StudyResult) -> list[str]:
@@ -74,11 +82,12 @@ def differences(found: StudyResult) -> list[str]:
 
 def page(found: StudyResult, name: str) -> str:
     """What stands between the marks."""
-    run = ranked(found)[0].finished[0]
+    read = tokens_read(found)
+    tokens = f"{read[0]:,}" if len(read) == 1 else f"{read[0]:,} to {read[-1]:,}"
     machine = found.machine
     return "\n".join([
         *table(found), "",
-        f"{runs_of(found)}, {run.tokens:,} tokens each; intervals at {found.confidence:.0%} over runs; state "
+        f"{runs_of(found)}, {tokens} tokens each; intervals at {found.confidence:.0%} over runs; state "
         f"after {found.entries[0].context:,} tokens. The windows are of a part of the test text. torch "
         f"{machine.torch}, {machine.processor}.", "",
         f"Differences in bits per byte, tested {'run by run' if found.test == 'paired' else 'as independent runs'}, p "

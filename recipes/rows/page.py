@@ -49,9 +49,9 @@ def tables(result: Mapping[str, Any], names: Iterable[str]) -> str:
                   + " | ".join(length if length != "0" else "accuracy" for length in lengths) + " |",
                   "| --- | ---: | ---: | ---: | ---: | " + " | ".join("---:" for _ in lengths) + " |"]
         for each in rows:
-            state = each["state_bytes"][lengths[0]]
+            state, rate = each["state_bytes"][lengths[0]], f"{each['rate']:g}" if each["tried"] else ""
             lines.append(f"| {each['contestant']} | {each['size'] or ''} | {each['parameters']:,} | "
-                         f"{'' if state is None else f'{state:,}'} | {each['rate']:g} | "
+                         f"{'' if state is None else f'{state:,}'} | {rate} | "
                          + " | ".join(interval(values) for values in each["accuracy"].values()) + " |")
         lines.append("")
     lines += [f"{len(result['study']['seeds'])} seeds, intervals at {CONFIDENCE:.0%}; torch {result['torch']}, "

@@ -18,7 +18,7 @@ from scipy import stats
 from weft.comparison import read_result, read_study
 
 RECIPES = Path(__file__).parents[2] / "recipes"
-STUDIES = ("hippo/unstructured", "mixers/equal_parameters")
+STUDIES = ("hippo/unstructured", "mixers/equal_parameters", "mixers/equal_flops", "mixers/equal_seconds")
 KNOWN = RECIPES / "performer" / "rope"
 
 
@@ -71,6 +71,21 @@ def test_runs_that_have_not_finished_are_not_counted(made: Any) -> None:
     assert made.runs_of(made.StudyResult.from_json(record)) == "1 to 2 of 3 runs of each have finished"
 
 
+def test_a_page_says_what_each_model_read_where_they_differ(made: Any) -> None:
+    """The tokens have a column of their own then, and the line below has the fewest and the most."""
+    record = json.loads((KNOWN / "result.json").read_text(encoding="utf-8"))
+    for place, entry in enumerate(record["entries"]):
+        for run in entry["runs"]:
+            run["tokens"] = 200_000 + 1_024 * place
+    page = made.page(made.StudyResult.from_json(record), "rope")
+    header, rule, *lines = page.splitlines()[:2 + len(record["entries"])]
+    column = [each.strip() for each in header.split("|")].index("tokens")
+    assert header.count("|") == rule.count("|") and rule.split("|")[column].strip() == "---:"
+    assert {each.split("|")[1].strip(): each.split("|")[column].strip() for each in lines} == {
+        entry["name"]: f"{200_000 + 1_024 * place:,}" for place, entry in enumerate(record["entries"])}
+    assert f", 200,000 to {200_000 + 1_024 * (len(lines) - 1):,} tokens each" in page
+
+
 def test_a_page_without_marks_is_refused(made: Any, tmp_path: Path) -> None:
     folder = tmp_path / "rope"
     folder.mkdir()
@@ -99,3 +114,29 @@ def test_the_page_is_made_of_the_record_and_the_record_of_the_study(made: Any, n
     recorded = yaml.safe_load(found.study_config)
     differing = {key for key in study.keys() | recorded.keys() if study.get(key) != recorded.get(key)}
     assert not differing, f"the study has changed in {differing}; run it again"
+
+
+def test_what_the_page_says_of_mixers_is_in_the_records() -> None:
+    """Run by run: Mamba is ahead at equal tokens and FLOPs, attention at equal seconds, where it reads the most; what
+    has gated DeltaNet in it is behind; attention alone loses on longer windows."""
+    for kind, best in (("parameters", "mamba"), ("flops", "mamba"), ("seconds", "attention")):
+        found = read_result(RECIPES / "mixers" / f"equal_{kind}")
+        runs = {entry.name: entry.finished for entry in found.entries}
+        bits = {name: [run.bits_per_byte or 0.0 for run in each] for name, each in runs.items()}
+        for other in bits.keys() - {best}:
+            assert all(a < b for a, b in zip(bits[best], bits[other], strict=True)), (kind, other)
+        delta = [*bits["hybrid"], *bits["gated_delta_net"]]
+        assert min(delta) > max(value for name in ("mamba", "attention", "rwkv7") for value in bits[name])
+        tied = {frozenset((pair.first, pair.second)) for pair in found.differences if pair.tied}
+        assert (frozenset(("attention", "rwkv7")) in tied) is (kind != "seconds")
+        longer = {name: np.mean([run.by_length[2].bits_per_byte - run.by_length[1].bits_per_byte for run in each])
+                  for name, each in runs.items()}
+        if kind == "seconds":
+            read = {name: each[0].tokens for name, each in runs.items()}
+            assert 1.75 * max(read[name] for name in read if name != best) < read[best]
+            assert max(longer, key=lambda name: longer[name]) == best and round(longer[best], 2) == 0.07
+            assert all(longer[name] < 0 for name in longer if name != best)
+            medians = [np.median([run.seconds for run in each]) for each in runs.values()]
+            assert round(min(medians)) == 15 and round(max(medians)) == 19
+        else:
+            assert abs(longer["attention"]) < 0.02

@@ -60,6 +60,9 @@ def test_a_tiny_study_writes_its_page_and_pictures(tmp_path: Path, made: tuple[A
     text = (tmp_path / "README.md").read_text(encoding="utf-8")
     values = 100 * np.array(rows[1]["accuracy"]["16"])
     half = stats.t.ppf(0.975, 1) * values.std(ddof=1) / np.sqrt(2)
+    cells = [[each.strip() for each in line.split("|")] for line in text.splitlines() if line.startswith("| ")]
+    rates = {line[1]: line[5] for line in cells}
+    assert rates["trigram"] == "" and float(rates["LSTM"]) in TINY["rates"], "a model that is counted has no rate"
     assert f"| {values.mean():.1f} ± {half:.1f} |" in text and "old" not in text and text.endswith("and after\n")
     assert "Not run yet: LSTM on induction_heads, trigram on induction_heads; the command" in text
     assert page.missing({**result, "rows": rows[1:]})[0] == "LSTM on mqar"
@@ -120,6 +123,29 @@ def test_the_page_says_what_the_record_says(name: str, made: tuple[Any, Any]) ->
         assert "| contestant |" not in text, "a table without its record"
 
 
+@pytest.fixture
+def dots(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The script on the dots of a Pathfinder picture."""
+    monkeypatch.syspath_prepend(RECIPES / "pathfinder")
+    yield import_module("distance")
+    sys.modules.pop("distance")
+
+
+def test_the_distance_of_two_dots_says_more_than_nothing_and_not_all(dots: Any) -> None:
+    """The best threshold of numbers by hand, on either side; a distance read off a picture that is drawn; and the share
+    in the pictures of the study, which is above chance, so that a model has to be better to show that it followed a
+    path."""
+    far, joined = np.array([1.0, 2.0, 3.0, 4.0]), np.array([False, False, True, True])
+    assert dots.threshold(far, joined) == (3.0, False) and dots.threshold(far, ~joined) == (3.0, True)
+    assert dots.share_right(far, joined, 3.0, True) == 0 and dots.share_right(far, joined, 4.0, False) == 0.75
+    generator = dots.PathfinderConfig(size=14, contour=2, distractors=1).generator
+    picture = generator.picture(generator.seed_of(0, "train"), 0)
+    (distance,), (answer,) = dots.dots(generator, "train", 1)
+    x, y = (np.array([getattr(dot, part) for dot in picture.dots]) for part in ("real", "imag"))
+    assert distance == pytest.approx(np.hypot(np.ptp(x), np.ptp(y))) and answer == picture.joined
+    assert 0.65 < dots.best_share(generator, 300) < 0.85
+
+
 def test_what_the_page_says_of_mamba_and_s4_is_in_the_record() -> None:
     """Seed by seed: Mamba solves both tasks at the trained length and stays ahead of the others on longer rows; S4 is
     at chance in induction heads, and in selective copying on long rows alone."""
@@ -136,3 +162,21 @@ def test_what_the_page_says_of_mamba_and_s4_is_in_the_record() -> None:
     assert 0.8 < np.mean(copied["64"]) < 0.9 and np.mean(copied["256"]) < 0.25
     far = sorted(scores["selective_copying", "Mamba"]["1024"])
     assert [round(value, 2) for value in far] == [0.2, 0.81, 0.81]
+
+
+def test_what_the_page_says_of_recall_is_in_the_record() -> None:
+    """Seed by seed: attention solves the task, a window recalls what it sees and no more, the wider linear attention
+    and RWKV-7 are ahead of the narrower, and three architectures stay at a random value of the row."""
+    record = json.loads((RECIPES / "recall" / "result.json").read_text(encoding="utf-8"))
+    scores = {(row["contestant"], row["size"]): row["accuracy"]["48"] for row in record["rows"]}
+    pairs = record["study"]["tasks"]["mqar"]["pairs"]
+    assert min(min(scores["attention", size]) for size in (16, 32)) > 0.99
+    window = sorted(scores["window of 16", 16] + scores["window of 16", 32])
+    assert window[0] < 0.05 and 0.44 < window[1] <= window[-1] < 0.45
+    for name in ("linear attention", "RWKV-7"):
+        assert max(scores[name, 16]) < min(scores[name, 32])
+    assert max(scores["RWKV-7", 32]) < min(scores["linear attention", 32])
+    assert [round(each, 2) for each in sorted(scores["RWKV-7", 32])] == [0.33, 0.35, 0.6]
+    for name in ("Mamba", "gated DeltaNet", "LSTM"):
+        assert all(max(scores[name, size]) < 1.1 / pairs for size in (16, 32))
+    assert max(scores["trigram", 0]) < 1.1 / 64
