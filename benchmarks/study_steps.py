@@ -50,7 +50,7 @@ def trainer_of(config: str, steps: int) -> Trainer:
 def measured(study: Path, steps: int) -> dict[str, Any]:
     """Seconds of every model's steps, in turns."""
     entries = {each["name"]: each for each in json.loads(study.read_text(encoding="utf-8"))["entries"]
-               if each["kind"] != "ngram"}
+               if each["trainable"]}
     trainers = {name: trainer_of(each["config"], steps + WARM) for name, each in entries.items()}
     seconds: dict[str, list[float]] = {name: [] for name in trainers}
     for _ in range(steps + WARM):

@@ -35,6 +35,7 @@ from weft.masks import Causal, Window
 from weft.masks.visible import Rule, visible
 from weft.ops.attention import AttentionCall
 from weft.ops.banded_attention import ROWS
+from weft.ops.fft_convolution import ConvolutionCall
 from weft.ops.forms import OPERATIONS, forced
 from weft.ops.int8_linear import Int8Call, quantised
 from weft.ops.linear import LinearCall
@@ -123,6 +124,14 @@ def recurrences() -> Iterator[tuple[int, LinearRecurrenceCall]]:
     for steps in (2, 3, 4, 8, 16, 32, 64, 128):
         x = torch.randn(1, steps, 8, 64)
         yield steps, LinearRecurrenceCall(x, x, x, -torch.rand(1, steps, 8, 1), torch.zeros(1, 8, 64, 64))
+
+
+def long_kernels() -> Iterator[tuple[int, ConvolutionCall]]:
+    """Convolutions of four rows of 128 channels with a kernel as long as the row, as layers give them, in rows that
+    grow."""
+    for steps in (32, 64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096):
+        u = torch.randn(4, steps, 128, requires_grad=True)
+        yield steps, ConvolutionCall(u.transpose(1, 2), torch.randn(128, steps, requires_grad=True))
 
 
 def trained(operation: str, form: str) -> Callable[[Any], None]:
@@ -216,6 +225,8 @@ THRESHOLDS: Mapping[str, Callable[[], float]] = {
     **({"linear.native": lambda: crossing("linear", "native", "library", narrow_maps())} if why_not() is None else {}),
     "expert_dispatch.few": lambda: crossing("expert_dispatch", "reference", "grouped", decoded_together(), step),
     "expert_dispatch.spared_bytes": lambda: crossing("expert_dispatch", "reference", "grouped", decoded(), step),
+    **({"fft_convolution.native": lambda: crossing("fft_convolution", "native", "operator", long_kernels(), trained)}
+       if why_not() is None else {}),
     "int8_linear.few": lambda: crossing("int8_linear", "packed", "reference", int8_maps()),
     **({"linear_recurrence.native": lambda: 1 + crossing("linear_recurrence", "operator", "native", recurrences())}
        if why_not() is None else {}),

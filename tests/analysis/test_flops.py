@@ -19,6 +19,7 @@ from weft.core.part_config import PartConfig
 from weft.core.registry import REGISTRY
 from weft.masks import parse_mask
 from weft.ops.fft_convolution import fft_convolution, transform_size
+from weft.ops.forms import forced
 from weft.ops.operator import operator
 
 D, V, T = 16, 37, 48
@@ -75,7 +76,8 @@ def test_convolution_by_hand() -> None:
 
 
 def test_state_space_model_by_hand() -> None:
-    flops, parts = count(config({"kind": "s4d", "d_state": 8}))
+    with forced({"fft_convolution": "operator", "s4d_kernel": "blocks"}):
+        flops, parts = count(config({"kind": "s4d", "d_state": 8}))
     size = transform_size(2 * T - 1)
     # Transforms of D inputs and D kernels and back, half a complex transform each.
     transforms = 3 * (D * 5 * size * math.log2(size)) / 2
@@ -84,6 +86,15 @@ def test_state_space_model_by_hand() -> None:
     mixing = 2 * D * 2 * D * T
     assert flops.fourier["s4d"] * T == pytest.approx(transforms, abs=3)  # counts are whole numbers
     assert parts["s4d"].full * T == pytest.approx(transforms + kernel + mixing, abs=3)
+
+
+def test_a_short_state_space_model_in_c_by_hand() -> None:
+    """A product and a sum for every pair of tokens; for every lag and mode the next power, by four products and two
+    sums, and the sum over modes."""
+    flops, parts = count(config({"kind": "s4d", "d_state": 8}))
+    terms, kernel, mixing = D * T * (T + 1), 7 * D * 4 * T, 2 * D * 2 * D * T
+    assert not flops.fourier
+    assert parts["s4d"].full * T == pytest.approx(terms + kernel + mixing, abs=3)
 
 
 def test_fourier_transforms_of_others_by_hand() -> None:
@@ -101,7 +112,8 @@ def test_a_convolutions_backward_pass_by_hand() -> None:
     size, rows = transform_size(2 * T - 1), 2
     with FakeTensorMode(), Tally() as tally:
         u, kernel = torch.zeros(rows, D, T, requires_grad=True), torch.zeros(D, T, requires_grad=True)
-        y = fft_convolution(u, kernel)
+        with forced({"fft_convolution": "operator"}):
+            y = fft_convolution(u, kernel)
         forward = tally.total()
         y.sum().backward()
     each = 5 * size * math.log2(size) / 2

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from oracles import ssm as oracle
 from weft.ops import s4d
+from weft.ops.diagonal_system import kernel
 from weft.ops.fft_convolution import FFT_CONVOLUTION, ConvolutionCall, fft_convolution, transform_size
 from weft.ops.forms import REFERENCE
 from weft.ops.hippo import diagonal_modes, hippo_legs
@@ -62,7 +63,7 @@ def test_small_steps_keep_their_precision_in_float32(method: s4d.Discretisation)
 @pytest.mark.parametrize("length", [1, 2, 17, 64, 65])
 def test_kernel(length: int) -> None:
     a, b, c, dt = system()
-    got = s4d.kernel(s4d.discretise(a, b, c, dt, "zoh"), length)
+    got = kernel(s4d.discretise(a, b, c, dt, "zoh"), length)
     expected = oracle.s4d_kernel(complexes(a), complexes(b), complexes(c), dt.numpy(), length, "zoh")
     np.testing.assert_allclose(got.numpy(), expected, rtol=1e-11, atol=1e-13)
 
@@ -72,7 +73,7 @@ def test_a_chunk_from_a_state_equals_the_recurrence(method: s4d.Discretisation) 
     a, b, c, dt = system()
     modes = s4d.discretise(a, b, c, dt, method)
     u, x = torch.randn(B, H, T, dtype=torch.float64), torch.randn(B, H, M, 2, dtype=torch.float64)
-    chunk = s4d.convolve(modes, u) + s4d.response(modes, x, T), s4d.absorb(modes, u, x, None)
+    chunk = fft_convolution(u, kernel(modes, T)) + s4d.response(modes, x, T), s4d.absorb(modes, u, x, None)
     naive = steps(modes, u, x)
     for row in range(B):
         y, last = oracle.s4d_recurrence(u[row].t().numpy(), complexes(a), complexes(b), complexes(c), dt.numpy(),
@@ -95,15 +96,15 @@ def test_rows_absorb_their_own_counts() -> None:
 @pytest.mark.parametrize("length", [1, 2, 31, 100])
 def test_fft_convolution_equals_the_sum(length: int) -> None:
     torch.manual_seed(0)
-    u, kernel = torch.randn(B, H, length, dtype=torch.float64), torch.randn(H, length, dtype=torch.float64)
-    args = (u.requires_grad_(), kernel.requires_grad_())
+    u, lags = torch.randn(B, H, length, dtype=torch.float64), torch.randn(H, length, dtype=torch.float64)
+    args = (u.requires_grad_(), lags.requires_grad_())
     got, expected = fft_convolution(*args), FFT_CONVOLUTION.form(REFERENCE).run(ConvolutionCall(*args))
     torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
     weight = torch.randn_like(got)
     gradients = [torch.autograd.grad((y * weight).sum(), args) for y in (got, expected)]
     torch.testing.assert_close(*gradients, rtol=1e-11, atol=1e-11)
-    u, kernel, expected = u.detach(), kernel.detach(), expected.detach()
-    np.testing.assert_allclose(expected[1, 2].numpy(), np.convolve(u[1, 2], kernel[2])[:length], rtol=1e-12, atol=1e-12)
+    u, lags, expected = u.detach(), lags.detach(), expected.detach()
+    np.testing.assert_allclose(expected[1, 2].numpy(), np.convolve(u[1, 2], lags[2])[:length], rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(("least", "size"), [(1, 1), (3, 3), (9, 10), (511, 512), (513, 640), (700, 768)])

@@ -22,8 +22,9 @@ from weft.linear.linear import Linear
 from weft.mixers.base import MixerConfig
 from weft.mixers.state_space import Mixing, StateSpace
 from weft.ops.activations import Activation
+from weft.ops.diagonal_system import DiscretisationCall, discrete
 from weft.ops.hippo import Initialisation, diagonal_modes
-from weft.ops.s4d import Discretisation, Modes, discretise
+from weft.ops.s4d import Discretisation, Modes
 from weft.ops.s4d_chunk import S4D_CHUNK, S4DCall
 from weft.ops.ssm_chunk import Chunk, Inputs
 
@@ -91,10 +92,10 @@ class S4D(StateSpace):
 
     A is diagonal and complex, A = -exp(log_decay) + i frequency; A, B, C, D and log dt are learned. Parameters are
     real tensors (complex numbers as pairs in the last dimension), which checkpoints, optimisers and sharding all
-    support. Chunks are convolved by FFT in O(T log T), in float32 or better; single tokens are steps of the recurrence.
-    State: N/2 complex numbers a channel, d_model d_state real ones a row. Common implementations fix B = 1; here
-    that is the initial value (except for "legs"), and B is learned. The kernel is twice the real part, as one mode of
-    each conjugate pair is stored.
+    support. Chunks are convolved, long ones by FFT in O(T log T), in float32 or better; single tokens are steps of the
+    recurrence. State: N/2 complex numbers a channel, d_model d_state real ones a row. Common implementations fix B = 1;
+    here that is the initial value (except for "legs"), and B is learned. The kernel is twice the real part, as one mode
+    of each conjugate pair is stored.
     """
 
     state_type = S4DState
@@ -131,9 +132,9 @@ class S4D(StateSpace):
     def discrete(self) -> Modes:
         """The system for the learned steps, in float32 or better."""
         exact = self.exact_dtype()
-        a = torch.stack([-self.log_decay.to(exact).exp(), self.frequency.to(exact)], dim=-1)
-        return discretise(a, self.b.to(exact), self.c.to(exact), self.log_dt.to(exact).exp(),
-                          self.config.discretisation)
+        given = DiscretisationCall(self.log_dt.to(exact), self.log_decay.to(exact), self.frequency.to(exact),
+                                   self.b.to(exact), self.config.discretisation)
+        return discrete(given, self.c.to(exact))
 
     def system(self, given: Inputs) -> Chunk:
         x, before, fresh, starts, counts = given

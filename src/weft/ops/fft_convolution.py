@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from weft.ops import native_long_convolution as in_c
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 from weft.ops.operator import differentiate, operator
 
@@ -30,11 +31,12 @@ def _direct(call: ConvolutionCall) -> Tensor:
 
 
 def fft_convolution(u: Float[Tensor, "B H T"], kernel: Float[Tensor, "H T"]) -> Float[Tensor, "B H T"]:
-    """y_t = sum_{l <= t} k_l u_{t-l}, by the Fourier transform, zero-padded so that nothing wraps around.
+    """y_t = sum_{l <= t} k_l u_{t-l}, by the Fourier transform, zero-padded so that nothing wraps around, or, for few
+    tokens, term by term in C.
 
-    The error is about machine epsilon times the largest output, not times each output: far smaller ones are lost.
-    Computed in the dtype of ``u``, which must be float32 or float64. One operator to the compiler, which generates no
-    code for complex numbers; the backward pass transforms again, so that no spectrum is kept.
+    The error is about machine epsilon times the largest output, not times each output: far smaller ones are lost by
+    the transform. Computed in the dtype of ``u``, which must be float32 or float64. One operator to the compiler, which
+    generates no code for complex numbers; the backward pass transforms again, so that no spectrum is kept.
     """
     return FFT_CONVOLUTION(ConvolutionCall(u, kernel))
 
@@ -46,6 +48,18 @@ def _transforms(call: ConvolutionCall) -> Tensor:
 def _operator(call: ConvolutionCall) -> Tensor:
     y: Tensor = _forward(*call)
     return y
+
+
+def _native(call: ConvolutionCall) -> Tensor:
+    return in_c.in_c(call.u.transpose(1, 2), call.kernel, None).transpose(1, 2)
+
+
+def _in_c(call: ConvolutionCall) -> str | None:
+    return in_c.why_no_terms(call.u, call.kernel)
+
+
+def _long(call: ConvolutionCall) -> str | None:
+    return in_c.too_long(call.u.shape[2])
 
 
 def fourier(size: int, count: int) -> int:
@@ -131,6 +145,8 @@ def _examples(make: Make) -> Iterator[ConvolutionCall]:
 FFT_CONVOLUTION = OPERATIONS.add(Operation(
     "fft_convolution", "a causal convolution with a kernel as long as the sequence",
     Form(REFERENCE, _direct, "term by term, in O(T^2)", known_as=("direct",)),
+    Form("native", _native, "term by term in C", devices=frozenset({"cpu"}), dtypes=frozenset({torch.float32}),
+         transformed=False, serves=_in_c, worth=_long, flops=in_c.FLOPS, known_as=("c",)),
     Form("transforms", _transforms, "FFT, as PyTorch's operators"),
     Form("operator", _operator, "FFT, as one operator that keeps no spectrum", transformed=False,
          flops={"weft.fft_convolution": _flops, "weft.fft_convolution_backward": _backward_flops}),

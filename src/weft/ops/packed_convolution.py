@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from weft.ops import fft_convolution as whole
+from weft.ops import native_long_convolution as in_c
 from weft.ops.documents import groups_of
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 from weft.ops.operator import Kernel, differentiate, operator
@@ -57,6 +58,21 @@ def _groups(call: PackedConvolutionCall) -> Tensor:
 def _operator(call: PackedConvolutionCall) -> Tensor:
     y: Tensor = _forward(*call)
     return y
+
+
+def _native(call: PackedConvolutionCall) -> Tensor:
+    u, kernel, starts, counts = call
+    return in_c.in_c(u, kernel[:, : u.shape[1]], in_c.first_read(starts, counts))
+
+
+def _in_c(call: PackedConvolutionCall) -> str | None:
+    if call.kernel.shape[1] < call.u.shape[1]:
+        return "the kernel is shorter than the rows"
+    return in_c.why_no_terms(call.u, call.kernel)
+
+
+def _long(call: PackedConvolutionCall) -> str | None:
+    return in_c.too_long(call.u.shape[1])
 
 
 def _run(u: Tensor, kernel: Tensor, starts: Tensor, count: Tensor | None) -> Tensor:
@@ -112,6 +128,8 @@ def _examples(make: Make) -> Iterator[PackedConvolutionCall]:
 PACKED_CONVOLUTION = OPERATIONS.add(Operation(
     "packed_convolution", "a convolution that begins anew with every document",
     Form(REFERENCE, _direct, "term by term, in O(T^2)", known_as=("direct",)),
+    Form("native", _native, "term by term in C", devices=frozenset({"cpu"}), dtypes=frozenset({torch.float32}),
+         transformed=False, serves=_in_c, worth=_long, flops=in_c.FLOPS, known_as=("c",)),
     Form("groups", _groups, "documents grouped by length"),
     Form("operator", _operator, "documents grouped by length, as one operator", transformed=False),
     subject="u", examples=_examples))

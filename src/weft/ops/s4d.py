@@ -1,4 +1,4 @@
-"""Diagonal state-space models: discretisation, convolution kernel, and running a chunk from a state.
+"""Diagonal state-space models: discretisation, powers of modes, and running a chunk from a state.
 
 H channels of N/2 complex modes each, one of every conjugate pair: x' = A x + B u, y = 2 Re(C x). Complex numbers are
 pairs of real ones in the last dimension. A discrete mode is kept as log|A| and arg A, so that every power of it is
@@ -14,8 +14,6 @@ from typing import Literal
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
-
-from weft.ops.fft_convolution import fft_convolution
 
 Discretisation = Literal["zoh", "bilinear"]
 
@@ -76,13 +74,8 @@ def read(c: Tensor, state: Tensor) -> Tensor:
     return 2 * (c[..., 0] * state[..., 0] - c[..., 1] * state[..., 1]).sum(-1)
 
 
-def convolve(modes: Modes, u: Float[Tensor, "B H T"]) -> Float[Tensor, "B H T"]:
-    """The outputs from state zero, as a convolution by FFT."""
-    return fft_convolution(u, kernel(modes, u.shape[2]))
-
-
-def kernel(modes: Modes, length: int) -> Float[Tensor, "H T"]:
-    """K_l = 2 Re(sum over modes of C A^l B); Gu et al. 2022b, eq. 6."""
+def blocks_kernel(modes: Modes, length: int) -> Float[Tensor, "H T"]:
+    """K_l = 2 Re(sum over modes of C A^l B), from about sqrt(T) powers, twice; Gu et al. 2022b, eq. 6."""
     return _spread(modes, multiply(modes.c, modes.b)[None], length)[0]
 
 

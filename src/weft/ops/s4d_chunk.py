@@ -10,9 +10,11 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from weft.ops.diagonal_system import kernel
+from weft.ops.fft_convolution import fft_convolution
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 from weft.ops.packed_convolution import packed_convolution
-from weft.ops.s4d import Modes, absorb, convolve, kernel, multiply, read, response
+from weft.ops.s4d import Modes, absorb, multiply, read, response
 
 Chunk = tuple[Tensor, Tensor | None]
 
@@ -52,15 +54,15 @@ def _recurrence(call: S4DCall) -> Chunk:
 
 
 def _convolution(call: S4DCall) -> Chunk:
-    """The whole chunk by Fourier transforms, what the state before still adds, and the state after."""
+    """The whole chunk as a convolution, what the state before still adds, and the state after."""
     modes, before, count = call.modes, call.before, call.counts
-    u = call.x.transpose(1, 2).contiguous()
-    y = convolve(modes, u)
+    u = call.x.transpose(1, 2)
+    y = fft_convolution(u, kernel(modes, u.shape[2]))
     if before is None:
         return y.transpose(1, 2), None
     if not call.fresh:
         y = y + response(modes, before, u.shape[2])
-    return y.transpose(1, 2), absorb(modes, u, None if call.fresh else before, count)
+    return y.transpose(1, 2), absorb(modes, u.contiguous(), None if call.fresh else before, count)
 
 
 def _documents(call: S4DCall) -> Chunk:
@@ -74,7 +76,7 @@ def _documents(call: S4DCall) -> Chunk:
         return y, None
     begun = starts.cumsum(1)
     carried = response(modes, before, x.shape[1]).transpose(1, 2)
-    last = x.masked_fill((begun < begun[:, -1:])[..., None], 0).transpose(1, 2)
+    last = x.masked_fill((begun < begun[:, -1:])[..., None], 0).transpose(1, 2).contiguous()
     after = absorb(modes, last, before.masked_fill((begun[:, -1:] > 0)[..., None, None], 0), count)
     return y + carried.masked_fill((begun > 0)[..., None], 0), after
 
@@ -108,6 +110,6 @@ def _examples(make: Make) -> Iterator[S4DCall]:
 S4D_CHUNK = OPERATIONS.add(Operation(
     "s4d", "a diagonal state-space model over a chunk",
     Form(REFERENCE, _recurrence, "step by step", known_as=("steps",)),
-    Form("convolution", _convolution, "the whole chunk by FFT", serves=_whole, worth=_several),
-    Form("documents", _documents, "each document by FFT", serves=_packed, worth=_several),
+    Form("convolution", _convolution, "the whole chunk as a convolution", serves=_whole, worth=_several),
+    Form("documents", _documents, "each document as a convolution", serves=_packed, worth=_several),
     subject="x", examples=_examples, known_as=("ssm", "state_space")))

@@ -72,14 +72,14 @@ def convolved(given: Inputs, kernel: Float[Tensor, "H T"], powers: Callable[[], 
     if given.starts is not None:
         return _documents(given, kernel, powers, given.starts, how)
     x, before, fresh, _, counts = given
-    u = x.transpose(1, 2).contiguous()
+    u = x.transpose(1, 2)
     y = how.whole(u, kernel)
     if before is None:
         return y.transpose(1, 2), None
     known = powers()
     if not fresh:
         y = y + known.response(before, u.shape[2])
-    return y.transpose(1, 2), known.absorb(u, None if fresh else before, counts)
+    return y.transpose(1, 2), known.absorb(u.contiguous(), None if fresh else before, counts)
 
 
 def _documents(given: Inputs, kernel: Tensor, powers: Callable[[], Powers], starts: Tensor,
