@@ -10,13 +10,14 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from weft.ops.few_rows import functions, unavailable
-from weft.ops.native.sequence import Shared, Written, perform, run_alone, written
+from weft.ops.native.sequence import Shared, Written, alone, failed, perform, written
 from weft.ops.operator import operator
 
 DTYPES = frozenset({torch.float32, torch.bfloat16})
@@ -60,25 +61,32 @@ class _Lines(ctypes.Structure):
     _fields_ = (*_SHARED, *fields(ctypes.c_long, "bytes count lines"), *fields(ctypes.c_void_p, "at from to"))
 
 
-def _norm(x: Tensor, scale: Tensor | None, bias: Tensor | None, eps: float, centred: bool) -> Tensor:
+def norm_in_c(given: tuple[Tensor, Tensor | None, Tensor | None, float], centred: bool = True) -> Tensor:
+    """`native_norm` of vectors, scale, bias and eps."""
     # In a step of one token each call of Python's counts, so there are as few as can be.
-    x, y = x.contiguous(), torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    x, scale, bias, eps = given
+    x, y, width = x.contiguous(), torch.empty(x.shape, dtype=x.dtype, device=x.device), x.shape[-1]
     scale, bias = None if scale is None else scale.contiguous(), None if bias is None else bias.contiguous()
-    call = _norm_of(x, scale, bias, eps, centred)
+    kinds = None if scale is None else scale.dtype, None if bias is None else bias.dtype
+    call = _Norm.from_buffer_copy(_norm_of(x.numel() // width, width, x.dtype, *kinds, eps, centred))
     call.x, call.y = x.data_ptr(), y.data_ptr()
     call.scale, call.bias = None if scale is None else scale.data_ptr(), None if bias is None else bias.data_ptr()
-    run_alone("weft_norm_call", call)
+    status = alone("weft_norm_call")(1, ctypes.addressof(call))
+    if status:
+        raise failed(status)
     return y
 
 
-def _norm_of(x: Tensor, scale: Tensor | None, bias: Tensor | None, eps: float, centred: bool) -> _Norm:
-    """The call without its addresses."""
-    width = x.shape[-1]
-    rows = x.numel() // width
-    return _Norm(shared=Shared(pieces=rows), narrow=x.dtype is torch.bfloat16,
-                 narrow_scale=scale is not None and scale.dtype is torch.bfloat16,
-                 narrow_bias=bias is not None and bias.dtype is torch.bfloat16, centred=centred, rows=rows, width=width,
-                 eps=eps)
+def _norm(x: Tensor, scale: Tensor | None, bias: Tensor | None, eps: float, centred: bool) -> Tensor:
+    return norm_in_c((x, scale, bias, eps), centred)
+
+
+@lru_cache(maxsize=64)
+def _norm_of(rows: int, width: int, x: torch.dtype, scale: torch.dtype | None, bias: torch.dtype | None, eps: float,
+             centred: bool) -> _Norm:
+    """The call without its addresses, to be copied: the norms of a model are of one or two kinds."""
+    return _Norm(shared=Shared(pieces=rows), narrow=x is torch.bfloat16, narrow_scale=scale is torch.bfloat16,
+                 narrow_bias=bias is torch.bfloat16, centred=centred, rows=rows, width=width, eps=eps)
 
 
 def _norm_shape(x: Tensor, scale: Tensor | None, bias: Tensor | None, eps: float, centred: bool) -> Tensor:
@@ -96,7 +104,9 @@ def _norm_call(y: Tensor, x: Tensor, scale: Tensor | None, bias: Tensor | None, 
     given = {name: each for name, each in (("x", x), ("scale", scale), ("bias", bias)) if each is not None}
     if not all(each.is_contiguous() for each in given.values()):
         return None
-    return Written("weft_norm_call", _norm_of(x, scale, bias, eps, centred), given, ("y",))
+    kinds = None if scale is None else scale.dtype, None if bias is None else bias.dtype
+    call = _norm_of(x.numel() // x.shape[-1], x.shape[-1], x.dtype, *kinds, eps, centred)
+    return Written("weft_norm_call", _Norm.from_buffer_copy(call), given, ("y",))
 
 
 def by_element(*_: Any) -> int:
