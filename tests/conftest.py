@@ -13,6 +13,7 @@ import pytest
 gc.disable()  # until all files are collected, see `pytest_collection_finish`
 
 import torch  # noqa: E402
+from _pytest.runner import runtestprotocol  # noqa: E402
 
 from left_behind import left_behind, surroundings  # noqa: E402
 
@@ -36,6 +37,8 @@ LONGEST = (
     "docs/test_docs_pages.py", "ops/test_native_build.py", "ops/test_forms.py", "feedforward/test_moe.py",
     "parallel/test_context.py", "analysis/test_by_blocks.py")
 """The files that take longest, from two minutes to ten seconds."""
+SHOWN = 0.1
+"""Seconds from which the beginning and the end of a test that passed are shown by ``--durations``."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -51,6 +54,18 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(10_000, 20, 10)
     gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """What a worker sends of a test: its call, what did not pass, and what took long. Five messages for each of some
+    14,000 tests (its beginning and its end, and three reports) would take both processes ten seconds."""
+    if not hasattr(item.config, "workerinput"):
+        return None
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed or report.duration > SHOWN:
+            item.ihook.pytest_runtest_logreport(report=report)
+    return True
 
 
 @pytest.fixture(autouse=True, scope="module")
