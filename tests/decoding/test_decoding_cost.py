@@ -100,7 +100,7 @@ def test_a_span_is_resolved_once_a_call_whatever_layers_there_are(rows: int) -> 
     assert found["Layer.forward"] == 7 and found["Span.resolve"] == found["resolve_call"] == 1
     assert found["Layer._require_own"] == 0 and found["Clock.after"] == 1 and found["Dropout.forward"] == 0
     assert found["Operation._first"] == 0, "what forms declare is remembered"
-    # Of all calls 22 are those of modules before their `forward`, which is 22 more; the 16 operations take 50 (the
+    # Of all calls 22 are those of modules before their `forward`, which is 22 more; the 16 operations take 48 (the
     # call, its record, and its rule); what the step comes to in all layers is worked out in 20. Each of nine products
     # and five norms in C takes one more, its function, without an operator of PyTorch's; each of the two attentions
     # takes three, since its mask is resolved and its arguments change with every token. A recorded step, which is taken

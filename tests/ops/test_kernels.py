@@ -95,7 +95,8 @@ def test_a_kernel_gives_the_bits_of_its_form(operation: Operation[Any, Any], for
         assert form.kernel is not None and torch.equal(form.kernel.run(call), form.run(call))
         held = [each for each in tree_leaves(call if isinstance(call, tuple) else vars(call)) if each is not None]
         taken = [each for each in form.kernel.tensors(call) if each is not None]
-        assert {id(each) for each in taken} == {id(each) for each in held if isinstance(each, Tensor)}
+        assert {id(each) for each in taken} == {id(each) for each in held if isinstance(each, Tensor)
+                                                and not each.is_complex()}, "those that C reads are real"
     assert served
 
 

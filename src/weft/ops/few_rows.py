@@ -109,9 +109,10 @@ def _product_shape(x: Tensor, values: Tensor, scale: Tensor | None, bias: Tensor
     return x.new_empty(*x.shape[:-1], values.shape[0])
 
 
-def _gated(x: Tensor, gate: Tensor, gate_scale: Tensor | None, gate_bias: Tensor | None, up: Tensor,
-           up_scale: Tensor | None, up_bias: Tensor | None, down: Tensor, down_scale: Tensor | None,
-           down_bias: Tensor | None, activation: int, limit: float, shift: float) -> Tensor:
+def gated_in_c(x: Tensor, gate: Tensor, gate_scale: Tensor | None, gate_bias: Tensor | None, up: Tensor,
+               up_scale: Tensor | None, up_bias: Tensor | None, down: Tensor, down_scale: Tensor | None,
+               down_bias: Tensor | None, activation: int, limit: float, shift: float) -> Tensor:
+    """The kernel of `native_gated`."""
     x = x.contiguous()
     inputs, hidden, outputs = x.shape[-1], gate.shape[0], down.shape[0]
     rows = x.numel() // inputs
@@ -137,7 +138,7 @@ native_product = operator("native_product", _product, _product_shape)
 """x W^T + b: x [...,in] in float32 or bfloat16; the matrix as `KINDS` says, and its scales."""
 
 
-native_gated = operator("native_gated_feed_forward", _gated, _gated_shape)
+native_gated = operator("native_gated_feed_forward", gated_in_c, _gated_shape)
 """A gated feed-forward; ``activation`` is a place in `ACTIVATION_NAMES`, ``limit`` infinite where there is none."""
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from weft.ops.few_rows import functions, unavailable
-from weft.ops.native.sequence import Shared, Written, alone, failed, perform, written
+from weft.ops.native.sequence import Shared, Written, alone, failed, written
 from weft.ops.operator import operator
 
 DTYPES = frozenset({torch.float32, torch.bfloat16})
@@ -129,18 +129,30 @@ def norm_hindrance(call: tuple[Any, ...]) -> str | None:
     return None if not isinstance(functions(), str) else unavailable()
 
 
-def _turned(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+def rotary_in_c(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    """The kernel of `native_rotary`."""
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    perform(_rotary_call(y, x if x.stride(-1) == 1 else x.contiguous(), cos.contiguous(), sin.contiguous(),
-                         interleaved), y)
+    x, cos, sin = x if x.stride(-1) == 1 else x.contiguous(), cos.contiguous(), sin.contiguous()
+    call = _rotary_of(x, cos, sin, interleaved)
+    call.x, call.cos, call.sin, call.y = x.data_ptr(), cos.data_ptr(), sin.data_ptr(), y.data_ptr()
+    status = alone("weft_rotary_call")(1, ctypes.addressof(call))
+    if status:
+        raise failed(status)
     return y
+
+
+def _rotary_of(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> _Rotary:
+    """The call without its addresses."""
+    batch, _, heads, size = x.shape
+    return _Rotary(Shared(pieces=batch), x.dtype is torch.bfloat16, interleaved, batch, heads, size, x.stride(0),
+                   x.stride(2), cos.stride(0) if cos.shape[0] > 1 else 0, sin.stride(0) if sin.shape[0] > 1 else 0)
 
 
 def _turned_shape(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     return x.new_empty(x.shape)
 
 
-native_rotary = operator("native_rotary", _turned, _turned_shape)
+native_rotary = operator("native_rotary", rotary_in_c, _turned_shape)
 """One token of every row turned: x [B,1,H,R] in float32 or bfloat16, cos and sin as in `weft.ops.rotary.Turns`."""
 
 
@@ -148,12 +160,7 @@ native_rotary = operator("native_rotary", _turned, _turned_shape)
 def _rotary_call(y: Tensor, x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Written | None:
     if any(each.stride(-1) != 1 and each.shape[-1] != 1 for each in (x, cos, sin)):
         return None
-    batch, _, heads, size = x.shape
-    cos_batch, sin_batch = (each.stride(0) if each.shape[0] > 1 else 0 for each in (cos, sin))
-    return Written("weft_rotary_call", _Rotary(
-        shared=Shared(pieces=batch), narrow=x.dtype is torch.bfloat16, interleaved=interleaved, batch=batch,
-        heads=heads, size=size, x_batch=x.stride(0), x_head=x.stride(2), cos_batch=cos_batch, sin_batch=sin_batch),
-        {"x": x, "cos": cos, "sin": sin}, ("y",))
+    return Written("weft_rotary_call", _rotary_of(x, cos, sin, interleaved), {"x": x, "cos": cos, "sin": sin}, ("y",))
 
 
 @written(torch.Tensor.add)
