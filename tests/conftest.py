@@ -13,6 +13,7 @@ import pytest
 gc.disable()  # until all files are collected, see `pytest_collection_finish`
 
 import torch  # noqa: E402
+from _pytest.runner import runtestprotocol  # noqa: E402
 
 from left_behind import left_behind, surroundings  # noqa: E402
 
@@ -26,6 +27,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+# The compiler would search for cycles after each of some hundred small graphs, which takes as long as tracing a call.
+os.environ.setdefault("TORCH_DYNAMO_RUN_GC_AFTER_COMPILE", "0")
+
 TESTS = Path(__file__).parent
 LONGEST = (
     "laws/test_every_part.py", "integration/test_compile.py", "docs/test_docs_blocks.py", "laws/test_long_laws.py",
@@ -36,6 +40,8 @@ LONGEST = (
     "docs/test_docs_pages.py", "ops/test_native_build.py", "ops/test_forms.py", "feedforward/test_moe.py",
     "parallel/test_context.py", "analysis/test_by_blocks.py")
 """The files that take longest, from two minutes to ten seconds."""
+SHOWN = 0.1
+"""Seconds from which the beginning and the end of a test that passed are shown by ``--durations``."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -47,10 +53,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Search for cycles that nothing refers to from here on, among what the tests make. All modules are imported now:
     their objects stay, and each search through them would take most of a second. The compiler makes so many objects
-    that the searches of the young took a tenth of its time at Python's own thresholds (700, 10, 10)."""
+    that the searches of the young took a tenth of its time at Python's own thresholds (700, 10, 10), and a thirtieth at
+    10,000."""
     gc.freeze()
-    gc.set_threshold(10_000, 20, 10)
+    gc.set_threshold(50_000, 20, 10)
     gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """What a worker sends of a test: its call, what did not pass, and what took long. Five messages for each of some
+    14,000 tests (its beginning and its end, and three reports) would take both processes ten seconds."""
+    if not hasattr(item.config, "workerinput"):
+        return None
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed or report.duration > SHOWN:
+            item.ihook.pytest_runtest_logreport(report=report)
+    return True
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -22,9 +22,12 @@ from weft.core.registry import REGISTRY
 
 PRELOADED = ["torch._dynamo", "weft.api", "weft.laws", "weft.training", "weft.training.together.saving",
              "weft.parallel.sharded", "weft.comparison", "weft.cli.check", "weft.cli.compare", "weft.cli.data",
-             "weft.cli.evaluate", "weft.cli.generate", "weft.cli.train"]
+             "weft.cli.evaluate", "weft.cli.generate", "weft.cli.plan", "weft.cli.train", "torch._dynamo.debug_utils",
+             "torch._dynamo.backends.inductor", "torch._dynamo.repro.after_dynamo", "torch.nn.attention.flex_attention",
+             "torch.distributed.tensor.experimental._attention"]
 """What the server imports besides all parts; a first step of training would import torch._dynamo, which takes seconds,
-and one on a mesh torch's sharding and distributed checkpoints."""
+one on a mesh torch's sharding and distributed checkpoints, and a first compilation, such as that of `weft check`,
+PyTorch's backends, half a second."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from weft import api
+from weft.api import examining
 from weft.api.configs import config_schema
 from weft.api.examining import flops_shares
 from weft.comparison.study import read_study
@@ -38,13 +39,21 @@ def kinds(run: dict[str, Any], folder: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("use", [
     lambda config: api.read_model(config), lambda config: api.plan(config, context=8, batch=1).parameters,
     lambda config: flops_shares(config, context=8)[0].flops,
-    lambda config: len(api.pictures(config).figures()),
-    lambda config: [each.law for each in api.check(config, length=16).twin.findings]],
-    ids=["read_model", "plan", "flops_shares", "pictures", "check"])
+    lambda config: len(api.pictures(config).figures())], ids=["read_model", "plan", "flops_shares", "pictures"])
 def test_every_form_of_a_configuration_is_the_same_model(use: Callable[[Any], object], text: str,
                                                          tmp_path: Path) -> None:
     found = {name: use(given) for name, given in kinds({**RUN, "data": {"path": text}}, tmp_path).items()}
     assert all(each == found["path"] for each in found.values()), found
+
+
+def test_every_form_is_checked_as_the_same_model(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The laws take seconds, so they are run on one form, and compared is what they would be run on."""
+    forms, given = kinds({**RUN, "data": {"path": text}}, tmp_path), list[Any]()
+    assert api.check(forms["path"], length=16).twin.findings
+    monkeypatch.setattr(examining, "check_laws", lambda config, **options: given.append((config, options)))
+    for form in forms.values():
+        api.check(form, length=16)
+    assert given == [(api.read_model(MODEL), {"seed": 0, "length": 16, "on_law": None})] * len(forms)
 
 
 def test_a_run_in_memory_is_planned_as_its_file_is(text: str, tmp_path: Path) -> None:

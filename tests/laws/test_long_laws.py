@@ -22,7 +22,7 @@ from weft.models.ngram import NgramConfig
 from weft.positions.learned import LearnedPositionConfig
 
 EXAMPLES = [pytest.param(name, config, id=name) for name, config in every_example()]
-FIRST, SHORT = 30_000, 5_000
+FIRST, SHORT = 12_000, 5_000
 """Tokens of stability for the first example of a kind, and for the others; `weft check` reads 100,000."""
 
 

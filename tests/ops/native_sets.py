@@ -10,7 +10,7 @@ from torch import Tensor
 
 from weft.ops.few_rows import functions
 from weft.ops.native.library import VARIABLE, Loaded, loaded
-from weft.ops.native.sequence import entry
+from weft.ops.native.sequence import alone, entry
 
 LIBRARY = loaded()
 assert isinstance(LIBRARY, Loaded), f"the tests need a C compiler: {LIBRARY.detail}"
@@ -21,6 +21,7 @@ def forget() -> None:
     """What is called is determined once for a process, and so again for each set."""
     functions.cache_clear()
     entry.cache_clear()
+    alone.cache_clear()
 
 
 @pytest.fixture(params=SETS)

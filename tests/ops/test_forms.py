@@ -287,7 +287,7 @@ def naming(operation: Operation[C, Any]) -> Operation[C, str]:
         def run(_call: C) -> str:
             return form.name
 
-        return replace(form, run=run)
+        return replace(form, run=run, kernel=None)
 
     *others, reference = operation.forms()
     return Operation(operation.name, "", named(reference), *map(named, others), subject=operation.subject,

@@ -24,10 +24,10 @@ from weft.masks.visible import Everything, Rule, Visible, visible
 from weft.ops.banded_attention import ROWS, banded, banded_backward_flops, banded_flops
 from weft.ops.dropout import dropout
 from weft.ops.few_rows import functions, unavailable
-from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+from weft.ops.forms import OPERATIONS, REFERENCE, Form, Kernel, Make, Operation
 from weft.ops.native.library import threads, why_not
 from weft.ops.native_attention import native, native_backward_flops, native_flops
-from weft.ops.native_query import native_query, query_flops
+from weft.ops.native_query import native_query, query_flops, query_in_c
 from weft.ops.native_token import DTYPES
 from weft.ops.score_terms import ScoreTerm, WrittenTerm, joined
 from weft.ops.thresholds import threshold
@@ -145,6 +145,11 @@ def one_query(call: AttentionCall) -> Float[Tensor, "B 1 H F"]:
     allowed = None if call.visible.causal or call.visible.everything else call.visible.dense()
     y: Tensor = native_query(call.q, call.k, call.v, allowed, call.scale)
     return y
+
+
+def _one_query_by_addresses(call: AttentionCall) -> Float[Tensor, "B 1 H F"]:
+    allowed = None if call.visible.causal or call.visible.everything else call.visible.dense()
+    return query_in_c(call.q, call.k, call.v, allowed, call.scale)
 
 
 def by_blocks(call: AttentionCall) -> Float[Tensor, "B T H F"]:
@@ -330,7 +335,8 @@ ATTENTION = OPERATIONS.add(Operation(
          devices=frozenset({"cpu"}), gradients="without", transformed=False, serves=_beyond_rows),
     Form("one_query", one_query, "one query for each head, in C", devices=frozenset({"cpu"}), dtypes=DTYPES,
          gradients="without", compiled=False, transformed=False, serves=_beyond_query,
-         flops={"weft.native_query": query_flops}, known_as=("native_query", "decode")),
+         flops={"weft.native_query": query_flops}, known_as=("native_query", "decode"),
+         kernel=Kernel(_one_query_by_addresses, "q", "k", "v")),
     Form("native", in_c, "tiles in C, which stay in the cache", devices=frozenset({"cpu"}),
          dtypes=frozenset({torch.float32, torch.bfloat16}), transformed=False, serves=_beyond_native,
          worth=_slow_native, flops={"weft.native_attention": native_flops,

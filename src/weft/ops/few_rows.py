@@ -80,9 +80,10 @@ def _no_memory() -> Incomplete:
                       "batch.")
 
 
-def product_in_c(x: Tensor, values: Tensor, scale: Tensor | None, bias: Tensor | None) -> Tensor:
-    """The kernel of `native_product`."""
+def product_in_c(call: tuple[Tensor, Tensor, Tensor | None], scale: Tensor | None = None) -> Tensor:
+    """`native_product` of vectors, matrix and bias."""
     # In a step of one token each call of Python's counts, so there are as few as can be.
+    x, values, bias = call
     x = x.contiguous()
     inputs, outputs = x.shape[-1], values.shape[0]
     y = x.new_empty((*x.shape[:-1], outputs))
@@ -100,13 +101,18 @@ def product_in_c(x: Tensor, values: Tensor, scale: Tensor | None, bias: Tensor |
     return y
 
 
+def _product(x: Tensor, values: Tensor, scale: Tensor | None, bias: Tensor | None) -> Tensor:
+    return product_in_c((x, values, bias), scale)
+
+
 def _product_shape(x: Tensor, values: Tensor, scale: Tensor | None, bias: Tensor | None) -> Tensor:
     return x.new_empty(*x.shape[:-1], values.shape[0])
 
 
-def _gated(x: Tensor, gate: Tensor, gate_scale: Tensor | None, gate_bias: Tensor | None, up: Tensor,
-           up_scale: Tensor | None, up_bias: Tensor | None, down: Tensor, down_scale: Tensor | None,
-           down_bias: Tensor | None, activation: int, limit: float, shift: float) -> Tensor:
+def gated_in_c(x: Tensor, gate: Tensor, gate_scale: Tensor | None, gate_bias: Tensor | None, up: Tensor,
+               up_scale: Tensor | None, up_bias: Tensor | None, down: Tensor, down_scale: Tensor | None,
+               down_bias: Tensor | None, activation: int, limit: float, shift: float) -> Tensor:
+    """The kernel of `native_gated`."""
     x = x.contiguous()
     inputs, hidden, outputs = x.shape[-1], gate.shape[0], down.shape[0]
     rows = x.numel() // inputs
@@ -128,11 +134,11 @@ def _gated_shape(x: Tensor, gate: Tensor, gate_scale: Tensor | None, gate_bias: 
     return x.new_empty(*x.shape[:-1], down.shape[0])
 
 
-native_product = operator("native_product", product_in_c, _product_shape)
+native_product = operator("native_product", _product, _product_shape)
 """x W^T + b: x [...,in] in float32 or bfloat16; the matrix as `KINDS` says, and its scales."""
 
 
-native_gated = operator("native_gated_feed_forward", _gated, _gated_shape)
+native_gated = operator("native_gated_feed_forward", gated_in_c, _gated_shape)
 """A gated feed-forward; ``activation`` is a place in `ACTIVATION_NAMES`, ``limit`` infinite where there is none."""
 
 

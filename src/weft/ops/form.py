@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from types import FunctionType
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from weft.core.errors import ConfigError
 from weft.ops.operator import transformed
@@ -16,6 +17,8 @@ from weft.ops.operator import transformed
 C = TypeVar("C")
 R = TypeVar("R")
 REFERENCE = "reference"
+PLAIN = frozenset({Tensor, nn.Parameter, type(None)})
+"""Types of tensors whose numbers lie at the address that they give; those of other subclasses may lie anywhere."""
 Formula = Callable[..., int]
 Rule = Callable[[C], str | None]
 Circumstances: TypeAlias = tuple[str, torch.dtype, bool, bool, bool]
@@ -42,6 +45,22 @@ class Offer:
 
 
 @final
+class Kernel(Generic[C, R]):
+    """What computes a call by addresses alone, without the operator that it is to PyTorch: starting an operator takes
+    longer than a small product, and two functions of Python's. It is taken where nothing observes operators (a tape, a
+    count of operations, a trace) and no tensor is of a subclass that computes otherwise.
+
+    Args:
+        run: a function of one call, with the results of the form's own.
+        tensors: the fields of a call whose addresses it takes, at least two, some with dots (``by.cos``). What they
+            hold may be None.
+    """
+
+    def __init__(self, run: Callable[[C], R], *tensors: str) -> None:
+        self.run, self.tensors = run, attrgetter(*tensors)
+
+
+@final
 @dataclass(frozen=True)
 class Form(Generic[C, R]):
     """One way to compute an operation.
@@ -65,6 +84,8 @@ class Form(Generic[C, R]):
         offer: whether it pays at all at present, considered as ``worth`` is, and without a call; None: always.
         flops: what calls of its own operators cost, by name (``weft.elman_scan``), from their positional arguments.
         known_as: other words for it, for the hint that an unknown name gets.
+        kernel: what runs in place of ``run`` where nothing observes operators; only for calls without gradients, and
+            not under transforms.
     """
 
     name: str
@@ -83,6 +104,7 @@ class Form(Generic[C, R]):
     offer: Offer | None = None
     flops: Mapping[str, Formula] = field(default_factory=dict)
     known_as: tuple[str, ...] = ()
+    kernel: Kernel[C, R] | None = None
 
     @property
     def file(self) -> str:

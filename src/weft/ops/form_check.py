@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -36,8 +36,9 @@ results and gradients are rounded once or twice each, eight roundings."""
 
 
 def differences(operation: Operation[Any, Any], form: Form[Any, Any]) -> Iterator[Difference]:
-    """Compare the form with the reference, on those of the operation's examples that it can serve, in float64 or, where
-    it has none, in each of its dtypes; on a CPU or, where it runs on none, on another of its devices."""
+    """Compare the form, and its kernel if it has one, with the reference, on those of the operation's examples that it
+    can serve, in float64 or, where it has none, in each of its dtypes; on a CPU or, where it runs on none, on another
+    of its devices."""
     device = "cpu" if form.devices is None or "cpu" in form.devices else min(form.devices)
     if form.dtypes is None or torch.float64 in form.dtypes:
         yield from _differences(operation, form, torch.float64, device)
@@ -49,17 +50,18 @@ def differences(operation: Operation[Any, Any], form: Form[Any, Any]) -> Iterato
 def _differences(operation: Operation[Any, Any], form: Form[Any, Any], dtype: torch.dtype,
                  device: str) -> Iterator[Difference]:
     recorded = form.gradients != "without"
+    ways = (form.run,) if form.kernel is None else (form.run, form.kernel.run)
     for index in range(len(list(operation.examples(_Maker(dtype))))):
         outcomes = []
         with torch.set_grad_enabled(recorded):
-            for each in (operation.form(REFERENCE), form):
+            for run in (operation.form(REFERENCE).run, *ways):
                 maker = _Maker(dtype)
                 call = _moved(list(operation.examples(maker))[index], device)
                 if not operation.can(form, call):
                     break
-                outcomes.append(_outcome(operation, each, call, maker.made, recorded))
-        if len(outcomes) == 2:
-            (naive, slopes), (values, own) = outcomes
+                outcomes.append(_outcome(operation, run, call, maker.made, recorded))
+        for values, own in outcomes[1:]:
+            naive, slopes = outcomes[0]
             allowed = BOUNDS[dtype] if operation.summary is None else operation.summary[1]
             yield Difference(form.name, index, _farthest(naive, values), _farthest(slopes, own), allowed)
 
@@ -89,11 +91,11 @@ class _Maker:
         return numbers
 
 
-def _outcome(operation: Operation[Any, Any], form: Form[Any, Any], call: Any, made: list[Tensor],
+def _outcome(operation: Operation[Any, Any], run: Callable[[Any], Any], call: Any, made: list[Tensor],
              recorded: bool) -> tuple[list[Tensor], list[Tensor]]:
     """Results, and gradients of their sum with random weights; for a random operation its summary alone."""
     torch.manual_seed(1)
-    result = form.run(call)
+    result = run(call)
     if operation.summary is not None:
         return [operation.summary[0](call, result)], []
     values = [each for each in tree_leaves(result) if isinstance(each, Tensor)]

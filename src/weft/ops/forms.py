@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from typing import Any, final
 
 from weft.core.errors import ConfigError, nearest_meaning
-from weft.ops.form import REFERENCE, C, Form, Formula, Make, Offer, R
+from weft.ops.form import REFERENCE, C, Form, Formula, Kernel, Make, Offer, R
 from weft.ops.operation import Chosen, Decision, Operation
 
-__all__ = ["OPERATIONS", "REFERENCE", "Chosen", "Decision", "Form", "Formula", "Make", "Offer", "Operation",
+__all__ = ["OPERATIONS", "REFERENCE", "Chosen", "Decision", "Form", "Formula", "Kernel", "Make", "Offer", "Operation",
            "Operations", "forced"]
 
 

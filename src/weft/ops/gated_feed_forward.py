@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from weft.ops.activations import ACTIVATIONS, ActivationName
-from weft.ops.few_rows import ACTIVATION_NAMES, gated_flops, many_rows, native_gated, native_hindrance
-from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+from weft.ops.few_rows import ACTIVATION_NAMES, gated_flops, gated_in_c, many_rows, native_gated, native_hindrance
+from weft.ops.forms import OPERATIONS, REFERENCE, Form, Kernel, Make, Operation
 from weft.ops.gated_product import gated_product
 from weft.ops.int4_linear import INT4_LINEAR, Int4Call, four_bits
 from weft.ops.int8_linear import INT8_LINEAR, Int8Call, quantised
@@ -72,10 +72,17 @@ def _parts(call: GatedFeedForwardCall) -> Tensor:
 
 
 def _native(call: GatedFeedForwardCall) -> Tensor:
-    limit = math.inf if call.limit is None else call.limit
-    y: Tensor = native_gated(call.x, *call.gate, *call.up, *call.down, ACTIVATION_NAMES.index(call.activation), limit,
-                             call.shift)
+    y: Tensor = native_gated(*_arguments(call))
     return y
+
+
+def _by_addresses(call: GatedFeedForwardCall) -> Tensor:
+    return gated_in_c(*_arguments(call))
+
+
+def _arguments(call: GatedFeedForwardCall) -> tuple[Any, ...]:
+    limit = math.inf if call.limit is None else call.limit
+    return (call.x, *call.gate, *call.up, *call.down, ACTIVATION_NAMES.index(call.activation), limit, call.shift)
 
 
 def _in_c(call: GatedFeedForwardCall) -> str | None:
@@ -128,5 +135,7 @@ GATED_FEED_FORWARD = OPERATIONS.add(Operation(
     Form("parts", _parts, "each product by the form that is chosen for it"),
     Form("native", _native, "a few vectors, all three products in one call", devices=frozenset({"cpu"}),
          dtypes=frozenset({torch.float32, torch.bfloat16}), gradients="without", compiled=False, transformed=False,
-         serves=_in_c, worth=_few, flops={"weft.native_gated_feed_forward": gated_flops}, known_as=("c", "few_rows")),
+         serves=_in_c, worth=_few, flops={"weft.native_gated_feed_forward": gated_flops}, known_as=("c", "few_rows"),
+         kernel=Kernel(_by_addresses, "x", *(f"{map_}.{each}" for map_ in ("gate", "up", "down")
+                                             for each in Map._fields))),
     subject="x", examples=_examples, known_as=("swiglu", "feed_forward", "mlp")))

@@ -11,8 +11,8 @@ from jaxtyping import BFloat16, Float, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
-from weft.ops.few_rows import FEW_ROWS, native_hindrance, native_opened, native_product
-from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+from weft.ops.few_rows import FEW_ROWS, native_hindrance, native_opened, native_product, product_in_c
+from weft.ops.forms import OPERATIONS, REFERENCE, Form, Kernel, Make, Operation
 from weft.ops.linear import LINEAR, LinearCall, stored_token
 
 GROUP = 32
@@ -116,6 +116,10 @@ def _native(call: Int4Call) -> Tensor:
     return y
 
 
+def _by_addresses(call: Int4Call) -> Tensor:
+    return product_in_c((call.x, call.values, None), call.scale)
+
+
 def _in_c(call: Int4Call) -> str | None:
     return native_hindrance(call.x, call.values, call.x.shape[-1])
 
@@ -146,7 +150,8 @@ INT4_LINEAR = OPERATIONS.add(Operation(
     Form("lean", _lean, "converted to floats, again in backward", gradients="with", transformed=False),
     Form("native", _native, "a few vectors, the matrix read once, in C", devices=frozenset({"cpu"}),
          dtypes=frozenset({torch.float32, torch.bfloat16}), gradients="without", compiled=False, transformed=False,
-         serves=_in_c, rows=FEW_ROWS, known_as=("c", "few_rows")),
+         serves=_in_c, rows=FEW_ROWS, known_as=("c", "few_rows"),
+         kernel=Kernel(_by_addresses, "x", "values", "scale")),
     Form("opened", _opened, "converted to floats in C, then a product of floats", devices=frozenset({"cpu"}),
          dtypes=frozenset({torch.float32, torch.bfloat16}), gradients="without", compiled=False, transformed=False,
          serves=_in_c),

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from weft.ops.few_rows import FEW_ROWS as NATIVE_ROWS
-from weft.ops.few_rows import native_hindrance, native_product
-from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+from weft.ops.few_rows import native_hindrance, native_product, product_in_c
+from weft.ops.forms import OPERATIONS, REFERENCE, Form, Kernel, Make, Operation
 from weft.ops.linear import stored_token
 from weft.ops.operator import operator
 from weft.ops.thresholds import threshold
@@ -102,6 +102,10 @@ def _native(call: Int8Call) -> Tensor:
     return y
 
 
+def _by_addresses(call: Int8Call) -> Tensor:
+    return product_in_c((call.x, call.values, None), call.scale)
+
+
 def _in_c(call: Int8Call) -> str | None:
     if call.scale.dtype != torch.float32:
         return "its scales are not in float32"
@@ -136,7 +140,8 @@ INT8_LINEAR = OPERATIONS.add(Operation(
          gradients="with", transformed=False),
     Form("native", _native, "a few vectors, the matrix read once, in C", devices=frozenset({"cpu"}),
          dtypes=frozenset({torch.float32, torch.bfloat16}), gradients="without", compiled=False, transformed=False,
-         serves=_in_c, rows=NATIVE_ROWS, known_as=("c", "few_rows")),
+         serves=_in_c, rows=NATIVE_ROWS, known_as=("c", "few_rows"),
+         kernel=Kernel(_by_addresses, "x", "values", "scale")),
     Form("packed", _packed, "PyTorch's product with int8 weights",
          devices=frozenset({"cpu"}), dtypes=frozenset({torch.float32, torch.bfloat16, torch.float16}),
          gradients="without", transformed=False, pays_for=frozenset({torch.bfloat16}), serves=_whole_blocks,

@@ -14,8 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from weft.ops.few_rows import FEW_ROWS
-from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
-from weft.ops.native_token import DTYPES, by_element, native_norm, norm_hindrance
+from weft.ops.forms import OPERATIONS, REFERENCE, Form, Kernel, Make, Operation
+from weft.ops.native_token import DTYPES, by_element, native_norm, norm_hindrance, norm_in_c
 from weft.ops.operator import widen
 from weft.ops.rematerialize import cheap
 
@@ -74,5 +74,5 @@ LAYER_NORM = OPERATIONS.add(Operation(
     Form("library", _library, "PyTorch's own, fused", transformed=False, known_as=("torch",)),
     Form("native", _native, "a few vectors, in C", devices=frozenset({"cpu"}), dtypes=DTYPES, gradients="without",
          compiled=False, transformed=False, serves=norm_hindrance, rows=FEW_ROWS,
-         flops={"weft.native_norm": by_element}, known_as=("c",)),
+         flops={"weft.native_norm": by_element}, known_as=("c",), kernel=Kernel(norm_in_c, "x", "weight", "bias")),
     subject="x", examples=_examples, known_as=("norm", "layernorm")))

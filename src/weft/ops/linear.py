@@ -8,13 +8,12 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import Parameter
 from torch.nn import functional as F
 
 from weft.core.compiling import compiler_traces
 from weft.ops.few_rows import FEW_ROWS as NATIVE_ROWS
 from weft.ops.few_rows import functions, native_hindrance, native_product, product_flops, product_in_c
-from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+from weft.ops.forms import OPERATIONS, REFERENCE, Form, Kernel, Make, Operation
 from weft.ops.routed_linear import backward_flops, flops, routed_linear
 from weft.ops.routes import ROUTING
 from weft.ops.thresholds import threshold
@@ -59,13 +58,7 @@ def _routed(call: LinearCall) -> Tensor:
 
 
 def _native(call: LinearCall) -> Tensor:
-    x, weight, bias = call
-    # The kernel itself where nothing records operators (a tape, a count of operations, a trace, the compiler): in a
-    # step of one token PyTorch's dispatcher takes as long as a small product.
-    if (not compiler_traces() and type(x) is Tensor and type(weight) in (Tensor, Parameter)
-            and not torch._C._len_torch_dispatch_stack() and not torch._C._get_tracing_state()):
-        return product_in_c(x, weight, None, bias)
-    y: Tensor = native_product(x, weight, None, bias)
+    y: Tensor = native_product(call.x, call.weight, None, call.bias)
     return y
 
 
@@ -127,7 +120,8 @@ LINEAR = OPERATIONS.add(Operation(
          serves=_of_one, eager=False, known_as=("gemv", "vector")),
     Form("native", _native, "a few vectors, the matrix read once, in C", devices=frozenset({"cpu"}),
          dtypes=frozenset({torch.float32, torch.bfloat16}), gradients="without", compiled=False, transformed=False,
-         serves=_in_c, rows=NATIVE_ROWS, flops={"weft.native_product": product_flops}, known_as=("c", "few_rows")),
+         serves=_in_c, rows=NATIVE_ROWS, flops={"weft.native_product": product_flops}, known_as=("c", "few_rows"),
+         kernel=Kernel(product_in_c, "x", "weight", "bias")),
     Form("routed", _routed, "each product by its fastest measured library", transformed=False,
          devices=frozenset({"cpu"}), serves=_same_dtype, offer=ROUTING.offer,
          flops={"weft.linear": flops, "weft.linear_backward": backward_flops}),

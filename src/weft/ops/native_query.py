@@ -13,7 +13,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from weft.ops.native.sequence import Shared, Written, run_alone, written
+from weft.ops.native.sequence import Shared, Written, alone, failed, written
 from weft.ops.native_token import fields
 from weft.ops.operator import operator
 
@@ -31,7 +31,8 @@ class _Query(ctypes.Structure):
                 *fields(ctypes.c_void_p, "q k v allowed y"), ("scale", ctypes.c_float))
 
 
-def _attended(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: float) -> Tensor:
+def query_in_c(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: float) -> Tensor:
+    """The kernel of `native_query`."""
     # In a step of one token each call of Python's counts, so there are as few as can be.
     y = torch.empty((*q.shape[:3], v.shape[3]), dtype=q.dtype, device=q.device)
     q = q if q[:1].is_contiguous() else q.contiguous()
@@ -40,7 +41,9 @@ def _attended(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: fl
     call = _query_of(q, k, v, allowed, scale)
     call.q, call.k, call.v, call.y = q.data_ptr(), k.data_ptr(), v.data_ptr(), y.data_ptr()
     call.allowed = None if allowed is None else allowed.data_ptr()
-    run_alone("weft_query_call", call, torch.get_num_threads() if long else 1)
+    status = alone("weft_query_call")(torch.get_num_threads() if long else 1, ctypes.addressof(call))
+    if status:
+        raise failed(status)
     return y
 
 
@@ -48,7 +51,7 @@ def _attended_shape(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, sca
     return torch.empty((*q.shape[:3], v.shape[3]), dtype=q.dtype, device=q.device)
 
 
-native_query = operator("native_query", _attended, _attended_shape)
+native_query = operator("native_query", query_in_c, _attended_shape)
 """softmax(scale q.k, masked) v for one query: q [B,1,H,E], k [B,S,K,E], v [B,S,K,F], all in float32 or all in bfloat16,
 and where it may attend, [#B,#H,1,S]; zeros where it may attend to nothing."""
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from weft.ops.few_rows import functions, unavailable
-from weft.ops.native.sequence import Shared, Written, perform, run_alone, written
+from weft.ops.native.sequence import Shared, Written, alone, failed, written
 from weft.ops.operator import operator
 
 DTYPES = frozenset({torch.float32, torch.bfloat16})
@@ -60,25 +61,32 @@ class _Lines(ctypes.Structure):
     _fields_ = (*_SHARED, *fields(ctypes.c_long, "bytes count lines"), *fields(ctypes.c_void_p, "at from to"))
 
 
-def _norm(x: Tensor, scale: Tensor | None, bias: Tensor | None, eps: float, centred: bool) -> Tensor:
+def norm_in_c(given: tuple[Tensor, Tensor | None, Tensor | None, float], centred: bool = True) -> Tensor:
+    """`native_norm` of vectors, scale, bias and eps."""
     # In a step of one token each call of Python's counts, so there are as few as can be.
-    x, y = x.contiguous(), torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    x, scale, bias, eps = given
+    x, y, width = x.contiguous(), torch.empty(x.shape, dtype=x.dtype, device=x.device), x.shape[-1]
     scale, bias = None if scale is None else scale.contiguous(), None if bias is None else bias.contiguous()
-    call = _norm_of(x, scale, bias, eps, centred)
+    kinds = None if scale is None else scale.dtype, None if bias is None else bias.dtype
+    call = _Norm.from_buffer_copy(_norm_of(x.numel() // width, width, x.dtype, *kinds, eps, centred))
     call.x, call.y = x.data_ptr(), y.data_ptr()
     call.scale, call.bias = None if scale is None else scale.data_ptr(), None if bias is None else bias.data_ptr()
-    run_alone("weft_norm_call", call)
+    status = alone("weft_norm_call")(1, ctypes.addressof(call))
+    if status:
+        raise failed(status)
     return y
 
 
-def _norm_of(x: Tensor, scale: Tensor | None, bias: Tensor | None, eps: float, centred: bool) -> _Norm:
-    """The call without its addresses."""
-    width = x.shape[-1]
-    rows = x.numel() // width
-    return _Norm(shared=Shared(pieces=rows), narrow=x.dtype is torch.bfloat16,
-                 narrow_scale=scale is not None and scale.dtype is torch.bfloat16,
-                 narrow_bias=bias is not None and bias.dtype is torch.bfloat16, centred=centred, rows=rows, width=width,
-                 eps=eps)
+def _norm(x: Tensor, scale: Tensor | None, bias: Tensor | None, eps: float, centred: bool) -> Tensor:
+    return norm_in_c((x, scale, bias, eps), centred)
+
+
+@lru_cache(maxsize=64)
+def _norm_of(rows: int, width: int, x: torch.dtype, scale: torch.dtype | None, bias: torch.dtype | None, eps: float,
+             centred: bool) -> _Norm:
+    """The call without its addresses, to be copied: the norms of a model are of one or two kinds."""
+    return _Norm(shared=Shared(pieces=rows), narrow=x is torch.bfloat16, narrow_scale=scale is torch.bfloat16,
+                 narrow_bias=bias is torch.bfloat16, centred=centred, rows=rows, width=width, eps=eps)
 
 
 def _norm_shape(x: Tensor, scale: Tensor | None, bias: Tensor | None, eps: float, centred: bool) -> Tensor:
@@ -96,7 +104,9 @@ def _norm_call(y: Tensor, x: Tensor, scale: Tensor | None, bias: Tensor | None, 
     given = {name: each for name, each in (("x", x), ("scale", scale), ("bias", bias)) if each is not None}
     if not all(each.is_contiguous() for each in given.values()):
         return None
-    return Written("weft_norm_call", _norm_of(x, scale, bias, eps, centred), given, ("y",))
+    kinds = None if scale is None else scale.dtype, None if bias is None else bias.dtype
+    call = _norm_of(x.numel() // x.shape[-1], x.shape[-1], x.dtype, *kinds, eps, centred)
+    return Written("weft_norm_call", _Norm.from_buffer_copy(call), given, ("y",))
 
 
 def by_element(*_: Any) -> int:
@@ -119,18 +129,30 @@ def norm_hindrance(call: tuple[Any, ...]) -> str | None:
     return None if not isinstance(functions(), str) else unavailable()
 
 
-def _turned(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+def rotary_in_c(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    """The kernel of `native_rotary`."""
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    perform(_rotary_call(y, x if x.stride(-1) == 1 else x.contiguous(), cos.contiguous(), sin.contiguous(),
-                         interleaved), y)
+    x, cos, sin = x if x.stride(-1) == 1 else x.contiguous(), cos.contiguous(), sin.contiguous()
+    call = _rotary_of(x, cos, sin, interleaved)
+    call.x, call.cos, call.sin, call.y = x.data_ptr(), cos.data_ptr(), sin.data_ptr(), y.data_ptr()
+    status = alone("weft_rotary_call")(1, ctypes.addressof(call))
+    if status:
+        raise failed(status)
     return y
+
+
+def _rotary_of(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> _Rotary:
+    """The call without its addresses."""
+    batch, _, heads, size = x.shape
+    return _Rotary(Shared(pieces=batch), x.dtype is torch.bfloat16, interleaved, batch, heads, size, x.stride(0),
+                   x.stride(2), cos.stride(0) if cos.shape[0] > 1 else 0, sin.stride(0) if sin.shape[0] > 1 else 0)
 
 
 def _turned_shape(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     return x.new_empty(x.shape)
 
 
-native_rotary = operator("native_rotary", _turned, _turned_shape)
+native_rotary = operator("native_rotary", rotary_in_c, _turned_shape)
 """One token of every row turned: x [B,1,H,R] in float32 or bfloat16, cos and sin as in `weft.ops.rotary.Turns`."""
 
 
@@ -138,12 +160,7 @@ native_rotary = operator("native_rotary", _turned, _turned_shape)
 def _rotary_call(y: Tensor, x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Written | None:
     if any(each.stride(-1) != 1 and each.shape[-1] != 1 for each in (x, cos, sin)):
         return None
-    batch, _, heads, size = x.shape
-    cos_batch, sin_batch = (each.stride(0) if each.shape[0] > 1 else 0 for each in (cos, sin))
-    return Written("weft_rotary_call", _Rotary(
-        shared=Shared(pieces=batch), narrow=x.dtype is torch.bfloat16, interleaved=interleaved, batch=batch,
-        heads=heads, size=size, x_batch=x.stride(0), x_head=x.stride(2), cos_batch=cos_batch, sin_batch=sin_batch),
-        {"x": x, "cos": cos, "sin": sin}, ("y",))
+    return Written("weft_rotary_call", _rotary_of(x, cos, sin, interleaved), {"x": x, "cos": cos, "sin": sin}, ("y",))
 
 
 @written(torch.Tensor.add)

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from weft.core.compiling import compiler_traces
 from weft.core.errors import ConfigError, UnsupportedError, nearest_meaning
-from weft.ops.form import REFERENCE, Circumstances, Form, Make, circumstances, hindrance
+from weft.ops.form import PLAIN, REFERENCE, Circumstances, Form, Make, circumstances, hindrance
 from weft.ops.thresholds import order_of
 
 C = TypeVar("C")
@@ -109,7 +109,11 @@ class Operation(Generic[C, R]):
                     and (form.offer is None or form.offer.why_not is None)
                     and (form.worth is None or form.worth(call) is None)
                     and (form.serves is None or form.serves(call) is None)):
-                return form.run(call)
+                kernel = form.kernel
+                if (kernel is None or torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state()
+                        or not PLAIN.issuperset(map(type, kernel.tensors(call)))):
+                    return form.run(call)
+                return kernel.run(call)
         raise AssertionError("the reference serves every call")
 
     def choose(self, call: C, named: str | None = None) -> Chosen[C, R]:
@@ -164,6 +168,9 @@ class Operation(Generic[C, R]):
         if not self._forms and form.name != REFERENCE:
             raise ConfigError([f"the operation {self.name!r} begins with the form {form.name!r}. Its first form is the "
                                f"naive one, called {REFERENCE!r}."])
+        if form.kernel is not None and (form.gradients != "without" or form.transformed):
+            raise ConfigError([f"the form {form.name!r} of {self.name!r} has a kernel, through which no gradient "
+                               "flows. Give it gradients='without' and transformed=False, or leave the kernel out."])
         self._forms[form.name] = form
         order = [*(name for name in order_of(self.name) if name != REFERENCE), REFERENCE]
         self._order = tuple(sorted(self._forms.values(), key=lambda each: order.index(each.name)

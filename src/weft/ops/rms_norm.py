@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from weft.ops.few_rows import FEW_ROWS
-from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
-from weft.ops.native_token import DTYPES, by_element, native_norm, norm_hindrance
+from weft.ops.forms import OPERATIONS, REFERENCE, Form, Kernel, Make, Operation
+from weft.ops.native_token import DTYPES, by_element, native_norm, norm_hindrance, norm_in_c
 from weft.ops.operator import again, widen
 from weft.ops.rematerialize import cheap
 from weft.ops.thresholds import threshold
@@ -73,6 +73,10 @@ def _pair(call: RMSNormCall) -> Tensor:
 def _native(call: RMSNormCall) -> Tensor:
     y: Tensor = native_norm(call.x, call.scale, None, call.eps, False)
     return y
+
+
+def _by_addresses(call: RMSNormCall) -> Tensor:
+    return norm_in_c((call.x, call.scale, None, call.eps), False)
 
 
 def _many(call: RMSNormCall) -> str | None:
@@ -136,5 +140,5 @@ RMS_NORM = OPERATIONS.add(Operation(
          compiled=False, transformed=False, worth=_many),
     Form("native", _native, "a few vectors, in C", devices=frozenset({"cpu"}), dtypes=DTYPES, gradients="without",
          compiled=False, transformed=False, serves=norm_hindrance, rows=FEW_ROWS,
-         flops={"weft.native_norm": by_element}, known_as=("c",)),
+         flops={"weft.native_norm": by_element}, known_as=("c",), kernel=Kernel(_by_addresses, "x", "scale")),
     subject="x", examples=_examples, known_as=("norm", "rmsnorm")))

@@ -21,8 +21,8 @@ from jaxtyping import Complex, Float
 from torch import Tensor
 
 from weft.ops.few_rows import unavailable
-from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
-from weft.ops.native_token import DTYPES, by_element, native_rotary
+from weft.ops.forms import OPERATIONS, REFERENCE, Form, Kernel, Make, Operation
+from weft.ops.native_token import DTYPES, by_element, native_rotary, rotary_in_c
 from weft.ops.operator import widen
 
 Layout = Literal["interleaved", "half_split"]
@@ -99,6 +99,10 @@ def _native(call: RotaryCall) -> Tensor:
     return y
 
 
+def _by_addresses(call: RotaryCall) -> Tensor:
+    return rotary_in_c(call.x, call.by.cos, call.by.sin, call.by.layout == "interleaved")
+
+
 def _pairs(x: Tensor, by: Turns) -> Tensor:
     """(a cos - b sin, b cos + a sin) of every pair."""
     if by.layout == "half_split":
@@ -148,7 +152,8 @@ ROTARY = OPERATIONS.add(Operation(
     Form("halves", _both_halves, "real arithmetic, both halves at once", serves=_half_split),
     Form("complex", _by_complex, "products of complex numbers", compiled=False, serves=_interleaved),
     Form("native", _native, "one token, in C", devices=frozenset({"cpu"}), dtypes=DTYPES, gradients="without",
-         compiled=False, transformed=False, serves=_in_c, flops={"weft.native_rotary": by_element}, known_as=("c",)),
+         compiled=False, transformed=False, serves=_in_c, flops={"weft.native_rotary": by_element}, known_as=("c",),
+         kernel=Kernel(_by_addresses, "x", "by.cos", "by.sin")),
     subject="x", examples=_examples, known_as=("rope", "position")))
 
 

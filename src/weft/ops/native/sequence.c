@@ -39,3 +39,9 @@ int weft_sequence(Parallel parallel, unsigned threads, const Call *calls, long c
         work_off(&s);
     return s.failed;
 }
+
+/* A sequence of one call. */
+int weft_alone(Parallel parallel, int (*work)(void *), unsigned threads, Shared *call) {
+    const Call one = {work, call};
+    return weft_sequence(parallel, threads, &one, 1);
+}

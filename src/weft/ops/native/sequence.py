@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple, final
 
 import torch
@@ -86,10 +86,11 @@ def place_of(call: ctypes.Structure, field: str, address: int | None = None) -> 
 
 @final
 class _Entry(NamedTuple):
-    """Of the library, in the instruction set of this process: what runs sequences, the address of what runs them on
-    several threads, and those of its functions."""
+    """Of the library, in the instruction set of this process: what runs sequences and single calls, the address of what
+    runs them on several threads, and those of its functions."""
 
     run: Any
+    one: Any
     parallel: int | None
     handle: ctypes.CDLL
     instructions: str
@@ -109,9 +110,10 @@ def entry() -> _Entry:
     """It is determined once: reading the environment would take as long as a small call."""
     found, library = instructions(), loaded()
     assert isinstance(found, str) and isinstance(library, Loaded), "calls are written only where there is a library"
-    run = library.handle.weft_sequence
+    run, one = library.handle.weft_sequence, library.handle.weft_alone
     run.argtypes = (ctypes.c_void_p, ctypes.c_uint, ctypes.c_void_p, ctypes.c_long)
-    return _Entry(run, library.parallel, library.handle, found, {})
+    one.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_void_p)
+    return _Entry(run, one, library.parallel, library.handle, found, {})
 
 
 def perform(one: Written | tuple[Written, ...] | None, *results: Tensor, threads: int = 1) -> None:
@@ -119,20 +121,21 @@ def perform(one: Written | tuple[Written, ...] | None, *results: Tensor, threads
     assert isinstance(one, Written), "its arguments lie as the call takes them"
     for field, tensor in (*one.takes.items(), *zip(one.results, results, strict=True)):
         place_of(one.call, field, tensor.data_ptr())
-    run_alone(one.function, one.call, threads)
+    status = alone(one.function)(threads, ctypes.addressof(one.call))
+    if status:
+        raise failed(status)
 
 
-def run_alone(function: str, call: ctypes.Structure, threads: int = 1) -> None:
-    """Run one call, whose structure has all of its addresses, by itself."""
+@cache
+def alone(function: str) -> Callable[[int, int], int]:
+    """What runs one call of a function by itself, without a function of Python's besides: it takes the number of
+    threads and the address of the call's structure, and returns 0, or what `failed` takes."""
     own = entry()
-    one = _Call(own.known.get(function) or own.address(function), ctypes.addressof(call))
-    status = own.run(own.parallel, threads, ctypes.addressof(one), 1)
-    if status != _COMPUTED:
-        raise _failed(status)
+    return partial(own.one, own.parallel, own.address(function))
 
 
-def _failed(status: int) -> Exception:
-    """What a sequence returned, if it did not compute."""
+def failed(status: int) -> Exception:
+    """The error for what a sequence returned, if it did not compute."""
     if status == _NO_MEMORY:
         return Incomplete("a step in C could not reserve the memory for its vectors. Give it fewer threads or a "
                           "smaller batch.")
@@ -182,4 +185,4 @@ class Calls:
         """Run all calls with the addresses that they have."""
         status = self._run(self._parallel, threads, self._at, self._count)
         if status != _COMPUTED:
-            raise _failed(status)
+            raise failed(status)
