@@ -34,6 +34,8 @@ def test_what_stops_the_making_half_way_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError), made(tmp_path / "file/a"):
         raise AssertionError("a folder in a file")
+    with pytest.raises(FileExistsError), made(tmp_path / "file"):
+        raise AssertionError("a file as a folder")
     name = "n" * 300  # longer than a name may be
     with pytest.raises(OSError, match="File name too long"), made(tmp_path / "a/b" / name):
         raise AssertionError("no such name")

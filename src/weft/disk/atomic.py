@@ -57,8 +57,8 @@ def made(folder: Path) -> Iterator[None]:
     for it are deleted again as far as they are empty: what is refused leaves nothing."""
     missing = [each for each in (folder, *folder.parents) if not os.path.lexists(each)]
     try:
+        folder.mkdir(parents=True, exist_ok=True)  # an error where a file stands there
         if missing:
-            folder.mkdir(parents=True, exist_ok=True)
             flush(missing[-1].parent)
         yield
     except BaseException:

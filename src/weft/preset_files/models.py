@@ -25,7 +25,8 @@ class Found:
     Attributes:
         repository: of GitHub, as OWNER/NAME.
         path: of the file in it, and the name within a file of many configurations.
-        differs: keys that the copy has otherwise than `Size.values`, or besides, with its values for them.
+        differs: keys that the copy has otherwise than `Size.values`, or besides, with its values for them; without
+            ``_name_or_path`` where that is a path on somebody's machine.
         lacks: keys of `Size.values` that the copy does not have.
     """
 
