@@ -86,6 +86,8 @@ def summary(job: Job, rounds: list[Row]) -> Row:
     return {**row, "seconds": seconds, "tokens_per_second": job["batch"] * job["new"] / seconds,
             "first": statistics.median(found["first"] for found in rounds),
             "peak_bytes": max(found["peak_bytes"] for found in rounds), "tokens": rounds[0]["tokens"],
+            "times plain": (statistics.median(each["times plain"] for each in rounds) if "times plain" in rounds[0]
+                            else None),
             "layouts": rounds[-1].get("layouts"), "kept": rounds[-1].get("kept")}
 
 
@@ -98,6 +100,8 @@ def compare(rows: list[Row]) -> list[str]:
         rivals = {name: by.get((name, form, dtype, batch)) for name, form in (*RIVALS.items(), ("weft", "plain"))}
         if library == "weft":
             row["ratios"] = {name: other["seconds"] / row["seconds"] for name, other in rivals.items() if other}
+            if row["times plain"] is not None:  # in turns, in one process
+                row["ratios"]["weft"] = row["times plain"]
         same = rivals["transformers"]
         if library != "llama.cpp" and dtype == "float32" and same is not None and row["tokens"] != same["tokens"]:
             wrong.append(row["name"])

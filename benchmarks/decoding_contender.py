@@ -41,15 +41,21 @@ def weft_model(job: dict[str, Any], weights: dict[str, torch.Tensor]) -> Languag
 
 def weft_generate(job: dict[str, Any], weights: dict[str, torch.Tensor],
                   found: dict[str, Any]) -> Callable[..., Tokens]:
-    """Weft as its users decode: laid out for this machine, or compiled."""
+    """Weft as its users decode: as it is, laid out for this machine, or compiled. Beside a layout, ``found["plain"]``
+    is the same for the model as it is, so that both are timed in turns."""
     model = weft_model(job, weights)
     compiled = CompiledStep(model) if job["form"] == "compiled" else None
     if job["form"] == "laid out":
         form = for_decoding(model, rows=job["batch"])
+        found["plain"] = continued(model, None)
         model = form.model
         found["kept"] = form.kept
         found["layouts"] = {f"{a}x{b}": kind.chosen for kind in form.measured for a, b in [kind.shape]}
 
+    return continued(model, compiled)
+
+
+def continued(model: LanguageModel, compiled: CompiledStep | None) -> Callable[..., Tokens]:
     def run(prompts: Tokens, count: int) -> Tokens:
         done = generate(model, prompts, max_new_tokens=count, compiled=compiled)
         return [list(row.tokens) for row in done.rows]
@@ -108,11 +114,19 @@ def main() -> None:
     begun = time.perf_counter()
     run(prompts, job["new"])  # compiles where it does
     found["first"] = time.perf_counter() - begun
-    seconds = []
+    plain, seconds, turns = found.pop("plain", None), [], []
+    if plain is not None:
+        plain(prompts, job["new"])
     for _ in range(job["repeats"]):
         begun = time.perf_counter()
         tokens = run(prompts, job["new"])
         seconds.append(time.perf_counter() - begun)
+        if plain is not None:
+            begun = time.perf_counter()
+            plain(prompts, job["new"])
+            turns.append((time.perf_counter() - begun) / seconds[-1])
+    if turns:
+        found["times plain"] = statistics.median(turns)
     print(json.dumps({**found, "seconds": statistics.median(seconds), "tokens": tokens,
                       "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}))
 

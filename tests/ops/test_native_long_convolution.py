@@ -43,6 +43,13 @@ def outcome(u: Tensor, kernel: Tensor, first: Tensor | None, native: bool) -> li
     return [y, *torch.autograd.grad(y, (u, kernel), weights)]
 
 
+def test_what_each_token_reads_by_hand() -> None:
+    """Documents begin at 0, 2 and 3; of the second row three tokens are counted."""
+    starts = torch.tensor([[0, 0, 1, 1, 0], [1, 0, 1, 1, 0]], dtype=torch.bool)
+    assert first_read(starts, None).tolist() == [[0, 0, 2, 3, 3]] * 2
+    assert first_read(starts, torch.tensor([5, 3])).tolist() == [[0, 0, 2, 3, 3], [0, 0, 2, 4, 5]]
+
+
 @pytest.mark.parametrize("instructions", LIBRARY.sets)
 @pytest.mark.parametrize(("steps", "channels", "fields"), [
     (1, 3, {}), (8, 16, {}), (9, 17, {}), (LAGS + 3, 37, {}), (2 * LAGS + 8, 5, {}),

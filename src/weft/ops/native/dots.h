@@ -19,6 +19,7 @@
 enum { FLOATS, BFLOATS, EIGHT_BITS, FOUR_BITS };
 
 #define GROUP 32   /* inputs that share a scale in four bits, in 16 bytes: byte i holds input i below and i + 16 above */
+#define NEAREST 3072 /* bytes that memory is requested ahead of their use at least */
 #define STEPS 256  /* additions of two products of 15 and 7 bits that 32 bits have room for */
 
 typedef uint16_t halves __attribute__((vector_size(2 * LANES)));
@@ -125,9 +126,12 @@ INLINE void sums_of(const int count, const vec *x, float *sums) {
 #endif
 }
 
-/* How far ahead of what a tile reads memory is requested: the same place in the next tile, or, of long rows, a few lines
- * of the same row. */
-INLINE long ahead(int outs, long stride) { return outs * stride <= 1 << 15 ? outs * stride : 1 << 9; }
+/* How far ahead of what a tile reads memory is requested: the same place in the next tile, or, where tiles are so small
+ * that memory takes longer than one of them, some tiles further; of long rows, a few lines of the same row. */
+INLINE long ahead(int outs, long stride) {
+    const long tile = outs * stride;
+    return tile > 1 << 15 ? 1 << 9 : tile ? (NEAREST + tile - 1) / tile * tile : 0;
+}
 INLINE void request(const char *p) { __builtin_prefetch(p); }
 
 /* sums[o * rows + v] = w_o . x_v for `outs` rows of the matrix and `rows` vectors, both known to the compiler, at most 8 of

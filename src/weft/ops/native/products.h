@@ -22,6 +22,9 @@ typedef struct {
     void *memory;
 } Vectors;
 
+typedef int16_t few_words __attribute__((vector_size(2 * LANES)));
+typedef int16_t loose_few_words __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
+
 /* Whole numbers q of at most 32,512 with x = factor q, and zeros behind them up to `padded`. A number that is not finite
  * makes the factor NaN. */
 static float whole_row(const float *x, long count, int16_t *q, long padded) {
@@ -38,7 +41,11 @@ static float whole_row(const float *x, long count, int16_t *q, long padded) {
     const int finite = odd == 0;
     const int used = finite && largest > 1e-33f;
     const float inverse = used ? 32512.0f / largest : 0, shift = 12582912.0f; /* adding it rounds to a whole number */
-    for (long i = 0; i < count; i++) {
+    for (i = 0; i + LANES <= count; i += LANES) {
+        const vec rounded = (used ? load(x + i) * inverse : all(0)) + shift;
+        *(loose_few_words *)(q + i) = __builtin_convertvector((ints)rounded - 0x4b400000, few_words);
+    }
+    for (; i < count; i++) {
         float rounded = (used ? x[i] * inverse : 0) + shift;
         int32_t bits;
         memcpy(&bits, &rounded, sizeof bits);
@@ -48,26 +55,27 @@ static float whole_row(const float *x, long count, int16_t *q, long padded) {
     return finite ? (used ? largest / 32512.0f : 0) : NAN;
 }
 
-/* As nibble_dots reads them; `count` is a multiple of 4 groups. */
+/* As nibble_dots reads them; `count` is a multiple of 4 groups. The lower digit of q = 256 high + low is its last eight
+ * bits, with a sign. */
 static void digits_of(const int16_t *q, long count, Digits *d) {
-    for (; count > 0; count -= 4 * GROUP, q += 4 * GROUP, d++) {
-        for (int g = 0; g < 4; g++)
+#if NARROW_DOTS
+    const __m256i ones = _mm256_set1_epi16(1), half = _mm256_set1_epi16(128);
+    for (; count > 0; count -= 4 * GROUP, q += 4 * GROUP, d++)
+        for (int g = 0; g < 4; g++) {
+            __m256i pairs = _mm256_setzero_si256();
             for (int upper = 0; upper < 2; upper++) {
-                const int16_t *from = q + g * GROUP + upper * 16;
-                int8_t *high = d->high[upper] + g * 16, *low = d->low[upper] + g * 16;
-                for (int i = 0; i < 16; i++) {
-                    const int16_t above = (int16_t)((from[i] + 128) >> 8);
-                    high[i] = (int8_t)above;
-                    low[i] = (int8_t)(from[i] - 256 * above);
-                }
+                const __m256i from = _mm256_loadu_si256((const __m256i *)(q + g * GROUP + upper * 16));
+                const __m256i above = _mm256_srai_epi16(_mm256_add_epi16(from, half), 8);
+                _mm_storeu_si128((__m128i *)(d->high[upper] + g * 16), _mm256_cvtepi16_epi8(above));
+                _mm_storeu_si128((__m128i *)(d->low[upper] + g * 16), _mm256_cvtepi16_epi8(from));
+                pairs = _mm256_add_epi32(pairs, _mm256_madd_epi16(from, ones));
             }
-        for (int lane = 0; lane < 16; lane++) {
-            const int16_t *from = q + lane / 4 * GROUP + lane % 4 * 4;
-            int sum = 0;
-            for (int i = 0; i < 4; i++) sum += from[i] + from[16 + i];
-            d->less[lane] = -8 * sum;
+            const __m128i fours = _mm256_cvtepi64_epi32(_mm256_add_epi64(pairs, _mm256_srli_epi64(pairs, 32)));
+            _mm_storeu_si128((__m128i *)(d->less + 4 * g), _mm_mullo_epi32(fours, _mm_set1_epi32(-8)));
         }
-    }
+#else
+    (void)q, (void)count, (void)d; /* nibble_dots takes q itself */
+#endif
 }
 
 static long rounded_up(long count, long unit) { return (count + unit - 1) / unit * unit; }
