@@ -14,15 +14,19 @@ Row = tuple[str, str, tuple[float, ...]]
 
 
 class Files(NamedTuple):
-    """The files of one processor's figures, in ``benchmarks/results``."""
+    """The files of one processor's figures, in ``benchmarks/results``; of decoding one for float32 and one for the
+    other dtypes, each that of most rounds."""
 
     training: str
     decoding: str
+    narrow_decoding: str
     recurrent: str
 
 
-PROCESSORS = {"AMD EPYC": Files("training_epyc.json", "decoding_epyc.json", "recurrent_epyc.json"),
-              "Intel Xeon": Files("training_bfloat16.json", "decoding_llama_cpp.json", "recurrent.json")}
+PROCESSORS = {"AMD EPYC": Files("training_epyc.json", "decoding_epyc.json", "decoding_llama_cpp_epyc.json",
+                                "recurrent_epyc.json"),
+              "Intel Xeon": Files("training_bfloat16.json", "decoding_llama_cpp.json", "decoding_llama_cpp.json",
+                                  "recurrent.json")}
 
 
 class Speed(NamedTuple):
@@ -51,9 +55,10 @@ def speeds(folder: Path) -> list[Speed]:
     """
     found = []
     for processor, files in PROCESSORS.items():
-        training, decoding, recurrent = (_read(folder, name, processor) for name in files)
+        training, decoding, narrow, recurrent = (_read(folder, name, processor) for name in files)
         found += [Speed(what, peer, processor, ratios, name) for name, rows in
-                  ((files.training, _trained(training)), (files.decoding, _decoded(decoding)),
+                  ((files.training, _trained(training)), (files.decoding, _decoded(decoding, ("float32",))),
+                   (files.narrow_decoding, _decoded(narrow, ("bfloat16", "int8", "int4"))),
                    (files.recurrent, [_mamba(recurrent)])) for what, peer, ratios in rows]
     return found
 
@@ -72,12 +77,12 @@ def _trained(found: Mapping[str, Any]) -> list[Row]:
             for dtype in DTYPES for peer in ("transformers", "litgpt")]
 
 
-def _decoded(found: Mapping[str, Any]) -> list[Row]:
+def _decoded(found: Mapping[str, Any], dtypes: tuple[str, ...]) -> list[Row]:
     """Generating beside llama.cpp, which is made for it, by dtype. Its weights of eight and four bits are q8_0 and
     q4_0."""
     return [(f"generating text with it, one and 8 texts at once, {dtype}", "llama.cpp",
              tuple(_faster(found["rows"], "llama.cpp", dtype=dtype, batch=rows) for rows in (1, 8)))
-            for dtype in (*DTYPES, "int8", "int4")]
+            for dtype in dtypes]
 
 
 def _mamba(found: Mapping[str, Any]) -> Row:
