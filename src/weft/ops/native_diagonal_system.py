@@ -159,8 +159,8 @@ def _kernel_backward_flops(dkernel: Tensor, log_radius: Tensor, *_: Any) -> int:
     return 14 * log_radius.numel() * dkernel.shape[1]
 
 
-KERNEL_FLOPS: Mapping[str, Callable[..., int]] = {"weft.native_modes_kernel": _kernel_flops,
-                                                  "weft.native_modes_kernel_backward": _kernel_backward_flops}
+KERNEL_FLOPS: Mapping[str, Callable[..., int]] = {
+    "weft.native_modes_kernel": _kernel_flops, "weft.native_modes_kernel_backward": _kernel_backward_flops}
 
 
 def _no_flops(*_: Any) -> int:
