@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from data.open_files import open_many
+from fresh import fresh
 from weft.core.errors import DataError
 from weft.data import stored_array
 from weft.data.array import JoinedArray, join
@@ -130,3 +132,11 @@ def test_what_comes_in_several_reads_is_put_together(path: Path, monkeypatch: py
     monkeypatch.setattr(stored_array, "_read_at", lambda number, into, place: read(number, into[:7], place))
     found = StoredArray(path, np.dtype("<u2"), len(VALUES))
     np.testing.assert_array_equal(found[3:103], VALUES[3:103])
+
+
+def test_more_files_are_open_than_the_system_first_allows(tmp_path: Path) -> None:
+    """A process of its own, whose limit stays with it."""
+    VALUES[:50].tofile(tmp_path / "tokens.bin")
+    done = fresh(open_many, path=tmp_path / "tokens.bin")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "200 files; tokens.bin: the file cannot be read (Too many open files)."

@@ -6,6 +6,7 @@ no handler can go on from there. So windows are read by ``pread``, which says wh
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import weakref
@@ -109,7 +110,7 @@ class _File:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            self._number = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+            self._number = _opened(path)
         except OSError as error:
             raise self._unreadable(error) from None
         weakref.finalize(self, os.close, self._number)
@@ -141,6 +142,22 @@ class _File:
 
     def _unreadable(self, error: OSError) -> DataError:
         return DataError(f"the file cannot be read ({error.strerror or error}).", where=str(self._path), remedy=RESTORE)
+
+
+def _opened(path: Path) -> int:
+    """The number of the file, open to be read. A system often lets a process have 1,024 open files where it would let
+    it have many more on request, and data of some ten billion tokens are as many."""
+    flags = os.O_RDONLY | getattr(os, "O_BINARY", 0)
+    try:
+        return os.open(path, flags)
+    except OSError as error:
+        if error.errno != errno.EMFILE or sys.platform == "win32":
+            raise
+    import resource  # not on Windows
+
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return os.open(path, flags)
 
 
 def _bytes(values: Shaped[np.ndarray, " n"]) -> memoryview:
