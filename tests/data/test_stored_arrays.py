@@ -137,6 +137,6 @@ def test_what_comes_in_several_reads_is_put_together(path: Path, monkeypatch: py
 def test_more_files_are_open_than_the_system_first_allows(tmp_path: Path) -> None:
     """A process of its own, whose limit stays with it."""
     VALUES[:50].tofile(tmp_path / "tokens.bin")
-    done = fresh(open_many, path=tmp_path / "tokens.bin")
+    done = fresh(open_many, tmp_path / "tokens.bin", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "200 files; tokens.bin: the file cannot be read (Too many open files)."

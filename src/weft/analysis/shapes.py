@@ -106,6 +106,8 @@ class Tally(TorchDispatchMode):
 
     def _count(self, packet: Any, arguments: list[Any], result: Any) -> None:
         cost = flops_of(packet, arguments, result)
+        if not cost:  # element-wise work, which is not counted, also where one operator does all of it
+            return
         self.flops[self.place] = self.flops.get(self.place, 0) + cost
         self.skipped += skipped(packet, arguments)
         if str(packet) in FOURIER:
