@@ -31,7 +31,7 @@ def run_of(job: dict[str, Any], steps: int) -> RunConfig:
     return parse_run({"model": model, "training": {
         "steps": steps, "batch_size": shape["batch"], "dtype": job["dtype"],
         "optimizer": {"kind": "adamw", "lr": 3e-4, "beta1": 0.9, "beta2": 0.95, "weight_decay": 0.1},
-        "schedule": {"kind": "constant", "warmup": 0.0}, "clip": 1.0,
+        "schedule": {"kind": "constant", "warmup": 0.0}, "clip_norm": 1.0,
         "compute": {"compile": job["compile"], "matmul": job["route"]}}})
 
 
