@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,13 @@ TOLERANCE = 1e-5
 """On float32 logits of the size 5; the same parts compute them, in batches of another shape."""
 
 
-@pytest.fixture(scope="session", autouse=True)
-def modules(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Where transformers copies a folder's code to before it runs it."""
-    patch = pytest.MonkeyPatch()
-    patch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path_factory.mktemp("modules")))
+@pytest.fixture(scope="module", autouse=True)
+def modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Where transformers copies a folder's code to before it runs it, and looks for modules from then on."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [*sys.path])
+        patch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path_factory.mktemp("modules")))
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -169,9 +171,13 @@ def test_the_dtype_is_honoured(dtype: torch.dtype, folder: Callable[[str], Path]
     tokens = torch.tensor([rows()[1]])
     for name in ("hybrid", "dynamic"):
         theirs, own = opened(folder(name), dtype=dtype), build(CONFIGS[name]).to(dtype)
-        assert {each.dtype for each in theirs.parameters()} == {dtype}
+        assert {each.dtype for each in theirs.parameters()} == {each.dtype for each in own.parameters()}
+        assert (torch.float32 in {each.dtype for each in own.parameters()}) == (name == "hybrid"
+                                                                                and dtype == torch.bfloat16)
         with torch.no_grad():
             assert torch.equal(theirs(tokens).logits, own(tokens).y)
+        for key, weight in own.named_parameters():
+            assert torch.equal(theirs.get_parameter(f"model.{key}"), weight), key
 
 
 def test_a_fresh_model_begins_as_weft_s_parts_do(folder: Callable[[str], Path]) -> None:

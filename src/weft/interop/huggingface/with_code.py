@@ -26,6 +26,7 @@ from weft.core.config import parse_part
 from weft.core.errors import CheckpointError, ConfigError, UnsupportedError
 from weft.core.layer import traits_of
 from weft.core.model import Counted, LanguageModel, ModelConfig
+from weft.core.part import kept_dtypes
 from weft.core.part_config import parts_in
 from weft.core.registry import PLUGIN
 from weft.core.traits import Trait
@@ -151,6 +152,12 @@ def tied_names(model: nn.Module) -> dict[str, str]:
     first = {id(tensor): name for name, tensor in own_tensors(model).items()}
     return {name: first[id(tensor)] for name, tensor in model.state_dict(keep_vars=True).items()
             if name != first[id(tensor)]}
+
+
+def exact_names(model: nn.Module) -> set[str]:
+    """The names of parameters that stay in float32 where the model is opened in a narrower dtype."""
+    exact = kept_dtypes(model).exact
+    return {name for name, parameter in model.named_parameters() if id(parameter) in exact}
 
 
 @torch.no_grad()

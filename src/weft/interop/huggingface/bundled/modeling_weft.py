@@ -16,7 +16,7 @@ from .configuration_weft import WeftConfig
 
 try:
     from weft.interop.huggingface.columns import Reading, in_rows, read
-    from weft.interop.huggingface.with_code import build, set_constants, tied_names
+    from weft.interop.huggingface.with_code import build, exact_names, set_constants, tied_names
 except ImportError as error:
     raise ImportError(f"This model is built by the Python package `weft`, which cannot be used here ({error}). Install "
                       "Weft, in the version that config.json names under `weft` or a later one.") from error
@@ -53,6 +53,7 @@ class WeftForCausalLM(PreTrainedModel, GenerationMixin):
         tied = tied_names(self.model)
         config.tie_word_embeddings = bool(tied)
         self._tied_weights_keys = {f"model.{name}": f"model.{first}" for name, first in tied.items()}
+        self._keep_in_fp32_modules_strict = {f"model.{name}" for name in exact_names(self.model)}
         self.post_init()
 
     @classmethod
