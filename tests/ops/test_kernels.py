@@ -68,6 +68,8 @@ def test_a_kernel_gives_way_to_operators_where_they_are_observed_or_tensors_lie_
     for call in (Product(x, x), Product(x, parameter), Product(x, None)):
         assert operation(call) == "kernel"
     assert {operation(Product(x, other)), operation(Product(other, x))} == {"operators"}
+    negative = torch.complex(x, x).conj().imag
+    assert negative.is_neg() and {operation(Product(x, negative)), operation(Product(negative, x))} == {"operators"}
     with Observer():
         assert operation(Product(x, x)) == "operators"
     with forced({}), torch.inference_mode(False), torch.enable_grad():
@@ -98,6 +100,17 @@ def test_a_kernel_gives_the_bits_of_its_form(operation: Operation[Any, Any], for
         assert {id(each) for each in taken} == {id(each) for each in held if isinstance(each, Tensor)
                                                 and not each.is_complex()}, "those that C reads are real"
     assert served
+
+
+@pytest.mark.parametrize(("operation", "form"), WITH_KERNELS)
+def test_what_lies_negated_in_memory_is_not_read_as_it_lies(operation: Operation[Any, Any],
+                                                            form: Form[Any, Any]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for call in operation.examples(lambda *shape: torch.randn(shape, generator=generator)):
+        if operation.choose(call).form is form and hasattr(call, "_replace"):
+            subject = getattr(call, operation.subject)
+            assert torch.equal(operation(call._replace(**{operation.subject: torch._neg_view(-subject)})),
+                               operation(call))
 
 
 def test_a_kernel_is_compared_with_the_reference_too() -> None:
