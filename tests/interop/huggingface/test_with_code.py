@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import json
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,14 @@ from weft.models.ngram import NgramModel
 from weft.tokenizers import BPETokenizer, ByteTokenizer
 
 REPOSITORY = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def search_path() -> Iterator[None]:
+    """Where transformers is installed, it adds the folder of modelling files that it has opened."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [*sys.path])
+        yield
 
 
 @pytest.fixture(scope="module")
