@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from functools import cache
 from typing import Any
 
@@ -21,6 +22,7 @@ from weft.core.traits import Trait
 from weft.decoding import Row, generate
 from weft.decoding.recording import Recorder
 from weft.decoding.session import Session
+from weft.decoding.steps import same_bits
 from weft.decoding.tape import ChangedError, tape
 
 BOUND = 1e-10
@@ -276,3 +278,26 @@ def test_a_token_outside_the_vocabulary_is_refused_by_a_tape_too() -> None:
     assert taped.by_tape
     with pytest.raises((IndexError, UserError)):
         taped.advance(torch.tensor([VOCAB]))
+
+
+def test_same_bits_tells_zeros_and_kinds_of_nan_apart() -> None:
+    """A replay is to give the very numbers of an ordinary step: NaN equals the same NaN, and 0 is not -0."""
+    x = torch.tensor([0.0, 1.0, math.nan, 3.0], dtype=torch.bfloat16)
+    assert same_bits(x, x.clone())
+    assert not same_bits(x, torch.tensor([-0.0, 1.0, math.nan, 3.0], dtype=torch.bfloat16))
+    assert not same_bits(x, x.float())
+    assert not same_bits(x, x[:2])
+    odd = torch.arange(15.0).reshape(3, 5)
+    assert same_bits(odd.T, odd.T.clone())
+    assert same_bits(odd[:, 1:], odd[:, 1:].clone())
+    changed = odd.clone()
+    changed[2, 4] += 1
+    assert not same_bits(odd, changed)
+    wave = torch.complex(torch.arange(3.0), torch.arange(3.0))
+    assert same_bits(wave.conj(), wave.conj().clone())
+    assert not same_bits(wave.conj(), wave)
+    assert same_bits(wave.conj().imag, -torch.arange(3.0))
+    for empty in (torch.empty(0, 3), torch.empty(2, 0, dtype=torch.bool)):
+        assert same_bits(empty, empty.clone())
+    assert same_bits(torch.tensor(True), torch.tensor(True))
+    assert not same_bits(torch.tensor(True), torch.tensor(False))

@@ -3,6 +3,7 @@ this processor, at odd sizes, with any strides and threads; and what they are ch
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -98,6 +99,11 @@ def test_a_matrix_of_four_bits_is_opened_exactly_or_rounded_once(dtype: torch.dt
         wanted = matrix(values, scale, size, torch.float32).to(dtype)
         assert torch.equal(native_opened(values, scale, size, dtype == torch.bfloat16), wanted)
         assert torch.equal(native_opened(values[::2], scale[::2], size, dtype == torch.bfloat16), wanted[::2])
+        scale.view(-1)[:7] = torch.tensor([math.nan, -math.nan, math.inf, 1e-39, 3.3e38, -2.9e38, 0.0])[:scale.numel()]
+        wanted = matrix(values, scale, size, torch.float32).to(dtype)  # zeros times infinity are NaN
+        found = native_opened(values, scale, size, dtype == torch.bfloat16)
+        assert torch.equal(found.isnan(), wanted.isnan()) and found.isnan().any()
+        assert torch.equal(found.nan_to_num(0, 1, -1), wanted.nan_to_num(0, 1, -1))
     x = numbers(FEW_ROWS + 1, 8200, seed=2, dtype=dtype)
     call = Int4Call(x, *four_bits(numbers(37, 8200, seed=1)))
     assert INT4_LINEAR.choose(call).form.name == "opened"

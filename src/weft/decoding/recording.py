@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Self, final
 
 import torch
@@ -164,12 +165,20 @@ class _Operators(TorchDispatchMode):
                            kwargs: dict[str, Any] | None = None) -> Any:
         if not self.expected and _depends_on_data(func, args):
             self.on_data = func
-        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), COMPOSED):
+        if _is_composed(func):
             # Without gradients PyTorch would run a composite operator's parts below this mode. Decomposing it here,
             # with the mode active again, intercepts each part.
             with self:
                 return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
+
+
+@cache
+def _is_composed(operator: OpOverload) -> bool:
+    """Return whether the operator only calls other operators. PyTorch is asked once for each: asking takes longer than
+    recording a call."""
+    found: bool = torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), COMPOSED)
+    return found
 
 
 def _depends_on_data(operator: OpOverload, args: tuple[Any, ...]) -> bool:

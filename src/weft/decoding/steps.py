@@ -129,7 +129,7 @@ class Steps:
         if beside is None:
             return logits
         wanted, after = self._work(tokens, beside, Span(count=_counts(moving), bound=tape.room))
-        self._trusted = torch.equal(logits, wanted) and _equal(tape.state(), after)
+        self._trusted = same_bits(logits, wanted) and _equal(tape.state(), after)
         if not self._trusted:
             self._state, self._tape, self._plain = after, None, True
         return wanted
@@ -252,7 +252,18 @@ def _alike(before: ModelState, after: ModelState) -> bool:
 
 
 def _equal(one: ModelState, other: ModelState) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(_tensors(one), _tensors(other), strict=True))
+    return all(same_bits(a, b) for a, b in zip(_tensors(one), _tensors(other), strict=True))
+
+
+def same_bits(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors have equal shapes and dtypes, and the same bits in every number. They are compared by
+    eight bytes at a time where they have so many, which takes a fifth of the time of numbers in bfloat16."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    pair = [tensor.resolve_conj().resolve_neg().contiguous().flatten().view(torch.uint8) for tensor in (one, other)]
+    if all(flat.numel() % 8 == 0 and flat.storage_offset() % 8 == 0 for flat in pair):
+        pair = [flat.view(torch.int64) for flat in pair]
+    return torch.equal(*pair)
 
 
 def hooks_of(model: nn.Module) -> tuple[Mapping[int, Any], ...]:

@@ -26,6 +26,7 @@ typedef uint16_t halves __attribute__((vector_size(2 * LANES)));
 typedef uint16_t loose_halves __attribute__((vector_size(2 * LANES), aligned(1), may_alias));
 typedef int8_t bytes __attribute__((vector_size(2 * LANES)));
 typedef int8_t loose_bytes __attribute__((vector_size(2 * LANES), aligned(1), may_alias));
+typedef int16_t few_words __attribute__((vector_size(2 * LANES)));
 typedef int16_t words __attribute__((vector_size(4 * LANES)));
 typedef int16_t loose_words __attribute__((vector_size(4 * LANES), aligned(2), may_alias));
 typedef uint8_t half_group __attribute__((vector_size(16)));
@@ -33,6 +34,13 @@ typedef uint8_t loose_half_group __attribute__((vector_size(16), aligned(1), may
 
 INLINE vec widened(const uint16_t *p) {
     return (vec)(__builtin_convertvector(*(const loose_halves *)p, ints) << 16);
+}
+
+/* Rounded as `narrow_of` rounds a number. */
+INLINE halves narrowed(vec x) {
+    typedef uint32_t wholes __attribute__((vector_size(4 * LANES)));
+    const wholes bits = (wholes)x, nan = (wholes)(x != x), rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    return __builtin_convertvector((rounded & ~nan) | ((bits >> 16 | 64) & nan), halves);
 }
 
 /* The first `count` numbers at p, and zeros. */
@@ -56,10 +64,11 @@ INLINE words words_of_some(const int8_t *p, long count) {
     return words_of(held);
 }
 
-/* LANES whole numbers of eight bits as floats. */
+/* LANES whole numbers of eight bits as floats; by way of 16 bits, since GCC widens by a factor of four number by number. */
 INLINE vec floats_of(const int8_t *p) {
     typedef int8_t loose_few __attribute__((vector_size(LANES), aligned(1), may_alias));
-    return __builtin_convertvector(__builtin_convertvector(*(const loose_few *)p, ints), vec);
+    const few_words wide = __builtin_convertvector(*(const loose_few *)p, few_words);
+    return __builtin_convertvector(__builtin_convertvector(wide, ints), vec);
 }
 
 INLINE vec floats_of_some(const int8_t *p, long count) {

@@ -88,23 +88,43 @@ static int gated(Gated *c) {
     return ready ? COMPUTED : NO_MEMORY;
 }
 
+/* A whole group of four bits as numbers in float32 or, where `narrow`, rounded. */
+INLINE void open_group(const int narrow, const char *at, float factor, void *y, long to) {
+    int8_t held[GROUP];
+    opened(at, held);
+    EACH(part, GROUP / LANES) {
+        const vec wide = factor * floats_of(held + part * LANES);
+        if (narrow)
+            *(loose_halves *)((uint16_t *)y + to + part * LANES) = narrowed(wide);
+        else
+            store((float *)y + to + part * LANES, wide);
+    }
+}
+
+/* Row `o` of a matrix of four bits. */
+INLINE void open_row(const int narrow, const Open *c, long o) {
+    const long groups = (c->in + GROUP - 1) / GROUP, whole = c->in / GROUP;
+    const uint16_t *scale = (const uint16_t *)c->map.scale + o * groups;
+    const char *at = c->map.values + o * c->map.stride;
+    void *y = c->y;
+    long to = o * c->in;
+    for (long g = 0; g < whole; g++, to += GROUP) open_group(narrow, at + g * 16, scale_of(scale[g]), y, to);
+    if (whole < groups) {
+        int8_t held[GROUP];
+        opened(at + whole * 16, held);
+        for (long i = 0; i < c->in - whole * GROUP; i++)
+            set_number(narrow, y, to + i, scale_of(scale[whole]) * held[i]);
+    }
+}
+
 int NAME(weft_open_call)(Open *c) {
-    const long groups = (c->in + GROUP - 1) / GROUP;
     for (long piece; (piece = taken(&c->shared.next, 1)) < c->shared.pieces;) {
         const long end = (piece + 1) * OPENED < c->out ? (piece + 1) * OPENED : c->out;
         for (long o = piece * OPENED; o < end; o++)
-            for (long g = 0; g < groups; g++) {
-                const float factor = scale_of(((const uint16_t *)c->map.scale)[o * groups + g]);
-                const long at = o * c->in + g * GROUP, count = c->in - g * GROUP < GROUP ? c->in - g * GROUP : GROUP;
-                int8_t held[GROUP];
-                float wide[GROUP];
-                opened(c->map.values + o * c->map.stride + g * 16, held);
-                for (int i = 0; i < GROUP; i++) wide[i] = factor * held[i];
-                if (c->narrow)
-                    narrow_row(wide, count, (uint16_t *)c->y + at);
-                else
-                    memcpy((float *)c->y + at, wide, sizeof(float) * count);
-            }
+            if (c->narrow)
+                open_row(1, c, o);
+            else
+                open_row(0, c, o);
         finished(&c->shared.done, 1);
     }
     return COMPUTED;

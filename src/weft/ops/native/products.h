@@ -22,7 +22,6 @@ typedef struct {
     void *memory;
 } Vectors;
 
-typedef int16_t few_words __attribute__((vector_size(2 * LANES)));
 typedef int16_t loose_few_words __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
 
 /* Whole numbers q of at most 32,512 with x = factor q, and zeros behind them up to `padded`. A number that is not finite

@@ -21,6 +21,18 @@ static inline uint16_t narrow_of(float x) {
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+/* Number i of a row in float32 or, where `narrow`, in bfloat16. */
+static inline float number(int narrow, const void *x, long i) {
+    return narrow ? wide_of(((const uint16_t *)x)[i]) : ((const float *)x)[i];
+}
+
+static inline void set_number(int narrow, void *y, long i, float x) {
+    if (narrow)
+        ((uint16_t *)y)[i] = narrow_of(x);
+    else
+        ((float *)y)[i] = x;
+}
+
 static void widen_row(const uint16_t *x, long count, float *y) {
     for (long i = 0; i < count; i++) y[i] = wide_of(x[i]);
 }

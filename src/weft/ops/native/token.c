@@ -61,17 +61,6 @@ int NAME(weft_norm_call)(Norm *c) {
     return COMPUTED;
 }
 
-INLINE float number(int narrow, const void *x, long i) {
-    return narrow ? wide_of(((const uint16_t *)x)[i]) : ((const float *)x)[i];
-}
-
-INLINE void set(int narrow, void *y, long i, float x) {
-    if (narrow)
-        ((uint16_t *)y)[i] = narrow_of(x);
-    else
-        ((float *)y)[i] = x;
-}
-
 /* One head; `narrow` and `interleaved` are known to the compiler. */
 INLINE void turn(const int narrow, const int interleaved, long size, const void *x, const float *cos, const float *sin,
                  void *y) {
@@ -79,8 +68,8 @@ INLINE void turn(const int narrow, const int interleaved, long size, const void 
     for (long i = 0; i < half; i++) {
         const long one = interleaved ? 2 * i : i, two = interleaved ? 2 * i + 1 : half + i;
         const float a = number(narrow, x, one), b = number(narrow, x, two);
-        set(narrow, y, one, interleaved ? a * cos[i] - b * sin[i] : a * cos[i] + b * sin[i]);
-        set(narrow, y, two, interleaved ? b * cos[i] + a * sin[i] : b * cos[half + i] + a * sin[half + i]);
+        set_number(narrow, y, one, interleaved ? a * cos[i] - b * sin[i] : a * cos[i] + b * sin[i]);
+        set_number(narrow, y, two, interleaved ? b * cos[i] + a * sin[i] : b * cos[half + i] + a * sin[half + i]);
     }
 }
 
@@ -107,9 +96,9 @@ int NAME(weft_sum_call)(Sum *c) {
     for (long piece; (piece = taken(&c->shared.next, 1)) < c->shared.pieces;) {
         const long end = (piece + 1) * PART < c->count ? (piece + 1) * PART : c->count;
         if (c->narrow)
-            for (long i = piece * PART; i < end; i++) set(1, c->z, i, number(1, c->x, i) + number(1, c->y, i));
+            for (long i = piece * PART; i < end; i++) set_number(1, c->z, i, number(1, c->x, i) + number(1, c->y, i));
         else
-            for (long i = piece * PART; i < end; i++) set(0, c->z, i, number(0, c->x, i) + number(0, c->y, i));
+            for (long i = piece * PART; i < end; i++) set_number(0, c->z, i, number(0, c->x, i) + number(0, c->y, i));
         finished(&c->shared.done, 1);
     }
     return COMPUTED;
