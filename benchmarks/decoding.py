@@ -7,10 +7,11 @@ prompts.
     python benchmarks/decoding.py --layers 2 --new 16 --rounds 1
 
 Each contender runs in a process of its own; a round runs all of them one after another, and medians are over the
-rounds. In float32 Weft and `transformers` must give the same tokens. ``int8`` and ``int4`` are Weft's rewrites of all
-matrices with activations in bfloat16, and llama.cpp's q8_0 and q4_0. llama.cpp takes part where `llama_cpp` is
-installed (`pip install --no-binary llama-cpp-python llama-cpp-python==0.3.36`, some minutes). Results go to
-``benchmarks/results/decoding.json`` and ``.md``.
+rounds. What Weft's plain form is to llama.cpp, and a layout to plain, is timed in turns in one process, since the speed
+of a machine's memory may change from one minute to the next. In float32 Weft and `transformers` must give the same
+tokens. ``int8`` and ``int4`` are Weft's rewrites of all matrices with activations in bfloat16, and llama.cpp's q8_0 and
+q4_0. llama.cpp takes part where `llama_cpp` is installed (`pip install --no-binary llama-cpp-python
+llama-cpp-python==0.3.36`, some minutes). Results go to ``benchmarks/results/decoding.json`` and ``.md``.
 """
 
 from __future__ import annotations
@@ -46,10 +47,12 @@ def jobs(shape: dict[str, int], options: argparse.Namespace) -> list[Job]:
     """Every contender, and the sweep over contexts."""
     same = {"shape": shape, "threads": options.threads, "prompt": options.prompt, "new": options.new,
             "repeats": options.repeats}
-    found = [{**same, "library": library, "form": form, "dtype": dtype, "batch": batch}
+    llama = "llama.cpp" in options.libraries and importlib.util.find_spec("llama_cpp") is not None
+    found = [{**same, "library": library, "form": form, "dtype": dtype, "batch": batch,
+              "beside": "llama.cpp" if llama and (library, form) == ("weft", "plain") else None}
              for dtype in (*FLOATS, *WHOLE) for batch in (1, 8) for library, forms in FORMS.items()
              for form in forms if (form != "compiled" or (not options.eager and dtype in FLOATS))
-             and (library != "llama.cpp" or importlib.util.find_spec("llama_cpp") is not None)
+             and (library != "llama.cpp" or llama)
              and (library != "transformers" or dtype in FLOATS)
              and library in options.libraries and dtype in options.dtypes]
     found += [{**same, "library": "weft", "form": "sweep", "dtype": dtype, "batch": 1}
@@ -86,8 +89,7 @@ def summary(job: Job, rounds: list[Row]) -> Row:
     return {**row, "seconds": seconds, "tokens_per_second": job["batch"] * job["new"] / seconds,
             "first": statistics.median(found["first"] for found in rounds),
             "peak_bytes": max(found["peak_bytes"] for found in rounds), "tokens": rounds[0]["tokens"],
-            "times plain": (statistics.median(each["times plain"] for each in rounds) if "times plain" in rounds[0]
-                            else None),
+            "turns": {name: statistics.median(each["turns"][name] for each in rounds) for name in rounds[0]["turns"]},
             "layouts": rounds[-1].get("layouts"), "kept": rounds[-1].get("kept")}
 
 
@@ -100,8 +102,7 @@ def compare(rows: list[Row]) -> list[str]:
         rivals = {name: by.get((name, form, dtype, batch)) for name, form in (*RIVALS.items(), ("weft", "plain"))}
         if library == "weft":
             row["ratios"] = {name: other["seconds"] / row["seconds"] for name, other in rivals.items() if other}
-            if row["times plain"] is not None:  # in turns, in one process
-                row["ratios"]["weft"] = row["times plain"]
+            row["ratios"] |= row["turns"]
         same = rivals["transformers"]
         if library != "llama.cpp" and dtype == "float32" and same is not None and row["tokens"] != same["tokens"]:
             wrong.append(row["name"])

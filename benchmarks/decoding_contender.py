@@ -8,6 +8,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +40,15 @@ def weft_model(job: dict[str, Any], weights: dict[str, torch.Tensor]) -> Languag
     return rewritten(model.to(torch.bfloat16), [REWRITES[job["dtype"]]]).eval()
 
 
-def weft_generate(job: dict[str, Any], weights: dict[str, torch.Tensor],
-                  found: dict[str, Any]) -> Callable[..., Tokens]:
-    """Weft as its users decode: as it is, laid out for this machine, or compiled. Beside a layout, ``found["plain"]``
-    is the same for the model as it is, so that both are timed in turns."""
+def weft_generate(job: dict[str, Any], weights: dict[str, torch.Tensor], found: dict[str, Any],
+                  rivals: dict[str, Callable[[], Callable[..., Tokens]]]) -> Callable[..., Tokens]:
+    """Weft as its users decode: as it is, laid out for this machine, or compiled. Beside a layout, ``rivals`` gets the
+    model as it is, so that both are timed in turns."""
     model = weft_model(job, weights)
     compiled = CompiledStep(model) if job["form"] == "compiled" else None
     if job["form"] == "laid out":
         form = for_decoding(model, rows=job["batch"])
-        found["plain"] = continued(model, None)
+        rivals["weft"] = partial(continued, model, None)
         model = form.model
         found["kept"] = form.kept
         found["layouts"] = {f"{a}x{b}": kind.chosen for kind in form.measured for a, b in [kind.shape]}
@@ -107,28 +108,32 @@ def main() -> None:
         print(json.dumps({"sweep": sweep(job, weights)}))
         return
     found: dict[str, Any] = {}
-    run = (weft_generate(job, weights, found) if job["library"] == "weft" else llama_generate(job, folder)
+    rivals: dict[str, Callable[[], Callable[..., Tokens]]] = {}
+    if job["beside"]:
+        rivals[job["beside"]] = partial(llama_generate, job, folder)
+    run = (weft_generate(job, weights, found, rivals) if job["library"] == "weft" else llama_generate(job, folder)
            if job["library"] == "llama.cpp" else transformers_generate(job, weights))
     generator = torch.Generator().manual_seed(1)
     prompts = torch.randint(job["shape"]["vocabulary"], (job["batch"], job["prompt"]), generator=generator).tolist()
-    begun = time.perf_counter()
-    run(prompts, job["new"])  # compiles where it does
-    found["first"] = time.perf_counter() - begun
-    plain, seconds, turns = found.pop("plain", None), [], []
-    if plain is not None:
-        plain(prompts, job["new"])
+    found["first"] = timed(run, prompts, job["new"])  # compiles where it does
+    found["peak_bytes"] = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # without rivals
+    others = {name: make() for name, make in rivals.items()}
+    for other in others.values():
+        other(prompts, job["new"])
+    seconds, turns = list[float](), dict[str, list[float]]((name, []) for name in others)
     for _ in range(job["repeats"]):
-        begun = time.perf_counter()
-        tokens = run(prompts, job["new"])
-        seconds.append(time.perf_counter() - begun)
-        if plain is not None:
-            begun = time.perf_counter()
-            plain(prompts, job["new"])
-            turns.append((time.perf_counter() - begun) / seconds[-1])
-    if turns:
-        found["times plain"] = statistics.median(turns)
-    print(json.dumps({**found, "seconds": statistics.median(seconds), "tokens": tokens,
-                      "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}))
+        seconds.append(timed(run, prompts, job["new"]))
+        for name, other in others.items():
+            turns[name].append(timed(other, prompts, job["new"]) / seconds[-1])
+    found["turns"] = {name: statistics.median(times) for name, times in turns.items()}
+    print(json.dumps({**found, "seconds": statistics.median(seconds), "tokens": run(prompts, job["new"])}))
+
+
+def timed(run: Callable[..., Tokens], prompts: Tokens, count: int) -> float:
+    """Seconds of a call."""
+    begun = time.perf_counter()
+    run(prompts, count)
+    return time.perf_counter() - begun
 
 
 if __name__ == "__main__":
