@@ -32,6 +32,12 @@ def test_a_page_has_its_pieces() -> None:
     assert page.config["blocks"][0]["repeat"] == 6
 
 
+def test_an_encoder_is_drawn_with_its_head_where_smaller_models_have_none() -> None:
+    page, sizes = family_page("bert"), families()["bert"].sizes
+    assert page.size.name == "bert-base-chinese" and ("head", "masked_token") in page.parts
+    assert min(sizes, key=lambda size: size.parameters or 0).name == "all-minilm-l6-v2"
+
+
 def test_the_nearest_families_differ_in_the_fewest_keys() -> None:
     found: dict[str, Any] = dict(family_page("qwen2").differs)
     assert "qwen2" not in found and len(found) == 2

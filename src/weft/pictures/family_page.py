@@ -35,7 +35,7 @@ class FamilyPage:
     """A page of a family.
 
     Attributes:
-        size: the smallest published model, which is drawn and written out.
+        size: the smallest published model, which is drawn and written out; of encoders the smallest with a head.
         figure: its architecture.
         config: its configuration, as a file.
         state: tokens and bytes of a row's state in bfloat16; empty for a model without one, or with a source's.
@@ -65,8 +65,9 @@ def family_page(name: str) -> FamilyPage:
 def _smallest(name: str) -> tuple[Size, ModelConfig]:
     family = families()[name]
     counted = [each for each in family.sizes if each.parameters] or family.sizes
-    size = min(counted, key=lambda each: each.parameters or 0)
-    return size, family.config(size)
+    found = [(size, family.config(size)) for size in sorted(counted, key=lambda each: each.parameters or 0)]
+    # Encoders of sentences are published without the head that shows what their family was trained for.
+    return next((each for each in found if getattr(each[1], "head", None) is not None), found[0])
 
 
 def _state(model: Model) -> tuple[tuple[int, int], ...]:

@@ -94,7 +94,7 @@ KEYS: tuple[KeyRule, ...] = (
     whole("add_final_layer_norm", False, "Its last block ends with a norm."),
     whole("add_bias_logits", False, "The bias of its logits is the tensor final_logits_bias."),
     whole("static_position_embeddings", False, "Its positions are learned."),
-    whole("force_bos_token_to_be_generated", False, "It is a setting of generating text: remove it."))
+    Ignored(("force_bos_token_to_be_generated",), "how text is generated, by the older name of forced_bos_token_id"))
 
 
 def side_rules(theirs: str, prefix: str, width: int, *, encoder: bool) -> list[Rule]:
