@@ -181,7 +181,8 @@ class SequenceToSequence(Task[Pairs, PairBatch]):
         if pairs is None or not pairs.cut:
             return None
         source, context = self.settings.source_context, self.settings.context
-        limits = f"of {context} tokens" if source == context else f"({source} tokens of a source, {context} of a target)"
+        limits = f"of {context} tokens" if source == context else (
+            f"({source} tokens of a source, {context} of a target)")
         return (f"{pairs.cut:,} of {len(pairs.sources):,} pairs are longer than the context {limits} and were cut at "
                 "their ends")
 
