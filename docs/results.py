@@ -70,8 +70,8 @@ def positions(found: Found) -> str:
     rises = {each["kind"]: each["holds"]["first_rise"] for each in found["schemes"] if each["holds"]}
     never = [kind for kind, rise in rises.items() if rise is None]
     return (f"Proximity never grows with distance under {listed(never)}; under sinusoidal positions it grows again "
-            f"from distance {rises['sinusoidal']} on. A linear map reads {found['probe']['causal']:.0%} of the "
-            "variance of positions from an untrained causal model that has none.")
+            f"from distance {rises['sinusoidal']} on. A linear map reads {mean(found['probe']['causal']):.0%} of the "
+            "variance of positions from untrained causal models that have none.")
 
 
 def cache(found: Found) -> str:
