@@ -70,8 +70,8 @@ def positions(found: Found) -> str:
     rises = {each["kind"]: each["holds"]["first_rise"] for each in found["schemes"] if each["holds"]}
     never = [kind for kind, rise in rises.items() if rise is None]
     return (f"Proximity never grows with distance under {listed(never)}; under sinusoidal positions it grows again "
-            f"from distance {rises['sinusoidal']} on. A linear map reads {found['probe']['causal']:.0%} of the "
-            "variance of positions from an untrained causal model that has none.")
+            f"from distance {rises['sinusoidal']} on. A linear map reads {mean(found['probe']['causal']):.0%} of the "
+            "variance of positions from untrained causal models that have none.")
 
 
 def cache(found: Found) -> str:
@@ -80,6 +80,16 @@ def cache(found: Found) -> str:
     held = listed(f"{name} {size:.0f} MiB" for name, size in sizes.items())
     return (f"After 8,192 tokens: {held}. The next token takes {times['with']['8192']:.1f} ms with the state of "
             f"multi-head attention and {times['without']['8192']:,.0f} without it.")
+
+
+def averaged(found: Found) -> str:
+    stops = list(found["seeds"][0]["8"])
+    first, last = ({groups: mean(seed[groups][stop] for seed in found["seeds"]) for groups in found["seeds"][0]}
+                   for stop in (stops[0], stops[-1]))
+    return (f"Averaging eight key and value heads to two or one takes a model from {first['8']:.2f} bits per byte to "
+            f"{first['2']:.2f} or {first['1']:.2f}. {stops[-1]} steps of training on, where {found['steps']} had been "
+            f"before, leave {last['2']:.2f} and {last['1']:.2f}, and the model of eight heads has {last['8']:.2f}; "
+            f"mean of {len(found['seeds'])} seeds.")
 
 
 def translation(found: Found) -> str:
@@ -247,7 +257,8 @@ def alignment(found: Found) -> str:
 
 
 SENTENCES: Mapping[str, Callable[[Found], str]] = MappingProxyType({
-    "lengths": lengths, "positions_pictured": positions, "key_value_bytes": cache, "multi30k": translation,
+    "lengths": lengths, "positions_pictured": positions, "key_value_bytes": cache,
+    "grouped_queries": averaged, "multi30k": translation,
     "norms_and_residuals": blocks, "hippo": memory, "scan_costs": scans, "million_tokens": million,
     "penn_treebank": treebank, "nanogpt_cpu": nanogpt, "digits": digits, "mixture": mixture, "windows": windows,
     "cheating": cheating, "encoder_positions": encoders, "optimizers": optimizers, "pretraining": pretraining,

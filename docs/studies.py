@@ -11,7 +11,8 @@ from typing import NamedTuple, final
 
 PICTURES = "pictures"
 ORDER: Mapping[str, tuple[str, ...]] = MappingProxyType({
-    "Positions and lengths": ("positions_pictured", "lengths", "key_value_bytes"),
+    "Positions and lengths": ("positions_pictured", "lengths", "key_value_bytes",
+                              "grouped_queries"),
     "Rotary positions at work": ("multi30k", "encoder_positions", "performer"),
     "Inside a block": ("norms_and_residuals",),
     "State spaces and recurrences": ("hippo", "scan_costs", "selective", "recall", "pathfinder", "million_tokens"),

@@ -109,3 +109,17 @@ def test_every_message_on_the_page_of_troubles_is_what_its_command_says(tmp_path
         assert code == 2, f"{command}: {text}"
         assert wanted.removeprefix("... ").removesuffix(" ...") in text, f"{command} says\n{said}"
         assert wanted.startswith("... ") or text.startswith(wanted.removesuffix(" ...")), command
+
+
+def test_the_page_on_forms_has_the_recorded_figures_of_windows() -> None:
+    found = json.loads((ROOT / "benchmarks/results/windows.json").read_text("utf-8"))
+    said = " ".join((ROOT / "docs/forms.md").read_text("utf-8").split())
+    native, banded = (found["cases"][name] for name in ("native", "banded"))
+    assert (f"is {native['faster']:.1f} times as fast as dense attention by PyTorch's fused kernel, in "
+            f"{native['memory']:.2f} of its memory; in plain PyTorch (`banded`) {banded['faster']:.1f} times, in "
+            f"{banded['memory']:.1f} times the memory.") in said
+    (every, dense), (grouped, fewer) = (
+        [1000 * found["rows of 512, by key heads"][heads][f"{way} seconds"] for way in ("native", "dense")]
+        for heads in ("8", "2"))
+    assert (f"take {every:.0f} ms instead of {dense:.0f}, and with two key heads {grouped:.0f} instead of "
+            f"{fewer:.0f}.") in said

@@ -173,6 +173,25 @@ def test_long_pairs_are_cut_at_their_ends_and_counted(tmp_path: Path) -> None:
                                       "were cut at their ends")
 
 
+def test_a_source_longer_than_the_encoder_s_positions_is_refused_before_a_step_or_cut(tmp_path: Path) -> None:
+    """The context of the targets is 24 tokens, and the encoder's table of positions ends at 16."""
+    rows = [{"source": "a" * 4, "target": "b" * 20}] * 30 + [{"source": "a" * 18, "target": "b"}] * 5
+    model = {**ENCODER_DECODER, "context": 24}
+    run = run_of(tmp_path, "sequence_to_sequence", model, path=records_file(tmp_path, rows), validation=0.1)
+    with pytest.raises(DataError, match=r"rows\.jsonl.*: the source has 19 tokens with the one that ends it, and the "
+                                        r"encoder has positions for 16\. Give the encoder more positions, remove that"):
+        prepare(run)
+    cutting = parse_run({**run.dump(), "task": {"kind": "sequence_to_sequence", "cut": True}})
+    pairs = prepare(cutting).train
+    assert isinstance(pairs, Pairs) and pairs.sources.longest == 16 and pairs.targets.longest == 22 and pairs.cut
+    made = cutting.made_task()
+    assert f"{pairs.cut} of {len(pairs.sources)} pairs are longer than the context (16 tokens of a source, 24 of a " \
+        "target)" in str(made.notice(made.batches(pairs)))
+    free = {**model, "encoder": {**ENCODER, "position": "sinusoidal"}}
+    longer = run_of(tmp_path, "sequence_to_sequence", free, path=records_file(tmp_path, rows), validation=0.1)
+    assert prepare(longer).train.sources.longest == 19
+
+
 def test_an_encoder_decoder_trains_and_a_killed_run_resumes(tmp_path: Path) -> None:
     run = run_of(tmp_path, "sequence_to_sequence", ENCODER_DECODER)
     assert run.dump()["model"]["encoder"]["vocab_size"] == 257

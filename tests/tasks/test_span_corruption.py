@@ -21,6 +21,7 @@ from weft.data.span_corruption import SpanCounts
 from weft.tasks.span_corruption import CorruptibleText, SpanCorruptionConfig, SpanCorruptionTask, named_sentinels
 from weft.tokenizers import ByteTokenizer
 from weft.training import parse_run, train
+from weft.training.material import prepare
 
 VOCAB = 257 + 100
 PREFIXED = {"kind": "decoder", "d_model": 8, "context": 32, "position": "learned", "blocks": [
@@ -126,6 +127,16 @@ def test_sentinels_are_the_vocabularys_own_or_further_ids(tmp_path: Path) -> Non
     assert named_sentinels(ByteTokenizer()) == []
 
 
+def test_sources_end_where_the_encoder_s_positions_do(tmp_path: Path) -> None:
+    """Its table has 16, and the context is 32."""
+    lengths = {}
+    for context in (16, 32):
+        run = run_of(tmp_path, "span_corruption", {**ENCODER_DECODER, "context": context}, path=lines_file(tmp_path))
+        made = run.made_task()
+        lengths[context] = made.lengths(made.batches(prepare(run).train))
+    assert lengths[32] == lengths[16] and lengths[16].source == 16
+
+
 def test_a_killed_run_resumes_to_the_same_weights(tmp_path: Path) -> None:
     run = run_of(tmp_path, "span_corruption", ENCODER_DECODER, path=lines_file(tmp_path))
     whole = train(run, tmp_path / "whole")
@@ -143,6 +154,8 @@ def test_a_killed_run_resumes_to_the_same_weights(tmp_path: Path) -> None:
     ({**ENCODER, "vocab_size": 9}, {}, "model: a model of kind 'encoder' predicts no next token. Give an encoder-"),
     ({**MODELS[False], "encoder": {**ENCODER, "vocab_size": 9}}, {}, "model.encoder.vocab_size: 9, while targets have"),
     ({**MODELS[False], "context": 2}, {}, "training.context: 2 tokens, in which no hidden span fits. Raise it."),
+    ({**MODELS[False], "encoder": {**ENCODER, "vocab_size": VOCAB, "context": 2}}, {},
+     "model.encoder: positions for 2 tokens, in which no hidden span fits. Give it more."),
 ])
 def test_models_that_do_not_fit_are_refused_before_anything_is_read(
         tmp_path: Path, model: dict[str, Any], fields: dict[str, Any], message: str) -> None:

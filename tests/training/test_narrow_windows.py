@@ -1,4 +1,5 @@
-"""A window that is wider than the context of a model hides nothing, and is refused before a run begins."""
+"""A window that is wider than the context of a model hides nothing, and no row has a global token outside of it: both
+are refused before a run begins."""
 
 from __future__ import annotations
 
@@ -33,6 +34,14 @@ def test_a_window_past_the_context_is_refused_before_a_folder_is_made(mask: str,
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("mask", ["causal & (window(4) | global(0, 16))", "per_head(causal, causal & global(16))"])
+def test_a_global_token_outside_the_context_is_refused_before_a_folder_is_made(mask: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"layers\.0: global\((0, )?16\) names the token 16, which lies outside the "
+                                          r"model's context of 16 tokens\. Give indices from 0 to 15, or make"):
+        train(run_with(mask), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_layers_of_one_mask_are_named_once() -> None:
     config = run_with("causal & window(32)", repeat=3)
     named = r"stack\.layers\.0\.layers\.0 and 2 other layers: window\(32\) reaches"
@@ -43,7 +52,8 @@ def test_layers_of_one_mask_are_named_once() -> None:
 
 @pytest.mark.parametrize("config", [
     run_with("causal & window(16)"), run_with("causal & strided(32)"), run_with("causal & segments(16, 32)"),
-    run_with("causal & window(32)", carry_state=True), run_with("causal & window(32)", context=64, steps=1)],
-    ids=["as wide", "a stride", "segments", "carried", "longer"])
+    run_with("causal & window(32)", carry_state=True), run_with("causal & window(32)", context=64, steps=1),
+    run_with("causal & (window(4) | global(15))"), run_with("causal & (window(4) | global(16))", carry_state=True)],
+    ids=["as wide", "a stride", "segments", "carried", "longer", "the last token", "a later token, carried"])
 def test_others_are_not(config: RunConfig) -> None:
     require_narrow(config, built_empty(config.model))

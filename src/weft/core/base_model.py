@@ -70,6 +70,11 @@ class ModelConfig(PartConfig):
         """Names of the classes of its head, in the order of their ids; empty without a head for classes."""
         return ()
 
+    def source_limit(self) -> int | None:
+        """The most tokens that a source may have, as `weft.core.model.LanguageModel.source_limit` says of the built
+        model; None without a limit or without a source."""
+        return None
+
     def fingerprint(self) -> str:
         """A hash of the whole resolved configuration, by the names that its keys had first: stored states hold it."""
         text = json.dumps(with_old_names(self, self.dump()), sort_keys=True, separators=(",", ":"))

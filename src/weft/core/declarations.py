@@ -32,6 +32,10 @@ class Pairs(Protocol):
         """How far each of its windows reaches from the query, in tokens, the query's own included, by what the window
         is called."""
 
+    def places(self) -> Mapping[str, int]:
+        """The last of the tokens that each of its rules names by their place in a document, counted from 0, by what the
+        rule is called."""
+
     def __hash__(self) -> int:
         """A hash that is equal for equal rules."""
 

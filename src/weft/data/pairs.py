@@ -51,14 +51,15 @@ class Pairs:
         return len(self.targets.ids) - len(self.targets)
 
 
-def encode_pairs(corpus: Corpus, tokenizer: Tokenizer, context: int, repeated: Repeated | None, *,
+def encode_pairs(corpus: Corpus, tokenizer: Tokenizer, source_context: int, context: int, repeated: Repeated | None, *,
                  cut: bool) -> Pairs:
     """Encode every record's source and target.
 
     Args:
         corpus: of records that hold a source and a target.
         tokenizer: of both.
-        context: tokens of a source, and of a target without its opening token, at most.
+        source_context: tokens of a source at most; fewer than ``context`` where the encoder has no more positions.
+        context: tokens of a target without its opening token at most.
         repeated: see `weft.tasks.base.Examples`.
         cut: whether longer ones are cut at their ends.
 
@@ -75,10 +76,11 @@ def encode_pairs(corpus: Corpus, tokenizer: Tokenizer, context: int, repeated: R
         whole = np.concatenate([source.ids, closing])
         ids = np.concatenate([opening, target.ids, closing])
         lengths = np.concatenate([np.zeros_like(opening), target.byte_lengths, np.zeros_like(closing)])
-        if len(whole) > context or len(ids) > context + 1:
-            _require_cut(row.name, len(whole), len(ids) - 1, context, cut)
+        if len(whole) > source_context or len(ids) > context + 1:
+            if not cut:
+                raise _too_long(row.name, len(whole), len(ids) - 1, source_context, context)
             longer += 1
-        sources.add(whole[:context])
+        sources.add(whole[:source_context])
         targets.add(ids[:context + 1])
         sizes.add(lengths[:context + 1])
     return Pairs(sources.done(), targets.done(), sizes.done(), longer, corpus.name, repeated)
@@ -92,12 +94,14 @@ def ends_of(tokenizer: Tokenizer) -> tuple[Int64[np.ndarray, " o"], Int64[np.nda
     return opening, closing
 
 
-def _require_cut(name: str, source: int, target: int, context: int, cut: bool) -> None:
-    if not cut:
-        side, length = ("source", source) if source > context else ("target", target)
-        raise DataError(f"the {side} has {length} tokens with the one that ends it, and the context is {context}.",
-                        where=name, remedy="Raise training.context, remove that pair, or set task.cut: true, and all "
-                        "such pairs are cut and counted.")
+def _too_long(name: str, source: int, target: int, source_context: int, context: int) -> DataError:
+    """The error about a pair of which one side has more tokens than it may."""
+    side, length = ("source", source) if source > source_context else ("target", target)
+    limit, raised = (f"the encoder has positions for {source_context}", "Give the encoder more positions") if (
+        side == "source" and source_context < context) else (f"the context is {context}", "Raise training.context")
+    return DataError(f"the {side} has {length} tokens with the one that ends it, and {limit}.", where=name,
+                     remedy=f"{raised}, remove that pair, or set task.cut: true, and all such pairs are cut and "
+                     "counted.")
 
 
 @final

@@ -83,6 +83,20 @@ class Mask(ABC):
             found.update(part.widths())
         return found
 
+    def place(self) -> int | None:
+        """The last of the tokens that a single rule names by their place in a document, counted from 0; None: it names
+        none. Documents of more tokens than that are what such a rule is for."""
+        return None
+
+    @final
+    def places(self) -> dict[str, int]:
+        """The `place` of each single rule that it combines and that has one, by its expression."""
+        own = self.place()
+        found = {} if own is None else {repr(self): own}
+        for part in self.parts():
+            found.update(part.places())
+        return found
+
     def band(self) -> Band:
         """Bounds on the keys of its document that a query may attend to; scores outside are never computed."""
         return Band(self.reach(), 0 if self.causal() else None)

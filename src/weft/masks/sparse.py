@@ -172,6 +172,9 @@ class GlobalTokens(Mask):
         i, j = query.order - query.begin, key.order - query.begin
         return reduce(torch.logical_or, ((i == index) | (j == index) for index in self.indices))
 
+    def place(self) -> int:
+        return self.indices[-1]
+
     def band(self) -> Band:
         """A global token lies among the first tokens, and so do the earlier keys that it attends to."""
         return Band(1, None, self.indices[-1] + 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Self
 
+import torch
 from pydantic import model_validator
 
 from weft.core.config import PartField, rule
@@ -53,6 +54,10 @@ class EncoderDecoderConfig(DecoderConfig):
             raise rule("encoder.rewrites", "the encoder's maps are rewritten with the model's.",
                        "Write them under the model's own rewrites, for maps such as encoder.* .")
         return self
+
+    def source_limit(self) -> int | None:
+        with torch.device("meta"):  # what limits it is said by the position schemes, which are built from the whole
+            return self.encoder.build().limit()
 
     def in_words(self, d_model: int = 0) -> str:
         return f"{super().in_words()}; encoder of {self.encoder.in_words()}"

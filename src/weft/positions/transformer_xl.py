@@ -23,7 +23,8 @@ from weft.positions.relative import distances, of_pairs
 
 @register
 class TransformerXlConfig(PositionConfig):
-    """q_i . k_j + q_i . W_r R_(i-j) + u . k_j + v . W_r R_(i-j), all divided by the root of d_head.
+    """Scores ((q_i + u) k_j + (q_i + v) W_r R_(i-j)) / sqrt(d_head) of query i and key j, with R the sinusoids of their
+    distance and with u and v learned for each head.
 
     The segment memory is the attention's state, and its mask says how long it is. Under ``segments(t, m)`` a query sees
     its segment of t tokens and m tokens before it (the paper); under ``causal & window(w)`` it sees the last w tokens

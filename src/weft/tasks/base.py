@@ -139,6 +139,7 @@ class TaskSettings:
     Attributes:
         rows: of a batch.
         context: tokens of a row at most.
+        source_limit: tokens of a source at most, where its encoder has positions for fewer; None: no such limit.
         seed: of the order of batches, and of random choices for them.
         reshuffle: every epoch has its own order; otherwise all have the order of the first.
         carry_state: rows continue from batch to batch.
@@ -155,6 +156,12 @@ class TaskSettings:
     packing: Literal["stream", "documents"] = "stream"
     objective: ObjectiveSettings = ObjectiveSettings()
     labels: tuple[str, ...] = ()
+    source_limit: int | None = None
+
+    @property
+    def source_context(self) -> int:
+        """Tokens of a source at most."""
+        return self.context if self.source_limit is None else min(self.context, self.source_limit)
 
 
 class TaskConfig(PartConfig):

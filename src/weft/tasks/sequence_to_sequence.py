@@ -44,7 +44,8 @@ class SequenceToSequenceConfig(TaskConfig):
         batch_tokens: tokens of a batch at most, of the sources and of the targets each, padding counted; pairs of about
             the same length are then batched together, and ``training.batch_size`` is not used. None: a batch is
             ``training.batch_size`` pairs of any length.
-        cut: pairs longer than the context are cut at their ends and counted; otherwise they are refused.
+        cut: pairs longer than the context, or than the encoder has positions for, are cut at their ends and counted;
+            otherwise they are refused.
     """
 
     kind: ClassVar[str] = "sequence_to_sequence"
@@ -167,7 +168,8 @@ class SequenceToSequence(Task[Pairs, PairBatch]):
         if layout_of(tokenizer).opening is None:
             raise DataError(f"the tokenizer {tokenizer.name} has no token that opens a text, from which a "
                             "target's first token is predicted.", where="tokenizer", remedy="Give another tokenizer.")
-        return encode_pairs(corpus, tokenizer, self.settings.context, repeated, cut=self.config.cut)
+        return encode_pairs(corpus, tokenizer, self.settings.source_context, self.settings.context, repeated,
+                            cut=self.config.cut)
 
     def batches(self, examples: Pairs) -> PairBatches:
         settings = self.settings
@@ -178,8 +180,11 @@ class SequenceToSequence(Task[Pairs, PairBatch]):
         pairs = batches.pairs if isinstance(batches, PairBatches) else None
         if pairs is None or not pairs.cut:
             return None
-        return (f"{pairs.cut:,} of {len(pairs.sources):,} pairs are longer than the context of "
-                f"{self.settings.context} tokens and were cut at their ends")
+        source, context = self.settings.source_context, self.settings.context
+        limits = f"of {context} tokens" if source == context else (
+            f"({source} tokens of a source, {context} of a target)")
+        return (f"{pairs.cut:,} of {len(pairs.sources):,} pairs are longer than the context {limits} and were cut at "
+                "their ends")
 
     def lengths(self, batches: BatchSource[PairBatch]) -> Lengths:
         """The encoder reads the source, and the decoder as many tokens of the target as it predicts."""

@@ -175,8 +175,11 @@ class SpanCorruptionTask(Task[CorruptibleText, CorruptedRows]):
                          "ids; one tokenizer writes both. Leave it out, and it is filled in.")
         counts = self._counts(1, 1)
         if counts is None:
-            return [*found, f"training.context: {self.settings.context} tokens, in which no hidden span fits. Raise "
-                    "it."]
+            source, context = self.settings.source_context, self.settings.context
+            if source < context:
+                return [*found, f"model.encoder: positions for {source} tokens, in which no hidden span fits. Give it "
+                        "more."]
+            return [*found, f"training.context: {context} tokens, in which no hidden span fits. Raise it."]
         return found
 
     def _counts(self, opening: int, closing: int) -> SpanCounts | None:
@@ -186,7 +189,9 @@ class SpanCorruptionTask(Task[CorruptibleText, CorruptedRows]):
 
         def fits(counts: SpanCounts) -> bool:
             sides = counts.rest + counts.spans + closing, counts.noise + counts.spans + target
-            return (sum(sides) if config.joined else max(sides)) <= context
+            if config.joined:
+                return sum(sides) <= context
+            return sides[0] <= self.settings.source_context and sides[1] <= context
 
         return longest_rows(fits, 2 * context, config.rate, config.mean_span)
 

@@ -221,7 +221,7 @@ class RunConfig(Settings):
         return self.task.create(TaskSettings(
             rows=training.batch_size, context=self.context, seed=self.data.order_seed, reshuffle=training.reshuffle,
             carry_state=training.carry_state, packing=self.data.packing, objective=training.objective,
-            labels=self.model.labels()))
+            labels=self.model.labels(), source_limit=self.model.source_limit()))
 
     def dump(self) -> dict[str, Any]:
         """Plain data that `parse_run` reads back."""
