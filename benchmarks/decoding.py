@@ -50,7 +50,7 @@ def jobs(shape: dict[str, int], options: argparse.Namespace) -> list[Job]:
     llama = "llama.cpp" in options.libraries and importlib.util.find_spec("llama_cpp") is not None
     found = [{**same, "library": library, "form": form, "dtype": dtype, "batch": batch,
               "beside": "llama.cpp" if llama and (library, form) == ("weft", "plain") else None}
-             for dtype in (*FLOATS, *WHOLE) for batch in (1, 8) for library, forms in FORMS.items()
+             for dtype in (*FLOATS, *WHOLE) for batch in options.batches for library, forms in FORMS.items()
              for form in forms if (form != "compiled" or (not options.eager and dtype in FLOATS))
              and (library != "llama.cpp" or llama)
              and (library != "transformers" or dtype in FLOATS)
@@ -137,6 +137,7 @@ def arguments() -> argparse.Namespace:
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--libraries", nargs="+", default=list(FORMS), choices=list(FORMS))
     parser.add_argument("--dtypes", nargs="+", default=[*FLOATS, *WHOLE], choices=[*FLOATS, *WHOLE])
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 8], help="texts at once")
     parser.add_argument("--eager", action="store_true", help="leave out what is compiled")
     parser.add_argument("--out", type=Path, default=HERE / "results")
     return parser.parse_args()

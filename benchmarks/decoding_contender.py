@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import statistics
 import sys
 import time
@@ -18,6 +17,7 @@ from safetensors.torch import load_file
 from training_contender import transformers_model
 from training_weft import model_of, names
 
+from weft.comparison.measures import peak_memory_bytes
 from weft.core.model import LanguageModel
 from weft.decoding import CompiledStep, Row, for_decoding, generate
 from weft.decoding.session import Session
@@ -116,7 +116,7 @@ def main() -> None:
     generator = torch.Generator().manual_seed(1)
     prompts = torch.randint(job["shape"]["vocabulary"], (job["batch"], job["prompt"]), generator=generator).tolist()
     found["first"] = timed(run, prompts, job["new"])  # compiles where it does
-    found["peak_bytes"] = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # without rivals
+    found["peak_bytes"] = peak_memory_bytes()  # without rivals
     others = {name: make() for name, make in rivals.items()}
     for other in others.values():
         other(prompts, job["new"])
