@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from parallel.mesh_worker import ATTENTION, FEW, SHARD, TENSOR, run
+from weft.tasks.classify_tokens import ClassifyTokensConfig
 from weft.tasks.masked import MaskedConfig
 from weft.training import RunConfig, train
 from weft.training.compiling import compiled
@@ -50,6 +51,16 @@ def masked(folder: Path, mesh: dict[str, int] | None) -> RunConfig:
     return config.model_copy(update={"task": MaskedConfig()})
 
 
+def tagged(folder: Path, mesh: dict[str, int] | None) -> RunConfig:
+    """A run of an encoder on words with classes, whose rows are padded."""
+    attention = {"kind": "attention", "n_heads": 2, "mask": "bidirectional"}
+    config = run(folder, mesh, [], steps=FEW, model={
+        "kind": "encoder", "head": {"kind": "per_token", "labels": ["a", "b"]}, "vocab_size": 257,
+        "position": "learned", "blocks": [{"kind": "post", "layers": [attention, "mlp"]}]})
+    data = config.data.model_copy(update={"path": str(folder / "words.jsonl"), "documents": "file"})
+    return config.model_copy(update={"task": ClassifyTokensConfig(), "data": data})
+
+
 def random(folder: Path) -> RunConfig:
     """A run that draws at random in divided layers and in whole ones, for two processes with a head each."""
     head = {"kind": "attention", "n_heads": 2, "scores": {"dropout": 0.5}}
@@ -84,6 +95,7 @@ def worker(folder: Path) -> None:
     torch.set_num_threads(1)
     with World.here() as world:
         train(adapted(folder, TENSOR), folder / "tensor-adapted", world=world)
+        train(tagged(folder, CONTEXT), folder / "context-tagged", world=world)
         torch.save(drawn(random(folder), world), folder / f"{os.environ['RANK']}.pt")
 
 

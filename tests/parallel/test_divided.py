@@ -3,6 +3,7 @@ process, and masks that are equal where activations are."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from integration.test_data_parallel import gap
-from parallel.divided_worker import adapted, compiles, cut, masked, traced, worker
+from parallel.divided_worker import adapted, compiles, cut, masked, tagged, traced, worker
 from parallel.processes import together
 from parallel.test_meshes import figures, saved
 from weft.training import RunConfig, train
@@ -23,6 +24,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("divided")
     lines = (f"line {i}: {'ab ' * (i * i % 11)}is {i % 7 + i % 5}\n" for i in range(300))
     (path / "text.txt").write_text("".join(lines), encoding="utf-8")
+    words = [{"words": ["ab", "c" * (1 + i % 5), "d"][:1 + i % 3], "labels": ["a", "ab"[i % 2], "b"][:1 + i % 3]}
+             for i in range(60)]
+    (path / "words.jsonl").write_text("".join(json.dumps(row) + "\n" for row in words), encoding="utf-8")
     together(2, worker, path, folder=path)
     return path
 
@@ -40,6 +44,11 @@ def test_adapters_beside_divided_maps(folder: Path) -> None:
     same_course(folder, "alone-adapted", "tensor-adapted")
     weights = saved(folder / "tensor-adapted")
     assert all(float(weights[name].abs().max()) > 0 for name in weights if name.endswith("b.weight")), "they train"
+
+
+def test_words_of_rows_that_are_cut(folder: Path) -> None:
+    train(tagged(folder, None), folder / "alone-tagged")
+    same_course(folder, "alone-tagged", "context-tagged")
 
 
 @pytest.fixture

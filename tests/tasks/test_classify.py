@@ -210,7 +210,7 @@ def test_models_that_do_not_fit_are_refused_before_anything_is_read(tmp_path: Pa
 @pytest.mark.parametrize(("row", "values", "message"), [
     ({"text": "a", "label": None}, None, r"line 41: the label is missing: the field 'label' holds null\. Label that"),
     ({"text": "a", "label": " "}, None, r"line 41: the label is missing: the field 'label' holds no text"),
-    ({"text": "a", "label": 0.5}, None, r"holds a float, while a class is a name or a whole number.*set task\.values"),
+    ({"text": "a", "label": 0.5}, None, r"holds a float, while a class is a name or a whole.*set task\.n_values"),
     ({"text": "a", "lable": "x"}, None, r"line 41: no field 'label'; .*with label_field\. Did you mean 'lable'\?"),
     ({"text": None, "label": "x"}, None, r"line 41: the field 'text' holds null, not text.* with text_field"),
     ({"text": "a", "label": "much"}, 1, r"line 41: the field 'label' holds 'much', not a number\. Correct or remove"),

@@ -124,13 +124,18 @@ def _classified(loaded: Loaded, rows: list[str | tuple[str, str] | RowLike], *, 
         return
     for index, answer in enumerate(found):
         for place, scores in enumerate(answer.scores):
-            of = f"row {index}" if answer.pooled else f"row {index}, token {place}"
+            token = "" if answer.pooled else f", token {place}{_piece(loaded, answer.tokens[place])}"
             names = answer.labels or tuple(f"value {number}" for number in range(len(scores)))
             best = f" {answer.best[place]}" if answer.best else ""
             shown = ", ".join(f"{name} {value:.3f}" for name, value in zip(names, scores, strict=True))
-            typer.echo(f"{of}:{best} ({shown})")
+            typer.echo(f"row {index}{token}:{best} ({shown})")
     if logits is not None:
         typer.echo(f"wrote {logits}")
+
+
+def _piece(loaded: Loaded, token: int) -> str:
+    """How a token is spelled, behind a space; nothing without a tokenizer."""
+    return "" if loaded.tokenizer is None else f" {loaded.tokenizer.decode([token], specials=True)!r}"
 
 
 def _tokens(loaded: Loaded, result: Scored, index: int) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, final
+from typing import Any, Generic, Protocol, TypeVar, final
 
 import numpy as np
 from jaxtyping import Int64, Shaped
@@ -24,8 +24,14 @@ MOST_NAMED = 20
 """Number of classes that an error message lists."""
 
 
-def label_of(value: Any, field: str, where: str) -> str:
-    """The name of a record's class: text, or a whole number as text.
+def label_of(value: Any, field: str, where: str, otherwise: str = "") -> str:
+    """The name of a class: text, or a whole number as text.
+
+    Args:
+        value: of the field.
+        field: its name, for messages.
+        where: the record, for messages.
+        otherwise: what else may be done about a number that is not whole, for the message.
 
     Raises:
         DataError: the value is missing, or is neither.
@@ -38,7 +44,7 @@ def label_of(value: Any, field: str, where: str) -> str:
         raise DataError(f"the label is missing: the field {field!r} holds {'null' if value is None else 'no text'}.",
                         where=where, remedy="Label that record, or remove it.")
     raise DataError(f"the field {field!r} holds a {type(value).__name__}, while a class is a name or a whole number.",
-                    where=where, remedy="Correct that record; for values to be predicted set task.values.")
+                    where=where, remedy=f"Correct that record{otherwise}.")
 
 
 def values_from(value: Any, field: str, where: str, count: int) -> list[float]:
@@ -57,16 +63,25 @@ def values_from(value: Any, field: str, where: str, count: int) -> list[float]:
 
 
 def names_in(corpus: Corpus) -> tuple[str, ...]:
-    """The names of the classes in records whose last value is one: in numerical order if all are whole numbers,
-    otherwise in alphabetical order.
+    """The names of the classes in records whose last value is one, see `class_names`."""
+    return class_names((str(values_of(row)[-1]) for row in corpus.documents), "records", corpus.name)
+
+
+def class_names(labels: Iterable[str], what: str, where: str) -> tuple[str, ...]:
+    """The different names among labels: in numerical order if all are whole numbers, otherwise in alphabetical order.
+
+    Args:
+        labels: of everything to train on.
+        what: has a label each, for messages.
+        where: the data's name, for messages.
 
     Raises:
         DataError: there are fewer than two.
     """
-    names = {str(values_of(row)[-1]) for row in corpus.documents}
+    names = set(labels)
     if len(names) < 2:
-        raise DataError(f"all records to train on have the label {next(iter(names))!r}, so there is nothing to tell "
-                        "apart.", where=corpus.name, remedy="Give records of at least two classes.")
+        raise DataError(f"all {what} to train on have the label {next(iter(names))!r}, so there is nothing to tell "
+                        "apart.", where=where, remedy=f"Give {what} of at least two classes.")
     if all(name.removeprefix("-").isdecimal() for name in names):
         return tuple(sorted(names, key=lambda name: (int(name), name)))
     return tuple(sorted(names))
@@ -117,12 +132,43 @@ class LabelledBatch:
     labels: Shaped[np.ndarray, "B ..."]
 
 
-@final
-class LabelledBatches:
-    """Batches of examples in shuffled order, each a pure function of seed and step."""
+class LabelledRows(Protocol):
+    """Examples with labels, such as `LabelledTexts`."""
 
-    def __init__(self, texts: LabelledTexts, *, rows: int, seed: int, reshuffle: bool) -> None:
-        self.texts = texts
+    @property
+    def rows(self) -> Sequences:
+        """Tokens of each example."""
+
+    @property
+    def corpus(self) -> str:
+        """Name of the records."""
+
+    def __len__(self) -> int:
+        """Tokens."""
+
+
+T = TypeVar("T", bound=LabelledRows)
+B = TypeVar("B")
+
+
+@final
+class LabelledBatches(Generic[T, B]):
+    """Batches of examples in shuffled order, each a pure function of seed and step.
+
+    Args:
+        texts: the examples.
+        layout: returns a share of the examples of a batch, padded to the width of the whole batch.
+        rows: examples of a batch.
+        seed: of the order.
+        reshuffle: every epoch has its own order.
+
+    Raises:
+        DataError: there is no example.
+    """
+
+    def __init__(self, texts: T, layout: Callable[[T, Int64[np.ndarray, " B"], slice], B], *, rows: int, seed: int,
+                 reshuffle: bool) -> None:
+        self.texts, self._layout = texts, layout
         self.order = RowOrder(len(texts.rows), rows=rows, seed=seed, reshuffle=reshuffle, where=texts.corpus)
 
     @property
@@ -140,9 +186,9 @@ class LabelledBatches:
         """Tokens of a batch without padding; the mean over an epoch."""
         return self.rows * len(self.texts) / self.order.size
 
-    def batch(self, step: int, *, rank: int = 0, world: int = 1) -> LabelledBatch:
-        """The batch of that step, or one rank's rows of it, padded to the width of the whole batch."""
-        return laid_out(self.texts, self.order.of(step), share_of(self.rows, rank, world))
+    def batch(self, step: int, *, rank: int = 0, world: int = 1) -> B:
+        """The batch of that step, or one rank's rows of it."""
+        return self._layout(self.texts, self.order.of(step), share_of(self.rows, rank, world))
 
 
 def laid_out(texts: LabelledTexts, rows: Int64[np.ndarray, " B"], share: slice) -> LabelledBatch:
@@ -183,7 +229,7 @@ def encode_labelled(corpus: Corpus, tokenizer: Tokenizer, names: Sequence[str] |
         writer.add(tokens)
         second.append(behind)
         cut += shorter
-        labels.append(label if known is None else _id(known, str(label), f"{corpus.name}, {row.name}"))
+        labels.append(label if known is None else class_id(known, str(label), f"{corpus.name}, {row.name}"))
     return LabelledTexts(writer.done(), np.array(second, dtype=np.int64),
                          np.array(labels, dtype=np.float64 if known is None else np.int64), cut, corpus.name, repeated)
 
@@ -231,7 +277,17 @@ def _number(value: Any) -> float | None:
         return None
 
 
-def _id(known: dict[str, int], name: str, where: str) -> int:
+def class_id(known: Mapping[str, int], name: str, where: str) -> int:
+    """The id of a class.
+
+    Args:
+        known: the ids of the model's classes by name.
+        name: of the class.
+        where: the record, for messages.
+
+    Raises:
+        DataError: it is none of them.
+    """
     if name not in known:
         listed = ", ".join(islice(known, MOST_NAMED)) + (", ..." if len(known) > MOST_NAMED else "")
         raise DataError(f"the label {name!r} is none of the model's {len(known)} classes: {listed or 'none'}.",

@@ -217,4 +217,5 @@ def _usual() -> Iterator[dict[str, Any]]:
     yield _stack([dict(PREFIX), MLP])
     yield _encoder([dict(BOTH_WAYS), MLP], classes)
     yield _encoder([dict(BOTH_WAYS), MLP], {"kind": "pooled", "n_values": 1})
+    yield _encoder([dict(BOTH_WAYS), MLP], {"kind": "per_token", "n_classes": 2})
     yield _translator([dict(ATTENTION), "cross_attention", MLP])

@@ -47,12 +47,12 @@ class ClassCounts:
     @property
     def macro_f1(self) -> float:
         """The mean of F1 = 2 both / (true + predicted) over the classes that occur among the true or predicted ones."""
-        return _macro_f1(self._both, self._true, self._predicted)
+        return macro_f1(self._both, self._true, self._predicted)
 
     @property
     def macro_f1_error(self) -> float:
         """Standard error of `macro_f1`, by the jackknife."""
-        return self._jackknife(_macro_f1)
+        return self._jackknife(macro_f1)
 
     @property
     def f1(self) -> float:
@@ -103,8 +103,10 @@ def _f1(both: Int64[np.ndarray, " C"], true: Int64[np.ndarray, " C"], predicted:
     return float(2 * both[-1] / found) if found else 0.0
 
 
-def _macro_f1(both: Int64[np.ndarray, " C"], true: Int64[np.ndarray, " C"],
-              predicted: Int64[np.ndarray, " C"]) -> float:
+def macro_f1(both: Int64[np.ndarray, " C"], true: Int64[np.ndarray, " C"],
+             predicted: Int64[np.ndarray, " C"]) -> float:
+    """The mean of F1 = 2 both / (true + predicted) over the classes that occur among the true or predicted ones, from
+    counts by class."""
     seen = true + predicted > 0
     return float((2 * both[seen] / (true + predicted)[seen]).mean()) if seen.any() else 0.0
 

@@ -88,8 +88,9 @@ class LabelledConfig(TaskConfig):
         *texts, label = zip(record.values, self.fields().items(), strict=True)
         kept = (text_of(value, setting, field, record.where) for value, (setting, field) in texts)
         value, (_, field) = label
-        return (*kept, label_of(value, field, record.where) if self.values_predicted is None else
-                values_from(value, field, record.where, self.values_predicted))
+        if self.values_predicted is not None:
+            return (*kept, values_from(value, field, record.where, self.values_predicted))
+        return (*kept, label_of(value, field, record.where, "; for values to be predicted set task.n_values"))
 
 
 @register
@@ -181,9 +182,9 @@ class Classify(Task[LabelledTexts, LabelledBatch]):
         names = None if self.config.values_predicted is not None else self.settings.labels
         return encode_labelled(corpus, tokenizer, names, self.settings.context, repeated)
 
-    def batches(self, examples: LabelledTexts) -> LabelledBatches:
+    def batches(self, examples: LabelledTexts) -> LabelledBatches[LabelledTexts, LabelledBatch]:
         settings = self.settings
-        return LabelledBatches(examples, rows=settings.rows, seed=settings.seed, reshuffle=settings.reshuffle)
+        return LabelledBatches(examples, laid_out, rows=settings.rows, seed=settings.seed, reshuffle=settings.reshuffle)
 
     def notice(self, batches: BatchSource[LabelledBatch]) -> str | None:
         texts = batches.texts if isinstance(batches, LabelledBatches) else None

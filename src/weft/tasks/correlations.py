@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -30,15 +30,20 @@ def spearman(true: Float[np.ndarray, "n C"], predicted: Float[np.ndarray, "n C"]
 
 def jackknife_error(correlation: Correlation, true: Float[np.ndarray, "n C"],
                     predicted: Float[np.ndarray, "n C"]) -> float:
-    """The standard error of a correlation: sqrt((g - 1)/g sum (r_i - mean r)^2) over the correlations r_i without the
-    i-th of g groups of examples (Efron and Tibshirani 1993, equation 11.5; Shao and Tu 1995, section 2.3): each example
-    is a group of its own up to `GROUPS` examples; of more, group i has every `GROUPS`-th from the i-th on. 0 for fewer
-    than three examples."""
+    """The standard error of a correlation, by `error_of` from the correlations without the i-th of g groups of examples
+    (Efron and Tibshirani 1993, equation 11.5; Shao and Tu 1995, section 2.3): each example is a group of its own up to
+    `GROUPS` examples; of more, group i has every `GROUPS`-th from the i-th on. 0 for fewer than three examples."""
     groups = min(len(true), GROUPS)
+    group = np.arange(len(true)) % groups
+    return error_of([correlation(true[group != i], predicted[group != i]) for i in range(groups)] if groups > 2 else [])
+
+
+def error_of(left_out: Sequence[float]) -> float:
+    """The jackknife's standard error of a measure from its values m_i without the i-th of g groups of examples:
+    sqrt((g - 1)/g sum (m_i - mean m)^2); 0 for fewer than three groups."""
+    groups, found = len(left_out), np.array(left_out)
     if groups < 3:
         return 0.0
-    group = np.arange(len(true)) % groups
-    found = np.array([correlation(true[group != i], predicted[group != i]) for i in range(groups)])
     return math.sqrt((groups - 1) / groups * float(((found - found.mean()) ** 2).sum()))
 
 

@@ -1,0 +1,215 @@
+"""The task of tagging: predict the class of every word of a text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, ClassVar, NamedTuple, Self, final
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from weft.core.config import rule
+from weft.core.model import Classifier, EncoderInputs, Model, ModelState
+from weft.core.output import Loss
+from weft.core.registry import register
+from weft.core.span import Span
+from weft.data.corpus import Corpus
+from weft.data.duplicates import Repeated
+from weft.data.labelled import LabelledBatches
+from weft.data.labelled_words import (
+    LabelledWordBatch,
+    LabelledWords,
+    encode_words,
+    labels_of,
+    laid_out,
+    texts_of,
+    word_classes,
+    words_of,
+)
+from weft.data.records import Fields, Record
+from weft.data.settings import DataSettings
+from weft.evaluation.measuring import evaluating, finite, in_batches, spread
+from weft.tasks.base import BatchSource, Count, HeldOut, Scored, Task, TaskConfig, TaskSettings
+from weft.tasks.material import Material, Texts
+from weft.tasks.records import Reread, held_out_records, read_parts, record_material
+from weft.tasks.tags import TagCounts
+from weft.tasks.validation import Validation
+from weft.tokenizers import Tokenizer
+from weft.tokenizers.config import TokenizerConfig
+
+
+@register
+class ClassifyTokensConfig(TaskConfig):
+    """Predict the class of every word of a record, such as named entities or parts of speech, by a model with a head
+    that scores each token.
+
+    The words, with a space between them, are one text. The first token of a word, t(w), has the word's class; its other
+    tokens and the tokens around the text are read and not scored. The loss is the mean over the words. It measures the
+    accuracy and the F1 of the classes, over words; and if all labels are in BIO form (``B-PER``, ``I-PER``, ``O``)
+    precision, recall and F1 of whole spans, as CoNLL-2003 does: a span is right if its words and its type are.
+
+    Attributes:
+        words_field: the field that holds the words, a list of them; or a text whose words stand between white space.
+        labels_field: the field that holds a class for each word, names or whole numbers, in the same form.
+        cut: texts longer than the context are cut at their ends and counted, and words beyond are left out; otherwise
+            such texts are refused.
+    """
+
+    kind: ClassVar[str] = "classify_tokens"
+    also_called: ClassVar[tuple[str, ...]] = ("token_classification", "label_tokens", "tagging", "sequence_labeling",
+                                              "ner", "named_entities", "pos_tagging", "conll2003")
+    source: ClassVar[str] = ("Devlin et al. 2019, section 5.3 (a word's first token has its class); Tjong Kim Sang and "
+                             "De Meulder 2003, section 2 (F1 of spans)")
+    equation: ClassVar[str] = r"L = -\frac{1}{|W|} \sum_{w \in W} \log \operatorname{softmax}(s_{t(w)})_{y_w}"
+    differs: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("classify", "predicts a class for every word in place of one for the row."),
+        ("masked", "predicts classes of words that the model reads, in place of tokens that are hidden."))
+    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("[CLS]", ""), ("Ada", "B-PER"), ("Love", "I-PER"), ("##lace", ""), ("saw", "O"), ("London", "B-LOC"),
+        ("[SEP]", ""))
+
+    words_field: str = Field(default="words", min_length=1)
+    labels_field: str = Field(default="labels", min_length=1)
+    cut: bool = False
+
+    @model_validator(mode="after")
+    def _different_fields(self) -> Self:
+        if self.words_field == self.labels_field:
+            raise rule("labels_field", f"{self.labels_field!r} is the field of the words.", "Name another field.")
+        return self
+
+    def create(self, settings: TaskSettings) -> ClassifyTokens:
+        return ClassifyTokens(self, settings)
+
+    def fields(self) -> Fields:
+        """The fields of a record, by the settings that name them."""
+        return {"words_field": self.words_field, "labels_field": self.labels_field}
+
+    def texts(self, data: DataSettings) -> Iterable[str]:
+        parts = self.parts(data)
+        return Reread(lambda: texts_of(parts.parts["train"]))
+
+    def labels(self, data: DataSettings) -> tuple[str, ...]:
+        return word_classes(self.parts(data).parts["train"])
+
+    def parts(self, data: DataSettings) -> Texts:
+        """The records of a run."""
+        return read_parts(data, self.fields(), self._kept)
+
+    def _kept(self, record: Record) -> tuple[Any, ...]:
+        words = words_of(record.values[0], "words_field", self.words_field, record.where)
+        return words, labels_of(record.values[1], "labels_field", self.labels_field, record.where, len(words))
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [cls(), cls(words_field="tokens", labels_field="ner_tags", cut=True)]
+
+
+@final
+class TokensGiven(NamedTuple):
+    """A `LabelledWordBatch` as tensors: ids [B,T], the class of the word of each token [B,T], -1 for tokens that are
+    not scored, and the span."""
+
+    ids: Tensor
+    labels: Tensor
+    span: Span
+
+
+@final
+class ClassifyTokens(Task[LabelledWords, LabelledWordBatch]):
+    """Rows of words, whose first tokens have their classes; the loss is their summed negative log-likelihood."""
+
+    name = ClassifyTokensConfig.kind
+    unit = "word"
+    cuts = True
+
+    def __init__(self, config: ClassifyTokensConfig, settings: TaskSettings) -> None:
+        super().__init__(settings)
+        self.config = config
+
+    def problems(self, model: Model) -> list[str]:
+        kind, head = model.config.kind, model.head
+        if "tokens" not in model.reads():
+            return [f"model: a model of kind {kind!r} reads no tokens. Give a model of tokens."]
+        if not isinstance(head, Classifier) or head.pooled or head.values:
+            has = "no head" if head is None else "a head that does not give classes for each token"
+            return [f"model.head: the model has {has}. Give head: {{kind: per_token}} with n_classes or labels."]
+        return super().problems(model)
+
+    def material(self, data: DataSettings, tokenizer: TokenizerConfig) -> Material[LabelledWords]:
+        parts = self.config.parts(data.model_copy(update={"test_path": None}))
+        return record_material(parts, tokenizer, texts_of, self._encode)
+
+    def held_out(self, data: DataSettings, tokenizer: Tokenizer, part: HeldOut = "validation") -> LabelledWords:
+        return held_out_records(self.config.parts(data), tokenizer, part, self._encode)
+
+    def _encode(self, corpus: Corpus, tokenizer: Tokenizer, repeated: Repeated | None) -> LabelledWords:
+        return encode_words(corpus, tokenizer, self.settings.labels, self.settings.context, repeated,
+                            cut=self.config.cut)
+
+    def batches(self, examples: LabelledWords) -> LabelledBatches[LabelledWords, LabelledWordBatch]:
+        settings = self.settings
+        return LabelledBatches(examples, laid_out, rows=settings.rows, seed=settings.seed,
+                               reshuffle=settings.reshuffle)
+
+    def notice(self, batches: BatchSource[LabelledWordBatch]) -> str | None:
+        texts = batches.texts if isinstance(batches, LabelledBatches) else None
+        if texts is None or not texts.cut:
+            return None
+        return (f"{texts.cut:,} of {len(texts.rows):,} texts are longer than the context of {self.settings.context} "
+                f"tokens and were cut at the end, which leaves out {texts.left_out:,} words")
+
+    def count(self, batch: LabelledWordBatch) -> Count:
+        return Count(len(batch.ids), int((batch.labels >= 0).sum()))
+
+    def given(self, batch: LabelledWordBatch, device: torch.device | str) -> TokensGiven:
+        ids, count, labels = (torch.from_numpy(values).to(device) for values in (batch.ids, batch.count, batch.labels))
+        return TokensGiven(ids, labels, Span(count=count))
+
+    def loss(self, model: Model, given: TokensGiven, state: ModelState | None) -> Scored:
+        scores, losses = _scores(model, given)
+        found = _sum(scores, given.labels)
+        return Scored(found.detach(), found, None, losses)
+
+    def guess(self, model: Model) -> float:
+        return math.log(max(2, _head(model).n_outputs))
+
+    def measure(self, model: Model, examples: LabelledWords, batches: int | None = None) -> Validation:
+        """Measure each text once, in order."""
+        groups = in_batches(len(examples.rows), self.settings.rows)
+        chosen, nats, words = spread(groups, batches), 0.0, 0
+        head = _head(model)
+        counts = TagCounts(head.labels or tuple(map(str, range(head.n_outputs))), sum(map(len, chosen)))
+        with evaluating(model) as device:
+            for rows in chosen:
+                batch = laid_out(examples, rows, slice(None))
+                scores, _ = _scores(model, self.given(batch, device))
+                nats += finite(_sum(scores.double(), torch.from_numpy(batch.labels).to(device)), examples.corpus)
+                words += self.count(batch).predictions
+                for true, predicted in zip(batch.labels, scores.argmax(-1).cpu().numpy(), strict=True):
+                    counts.add(true[true >= 0], predicted[true >= 0])
+        part = "" if batches is None or batches >= len(groups) else f"; {batches} of {len(groups)} batches"
+        cut = f"; {examples.cut} cut to the context, without {examples.left_out} words" if examples.cut else ""
+        found = counts.measures()
+        return Validation(None, nats / words, words, 0, f"each word of each held-out text once{cut}{part}", found,
+                          "span_f1" if "span_f1" in found else "accuracy", rising=True, unit=self.unit)
+
+
+def _head(model: Model) -> Classifier:
+    assert isinstance(model.head, Classifier), "a model that does not fit is refused before"
+    return model.head
+
+
+def _scores(model: Model, given: TokensGiven) -> tuple[Tensor, tuple[Loss, ...]]:
+    """The scores [B,T,C] of every token, in float32 at least, and auxiliary losses of the model."""
+    out = model.vectors(EncoderInputs(tokens=given.ids), given.span)
+    scores = _head(model).scores(out.y, given.span)
+    return scores.to(torch.promote_types(scores.dtype, torch.float32)), out.losses
+
+
+def _sum(scores: Tensor, labels: Tensor) -> Tensor:
+    """The negative log-likelihood of the labels, summed over the tokens that have one."""
+    nats = -scores.log_softmax(-1).gather(-1, labels.clamp(min=0)[..., None])[..., 0]
+    return nats.where(labels >= 0, torch.zeros_like(nats)).sum()
