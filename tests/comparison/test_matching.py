@@ -103,7 +103,8 @@ def test_every_problem_is_listed(text: Path) -> None:
 
 def test_a_form_that_a_configuration_names_and_that_cannot_serve_it_is_a_problem_of_that_model(text: Path) -> None:
     layer = {"kind": "attention", "n_heads": 2, "position": "transformer_xl"}
-    biased = {"model": {**ATTENTION, "blocks": [{"kind": "pre", "layers": [layer]}]}, "kernels": {"attention": "native"}}
+    model = {**ATTENTION, "blocks": [{"kind": "pre", "layers": [layer]}]}
+    biased = {"model": model, "kernels": {"attention": "native"}}
     message = refusal(text, {"a": {"config": ATTENTION}, "b": {"config": biased}})
     assert ("models.b: kernels.attention: the form 'native' of 'attention' cannot serve this call: a bias depends on "
             "more than distance.") in message

@@ -29,8 +29,8 @@ def run_with(kernels: dict[str, str], layer: Any = LAYER, *, text: str = "absent
 
 REFUSED = [
     ({"attention": "native"}, {**LAYER, "position": "transformer_xl"}, {},
-     "kernels.attention: the form 'native' of 'attention' cannot serve this call: a bias depends on more than distance. "
-     "Those that can: "),
+     "kernels.attention: the form 'native' of 'attention' cannot serve this call: a bias depends on more than "
+     "distance. Those that can: "),
     ({"attention": "native"}, {**LAYER, "mask": "causal & strided(4)"}, {},
      "kernels.attention: the form 'native' of 'attention' cannot serve this call: "),
     ({"attention": "native"}, LAYER, {"dtype": "float64"}, "it runs only in bfloat16 or float32"),
