@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from weft.comparison.statistics import t_test
@@ -11,6 +12,9 @@ from weft.drawing.figure import Figure
 
 CONFIDENCE = 0.95
 RUN = "    python recipes/norms_and_residuals/run.py"
+OPTIONS = {"scale": ("scale", 1.0), "seeds": ("seeds", 3), "tokens": ("tokens", 32), "width": ("d-model", 48),
+           "depths": ("depths", [2, 8, 24]), "text": ("text", None)}
+"""Of each size the option that gives it, and the recorded one."""
 Runs = Sequence[Mapping[str, Any]]
 
 
@@ -38,13 +42,28 @@ def settings(runs: Runs, *names: str) -> list[tuple[Any, ...]]:
 def page(found: Mapping[str, Any]) -> str:
     """The README: what the numbers say."""
     seeds = len({run["seed"] for run in found["norms"]})
+    size, given = found["size"], options(found["size"])
+    text = "the project's licence" if size["text"] is None else f"`{Path(size['text']).name}`"
     return "\n".join([
         "# Norms, residual connections and scaled scores", "",
         "What do layer normalisation, residual connections and the root of d_k do for a Transformer? Small decoders of "
-        "pre-norm blocks, trained on the project's licence as bytes in rows of 32, differ in one of the three. Losses "
+        f"pre-norm blocks, trained on {text} as bytes in rows of {size['tokens']}, differ in one of the three. Losses "
         f"are in nats on held-out bytes, means of {seeds} seeds with {CONFIDENCE:.0%} intervals over them.", "",
+        *(["This is another size than the recorded one, in which was found what the sentences below the tables "
+           "conclude.", ""] if given else []),
         *_norms(found["norms"]), *_depths(found["depths"], found["single_bytes"]), *_keys(found["keys"]),
-        "## Repeat it", "", RUN, "", "repeats it in about three minutes of one core, and writes this page.", ""])
+        "## Repeat it", "", f"{RUN}{given}", "",
+        f"repeats it{'' if given else ' in about three minutes of one core'}, and writes this page. `--text FILE`, "
+        "`--tokens`, `--d-model`, `--depths`, `--seeds` and `--scale` (of all numbers of steps) change its size; such "
+        "a run is written to the folder of `--out`, and takes the place of the recorded one with `--record` alone.",
+        ""])
+
+
+def options(size: Mapping[str, Any]) -> str:
+    """The options that give a size; empty for the recorded one."""
+    chosen = {name: list(size[key]) if key == "depths" else size[key] for key, (name, _) in OPTIONS.items()}
+    return "".join(f" --{name} {' '.join(map(str, value)) if isinstance(value, list) else value}"
+                   for (name, value), (_, own) in zip(chosen.items(), OPTIONS.values(), strict=True) if value != own)
 
 
 def _norms(runs: Runs) -> Iterator[str]:

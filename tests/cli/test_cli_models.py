@@ -218,6 +218,7 @@ def test_score_of_a_text_counts_its_first_token(weft: Any, run: Path) -> None:
     assert row.scored == 2 and math.isclose(row.total, sum(value or 0.0 for value in row.log_probs), rel_tol=1e-6)
     assert f"row 0: 2 tokens scored, {row.total:.4f} nats" in told.out
     assert "'a' -5." in told.out
+    assert "row 0: 1 token scored, " in weft("score", run, "--text", "a").out
 
 
 def test_dtype_is_the_dtype_of_the_computation(weft: Any, workplace: Path, run: Path) -> None:

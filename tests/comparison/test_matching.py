@@ -101,6 +101,16 @@ def test_every_problem_is_listed(text: Path) -> None:
     assert "models.a: model.d_modle: unknown key" in message and "models.b: seed" in message
 
 
+def test_a_form_that_a_configuration_names_and_that_cannot_serve_it_is_a_problem_of_that_model(text: Path) -> None:
+    layer = {"kind": "attention", "n_heads": 2, "position": "transformer_xl"}
+    model = {**ATTENTION, "blocks": [{"kind": "pre", "layers": [layer]}]}
+    biased = {"model": model, "kernels": {"attention": "native"}}
+    message = refusal(text, {"a": {"config": ATTENTION}, "b": {"config": biased}})
+    assert ("models.b: kernels.attention: the form 'native' of 'attention' cannot serve this call: a bias depends on "
+            "more than distance.") in message
+    assert "models.a" not in message
+
+
 def test_a_budget_below_the_smallest_model_names_it(text: Path) -> None:
     message = refusal(text, {"a": {"config": ATTENTION}, "b": {"config": LSTM}},
                       budget={"kind": "parameters", "amount": 20})

@@ -9,7 +9,9 @@ import pytest
 
 from weft.core.errors import DataError
 from weft.data.aligned import read_aligned
+from weft.data.pairs import encode_pairs
 from weft.data.rows import values_of
+from weft.tokenizers import ByteTokenizer
 
 FIELDS = {"source_field": "en", "target_field": "de"}
 
@@ -66,3 +68,14 @@ def test_a_missing_file_names_the_path_and_the_field(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"text\.fr: no such file\. The path is \S+text\.\{\}, and target_field is 'fr'"
                                         r"; correct one of them"):
         read_aligned(path, {"source_field": "en", "target_field": "fr"}, kept)
+
+
+@pytest.mark.parametrize(("english", "german", "place"), [
+    ("a\nb\nlonger than it\n", "d\ne\nf\n", r"text\.en, line 3: the source has 15 tokens"),
+    ("a\nb\nc\n", "d\nlonger than it\nf\n", r"text\.de, line 2: the target has 15 tokens")])
+def test_a_long_pair_is_refused_at_the_line_of_its_side(tmp_path: Path, english: str, german: str, place: str) -> None:
+    corpus = read_aligned(written(tmp_path, english, german), FIELDS, kept)
+    with pytest.raises(DataError, match=place):
+        encode_pairs(corpus, ByteTokenizer(), 8, 8, None, cut=False)
+    train, held_out = corpus.split(0.5)
+    assert train.files == held_out.files == corpus.files

@@ -44,7 +44,9 @@ def test_without_its_mask_the_loss_is_near_zero_and_says_nothing() -> None:
 def test_a_short_run_goes_the_same_way() -> None:
     """Sixty steps of each: the model without its mask is already far ahead."""
     _, held_out = MAKE["parts"]()
-    off, causal = (MAKE["measured"](MAKE["trained"](mask, 0, 60)[0], held_out) for mask in ("bidirectional", "causal"))
+    size = MAKE["Size"](steps=60)
+    off, causal = (MAKE["measured"](MAKE["trained"](mask, 0, size)[0], held_out)
+                   for mask in ("bidirectional", "causal"))
     assert off["seen"] < causal["seen"] - 0.5
     assert off["unseen"] > causal["unseen"] - 0.2
 

@@ -59,8 +59,8 @@ def test_the_page_is_made_of_the_record() -> None:
 def test_the_recipe_writes_what_stands_here(tmp_path: Path, found: PositionStudy,
                                             monkeypatch: pytest.MonkeyPatch) -> None:
     made = runpy.run_path(str(RECIPE / "run.py"))
-    monkeypatch.setitem(made["main"].__globals__, "study", lambda: found)
-    made["main"](tmp_path)
+    monkeypatch.setitem(made["write"].__globals__, "study", lambda size: found)
+    made["write"](tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
         path.name for path in RECIPE.iterdir() if path.suffix in (".md", ".json", ".svg"))
 

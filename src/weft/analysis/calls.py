@@ -26,15 +26,16 @@ def source_of(model: LanguageModel, batch: int, steps: int) -> Memory | None:
     return Memory(torch.zeros(batch, steps, width, dtype=next(model.parameters()).dtype))
 
 
-def run_whole(model: Model, batch: int, steps: int, source: int | None = None) -> Output[ModelState]:
+def run_whole(model: Model, batch: int, steps: int, source: int | None = None, *,
+              span: Span = WHOLE) -> Output[ModelState]:
     """The hidden vectors [batch,steps,D] of a call without a state, with a source of ``source`` tokens (None:
-    ``steps``) where the model reads one."""
+    ``steps``) where the model reads one. ``span`` is for language models."""
     if not isinstance(model, LanguageModel):
         features = model.reads().get("patches")
         blank = blank_tokens(batch, steps) if features is None else torch.zeros(batch, steps, features)
         return model.vectors(EncoderInputs.of(blank))
     memory = source_of(model, batch, steps if source is None else source)
-    return model.hidden(blank_tokens(batch, steps), None, WHOLE.replace(memory=memory))
+    return model.hidden(blank_tokens(batch, steps), None, span.replace(memory=memory))
 
 
 def heads_of(model: Model) -> dict[str, Readout | Classifier]:

@@ -82,7 +82,8 @@ def _show(loaded: Loaded, result: Scored) -> None:
             typer.echo(f"row {index}: no tokens scored; values of shape {list(result.logits[index].shape)}")
             continue
         shown = "" if row.perplexity is None else f", perplexity {row.perplexity:.4g}"
-        typer.echo(f"row {index}: {row.scored} tokens scored, {row.total:.4f} nats{shown}")
+        tokens = "token" if row.scored == 1 else "tokens"
+        typer.echo(f"row {index}: {row.scored} {tokens} scored, {row.total:.4f} nats{shown}")
         typer.echo(_tokens(loaded, result, index))
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+from weft.analysis.shapes import built_empty
 from weft.comparison.matching import (
     WidthPlan,
     Widths,
@@ -26,6 +27,7 @@ from weft.tasks.next_token import NextTokenConfig
 from weft.training.budget import tokens_per_step
 from weft.training.config import BUDGETS, RunConfig
 from weft.training.files import parse_run, read_plain
+from weft.training.named_forms import require_served
 
 G = TypeVar("G")
 T = TypeVar("T")
@@ -78,8 +80,9 @@ def changed(run: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
     return parse_run(plain)
 
 
-def contestants(study: StudyConfig, find: Find) -> tuple[list[Contestant], list[str]]:
-    """The models of a study with everything that is known before the first run, and what was changed to share it.
+def contestants(study: StudyConfig, find: Find, device: str = "cpu") -> tuple[list[Contestant], list[str]]:
+    """The models of a study with everything that is known before the first run, and what was changed to share it. They
+    are to run on ``device``.
 
     Raises:
         ConfigError: listing every problem of every model.
@@ -89,7 +92,7 @@ def contestants(study: StudyConfig, find: Find) -> tuple[list[Contestant], list[
     parsed = _every(study.models, lambda name, spec: parse_run(_merged(bases[name], common), spec.overrides))
     runs, notes = share_windows(study, parsed)
     _require_alike(study, runs)
-    found = _every(runs, lambda name, run: _prepared(study, name, run))
+    found = _every(runs, lambda name, run: _prepared(study, name, run, device))
     if not any(each.trained for each in found.values()) and study.training_budget[0] in ("flops", "seconds"):
         raise ConfigError([f"budget: {study.training_budget[0]}, and no model of this study is trained by gradients. "
                            "Give a budget in tokens."], where="study")
@@ -195,7 +198,7 @@ def _require_alike(study: StudyConfig, runs: Mapping[str, RunConfig]) -> None:
         raise ConfigError(problems, where="study")
 
 
-def _prepared(study: StudyConfig, name: str, run: RunConfig) -> Contestant:
+def _prepared(study: StudyConfig, name: str, run: RunConfig, device: str) -> Contestant:
     if run.task.kind != NextTokenConfig.kind:
         raise ConfigError([f"task: {run.task.kind!r}, and models are compared by how well they predict the next token. "
                            "Leave it out."])
@@ -209,6 +212,7 @@ def _prepared(study: StudyConfig, name: str, run: RunConfig) -> Contestant:
         if plan is not None:
             solved = _solve(study, name, run, plan)
             run = parse_run(apply_widths(run.dump(), solved))
+    require_served(run, built_empty(run.model), device)
     return _with_steps(study, Contestant(name, run, True, solved, flops_per_token(run)))
 
 

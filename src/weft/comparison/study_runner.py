@@ -57,15 +57,15 @@ def run_study(study: StudyConfig, out: str | Path, find: Find, options: Options 
         FailedError: that measurement was interrupted, or the study's own files cannot be written.
         KeyboardInterrupt: Ctrl-C; the same call goes on.
     """
-    for plugin in options.plugins if options else ():
+    chosen = options or Options()
+    for plugin in chosen.plugins:
         if not is_loaded(plugin):
             load_plugin(plugin)
-    models, notes = contestants(study, find)
+    models, notes = contestants(study, find, chosen.device)
     resolved = {"study": study.model_dump(mode="json", exclude={"models"}),
                 "runs": {each.name: each.run.dump() for each in models}}
     with (StudyFolder(Path(out), study.model_dump(mode="json", exclude_none=True), resolved) as folder,
           _written(folder.path)):
-        chosen = options or Options()
         with folder.beginning():
             work = Study(study, models, notes, folder, chosen, on_progress)
         if not chosen.own_processes:

@@ -47,7 +47,8 @@ def read_aligned(path: Where, fields: Fields, keep: Values) -> Corpus:
             raise DataError("no such file.", where=str(file),
                             remedy=f"The path is {path}, and {setting} is {name!r}; correct one of them.")
     name = Path(path).name
-    return Corpus(name, Documents([_table(name, files, keep)]), whole=True)
+    return Corpus(name, Documents([_table(name, files, keep)]), whole=True,
+                  files=tuple(map(str, files)))
 
 
 def lines_of(path: Path) -> Iterator[str]:

@@ -35,12 +35,15 @@ class Corpus:
         version: edition of the source, or empty.
         whole: documents are never cut, however few there are, since a part of a record with several fields is no
             record.
+        files: of documents that are made of line i of several text files, these files, in the order of a document's
+            values.
     """
 
     name: str
     documents: Sequence[Document]
     version: str = ""
     whole: bool = False
+    files: tuple[str, ...] = ()
 
     @cached_property
     def size_bytes(self) -> int:
@@ -64,6 +67,11 @@ class Corpus:
     def texts(self) -> Sequence[str]:
         """The text of each document, decoded on each access."""
         return _Texts(self.documents)
+
+    def place_of(self, document: Document, value: int) -> str:
+        """Where that value of a document's stands, for messages: file and line, or the document's name where all of its
+        values are in one file."""
+        return f"{self.files[value]}, line {document.name.rpartition(':')[2]}" if self.files else document.name
 
     def describe(self) -> str:
         """Name, version, size and hash in one line."""

@@ -11,6 +11,7 @@ from jaxtyping import Int64
 
 from weft.core.errors import DataError
 from weft.data.corpus import Corpus
+from weft.data.document import Document
 from weft.data.duplicates import Repeated
 from weft.data.layout import NO_IDS, layout_of
 from weft.data.length_batches import LengthOrder
@@ -64,13 +65,14 @@ def encode_pairs(corpus: Corpus, tokenizer: Tokenizer, source_context: int, cont
         cut: whether longer ones are cut at their ends.
 
     Raises:
-        TokenizerError: the tokenizer cannot express a text; ``where`` names the record.
+        TokenizerError: the tokenizer cannot express a text; ``where`` names the record, or the text's file and line.
         DataError: a source or a target is longer, and ``cut`` is False.
     """
     opening, closing = ends_of(tokenizer)
     sources, targets, sizes = (SequenceWriter(corpus.name, most) for most in
                                (tokenizer.vocab_size - 1, tokenizer.vocab_size - 1, 1 << 31))
-    named = ((row.name, text) for row in corpus.documents for text in values_of(row))
+    named = ((corpus.place_of(row, value), text) for row in corpus.documents for value, text in
+             enumerate(values_of(row)))
     encoded, longer = encoded_texts(named, tokenizer), 0
     for row, source, target in zip(corpus.documents, encoded, encoded, strict=True):
         whole = np.concatenate([source.ids, closing])
@@ -78,7 +80,7 @@ def encode_pairs(corpus: Corpus, tokenizer: Tokenizer, source_context: int, cont
         lengths = np.concatenate([np.zeros_like(opening), target.byte_lengths, np.zeros_like(closing)])
         if len(whole) > source_context or len(ids) > context + 1:
             if not cut:
-                raise _too_long(row.name, len(whole), len(ids) - 1, source_context, context)
+                raise _too_long(corpus, row, len(whole), len(ids) - 1, source_context, context)
             longer += 1
         sources.add(whole[:source_context])
         targets.add(ids[:context + 1])
@@ -94,12 +96,14 @@ def ends_of(tokenizer: Tokenizer) -> tuple[Int64[np.ndarray, " o"], Int64[np.nda
     return opening, closing
 
 
-def _too_long(name: str, source: int, target: int, source_context: int, context: int) -> DataError:
+def _too_long(corpus: Corpus, row: Document, source: int, target: int, source_context: int,
+              context: int) -> DataError:
     """The error about a pair of which one side has more tokens than it may."""
     side, length = ("source", source) if source > source_context else ("target", target)
     limit, raised = (f"the encoder has positions for {source_context}", "Give the encoder more positions") if (
         side == "source" and source_context < context) else (f"the context is {context}", "Raise training.context")
-    return DataError(f"the {side} has {length} tokens with the one that ends it, and {limit}.", where=name,
+    return DataError(f"the {side} has {length} tokens with the one that ends it, and {limit}.",
+                     where=corpus.place_of(row, ("source", "target").index(side)),
                      remedy=f"{raised}, remove that pair, or set task.cut: true, and all such pairs are cut and "
                      "counted.")
 

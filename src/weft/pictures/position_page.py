@@ -9,7 +9,7 @@ from weft.drawing.figure import Figure
 from weft.drawing.markup import join
 from weft.drawing.raster import field
 from weft.drawing.shapes import label
-from weft.pictures.position_study import HEADS, SIZE, TOKENS, PositionStudy, SchemeRow, proximity_of, sentences
+from weft.pictures.position_study import HEADS, SIZE, PositionStudy, SchemeRow, proximity_of, sentences
 
 SIDE, APART, PER_ROW = 132.0, 22.0, 4
 """Units of a field; between fields; fields beside one another."""
@@ -33,15 +33,16 @@ def study_figures(found: PositionStudy) -> list[Figure]:
                   "Tokens of a full turn of each rotated pair, on a logarithmic axis.",
                   [Curve("rope", [(float(at), wave) for at, wave in enumerate(found.wavelengths)], dots=True)],
                   "rotated pair", "tokens of a full turn", scale="logarithmic", width=520)
-    return [near, pairs_figure([row for row in found.schemes if row.holds is not None]), bound, waves]
+    pairs = pairs_figure([row for row in found.schemes if row.holds is not None], found.size.tokens)
+    return [near, pairs, bound, waves]
 
 
-def pairs_figure(rows: Sequence[SchemeRow]) -> Figure:
+def pairs_figure(rows: Sequence[SchemeRow], tokens: int) -> Figure:
     """The proximity of every pair of positions, scheme by scheme."""
     marks = []
     for index, row in enumerate(rows):
         x, y = index % PER_ROW * (SIDE + APART), index // PER_ROW * (SIDE + 42)
-        values = proximity_of(row.kind)
+        values = proximity_of(row.kind, tokens)
         assert values is not None, "it has one"
         top = float(values.abs().max()) or 1.0
         marks += [label(x, y + 12, row.kind, kind="name"), field(x + 1, y + 20, SIDE, SIDE, (values / top).tolist())]
@@ -62,7 +63,8 @@ def page(found: PositionStudy, pictures: str) -> str:
     near_, symmetric, both, turned, held, falls, even, read = sentences(found)
     return "\n".join([
         "# Positions, pictured", "", "What position schemes tell a model before it is trained, measured with "
-        f"{HEADS} heads of {SIZE} features over {TOKENS} positions. Learned schemes are measured as they start.", "",
+        f"{HEADS} heads of {SIZE} features over {found.size.tokens:,} positions. Learned schemes are measured as they "
+        "start.", "",
         "## Proximity", "", "The proximity of two positions is the product of their codes, the mean cosine of the "
         "rotated pairs, or the term on the scores of the first head. Three properties may hold of it (Dufter et al. "
         "2022): it falls with distance, it depends on the distance alone, it is the same both ways.", "",
@@ -74,7 +76,10 @@ def page(found: PositionStudy, pictures: str) -> str:
         "max |h(i+1) - h(i)| times the sum of |S(j)| (Su et al. 2021, section 3.4.3).", "", held, falls, "",
         _image(bound, pictures), "", _image(waves, pictures), "",
         f"Wavelengths run from {found.wavelengths[0]:.1f} to {found.wavelengths[-1]:,.0f} tokens.", "",
-        "## What a model knows without positions", "", even, "", read, ""])
+        "## What a model knows without positions", "", even, "", read, "",
+        "`--tokens` (positions of proximities), `--draws` (of queries and keys) and `--models` (of the last sentence) "
+        "of `recipes/positions_pictured/run.py` change the size of the study; it is then written to the folder of "
+        "`--out`, and takes the place of the recorded one with `--record` alone.", ""])
 
 
 def _image(figure: Figure, pictures: str) -> str:

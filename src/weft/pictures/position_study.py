@@ -34,16 +34,31 @@ from weft.pictures.proximity import (
 )
 from weft.positions.base import POINTS, PositionScheme
 
-HEADS, SIZE, TOKENS = 8, 32, 128
-"""Heads, their size, and positions of the study."""
+HEADS, SIZE = 8, 32
+"""Heads of the study, and their features."""
 SHIFTS = (1, 7, 64)
 """Distances k of the rotations."""
 FITTED = 512
 """Positions from which a rotation is fitted, eight for each feature."""
-DRAWS = 200
-"""Random queries and keys of a bound."""
-MODELS = 5
-"""Random models of the probe: what is read from one differs much from what is read from another."""
+
+
+@final
+@dataclass(frozen=True)
+class StudySize(Record):
+    """How much is measured; the defaults are the recorded study's.
+
+    Attributes:
+        tokens: positions of proximities.
+        draws: random queries and keys, compared with their bound.
+        models: random models of the probe: what is read from one differs much from what is read from another.
+    """
+
+    tokens: int = 128
+    draws: int = 200
+    models: int = 5
+
+
+RECORDED = StudySize()
 
 
 @final
@@ -139,6 +154,7 @@ class Probe(Record):
 class PositionStudy(Record):
     """All of it."""
 
+    size: StudySize
     schemes: tuple[SchemeRow, ...]
     rotations: tuple[Rotation, ...]
     decay: Decay
@@ -147,35 +163,36 @@ class PositionStudy(Record):
     probe: Probe
 
 
-def study() -> PositionStudy:
-    """Measure everything, in a few seconds; equal calls give equal numbers up to the last bits."""
+def study(size: StudySize = RECORDED) -> PositionStudy:
+    """Measure everything, by default in a few seconds; equal calls give equal numbers up to the last bits."""
     with torch.random.fork_rng([]):
         torch.manual_seed(0)
-        rows = tuple(scheme_row(part) for part in REGISTRY.parts() if part.group == "position")
+        rows = tuple(scheme_row(part, size.tokens) for part in REGISTRY.parts() if part.group == "position")
         rope = default_scheme("rope")
-        return PositionStudy(rows, tuple(rotation(shift) for shift in SHIFTS), decay(rope, SIZE),
-                             tuple(wavelengths(rope, SIZE)), equivariance(), probe())
+        return PositionStudy(size, rows, tuple(rotation(shift) for shift in SHIFTS),
+                             decay(rope, SIZE, draws=size.draws), tuple(wavelengths(rope, SIZE)), equivariance(),
+                             probe(models=size.models))
 
 
-def default_scheme(kind: str) -> PositionScheme:
+def default_scheme(kind: str, tokens: int = RECORDED.tokens) -> PositionScheme:
     """A scheme with its default settings, or, if it has none, those of its first example, drawn with one seed."""
     part: Any = REGISTRY.get(("position",), kind)
     required = any(field.is_required() for field in part.model_fields.values())
     config = part.examples()[0] if required else part()
     torch.manual_seed(0)
-    scheme: PositionScheme = config.build_for_heads(Dims(HEADS * SIZE, 11, TOKENS), HEADS, SIZE)
+    scheme: PositionScheme = config.build_for_heads(Dims(HEADS * SIZE, 11, tokens), HEADS, SIZE)
     return scheme
 
 
-def proximity_of(kind: str) -> Float[Tensor, "T S"] | None:
+def proximity_of(kind: str, tokens: int) -> Float[Tensor, "T S"] | None:
     """The proximities of a scheme, of its first head; None without any."""
-    found = proximities(default_scheme(kind), TOKENS, HEADS, SIZE)
+    found = proximities(default_scheme(kind, tokens), tokens, HEADS, SIZE)
     return None if found is None else found[0]
 
 
-def scheme_row(part: type[PartConfig]) -> SchemeRow:
+def scheme_row(part: type[PartConfig], tokens: int) -> SchemeRow:
     """What holds of a scheme."""
-    scheme, found = default_scheme(part.kind), proximity_of(part.kind)
+    scheme, found = default_scheme(part.kind, tokens), proximity_of(part.kind, tokens)
     acts = " and ".join(words for point, words in POINTS.items() if point in scheme.acts_on) or "nowhere"
     learned = next(scheme.parameters(), None) is not None
     if found is None:
@@ -199,18 +216,18 @@ def rotation(shift: int) -> Rotation:
                     float((now[FITTED:] @ fitted - later[FITTED:]).abs().max()))
 
 
-def decay(scheme: PositionScheme, size: int, tokens: int = 256) -> Decay:
+def decay(scheme: PositionScheme, size: int, tokens: int = 256, draws: int = RECORDED.draws) -> Decay:
     """The bound of section 3.4.3 by distance, and how near random queries and keys come to it."""
     theta = torch.tensor([2 * math.pi / wave for wave in wavelengths(scheme, size)], dtype=torch.float64)
     distance = torch.arange(tokens, dtype=torch.float64)
     sums = torch.polar(torch.ones(1, dtype=torch.float64), distance[:, None] * theta).cumsum(1).abs()
     mean = sums.mean(1)
     generator = torch.Generator().manual_seed(0)
-    q, k = (torch.randn(DRAWS, size, generator=generator, dtype=torch.float64) for _ in range(2))
+    q, k = (torch.randn(draws, size, generator=generator, dtype=torch.float64) for _ in range(2))
     turned = rotations(scheme, tokens, size)
     scores = torch.einsum("ne,tef,nf->nt", q, turned.transpose(1, 2) @ turned[:1], k).abs()
     pairs = torch.complex(q[:, 0::2], q[:, 1::2]) * torch.complex(k[:, 0::2], k[:, 1::2]).conj()
-    steps = torch.diff(pairs, append=pairs.new_zeros(DRAWS, 1), dim=1).abs().amax(1)
+    steps = torch.diff(pairs, append=pairs.new_zeros(draws, 1), dim=1).abs().amax(1)
     growth = torch.diff(mean)
     rises = (growth > 0).nonzero()
     return Decay(size, tuple(mean.tolist()), float((scores / (steps[:, None] * sums.sum(1))).max()),
@@ -235,13 +252,13 @@ def equivariance(tokens: int = 16, permutations: int = 5) -> Equivariance:
                         measured(mask="bidirectional", position="rope"))
 
 
-def probe(tokens: int = 32, rows: int = 256) -> Probe:
+def probe(tokens: int = 32, rows: int = 256, models: int = RECORDED.models) -> Probe:
     """A linear map from hidden vectors to positions, of models with random weights and no positions. Every row begins
     with the same token, as texts do; all others are random."""
     generator = torch.Generator().manual_seed(0)
     texts = torch.randint(1, 64, (rows, tokens), generator=generator)
     texts[:, 0] = 0
-    return Probe(*(tuple(_explained(_hidden(texts, mask, layers, seed), tokens) for seed in range(MODELS))
+    return Probe(*(tuple(_explained(_hidden(texts, mask, layers, seed), tokens) for seed in range(models))
                    for mask, layers in (("causal", 2), ("bidirectional", 2), ("bidirectional", 0))))
 
 
@@ -288,7 +305,8 @@ def sentences(found: PositionStudy) -> Sequence[str]:
         f"Proximity depends on the difference of two positions alone under {', '.join(invariant)}.",
         f"PE(p + k) = M_k PE(p) holds to {worst:.0e} for k = {', '.join(map(str, SHIFTS))}; an M_k that is fitted to "
         f"the first {FITTED} positions alone is off by at most {fitted:.0e} at the next {FITTED}.",
-        f"No score of {DRAWS} random queries and keys exceeds its bound; the nearest reaches {decay_.worst:.0%} of it.",
+        f"No score of {found.size.draws:,} random queries and keys exceeds its bound; the nearest reaches "
+        f"{decay_.worst:.0%} of it.",
         f"The mean of |S_j| falls to {far:.0%} of its first value at distance {len(decay_.mean_sum) - 1}, but it "
         + ("never grows." if decay_.largest_rise <= 0 else
            f"grows again from distance {decay_.held_until} on, so only the bound decays in the long term, and not at "

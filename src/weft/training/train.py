@@ -30,6 +30,7 @@ from weft.training.folder import RunFolder
 from weft.training.kept_memory import return_freed_memory
 from weft.training.loop import Begun, Finish, Interval, Run, descend
 from weft.training.material import prepare
+from weft.training.named_forms import require_served
 from weft.training.parallel import World
 from weft.training.parallel_checks import (
     require_divisible,
@@ -96,7 +97,8 @@ def train(config: RunConfig, out: str | Path, *, resume: bool = False, allow_ine
         ConfigError: the configuration cannot be built or run, or ``out`` does not fit.
         DataError: the text cannot be used, or is not the one that the run began with.
         MissingExtra: ``config.report`` needs a package that is not installed.
-        UnsupportedError: a resumed run would end in other weights here.
+        UnsupportedError: a resumed run would end in other weights here, or a form that ``config.kernels`` names cannot
+            serve the model.
         CheckpointError: the run to resume is damaged.
         DivergedError: the loss or the weights are no longer finite, or far off; the checkpoints stay.
         TrainingError: the disk is full; the checkpoints stay.
@@ -112,6 +114,8 @@ def train(config: RunConfig, out: str | Path, *, resume: bool = False, allow_ine
     if not resume:  # a run that was begun before this was checked goes on
         require_narrow(config, empty)
     require_possible(config, config.made_task(), only_trained(empty, config.training.train))
+    if not world.mesh.splits:
+        require_served(config, empty, world.device)
     # fork_rng always covers the CPU's generator, and with the argument that of the GPU in use.
     with (RunFolder(out, resume=resume, writes=world.leads) as folder,
           torch.random.fork_rng([world.device] if world.device.type == "cuda" else [])):
