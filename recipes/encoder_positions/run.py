@@ -121,6 +121,8 @@ def interval(values: Sequence[float]) -> str:
 def verdict(runs: Sequence[Mapping[str, Any]], task: str) -> str:
     """Whether the claim stands in a task, in words."""
     measure, name = MEASURES[task]
+    if measure == "matthews" and not any(run[kind][task] for run in runs for kind in MODELS):
+        return f"{name}: the {WORDS[measure]} of every run is 0, so fine-tuning found nothing, and nothing is compared."
     found = t_test(differences(runs, task), CONFIDENCE).interval
     if found.low is None or found.high is None:
         return f"{name}: one seed tells nothing of the difference."

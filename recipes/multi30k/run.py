@@ -1,9 +1,10 @@
 """Train and test the models of this recipe: ``python recipes/multi30k/run.py DATA [sinusoidal rope] [--seeds 3]``.
 
 DATA is the folder of Multi30k's files (``train.en.gz``, ``train.de.gz``, ``val.*`` and ``test_2016_flickr.*``). Each
-model is trained from each seed into ``runs/multi30k`` (a run that was interrupted goes on); the checkpoint that was
-best on the validation pairs translates the test sentences by beam search. BLEU, its interval and signature are kept in
-``result.json`` beside this file, from which the table of the README is made, and a cross-attention map in ``map.svg``.
+model is trained from each seed into ``runs/multi30k`` (a run that was interrupted goes on, one that ``result.json`` has
+is not repeated); the checkpoint that was best on the validation pairs translates the test sentences by beam search.
+BLEU, its interval and signature are kept in ``result.json`` beside this file, from which the table of the README is
+made, and a cross-attention map in ``map.svg``.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import yaml
 
 from weft import api
 from weft.api.translating import source_row
+from weft.comparison.statistics import t_test
 from weft.core.model import LanguageModel, parameter_count
 from weft.disk.atomic import write_file
 from weft.drawing.markup import Markup, tag
@@ -39,6 +41,7 @@ SEARCH = api.Search(beams=5, length_penalty=0.6)
 SHOWN = "A little girl is climbing into a wooden playhouse."
 """The sentence of the map, from the test set."""
 
+CONFIDENCE = 0.95
 CELL, MARGIN = 24, 120
 
 
@@ -122,9 +125,15 @@ def said(results: Mapping[str, Mapping[str, Any]]) -> str:
         return (f"`{best}` is ahead by {bleu[best]['score'] - bleu[other]['score']:.2f} BLEU. The intervals over "
                 f"sentences, {intervals}, {'do not overlap' if apart else 'overlap'}, and one seed each says nothing "
                 "about others.")
-    means = {name: statistics.mean(each["bleu"]["score"] for each in runs[name]) for name in MODELS}
-    best, other = sorted(MODELS, key=lambda name: -means[name])
-    return f"`{best}` is ahead by {means[best] - means[other]:.2f} BLEU in the mean over seeds."
+    seeds = sorted(set(results["rope"]["seeds"]) & set(results["sinusoidal"]["seeds"]))
+    sides = [[results[name]["seeds"][seed]["bleu"]["score"] for seed in seeds] for name in ("rope", "sinusoidal")]
+    found = t_test([a - b for a, b in zip(*sides, strict=True)], CONFIDENCE).interval
+    if found.low is None or found.high is None:
+        return "The two have one seed in common, which says nothing about others."
+    verdict = ("so the two are not told apart" if found.low <= 0 <= found.high else
+               f"so `{'rope' if found.mean > 0 else 'sinusoidal'}` is better")
+    return (f"`rope` less `sinusoidal`, within {len(seeds)} seeds: {found.mean:+.2f} BLEU, with an interval at "
+            f"{CONFIDENCE:.0%} from {found.low:+.2f} to {found.high:+.2f}, {verdict}.")
 
 
 def with_table(page: str, results: Mapping[str, Mapping[str, Any]]) -> str:
@@ -135,14 +144,25 @@ def with_table(page: str, results: Mapping[str, Mapping[str, Any]]) -> str:
 
 def kept(results: dict[str, Any], name: str, seed: int, found: Mapping[str, Any], given: argparse.Namespace) -> None:
     """Put a result beside the others, and write all of them and the page's table."""
-    config = yaml.safe_load((HERE / f"{name}.yaml").read_text(encoding="utf-8"))
-    before = results.get(name, {}).get("seeds", {})
-    shown = {key: value for key, value in found.items() if key != "folder"}
-    results[name] = {"config": config, "seeds": {**before, str(seed): shown}, "threads": given.threads,
-                     "jobs": given.jobs, "date": date.today().isoformat(), "processor": where(given.device),
-                     "torch": torch.__version__}
+    made = {"threads": given.threads, "jobs": given.jobs, "date": date.today().isoformat(),
+            "processor": where(given.device), "torch": torch.__version__}
+    shown = {**{key: value for key, value in found.items() if key != "folder"}, **made}
+    before = results[name]["seeds"] if recorded(results, name) else {}
+    results[name] = {"config": configuration(name), "seeds": {**before, str(seed): shown}}
     write_file(RESULT, json.dumps(results, indent=1, sort_keys=True) + "\n")
     write_file(README, with_table(README.read_text(encoding="utf-8"), results))
+
+
+def configuration(name: str) -> dict[str, Any]:
+    """What a model's file says."""
+    said: dict[str, Any] = yaml.safe_load((HERE / f"{name}.yaml").read_text(encoding="utf-8"))
+    return said
+
+
+def recorded(results: Mapping[str, Any], name: str) -> list[str]:
+    """The seeds from which a model was trained as its file says now."""
+    found = results.get(name, {})
+    return list(found["seeds"]) if found.get("config") == configuration(name) else []
 
 
 def main() -> None:
@@ -156,6 +176,7 @@ def main() -> None:
     options.add_argument("--jobs", type=int, default=1, help="runs at a time, each in a process of its own")
     options.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE",
                          help="a change of the configuration, for a trial; its results are printed and not kept")
+    options.add_argument("--again", action="store_true", help="repeat also the runs that result.json has")
     options.add_argument("--draw", action="store_true", help="write the page's table of what is recorded anew")
     given = options.parse_args()
     runs = given.runs.resolve()
@@ -164,7 +185,9 @@ def main() -> None:
     if given.draw:
         write_file(README, with_table(README.read_text(encoding="utf-8"), results))
         return
-    wanted = [(name, seed) for seed in range(given.seeds) for name in given.models]
+    known = {} if given.again or given.overrides else {name: recorded(results, name) for name in given.models}
+    wanted = [(name, seed) for seed in range(given.seeds) for name in given.models
+              if str(seed) not in known.get(name, ())]
     with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
         started = [pool.submit(run, name, seed, runs, given) for name, seed in wanted]
         for (name, seed), each in zip(wanted, started, strict=True):
