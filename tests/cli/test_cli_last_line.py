@@ -12,9 +12,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 import typer
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
@@ -63,6 +66,17 @@ def test_details_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, capsys:
                                         tmp_path: Path) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "absent"))
     assert ended(ValueError(), capsys) == (1, "internal error: ValueError (its details could not be written)")
+
+
+@pytest.mark.parametrize("size", [1 << 40, 1 << 57, 1 << 60, 1 << 62])
+@pytest.mark.parametrize("make", [np.arange, partial(torch.empty, dtype=torch.int64)], ids=["numpy", "torch"])
+def test_a_size_that_no_memory_has_is_one_line(make: Callable[[int], object], size: int,
+                                               capsys: pytest.CaptureFixture[str]) -> None:
+    """NumPy and PyTorch refuse sizes beyond their address space in other words than those beyond the memory."""
+    with pytest.raises((MemoryError, ValueError, RuntimeError)) as caught:
+        make(size)
+    code, message = ended(caught.value, capsys)
+    assert code == 1 and re.fullmatch("error: not enough memory .* Give a smaller model, batch or context.", message)
 
 
 @pytest.mark.parametrize(("error", "code", "message"), [

@@ -23,8 +23,10 @@ MOST_CHARACTERS = 300
 """Of an error's own text in the line."""
 
 MEMORY = ("DefaultCPUAllocator", "out of memory", "std::bad_alloc", "Unable to allocate", "failed to map segment",
-          "cannot allocate memory")
-"""Of the messages by which PyTorch, NumPy and the loader of libraries say that there is not enough memory."""
+          "cannot allocate memory", "array is too big", "Maximum allowed size exceeded",
+          "Storage size calculation overflowed")
+"""Of the messages by which PyTorch, NumPy and the loader of libraries say that there is not enough memory, or that no
+memory can be large enough."""
 
 
 def run(command: Callable[[], None]) -> None:
