@@ -18,6 +18,9 @@ Side: TypeAlias = Literal["below", "above"]
 UNNAMED = "study"
 """The name of a study that was given none."""
 FEWEST_TRIALS = 3
+MOST_RATES, MOST_RUNS = 1000, 10_000
+"""Of the learning rates that an attempt tries, and of the attempts at a model: each is a training run, and these are
+written out before the first."""
 FIRST_ORDER = 1000
 """The seed of the order of the data in the first of the pairs that a number of seeds stands for."""
 
@@ -38,7 +41,7 @@ class TrialSettings(Settings):
     """
 
     renamed: ClassVar[Mapping[str, str]] = {"values": "learning_rates"}
-    count: int = Field(default=FEWEST_TRIALS, gt=0)
+    count: int = Field(default=FEWEST_TRIALS, gt=0, le=MOST_RATES)
     ratio: float = Field(default=3.0, gt=1)
     learning_rates: list[Annotated[float, Field(gt=0)]] | None = Field(default=None, min_length=1)
     share: float = Field(default=0.25, gt=0, le=1)
@@ -98,7 +101,7 @@ class SeedCount(Settings):
         vary: which of the two vary: ``both``, the ``initialisation`` or the ``order``.
     """
 
-    count: int = Field(gt=0)
+    count: int = Field(gt=0, le=MOST_RUNS)
     vary: Literal["both", "initialisation", "order"] = "both"
 
     def pairs(self) -> list[dict[str, int]]:
