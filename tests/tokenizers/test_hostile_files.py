@@ -109,3 +109,31 @@ def test_ids_of_a_vocabulary_are_bounded() -> None:
     for place, what in (("2147483648", "2,147,483,649 ids, and a vocabulary has at most"), ("9" * 5_000, "line 1 is")):
         with pytest.raises(TokenizerError, match=what):
             RWKVWorldTokenizer(f"{place} 'a' 1\n".encode())
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("side", ["single", "pair"])
+def test_a_template_with_a_token_that_it_does_not_define(side: str, nested: bool, tmp_path: Path,
+                                                         capfd: pytest.CaptureFixture[str]) -> None:
+    """The library reads such a file, and ends in a panic at the first text."""
+    tokens = {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}}
+    template: dict[str, Any] = {
+        "type": "TemplateProcessing", "special_tokens": tokens,
+        **{each: [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}},
+                  *([{"Sequence": {"id": "B", "type_id": 1}}] if each == "pair" else [])]
+           for each in ("single", "pair")}}
+    declared: dict[str, Any] = {
+        "version": "1.0", "truncation": None, "padding": None, "normalizer": None, "decoder": None,
+        "added_tokens": [{"id": 0, "content": "<s>", "single_word": False, "lstrip": False, "rstrip": False,
+                          "normalized": False, "special": True}],
+        "pre_tokenizer": {"type": "Whitespace"},
+        "post_processor": {"type": "Sequence", "processors": [template]} if nested else template,
+        "model": {"type": "WordLevel", "vocab": {"<s>": 0, "a": 1}, "unk_token": "<s>"}}
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(declared))
+    assert read_tokenizer(file).encode("a", specials=True) == [1]
+    template[side][0]["SpecialToken"]["id"] = "</s>"
+    file.write_text(json.dumps(declared))
+    with pytest.raises(TokenizerError, match="names the token '</s>', which is not among its special_tokens"):
+        read_tokenizer(file)
+    assert "panicked" not in capfd.readouterr().err

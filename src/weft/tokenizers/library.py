@@ -217,7 +217,9 @@ def parse_library(source: str | bytes) -> tokenizers.Tokenizer:
     """
     try:
         # Before the library, whose ids end at 32 bits, and which gives up the process where memory ends.
-        _require_bounded(parse_json(source))
+        declared = parse_json(source)
+        _require_bounded(declared)
+        _require_known_tokens(declared)
         library = tokenizers.Tokenizer.from_str(source if isinstance(source, str) else source.decode("utf-8"))
         library.no_truncation()
         library.no_padding()
@@ -240,6 +242,26 @@ def _require_bounded(declared: Any) -> None:
     ids = [*vocabulary.values()] if isinstance(vocabulary, dict) else []
     ids += [token.get("id") for token in added or () if isinstance(token, dict)] if isinstance(added, list) else []
     require_ids(1 + max((each for each in ids if isinstance(each, int)), default=-1), LIBRARY_FILE)
+
+
+def _require_known_tokens(declared: Any) -> None:
+    """Refuse templates that put a token around a text which they do not define: the library gives up at the first text
+    that is encoded."""
+    left = [declared.get("post_processor")] if isinstance(declared, dict) else []
+    while left:
+        processor = left.pop()
+        if not isinstance(processor, dict):
+            continue
+        if isinstance(processor.get("processors"), list):
+            left += processor["processors"]
+        known = processor.get("special_tokens")
+        pieces = [piece for side in ("single", "pair") if isinstance(processor.get(side), list)
+                  for piece in processor[side] if isinstance(piece, dict)]
+        named = [piece["SpecialToken"].get("id") for piece in pieces if isinstance(piece.get("SpecialToken"), dict)]
+        lacking = [name for name in named if not (isinstance(known, dict) and isinstance(name, str) and name in known)]
+        if lacking:
+            raise TokenizerError(f"the template of post_processor names the token {lacking[0]!r}, which is not among its "
+                                 "special_tokens.", where=LIBRARY_FILE, remedy="Define it there, with its ids.")
 
 
 def require_size(reached: int, vocab_size: int) -> None:
