@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from weft.core.errors import DataError
+from weft.core.errors import LONGEST_NAME, DataError, shortened
 from weft.core.strict_json import digest
 from weft.data.duplicates import Repeated
 from weft.disk.documents import read_json
@@ -140,8 +140,16 @@ class Manifest(Entry):
 
 
 def is_prepared(path: Path) -> bool:
-    """Whether a folder holds prepared data, damaged or not."""
-    return path.is_dir() and any(path.glob("train-[0-9]*.bin"))
+    """Whether a folder holds prepared data, damaged or not.
+
+    Raises:
+        DataError: the system does not say, since the path is too long or lies in a folder that may not be entered.
+    """
+    try:
+        return path.is_dir() and any(path.glob("train-[0-9]*.bin"))
+    except OSError as error:
+        raise DataError(f"{error.strerror}.", where=shortened(str(path), LONGEST_NAME),
+                        remedy="Check the path.") from None
 
 
 def write_prepared_manifest(folder: Path, manifest: Manifest) -> None:

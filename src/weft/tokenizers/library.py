@@ -260,8 +260,11 @@ def _require_known_tokens(declared: Any) -> None:
         named = [piece["SpecialToken"].get("id") for piece in pieces if isinstance(piece.get("SpecialToken"), dict)]
         lacking = [name for name in named if not (isinstance(known, dict) and isinstance(name, str) and name in known)]
         if lacking:
-            raise TokenizerError(f"the template of post_processor names the token {lacking[0]!r}, which is not among its "
-                                 "special_tokens.", where=LIBRARY_FILE, remedy="Define it there, with its ids.")
+            raise TokenizerError(
+                f"the template of post_processor names {lacking[0]!r}, which is not among its special_tokens.",
+                where=LIBRARY_FILE,
+                remedy="Define it there, with its ids.",
+            )
 
 
 def require_size(reached: int, vocab_size: int) -> None:
