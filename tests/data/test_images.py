@@ -170,3 +170,11 @@ def test_heads_of_arrays(head: str, tmp_path: Path) -> None:
         (tmp_path / "labels.npy").write_bytes(b"")
         with pytest.raises(DataError, match=r"images\.npy: not an array of NumPy, or damaged \("):
             read_image_arrays(tmp_path / "images.npy")
+
+
+def test_an_archive_whose_list_lies_before_its_beginning(tmp_path: Path) -> None:
+    """The file loses its first half: the places that its list names then lie before the file."""
+    file = npz(tmp_path)
+    file.write_bytes(file.read_bytes()[-400:])
+    with pytest.raises(DataError, match=r"digits\.npz: not an archive of NumPy, or damaged"):
+        read_images(file)

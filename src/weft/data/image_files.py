@@ -117,7 +117,8 @@ def _npz(path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
                 raise DataError(f"its arrays unpack to more than {most:,} bytes.", where=str(path),
                                 remedy="Save them with numpy.savez, which does not compress.")
             return {name: _npy(path, archive.read(f"{name}.npy")) for name in ARRAYS}
-    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError, NotImplementedError,
+            ValueError) as error:
         raise _damaged(path, "an archive of NumPy", error) from None
 
 
