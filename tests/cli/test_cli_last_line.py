@@ -68,7 +68,7 @@ def test_details_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, capsys:
     assert ended(ValueError(), capsys) == (1, "internal error: ValueError (its details could not be written)")
 
 
-@pytest.mark.parametrize("size", [1 << 40, 1 << 57, 1 << 60, 1 << 62])
+@pytest.mark.parametrize("size", [1 << 50, 1 << 57, 1 << 60, 1 << 62])
 @pytest.mark.parametrize("make", [np.arange, partial(torch.empty, dtype=torch.int64)], ids=["numpy", "torch"])
 def test_a_size_that_no_memory_has_is_one_line(make: Callable[[int], object], size: int,
                                                capsys: pytest.CaptureFixture[str]) -> None:
