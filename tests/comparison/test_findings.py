@@ -75,6 +75,16 @@ def test_pairing_loses_degrees_of_freedom_where_they_do_not(test: SeedTest) -> N
     assert said.startswith(f"The test of runs is {'Welch' if test == 'welch' else 'the t test of runs paired'}")
 
 
+@pytest.mark.parametrize("test", TESTS)
+def test_pairing_with_runs_that_are_all_the_same_changes_nothing(test: SeedTest) -> None:
+    text = np.random.default_rng(0).normal(100, 1, 40)
+    varied = entry("trained", [text + index for index in range(5)])
+    counted = [entry(name, [text] * 5) for name in ("ngram", "counts")]
+    said = pairing_effect(result_of([varied, *counted], test))
+    assert said is not None and " 1 times as wide" in said
+    assert said.endswith("neither gained nor lost precision in the middle of the pairs.")
+
+
 def test_two_runs_have_no_correlation_and_one_has_no_pairing() -> None:
     two = pairing_effect(study(2, 2))
     assert two is not None and "correlate" not in two

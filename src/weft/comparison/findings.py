@@ -107,13 +107,14 @@ def pairing_effect(result: StudyResult) -> str | None:
     middle = statistics.median(widths)
     span = _span(widths)
     times = f"{span} times as wide" + (f" (median {middle:.2g})" if " to " in span else "")
-    if result.test == "paired":
-        effect = f"Pairing made the intervals over seeds {times} as without: it {'lost' if middle > 1 else 'gained'}"
+    effect = (f"Pairing made the intervals over seeds {times} as without: it " if result.test == "paired" else
+              f"Paired, the intervals over seeds would have been {times}: it would have ")
+    if f"{middle:.2g}" == "1":  # such as where one of the two models is counted, and all its runs are the same
+        verdict = "neither gained nor lost precision in the middle of the pairs"
     else:
-        effect = (f"Paired, the intervals over seeds would have been {times}: it would have "
-                  f"{'lost' if middle > 1 else 'gained'}")
+        verdict = "lost more in degrees of freedom than it took from the spread" if middle > 1 else "gained precision"
     return (f"The test of runs is {TEST_NAMES[result.test]}, as the study says before its runs. {_correlations(found)}"
-            f"{effect} {'more in degrees of freedom than it took from the spread' if middle > 1 else 'precision'}.")
+            f"{effect}{verdict}.")
 
 
 def _correlations(found: Sequence[Pairing]) -> str:
