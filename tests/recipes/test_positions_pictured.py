@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from weft.core.part_config import Dims
 from weft.core.registry import REGISTRY
 from weft.core.strict_json import plain
 from weft.pictures.position_page import page
-from weft.pictures.position_study import SIZE, PositionStudy, decay, study
+from weft.pictures.position_study import SIZE, PositionStudy, decay, probe, study
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "positions_pictured"
 RECORD: dict[str, Any] = json.loads((RECIPE / "result.json").read_text(encoding="utf-8"))
@@ -41,10 +42,10 @@ def test_the_numbers_are_those_that_the_code_measures(found: PositionStudy) -> N
     assert again.keys() == recorded.keys(), "run recipes/positions_pictured/run.py"
     for place, value in recorded.items():
         if isinstance(value, float):
-            # Nine digits are kept. The fitted rotation and the probe solve ill-conditioned least squares.
-            loose = "fitted" in place or "/probe/" in place
-            assert again[place] == pytest.approx(value, rel=0.05 if loose else 1e-6,
-                                                 abs=0.01 if loose else ROUNDING), place
+            # Nine digits are kept. The fitted rotation solves an ill-conditioned least squares. The weights of the
+            # probe's models are drawn in float32, which processors round differently.
+            relative, least = (0.05, 0.01) if "fitted" in place else (1e-4 if "/probe/" in place else 1e-6, ROUNDING)
+            assert again[place] == pytest.approx(value, rel=relative, abs=least), place
         else:
             assert again[place] == value, place
 
@@ -108,3 +109,11 @@ def test_what_holds_of_permutations_and_rotations(found: PositionStudy) -> None:
     assert found.wavelengths[0] == pytest.approx(2 * math.pi)
     assert min(found.probe.causal) > 0.1 > max(*found.probe.bidirectional, *found.probe.embeddings)
     assert len(set(found.probe.causal)) == len(found.probe.causal) == 5  # models differ
+
+
+def test_what_memory_held_before_changes_no_probe() -> None:
+    """PyTorch's default least squares reads unwritten memory as columns to begin with."""
+    for _ in range(10):
+        held = [torch.ones(size, dtype=torch.int32) for size in range(32, 96) for _ in range(64)]
+        del held
+        assert probe(models=1).causal[0] == pytest.approx(RECORD["probe"]["causal"][0], rel=1e-4)

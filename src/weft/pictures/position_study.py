@@ -284,7 +284,9 @@ def _explained(hidden: Float[Tensor, "B T D"], tokens: int) -> float:
     ones = torch.ones(*hidden.shape[:2], 1, dtype=hidden.dtype)
     features = torch.cat([hidden, ones], -1)[:, 1:]
     wanted = torch.arange(1, tokens, dtype=hidden.dtype).expand(hidden.shape[0], -1)
-    fitted = torch.linalg.lstsq(features[:half].flatten(0, 1), wanted[:half].reshape(-1, 1)).solution
+    # Normalised vectors sum to zero, so the features are dependent. PyTorch's default driver, gelsy, then finds a rank
+    # that depends on what the memory of its pivots held before (pytorch/pytorch#187411); gelsd has no pivots.
+    fitted = torch.linalg.lstsq(features[:half].flatten(0, 1), wanted[:half].reshape(-1, 1), driver="gelsd").solution
     left = (features[half:] @ fitted)[..., 0] - wanted[half:]
     return 1.0 - float(left.square().mean() / wanted[half:].var(correction=0))
 
