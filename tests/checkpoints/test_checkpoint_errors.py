@@ -174,3 +174,10 @@ def test_a_tokenizer_that_changed(saved: Path) -> None:
     (saved / "MANIFEST.json").unlink()
     write_manifest(saved)
     assert "unknown kind of tokenizer 'bites'. Did you mean 'bytes'?" in message(saved)
+
+
+def test_a_width_beyond_any_memory_is_compared_before_it_is_built(saved: Path) -> None:
+    rewrite(saved, lambda content: content["model"].update(d_model=2**26))  # a matrix of 2^54 bytes
+    found = message(saved)
+    assert "tensors do not fit the model of this checkpoint:" in found
+    assert "embedding.tokens.weight: shape [19, 8] where the model has [19, 67108864]." in found

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from weft.core.empty_model import built_empty
 from weft.core.errors import CheckpointError, ConfigError
 from weft.families.canonical import canonical_data
 from weft.families.configurations import read_keys, write_keys
@@ -17,7 +18,6 @@ from weft.families.steps import Fuse, Gated, RotaryOrder, Split, Step, Transpose
 from weft.families.template import Choice, Hole, Layers, build_config, fill, match
 from weft.families.weights import Rule, account, rename
 from weft.interop.listing import agrees, published
-from weft.interop.shapes import meta_model
 
 TEMPLATE = {"kind": "decoder", "vocab_size": Hole("v"), "d_model": 8,
             "blocks": Layers(Choice("order", {
@@ -176,7 +176,7 @@ def test_an_account_covers_every_tensor_once() -> None:
 
 def test_a_model_of_shapes_holds_nothing() -> None:
     family = families()["gpt2"]
-    model = meta_model(family.config(family.sizes[0]))
+    model = built_empty(family.config(family.sizes[0]))
     assert all(parameter.is_meta for parameter in model.parameters())
 
 

@@ -30,6 +30,7 @@ from weft.checkpoints.load import load_checkpoint, read_training
 from weft.checkpoints.tensors import read_tensors
 from weft.comparison.ratings.games import read_games
 from weft.comparison.study import read_study
+from weft.core.empty_model import built_empty
 from weft.core.errors import CheckpointError, TokenizerError
 from weft.core.strict_json import digest
 from weft.data.conversations import read_conversations
@@ -45,7 +46,6 @@ from weft.interop.formats import TARGETS, Source
 from weft.interop.huggingface.loading import load_folder
 from weft.interop.huggingface.stored import open_stored, read_pickled
 from weft.interop.rwkv import load_original
-from weft.interop.shapes import meta_model
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.base import SETTINGS_FILE
 from weft.tokenizers.config import known_tokenizers
@@ -96,7 +96,7 @@ class Reader:
 
 
 def _config(name: str) -> Callable[[Path], object]:
-    return lambda folder: meta_model((read_run(folder / name).model) if name != "model.json"
+    return lambda folder: built_empty((read_run(folder / name).model) if name != "model.json"
                                      else read_model(folder / name))
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from pictures.reading import attributes, overlapping, tree
-from weft.analysis.shapes import built_empty
 from weft.blocks.pre import PreNormConfig
+from weft.core.empty_model import built_empty
 from weft.core.model import Model, parse_model
 from weft.core.part_config import Dims
 from weft.pictures.architecture import Architecture, BlockPicture, Box, Column, architecture_of, block_picture

@@ -11,9 +11,9 @@ import torch
 
 from taken_back import taken_back
 from weft.analysis import catalogue
-from weft.analysis.shapes import built_empty
 from weft.api.configs import read_run
 from weft.core.base_model import MODELS, parse_model
+from weft.core.empty_model import built_empty
 from weft.core.errors import InputError
 from weft.core.layer import Layer
 from weft.core.registry import REGISTRY, load_plugin

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from pictures.reading import attributes, overlapping
-from weft.analysis.shapes import built_empty
 from weft.api import read_model
+from weft.core.empty_model import built_empty
 from weft.core.model import LanguageModel, parse_model
 from weft.pictures.unrolled import Row, is_recurrent, rows_of, unrolled
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from training.tiny_runs import write_text
-from weft.analysis.shapes import built_empty
+from weft.core.empty_model import built_empty
 from weft.core.errors import UnsupportedError
 from weft.training import RunConfig, parse_run
 from weft.training.named_forms import require_served

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from weft.analysis.shapes import built_empty
+from weft.core.empty_model import built_empty
 from weft.core.errors import ConfigError
 from weft.training import RunConfig, parse_run
 from weft.training.train import train

@@ -17,8 +17,9 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from weft.analysis.formulas import FOURIER, flops_of, has_formula, is_foreign, schema_of, skipped
+from weft.core.empty_model import built_empty
 from weft.core.layer import kept_dtypes
-from weft.core.model import Model, ModelConfig, built_model
+from weft.core.model import Model, ModelConfig
 
 
 def shape_of(source: ModelConfig | Model, mode: FakeTensorMode, dtype: torch.dtype | None) -> Model:
@@ -30,17 +31,6 @@ def shape_of(source: ModelConfig | Model, mode: FakeTensorMode, dtype: torch.dty
         dtype: the dtype of the weights; None: the model's own.
     """
     return _emptied(source if isinstance(source, Model) else built_empty(source), mode, dtype)
-
-
-def built_empty(config: ModelConfig) -> Model:
-    """The model of a configuration on the meta device, which suffices to count its parameters and takes a tenth of the
-    time of `shape_of`."""
-    try:
-        with torch.device("meta"):
-            return built_model(config)
-    except (RuntimeError, NotImplementedError, TypeError):
-        # Models that read values while they are built (tables of counts) are small before they are fitted.
-        return built_model(config)
 
 
 def _emptied(model: Model, mode: FakeTensorMode, dtype: torch.dtype | None) -> Model:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import torch
 
-from weft.analysis.shapes import built_empty
 from weft.api.arguments import one_or_more
 from weft.api.configs import Config, read_config, read_run
 from weft.api.examining import Target, resolved_target
 from weft.api.using import prompt_rows
 from weft.checkpoints import Loaded
+from weft.core.empty_model import built_empty
 from weft.core.errors import InputError
 from weft.core.model import ModelConfig, built_model
 from weft.decoding.rows import parse_rows

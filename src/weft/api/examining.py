@@ -12,7 +12,6 @@ from torch import nn
 from weft.analysis import Plan
 from weft.analysis import plan as plan_model
 from weft.analysis.here import run_here
-from weft.analysis.shapes import built_empty
 from weft.analysis.shares import Shares, shares_of
 from weft.api.arguments import one_or_more
 from weft.api.configs import Config, preset_hint, presets, read_model, training_of
@@ -21,6 +20,7 @@ from weft.checkpoints import Loaded
 from weft.checkpoints.hub import hub_model
 from weft.checkpoints.locate import holds_checkpoint
 from weft.core.config import parse
+from weft.core.empty_model import built_empty
 from weft.core.errors import InputError, UnsupportedError
 from weft.core.model import ModelConfig
 from weft.interop.arpa.convert import sum_error

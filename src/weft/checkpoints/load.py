@@ -14,7 +14,8 @@ from torch import Tensor
 from weft.checkpoints.layout import CONFIG_FILE, FORMAT_VERSION, MODEL_FILE, TRAINING_FILE
 from weft.checkpoints.locate import find_checkpoint
 from weft.checkpoints.sharded import MODEL, TRAINING, StoredTensors, is_sharded
-from weft.checkpoints.tensors import assign_tensors, read_tensors
+from weft.checkpoints.tensors import assign_tensors, read_tensors, require_fitting
+from weft.core.empty_model import built_empty
 from weft.core.errors import CheckpointError, ConfigError
 from weft.core.model import Model, ModelConfig, built_model, language_model, parse_model
 from weft.disk.documents import read_json
@@ -66,10 +67,14 @@ def load_checkpoint(path: str | Path, *, device: torch.device | str = "cpu", ver
     folder = find_checkpoint(path)
     content = _read_config(folder)
     check_manifest(folder, hashes=verify)
-    config, model = _build(content, folder)
+    config, empty = _build(content, folder)
     if purpose is not None:
-        language_model(model, purpose, where=str(folder))
+        language_model(empty, purpose, where=str(folder))
     tensors = (StoredTensors(folder).whole(MODEL) if is_sharded(folder) else read_tensors(folder / MODEL_FILE))
+    # The model without memory is asked first: a configuration may name sizes that its files do not hold.
+    require_fitting(empty, tensors, where=str(folder / MODEL_FILE))
+    with _naming_parts(content, folder):
+        model = built_model(config)
     assign_tensors(model, tensors, where=str(folder / MODEL_FILE))
     has_tokenizer = (folder / SETTINGS_FILE).exists()
     tokenizer = load_tokenizer(folder, kinds=known_tokenizers()) if has_tokenizer else None
@@ -132,9 +137,10 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def _build(content: dict[str, Any], folder: Path) -> tuple[ModelConfig, Model]:
+    """The configuration of a checkpoint's model, and the model without memory for its weights."""
     with _naming_parts(content, folder):
         config = parse_model(content["model"])
-        model = built_model(config)
+        model = built_empty(config)
         require_rewritten(model)
         return config, model
 

@@ -93,20 +93,28 @@ def assign_tensors(model: nn.Module, tensors: Mapping[str, Tensor], *, where: st
     Raises:
         CheckpointError: tensors are missing, unexpected or of another shape; the error lists all of them.
     """
+    require_fitting(model, tensors, where=where)
+    kept = kept_dtypes(model)
+    for name, place in own_tensors(model).items():
+        tensor = tensors[name]
+        exact = id(place) in kept.exact and tensor.is_floating_point()
+        place.data = tensor.to(place.device, kept.after(place, tensor.dtype) if exact else tensor.dtype)
+
+
+def require_fitting(model: nn.Module, tensors: Mapping[str, Tensor], *, where: str) -> None:
+    """Refuse tensors that are not a model's; its own may be on the meta device.
+
+    Raises:
+        CheckpointError: tensors are missing, unexpected or of another shape; the error lists all of them.
+    """
     if isinstance(model, Resizable):
         model.prepare({name: tuple(tensor.shape) for name, tensor in tensors.items()})
-    places = own_tensors(model)
-    problems = _problems(places, tensors)
+    problems = _problems(own_tensors(model), tensors)
     if problems:
         count = "1 tensor does" if len(problems) == 1 else f"{len(problems)} tensors do"
         listed = "".join(f"\n  - {problem}" for problem in problems)
         raise CheckpointError(f"{count} not fit the model of this checkpoint:{listed}\n", where=where,
                               remedy="Load it with the configuration and the parts that it was saved with.")
-    kept = kept_dtypes(model)
-    for name, place in places.items():
-        tensor = tensors[name]
-        exact = id(place) in kept.exact and tensor.is_floating_point()
-        place.data = tensor.to(place.device, kept.after(place, tensor.dtype) if exact else tensor.dtype)
 
 
 def _problems(places: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> list[str]:

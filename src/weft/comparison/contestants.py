@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from weft.analysis.shapes import built_empty
 from weft.comparison.matching import (
     WidthPlan,
     Widths,
@@ -22,6 +21,7 @@ from weft.comparison.matching import (
 )
 from weft.comparison.settings import ModelSpec
 from weft.comparison.study import StudyConfig
+from weft.core.empty_model import built_empty
 from weft.core.errors import ConfigError, UserError
 from weft.tasks.next_token import NextTokenConfig
 from weft.training.budget import tokens_per_step

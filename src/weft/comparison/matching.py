@@ -11,7 +11,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from weft.analysis.memory import state_sizes
 from weft.analysis.parts import count_parameters
-from weft.analysis.shapes import built_empty, shape_of
+from weft.analysis.shapes import shape_of
+from weft.core.empty_model import built_empty
 from weft.core.errors import ConfigError, UserError
 from weft.core.labels import EMBEDDINGS, LOGITS
 from weft.core.layer import traits_of

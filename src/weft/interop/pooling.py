@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from weft.checkpoints.tensors import own_tensors
 from weft.core.config import parse_part
+from weft.core.empty_model import built_empty
 from weft.core.errors import InputError
 from weft.core.model import LanguageModel, ModelConfig, language_model
-from weft.interop.shapes import meta_model, place, settle
+from weft.interop.shapes import place, settle
 from weft.mixers.attention import Attention
 from weft.mixers.heads import HeadSizes
 
@@ -30,7 +31,7 @@ def pool_heads(model: LanguageModel, n_kv_heads: int) -> LanguageModel:
     kinds = {part.config.kind for part in found.values()}
     config = parse_part(("model",), _with_heads(model.config.dump(), kinds, n_kv_heads))
     assert isinstance(config, ModelConfig), "the group model holds model configurations"
-    pooled = language_model(meta_model(config), "pooling heads")
+    pooled = language_model(built_empty(config), "pooling heads")
     tensors: dict[str, Tensor] = {}
     for name, tensor in own_tensors(model).items():
         owner, _, kind = name.rpartition(".qkv.")

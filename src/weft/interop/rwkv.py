@@ -9,6 +9,7 @@ import torch
 
 from weft.checkpoints.load import Loaded
 from weft.checkpoints.tensors import own_tensors
+from weft.core.empty_model import built_empty
 from weft.core.errors import CheckpointError, ConfigError
 from weft.families.common import BUFFERS
 from weft.families.rwkv import VERSIONS, Version, common_facts, version_of
@@ -17,7 +18,6 @@ from weft.families.weights import Shape, account
 from weft.interop.huggingface.folder import Opened, unusable
 from weft.interop.huggingface.loading import load_model
 from weft.interop.huggingface.stored import PickledFile, Stored
-from weft.interop.shapes import meta_model
 
 SUFFIX = ".pth"
 ORIGINAL = "Give a file of RWKV as it was released: emb.weight, blocks.0.att.time_decay, ... ."
@@ -62,7 +62,7 @@ def open_original(path: Path) -> Opened:
     facts = _facts(version, shapes, path)
     try:
         config = build_config(version.family.template, facts)
-        model = meta_model(config)
+        model = built_empty(config)
     except ConfigError as error:
         raise CheckpointError(f"the shapes of its tensors give no model: {' '.join(error.problems)}", where=str(path),
                               remedy=ORIGINAL) from None

@@ -2,45 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.nn import init
-from torch.overrides import TorchFunctionMode
 
 from weft.checkpoints.tensors import own_tensors
-from weft.core.model import Model, ModelConfig, built_model
+from weft.core.empty_model import built_empty
+from weft.core.model import ModelConfig
 from weft.core.part_config import PartConfig, expand, kinds_of
 from weft.positions.constants import Constant
-
-FILLS = frozenset({Tensor.normal_, Tensor.uniform_, Tensor.zero_, Tensor.fill_, init.normal_, init.trunc_normal_,
-                   init.uniform_, init.constant_, init.kaiming_uniform_, init.xavier_uniform_})
-
-
-class Unfilled(TorchFunctionMode):
-    """Skips the initialisation of meta tensors, which takes most of the time of building a model on the meta device."""
-
-    def __torch_function__(self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
-                           kwargs: Mapping[str, Any] | None = None) -> Any:
-        named = kwargs or {}
-        if func in FILLS:
-            filled = args[0] if args else named["tensor"]
-            if filled.is_meta:
-                return filled
-        return func(*args, **named)
-
-
-def meta_model(config: ModelConfig) -> Model:
-    """The model of a configuration on the meta device."""
-    with torch.device("meta"), Unfilled():
-        return built_model(config)
 
 
 def count_parameters(config: ModelConfig) -> int:
     """The parameters of a model, shared ones counted once; none is allocated."""
-    return sum(tensor.numel() for tensor in own_tensors(meta_model(config)).values())
+    return sum(tensor.numel() for tensor in own_tensors(built_empty(config)).values())
 
 
 def count_by_blocks(config: ModelConfig) -> int:

@@ -9,7 +9,7 @@ from typing import Any, final
 
 import torch
 
-from weft.analysis.shapes import built_empty
+from weft.core.empty_model import built_empty
 from weft.core.layer import traits_of
 from weft.core.model import LanguageModel, Model, ModelConfig
 from weft.core.part_config import PartConfig, parts_in

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.analysis.shapes import built_empty
+from weft.core.empty_model import built_empty
 from weft.core.errors import ConfigError
 from weft.core.layer import Layer
 from weft.core.model import ModelConfig

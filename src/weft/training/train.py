@@ -11,8 +11,8 @@ import torch
 
 from weft.analysis.adapters import coverage
 from weft.analysis.memory import require_room
-from weft.analysis.shapes import built_empty
 from weft.core.config import parse
+from weft.core.empty_model import built_empty
 from weft.core.errors import CheckpointError
 from weft.core.layer import traits_of
 from weft.core.model import Model, built_model, trained_count

@@ -16,9 +16,9 @@ import pytest
 import torch
 
 from weft import api
+from weft.core.empty_model import built_empty
 from weft.families.family import families
 from weft.interop.huggingface.folder import open_folder
-from weft.interop.shapes import meta_model
 
 SMALL: dict[str, Any] = {"vocab_size": 512, "hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 4,
                          "num_attention_heads": 8}
@@ -30,7 +30,7 @@ def write_sparse(folder: Path, values: Mapping[str, Any], shards: int) -> None:
     """A Llama-shaped folder in bfloat16 whose files have their whole size and take no room: all numbers are zero."""
     family = families()["llama"]
     config, facts = family.read(values)
-    tensors = list(family.account(meta_model(config), facts).shapes.items())
+    tensors = list(family.account(built_empty(config), facts).shapes.items())
     places = {}
     for shard in range(shards):
         name, end, entries = f"model-{shard}.safetensors", 0, {}

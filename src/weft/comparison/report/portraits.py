@@ -8,10 +8,10 @@ from typing import final
 
 import torch
 
-from weft.analysis.shapes import built_empty
 from weft.comparison.report.training import remark
 from weft.comparison.report.view import View
 from weft.comparison.results import Entry
+from weft.core.empty_model import built_empty
 from weft.core.errors import UserError
 from weft.core.model import parse_model
 from weft.disk.documents import Unreadable

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from weft.checkpoints.layout import PEFT_FILE, PEFT_TENSORS
 from weft.checkpoints.load import Loaded
 from weft.checkpoints.tensors import open_tensors, read_tensors
+from weft.core.empty_model import built_empty
 from weft.core.errors import CheckpointError, UnsupportedError, nearest
 from weft.core.model import LanguageModel, Model
 from weft.disk.manifest import write_manifest
@@ -31,7 +32,6 @@ from weft.interop.adapters.base import fill, fingerprint_of, open_base, put_on, 
 from weft.interop.adapters.peft_keys import PeftConfig, read_config, written
 from weft.interop.adapters.spread import Beside, Spread, read_through, write_through
 from weft.interop.huggingface.writing import fit
-from weft.interop.shapes import meta_model
 from weft.linear.holds_matrix import HoldsMatrix
 from weft.linear.linear import Linear
 from weft.linear.lora import LoRAConfig
@@ -75,7 +75,7 @@ class Names:
         """
         config = loaded.config.model_copy(update={"rewrites": []})
         fitted = fit(config, dict(loaded.facts.get("kept") or {}), first=loaded.facts.get("family"))
-        model = meta_model(config)
+        model = built_empty(config)
         account, native = fitted.family.account(model, fitted.facts), fitted.family.native
         tied = None if native is None or native.tied is None else native.tied[0]
         return cls(account, model, tied if tied in account.tied else None)

@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from weft.core.empty_model import built_empty
 from weft.core.errors import FailedError, MissingExtra
 from weft.core.model import LanguageModel, language_model
 from weft.interop.gguf.architecture import Value
 from weft.interop.gguf.content import Content
-from weft.interop.shapes import meta_model, place, settle
+from weft.interop.shapes import place, settle
 
 if TYPE_CHECKING:
     import gguf
@@ -127,7 +128,7 @@ def _tensor(stored: gguf.ReaderTensor, content: Content) -> Tensor:
 
 def _model(content: Content, stored: Mapping[str, gguf.ReaderTensor]) -> LanguageModel:
     """The model with the weights of the file."""
-    model = language_model(meta_model(content.model.config), "the format 'gguf'")
+    model = language_model(built_empty(content.model.config), "the format 'gguf'")
     dtype = next(content.model.parameters()).dtype
     tensors: dict[str, Tensor] = {}
     for rule in content.account.rules:

@@ -11,6 +11,7 @@ from typing import Any, final
 import torch
 
 from weft.checkpoints.layout import CONFIG_FILE
+from weft.core.empty_model import built_empty
 from weft.core.errors import CheckpointError, ConfigError
 from weft.core.model import Model, ModelConfig
 from weft.disk.documents import read_json
@@ -20,7 +21,6 @@ from weft.families.template import Facts
 from weft.families.weights import Account
 from weft.interop.huggingface.stored import COPY_AGAIN, Entry, Stored, listed, open_stored
 from weft.interop.huggingface.text import read_generation, special_ids
-from weft.interop.shapes import meta_model
 
 LOGGER = logging.getLogger(__name__)
 
@@ -122,7 +122,7 @@ def _build(family: Family, raw: Mapping[str, Any], folder: Path,
            strict: bool) -> tuple[ModelConfig, Facts, Model]:
     try:
         config, facts = family.read(raw, strict=strict)
-        return config, facts, meta_model(config)
+        return config, facts, built_empty(config)
     except ConfigError as error:
         lines = "".join(f"\n  - {problem}" for problem in error.problems)
         raise CheckpointError(f"this {family.name} configuration cannot be read:{lines}\n",
