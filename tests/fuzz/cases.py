@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from hypothesis import strategies as st
 
+from fuzz import task_seeds
 from fuzz.mutations import NUMBERS, TEXTS, as_json, bytes_changed, header_changed, junk, lines_changed, mutated, nested
 
 
@@ -159,4 +160,20 @@ def _others(draw: Any, seeds: Path) -> tuple[list[str], list[str]]:
     ]))
 
 
-WAYS = [_configured, _configured, _configured, _foreign, _foreign, _foreign, _run, _run, _texts, _others, _others]
+def _task(draw: Any, seeds: Path) -> tuple[list[str], list[str]]:
+    name = draw(st.sampled_from(sorted(task_seeds.RUNS)))
+    config, file = f"tasks/{name}.json", task_seeds.RUNS[name][2]
+    command = draw(st.sampled_from([["train"], ["train"], ["train"], ["plan"], ["check"], ["config", "show"]]))
+    more = {"train": ["--out", "new", "--steps", "2"]}.get(command[0], [])
+    chosen = draw(st.lists(st.sampled_from([*task_seeds.keys(name), *KEYS]), max_size=2))
+    if command[0] == "train" and draw(st.booleans()):
+        more += ["--kernels", draw(st.sampled_from(FORMS))]
+    return [*command, config, *(f"{key}={_written(draw(junk()))}" for key in chosen), *more], [
+        config, *([f"tasks/{file}"] * 2 if file else [])]
+
+
+FORMS = ["attention=native", "attention=banded", "attention=reference", "linear=native", "scan=native", "attention=no",
+         "norm=native", "attention", "=native", "attention=native,linear=native", "cross_entropy=reference"]
+
+WAYS = [_configured, _configured, _configured, _foreign, _foreign, _foreign, _run, _run, _texts, _others, _others, _task,
+        _task]

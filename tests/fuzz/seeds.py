@@ -17,6 +17,7 @@ import yaml
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 from typer.testing import CliRunner
 
+from fuzz import task_seeds
 from interop.huggingface.tiny_folders import stored, write_case
 from weft.cli.main import app
 
@@ -48,6 +49,7 @@ def make(folder: Path) -> None:
     _foreign(folder)
     _texts(folder)
     _arrays(folder)
+    task_seeds.write(folder / "tasks")
 
 
 def _call(*arguments: str | Path) -> None:

@@ -18,12 +18,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from fuzz import seeds, task_seeds
 from fuzz.binary import _thrift_places, archive_changed, gguf_changed, parquet_changed, pickle_changed, protobuf_changed
 from fuzz.child import OUT_OF_TIME, run
 from fuzz.mutations import bytes_changed, header_changed, lines_changed, mutated
 from fuzz.readers import READERS, Reader
 from fuzz.reading import Reading, Spoilt, again, drawn, tried
 from weft.core.errors import DataError
+from weft.core.registry import REGISTRY
+from weft.training import parse_run, train
 
 
 def _say(text: str) -> None:
@@ -131,3 +134,11 @@ def test_files_of_every_format_are_spoilt_within_their_structure(tmp_path: Path)
 
     changed()
     assert len(list(_thrift_places(table.getvalue()[-8 - int.from_bytes(table.getvalue()[-8:-4], "little"):-8]))) > 20
+
+
+def test_every_task_is_fuzzed_from_a_run_that_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {*task_seeds.RUNS, "next_token"} == set(REGISTRY.kinds(("task",)))
+    seeds.make(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for name in task_seeds.RUNS:
+        train(parse_run(json.loads(Path(f"tasks/{name}.json").read_text())), Path(f"out_{name}"))
