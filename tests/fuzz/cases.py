@@ -175,5 +175,5 @@ def _task(draw: Any, seeds: Path) -> tuple[list[str], list[str]]:
 FORMS = ["attention=native", "attention=banded", "attention=reference", "linear=native", "scan=native", "attention=no",
          "norm=native", "attention", "=native", "attention=native,linear=native", "cross_entropy=reference"]
 
-WAYS = [_configured, _configured, _configured, _foreign, _foreign, _foreign, _run, _run, _texts, _others, _others, _task,
-        _task]
+WAYS = [_configured, _configured, _configured, _foreign, _foreign, _foreign, _run, _run, _texts, _others, _others,
+        _task, _task]
