@@ -22,7 +22,7 @@ from fresh import weft as command
 def test_train_prints_progress_and_where_the_checkpoint_is(weft: Any, workplace: Path, tmp_path: Path) -> None:
     told = weft("train", workplace / "tiny.yaml", "training.steps=1", "--out", tmp_path / "run", "--seed", "3")
     assert told.code == 0
-    assert "1 steps of 16 tokens" in told.out
+    assert "1 step of 16 tokens" in told.out
     assert f"last checkpoint {tmp_path / 'run'}/checkpoints/00000001" in told.out
 
 

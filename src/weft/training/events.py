@@ -57,7 +57,8 @@ class Started(Event):
     corpus: str
 
     def line(self) -> str:
-        work = f"{self.steps:,} steps of {self.tokens_per_step:,} tokens" if self.steps else "counting"
+        steps = "1 step" if self.steps == 1 else f"{self.steps:,} steps"
+        work = f"{steps} of {self.tokens_per_step:,} tokens" if self.steps else "counting"
         origin = f", from step {self.step:,}" if self.step else ""
         return (f"{self.parameters:,} parameters, {work}{origin}; {self.train_tokens:,} tokens to train on, "
                 f"{self.validation_tokens:,} held out; {self.corpus}")
