@@ -27,7 +27,7 @@ from weft.core.model import LanguageModel
 from weft.decoding import GREEDY
 from weft.ops.processor import processor_name
 from weft.tasks import Validation
-from weft.training import parse_run, train
+from weft.training import parse_run, print_event, train
 from weft.training.files import read_plain
 
 FOLDER = Path(__file__).parent
@@ -79,7 +79,8 @@ def one_seed(args: argparse.Namespace, seed: int) -> dict[str, Any]:
     found, before = dict[str, Any](), None
     for name, fields in stages(args, seed).items():
         run = args.runs / f"{name}-{seed}"
-        result = train(parse_run(fields if before is None else {**fields, "start": str(before)}), run)
+        result = train(parse_run(fields if before is None else {**fields, "start": str(before)}), run,
+                       on_event=print_event)
         parameters = sum(parameter.numel() for parameter in result.model.parameters())
         found[name] = stage_result(run, measure(run), result.steps, parameters)
         print(f"seed {seed}, {name}: {found[name]['measures']}", flush=True)

@@ -29,6 +29,7 @@ from weft.disk.atomic import write_file
 from weft.drawing.chart import Curve, chart
 from weft.drawing.figure import Figure
 from weft.ops.processor import processor_name
+from weft.training import print_event
 
 HERE = Path(__file__).parent
 MODELS = ("learned", "rotary")
@@ -66,7 +67,7 @@ def measured(config: Mapping[str, Any], out: Path, options: argparse.Namespace) 
             file = out.with_suffix(".yaml")
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(yaml.safe_dump({**config, "training": training}), encoding="utf-8")
-            weft.train(str(file), out=str(out), device=options.device)
+            weft.train(str(file), out=str(out), device=options.device, on_event=print_event)
         measures = api.measure(weft.load(out, device=options.device)).named()
         result.write_text(json.dumps(measures, indent=1) + "\n", encoding="utf-8")
     found: dict[str, float] = json.loads(result.read_text(encoding="utf-8"))

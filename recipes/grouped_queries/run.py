@@ -36,6 +36,7 @@ from weft.drawing.figure import Figure
 from weft.evaluation import evaluate
 from weft.extending.lengths import part_of
 from weft.tasks.material import held_out_text
+from weft.training import print_event
 from weft.training.compute import processor_name
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
@@ -73,7 +74,8 @@ def bits(checkpoint: Path, text: TokenStream) -> float:
 
 def trained(out: Path, overrides: Sequence[str], start: Path | None = None) -> Path:
     """The folder of a run, which is begun, gone on with, or finished already."""
-    api.train(MODEL, overrides, start=start, out=out, resume=(out / "run.json").exists())
+    api.train(MODEL, overrides, start=start, out=out, resume=(out / "run.json").exists(),
+              on_event=print_event)
     return out
 
 

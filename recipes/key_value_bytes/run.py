@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 import yaml
+from rich.progress import track
 
 from weft.core.model import LanguageModel, parse_model
 from weft.drawing.chart import Curve, chart
@@ -73,7 +74,8 @@ def count() -> dict[str, dict[str, int]]:
 def measure() -> dict[str, dict[str, dict[str, float]]]:
     """Milliseconds a token by mixer, with and without the state, and context."""
     settings = study()
-    return {name: times(build(mixer), settings["contexts"]) for name, mixer in settings["mixers"].items()}
+    mixers = track(settings["mixers"].items(), "Mixers")
+    return {name: times(build(mixer), settings["contexts"]) for name, mixer in mixers}
 
 
 def times(model: LanguageModel, contexts: list[int]) -> dict[str, dict[str, float]]:

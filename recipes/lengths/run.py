@@ -31,6 +31,7 @@ from weft.disk.atomic import write_file
 from weft.evaluation import Evaluation, evaluate
 from weft.extending.lengths import part_of
 from weft.tasks.material import held_out_text
+from weft.training import print_event
 from weft.training.compute import processor_name
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
@@ -57,7 +58,7 @@ def trained(scheme: str, seed: int, runs: Path) -> Path:
     """The last checkpoint of a run, begun or gone on with; the book of the test chooses none."""
     out = runs / f"{scheme}-{seed}"
     run = api.train(MODEL, [*SCHEMES[scheme], f"seed={seed}", f"data.order_seed={seed}"], out=out,
-                    resume=(out / "run.json").exists())
+                    resume=(out / "run.json").exists(), on_event=print_event)
     return run.checkpoint
 
 

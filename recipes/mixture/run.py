@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.drawing.chart import Curve, chart
-from weft.training import Progress, parse_run, train
+from weft.training import Progress, parse_run, print_event, train
 from weft.training.events import Event
 from weft.training.sources import SourcesRead
 
@@ -41,8 +41,13 @@ def configuration(data: Path, weights: dict[str, float], seed: int, steps: int) 
 
 def trained(data: Path, name: str, seed: int, steps: int, out: Path) -> dict[str, Any]:
     events: list[Event] = []
+
+    def keep(event: Event) -> None:
+        events.append(event)
+        print_event(event)
+
     result = train(parse_run(configuration(data, WEIGHTS[name], seed, steps)), out / f"runs/{name}-{seed}",
-                   on_event=events.append)
+                   on_event=keep)
     read = [event for event in events if isinstance(event, SourcesRead)][-1]
     return {"curve": [[event.step, dict(event.sources)] for event in events if isinstance(event, Progress)],
             "held_out": {key: value for key, value in result.validation.measures.items() if key.startswith("bits")},

@@ -31,7 +31,7 @@ from weft.disk.atomic import write_file
 from weft.drawing.markup import Markup, tag
 from weft.ops.processor import processor_name
 from weft.pictures.attention import attention_maps
-from weft.training import Progress
+from weft.training import print_event
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 RESULT, README, MAP = HERE / "result.json", HERE / "README.md", HERE / "map.svg"
@@ -45,18 +45,12 @@ CONFIDENCE = 0.95
 CELL, MARGIN = 24, 120
 
 
-def tell(event: object) -> None:
-    """A line now and then."""
-    if isinstance(event, Progress):
-        print(f"step {event.step}/{event.steps}  {event.loss:.4f} nats/token  {event.seconds:.0f} s", flush=True)
-
-
 def run(name: str, seed: int, runs: Path, given: argparse.Namespace) -> dict[str, Any]:
     """Train one model from one seed, or go on, and test it."""
     torch.set_num_threads(given.threads)
     out = runs / f"{name}-{seed}"
     found = api.train(HERE / f"{name}.yaml", [f"seed={seed}", f"data.order_seed={seed}", *given.overrides], out=out,
-                      resume=(out / "run.json").exists(), device=given.device, on_event=tell)
+                      resume=(out / "run.json").exists(), device=given.device, on_event=print_event)
     best = api.load(found.best, device=given.device)
     tested = api.measure_bleu(best, part="test", search=SEARCH)
     held = api.measure(best, part="test")

@@ -26,7 +26,7 @@ import torch
 from weft import api
 from weft.core.model import parameter_count
 from weft.disk.atomic import write_file
-from weft.training import Progress, TrainResult
+from weft.training import TrainResult, print_event
 from weft.training.compute import processor_name
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
@@ -53,15 +53,9 @@ def split(text: Path, folder: Path) -> list[str]:
     return [f"data.{key}={path}" for key, (path, _) in paths.items()]
 
 
-def tell(event: object) -> None:
-    """A line now and then."""
-    if isinstance(event, Progress):
-        print(event.line(), flush=True)
-
-
 def train(overrides: list[str], out: Path) -> Row:
     """Train the model, or go on, and evaluate it."""
-    found = api.train(CONFIG, overrides, out=out, resume=(out / "run.json").exists(), on_event=tell)
+    found = api.train(CONFIG, overrides, out=out, resume=(out / "run.json").exists(), on_event=print_event)
     whole = api.evaluate(found.checkpoint)
     return {"numbers": parameter_count(found.model), "steps": found.steps, "seconds": found.seconds,
             "loss": whole.loss, "tokens": whole.tokens, "protocol": whole.protocol.describe(),

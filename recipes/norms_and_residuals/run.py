@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from rich.progress import track
 from torch import Tensor
 
 from weft.core.model import LanguageModel, built_model, language_model, parse_model
@@ -160,7 +161,7 @@ def leak(model: LanguageModel, size: Size = RECORDED) -> float:
 def norm_runs(size: Size = RECORDED) -> list[dict[str, Any]]:
     """Both norms over batch sizes and lengths."""
     found = []
-    for norm, rows, lengths, seed in product(NORMS, BATCHES, LENGTHS, range(size.seeds)):
+    for norm, rows, lengths, seed in track(list(product(NORMS, BATCHES, LENGTHS, range(size.seeds))), "Norms"):
         model = built(seed, size, norm=norm)
         curve = train(model, size.steps(NORM_STEPS), rows, lengths, size)
         loss = held_out(model, size)
@@ -182,7 +183,7 @@ def gradient_norms(model: LanguageModel, size: Size = RECORDED) -> list[float]:
 def depth_runs(size: Size = RECORDED) -> list[dict[str, Any]]:
     """With and without residual connections over depths: gradients before training, losses after."""
     found = []
-    for residual, depth, seed in product((True, False), size.depths, range(size.seeds)):
+    for residual, depth, seed in track(list(product((True, False), size.depths, range(size.seeds))), "Depths"):
         model = built(seed, size, depth=depth, residual=residual)
         gradients = gradient_norms(model, size)
         train(model, size.steps(DEPTH_STEPS), DEPTH_ROWS, size=size)
@@ -206,7 +207,7 @@ def drawn_weights(seed: int, d_key: int, scaled: bool) -> dict[str, float]:
 def key_runs(size: Size = RECORDED) -> list[dict[str, Any]]:
     """Scaled and unscaled scores over sizes of keys: of random vectors, and the loss of a model that is trained so."""
     found = []
-    for scaled, d_key, seed in product((True, False), KEY_SIZES, range(size.seeds)):
+    for scaled, d_key, seed in track(list(product((True, False), KEY_SIZES, range(size.seeds))), "Keys"):
         run = {"scaled": scaled, "d_key": d_key, "seed": seed, **drawn_weights(seed, d_key, scaled)}
         if d_key in TRAINED_SIZES:
             model = built(seed, size, d_head=d_key, scale=None if scaled else 1.0)

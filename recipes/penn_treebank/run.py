@@ -22,7 +22,7 @@ import yaml
 from weft import api
 from weft.core.model import LanguageModel, parameter_count
 from weft.disk.atomic import write_file
-from weft.training import Progress, TrainResult
+from weft.training import TrainResult, print_event
 from weft.training.compute import processor_name
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
@@ -41,12 +41,6 @@ TRIAL_SHARE = 0.1
 """Of the tokens of a run."""
 
 
-def tell(event: object) -> None:
-    """A line now and then."""
-    if isinstance(event, Progress):
-        print(f"step {event.step}/{event.steps}  {event.loss:.4f} nats/token  {event.seconds:.0f} s", flush=True)
-
-
 def trial(name: str, rate: float, runs: Path) -> float:
     """Validation perplexity after a short run with this learning rate."""
     whole = api.read_run(HERE / f"{name}.yaml").training.tokens
@@ -58,7 +52,8 @@ def trial(name: str, rate: float, runs: Path) -> float:
 
 def train(name: str, out: Path, overrides: Sequence[str] = ()) -> TrainResult:
     """A run, begun or gone on with."""
-    return api.train(HERE / f"{name}.yaml", overrides, out=out, resume=(out / "run.json").exists(), on_event=tell)
+    return api.train(HERE / f"{name}.yaml", overrides, out=out, resume=(out / "run.json").exists(),
+                     on_event=print_event)
 
 
 def run(name: str, runs: Path, *, threads: int) -> dict[str, Any]:

@@ -26,7 +26,7 @@ import torch
 from weft.api import measure
 from weft.comparison.statistics import t_test
 from weft.ops.processor import processor_name
-from weft.training import parse_run, train
+from weft.training import parse_run, print_event, train
 from weft.training.files import read_plain
 
 HERE = Path(__file__).parent
@@ -119,7 +119,8 @@ def study(given: argparse.Namespace) -> dict[str, Any]:
             scores = list[float]()
             for seed, start in enumerate(starts):
                 config = tuning(way, start, files, seed, rate, given.scale)
-                done = train(parse_run(config), given.runs / f"{task}-{way}-{seed}")
+                done = train(parse_run(config), given.runs / f"{task}-{way}-{seed}",
+                             on_event=print_event)
                 scores.append(done.validation.measures[score])
                 examples, learned = done.validation.tokens, trained(done.model)
             ways[way] = {"tried": tried, "rate": rate, "scores": scores, "examples": examples, "trained": learned}
@@ -137,7 +138,7 @@ def pretrained(given: argparse.Namespace, seed: int) -> tuple[Path, dict[str, fl
     run, config = given.runs / f"pretrained-{seed}", parse_run(pretraining(given.data, seed, given.scale))
     checkpoint = run / "checkpoints" / f"{config.training.steps:08d}"
     if not checkpoint.is_dir():
-        train(config, run)
+        train(config, run, on_event=print_event)
     return checkpoint, measure(checkpoint).named()
 
 

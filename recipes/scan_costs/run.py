@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.progress import track
 from torch import Tensor
 from ways import CHANNELS, HEADS, STATE, WAYS
 
@@ -83,7 +84,7 @@ def peak_apart(way: str, steps: int) -> int:
 def measured(lengths: Sequence[int] = LENGTHS, rounds: int = ROUNDS) -> dict[str, dict[str, dict[str, float]]]:
     """Every way at every length."""
     taken: dict[tuple[str, int], list[tuple[float, float]]] = {}
-    for steps in lengths:
+    for steps in track(lengths, "Lengths"):
         for _ in range(rounds + 1):  # the first warms up
             for way in WAYS:
                 taken.setdefault((way, steps), []).append(seconds(way, steps))

@@ -13,10 +13,12 @@ import argparse
 import json
 import math
 import statistics
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
+from rich.progress import track
 
 from weft.comparison.statistics import t_test
 from weft.core.errors import DivergedError
@@ -165,9 +167,11 @@ def main() -> None:
 def measured(given: argparse.Namespace) -> dict[str, Any]:
     """Every loss."""
     material = prepare(parse_run(configuration(BASE, "usual", 1e-3, 0, given.steps))).train
-    losses = {name: {width: {f"{rate:g}": [loss_of(int(width), name, rate, seed, given.steps, material)
-                                           for seed in range(given.seeds)] for rate in RATES}
-                     for width in given.widths.split(",")} for name in NAMES}
+    widths = given.widths.split(",")
+    losses: dict[str, dict[str, dict[str, list[float]]]] = {name: {width: {} for width in widths} for name in NAMES}
+    for name, width, rate in track(list(product(NAMES, widths, RATES)), "Losses"):
+        losses[name][width][f"{rate:g}"] = [loss_of(int(width), name, rate, seed, given.steps, material)
+                                            for seed in range(given.seeds)]
     return {"steps": given.steps, "seeds": given.seeds, "losses": losses}
 
 

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from rich.progress import track
 from torch import Tensor
 from windows import WAYS
 
@@ -112,7 +113,7 @@ def peak_apart(way: str, steps: int, size: Size) -> int:
 def measured(size: Size) -> dict[str, dict[str, Cost]]:
     """Every way at every length."""
     taken: dict[tuple[str, int], list[tuple[float, float]]] = {}
-    for steps in size.lengths:
+    for steps in track(size.lengths, "Lengths"):
         for _ in range(size.rounds + 1):  # the first warms up
             for way in WAYS:
                 taken.setdefault((way, steps), []).append(seconds(way, steps, size))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.tasks import Validation
 from weft.training.config import DataSettings, ReportSettings, RunConfig, TrainingSettings
-from weft.training.events import Event, Notice, Progress, Saved, Started, Validated
+from weft.training.events import Event, Notice, Progress, Saved, Started, Validated, print_event
 from weft.training.files import load_model_config, load_run, parse_run
 from weft.training.interrupt import Terminated
 from weft.training.train import TrainResult, train
@@ -26,5 +26,6 @@ __all__ = [
     "load_model_config",
     "load_run",
     "parse_run",
+    "print_event",
     "train",
 ]

@@ -167,6 +167,11 @@ class Notice(Event):
 Listener: TypeAlias = Callable[[Event], None]
 
 
+def print_event(event: Event) -> None:
+    """Print an event's line at once: a listener for scripts, which shows how far training is and the time left."""
+    print(event.line(), flush=True)
+
+
 def megabytes(size: int) -> str:
     """A number of bytes in millions, or in thousands of millions from 10 GB on."""
     return f"{size / 1e6:,.0f} MB" if size < 10e9 else f"{size / 1e9:,.1f} GB"
