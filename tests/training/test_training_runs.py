@@ -20,7 +20,7 @@ from weft.core.errors import ConfigError
 from weft.core.layer import Part
 from weft.core.model import Counted, ModelConfig
 from weft.core.part_config import Dims
-from weft.training import Event, Notice, Progress, Saved, Started, Validated, parse_run, train
+from weft.training import Event, Notice, Progress, Saved, Started, Validated, parse_run, print_event, train
 from weft.training.events import clock_time
 from weft.training.folder import RunFolder
 from weft.training.material import prepare
@@ -83,6 +83,14 @@ def test_lines_of_progress_carry_every_figure() -> None:
     assert started == ("1,000 parameters, 20 steps of 32 tokens, from step 7; 5,000 tokens to train on, 600 held out; "
                        "text")
     assert "counting;" in Started(0, 0, 0, 32, 5000, 600, "text").line()
+    assert ", 1 step of 32" in Started(0, 1000, 1, 32, 5000, 600, "text").line()
+
+
+def test_a_script_s_listener_prints_every_event(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(tiny_run(tmp_path, LSTM), tmp_path / "run", on_event=print_event)
+    lines = capsys.readouterr().out.splitlines()
+    assert "20 steps of" in lines[0] and lines[-1].endswith("checkpoints/00000020")
+    assert any(line.startswith("step 20/20  loss ") and line.endswith(" left") for line in lines)
 
 
 def test_the_checkpoint_gives_back_the_model_and_the_tokenizer(tmp_path: Path) -> None:
