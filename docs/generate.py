@@ -20,6 +20,7 @@ from weft.comparison.study_result import StudyResult
 from weft.comparison.verdict import letters, mean_interval
 from weft.families.family import families
 from weft.index.stored import FILE, written
+from weft.interop.listing import published
 from weft.pictures.position_page import page, study_figures
 from weft.pictures.position_study import study
 
@@ -161,7 +162,7 @@ if __name__ == "__main__":
     from results import write_results
     from studies import write_studies
 
-    FILE.write_text(written(indexed()), encoding="utf-8")
+    FILE.write_text(written(indexed(published())), encoding="utf-8")
     write_pages(Path(__file__).parent / "_generated")
     write_studies(Path(__file__).parents[1], Path(__file__).parent / "_generated")
     write_results(Path(__file__).parents[1], Path(__file__).parent / "_generated")

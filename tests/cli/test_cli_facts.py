@@ -96,12 +96,13 @@ def test_list_of_a_part_tells_everything_about_it(weft: Any) -> None:
 
 def test_list_reads_what_is_stored_and_neither_torch_nor_the_parts() -> None:
     code = ("import sys; from weft.cli.main import app\n"
-            "try: app(sys.argv[1:])\n"
-            "except SystemExit: pass\n"
-            "heavy = {'torch', 'numpy', 'yaml', 'weft.api', 'weft.core.registry'}\n"
+            "for arguments in (['list'], ['list', 'families']):\n"
+            "    try: app(arguments)\n"
+            "    except SystemExit: pass\n"
+            "heavy = {'torch', 'numpy', 'yaml', 'weft.api', 'weft.core.registry', 'weft.families.family'}\n"
             "print(sorted(heavy & set(sys.modules)))")
-    done = subprocess.run([sys.executable, "-c", code, "list"], capture_output=True, text=True, check=True)
-    assert "\nlstm " in done.stdout and done.stdout.endswith("\n[]\n")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "\nlstm " in done.stdout and "\ngpt2-xl  " in done.stdout and done.stdout.endswith("\n[]\n")
 
 
 def test_list_has_presets_and_published_models(weft: Any) -> None:

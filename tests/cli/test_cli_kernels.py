@@ -52,3 +52,30 @@ def test_doctor_shows_every_operation(weft: Any) -> None:
     told = weft("doctor", "--no-measure")
     assert told.code == 0 and all(operation.name in told.out for operation in OPERATIONS.all())
     assert "thresholds measured on" in told.out
+
+
+def test_plan_takes_the_forms_that_a_run_names_for_training_and_those_of_the_option_for_all(weft: Any,
+                                                                                          workplace: Path) -> None:
+    file = workplace / "run.yaml"
+    file.write_text("model: {kind: decoder, d_model: 8, context: 6, blocks: [{kind: pre, layers: [lstm]}] }\n"
+                    "tokenizer: bytes\nkernels: {lstm_scan: reference}\n", encoding="utf-8")
+    found = forms(weft("plan", file, "--json"))
+    assert found["lstm_scan", "training"] == "reference" and found["lstm_scan", "prompts"] == "scan"
+    found = forms(weft("plan", file, "kernels.lstm_scan=scan", "--json"))
+    assert found["lstm_scan", "training"] == "scan"
+    found = forms(weft("plan", file, "--json", "--kernels", "lstm_scan=scan"))
+    assert {form for (name, _), form in found.items() if name == "lstm_scan"} == {"scan"}
+    assert all(operation._forced is None for operation in OPERATIONS.all())
+
+
+@pytest.mark.parametrize(("kernels", "message"), [
+    ("{lstmscan: scan}", "kernels.lstmscan: no operation is called 'lstmscan'. Did you mean 'lstm_scan'?"),
+    ("{lstm_scan: triton}", "kernels.lstm_scan"),
+    ("[scan]", "kernels: ")])
+def test_plan_refuses_forms_of_a_run_that_it_cannot_take(weft: Any, workplace: Path, kernels: str,
+                                                        message: str) -> None:
+    file = workplace / "run.yaml"
+    file.write_text("model: {kind: decoder, d_model: 8, context: 6, blocks: [{kind: pre, layers: [lstm]}]}\n"
+                    f"tokenizer: bytes\nkernels: {kernels}\n", encoding="utf-8")
+    told = weft("plan", file)
+    assert told.code == 2 and message in told.err and "Traceback" not in told.err

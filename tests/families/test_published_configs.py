@@ -15,7 +15,8 @@ from interop.huggingface.tiny_folders import stored, write
 from weft import api
 from weft.core.errors import CheckpointError, ConfigError
 from weft.families.family import families, family_of
-from weft.interop.listing import agrees
+from weft.index.stored import stored as stored_index
+from weft.interop.listing import entry
 from weft.interop.shapes import count_by_blocks, count_parameters
 from weft.preset_files.models import published
 
@@ -27,7 +28,15 @@ SMOL, NEOX = "smollm2-135m", "gpt-neox-20b"
 @pytest.mark.parametrize("name", published())
 def test_a_published_model_has_its_published_number_of_parameters(name: str) -> None:
     size = published()[name]
-    assert agrees(size, count_by_blocks(families()[size.family].config(size)))
+    found = entry(families()[size.family], size)
+    assert found.agrees
+    assert found in stored_index().published, "run `python docs/generate.py`, which counts the models that are listed"
+
+
+def test_the_models_that_are_listed_are_those_that_are_published() -> None:
+    """Each once, by family, as `weft.api.families` counts them anew."""
+    assert [each.name for each in stored_index().published] == [
+        size.name for family in families().values() for size in family.sizes]
 
 
 @pytest.mark.parametrize("name", ["gpt2", "gemma-3-270m", "bert-base-uncased", "rwkv-4-169m", "mamba2-130m"])

@@ -113,6 +113,7 @@ def by_differences(function: Callable[[Tensor], Tensor], step: float = 1e-5) -> 
     return torch.stack([(slope(shift) - slope(-shift)) / (2 * step) for shift in shifts])
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.filterwarnings("error:.*autograd kernel was not registered")
 @pytest.mark.parametrize("config", PARTS)
 def test_second_derivatives_are_those_of_differences_of_first_ones(config: PartConfig) -> None:

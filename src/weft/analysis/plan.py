@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -31,7 +32,7 @@ from weft.core.layer import traits_of
 from weft.core.model import LanguageModel, Model, ModelConfig
 from weft.core.strict_json import Record
 from weft.core.traits import Trait
-from weft.ops.forms import OPERATIONS, Decision
+from weft.ops.forms import OPERATIONS, Decision, forced
 
 CONTEXTS = (256, 512, 1024, 2048, 4096, 8192)
 """The default contexts, in tokens, at which the size of states is computed."""
@@ -101,7 +102,8 @@ class Plan(Record):
 
 
 def plan(source: ModelConfig | Model, *, context: int | None = None, contexts: Sequence[int] = CONTEXTS,
-         batch: int = 1, dtype: torch.dtype | None = None, tokens: int | None = None) -> Plan:
+         batch: int = 1, dtype: torch.dtype | None = None, tokens: int | None = None,
+         kernels: Mapping[str, str] = MappingProxyType({})) -> Plan:
     """Count a model's parameters, operations and bytes by running it on fake tensors.
 
     Args:
@@ -111,29 +113,33 @@ def plan(source: ModelConfig | Model, *, context: int | None = None, contexts: S
         batch: rows.
         dtype: the dtype of weights and computation; None: the model's own, float32 for a configuration.
         tokens: tokens of a training run whose least time on this machine is to be estimated; None: no estimate.
+        kernels: forms that the run names (`weft.training.RunConfig`), which are those of training; decoding chooses.
 
     Raises:
         InputError: a number is not positive, or the context exceeds the model's limit.
+        ConfigError: an operation or a form is not known.
+        UnsupportedError: a form that is named cannot serve the model here.
     """
-    found, decisions = _planned(source, context, contexts, batch, dtype, tokens)
+    found, decisions = _planned(source, context, contexts, batch, dtype, tokens, kernels)
     if tokens is None or found.step is None:
         return found
     return replace(found, time_here=_time(found.step, tokens, getattr(torch, found.dtype), decisions))
 
 
 def _planned(source: ModelConfig | Model, context: int | None, contexts: Sequence[int], batch: int,
-             dtype: torch.dtype | None, tokens: int | None) -> tuple[Plan, list[Decision]]:
+             dtype: torch.dtype | None, tokens: int | None,
+             kernels: Mapping[str, str]) -> tuple[Plan, list[Decision]]:
     """The plan without times, and how the operations of a training step are computed."""
     shallow = shallow_models(source)
     if shallow is None:
-        return _whole(source, context, contexts, batch, dtype, tokens)
+        return _whole(source, context, contexts, batch, dtype, tokens, kernels)
     try:
-        found = [_whole(each.config, context, contexts, batch, dtype, tokens) for each in shallow]
+        found = [_whole(each.config, context, contexts, batch, dtype, tokens, kernels) for each in shallow]
     except ConfigError:  # a block that takes what another gives stands alone here; the whole model may be lawful
-        return _whole(source, context, contexts, batch, dtype, tokens)
+        return _whole(source, context, contexts, batch, dtype, tokens, kernels)
     plans = [each for each, _ in found]
     if any(each.flops is None or each.flops.fourier or each.lengthwise for each in plans):
-        return _whole(source, context, contexts, batch, dtype, tokens)
+        return _whole(source, context, contexts, batch, dtype, tokens, kernels)
     return _added(plans, [each.weight for each in shallow]), [each for _, own in found for each in own]
 
 
@@ -152,7 +158,8 @@ def _added(plans: Sequence[Plan], weights: Sequence[int]) -> Plan:
 
 
 def _whole(source: ModelConfig | Model, context: int | None, contexts: Sequence[int], batch: int,
-           dtype: torch.dtype | None, tokens: int | None) -> tuple[Plan, list[Decision]]:
+           dtype: torch.dtype | None, tokens: int | None,
+           kernels: Mapping[str, str]) -> tuple[Plan, list[Decision]]:
     """`_planned` by running the whole model."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     model = shape_of(source, mode, dtype)
@@ -162,7 +169,7 @@ def _whole(source: ModelConfig | Model, context: int | None, contexts: Sequence[
     own = next((parameter.dtype for parameter in model.parameters()), torch.float32)
     with OPERATIONS.observed() as prompts:
         flops = None if Trait.NOT_DIFFERENTIABLE in traits_of(model) else forward_flops(model, mode, length)
-    with OPERATIONS.observed() as training:
+    with OPERATIONS.observed() as training, forced(kernels):
         step = None if flops is None else training_step(model, mode, batch, length)
     decodes = flops is not None and Trait.BIDIRECTIONAL not in traits_of(model)
     steps = single_token(model, mode, batch) if decodes and isinstance(model, LanguageModel) else []

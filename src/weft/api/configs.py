@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from weft.core.config import parse
 from weft.core.errors import InputError
 from weft.core.model import ModelConfig
+from weft.core.part_config import Settings
 from weft.core.schema import json_schema
 from weft.families.naming import name_hint
 from weft.preset_files.models import published, size_named
@@ -103,6 +104,26 @@ def training_of(config: Config, overrides: Iterable[str] = ()) -> TrainingSettin
     """
     training = run_overrides(read_config(config), overrides).get("training", {})
     return parse(TrainingSettings, training, where="training")
+
+
+def forms_of(config: Config, overrides: Iterable[str] = ()) -> dict[str, str]:
+    """Return the forms of operations that the run of a configuration names, by operation.
+
+    Raises:
+        ConfigError: the section ``kernels`` cannot be parsed.
+    """
+    kernels = run_overrides(read_config(config), overrides).get("kernels", {})
+    return parse(_Forms, {"kernels": kernels}).kernels
+
+
+class _Forms(Settings):
+    """The part of a run's configuration that names forms.
+
+    Attributes:
+        kernels: as in `weft.training.RunConfig`.
+    """
+
+    kernels: dict[str, str]
 
 
 def read_model(config: Config, overrides: Iterable[str] = ()) -> ModelConfig:

@@ -14,7 +14,7 @@ from weft.analysis import plan as plan_model
 from weft.analysis.here import run_here
 from weft.analysis.shares import Shares, shares_of
 from weft.api.arguments import one_or_more
-from weft.api.configs import Config, preset_hint, presets, read_model, training_of
+from weft.api.configs import Config, forms_of, preset_hint, presets, read_model, training_of
 from weft.api.models import Model, in_memory, load, require_dtype
 from weft.checkpoints import Loaded
 from weft.checkpoints.hub import hub_model
@@ -26,6 +26,7 @@ from weft.core.model import ModelConfig
 from weft.interop.arpa.convert import sum_error
 from weft.laws.check import CheckResult
 from weft.laws.check import check as check_laws
+from weft.ops.forms import OPERATIONS
 from weft.parallel.mesh import MeshSettings
 from weft.parallel.tensor import plan_of
 from weft.preset_files.models import size_named
@@ -60,7 +61,8 @@ def check(target: Target, overrides: Iterable[str] = (), *, seed: int = 0, lengt
 def plan(target: Target, overrides: Iterable[str] = (), *, context: int | None = None,
          batch: int | None = None, dtype: str | None = None, tokens: int | None = None, here: bool = False) -> Plan:
     """Return what a model costs, without running it, from a configuration or a checkpoint; see `weft.analysis.plan`.
-    ``overrides`` are those of `check`. What ``training.train`` leaves out is frozen. Without a number, ``batch`` and
+    ``overrides`` are those of `check`. What ``training.train`` leaves out is frozen, and the forms that ``kernels``
+    names are those of training, unless others are forced around this call. Without a number, ``batch`` and
     ``context`` are those of the run that the configuration describes, else a row of the model's context. With ``here``
     the memory and the least times of training and decoding on this machine are added.
 
@@ -69,14 +71,16 @@ def plan(target: Target, overrides: Iterable[str] = (), *, context: int | None =
     """
     overrides = one_or_more(overrides)
     found = resolved_target(target, overrides)
-    source = found.model if isinstance(found, Loaded) else found
+    source, kernels = found.model if isinstance(found, Loaded) else found, dict[str, str]()
     if isinstance(source, ModelConfig) and not isinstance(target, ModelConfig | Loaded | nn.Module):
         training = training_of(target, overrides)
         source = source if training.train is None else only_trained(built_empty(source), training.train)
         batch = training.batch_size if batch is None and "batch_size" in training.model_fields_set else batch
         context = training.context if context is None else context
+        kernels = {name: form for name, form in forms_of(target, overrides).items()
+                   if name not in OPERATIONS.forced_now()}
     planned = plan_model(source, context=context, batch=1 if batch is None else batch,
-                         dtype=None if dtype is None else require_dtype(dtype), tokens=tokens)
+                         dtype=None if dtype is None else require_dtype(dtype), tokens=tokens, kernels=kernels)
     planned = replace(planned, here=run_here(planned)) if here else planned
     notes = _mesh_notes(target, overrides, found) if isinstance(found, ModelConfig) else ()
     return replace(planned, notes=(*planned.notes, *notes))

@@ -17,12 +17,12 @@ from weft.core.errors import InputError, UnsupportedError, nearest
 from weft.core.model import LanguageModel, language_model
 from weft.core.model import Model as AnyModel
 from weft.families.family import families as known_families
+from weft.index.records import Published
 from weft.interop.adapters.merge import base_of, merged_within_bounds
 from weft.interop.arpa.convert import from_arpa, is_arpa, to_arpa
 from weft.interop.convert import SHARD_SIZE, Converted
 from weft.interop.convert import convert as convert_model
 from weft.interop.formats import TARGETS
-from weft.interop.listing import Published
 from weft.interop.listing import published as published_models
 from weft.interop.pooling import pool_heads
 from weft.interop.rwkv import is_original, load_original

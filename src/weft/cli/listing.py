@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from weft.cli.options import Json, Plugin, guarded, prepare, print_json
 from weft.cli.text import console, section, table
-from weft.index.records import SETTINGS, Description, Entry, Index, Preset
+from weft.index.records import SETTINGS, Description, Entry, Index, Preset, Published
 from weft.index.stored import has_plugins, stored
-
-if TYPE_CHECKING:
-    from weft.interop.listing import Published
 
 Kind = Annotated[str | None, typer.Argument(metavar="KIND", help="A group (mixer, mask, ...), for states, traits "
                                             "and sources of its parts; a part, for everything about it; settings or "
@@ -38,9 +35,7 @@ def list_parts(kind: Kind = None, plugin: Plugin = None, json: Json = False) -> 
     """List the parts. With a KIND: states, traits, sources, fields."""
     prepare(plugin)
     if kind == FAMILIES:
-        from weft import api
-
-        _families(list(api.families()), json)
+        _families(stored().published, json)
         return
     live = bool(plugin) or has_plugins()
     if kind == PRESETS:
@@ -63,12 +58,12 @@ def _pages(kind: str | None, *, live: bool) -> list[Description]:
     """Stored pages, or those of the registry where plugins add to it."""
     if not live:
         return stored().select(kind)
-    from weft.api.listing import indexed, selected
+    from weft.api.listing import selected
 
-    return list(indexed().parts) if kind is None else selected(kind)
+    return selected(kind)
 
 
-def _families(models: list[Published], json: bool) -> None:
+def _families(models: Sequence[Published], json: bool) -> None:
     if json:
         print_json(models)
         return

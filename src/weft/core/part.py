@@ -105,7 +105,8 @@ def kept_dtypes(module: nn.Module) -> KeptDtypes:
     """The declarations of all parts in a module about the dtypes of their tensors, which other modules may share."""
     parts = [part for part in module.modules() if isinstance(part, Part)]
     exact = [tensor for part in parts for tensor in _exact_tensors(part)]
-    return KeptDtypes(frozenset(id(each) for tensor in exact for each in (tensor, tensor.grad) if each is not None),
+    gradients = [tensor.grad for tensor in exact if tensor.is_leaf]  # only leaves have one that is kept
+    return KeptDtypes(frozenset(id(each) for each in (*exact, *gradients) if each is not None),
                       frozenset(id(tensor) for part in parts for tensor in part.same_dtype()))
 
 

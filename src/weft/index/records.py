@@ -1,4 +1,4 @@
-"""What is listed: parts, settings and presets, as plain records."""
+"""What is listed: parts, settings, presets and published models, as plain records."""
 
 from __future__ import annotations
 
@@ -119,6 +119,34 @@ class Preset(Record):
 
 @final
 @dataclass(frozen=True)
+class Published(Record):
+    """One published model.
+
+    Attributes:
+        family: its family.
+        model_type: the family's name in config.json; empty for one without a foreign format.
+        architecture: the native class; likewise.
+        gguf: llama.cpp's architecture for the family; empty where it has none.
+        name: the model's name.
+        parameters: counted on the model itself, shared ones once.
+        published: the published number of parameters; None: none is known exactly.
+        agrees: whether the two are equal, to the published digits.
+        source: source of the published number.
+    """
+
+    family: str
+    model_type: str
+    architecture: str
+    gguf: str
+    name: str
+    parameters: int
+    published: int | None
+    agrees: bool
+    source: str
+
+
+@final
+@dataclass(frozen=True)
 class Index(Record):
     """Everything that is listed.
 
@@ -126,18 +154,21 @@ class Index(Record):
         parts: parts and masks, by group and kind.
         settings: settings that are no parts.
         presets: Weft's own, then published models by family.
+        published: published models by family, with their parameters counted.
     """
 
     parts: tuple[Description, ...]
     settings: tuple[Description, ...]
     presets: tuple[Preset, ...]
+    published: tuple[Published, ...]
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Read what `to_json` wrote."""
         return cls(tuple(map(Description.from_json, data["parts"])),
                    tuple(map(Description.from_json, data["settings"])),
-                   tuple(Preset(**each) for each in data["presets"]))
+                   tuple(Preset(**each) for each in data["presets"]),
+                   tuple(Published(**each) for each in data["published"]))
 
     def select(self, only: str | None = None) -> list[Description]:
         """Parts and settings of a group or kind; None: the parts, and no settings.

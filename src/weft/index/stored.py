@@ -17,7 +17,7 @@ ENTRY_POINTS = "weft.parts"
 
 @cache
 def stored() -> Index:
-    """The index of Weft's own parts, settings and presets."""
+    """The index of Weft's own parts, settings and presets, and of published models."""
     return Index.from_json(json.loads(FILE.read_text(encoding="utf-8")))
 
 

@@ -3,42 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import final
 
-from weft.core.strict_json import Record
 from weft.families.family import Family, families
+from weft.index.records import Published
 from weft.interop.gguf.architectures import ARCHITECTURES
 from weft.interop.shapes import count_by_blocks
 from weft.preset_files.models import Size
-
-
-@final
-@dataclass(frozen=True)
-class Published(Record):
-    """One published model.
-
-    Attributes:
-        family: its family.
-        model_type: the family's name in config.json; empty for one without a foreign format.
-        architecture: the native class; likewise.
-        gguf: llama.cpp's architecture for the family; empty where it has none.
-        name: the model's name.
-        parameters: counted on the model itself, shared ones once.
-        published: the published number of parameters; None: none is known exactly.
-        agrees: whether the two are equal, to the published digits.
-        source: source of the published number.
-    """
-
-    family: str
-    model_type: str
-    architecture: str
-    gguf: str
-    name: str
-    parameters: int
-    published: int | None
-    agrees: bool
-    source: str
 
 
 def published(only: str | None = None) -> Iterator[Published]:
@@ -46,10 +16,11 @@ def published(only: str | None = None) -> Iterator[Published]:
     for family in families().values():
         if only in (None, family.name):
             for size in family.sizes:
-                yield _entry(family, size)
+                yield entry(family, size)
 
 
-def _entry(family: Family, size: Size) -> Published:
+def entry(family: Family, size: Size) -> Published:
+    """A published model of a family, with its parameters counted."""
     count = count_by_blocks(family.config(size))
     model_type, architecture = ("", "") if family.native is None else (family.native.model_type,
                                                                       family.native.architecture)

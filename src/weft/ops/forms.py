@@ -64,6 +64,10 @@ class Operations:
                 importlib.import_module(info.name)
         return tuple(self._known[name] for name in sorted(self._known))
 
+    def forced_now(self) -> frozenset[str]:
+        """The names of the operations whose form is forced."""
+        return frozenset(operation.name for operation in self.all() if operation.is_forced)
+
     def formula(self, operator: str) -> Formula | None:
         """What a call of an operator costs, where one of the forms gives it."""
         return next((form.flops[operator] for operation in self._known.values() for form in operation.forms()

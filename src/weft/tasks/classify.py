@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Self, final
 
 import numpy as np
@@ -32,17 +32,15 @@ from weft.data.records import Fields, Record, text_of
 from weft.data.rows import values_of
 from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, finite, in_batches, spread
-from weft.tasks.base import BatchSource, Count, HeldOut, Scored, Task, TaskConfig, TaskSettings
+from weft.tasks.base import BatchSource, Count, Scored, TaskSettings
 from weft.tasks.classes import ClassCounts
 from weft.tasks.correlations import jackknife_error, pearson, spearman
-from weft.tasks.material import Material, Texts
-from weft.tasks.records import Reread, held_out_records, read_parts, record_material
+from weft.tasks.records import RecordTask, RecordTaskConfig
 from weft.tasks.validation import Validation
 from weft.tokenizers import Tokenizer
-from weft.tokenizers.config import TokenizerConfig
 
 
-class LabelledConfig(TaskConfig):
+class LabelledConfig(RecordTaskConfig):
     """Base of the configurations of tasks on records of a text, or a pair of texts, with a class or values.
 
     Attributes:
@@ -69,22 +67,16 @@ class LabelledConfig(TaskConfig):
         return Classify(self, settings)
 
     def fields(self) -> Fields:
-        """The fields of a record, by the settings that name them."""
         second = {} if self.second_field is None else {"second_field": self.second_field}
         return {"text_field": self.text_field, **second, **self.answer()}
-
-    def texts(self, data: DataSettings) -> Iterable[str]:
-        parts = self.parts(data)
-        return Reread(lambda: texts_of(parts.parts["train"]))
 
     def labels(self, data: DataSettings) -> tuple[str, ...]:
         return () if self.values_predicted is not None else names_in(self.parts(data).parts["train"])
 
-    def parts(self, data: DataSettings) -> Texts:
-        """The records of a run."""
-        return read_parts(data, self.fields(), self._kept)
+    def texts_of(self, corpus: Corpus) -> Iterator[str]:
+        return (text for row in corpus.documents for text in values_of(row)[:-1])
 
-    def _kept(self, record: Record) -> tuple[Any, ...]:
+    def keep(self, record: Record) -> tuple[Any, ...]:
         *texts, label = zip(record.values, self.fields().items(), strict=True)
         kept = (text_of(value, setting, field, record.where) for value, (setting, field) in texts)
         value, (_, field) = label
@@ -130,13 +122,8 @@ class ClassifyConfig(LabelledConfig):
         return [cls(), cls(text_field="premise", second_field="hypothesis", label_field="relation"), cls(n_values=1)]
 
 
-def texts_of(corpus: Corpus) -> Iterator[str]:
-    """The texts of each record."""
-    return (text for row in corpus.documents for text in values_of(row)[:-1])
-
-
 @final
-class Classify(Task[LabelledTexts, LabelledBatch]):
+class Classify(RecordTask[LabelledConfig, LabelledTexts, LabelledBatch]):
     """Rows of texts with classes, whose summed negative log-likelihood is the loss; or with values, whose summed mean
     squared error is.
 
@@ -148,8 +135,7 @@ class Classify(Task[LabelledTexts, LabelledBatch]):
     unit = "example"
 
     def __init__(self, config: LabelledConfig, settings: TaskSettings) -> None:
-        super().__init__(settings)
-        self.config = config
+        super().__init__(config, settings)
         self.name = config.kind  # type: ignore[misc]
         self.measured_in = "nats" if config.values_predicted is None else "squared error"
 
@@ -171,14 +157,7 @@ class Classify(Task[LabelledTexts, LabelledBatch]):
             found.append(f"training.context: {self.settings.context} tokens for two texts. Give at least 8.")
         return found
 
-    def material(self, data: DataSettings, tokenizer: TokenizerConfig) -> Material[LabelledTexts]:
-        parts = self.config.parts(data.model_copy(update={"test_path": None}))
-        return record_material(parts, tokenizer, texts_of, self._encode)
-
-    def held_out(self, data: DataSettings, tokenizer: Tokenizer, part: HeldOut = "validation") -> LabelledTexts:
-        return held_out_records(self.config.parts(data), tokenizer, part, self._encode)
-
-    def _encode(self, corpus: Corpus, tokenizer: Tokenizer, repeated: Repeated | None) -> LabelledTexts:
+    def encode(self, corpus: Corpus, tokenizer: Tokenizer, repeated: Repeated | None) -> LabelledTexts:
         names = None if self.config.values_predicted is not None else self.settings.labels
         return encode_labelled(corpus, tokenizer, names, self.settings.context, repeated)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple, Self, final
 
 import torch
@@ -31,17 +31,15 @@ from weft.data.labelled_words import (
 from weft.data.records import Fields, Record
 from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, finite, in_batches, spread
-from weft.tasks.base import BatchSource, Count, HeldOut, Scored, Task, TaskConfig, TaskSettings
-from weft.tasks.material import Material, Texts
-from weft.tasks.records import Reread, held_out_records, read_parts, record_material
+from weft.tasks.base import BatchSource, Count, Scored, TaskSettings
+from weft.tasks.records import RecordTask, RecordTaskConfig
 from weft.tasks.tags import TagCounts
 from weft.tasks.validation import Validation
 from weft.tokenizers import Tokenizer
-from weft.tokenizers.config import TokenizerConfig
 
 
 @register
-class ClassifyTokensConfig(TaskConfig):
+class ClassifyTokensConfig(RecordTaskConfig):
     """Predict the class of every word of a record, such as named entities or parts of speech, by a model with a head
     that scores each token.
 
@@ -84,21 +82,15 @@ class ClassifyTokensConfig(TaskConfig):
         return ClassifyTokens(self, settings)
 
     def fields(self) -> Fields:
-        """The fields of a record, by the settings that name them."""
         return {"words_field": self.words_field, "labels_field": self.labels_field}
-
-    def texts(self, data: DataSettings) -> Iterable[str]:
-        parts = self.parts(data)
-        return Reread(lambda: texts_of(parts.parts["train"]))
 
     def labels(self, data: DataSettings) -> tuple[str, ...]:
         return word_classes(self.parts(data).parts["train"])
 
-    def parts(self, data: DataSettings) -> Texts:
-        """The records of a run."""
-        return read_parts(data, self.fields(), self._kept)
+    def texts_of(self, corpus: Corpus) -> Iterator[str]:
+        return texts_of(corpus)
 
-    def _kept(self, record: Record) -> tuple[Any, ...]:
+    def keep(self, record: Record) -> tuple[Any, ...]:
         words = words_of(record.values[0], "words_field", self.words_field, record.where)
         return words, labels_of(record.values[1], "labels_field", self.labels_field, record.where, len(words))
 
@@ -118,16 +110,12 @@ class TokensGiven(NamedTuple):
 
 
 @final
-class ClassifyTokens(Task[LabelledWords, LabelledWordBatch]):
+class ClassifyTokens(RecordTask[ClassifyTokensConfig, LabelledWords, LabelledWordBatch]):
     """Rows of words, whose first tokens have their classes; the loss is their summed negative log-likelihood."""
 
     name = ClassifyTokensConfig.kind
     unit = "word"
     cuts = True
-
-    def __init__(self, config: ClassifyTokensConfig, settings: TaskSettings) -> None:
-        super().__init__(settings)
-        self.config = config
 
     def problems(self, model: Model) -> list[str]:
         kind, head = model.config.kind, model.head
@@ -138,14 +126,7 @@ class ClassifyTokens(Task[LabelledWords, LabelledWordBatch]):
             return [f"model.head: the model has {has}. Give head: {{kind: per_token}} with n_classes or labels."]
         return super().problems(model)
 
-    def material(self, data: DataSettings, tokenizer: TokenizerConfig) -> Material[LabelledWords]:
-        parts = self.config.parts(data.model_copy(update={"test_path": None}))
-        return record_material(parts, tokenizer, texts_of, self._encode)
-
-    def held_out(self, data: DataSettings, tokenizer: Tokenizer, part: HeldOut = "validation") -> LabelledWords:
-        return held_out_records(self.config.parts(data), tokenizer, part, self._encode)
-
-    def _encode(self, corpus: Corpus, tokenizer: Tokenizer, repeated: Repeated | None) -> LabelledWords:
+    def encode(self, corpus: Corpus, tokenizer: Tokenizer, repeated: Repeated | None) -> LabelledWords:
         return encode_words(corpus, tokenizer, self.settings.labels, self.settings.context, repeated,
                             cut=self.config.cut)
 

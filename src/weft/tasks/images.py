@@ -148,7 +148,8 @@ class ImageTask(Task[ImageExamples, ImageBatch]):
 
     def begin(self, model: Model, examples: ImageExamples) -> None:
         require_size(image_model(model), examples.images)
-        image_model(model).fit_scaling(torch.from_numpy(examples.images.pixels))
+        # A copy, for arrays from a file cannot be written to, and PyTorch knows no tensors that cannot.
+        image_model(model).fit_scaling(torch.tensor(examples.images.pixels))
 
     def batches(self, examples: ImageExamples) -> ImageBatches:
         settings = self.settings

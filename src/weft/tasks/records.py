@@ -1,10 +1,11 @@
-"""Functions for tasks on records: reading, splitting and encoding them by a run's settings."""
+"""Tasks on records of texts: reading, splitting and encoding them by a run's settings."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 from weft.core.errors import ConfigError, DataError
 from weft.data.aligned import read_aligned
@@ -12,17 +13,75 @@ from weft.data.corpus import Corpus
 from weft.data.duplicates import Repeated, repeated
 from weft.data.manifest import is_prepared
 from weft.data.places import Where
-from weft.data.records import TEXT_FIELD, Fields
+from weft.data.records import TEXT_FIELD, Fields, Record
 from weft.data.rows import Values
 from weft.data.settings import DataSettings
-from weft.tasks.base import HeldOut
+from weft.tasks.base import B, E, HeldOut, Task, TaskConfig, TaskSettings
 from weft.tasks.material import Material, Texts, split_texts
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import TokenizerConfig
 
-E = TypeVar("E")
-Encode = Callable[[Corpus, Tokenizer, Repeated | None], E]
-"""Converts records to examples."""
+R = TypeVar("R", bound="RecordTaskConfig")
+
+
+class RecordTaskConfig(TaskConfig):
+    """Base of the configurations of tasks on records that hold texts."""
+
+    @abstractmethod
+    def fields(self) -> Fields:
+        """The fields of a record, by the settings that name them."""
+
+    @abstractmethod
+    def keep(self, record: Record) -> tuple[Any, ...]:
+        """What is kept of a record.
+
+        Raises:
+            DataError: its values cannot be used.
+        """
+
+    @abstractmethod
+    def texts_of(self, corpus: Corpus) -> Iterator[str]:
+        """All texts of records."""
+
+    def parts(self, data: DataSettings) -> Texts:
+        """The records of a run."""
+        return read_parts(data, self.fields(), self.keep)
+
+    def texts(self, data: DataSettings) -> Iterable[str]:
+        train = self.parts(data).parts["train"]
+        return Reread(lambda: self.texts_of(train))
+
+
+class RecordTask(Task[E, B], Generic[R, E, B]):
+    """Base of tasks on records that hold texts. R: the configuration, which reads them."""
+
+    def __init__(self, config: R, settings: TaskSettings) -> None:
+        super().__init__(settings)
+        self.config = config
+
+    @abstractmethod
+    def encode(self, corpus: Corpus, tokenizer: Tokenizer, repeated: Repeated | None) -> E:
+        """The examples of records.
+
+        Args:
+            corpus: the records.
+            tokenizer: that encodes them.
+            repeated: of held-out records: how many are also trained on; None: unknown.
+        """
+
+    def material(self, data: DataSettings, tokenizer: TokenizerConfig) -> Material[E]:
+        parts = self.config.parts(data.model_copy(update={"test_path": None}))
+        train = parts.parts["train"]
+        made = tokenizer.fit(Reread(lambda: self.config.texts_of(train)))
+        return Material(parts.corpus, parts.corpus_sha256, made, self.encode(train, made, None),
+                        self._held_out(parts, made, "validation"))
+
+    def held_out(self, data: DataSettings, tokenizer: Tokenizer, part: HeldOut = "validation") -> E:
+        return self._held_out(self.config.parts(data), tokenizer, part)
+
+    def _held_out(self, parts: Texts, tokenizer: Tokenizer, part: HeldOut) -> E:
+        held = held_out_part(parts, part)
+        return self.encode(held, tokenizer, repeated(held, parts.parts["train"]))
 
 
 def read_parts(settings: DataSettings, fields: Fields, keep: Values) -> Texts:
@@ -52,32 +111,6 @@ def read_parts(settings: DataSettings, fields: Fields, keep: Values) -> Texts:
     corpus = read(settings.path)
     limited = corpus if settings.max_bytes is None else corpus.limited(settings.max_bytes, seed=settings.split_seed)
     return split_texts(settings, limited, read)
-
-
-def record_material(parts: Texts, tokenizer: TokenizerConfig, texts: Callable[[Corpus], Iterable[str]],
-                    encode: Encode[E]) -> Material[E]:
-    """Examples to train on and held-out ones; the tokenizer learns from the training records alone.
-
-    Args:
-        parts: from `read_parts`.
-        tokenizer: that encodes them.
-        texts: returns all texts of a corpus.
-        encode: converts records to examples.
-    """
-    train = parts.parts["train"]
-    made = tokenizer.fit(Reread(lambda: texts(train)))
-    return Material(parts.corpus, parts.corpus_sha256, made, encode(train, made, None),
-                    held_out_records(parts, made, "validation", encode))
-
-
-def held_out_records(parts: Texts, tokenizer: Tokenizer, part: HeldOut, encode: Encode[E]) -> E:
-    """The examples of a held-out part.
-
-    Raises:
-        DataError: the run has no such part.
-    """
-    held = held_out_part(parts, part)
-    return encode(held, tokenizer, repeated(held, parts.parts["train"]))
 
 
 def held_out_part(parts: Texts, part: HeldOut) -> Corpus:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple, Self, final
 
 import numpy as np
@@ -24,17 +24,15 @@ from weft.data.records import Fields, Record, text_of
 from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, finite, spread
 from weft.evaluation.numbers import exponential
-from weft.tasks.base import BatchSource, Count, HeldOut, Lengths, Scored, Task, TaskConfig, TaskSettings
-from weft.tasks.material import Material, Texts
+from weft.tasks.base import BatchSource, Count, HeldOut, Lengths, Scored, TaskSettings
 from weft.tasks.objective import cross_entropy
-from weft.tasks.records import Reread, held_out_part, held_out_records, read_parts, record_material
+from weft.tasks.records import RecordTask, RecordTaskConfig, held_out_part
 from weft.tasks.validation import Validation
 from weft.tokenizers import Tokenizer
-from weft.tokenizers.config import TokenizerConfig
 
 
 @register
-class SequenceToSequenceConfig(TaskConfig):
+class SequenceToSequenceConfig(RecordTaskConfig):
     """Predict each token of a record's target from those before it and from the record's source.
 
     Attributes:
@@ -79,17 +77,8 @@ class SequenceToSequenceConfig(TaskConfig):
     def create(self, settings: TaskSettings) -> SequenceToSequence:
         return SequenceToSequence(self, settings)
 
-    def texts(self, data: DataSettings) -> Iterable[str]:
-        parts = self.parts(data)
-        return Reread(lambda: texts_of(parts.parts["train"]))
-
     def fields(self) -> Fields:
-        """The fields of a record, by the settings that name them."""
         return {"source_field": self.source_field, "target_field": self.target_field}
-
-    def parts(self, data: DataSettings) -> Texts:
-        """The records of a run."""
-        return read_parts(data, self.fields(), self._kept)
 
     def held_out_texts(self, data: DataSettings, part: HeldOut) -> Corpus:
         """The records of a held-out part.
@@ -99,7 +88,10 @@ class SequenceToSequenceConfig(TaskConfig):
         """
         return held_out_part(self.parts(data), part)
 
-    def _kept(self, record: Record) -> tuple[Any, ...]:
+    def texts_of(self, corpus: Corpus) -> Iterator[str]:
+        return texts_of(corpus)
+
+    def keep(self, record: Record) -> tuple[Any, ...]:
         found = tuple(text_of(value, setting, field, record.where)
                       for value, (setting, field) in zip(record.values, self.fields().items(), strict=True))
         for text, field in zip(found, self.fields().values(), strict=True):
@@ -127,7 +119,7 @@ class PairGiven(NamedTuple):
 
 
 @final
-class SequenceToSequence(Task[Pairs, PairBatch]):
+class SequenceToSequence(RecordTask[SequenceToSequenceConfig, Pairs, PairBatch]):
     """Rows of sources and targets. The loss is the summed negative log-likelihood of the targets' tokens, each
     predicted from the true ones before it (teacher forcing); the closing token is predicted too.
 
@@ -136,10 +128,6 @@ class SequenceToSequence(Task[Pairs, PairBatch]):
 
     name = SequenceToSequenceConfig.kind
     smooths = True
-
-    def __init__(self, config: SequenceToSequenceConfig, settings: TaskSettings) -> None:
-        super().__init__(settings)
-        self.config = config
 
     def problems(self, model: Model) -> list[str]:
         kind = model.config.kind
@@ -157,14 +145,7 @@ class SequenceToSequence(Task[Pairs, PairBatch]):
                          f"{model.vocab_size} ids; one tokenizer writes both. Leave it out, and it is filled in.")
         return found
 
-    def material(self, data: DataSettings, tokenizer: TokenizerConfig) -> Material[Pairs]:
-        parts = self.config.parts(data.model_copy(update={"test_path": None}))
-        return record_material(parts, tokenizer, texts_of, self._encode)
-
-    def held_out(self, data: DataSettings, tokenizer: Tokenizer, part: HeldOut = "validation") -> Pairs:
-        return held_out_records(self.config.parts(data), tokenizer, part, self._encode)
-
-    def _encode(self, corpus: Corpus, tokenizer: Tokenizer, repeated: Repeated | None) -> Pairs:
+    def encode(self, corpus: Corpus, tokenizer: Tokenizer, repeated: Repeated | None) -> Pairs:
         if layout_of(tokenizer).opening is None:
             raise DataError(f"the tokenizer {tokenizer.name} has no token that opens a text, from which a "
                             "target's first token is predicted.", where="tokenizer", remedy="Give another tokenizer.")

@@ -88,6 +88,7 @@ def test_a_file_is_never_replaced_and_folders_are_made(tmp_path: Path) -> None:
     assert [path.name for path in out.parent.iterdir()] == ["a.gguf"]
 
 
+@pytest.mark.filterwarnings("error")
 def test_a_file_that_lies_is_damaged(tmp_path: Path) -> None:
     """Counts, lengths and offsets of 2^31 to 2^64, where numbers of the head stand, and a file that breaks off."""
     source = case("llama", tmp_path)
