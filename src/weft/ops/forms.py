@@ -64,6 +64,10 @@ class Operations:
                 importlib.import_module(info.name)
         return tuple(self._known[name] for name in sorted(self._known))
 
+    def forced(self) -> tuple[Form[Any, Any] | None, ...]:
+        """The form of each operation that `forced` names; None where it names none."""
+        return tuple(operation._forced for operation in self._known.values())
+
     def formula(self, operator: str) -> Formula | None:
         """What a call of an operator costs, where one of the forms gives it."""
         return next((form.flops[operator] for operation in self._known.values() for form in operation.forms()
