@@ -23,6 +23,7 @@ from weft.decoding.recording import Recorder
 from weft.decoding.session import Session
 from weft.decoding.steps import Steps
 from weft.decoding.tape import tape
+from weft.linear.holds_matrix import shallow
 from weft.ops.forms import forced
 
 NEW = 40
@@ -232,8 +233,15 @@ def test_copies_and_pickles_are_without_it() -> None:
     for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert kept_tape(twin)._kept is None
     assert NAME not in "".join(model.state_dict())
-    twin = copy.copy(model)  # a shallow copy has its modules and its place for a tape
-    assert tokens(twin, (5, 6)) == plainly(model, (5, 6))
+
+
+def test_copies_that_share_parts_have_a_tape_each(recorded: list[int]) -> None:
+    model = model_of(dtype=torch.float32)
+    tokens(model)
+    twin = shallow(model)
+    for _ in range(3):
+        assert tokens(model, (5, 6)) == tokens(twin, (5, 6))
+    assert len(recorded) == 2
 
 
 def test_sessions_at_once_have_tapes_of_their_own() -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from operator import is_
 from threading import Lock
 from typing import Any, NamedTuple, final
+from weakref import ref
 
 import torch
 from torch import nn
@@ -37,14 +38,23 @@ class _Kept(NamedTuple):
 
 @final
 class KeptTape:
-    """The place for a model's tape. A copy of it, such as that in the copy of a model, is empty."""
+    """The place for a model's tape. A copy of it, such as that in the copy of a model, is empty.
 
-    def __init__(self) -> None:
+    Args:
+        model: whose place it is; a shallow copy of a model has the same object, and needs a place of its own.
+    """
+
+    def __init__(self, model: nn.Module | None = None) -> None:
+        self._model = None if model is None else ref(model)
         self._kept: _Kept | None = None
         self._lock = Lock()
 
     def __reduce__(self) -> tuple[type[KeptTape], tuple[()]]:
         return KeptTape, ()
+
+    def belongs_to(self, model: nn.Module) -> bool:
+        """Return whether it is the place of this model."""
+        return self._model is not None and self._model() is model
 
     def take(self, model: nn.Module, fits: Callable[[StepTape], bool]) -> tuple[StepTape, Surroundings] | None:
         """Return the tape with the surroundings that it was recorded in, and keep it no longer; None if there is none
@@ -66,7 +76,9 @@ class KeptTape:
 
 def kept_tape(model: nn.Module) -> KeptTape:
     """Return the place for the tape of a model."""
-    found: KeptTape = vars(model).setdefault(NAME, KeptTape())
+    found = vars(model).get(NAME)
+    if not isinstance(found, KeptTape) or not found.belongs_to(model):
+        found = vars(model)[NAME] = KeptTape(model)
     return found
 
 
