@@ -113,7 +113,7 @@ def test_steps_are_taken_by_tape_where_an_earlier_bound_made_room() -> None:
     with torch.inference_mode():
         first = one(tokens[:, :2], one.init_state(1), Span(bound=64)).state
         assert first is not None
-        steps = Steps(work, first, 64, plain=False)
+        steps = Steps(work, first, 64, plain=False, model=one)
         found = [steps.take(tokens[:, t], None, t + 1, uniform=True) for t in range(2, 10)]
         assert steps.by_tape
         torch.testing.assert_close(torch.stack(found, 1), one(tokens).y[:, 2:], rtol=0, atol=1e-12)

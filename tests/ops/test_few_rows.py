@@ -120,7 +120,7 @@ def test_rows_threads_and_strides_do_not_change_a_bit(how: str, dtype: torch.dty
     x = numbers(13, 515, seed=2, dtype=dtype)
     whole, before = native_product(x, values, scale, None), torch.get_num_threads()
     try:
-        for threads in (1, 2):
+        for threads in (1, 2, 3, 11):
             torch.set_num_threads(threads)
             assert torch.equal(native_product(x, values, scale, None), whole)
             assert torch.equal(torch.cat([native_product(row, values, scale, None) for row in x.split([1, 2, 10])]),

@@ -84,7 +84,10 @@ def stream(model: LanguageModel, rows: Sequence[RowLike], *, max_new_tokens: int
         with evaluation_mode(model):
             longest = max(len(row.tokens) for row in prompts)
             slots = Slots(model, size, capacity=longest + max_new_tokens - 1, tokenizer=tokenizer, compiled=compiled)
-            yield from _continue(slots, prompts, settings, shrinks=compiled is None)
+            try:
+                yield from _continue(slots, prompts, settings, shrinks=compiled is None)
+            finally:
+                slots.close()
 
     return each() if max_new_tokens else iter(())
 

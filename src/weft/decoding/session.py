@@ -26,7 +26,7 @@ from weft.decoding.compiled import CompiledStep
 from weft.decoding.mode import declares_length, device_of
 from weft.decoding.prompts import Begun, encode_sources, kept, ragged
 from weft.decoding.rows import Row
-from weft.decoding.steps import Steps, hooks_of
+from weft.decoding.steps import Steps
 from weft.positions.regimes import regimes
 
 
@@ -63,7 +63,7 @@ class Session:
             self.logits = self._logits(last)
             if size is not None and size > len(prompts):
                 state = self._with_places(size, prompts, state)
-        self._steps = Steps(self._work, state, self._capacity, plain=plain, hooks=hooks_of(model))
+        self._steps = Steps(self._work, state, self._capacity, plain=plain, model=model)
 
     @property
     def state(self) -> ModelState:
@@ -127,6 +127,11 @@ class Session:
         self._free = {place for place, row in enumerate(chosen) if row in self._free}
         self._lines = [_Line(list(line.tokens), line.prompt, line.read)
                        for line in map(self._lines.__getitem__, chosen)]
+
+    def close(self) -> None:
+        """End the session, which is not used afterwards. What was recorded of its steps is kept with the model for the
+        next one (`weft.decoding.kept_tape`)."""
+        self._steps.close()
 
     def state_of(self, place: int) -> ModelState:
         """Return the state of one row, from which another session can continue. In a batch of one row it is the

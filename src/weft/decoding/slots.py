@@ -189,6 +189,14 @@ class Slots:
         self._rows, self._ended = {place: self._rows[slot] for place, slot in enumerate(live)}, {}
         self._size = len(live)
 
+    def close(self) -> None:
+        """End all rows. What was recorded of the steps is kept with the model for its next text
+        (`weft.decoding.kept_tape`)."""
+        session, self._session = self._session, None
+        self._rows, self._ended, self._chosen = {}, {}, None
+        if session is not None:
+            session.close()
+
     def _read_chosen(self) -> None:
         """Run the model on the tokens chosen last. Deferred until their logits are needed, so that a row that ends is
         not run on its last token."""

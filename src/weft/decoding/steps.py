@@ -3,7 +3,8 @@
 A tape is the list of a step's tensor operations without the Python code around them (`weft.decoding.tape`). All steps
 of a tape have the same shapes and facts, so keys are read up to a bound that stays constant for many steps, and masks
 hide the slots that are not filled yet. Every tape is first replayed once beside an ordinary step, and used from then on
-only if both agree bit for bit.
+only if both agree bit for bit. A tape is kept with its model for the next text (`weft.decoding.kept_tape`), where its
+first replay is compared again.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from weft.core.model import ModelState
-from weft.core.rows import admit, retire, written
+from weft.core.rows import admit, retire
 from weft.core.span import Span
-from weft.core.state import TensorField
-from weft.decoding.recording import Recorder, Recording
-from weft.decoding.tape import ChangedError, tape
+from weft.decoding.kept_tape import Surroundings, kept_tape
+from weft.decoding.recording import Recorder
+from weft.decoding.step_tape import StepTape, tensors_of
+from weft.decoding.tape import ChangedError, same_bits
 
 Work = Callable[[Tensor, ModelState, Span], tuple[Tensor, ModelState]]
 """Returns the logits [B,V] after one more token [B] in every row, and the new state; consumes the state passed in."""
@@ -42,19 +44,24 @@ class Steps:
         state: the state before the first step.
         capacity: number of tokens that the state has room for.
         plain: run every step as an ordinary one.
-        hooks: the hooks of the model's modules (`hooks_of`); while there are any, every step is an ordinary one.
+        model: whose step it is. While its modules have hooks, every step is an ordinary one.
     """
 
-    def __init__(self, work: Work, state: ModelState, capacity: int, *, plain: bool,
-                 hooks: Sequence[Mapping[int, Any]] = ()) -> None:
+    def __init__(self, work: Work, state: ModelState, capacity: int, *, plain: bool, model: nn.Module) -> None:
         self._work, self._state, self._capacity, self._plain = work, state, capacity, plain
-        self._hooks = hooks
-        self._tape: _Tape | None = None
+        self._model, self._hooks = model, hooks_of(model)
+        self._tape: StepTape | None = None
+        self._surroundings: Surroundings | None = None
         self._trusted, self._wait = False, PATIENCE
+        self._first, self._resumed, self._lent = True, False, False
 
     @property
     def state(self) -> ModelState:
         """The state after the last step."""
+        self._lent = True
+        return self._now()
+
+    def _now(self) -> ModelState:
         return self._state if self._tape is None else self._tape.state()
 
     @property
@@ -90,14 +97,18 @@ class Steps:
             bound: upper bound on each row's number of tokens, this one included.
             uniform: whether every row has exactly ``bound`` tokens.
         """
+        first, self._first = self._first, False
         if any(self._hooks):
-            self.go_on_from(self.state)
+            self.go_on_from(self._now())
             return self._ordinary(tokens, Span(count=_counts(moving), bound=bound, uniform=uniform))
         if self._tape is not None and self._tape.serves(moving, bound):
-            return self._play(self._tape, tokens, moving)
-        self._state, self._tape = self.state, None
+            return self._play(tokens, moving)
+        self._state, self._tape = self._now(), None
         room = _room(bound, self._capacity)
-        if not (self._plain or self._wait or room - bound < WORTH):
+        pays = not self._plain and room - bound >= WORTH
+        if pays and first and self._resume(moving, room):
+            return self._play(tokens, moving)
+        if pays and not self._wait:
             return self._record(tokens, moving, room)
         self._wait = max(0, self._wait - 1)
         return self._ordinary(tokens, Span(count=_counts(moving), bound=bound, uniform=uniform))
@@ -106,20 +117,43 @@ class Steps:
         logits, self._state = self._work(tokens, self._state, span)
         return logits
 
+    def close(self) -> None:
+        """End: no step is taken any more. A tape is kept for the model's next text, unless a state was returned, which
+        may be in use."""
+        tape, self._tape = self._tape, None
+        if tape is not None and self._trusted and self._surroundings is not None and not self._lent:
+            kept_tape(self._model).put(tape, self._surroundings)
+
+    def _resume(self, moving: Tensor | None, room: int) -> bool:
+        """Go on by the tape that was kept with the model, if it can take these steps and reads not too many keys."""
+        found = kept_tape(self._model).take(self._model, lambda tape: tape.serves(moving, room) and (
+            tape.room <= 2 * room and tape.takes(self._state)))
+        if found is None:
+            return False
+        self._tape, self._surroundings = found
+        self._tape.go_on_from(self._state)
+        self._state = self._tape.state()
+        self._trusted, self._resumed = False, True
+        return True
+
     def _record(self, tokens: Tensor, moving: Tensor | None, room: int) -> Tensor:
         """Run an ordinary step, and record it."""
-        before = self._state
+        before, self._surroundings = self._state, Surroundings(self._model)
         with Recorder() as recorder:
             logits = self._ordinary(tokens, Span(count=_counts(moving), bound=room))
         if recorder.obstacle is None and _alike(before, self._state):
-            self._tape = _Tape(recorder.recording, tokens, moving, before, self._state, logits, room)
-            self._trusted = False
+            self._tape = StepTape(recorder.recording, tokens, moving, before, self._state, logits, room)
+            self._trusted, self._resumed = False, False
         else:
             self._plain = True
         return logits
 
-    def _play(self, tape: _Tape, tokens: Tensor, moving: Tensor | None) -> Tensor:
-        """Replay a tape. The first replay is compared with an ordinary step, whose result is the one returned."""
+    def _play(self, tokens: Tensor, moving: Tensor | None) -> Tensor:
+        """Replay the tape. Its first replay in a text is compared with an ordinary step, whose result is the one
+        returned. If a tape of this text differs, then the model's steps are not alike, and all others are ordinary
+        ones; if a tape of an earlier text does, then the model has changed, and a step is recorded anew."""
+        tape = self._tape
+        assert tape is not None, "there is a tape"
         beside = None if self._trusted else tape.state().clone()
         try:
             logits = tape.play(tokens, moving)
@@ -131,86 +165,8 @@ class Steps:
         wanted, after = self._work(tokens, beside, Span(count=_counts(moving), bound=tape.room))
         self._trusted = same_bits(logits, wanted) and _equal(tape.state(), after)
         if not self._trusted:
-            self._state, self._tape, self._plain = after, None, True
+            self._state, self._tape, self._plain = after, None, not self._resumed
         return wanted
-
-
-@final
-class _Tape:
-    """A tape, and the tensors that each of its steps passes on to the next."""
-
-    def __init__(self, recording: Recording, tokens: Tensor, moving: Tensor | None, before: ModelState,
-                 after: ModelState, logits: Tensor, room: int) -> None:
-        self.room = room
-        self._all_move, self._after = moving is None, after
-        self._given_out: ModelState | None = None
-        self._fields = [spec for _, spec in after.tensors().values()]
-        pairs = list(zip(_tensors(before), _tensors(after), strict=True))
-        self._kept = [new for old, new in pairs if _same(old, new)]
-        self._carried = [not _same(old, new) for old, new in pairs]
-        old, self._now = (self._of_carried(side) for side in zip(*pairs, strict=True))
-        given = [tokens] if moving is None else [tokens, moving]
-        self._step = tape(recording, [*given, *old], [logits, *self._now], self._kept)
-
-    def serves(self, moving: Tensor | None, bound: int) -> bool:
-        """Return whether the tape can replay such a step."""
-        return bound <= self.room and self._all_move == (moving is None)
-
-    def play(self, tokens: Tensor, moving: Tensor | None) -> Tensor:
-        """Replay one step, and return its logits."""
-        given = (tokens,) if moving is None else (tokens, moving)
-        logits, *self._now = self._step(*given, *self._now)
-        self._given_out = None
-        return logits
-
-    # Rows are changed in the tensors themselves: building a `ModelState` before and after the change would take a third
-    # of a step's time. If a state was returned since the last step, it must be built after all, since the state that
-    # was returned has to count as consumed, and its later use be refused.
-
-    def retire(self, rows: Sequence[int]) -> bool:
-        """Reset rows as `weft.core.rows.retire` does; returns False if the caller must use that function instead."""
-        if self._given_out is not None:
-            return False
-        places = torch.tensor(list(rows))
-        for tensor, field in zip(self._tensors(), self._fields, strict=True):
-            if field.restarts:
-                tensor.index_fill_(0, places.to(tensor.device), 0)
-        return True
-
-    def admit(self, rows: Sequence[int], other: ModelState) -> bool:
-        """Write rows as `weft.core.rows.admit` does; returns False if the caller must use that function instead, which
-        raises the error if the rows do not fit."""
-        own, new = self._tensors(), _tensors(other)
-        if self._given_out is not None or not all(
-                _fits(*each) for each in zip(new, own, self._fields, strict=True)):
-            return False
-        places = torch.tensor(list(rows))
-        for tensor, lines, field in zip(own, new, self._fields, strict=True):
-            written(tensor, places, lines, field)
-        return True
-
-    def goes_on_with(self, state: ModelState) -> bool:
-        """Continue with a state that has the same tensor objects, with other rows in them; returns False if it has
-        others."""
-        if any(new is not old for old, new in zip(self._tensors(), _tensors(state), strict=True)):
-            return False
-        self._after = self._given_out = state
-        return True
-
-    def state(self) -> ModelState:
-        """Return the state after the last step."""
-        if self._given_out is None:
-            now = iter(self._tensors())
-            self._given_out = self._after.map(lambda _tensor, _: next(now))
-        return self._given_out
-
-    def _tensors(self) -> list[Tensor]:
-        """Return the tensors of the state after the last step."""
-        now, kept = iter(self._now), iter(self._kept)
-        return [next(now) if carried else next(kept) for carried in self._carried]
-
-    def _of_carried(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return [tensor for tensor, carried in zip(tensors, self._carried, strict=True) if carried]
 
 
 def _counts(moving: Tensor | None) -> Tensor | None:
@@ -224,27 +180,9 @@ def _room(bound: int, capacity: int) -> int:
     return capacity if capacity - room < max(WORTH, room // 4) else room
 
 
-def _tensors(state: ModelState) -> list[Tensor]:
-    """Return the state's tensors in the order in which `State.map` visits them."""
-    return [tensor for tensor, _ in state.tensors().values()]
-
-
-def _fits(new: Tensor, own: Tensor, field: TensorField) -> bool:
-    """Return whether rows of ``new`` can be copied into ``own``: same dtype and sizes, and no more slots."""
-    return new.dtype == own.dtype and new.dim() == own.dim() and all(
-        given == size or (dim == field.grows and given < size)
-        for dim, (given, size) in enumerate(zip(new.shape, own.shape, strict=True)) if dim)
-
-
-def _same(old: Tensor, new: Tensor) -> bool:
-    """Return whether both are the same tensor or the same view of one storage."""
-    return old is new or (old.data_ptr() == new.data_ptr() != 0 and old.shape == new.shape
-                          and old.stride() == new.stride() and old.dtype == new.dtype)
-
-
 def _alike(before: ModelState, after: ModelState) -> bool:
     """Return whether two states have equal facts, and tensors of equal shapes and dtypes."""
-    old, new = _tensors(before), _tensors(after)
+    old, new = tensors_of(before), tensors_of(after)
     if [(tensor.shape, tensor.dtype) for tensor in old] != [(tensor.shape, tensor.dtype) for tensor in new]:
         return False
     blank = torch.empty(0)
@@ -252,18 +190,7 @@ def _alike(before: ModelState, after: ModelState) -> bool:
 
 
 def _equal(one: ModelState, other: ModelState) -> bool:
-    return all(same_bits(a, b) for a, b in zip(_tensors(one), _tensors(other), strict=True))
-
-
-def same_bits(one: Tensor, other: Tensor) -> bool:
-    """Return whether two tensors have equal shapes and dtypes, and the same bits in every number. They are compared by
-    eight bytes at a time where they have so many, which takes a fifth of the time of numbers in bfloat16."""
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    pair = [tensor.resolve_conj().resolve_neg().contiguous().flatten().view(torch.uint8) for tensor in (one, other)]
-    if all(flat.numel() % 8 == 0 and flat.storage_offset() % 8 == 0 for flat in pair):
-        pair = [flat.view(torch.int64) for flat in pair]
-    return torch.equal(*pair)
+    return all(same_bits(a, b) for a, b in zip(tensors_of(one), tensors_of(other), strict=True))
 
 
 def hooks_of(model: nn.Module) -> tuple[Mapping[int, Any], ...]:

@@ -64,9 +64,9 @@ class Operations:
                 importlib.import_module(info.name)
         return tuple(self._known[name] for name in sorted(self._known))
 
-    def forced_now(self) -> frozenset[str]:
-        """The names of the operations whose form is forced."""
-        return frozenset(operation.name for operation in self.all() if operation.is_forced)
+    def forced_now(self) -> dict[str, Form[Any, Any]]:
+        """The form of each operation whose form is forced (`forced`), by the operation's name."""
+        return {name: operation._forced for name, operation in self._known.items() if operation._forced is not None}
 
     def formula(self, operator: str) -> Formula | None:
         """What a call of an operator costs, where one of the forms gives it."""

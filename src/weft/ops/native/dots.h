@@ -182,25 +182,36 @@ INLINE vec bfloat_pairs(vec sum, __m512i a, __m512i b) {
 }
 #endif
 
-/* The same with vectors in bfloat16, by the processor's own sums of two products. */
-INLINE void bfloat_dots(const int outs, const int rows, const char *w, long stride, const uint16_t *x, long x_stride,
-                        long in, float *sums) {
 #if NARROW_DOTS
-    vec total[16];
-    EACH(i, outs * rows) total[i] = (vec){0};
+/* Sums of whole vectors of 32 numbers, with requests for the next tile if it `asks`; returns how many numbers were taken. */
+INLINE long bfloat_sums(const int outs, const int rows, const int asks, const char *w, long stride, const uint16_t *x,
+                        long x_stride, long in, vec *total) {
     const long next = ahead(outs, stride);
     long k = 0;
     for (; k + 32 <= in; k += 32) {
         __m512i row[8];
         EACH(o, outs) {
             row[o] = _mm512_loadu_si512(w + o * stride + 2 * k);
-            request(w + o * stride + 2 * k + next);
+            if (asks) request(w + o * stride + 2 * k + next);
         }
         EACH(r, rows) {
             __m512i one = _mm512_loadu_si512(x + r * x_stride + k);
             EACH(o, outs) total[o * rows + r] = bfloat_pairs(total[o * rows + r], row[o], one);
         }
     }
+    return k;
+}
+#endif
+
+/* The same with vectors in bfloat16, by the processor's own sums of two products. */
+INLINE void bfloat_dots(const int outs, const int rows, const char *w, long stride, const uint16_t *x, long x_stride,
+                        long in, float *sums) {
+#if NARROW_DOTS
+    vec total[16];
+    EACH(i, outs * rows) total[i] = (vec){0};
+    /* The processor keeps up with one vector by itself where rows of the matrix lie side by side. */
+    const long k = rows == 1 && stride == 2 * in ? bfloat_sums(outs, rows, 0, w, stride, x, x_stride, in, total)
+                                                 : bfloat_sums(outs, rows, 1, w, stride, x, x_stride, in, total);
     if (k < in) {
         const __mmask32 some = (1u << (in - k)) - 1;
         EACH(r, rows) {

@@ -16,7 +16,8 @@ static int one_product(Product *p) {
     Vectors v;
     float *held = numbers(p->rows * p->piece);
     const int ready = vectors_of(&v, p->kind, p->narrow, p->narrow, p->x, p->rows, p->in) && held;
-    for (long o; ready && (o = taken(&p->shared.next, p->piece)) < p->out;) {
+    Share share = of_rows(entered(&p->shared), p->shared.at, p->out, p->piece);
+    for (long o; ready && (o = next_rows(&share)) < p->out;) {
         const long end = p->out - o < p->piece ? p->out : o + p->piece;
         products(p->kind, p->narrow, &p->map, &v, p->rows, p->in, p->out, o, end, held, p->piece);
         put(p->narrow, held, p->piece, p->rows, end - o, p->y, p->out, o);
@@ -53,9 +54,10 @@ static void combine(const Gated *c, float *gate, const float *up, long count) {
     }
 }
 
-static void first_products(Gated *c, const Vectors *v, float *held) {
+static void first_products(Gated *c, const Vectors *v, float *held, Share share) {
     float *up = held + c->rows * c->piece;
-    for (long o; (o = taken(&c->shared.early_next, c->piece)) < c->hidden;) {
+    share = of_rows(share, c->shared.early_at, c->hidden, c->piece);
+    for (long o; (o = next_rows(&share)) < c->hidden;) {
         const long end = c->hidden - o < c->piece ? c->hidden : o + c->piece;
         products(c->kind, c->narrow, &c->gate, v, c->rows, c->in, c->hidden, o, end, held, c->piece);
         products(c->kind, c->narrow, &c->up, v, c->rows, c->in, c->hidden, o, end, up, c->piece);
@@ -69,16 +71,18 @@ static int gated(Gated *c) {
     const long piece = c->piece > c->last_piece ? c->piece : c->last_piece;
     float *held = numbers(2 * c->rows * piece);
     Vectors v;
+    Share share = entered(&c->shared);
     int ready = vectors_of(&v, c->kind, c->narrow, c->narrow, c->x, c->rows, c->in) && held;
     if (ready) {
         memset(held, 0, 2 * sizeof(float) * c->rows * piece); /* what lies behind a last, shorter piece is computed with */
-        first_products(c, &v, held);
+        first_products(c, &v, held, share);
         free(v.memory), v.memory = 0;
         ready = complete(&c->shared.early_done, c->hidden, &c->shared.failed) &&
                 vectors_of(&v, c->kind, c->narrow, 0, c->between, c->rows, c->hidden);
     }
     if (!ready) __atomic_store_n(&c->shared.failed, 1, __ATOMIC_RELAXED);
-    for (long o; ready && (o = taken(&c->shared.next, c->last_piece)) < c->out;) {
+    share = of_rows(share, c->shared.at, c->out, c->last_piece);
+    for (long o; ready && (o = next_rows(&share)) < c->out;) {
         const long end = c->out - o < c->last_piece ? c->out : o + c->last_piece;
         products(c->kind, c->narrow, &c->down, &v, c->rows, c->hidden, c->out, o, end, held, c->last_piece);
         put(c->narrow, held, c->last_piece, c->rows, end - o, c->y, c->out, o);
@@ -155,7 +159,7 @@ static long piece_of(long out, unsigned threads) {
 /* y = x W^T + b; returns whether it was computed, which takes memory. */
 int NAME(weft_few_rows)(Parallel parallel, unsigned threads, int kind, int narrow, long rows, long in, long out,
                         const void *x, const void *values, long stride, const void *scale, const void *bias, void *y) {
-    Product p = {{.pieces = out}, kind, narrow, rows, in, out, x, {values, stride, scale, bias}, y,
+    Product p = {{.pieces = out, .threads = threads}, kind, narrow, rows, in, out, x, {values, stride, scale, bias}, y,
                  piece_of(out, threads)};
     together((void (*)(void *))one_product_alone, &p, parallel, threads, out * stride);
     return p.shared.done >= out;
@@ -167,7 +171,7 @@ int NAME(weft_gated)(Parallel parallel, unsigned threads, int kind, int narrow, 
                      const void *gate_scale, const void *gate_bias, const void *up, long up_stride, const void *up_scale,
                      const void *up_bias, const void *down, long down_stride, const void *down_scale,
                      const void *down_bias, float *between, void *y) {
-    Gated c = {{.pieces = out}, kind, narrow, activation, limit, shift, rows, in, hidden, out, x,
+    Gated c = {{.pieces = out, .threads = threads}, kind, narrow, activation, limit, shift, rows, in, hidden, out, x,
                {gate, gate_stride, gate_scale, gate_bias}, {up, up_stride, up_scale, up_bias},
                {down, down_stride, down_scale, down_bias}, between, y,
                piece_of(hidden, threads), piece_of(out, threads)};

@@ -176,11 +176,41 @@ static void finish(int kind, int narrow, const Map *m, const Vectors *v, long ro
     }
 }
 
+/* Products of one vector with rows `begin` to `end` of a matrix of at least 8, without a call between tiles: the processor
+ * reads the next tile while it adds up the sums of the last. */
+INLINE void tiles_of_one(const int kind, const Map *m, const Vectors *v, long in, long out, long begin, long end, float *y) {
+    long o = begin;
+    for (; o + 8 <= end; o += 8) tile(8, 1, kind, m, v, o, 0, in, y + o - begin);
+    if (o < end) {
+        float sums[8];
+        const long first = o + 8 <= out ? o : out - 8;
+        tile(8, 1, kind, m, v, first, 0, in, sums);
+        for (; o < end; o++) y[o - begin] = sums[o - first];
+    }
+}
+
+__attribute__((noinline)) static void products_of_one(int kind, const Map *m, const Vectors *v, long in, long out,
+                                                      long begin, long end, float *y) {
+    if (kind == FLOATS)
+        tiles_of_one(FLOATS, m, v, in, out, begin, end, y);
+    else if (kind == BFLOATS)
+        tiles_of_one(BFLOATS, m, v, in, out, begin, end, y);
+    else if (kind == EIGHT_BITS)
+        tiles_of_one(EIGHT_BITS, m, v, in, out, begin, end, y);
+    else
+        tiles_of_one(FOUR_BITS, m, v, in, out, begin, end, y);
+}
+
 /* Products of all vectors with rows `begin` to `end` of a matrix of `out` rows, scaled and with the bias: [rows, end -
  * begin], rows `across` numbers apart. A tile at the end of the matrix takes rows again that another one has taken. */
 static void products(int kind, int narrow, const Map *m, const Vectors *v, long rows, long in, long out, long begin,
                      long end, float *y, long across) {
     float sums[16];
+    if (rows == 1 && out >= 8) {
+        products_of_one(kind, m, v, in, out, begin, end, y);
+        finish(kind, narrow, m, v, rows, begin, end, y, across);
+        return;
+    }
     for (long r = 0, count; r < rows; r += count) {
         count = out < 8 ? 1 : wide(rows - r);
         const long height = out < 8 ? 1 : tall(count);

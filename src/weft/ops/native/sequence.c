@@ -31,7 +31,7 @@ int weft_sequence(Parallel parallel, unsigned threads, const Call *calls, long c
     Sequence s = {calls, count, 0};
     for (long i = 0; i < count; i++) {
         Shared *call = calls[i].call;
-        *call = (Shared){.pieces = call->pieces};
+        *call = (Shared){.pieces = call->pieces, .threads = threads};
     }
     if (parallel && threads > 1)
         parallel((void (*)(void *))work_off, &s, threads, 0);

@@ -20,12 +20,16 @@ from torch import Tensor
 from weft.ops.native.library import Incomplete, Loaded, instructions, loaded
 
 _COMPUTED, _NO_MEMORY = 0, 1
+PARTS = 8
+"""As in shared.h."""
 
 
 class Shared(ctypes.Structure):
     """What every structure of a call begins with; `Shared` of shared.h."""
 
-    _fields_ = tuple((name, ctypes.c_long) for name in ("next", "done", "pieces", "early_next", "early_done", "failed"))
+    _fields_ = (*((name, ctypes.c_long) for name in ("next", "done", "pieces", "early_done", "failed", "threads",
+                                                     "entered")),
+                *((name, PARTS * ctypes.c_long) for name in ("at", "early_at")))
 
 
 class Written(NamedTuple):
