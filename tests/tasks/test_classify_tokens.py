@@ -17,10 +17,12 @@ from tasks.task_runs import ENCODER, END, built, lines_file, records_file, run_o
 from training.test_resume import run_killed_at
 from training.tiny_runs import LSTM, same_weights
 from weft.checkpoints import load_checkpoint
-from weft.core.errors import ConfigError, DataError
+from weft.cli.score import without_words
+from weft.core.errors import ConfigError, DataError, InputError
 from weft.core.model import EncoderInputs
 from weft.data.labelled_words import LabelledWords, first_tokens
 from weft.data.settings import DataSettings
+from weft.decoding import WordsRow
 from weft.families.family import families
 from weft.tasks.answers import text_row
 from weft.tasks.classify_tokens import ClassifyTokens, ClassifyTokensConfig
@@ -210,6 +212,58 @@ def test_words_that_only_their_neighbours_tell_apart_are_learned(tmp_path: Path)
                                   "compute": {"matmul": "default"}}, "report": {"eval_every": 80}})
     found = train(run, tmp_path / "run").validation
     assert found.measures["span_f1"] > 0.95 and found.measures["accuracy"] > 0.97 and found.loss < 0.2
+
+
+def test_rows_of_words_get_the_classes_that_the_task_measures(tmp_path: Path) -> None:
+    """Of words that the tokenizer cuts into several tokens, on the records themselves."""
+    path = str(records_file(tmp_path, ROWS))
+    run = parse_run({"task": "classify_tokens", "model": TAGGED, "tokenizer": {"kind": "wordpiece", "vocab_size": 72},
+                     "data": {"path": path}, "training": {"steps": 6, "batch_size": 8, "optimizer": {"lr": 1e-2}}})
+    train(run, tmp_path / "run")
+    loaded = weft.load(tmp_path / "run")
+    assert loaded.tokenizer is not None
+    made = task(context=64)
+    held = str(records_file(tmp_path, ROWS, "held.jsonl"))
+    texts = made.held_out(DataSettings(path=path, validation_path=held), loaded.tokenizer)
+    assert len(texts) > sum(len(row["words"]) + 2 for row in ROWS), "words of several tokens"
+    found = weft.classify(loaded, [{"words": row["words"]} for row in ROWS])
+    right = [best == label for row, answer in zip(ROWS, found, strict=True)
+             for best, label in zip(answer.best, row["labels"], strict=True)]
+    assert np.mean(right) == pytest.approx(made.measure(loaded.model, texts).measures["accuracy"])
+    tokens, = weft.classify(loaded, [found[0].tokens])
+    assert found[0].to_json()["words"] == ROWS[0]["words"] and "words" not in tokens.to_json()
+    assert len(tokens.scores) == len(tokens.tokens) > len(found[0].scores)
+    file = tmp_path / "rows.json"
+    file.write_text(json.dumps([{"words": ROWS[0]["words"]}, list(found[0].tokens)]), encoding="utf-8")
+    lines = call("score", str(tmp_path / "run"), "--rows", str(file)).out.splitlines()
+    assert [line.split(":")[0] for line in lines[:len(found[0].scores)]] == [
+        f"row 0, word {place} {word!r}" for place, word in enumerate(ROWS[0]["words"])]
+    assert [line.split(": ")[1].split()[0] for line in lines[:len(found[0].scores)]] == list(found[0].best)
+    assert lines[len(found[0].scores)].startswith("row 1, token 0 ") and len(lines) == len(
+        found[0].scores) + len(tokens.tokens)
+
+
+@pytest.mark.parametrize(("row", "message"), [
+    ({"words": []}, r"rows\[0\]\.words: there are no words"),
+    ({"words": "Ada"}, r"rows\[0\]\.words: the str \"Ada\" where a list of words is expected"),
+    ({"words": ["Ada", " "]}, r"rows\[0\]\.words\[1\]: the str \" \" where a word is expected"),
+    ({"words": ["Ada"], "tokens": [1]}, r"rows\[0\]: the row has both 'words' and 'tokens'"),
+])
+def test_rows_of_words_that_are_none_are_refused(row: dict[str, Any], message: str) -> None:
+    model = built({**TAGGED, "head": {"kind": "per_token", "labels": NAMES}}, vocab_size=257)
+    with pytest.raises(InputError, match=message):
+        weft.classify(model, [row])
+
+
+def test_a_model_that_gives_words_no_classes_takes_none() -> None:
+    with pytest.raises(InputError, match="--rows: rows of words, for a model that was not trained to classify words"):
+        without_words([WordsRow(("Ada",))])
+
+
+def test_a_head_for_whole_rows_takes_no_words() -> None:
+    model = built({**ENCODER, "context": 64, "head": {"kind": "pooled", "labels": NAMES}}, vocab_size=257)
+    with pytest.raises(InputError, match=r"rows\[0\]: a row of words, for a model that predicts once for each row"):
+        weft.classify(model, [{"words": ["Ada"]}])
 
 
 def test_an_encoder_trained_on_hidden_tokens_is_fine_tuned(tmp_path: Path) -> None:

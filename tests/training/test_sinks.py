@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,8 +13,9 @@ import pytest
 
 from training.test_resume import run_killed_at
 from training.tiny_runs import LSTM, tiny_run
-from weft.core.errors import ConfigError, MissingExtra, UnsupportedError
+from weft.core.errors import ConfigError, FailedError, MissingExtra, UnsupportedError
 from weft.training import RunConfig, parse_run, train
+from weft.training.sinks import TensorBoardSink
 
 POINTS = {("train/loss", 5), ("train/loss", 10), ("train/loss", 15), ("train/loss", 20), ("validation/loss", 10),
           ("validation/loss", 20)}
@@ -46,6 +48,31 @@ def test_tensorboard_shows_every_point_once_also_after_a_resume(tmp_path: Path) 
     assert {"train/bits_per_byte", "train/lr", "train/grad_norm", "speed/tokens_per_second", "memory/resident_bytes",
             "validation/bits_per_byte"} <= {tag for tag, _, _ in found}
     assert not {tag for tag, _, _ in found} & {"speed/mfu", "memory/allocated_bytes"}, "not measured here"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the device that is always full is one of Linux")
+def test_a_disk_that_fills_up_ends_the_run_with_one_error_and_the_next_goes_on(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """The event file alone is on the full disk, so that the run gets as far as writing to it."""
+    run, add = reporting(tmp_path, "report.tensorboard=true"), TensorBoardSink.add
+
+    def onto_a_full_disk(sink: TensorBoardSink, record: Mapping[str, Any]) -> None:
+        if record["step"] == 15:
+            sink._file.close()
+            sink._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
+        add(sink, record)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TensorBoardSink, "add", onto_a_full_disk)
+        with pytest.raises(FailedError, match=r"tfevents.*: TensorBoard's event file cannot be written \(No space left "
+                                              r"on device\)\. The last good checkpoint is .*/00000010\. Free space and "
+                                              r"resume the run"):
+            train(run, tmp_path / "run")
+    assert "Traceback" not in capfd.readouterr().err, "as of a thread that has ended"
+    assert {path.name for path in (tmp_path / "run/checkpoints").iterdir()}, "those saved before stay"
+    train(run, tmp_path / "run", resume=True)
+    losses = sorted((tag, step) for tag, step, _ in points(tmp_path / "run/tensorboard") if tag.endswith("/loss"))
+    assert losses == sorted(POINTS)
 
 
 class FakeRun:
@@ -110,7 +137,7 @@ def test_wandb_that_does_not_start_is_an_error_before_the_first_step(
 
 
 @pytest.mark.parametrize(("override", "module", "extra"), [
-    ("report.tensorboard=true", "torch.utils.tensorboard", "tensorboard"),
+    ("report.tensorboard=true", "tensorboard.compat.proto.event_pb2", "tensorboard"),
     ("report.wandb={project: tests}", "wandb", "wandb")])
 def test_an_extra_that_is_missing_is_named_before_anything_is_written(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch, override: str, module: str, extra: str) -> None:

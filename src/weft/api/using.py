@@ -13,7 +13,7 @@ from weft.api.rows import measure_rows
 from weft.checkpoints import Loaded
 from weft.core.config import parse
 from weft.core.errors import InputError
-from weft.core.model import LanguageModel, Readout
+from weft.core.model import Classifier, LanguageModel, Readout
 from weft.data import TokenStream
 from weft.data.division_settings import DocumentsSetting
 from weft.data.manifest import is_prepared
@@ -21,7 +21,7 @@ from weft.decoding import GREEDY, Beams, CompiledStep, Ending, Generated, NewTok
 from weft.decoding import beam_search as search_rows
 from weft.decoding import generate as continue_rows
 from weft.decoding import stream as stream_rows
-from weft.decoding.rows import parse_rows
+from weft.decoding.rows import WordsRow, has_words, parse_rows, words_row
 from weft.evaluation import Evaluation, Scored
 from weft.evaluation import evaluate as evaluate_stream
 from weft.evaluation import score as score_rows
@@ -30,7 +30,7 @@ from weft.evaluation.evaluate import Mode
 from weft.evaluation.score import ScoredRow
 from weft.interop.huggingface.text import end_ids
 from weft.tasks import Validation
-from weft.tasks.answers import Answer, score_hidden, text_row
+from weft.tasks.answers import Answer, TextOfWords, by_word, score_hidden, text_of_words, text_row
 from weft.tasks.answers import classify as answers_of
 from weft.tasks.masked import mask_of
 from weft.tasks.material import HeldOut, held_out_text, text_stream
@@ -135,12 +135,34 @@ def _score_whole(loaded: Loaded, rows: list[WholeRow], logits: bool) -> Scored:
     return Scored(tuple(ScoredRow(row.tokens, (None,) * len(row.tokens)) for row in rows), given)
 
 
-def classify(model: Model, rows: str | Sequence[str | tuple[str, str] | RowLike]) -> tuple[Answer, ...]:
-    """Return the classes or values that a model's head predicts for each row or each token; see
+def classify(model: Model, rows: str | Sequence[str | tuple[str, str] | RowLike | WordsRow]) -> tuple[Answer, ...]:
+    """Return the classes or values that a model's head predicts for each row, each token or each word; see
     `weft.tasks.answers.classify`. Rows are a text or texts, pairs of texts (as the task `classify` reads them with
-    ``second_field``), or rows of ids."""
-    loaded = load(model)
-    return answers_of(loaded.model, _whole_rows(loaded, one_or_more(rows)))
+    ``second_field``), rows of ids, or rows of words (``{"words": [...]}``, as the task `classify_tokens` reads them):
+    each word has the prediction for its first token.
+
+    Raises:
+        InputError: rows of words, for a model that predicts one class or value of a row.
+    """
+    loaded, given = load(model), list(one_or_more(rows))
+    made, texts = list[str | tuple[str, str] | RowLike](), dict[int, tuple[WordsRow, TextOfWords]]()
+    for index, row in enumerate(given):
+        words = words_row(row, f"rows[{index}]") if has_words(row) else row
+        if isinstance(words, WordsRow):
+            _require_by_token(loaded, f"rows[{index}]")
+            texts[index] = words, text_of_words(require_tokenizer(loaded), words.words, f"rows[{index}]")
+        made.append(texts[index][1].tokens if isinstance(words, WordsRow) else words)
+    answers = answers_of(loaded.model, _whole_rows(loaded, made))
+    return tuple(by_word(answer, texts[index][0].words, texts[index][1].first) if index in texts else answer
+                 for index, answer in enumerate(answers))
+
+
+def _require_by_token(loaded: Loaded, where: str) -> None:
+    """Refuse rows of words for a head that sees a row as a whole."""
+    head = loaded.model.head
+    if isinstance(head, Classifier) and head.pooled:
+        raise InputError("a row of words, for a model that predicts once for each row.", where=where,
+                         remedy="Give a text, or a model with head: per_token.")
 
 
 def _is_pair(row: object) -> TypeGuard[tuple[str, str]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from weft.decoding import RowLike, Sampling
     from weft.tokenizers import Tokenizer
 
+R = TypeVar("R")
 Checkpoint = Annotated[Path, typer.Argument(
     metavar="CHECKPOINT", help="A checkpoint, a run's folder, or a model on the Hub (org/name).")]
 Rows = Annotated[Path | None, typer.Option("--rows", help="A JSON file of rows of token ids.")]
@@ -80,6 +82,7 @@ def generate(checkpoint: Checkpoint,
     prepare(plugin, threads, kernels)
     from weft import api
     from weft.core.errors import InputError
+    from weft.decoding import read_rows
 
     if compile and lay_out:
         raise InputError("the compiler lays the weights out by itself.", where="--compile, --lay-out",
@@ -88,7 +91,7 @@ def generate(checkpoint: Checkpoint,
                       purpose="generating text")
     ends = api.Ends(tuple(stop or ()), at_end=not ignore_end)
     if messages is None and template is None:
-        given = texts_or_rows(prompt, rows, "--prompt")
+        given: list[str | RowLike] = [*texts_or_rows(prompt, rows, "--prompt", read_rows)]
     else:
         given, ends = _conversation(loaded, messages, template, ends, bool(prompt) or rows is not None)
     sampling = sampling_of(greedy, temperature, top_k, top_p, min_p, repetition_penalty)
@@ -155,19 +158,19 @@ def require_tokenizer(loaded: Loaded) -> Tokenizer:
     return loaded.tokenizer
 
 
-def texts_or_rows(texts: list[str] | None, file: Path | None, option: str) -> list[str | RowLike]:
-    """The texts of an option, or the rows of a file; one of the two.
+def texts_or_rows(texts: list[str] | None, file: Path | None, option: str,
+                  read: Callable[[Path], Sequence[R]]) -> list[str | R]:
+    """The texts of an option, or the rows of a file as ``read`` reads them; one of the two.
 
     Raises:
         InputError: both or neither.
     """
     from weft.core.errors import InputError
-    from weft.decoding import read_rows
 
     if bool(texts) == (file is not None):
         what = "both text and rows of tokens" if texts else "neither text nor rows of tokens"
         raise InputError(f"{what}.", where=f"{option}, --rows", remedy="Give one of them.")
-    return list(texts or []) if file is None else list(read_rows(file))
+    return [*(texts or [])] if file is None else [*read(file)]
 
 
 def _whole(loaded: Loaded, rows: list[str | RowLike], max_new_tokens: int, sampling: Sampling, ends: Ends, seed: int,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from weft.cli.generate import Checkpoint, Rows, texts_or_rows
+from weft.cli.generate import Checkpoint, texts_or_rows
 from weft.cli.options import (
     AllowPickles,
     Device,
@@ -26,10 +26,14 @@ from weft.cli.options import (
 
 if TYPE_CHECKING:
     from weft.checkpoints import Loaded
-    from weft.decoding import RowLike
+    from weft.decoding import Row, RowLike, WordsRow
     from weft.evaluation import Scored
+    from weft.tasks.answers import Answer
 
 
+RowsOrWords: TypeAlias = Annotated[Path | None, typer.Option(
+    "--rows", help="A JSON file of rows of token ids; or of words, [{\"words\": [...]}], for a model that gives each "
+    "word a class.")]
 LogitsFile: TypeAlias = Annotated[Path | None, typer.Option(
     "--logits", help="Write the logits, row_0, row_1, ... [T,V] in float32, to this new safetensors file; of an "
     "encoder what its head gives, or its hidden vectors [T,D] if it has none.")]
@@ -41,7 +45,7 @@ def score(checkpoint: Checkpoint,
                                                          "repeated.")] = None,
           second: Annotated[list[str] | None, typer.Option("--second", help="Second text of a pair, one for each "
                                                            "--text, for a model trained to classify.")] = None,
-          rows: Rows = None,
+          rows: RowsOrWords = None,
           logits: LogitsFile = None,
           device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
           plugin: Plugin = None,
@@ -51,6 +55,7 @@ def score(checkpoint: Checkpoint,
     prepare(plugin, threads, kernels)
     from weft import api
     from weft.core.model import Classifier, LanguageModel
+    from weft.decoding import read_rows_or_words
     from weft.disk.ownership import require_free
     from weft.evaluation import write_logits
     from weft.tasks.next_token import NextTokenConfig
@@ -58,13 +63,13 @@ def score(checkpoint: Checkpoint,
     if logits is not None:
         require_free(logits, single=True)
     loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype)
-    given = texts_or_rows(text, rows, "--text")
+    given = texts_or_rows(text, rows, "--text", read_rows_or_words)
     predicts = isinstance(loaded.model, LanguageModel)
     if isinstance(loaded.model.head, Classifier) and not (predicts and api.task_kind(loaded) == NextTokenConfig.kind):
         _classified(loaded, _paired(given, second), json=json, logits=logits)
         return
     _require_no(second)
-    result = api.score(loaded, given, logits=logits is not None)
+    result = api.score(loaded, without_words(given), logits=logits is not None)
     if logits is not None:
         write_logits(logits, result)
     if json:
@@ -87,7 +92,8 @@ def _show(loaded: Loaded, result: Scored) -> None:
         typer.echo(_tokens(loaded, result, index))
 
 
-def _paired(rows: list[str | RowLike], second: list[str] | None) -> list[str | tuple[str, str] | RowLike]:
+def _paired(rows: list[str | Row | WordsRow],
+            second: list[str] | None) -> list[str | tuple[str, str] | Row | WordsRow]:
     """The rows, as pairs with their second texts if there are any."""
     from weft.core.errors import InputError
 
@@ -98,6 +104,21 @@ def _paired(rows: list[str | RowLike], second: list[str] | None) -> list[str | t
     return [*zip(texts, second, strict=True)] if second else [*rows]
 
 
+def without_words(rows: list[str | Row | WordsRow]) -> list[str | RowLike]:
+    """The rows, of which none is of words.
+
+    Raises:
+        InputError: one is.
+    """
+    from weft.core.errors import InputError
+    from weft.decoding import WordsRow
+
+    if any(isinstance(row, WordsRow) for row in rows):
+        raise InputError("rows of words, for a model that was not trained to classify words.", where="--rows",
+                         remedy="Give rows of token ids.")
+    return [row for row in rows if not isinstance(row, WordsRow)]
+
+
 def _require_no(second: list[str] | None) -> None:
     from weft.core.errors import InputError
 
@@ -106,12 +127,13 @@ def _require_no(second: list[str] | None) -> None:
                          remedy="Leave it out.")
 
 
-def _classified(loaded: Loaded, rows: list[str | tuple[str, str] | RowLike], *, json: bool,
+def _classified(loaded: Loaded, rows: list[str | tuple[str, str] | Row | WordsRow], *, json: bool,
                 logits: Path | None) -> None:
-    """Print the classes or values of each row, or of each of its tokens."""
+    """Print the classes or values of each row, or of each of its tokens or words."""
     from weft import api
     from weft.core.errors import InputError
     from weft.core.model import LanguageModel
+    from weft.decoding import WordsRow
     from weft.evaluation import write_logits
 
     if logits is not None and isinstance(loaded.model, LanguageModel):
@@ -119,19 +141,29 @@ def _classified(loaded: Loaded, rows: list[str | tuple[str, str] | RowLike], *, 
                          remedy="Leave it out.")
     found = api.classify(loaded, rows)
     if logits is not None:
-        write_logits(logits, api.score(loaded, rows, logits=True))
+        read = [answer.tokens if isinstance(row, WordsRow) else row for row, answer in zip(rows, found, strict=True)]
+        write_logits(logits, api.score(loaded, read, logits=True))
     if json:
         print_json({"rows": found})
         return
     for index, answer in enumerate(found):
         for place, scores in enumerate(answer.scores):
-            token = "" if answer.pooled else f", token {place}{_piece(loaded, answer.tokens[place])}"
+            token = _which(loaded, answer, place)
             names = answer.labels or tuple(f"value {number}" for number in range(len(scores)))
             best = f" {answer.best[place]}" if answer.best else ""
             shown = ", ".join(f"{name} {value:.3f}" for name, value in zip(names, scores, strict=True))
             typer.echo(f"row {index}{token}:{best} ({shown})")
     if logits is not None:
         typer.echo(f"wrote {logits}")
+
+
+def _which(loaded: Loaded, answer: Answer, place: int) -> str:
+    """Which token or word a prediction is for; nothing where it is for the row."""
+    if answer.pooled:
+        return ""
+    if answer.words:
+        return f", word {place} {answer.words[place]!r}"
+    return f", token {place}{_piece(loaded, answer.tokens[place])}"
 
 
 def _piece(loaded: Loaded, token: int) -> str:

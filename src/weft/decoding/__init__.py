@@ -10,7 +10,7 @@ from weft.decoding.generate import generate, stream
 from weft.decoding.laid_out import for_decoding
 from weft.decoding.output import Generated, GeneratedRow, NewToken
 from weft.decoding.prompts import Ragged, ragged, realign
-from weft.decoding.rows import Row, RowLike, parse_rows, read_rows
+from weft.decoding.rows import Row, RowLike, WordsRow, parse_rows, read_rows, read_rows_or_words
 from weft.decoding.sampling import GREEDY, Sampling
 from weft.decoding.slots import Slots
 from weft.decoding.stopping import NEVER, Ending
@@ -34,12 +34,14 @@ __all__ = [
     "RowSettings",
     "Sampling",
     "Slots",
+    "WordsRow",
     "beam_search",
     "for_decoding",
     "generate",
     "parse_rows",
     "ragged",
     "read_rows",
+    "read_rows_or_words",
     "realign",
     "stream",
 ]

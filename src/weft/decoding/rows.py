@@ -3,6 +3,7 @@
     [[5, 3, 9], {"tokens": [5]}, {"source": [4, 4], "target": [1]}]
     [{"tokens": [5, 3, 9], "types": [0, 0, 1], "global": [1, 0, 0]}]       for encoders that read them
     [{"tokens": [5, 3, 9], "prefix": 2}]                                   for masks that have a prefix
+    [{"words": ["Ada", "Lovelace"]}]                                       for models that give each word a class
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -45,6 +46,17 @@ class Row:
     prefix: int = 0
 
 
+@dataclass(frozen=True)
+class WordsRow:
+    """A row of words, each of which gets a class.
+
+    Attributes:
+        words: in their order; the text is that of all of them, with a space between two.
+    """
+
+    words: tuple[str, ...]
+
+
 RowLike: TypeAlias = Row | Sequence[int] | np.ndarray | Mapping[str, Any]
 
 
@@ -55,14 +67,54 @@ def read_rows(path: str | Path) -> list[Row]:
         DataError: the file is missing, empty or not UTF-8.
         InputError: the path is a folder, or the file is not JSON or not a list of rows; the message names the row.
     """
+    return parse_rows(_read(path), where=str(path))
+
+
+def read_rows_or_words(path: str | Path) -> list[Row | WordsRow]:
+    """`read_rows` of a file whose rows may be of words.
+
+    Raises:
+        DataError: as `read_rows`.
+        InputError: as `read_rows`, or a row has words beside ids, none, or something that is no word.
+    """
+    return [words_row(row, place) if has_words(row) else _parsed(row, place)
+            for row, place in _placed(_read(path), str(path))]
+
+
+def has_words(row: object) -> TypeGuard[Mapping[str, Any]]:
+    """Whether a row, as plain data, is of words."""
+    return isinstance(row, Mapping) and "words" in row
+
+
+def words_row(row: Mapping[str, Any], where: str) -> WordsRow:
+    """A row of words from plain data.
+
+    Raises:
+        InputError: it has other keys too, no words, or something that is no word.
+    """
+    beside = next((key for key in row if key != "words"), None)
+    if beside is not None:
+        raise InputError(f"the row has both 'words' and {beside!r}.", where=where, remedy="Leave one of them out.")
+    words = row["words"]
+    if not isinstance(words, list | tuple) or not words:
+        raise InputError(f"{_kind(words)} where a list of words is expected." if words != [] else "there are no words.",
+                         where=f"{where}.words", remedy='Give words, such as ["Ada", "Lovelace"].')
+    for place, word in enumerate(words):
+        if not isinstance(word, str) or not word.strip():
+            raise InputError(f"{_kind(word)} where a word is expected.", where=f"{where}.words[{place}]",
+                             remedy="Give texts that are not empty.")
+    return WordsRow(tuple(words))
+
+
+def _read(path: str | Path) -> object:
     if Path(path).is_dir():
         raise InputError("the path is a folder.", where=str(path), remedy="Give the path of a JSON file.")
     try:
-        data = parse_json(read_text(path).documents[0].text)
+        data: object = parse_json(read_text(path).documents[0].text)
     except Unreadable as error:
         raise InputError(f"the file cannot be read ({error}).", where=str(path),
                          remedy="Give a list of rows, such as [[1, 2, 3], [4, 5]].") from None
-    return parse_rows(data, where=str(path))
+    return data
 
 
 def parse_rows(data: object, *, where: str = "rows") -> list[Row]:
@@ -71,12 +123,21 @@ def parse_rows(data: object, *, where: str = "rows") -> list[Row]:
     Raises:
         InputError: the data is none of these; the message names the row and the place in it.
     """
+    return [_parsed(row, place) for row, place in _placed(data, where)]
+
+
+def _placed(data: object, where: str) -> list[tuple[object, str]]:
+    """The rows of plain data, each with its place for messages."""
     if not isinstance(data, list | tuple):
         raise InputError(f"{_kind(data)} where a list of rows is expected.", where=where,
                          remedy="Give a list of rows, such as [[1, 2, 3], [4, 5]].")
     if not data:
         raise InputError("the list of rows is empty.", where=where, remedy="Give at least one row.")
-    return [row if isinstance(row, Row) else _row(row, f"{where}[{index}]") for index, row in enumerate(data)]
+    return [(row, f"{where}[{index}]") for index, row in enumerate(data)]
+
+
+def _parsed(row: object, where: str) -> Row:
+    return row if isinstance(row, Row) else _row(row, where)
 
 
 def check_rows(rows: Sequence[Row], model: LanguageModel, *, where: str = "rows") -> None:

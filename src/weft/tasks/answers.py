@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,6 +14,8 @@ from weft.core.errors import InputError, UnsupportedError
 from weft.core.model import Classifier, Model, Readout
 from weft.core.strict_json import Record, plain
 from weft.data.labelled import Frame
+from weft.data.labelled_words import first_tokens
+from weft.data.pairs import ends_of
 from weft.evaluation.measuring import evaluating
 from weft.evaluation.score import Scored, ScoredRow
 from weft.tasks.masked import mask_of
@@ -27,25 +30,28 @@ class Answer(Record):
     Attributes:
         tokens: the row's ids.
         labels: names of the classes, or their numbers where they have none; empty for values.
-        scores: log-probabilities of the classes in nats, or values: of the row, or of each token.
-        pooled: whether the prediction is for the row; otherwise there is one for each token.
+        scores: log-probabilities of the classes in nats, or values: of the row, of each token, or of each word.
+        pooled: whether the prediction is for the row; otherwise there is one for each token or word.
+        words: of a row of words, which each have one prediction; empty for other rows.
     """
 
     tokens: tuple[int, ...]
     labels: tuple[str, ...]
     scores: tuple[tuple[float, ...], ...]
     pooled: bool
+    words: tuple[str, ...] = ()
 
     @property
     def best(self) -> tuple[str, ...]:
-        """The most probable class of the row, or of each token; empty for values."""
+        """The most probable class of the row, or of each token or word; empty for values."""
         chosen = (max(range(len(row)), key=row.__getitem__) for row in self.scores)
         return tuple(self.labels[place] for place in chosen) if self.labels else ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
         tokens, labels, scores = plain((self.tokens, self.labels, self.scores))
-        return {"tokens": tokens, "labels": labels, "best": plain(self.best), "scores": scores}
+        words = {"words": plain(self.words)} if self.words else {}
+        return {"tokens": tokens, **words, "labels": labels, "best": plain(self.best), "scores": scores}
 
 
 class TextRow(NamedTuple):
@@ -60,6 +66,29 @@ def text_row(tokenizer: Tokenizer, *texts: str) -> TextRow:
     trained (see `weft.data.labelled`)."""
     tokens, second, _ = Frame(tokenizer).around([tokenizer.measure(text) for text in texts])
     return TextRow(tuple(tokens.tolist()), second)
+
+
+class TextOfWords(NamedTuple):
+    """Words as a row: its ids, and the place of each word's first token, which has the word's class."""
+
+    tokens: tuple[int, ...]
+    first: tuple[int, ...]
+
+
+def text_of_words(tokenizer: Tokenizer, words: Sequence[str], where: str) -> TextOfWords:
+    """Words, with a space between two, as the task `classify_tokens` reads them.
+
+    Raises:
+        DataError: a word has no first token of its own, see `weft.data.labelled_words.first_tokens`.
+    """
+    text, (opening, closing) = tokenizer.measure(" ".join(words)), ends_of(tokenizer)
+    first = first_tokens(words, text.byte_lengths, where) + len(opening)
+    return TextOfWords(tuple(np.concatenate([opening, text.ids, closing]).tolist()), tuple(first.tolist()))
+
+
+def by_word(answer: Answer, words: Sequence[str], first: Sequence[int]) -> Answer:
+    """The prediction for each word out of that for each token."""
+    return replace(answer, scores=tuple(answer.scores[place] for place in first), words=tuple(words))
 
 
 def classify(model: Model, rows: Sequence[WholeRow | Sequence[int]],

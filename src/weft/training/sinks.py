@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import glob
 import importlib
+import io
+import os
+import socket
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, final
+from typing import Any, final
 
-from weft.core.errors import MissingExtra, UnsupportedError
+from weft.core.errors import FailedError, MissingExtra, UnsupportedError
 from weft.core.strict_json import number
 from weft.training.config import ReportSettings, RunConfig, WandbSettings
 from weft.training.events import Event, Progress, Validated
 
 TENSORBOARD_FOLDER = "tensorboard"
+EVENTS = "tensorboard.compat.proto.event_pb2"
+"""The module of the records in TensorBoard's event files."""
 NAMES: dict[str, dict[str, str]] = {
     Progress.name: {"loss": "train/loss", "bits_per_byte": "train/bits_per_byte", "lr": "train/lr",
                     "grad_norm": "train/grad_norm", "tokens_per_second": "speed/tokens_per_second", "mfu": "speed/mfu",
@@ -88,7 +95,7 @@ def require_sinks(settings: ReportSettings) -> None:
         MissingExtra: naming the extra.
     """
     if settings.tensorboard:
-        _imported("torch.utils.tensorboard", "tensorboard", "report.tensorboard")
+        _imported(EVENTS, "tensorboard", "report.tensorboard")
     if settings.wandb is not None:
         _imported("wandb", "wandb", "report.wandb")
 
@@ -103,40 +110,62 @@ def scalars_of(record: Mapping[str, Any]) -> dict[str, float]:
     return measures | {name: number(values[field]) for field, name in names.items() if values.get(field) is not None}
 
 
-class Writer(Protocol):
-    """The methods of TensorBoard's writer that are used."""
-
-    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
-        """One point."""
-
-    def close(self) -> None:
-        """Flush and close."""
-
-
 @final
 class TensorBoardSink(Sink):
-    """Event files in the run folder. A resumed run rewrites its file from its metrics, so that no point is there twice.
+    """An event file in the run folder. A resumed run rewrites its file from its metrics, so that no point is there
+    twice. Points are written at once and by the thread that trains: TensorBoard's own writer has a thread, in which a
+    full disk ends with a traceback.
 
     Args:
         folder: of the event files.
         run_id: suffix of their names, so that the run deletes no others.
         records: of the events so far.
+
+    Raises:
+        FailedError: the file cannot be written.
     """
 
     def __init__(self, folder: Path, run_id: str, records: list[dict[str, Any]]) -> None:
         for path in folder.glob(f"events.out.tfevents.*.{glob.escape(run_id)}"):
             path.unlink()
-        module = _imported("torch.utils.tensorboard", "tensorboard", "report.tensorboard")
-        self._writer: Writer = module.SummaryWriter(str(folder), filename_suffix=f".{run_id}")
+        self._events = _imported(EVENTS, "tensorboard", "report.tensorboard")
+        self._framed = _imported("tensorboard.summary.writer.record_writer", "tensorboard", "report.tensorboard")
+        own = f"{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
+        self._path = folder / f"events.out.tfevents.{own}.{run_id}"
+        with self._explained():
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = open(self._path, "wb", buffering=0)  # noqa: SIM115
+        self._write([{"file_version": "brain.Event:2"}])
         for record in records:
             self.add(record)
 
     def add(self, record: Mapping[str, Any]) -> None:
-        for name, value in scalars_of(record).items():
-            self._writer.add_scalar(name, value, int(record["step"]))
+        self._write([{"step": int(record["step"]), "summary": {"value": [{"tag": name, "simple_value": value}]}}
+                     for name, value in scalars_of(record).items()])
+
+    def _write(self, events: list[dict[str, Any]]) -> None:
+        """Append events, given by the fields of `tensorboard.compat.proto.event_pb2.Event`."""
+        framed = io.BytesIO()
+        for event in events:
+            made = self._events.Event(wall_time=time.time(), **event)
+            self._framed.RecordWriter(framed).write(made.SerializeToString())
+        left = framed.getbuffer()
+        with self._explained():
+            while left:
+                left = left[self._file.write(left):]
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """An error of the system that is met inside, as one for the user."""
+        try:
+            yield
+        except OSError as error:
+            raise FailedError(f"TensorBoard's event file cannot be written ({error.strerror or error}).",
+                              where=str(self._path), remedy="Free space and resume the run, which writes the file anew "
+                              "from its metrics; or set report.tensorboard=false.") from None
 
     def close(self, *, failed: bool) -> None:
-        self._writer.close()
+        self._file.close()
 
 
 @final
