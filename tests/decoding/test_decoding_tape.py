@@ -22,7 +22,8 @@ from weft.core.traits import Trait
 from weft.decoding import Row, generate
 from weft.decoding.recording import Recorder
 from weft.decoding.session import Session
-from weft.decoding.tape import ChangedError, same_bits, tape
+from weft.decoding.tape import ChangedError, tape
+from weft.decoding.tape_sources import same_bits
 
 BOUND = 1e-10
 """Float64, and logits of about one: a tape reads keys that are not there yet, which masks hide, and may so sum in

@@ -22,6 +22,7 @@ from weft.ops.int4_linear import INT4_LINEAR, Int4Call, four_bits, matrix
 from weft.ops.int8_linear import INT8_LINEAR, Int8Call, quantised
 from weft.ops.linear import LINEAR, LinearCall
 from weft.ops.native.library import VARIABLE, Incomplete
+from weft.ops.native.sequence import WRITERS, calls_of, perform
 
 __all__ = ["instructions"]
 DTYPES = (torch.float32, torch.bfloat16)
@@ -132,6 +133,21 @@ def test_rows_threads_and_strides_do_not_change_a_bit(how: str, dtype: torch.dty
     assert torch.equal(native_product(x.t().contiguous().t(), wide[:, 2:-3], scale, None), whole)
     assert torch.equal(native_product(x[:, None], values[100:], None if scale is None else scale[100:], None)[:, 0],
                        whole[:, 100:])
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 11])
+def test_threads_compute_every_row_once(threads: int, instructions: str) -> None:
+    """A row that is counted twice would let the next call of a sequence begin before the last rows are done."""
+    x, out = numbers(1, 70, seed=1), 301
+    maps = [numbers(*size, seed=2) for size in ((out, 70), (out, 70), (40, out))]
+    three = (each for one in maps for each in (one, None, None))
+    for function, args, y in ((native_product, (x, maps[0], None, None), torch.empty(1, out)),
+                              (native_gated, (x, *three, 1, math.inf, 0.0), torch.empty(1, 40))):
+        call, = calls_of(WRITERS[function], y, *args)
+        perform(call, y, threads=threads)
+        shared = call.call.shared  # type: ignore[attr-defined]
+        assert shared.done == shared.pieces == y.shape[1]
+        assert shared.early_done == (out if function is native_gated else 0)
 
 
 @pytest.mark.parametrize("how", STORED)

@@ -97,7 +97,7 @@ class StepTape:
         self._given_out = None
 
     def is_whole(self) -> bool:
-        """Return whether what the tape took for constant is what it was (`weft.decoding.tape.Sources`)."""
+        """Return whether what the tape took for constant is what it was (`weft.decoding.tape_sources`)."""
         return self._step.sources.unchanged()
 
     def nbytes(self) -> int:

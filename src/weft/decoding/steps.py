@@ -21,7 +21,8 @@ from weft.core.span import Span
 from weft.decoding.kept_tape import Surroundings, kept_tape
 from weft.decoding.recording import Recorder
 from weft.decoding.step_tape import StepTape, tensors_of
-from weft.decoding.tape import ChangedError, same_bits
+from weft.decoding.tape import ChangedError
+from weft.decoding.tape_sources import same_bits
 
 Work = Callable[[Tensor, ModelState, Span], tuple[Tensor, ModelState]]
 """Returns the logits [B,V] after one more token [B] in every row, and the new state; consumes the state passed in."""
