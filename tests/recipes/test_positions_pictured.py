@@ -111,9 +111,15 @@ def test_what_holds_of_permutations_and_rotations(found: PositionStudy) -> None:
     assert len(set(found.probe.causal)) == len(found.probe.causal) == 5  # models differ
 
 
-def test_what_memory_held_before_changes_no_probe() -> None:
-    """PyTorch's default least squares reads unwritten memory as columns to begin with."""
-    for _ in range(10):
-        held = [torch.ones(size, dtype=torch.int32) for size in range(32, 96) for _ in range(64)]
+def test_what_memory_held_before_changes_no_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's default least squares takes what is in unwritten memory for columns to begin with."""
+    solve = torch.linalg.lstsq
+
+    def solved(*args: Any, **options: Any) -> Any:
+        held = [torch.ones(size, dtype=torch.int32) for size in range(60, 72) for _ in range(4)]
         del held
+        return solve(*args, **options)
+
+    monkeypatch.setattr(torch.linalg, "lstsq", solved)
+    for _ in range(4):
         assert probe(models=1).causal[0] == pytest.approx(RECORD["probe"]["causal"][0], rel=1e-4)
