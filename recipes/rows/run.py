@@ -6,10 +6,11 @@
     python recipes/rows/run.py recipes/recall --device cuda --jobs 15       on a GPU, 15 contestants at a time
     python recipes/rows/run.py recipes/recall --draw      the tables and pictures of result.json anew
 
-A study is a folder with ``study.yaml``: models (a contestant, in several sizes), a task, rates. Each rate is tried with
-seed 0 on held-out rows (``validation``); the best then trains with every other seed, and all its runs are measured on
-other rows (``test``), at every length; a run that diverges counts as 0. Writes result.json and its page (page.py):
-tables in README.md between the marks, and a picture for each axis.
+A study is a folder with ``study.yaml``: models (a contestant, in several sizes), a task, rates; a contestant may have
+``steps`` and ``rows`` of its own. Each rate is tried with seed 0 on held-out rows (``validation``); the best then
+trains with every other seed, and all its runs are measured on other rows (``test``), at every length; a run that
+diverges counts as 0. Writes result.json and its page (page.py): tables in README.md between the marks, and a picture
+for each axis.
 """
 
 from __future__ import annotations
