@@ -28,6 +28,14 @@ def sizes_of(study: Mapping[str, Any], name: str) -> list[int]:
     return [0] if isinstance(own, Mapping) and "layers" not in own else list(study["sizes"])
 
 
+def steps_of(study: Mapping[str, Any], task: str, name: str) -> int:
+    """Steps of a run: the contestant's own, or the study's; one number for all tasks, or one for each."""
+    own = study["contestants"][name]
+    given = own.get("steps", study["steps"]) if isinstance(own, Mapping) else study["steps"]
+    steps: int = given[task] if isinstance(given, Mapping) else given
+    return steps
+
+
 def missing(result: Mapping[str, Any]) -> list[str]:
     """The contestants that have not been run in a task in all sizes yet, in words."""
     study, done = result["study"], {(each["task"], each["contestant"], each["size"]) for each in result["rows"]}
@@ -45,13 +53,14 @@ def tables(result: Mapping[str, Any], names: Iterable[str]) -> str:
         lengths = list(rows[0]["accuracy"])
         lines += [f"**{task}**: accuracy on test rows, %, by tokens of a row" if lengths != ["0"] else
                   f"**{task}**: accuracy on test rows, %", "",
-                  "| contestant | d_model | parameters | state, bytes | rate | "
+                  "| contestant | d_model | parameters | state, bytes | steps | rate | "
                   + " | ".join(length if length != "0" else "accuracy" for length in lengths) + " |",
-                  "| --- | ---: | ---: | ---: | ---: | " + " | ".join("---:" for _ in lengths) + " |"]
+                  "| --- | ---: | ---: | ---: | ---: | ---: | " + " | ".join("---:" for _ in lengths) + " |"]
         for each in rows:
-            state, rate = each["state_bytes"][lengths[0]], f"{each['rate']:g}" if each["tried"] else ""
+            state, steps = each["state_bytes"][lengths[0]], steps_of(result["study"], task, each["contestant"])
+            trained = f"{steps:,} | {each['rate']:g}" if each["tried"] else " | "  # a model that is counted has neither
             lines.append(f"| {each['contestant']} | {each['size'] or ''} | {each['parameters']:,} | "
-                         f"{'' if state is None else f'{state:,}'} | {rate} | "
+                         f"{'' if state is None else f'{state:,}'} | {trained} | "
                          + " | ".join(interval(values) for values in each["accuracy"].values()) + " |")
         lines.append("")
     lines += [f"{len(result['study']['seeds'])} seeds, intervals at {CONFIDENCE:.0%}; torch {result['torch']}, "

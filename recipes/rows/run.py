@@ -6,10 +6,11 @@
     python recipes/rows/run.py recipes/recall --device cuda --jobs 15       on a GPU, 15 contestants at a time
     python recipes/rows/run.py recipes/recall --draw      the tables and pictures of result.json anew
 
-A study is a folder with ``study.yaml``: models (a contestant, in several sizes), a task, rates. Each rate is tried with
-seed 0 on held-out rows (``validation``); the best then trains with every other seed, and all its runs are measured on
-other rows (``test``), at every length; a run that diverges counts as 0. Writes result.json and its page (page.py):
-tables in README.md between the marks, and a picture for each axis.
+A study is a folder with ``study.yaml``: models (a contestant, in several sizes), a task, rates; a contestant may have
+``steps`` and ``rows`` of its own. Each rate is tried with seed 0 on held-out rows (``validation``); the best then
+trains with every other seed, and all its runs are measured on other rows (``test``), at every length; a run that
+diverges counts as 0. Writes result.json and its page (page.py): tables in README.md between the marks, and a picture
+for each axis.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Any, NamedTuple, final
 
 import torch
 import yaml
-from page import sizes_of, write
+from page import sizes_of, steps_of, write
 
 import weft
 from weft.core.errors import DivergedError
@@ -54,7 +55,9 @@ class Trained(NamedTuple):
 def study_of(folder: Path, steps: int | None = None, seeds: int | None = None) -> dict[str, Any]:
     """The study of a folder, perhaps shortened."""
     found: dict[str, Any] = yaml.safe_load((folder / "study.yaml").read_text(encoding="utf-8"))
-    found["steps"] = found["steps"] if steps is None else steps
+    if steps is not None:
+        found["steps"] = steps
+        found["contestants"] = {name: model_alone(own, ["steps"]) for name, own in found["contestants"].items()}
     found["seeds"] = found["seeds"] if seeds is None else list(range(seeds))
     return found
 
@@ -75,20 +78,25 @@ def decisive(study: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]
     """What of a study decides a row of its result, besides the size."""
     parts = ("tasks", "lengths", "contestants", "sizes", "steps")
     task, name = row["task"], row["contestant"]
-    return {**{key: value for key, value in study.items() if key not in parts}, "task": study["tasks"][task],
-            "lengths": study["lengths"].get(task), "contestant": study["contestants"][name],
-            "steps": steps_of(study, task)}
+    return {**{key: value for key, value in study.items() if key not in parts}, "task": task_of(study, task, name),
+            "lengths": study["lengths"].get(task), "contestant": model_alone(study["contestants"][name]),
+            "steps": steps_of(study, task, name)}
 
 
-def steps_of(study: Mapping[str, Any], task: str) -> int:
-    """Steps of a run: one number for all tasks, or one for each."""
-    steps: int = study["steps"][task] if isinstance(study["steps"], Mapping) else study["steps"]
-    return steps
+def model_alone(own: Any, without: Sequence[str] = ("steps", "rows")) -> Any:
+    """A contestant without what it says of its runs."""
+    return {key: value for key, value in own.items() if key not in without} if isinstance(own, Mapping) else own
+
+
+def task_of(study: Mapping[str, Any], task: str, name: str) -> dict[str, Any]:
+    """The task of a contestant, which may have fewer rows to learn from: a model that is counted takes so many."""
+    own = study["contestants"][name]
+    return {**study["tasks"][task], **({"rows": own["rows"]} if isinstance(own, Mapping) and "rows" in own else {})}
 
 
 def model_of(study: Mapping[str, Any], name: str, size: int) -> dict[str, Any]:
     """The configuration of a contestant of a size: layers of the study's model, or a model of its own."""
-    own = study["contestants"][name]
+    own = model_alone(study["contestants"][name])
     if isinstance(own, Mapping) and "layers" not in own:
         return {**own, "context": study["model"]["context"]}
     layers = own["layers"] if isinstance(own, Mapping) else own
@@ -99,9 +107,10 @@ def model_of(study: Mapping[str, Any], name: str, size: int) -> dict[str, Any]:
 
 def run_of(study: Mapping[str, Any], task: str, name: str, size: int, rate: float, seed: int) -> RunConfig:
     """A run of one contestant."""
-    steps = steps_of(study, task)
+    steps = steps_of(study, task, name)
     return parse_run({
-        "task": study["tasks"][task], "model": model_of(study, name, size), "seed": seed, "data": {"order_seed": seed},
+        "task": task_of(study, task, name), "model": model_of(study, name, size), "seed": seed,
+        "data": {"order_seed": seed},
         "training": {"steps": steps, "batch_size": study["batch_size"], "optimizer": {"lr": rate, "weight_decay": 0.0},
                      "compute": {"matmul": "default"}},
         "report": {"eval_every": steps, "eval_batches": None, "checkpoint_every": steps, "log_every": steps}})
