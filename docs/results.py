@@ -196,7 +196,8 @@ def encoders(found: Found) -> str:
 
 
 def generated_rows(found: Found) -> str:
-    """By task: of each architecture the size that is best, or where there is one size, what becomes of longer rows."""
+    """By task: of each architecture the smallest state that solves it to 90 %, or else the size that is best; where
+    there is one size, what becomes of longer rows."""
     said = []
     for task, settings in found["study"]["tasks"].items():
         rows = [each for each in found["rows"] if each["task"] == task]
@@ -205,7 +206,8 @@ def generated_rows(found: Found) -> str:
         lengths = list(rows[0]["accuracy"])
         trained, longest = str(settings.get("length", lengths[0])), lengths[-1]
         best: dict[str, Found] = {}
-        for each in sorted(rows, key=lambda each: mean(each["accuracy"][trained])):
+        for each in sorted(rows, key=lambda each: (min(mean(each["accuracy"][trained]), 0.9),
+                                                   -(each["state_bytes"][trained] or 0))):
             best[each["contestant"]] = each
         names = sorted(best, key=lambda name: -mean(best[name]["accuracy"][trained]))
         near = {name: f"{mean(best[name]['accuracy'][trained]):.1%}" for name in names}

@@ -79,6 +79,10 @@ def test_sentences_follow_their_results(results: Any, tmp_path: Path) -> None:
                                               ("pathfinder", 32, "0", 0.5, None))]}
     assert results.generated_rows(sizes) == (
         "Accuracy on mqar: a 75.0% with 2,000 bytes of state; on pathfinder: a 50.0%.")
+    solved = {"study": {"tasks": {"mqar": {"length": 8}}}, "rows": [
+        {"task": "mqar", "contestant": "a", "size": size, "accuracy": {"8": [value]}, "state_bytes": {"8": 100 * size}}
+        for size, value in ((32, 0.99), (16, 0.92), (8, 0.5))]}
+    assert results.generated_rows(solved) == "Accuracy on mqar: a 92.0% with 1,600 bytes of state.", "the smallest"
 
 
 def test_a_result_that_a_sentence_cannot_read_is_refused_by_name(results: Any, tmp_path: Path) -> None:
