@@ -50,7 +50,7 @@ def rounded(found: Plan) -> dict[str, Any]:
 def test_the_plan_of_a_deep_model_is_that_of_running_it_whole(source: ModelConfig) -> None:
     assert shallow_models(source) is not None
     quick = plan(source, batch=2, context=8, contexts=(4, 8))
-    slow, _ = _whole(source, 8, (4, 8), 2, None, None)
+    slow, _ = _whole(source, 8, (4, 8), 2, None, None, {})
     assert rounded(quick) == rounded(slow)
 
 
@@ -67,7 +67,7 @@ def test_blocks_that_take_what_others_give_are_run_whole() -> None:
     giver, taker = ({"kind": "rwkv7", "n_heads": 2, "value_residual": flag} for flag in (False, True))
     first, later = ({**PRE, "layers": [each]} for each in (giver, taker))
     source = model(first, {"repeat": 7, "of": [later]})
-    slow, _ = _whole(source, 8, (4, 8), 1, None, None)
+    slow, _ = _whole(source, 8, (4, 8), 1, None, None, {})
     assert rounded(plan(source, context=8, contexts=(4, 8))) == rounded(slow)
 
 
@@ -110,4 +110,4 @@ def test_a_model_whose_operations_depend_on_its_length_is_run_whole() -> None:
     block = {**PRE, "layers": [{"kind": "attention", "n_heads": 2, "position": dynamic}]}
     found = plan(model({"repeat": 8, "of": [block]}), context=16, contexts=(4,))
     assert found.lengthwise
-    assert found == _whole(model({"repeat": 8, "of": [block]}), 16, (4,), 1, None, None)[0]
+    assert found == _whole(model({"repeat": 8, "of": [block]}), 16, (4,), 1, None, None, {})[0]
