@@ -22,7 +22,7 @@ from weft.checkpoints import load_checkpoint
 from weft.checkpoints import save as saving
 from weft.core.errors import ConfigError, DivergedError, TrainingError
 from weft.training import Event, Progress, RunConfig, Saved, parse_run, train
-from weft.training.folder import RunFolder
+from weft.training.folder import RunFolder, writing
 from weft.training.interrupt import Terminated
 from weft.training.loop import require_finite
 from weft.training.material import prepare
@@ -105,7 +105,7 @@ def test_metrics_that_cannot_be_written(run: RunConfig, whole: torch.nn.Module, 
         if isinstance(event, Progress) and event.step == 6:
             with (folder.path / "metrics.jsonl").open("a") as file:
                 file.write('{"event": "prog')
-            with folder._writing("metrics.jsonl"):
+            with writing(folder.path / "metrics.jsonl"):
                 raise FULL
         log(folder, event)
 

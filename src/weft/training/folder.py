@@ -121,14 +121,14 @@ class RunFolder:
 
     def describe(self, content: Mapping[str, Any]) -> None:
         """Write the description of the run before its first step. From then on the folder holds a run."""
-        with self._writing(RUN_FILE):
+        with writing(self.path / RUN_FILE):
             before = self._readable(self.read()) if self.has_run else None
             write_file(self.path / RUN_FILE, dumps(content, indent=1) + "\n")
             self._complete(content, before)
 
     def complete(self) -> None:
         """Write the files of `describe` that are missing because the process was killed in it."""
-        with self._writing(CONFIG_YAML):
+        with writing(self.path / CONFIG_YAML):
             self._complete(self.read(), None)
 
     def _complete(self, content: Mapping[str, Any], before: str | None) -> None:
@@ -147,7 +147,7 @@ class RunFolder:
         Raises:
             TrainingError: they cannot be written.
         """
-        with self._writing(METRICS_FILE), (self.path / METRICS_FILE).open("a", encoding="utf-8") as file:
+        with writing(self.path / METRICS_FILE), (self.path / METRICS_FILE).open("a", encoding="utf-8") as file:
             file.write(dumps(event) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -159,7 +159,7 @@ class RunFolder:
     def forget_after(self, step: int) -> None:
         """Delete the metrics of steps after ``step``, which will be repeated, and an incomplete line."""
         kept = [record for record in self.metrics() if int(record.get("step", 0)) <= step]
-        with self._writing(METRICS_FILE):
+        with writing(self.path / METRICS_FILE):
             write_file(self.path / METRICS_FILE, "".join(f"{dumps(record)}\n" for record in kept))
 
     def last(self) -> Path | None:
@@ -175,7 +175,7 @@ class RunFolder:
         """Rename a damaged checkpoint to a name that is not that of a step, and return its new path."""
         names = (f"damaged-{damaged.name}{suffix}" for suffix in ("", *(f"-{count}" for count in range(2, 1000))))
         aside = next(path for name in names if not (path := damaged.parent / name).exists())
-        with self._writing(damaged.name):
+        with writing(self.path / damaged.name):
             os.rename(damaged, aside)
         return aside
 
@@ -209,19 +209,23 @@ class RunFolder:
             if old != best_of(saved) and not by_manifest(old):
                 discard(old)
 
-    @contextmanager
-    def _writing(self, name: str) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            path = self.path / name
-            raise TrainingError(f"the file cannot be written ({error.strerror or error}); {free_bytes(path):,} bytes "
-                                "are free there.", where=str(path),
-                                remedy="Free space, then go on with --resume.") from error
-
     def best(self) -> Path | None:
         """The checkpoint that is best on the held-out data by the task's criterion; None: none was evaluated."""
         return best_of(saved_checkpoints(self.path))
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """An error of the system while a run writes one of its files, such as a full disk, as one for the user.
+
+    Raises:
+        TrainingError: there was one.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise TrainingError(f"the file cannot be written ({error.strerror or error}); {free_bytes(path):,} bytes are "
+                            "free there.", where=str(path), remedy="Free space, then go on with --resume.") from error
 
 
 def best_of(saved: list[Path]) -> Path | None:

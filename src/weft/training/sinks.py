@@ -9,16 +9,16 @@ import os
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, final
 
-from weft.core.errors import FailedError, MissingExtra, UnsupportedError
+from weft.core.errors import MissingExtra, UnsupportedError
 from weft.core.strict_json import number
 from weft.training.config import ReportSettings, RunConfig, WandbSettings
 from weft.training.events import Event, Progress, Validated
+from weft.training.folder import writing
 
 TENSORBOARD_FOLDER = "tensorboard"
 EVENTS = "tensorboard.compat.proto.event_pb2"
@@ -122,7 +122,7 @@ class TensorBoardSink(Sink):
         records: of the events so far.
 
     Raises:
-        FailedError: the file cannot be written.
+        TrainingError: the file cannot be written.
     """
 
     def __init__(self, folder: Path, run_id: str, records: list[dict[str, Any]]) -> None:
@@ -132,7 +132,7 @@ class TensorBoardSink(Sink):
         self._framed = _imported("tensorboard.summary.writer.record_writer", "tensorboard", "report.tensorboard")
         own = f"{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
         self._path = folder / f"events.out.tfevents.{own}.{run_id}"
-        with self._explained():
+        with writing(self._path):
             folder.mkdir(parents=True, exist_ok=True)
             self._file = open(self._path, "wb", buffering=0)  # noqa: SIM115
         self._write([{"file_version": "brain.Event:2"}])
@@ -150,19 +150,9 @@ class TensorBoardSink(Sink):
             made = self._events.Event(wall_time=time.time(), **event)
             self._framed.RecordWriter(framed).write(made.SerializeToString())
         left = framed.getbuffer()
-        with self._explained():
+        with writing(self._path):
             while left:
                 left = left[self._file.write(left):]
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """An error of the system that is met inside, as one for the user."""
-        try:
-            yield
-        except OSError as error:
-            raise FailedError(f"TensorBoard's event file cannot be written ({error.strerror or error}).",
-                              where=str(self._path), remedy="Free space and resume the run, which writes the file anew "
-                              "from its metrics; or set report.tensorboard=false.") from None
 
     def close(self, *, failed: bool) -> None:
         self._file.close()
