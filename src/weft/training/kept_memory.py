@@ -3,7 +3,8 @@
 A training step allocates the same large tensors as the step before. The C library gives the memory of large blocks back
 to the system as soon as they are freed, so each step fetches all of it again, page by page, and the system clears every
 page: 5 to 10 % of a step of 30 million parameters on two cores. GNU's C library can be told to keep it (mallopt(3)).
-The peak is the same, for what is kept is what the next step takes.
+The peak is the same, for what is kept is what the next step takes, or a smaller part of it where batches have other
+lengths.
 """
 
 from __future__ import annotations
