@@ -17,6 +17,7 @@ from weft.laws.compiling import compile_whole
 from weft.laws.continuation import continuation
 from weft.laws.coordinates import coordinates
 from weft.laws.forks import forks
+from weft.laws.forms import forms
 from weft.laws.heads import heads
 from weft.laws.inference import inference
 from weft.laws.inputs import inputs
@@ -63,6 +64,7 @@ LAWS: dict[str, Callable[[Subject, torch.Generator], Iterator[Finding]]] = {
     "inputs": inputs,
     "head": heads,
     "compile": compile_whole,
+    "forms": forms,
 }
 
 
