@@ -16,6 +16,7 @@ gc.disable()  # until all files are collected, see `pytest_collection_finish`
 import torch  # noqa: E402
 from _pytest.runner import runtestprotocol  # noqa: E402
 
+import unmeasured  # noqa: E402, F401  # before the compiler is imported
 from left_behind import left_behind, surroundings  # noqa: E402
 
 # A shell starts what it puts into the background with SIGINT ignored, and children inherit that: every test that sends
@@ -27,9 +28,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # references too. The variable is read when Weft's operations and Triton are imported.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
-
-# The compiler would search for cycles after each of some hundred small graphs, which takes as long as tracing a call.
-os.environ.setdefault("TORCH_DYNAMO_RUN_GC_AFTER_COMPILE", "0")
 
 TESTS = Path(__file__).parent
 LONGEST = (

@@ -266,5 +266,6 @@ def test_models_with_rewrites_obey_the_law_of_rewriting(kinds: tuple[str, ...], 
 
 
 def test_every_law_is_turned_red_by_some_mutant() -> None:
-    red = {name for param in CASES for name in param.values[0].red}  # type: ignore[union-attr]
+    """That of forms is by a plugin, in test_outside_forms.py."""
+    red = {name for param in CASES for name in param.values[0].red} | {"forms"}  # type: ignore[union-attr]
     assert red >= set(LAWS)

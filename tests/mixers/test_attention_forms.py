@@ -85,13 +85,15 @@ def test_first_tokens_of_several_documents_are_not_in_front() -> None:
 
 @pytest.mark.parametrize("mask", ["causal & window(5)", "causal & (window(4) | global(0, 2))", "window(150)"])
 @pytest.mark.parametrize("position", ["rope", "alibi"])
-def test_blocks_go_on_from_what_a_window_keeps(mask: str, position: str) -> None:
+@pytest.mark.parametrize("first", [2, 3, 5, 40])
+def test_blocks_go_on_from_what_a_window_keeps(mask: str, position: str, first: int) -> None:
+    """After few tokens, too, of which some are a document's first ones and all are still inside the window."""
     x, layer = vectors(), build("banded", mask=mask, position=position)
     whole = build("reference", mask=mask, position=position)(x).y
     for gradients in (True, False):
         with torch.set_grad_enabled(gradients):
             state, found = layer.init_state(2), []
-            for piece in x.split([40, 200, LONG - 240], 1):
+            for piece in x.split([first, 200, LONG - 200 - first], 1):
                 out = layer(piece, state)
                 state = out.state
                 found.append(out.y)
@@ -99,6 +101,19 @@ def test_blocks_go_on_from_what_a_window_keeps(mask: str, position: str) -> None
     one = build("auto", mask=mask, position=position)
     last = one(x[:, -1:], layer(x[:, :-1], layer.init_state(2)).state, Span(bound=LONG, uniform=True))
     assert_close(last.y, whole[:, -1:], rtol=1e-10, atol=1e-11)
+
+
+def test_blocks_go_on_from_rows_of_several_lengths_and_documents() -> None:
+    """The second row begins another document in its first piece, of which a first token comes in the second."""
+    x, layer = vectors(), build("banded", mask="causal & (window(4) | global(0, 2))", position="alibi")
+    begins, count = torch.zeros(2, 6, dtype=torch.bool), torch.tensor([1, 6])
+    begins[1, 4] = True
+    first = build("auto", mask=layer.mask, position="alibi")(x[:, :6], layer.init_state(2), Span(count, begins))
+    found = layer(x[:, 6:], first.state).y
+    alone = build("reference", mask=layer.mask, position="alibi")
+    for row, wanted in enumerate((torch.cat([x[:1, :1], x[:1, 6:]], 1), x[1:, 4:])):
+        read = wanted.shape[1] - found.shape[1]
+        assert_close(found[row], alone(wanted).y[0, read:], rtol=1e-10, atol=1e-11)
 
 
 def test_blocks_go_on_from_level_rows() -> None:

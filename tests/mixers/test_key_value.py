@@ -212,6 +212,25 @@ def test_a_chunk_still_sees_the_keys_that_it_overwrites() -> None:
     assert table(kept(stored).keys) == [[3, 4, 5]]
 
 
+@pytest.mark.parametrize("gradients", [True, False])
+def test_a_document_s_first_tokens_are_in_front_of_a_chunk_that_brings_them(gradients: bool) -> None:
+    """And nowhere else, so that a query far behind them reads them there, and one near them reads them once."""
+    with torch.set_grad_enabled(gradients):
+        state = kept(put(rolling(window=3, first=3, placed=True), [[0, 1], [0, 9]], count=torch.tensor([2, 1]),
+                         coordinates=torch.tensor([[0, 10], [0, 90]])))
+        stored = put(state, [[2, 3, 4, 5, 6], [1, 2, 3, 4, 9]], count=torch.tensor([5, 4]),
+                     coordinates=torch.tensor([[20, 30, 40, 50, 60], [10, 20, 30, 40, 90]]))
+    assert stored.k[..., 0, 0].detach()[:, :3].tolist() == [[0, 1, 2]] * 2
+    assert stored.keys.position[:, :3].tolist() == [[0, 10, 20]] * 2
+    assert [sorted(row) for row in seen(stored, 2)] == [[(n, n) for n in range(7)], [(n, n) for n in range(5)]]
+
+
+def test_earlier_slots_take_the_number_of_coordinates_of_the_first_call() -> None:
+    pairs = torch.tensor([[[1.0, 2.0], [3.0, 4.0]]])
+    stored = put(rolling(1, first=1, placed=True), [[1, 2]], coordinates=pairs)
+    assert stored.keys.position.shape == (1, 1 + 3 + 2, 2) and stored.keys.position[0, -2:].tolist() == pairs[0].tolist()
+
+
 def test_rows_roll_each_at_its_own_pace() -> None:
     state = kept(put(rolling(), [[0, 1, 2, 3], [0, 9, 9, 9]], count=torch.tensor([4, 1])))
     assert table(state.keys) == [[3, 1, 2], [0, 0, 0]]

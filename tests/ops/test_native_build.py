@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import threading
 from pathlib import Path
 
@@ -22,14 +21,15 @@ assert isinstance(LIBRARY, Loaded), f"the tests need a C compiler: {LIBRARY.deta
 
 
 def script(folder: Path, text: str) -> str:
-    """An executable file, in Python, that stands for a compiler."""
+    """An executable file that stands for a compiler: of the shell, since a build runs it for each source and set of
+    instructions, and Python would take ten times as long to start."""
     path = folder / "compiler"
-    path.write_text(f"#!{sys.executable}\nimport sys, time\n{text}\n", encoding="utf-8")
+    path.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
     path.chmod(0o700)
     return str(path)
 
 
-WRITES = "time.sleep(0.05)\nopen(sys.argv[sys.argv.index('-o') + 1], 'w').write('library')"
+WRITES = 'while [ $# -gt 0 ] && [ "$1" != -o ]; do shift; done; printf library > "$2"'
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_a_build_is_kept_and_taken_again(cache: Path, monkeypatch: pytest.Monkey
 
 def test_every_set_is_compiled_with_its_flags_and_common_code_once(cache: Path, tmp_path: Path) -> None:
     lines = tmp_path / "lines"
-    script(tmp_path, f"open({str(lines)!r}, 'a').write(' '.join(sys.argv[1:]) + chr(10))\n{WRITES}")
+    script(tmp_path, f'echo "$*" >> "{lines}"\n{WRITES}')
     build.library()
     said = lines.read_text().splitlines()
     for name in build.sets():
@@ -74,8 +74,8 @@ def test_every_set_is_compiled_with_its_flags_and_common_code_once(cache: Path, 
 def test_sets_that_the_compiler_does_not_know_are_left_out(cache: Path, tmp_path: Path) -> None:
     """GCC 9 has no -mavx512bf16."""
     lines = tmp_path / "lines"
-    script(tmp_path, f"open({str(lines)!r}, 'a').write(' '.join(sys.argv[1:]) + chr(10))\n"
-           f"sys.exit('error: unrecognized option') if '-mavx512bf16' in sys.argv else None\n{WRITES}")
+    script(tmp_path, f'echo "$*" >> "{lines}"\ncase " $* " in\n'
+           f"*' -mavx512bf16 '*) echo 'error: unrecognized option' >&2; exit 1;;\nesac\n{WRITES}")
     found = build.compiled(build.library())
     assert found == tuple(name for name in build.sets() if name != "avx512_bf16")
     assert not any("-DSET=avx512_bf16 " in line for line in lines.read_text().splitlines())
@@ -133,7 +133,7 @@ def test_no_compiler(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_compiler_that_fails(cache: Path, tmp_path: Path) -> None:
-    path = script(tmp_path, "print('x.c:3: error: no such flag', file=sys.stderr)\nsys.exit(4)")
+    path = script(tmp_path, "echo 'x.c:3: error: no such flag' >&2\nexit 4")
     error = refused()
     assert error.short == "the C compiler fails"
     assert error.detail == (f"{path} ends with status 4: x.c:3: error: no such flag. Name another one in the variable "
@@ -143,7 +143,7 @@ def test_a_compiler_that_fails(cache: Path, tmp_path: Path) -> None:
 
 def test_a_compiler_that_does_not_end(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "SECONDS", 0.3)
-    path = script(tmp_path, "time.sleep(60)")
+    path = script(tmp_path, "exec sleep 60")
     error = refused()
     assert error.short == "the C compiler does not end"
     assert error.detail == f"{path} took more than 0.3 s. Name another one in the variable CC."
@@ -207,7 +207,7 @@ def test_forms_give_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_doctor_says_why_there_is_none(tmp_path: Path) -> None:
-    variables = {"CC": script(tmp_path, "print('error: broken', file=sys.stderr)\nsys.exit(1)"), "COLUMNS": "200",
+    variables = {"CC": script(tmp_path, "echo 'error: broken' >&2\nexit 1"), "COLUMNS": "200",
                  "WEFT_CACHE_DIR": str(tmp_path / "cache")}
     told = Fresh(weft, "doctor", "--no-measure", folder=tmp_path, environment=variables).end()
     assert told.returncode == 0, told.stderr

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from weft.core.errors import LawError
 from weft.core.model import ModelConfig
-from weft.core.part_config import parts_in
+from weft.core.part_config import PartConfig, parts_in
 from weft.laws.check import check
+from weft.laws.forms import outside_forms
+from weft.masks import Mask
 from weft.training import Event, Notice
 
 OWN = "weft."
 
 
 def outside_parts(config: ModelConfig) -> list[str]:
-    """Return the kinds of the parts that come from a plugin's file or another installed package."""
-    return sorted({part.kind for part in parts_in(config) if not type(part).__module__.startswith(OWN)})
+    """Return the kinds of the parts and masks that come from a plugin's file or another installed package."""
+    found = [*parts_in(config), *(mask for part in parts_in(config) for mask in _masks(part))]
+    return sorted({each.kind for each in found if not type(each).__module__.startswith(OWN)})
+
+
+def _masks(part: PartConfig) -> Iterator[Mask]:
+    """Every mask in the fields of a part, and those that it combines."""
+    waiting = [value for _, value in part if isinstance(value, Mask)]
+    while waiting:
+        mask = waiting.pop()
+        yield mask
+        waiting += mask.parts()
 
 
 def require_lawful(config: ModelConfig, on_event: Callable[[Event], None] | None = None) -> None:
-    """Run the laws on a small twin of a model that has parts from outside Weft. In training, a model that breaks a law
-    computes something other than in decoding.
+    """Run the laws on a small twin of a model that has parts or masks from outside Weft, or where operations have
+    forms from outside. In training, a model that breaks a law computes something other than in decoding, or has wrong
+    gradients.
 
     Args:
         config: the model's configuration.
@@ -29,17 +42,19 @@ def require_lawful(config: ModelConfig, on_event: Callable[[Event], None] | None
     Raises:
         LawError: the model breaks a law; the message gives the worst finding.
     """
-    names = ", ".join(outside_parts(config))
+    forms = [f"the form {form.name} of {operation.name}" for operation, form in outside_forms()]
+    names = ", ".join([*outside_parts(config), *forms])
     if not names:
         return
     report = on_event or _silent
     report(Notice(0, f"checking the laws on a small twin of the model, which has parts from outside Weft ({names})"))
     result = check(config)
     if not result.holds:
-        worst, *others = result.twin.broken()
+        worst, *others = next(each for each in result.reports() if not each.holds).broken()
         more = f" and {len(others)} further findings" if others else ""
         raise LawError(f"the model breaks a law: {worst.law}: {worst.case}: {worst.difference:.2e} > {worst.bound:.0e}"
-                       f"{more}. In decoding it would compute something other than in training.",
+                       f"{more}. A model that breaks a law may compute something else in decoding than in training, "
+                       "or have wrong gradients.",
                        where=f"model ({names})",
                        remedy="Run weft check for all findings and correct the part, or train it nevertheless with "
                               "--unchecked (unchecked=True).")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -30,7 +31,10 @@ ROUND = (16, 32, 64, 128, 256, 512, 1024, 2048)
 """Tokens at which borders are likely even if a part does not declare them."""
 
 SINGLE = 400
-"""The most tokens that are run one at a time, because such calls take most of the time."""
+"""The tokens from the beginning of a row that are run one at a time: few, because such calls take most of the time."""
+
+BESIDE = 3
+"""Tokens before and after a border that are run one at a time, however far from the beginning it lies."""
 
 MOST_MARKS = 12
 """The most borders around which a row is cut; those at the end of the row take precedence."""
@@ -66,6 +70,7 @@ class Row:
         choices: the experts that were chosen in that call.
         marks: the borders around which the row is cut, in tokens.
         generator: for further random inputs.
+        singles: tokens from the beginning that are run one at a time.
         late: the state near the end of the row, once a law has computed it (see `late_state`).
     """
 
@@ -77,6 +82,7 @@ class Row:
     choices: Choices
     marks: tuple[int, ...]
     generator: torch.Generator
+    singles: int = SINGLE
     late: list[LayerState] = field(default_factory=list)
 
     @property
@@ -90,7 +96,7 @@ class Row:
         return span.replace(fresh=at == 0, bound=at + size, uniform=True) if reserved else span
 
 
-def row(subject: Subject, generator: torch.Generator) -> Row:
+def row(subject: Subject, generator: torch.Generator, singles: int = SINGLE) -> Row:
     """Two random rows of ``subject.steps`` tokens and their outputs."""
     x, memory = subject.inputs(2, subject.steps, generator), subject.memory(2, generator)
     prefix = None
@@ -98,7 +104,7 @@ def row(subject: Subject, generator: torch.Generator) -> Row:
         prefix = (torch.arange(subject.steps)[None] < torch.tensor([[3], [0]])).to(x.device)
     with torch.no_grad(), recorded(subject.module) as choices:
         y = subject.whole(x, memory, Span(prefix=prefix)).y
-    return Row(subject, x, memory, prefix, y, choices, _marks(subject), generator)
+    return Row(subject, x, memory, prefix, y, choices, _marks(subject), generator, singles)
 
 
 def finite(y: Tensor, subject: Subject) -> Finding:
@@ -130,10 +136,15 @@ def across(steps: int) -> list[int]:
     return sizes + [1] * ones
 
 
-def one_by_one(steps: int) -> list[int]:
-    """Sizes of pieces of one token, at most `SINGLE` of them, and of one piece with the rest of the row."""
-    first = min(steps - 3, SINGLE)
-    return [3, *[1] * first, steps - 3 - first]
+def one_by_one(marks: tuple[int, ...], steps: int, singles: int = SINGLE) -> list[int]:
+    """Sizes of a first piece of three tokens, of ``singles`` pieces of one token, and of pieces of one token across
+    every later mark, to which the state is carried by pieces of many tokens. The row ends with single tokens too."""
+    first = min(3, steps)
+    least = min(first + singles, steps)
+    alone = {*range(first, least), *range(max(steps - BESIDE, first), steps),
+             *(at for mark in marks for at in range(max(mark - BESIDE, first), min(mark + BESIDE, steps)))}
+    ends = [first, *(at for at in range(first + 1, steps) if at in alone or at - 1 in alone), steps]
+    return [first, *(end - begin for begin, end in pairwise(ends))]
 
 
 def late_state(row: Row) -> tuple[int, LayerState]:

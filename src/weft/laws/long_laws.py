@@ -29,15 +29,15 @@ and sums do."""
 
 
 def split(row: Row) -> Iterator[Finding]:
-    """Pieces that end around the borders, pieces of odd sizes with reserved buffers, and single tokens, against one
-    call."""
+    """Pieces that end around the borders, pieces of odd sizes with reserved buffers, and single tokens from the
+    beginning and across every border, against one call."""
     subject, steps = row.subject, row.steps
     if not subject.stateful:
         return
     ways = {"pieces that end around " + _named(row.marks): (around(row.marks, steps), False),
             "pieces of odd sizes, reserved buffers and facts": (across(steps), True)}
     if subject.thorough:
-        ways["single tokens"] = (one_by_one(steps), True)
+        ways["single tokens"] = (one_by_one(row.marks, steps, row.singles), True)
     for case, (sizes, reserved) in ways.items():
         with torch.no_grad(), recorded(subject.module) as chosen:
             actual = row_in_pieces(row, sizes, reserved)[0]

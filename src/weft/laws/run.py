@@ -17,10 +17,11 @@ from weft.laws.compiling import compile_whole
 from weft.laws.continuation import continuation
 from weft.laws.coordinates import coordinates
 from weft.laws.forks import forks
+from weft.laws.forms import forms
 from weft.laws.heads import heads
 from weft.laws.inference import inference
 from weft.laws.inputs import inputs
-from weft.laws.length import Row, allowed, finite, row
+from weft.laws.length import SINGLE, Row, allowed, finite, row
 from weft.laws.long_laws import LONG_LAWS
 from weft.laws.memory import memory
 from weft.laws.packed import packed
@@ -63,6 +64,7 @@ LAWS: dict[str, Callable[[Subject, torch.Generator], Iterator[Finding]]] = {
     "inputs": inputs,
     "head": heads,
     "compile": compile_whole,
+    "forms": forms,
 }
 
 
@@ -75,13 +77,15 @@ def examine(subject: Subject, seed: int = 0, laws: tuple[str, ...] = tuple(LAWS)
     return Report(subject.name, tuple(findings), subject.steps)
 
 
-def examine_long(subject: Subject, steps: int, seed: int = 0, laws: tuple[str, ...] = tuple(LONG_LAWS)) -> Report:
-    """Run the named laws on two rows of ``steps`` tokens (`weft.laws.long_laws`)."""
+def examine_long(subject: Subject, steps: int, seed: int = 0, laws: tuple[str, ...] = tuple(LONG_LAWS), *,
+                 singles: int = SINGLE) -> Report:
+    """Run the named laws on two rows of ``steps`` tokens (`weft.laws.long_laws`), the first ``singles`` of which are
+    run one at a time, and those around each border."""
     subject = replace(subject, steps=steps)
     rows: list[Row] = []
 
     def whole() -> Iterator[Finding]:
-        rows.append(row(subject, torch.Generator().manual_seed(seed)))
+        rows.append(row(subject, torch.Generator().manual_seed(seed), singles))
         yield finite(rows[0].y, subject)
 
     findings = list(guarded("finite", subject, whole))

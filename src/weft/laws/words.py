@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from weft.laws.report import Finding
 
-ORDER = ("finite", "causality", "split", "split gradients", "training", "stability", "ragged", "ragged gradients",
+ORDER = ("forms", "finite", "causality", "split", "split gradients", "training", "stability", "ragged", "ragged gradients",
          "packed", "packed gradients", "bounded", "persistence", "saving", "forks", "selection", "coordinates",
          "memory", "compile", "readout", "inference", "continuation", "precision")
 """The laws from the most to the least specific: a defect that breaks several is reported under the first of them. Laws
@@ -44,6 +44,7 @@ MEANING = MappingProxyType({
     "coordinates": "explicit coordinates must have the same effect in pieces as in the whole sequence",
     "memory": "a bounded state must need as much memory after many tokens as after few",
     "compile": "torch.compile must trace a call as one graph",
+    "forms": "a form of an operation must compute what the operation's reference computes",
 })
 
 CAUSE = MappingProxyType({
@@ -77,6 +78,7 @@ CAUSE = MappingProxyType({
     "memory": "data are stored outside the state, or grow with every call.",
     "compile": "a tensor's value decides what is computed (.item(), bool(), a loop over a tensor).",
     "continuation": "float32 takes another branch, or loses precision that float64 keeps.",
+    "forms": "the form itself, in the file that adds it: its formula, or the gradient of its operator.",
 })
 
 

@@ -43,16 +43,24 @@ def start_rolling(clock: Clock, shape: KeyValueShape, window: int, dtype: torch.
 
 def store_rolling(state: RollingState, k: Tensor, v: Tensor, span: Span) -> Stored:
     """Keep the chunk's keys [B,T,K,E] and values [B,T,K,F], and return those that its queries may read."""
-    ticks, after = span.ticks, span.after
+    ticks, after, held = span.ticks, span.after, (state.keys, state.values)
     slots = _rolling_slots(state, span, k.shape[1])
+    several = k.shape[1] != 1 and not span.fresh
     # Read before the buffers are written to.
-    earlier = None if k.shape[1] == 1 or span.fresh else _earlier(state, k, v, span)
-    keys, values = write((state.keys, state.values), (k.transpose(1, 2), v.transpose(1, 2)), slots, ticks)
+    earlier = _earlier(state, span) if several else None
+    keys, values = write(held, (k.transpose(1, 2), v.transpose(1, 2)), slots, ticks)
     new = replace(state, clock=after, keys=keys, values=values)
     if span.fresh:
         return Stored(k, v, Keys.of(ticks), new)
     if earlier is not None:
-        return Stored(*earlier, new)
+        # Every query reads the first slots, and one far from the chunk's beginning reads no other copy of a document's
+        # first tokens, so those of the chunk must be in them too: they are read as they are after the chunk, unless a
+        # document begins in it.
+        first = earlier if span.packed else (keys, values)
+        lines = [torch.cat([early[:, :, :state.first].transpose(1, 2), recent[:, :, state.first:].transpose(1, 2),
+                            chunk.to(early.dtype)], 1)
+                 for early, recent, chunk in zip(first, earlier, (k, v), strict=True)]
+        return Stored(*lines, _earlier_keys(span, state.window, state.first)[1], new)
     # The slot that was overwritten held the token that has just left the window.
     return Stored(keys.transpose(1, 2), values.transpose(1, 2), _rolling_keys(span, state.window, state.first), new)
 
@@ -94,40 +102,47 @@ def _held(order: Tensor, clock: Clock, window: int, first: int) -> Tensor:
     return recent if first == 0 else torch.cat([order[:, :first] < clock.seen[:, None] - window, recent], 1)
 
 
-def _earlier(state: RollingState, k: Tensor, v: Tensor, span: Span) -> tuple[Tensor, Tensor, Keys]:
-    """The document's first tokens and those of the window before a chunk of several tokens, in their order, and the
-    chunk's own."""
-    window, first = state.window, state.first
-    index, known = _earlier_keys(span, window, first)
+def _earlier(state: RollingState, span: Span) -> tuple[Tensor, Tensor]:
+    """Keys and values [B,K,n+W,E] of the document's first tokens and of the window before a chunk, in their order."""
+    index, _ = _earlier_keys(span, state.window, state.first)
 
-    def rows(buffer: Tensor, chunk: Tensor) -> Tensor:
-        held = buffer.gather(2, index[:, None, :, None].expand(-1, buffer.shape[1], -1, buffer.shape[3]))
-        return torch.cat([held.transpose(1, 2), chunk.to(buffer.dtype)], 1)
+    def rows(buffer: Tensor) -> Tensor:
+        return buffer.gather(2, index[:, None, :, None].expand(-1, buffer.shape[1], -1, buffer.shape[3]))
 
-    return rows(state.keys, k), rows(state.values, v), known
+    return rows(state.keys), rows(state.values)
 
 
 def _earlier_keys(span: Span, window: int, first: int) -> tuple[Tensor, Keys]:
-    """The slots [B,n+W] of the tokens before a chunk, in order, and the facts about these and the chunk's own."""
-    ticks, before, name = span.ticks, span.before, ("earlier", window, first)
+    """The slots [B,n+W] of the tokens before a chunk of several tokens, in order, and the facts about these and the
+    chunk's own. A document's first tokens are read from the first n slots alone, unless a document begins in the
+    chunk."""
+    ticks, before, after, name = span.ticks, span.before, span.after, ("earlier", window, first)
 
     def known() -> tuple[Tensor, Keys]:
         recent = before.seen[:, None] - window + torch.arange(window, device=before.seen.device)
         early = torch.arange(first, device=recent.device).expand(len(recent), -1)
         order = torch.cat([before.begin[:, None] + early, recent], 1)
         own = torch.ones_like(ticks.order, dtype=torch.bool) if ticks.valid is None else ticks.valid
-        position = positions(before, order, first)
+        valid = _held(order, before, window, first)
+        if first and not span.packed:
+            beyond = before.begin[:, None] + first
+            valid = torch.cat([order[:, :first] < after.seen[:, None], recent >= beyond], 1)
+            own = own & (ticks.order >= beyond)
         return (torch.cat([early, first + torch.remainder(recent, window)], 1),
-                Keys(torch.cat([order, ticks.order], 1), _joined(position, ticks), None,
-                     torch.cat([_held(order, before, window, first), own], 1), name, first + window))
+                Keys(torch.cat([order, ticks.order], 1), _earlier_positions(span, order, first), None,
+                     torch.cat([valid, own], 1), name, first + window))
 
     return ticks.once(name, known)
 
 
-def _joined(position: Tensor, ticks: Ticks) -> Tensor:
-    """Positions of earlier keys and of a chunk's. Where no layer needs positions their ranks differ, and orders, which
-    nothing reads, take their place."""
-    own = ticks.position
-    if own.dim() != position.dim():
-        return torch.cat([position, ticks.order], 1)
-    return torch.cat([position, own.expand(len(position), *own.shape[1:])], 1)
+def _earlier_positions(span: Span, order: Tensor, first: int) -> Tensor:
+    """Positions of the keys of `_earlier_keys`; orders, which nothing reads, where no layer needs positions."""
+    ticks, before, after = span.ticks, span.before, span.after
+    if before.positions is None or after.positions is None:
+        return torch.cat([order, ticks.order], 1)
+    own, earlier = ticks.position, before.positions.at(order, first)
+    if earlier.dim() != own.dim():  # there are no earlier tokens, so no call has said how many coordinates they have
+        earlier = own.new_zeros(len(earlier), order.shape[1], *own.shape[2:])
+    if first and not span.packed:
+        earlier = torch.cat([after.positions.at(order[:, :first], first), earlier[:, first:]], 1)
+    return torch.cat([earlier, own.expand(len(earlier), *own.shape[1:])], 1)

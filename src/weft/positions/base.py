@@ -82,7 +82,9 @@ class PositionScheme(Part):
         Args:
             q: projected queries [B,T,H,E].
             k: projected keys [B,S,K,E].
-            ticks: order and positions of the queries.
+            ticks: order and positions of the queries: whole numbers [#B,T] unless the call gives coordinates, which may
+                be fractions or [B,T,n]. A scheme that does not compute with those refuses them
+                (`weft.positions.coordinates`).
             keys: order and positions of the keys.
         """
         raise NotImplementedError(f"{type(self).__name__} acts on scores and does not implement bias")
