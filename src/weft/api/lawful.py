@@ -17,7 +17,8 @@ OWN = "weft."
 
 def outside_parts(config: ModelConfig) -> list[str]:
     """Return the kinds of the parts and masks that come from a plugin's file or another installed package."""
-    found = [*parts_in(config), *(mask for part in parts_in(config) for mask in _masks(part))]
+    found: list[PartConfig | Mask] = list(parts_in(config))
+    found += [mask for part in parts_in(config) for mask in _masks(part)]
     return sorted({each.kind for each in found if not type(each).__module__.startswith(OWN)})
 
 
