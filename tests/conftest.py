@@ -32,12 +32,12 @@ if not torch.cuda.is_available():
 TESTS = Path(__file__).parent
 LONGEST = (
     "laws/test_every_part.py", "integration/test_compile.py", "docs/test_docs_blocks.py", "laws/test_long_laws.py",
-    "laws/test_check_finds.py", "training/test_learning.py", "comparison/test_killed_studies.py",
-    "parallel/test_meshes.py", "comparison/test_attempts.py", "integration/test_data_parallel.py",
-    "blocks/test_channels.py", "examples/test_examples_plugin.py", "laws/test_hybrids.py", "training/test_kills.py",
-    "parallel/test_divided.py", "cli/test_cli_facts.py", "cli/test_compare.py", "training/test_trainer_compute.py",
-    "docs/test_docs_pages.py", "ops/test_native_build.py", "ops/test_forms.py", "feedforward/test_moe.py",
-    "parallel/test_context.py", "analysis/test_by_blocks.py")
+    "laws/test_check_finds.py", "parallel/test_meshes.py", "training/test_learning.py",
+    "comparison/test_killed_studies.py", "training/test_kills.py", "comparison/test_attempts.py",
+    "blocks/test_channels.py", "cli/test_cli_facts.py", "integration/test_data_parallel.py", "ops/test_forms.py",
+    "laws/test_hybrids.py", "parallel/test_divided.py", "analysis/test_by_blocks.py",
+    "examples/test_examples_plugin.py", "docs/test_docs_pages.py", "cli/test_compare.py", "parallel/test_context.py",
+    "mutants/test_mutants.py", "comparison/test_study_runs.py", "training/test_resume.py")
 """The files that take longest, from two minutes to ten seconds."""
 SHOWN = 0.1
 """Seconds from which the beginning and the end of a test that passed are shown by ``--durations``."""

@@ -11,7 +11,7 @@ from typing import Any
 # It would search for cycles after each graph, which takes as long as tracing a call.
 os.environ.setdefault("TORCH_DYNAMO_RUN_GC_AFTER_COMPILE", "0")
 
-import torch  # noqa: E402
+import torch
 
 
 def unmeasured(*_: Any) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import torch
 
 from weft import api
 from weft.api.examining import resolved_target
+from weft.api.using import run_of
 from weft.checkpoints import Loaded
 from weft.core.config import parse_part
-from weft.core.errors import ConfigError, InputError
+from weft.core.errors import CheckpointError, ConfigError, InputError
 from weft.core.model import LanguageModel, ModelConfig
 from weft.tokenizers import ByteTokenizer
 
@@ -32,6 +34,13 @@ def loaded() -> Loaded:
 def test_a_text_is_one_prompt(loaded: Loaded) -> None:
     one, listed = (api.generate(loaded, given, max_new_tokens=3).rows for given in ("First", ["First"]))
     assert len(one) == 1 and one[0].tokens == listed[0].tokens
+
+
+def test_a_run_on_the_task_of_a_plugin_that_is_not_loaded_names_the_option(loaded: Loaded) -> None:
+    trained = replace(loaded, run={"model": loaded.config.dump(), "task": {"kind": "guess_the_tune"}})
+    message = r"(?s)memory: the run of this checkpoint cannot be built here:.*no task of kind 'guess_the_tune'.*--plugin\."
+    with pytest.raises(CheckpointError, match=message):
+        run_of(trained)
 
 
 def test_a_text_is_one_row_to_score(loaded: Loaded) -> None:

@@ -53,7 +53,7 @@ def test_types_change_what_is_read(weft: Weft, tmp_path: Path, rows: Path) -> No
 
 
 @pytest.mark.parametrize(("case", "row", "message"), [
-    ("bert", {"tokens": [1, 2], "types": [0, 2]}, "rows[0].types[1]: 2, and this model knows 0, 1 alone."),
+    ("bert", {"tokens": [1, 2], "types": [0, 2]}, "rows[0].types[1]: 2, and this model has 0, 1 alone."),
     ("bert", {"tokens": [1, 2], "types": [0]}, "rows[0].types: 1 for 2 tokens. Give one for each token."),
     ("bert", {"tokens": [1], "global": [1]}, "rows[0].global: this model does not read global. Leave them out."),
     ("bert", [1] * 33, "rows[0]: 33 tokens, and this model has positions for 32 tokens. Give a shorter row."),

@@ -114,7 +114,8 @@ def test_every_defect_is_tried() -> None:
 
 @pytest.fixture
 def _without_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tracing a dozen layers takes as long as all other laws, and says nothing of a wrong state."""
+    """Tracing layers takes as long as all other laws, and says nothing of a wrong state. What the compiler refuses, and
+    that it takes what is healthy, one test shows."""
     monkeypatch.delitem(LAWS, "compile")
 
 
@@ -155,6 +156,7 @@ def test_defects_at_a_width_and_of_the_compiler_and_what_no_layer_shows(monkeypa
     assert all(found_alone(fault, result) for fault in result.faults), told(result)
 
 
+@pytest.mark.usefixtures("_without_compiler")
 def test_a_trained_model_is_checked_past_its_borders_and_its_defect_printed_in_eighty_columns(
         monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """At its own width, dtype and context."""
@@ -180,6 +182,7 @@ def test_a_trained_model_is_checked_past_its_borders_and_its_defect_printed_in_e
     assert plain.count(defect) == 1 and "1 defect breaks a law" in plain
 
 
+@pytest.mark.usefixtures("_without_compiler")
 def test_a_healthy_plugin_obeys_beside_experts_that_are_judged_up_to_their_near_ties() -> None:
     experts = {"kind": "moe", "n_experts": 4, "top_k": 2, "expert": {"kind": "glu", "d_ff": 24}}
     healthy = config(block(ATTENTION, injected("Average"), experts))

@@ -64,6 +64,9 @@ def test_a_model_without_rewrites_has_the_names_and_the_configuration_that_it_ha
 
 @pytest.mark.parametrize(("rewrites", "message"), [
     (["loar"], r"rewrites.0.kind: no rewrite of kind 'loar'. Did you mean 'lora'\?"),
+    (["adapter"], r"rewrites.0.kind: no rewrite of kind 'adapter'. Did you mean 'lora'\?"),
+    (["quantise"], r"rewrites.0.kind: no rewrite of kind 'quantise'. Did you mean 'int8'\?"),
+    (["nf4"], r"rewrites.0.kind: no rewrite of kind 'nf4'. Did you mean 'int4'\?"),
     ([{"kind": "int8", "maps": ["router"]}], r"rewrites.0.maps.0: 'router' matches only maps that may not be quantised,"
                                              r" or that an earlier rewrite has taken. Leave it out."),
     (["int8", {"kind": "int8", "maps": ["qkv"]}], r"rewrites.1.maps.0: 'qkv' matches only maps that may not be quanti"),
@@ -81,6 +84,18 @@ def test_models_without_maps_take_none() -> None:
     config: Any = parse_part(("model",), {"kind": "ngram", "vocab_size": 5, "rewrites": ["lora"]})
     with pytest.raises(ConfigError, match=r"rewrites.0: this model has no linear map that may be adapted. Remove"):
         config.build()
+
+
+def test_a_rewrite_whose_maps_an_earlier_one_has_taken_is_to_come_first() -> None:
+    blocks = [{"kind": "pre", "layers": [{"kind": "attention", "n_heads": 2, "mask": "bidirectional"}]}]
+    encoder = {"kind": "encoder", "vocab_size": 5, "d_model": 8, "blocks": blocks}
+    one = {"kind": "lora", "rank": 1}
+    config: Any = parse_part(("encoder",), {**encoder, "rewrites": [one, "int8"]})
+    with pytest.raises(ConfigError, match=r"rewrites.1: this model has no linear map that may be quantised but those "
+                                          r"that an earlier rewrite has taken. Put it before that one, or remove it."):
+        config.build()
+    other: Any = parse_part(("encoder",), {**encoder, "rewrites": ["int8", one]})
+    other.build()
 
 
 def test_an_encoders_own_are_refused() -> None:

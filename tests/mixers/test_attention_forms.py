@@ -305,3 +305,5 @@ def test_an_unknown_form_is_refused_where_it_stands(config: type[AttentionConfig
     with pytest.raises(ConfigError) as caught:
         parse(config, {"n_heads": 2, "backend": "spda"}).build(Dims(D, path="mixer"))
     assert caught.value.problems == ("mixer.backend: attention has no form called 'spda'. Did you mean 'sdpa'?",)
+    with pytest.raises(ConfigError, match=r"attention has no form called 'flash'\. Did you mean 'sdpa'\?"):
+        parse(config, {"n_heads": 2, "backend": "flash"}).build(Dims(D))

@@ -228,7 +228,8 @@ def test_a_document_s_first_tokens_are_in_front_of_a_chunk_that_brings_them(grad
 def test_earlier_slots_take_the_number_of_coordinates_of_the_first_call() -> None:
     pairs = torch.tensor([[[1.0, 2.0], [3.0, 4.0]]])
     stored = put(rolling(1, first=1, placed=True), [[1, 2]], coordinates=pairs)
-    assert stored.keys.position.shape == (1, 1 + 3 + 2, 2) and stored.keys.position[0, -2:].tolist() == pairs[0].tolist()
+    assert stored.keys.position.shape == (1, 1 + 3 + 2, 2)
+    assert stored.keys.position[0, -2:].tolist() == pairs[0].tolist()
 
 
 def test_rows_roll_each_at_its_own_pace() -> None:

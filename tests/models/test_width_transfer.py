@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
 from weft.core.config import parse_part
+from weft.core.declarations import WidthRoles
 from weft.core.errors import ConfigError
+from weft.core.layer import Pointwise
 from weft.core.model import built_model
+from weft.core.part_config import Dims
+from weft.core.registry import REGISTRY
+from weft.feedforward.base import FeedForwardConfig
 from weft.training import parse_run
 from weft.training.optimizers import AdamWConfig, SGDConfig
 from weft.training.parameter_kinds import labelled
@@ -79,12 +85,12 @@ def test_heads_of_a_given_size_grow_in_number_and_keep_their_scale() -> None:
     assert attention.scale == pytest.approx(8 ** -0.5) and set(wide.rate_factors.values()) == {1 / 4}
 
 
-def change_of_logits(width: int, *, mup: bool, steps: int = 4) -> float:
+def change_of_logits(width: int, *, mup: bool, steps: int = 4, make: Callable[..., dict[str, Any]] = config) -> float:
     """The mean size by which logits have moved after some steps of Adam on one batch, averaged over two seeds."""
     moved = []
     for seed in range(2):
         torch.manual_seed(seed)
-        model = built_model(parse_part(("model",), config(width, mup=mup)))  # type: ignore[arg-type]
+        model = built_model(parse_part(("model",), make(width, mup=mup)))  # type: ignore[arg-type]
         optimizer = AdamWConfig(lr=0.01, weight_decay=0.0).create(model)
         for group in optimizer.param_groups:
             group["lr"] *= group["factor"]
@@ -110,8 +116,10 @@ def test_coordinate_check() -> None:
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"blocks": [{"kind": "pre", "layers": ["lstm"]}]}, r"mup says nothing about a mixer of kind 'lstm'\. Leave it"),
-    ({"blocks": [{"kind": "pre", "layers": [{"kind": "moe", "n_experts": 2}]}]}, r"a feedforward of kind 'moe'"),
+    ({"blocks": [{"kind": "pre", "layers": ["lstm"]}]},
+     r"mup says nothing about LSTM, at stack\.layers\.0\.layers\.0, which does not declare what "
+     r"follows the width\. Leave the parametrization out, or use other layers\."),
+    ({"blocks": [{"kind": "pre", "layers": [{"kind": "moe", "n_experts": 2}]}]}, r"nothing about MixtureOfExperts, at"),
     ({"embedding": {"scale": "sqrt_width"}}, r"model\.embedding\.scale: sqrt_width, while under mup .* Give a number"),
     ({"embedding": {"std": "inverse_sqrt_width"}}, r"model\.embedding\.std: inverse_sqrt_width"),
     ({"rewrites": [{"kind": "lora"}]}, r"mup beside rewrites, which change what is trained\. Leave out one"),
@@ -134,3 +142,83 @@ def test_other_optimizers_are_refused() -> None:
         "Use adamw, or leave the parametrization out."]
     assert not SGDConfig().problems(built(config(32, mup=False)))
     assert "parametrization" not in parse_run({"model": config(32, mup=False)}).model.dump()
+
+
+class Gate(Pointwise):
+    """A layer of no class of Weft's: y = W (v tanh(s q k)), with W a matrix of its own."""
+
+    def __init__(self, d_model: int, d_inner: int) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (torch.nn.Linear(d_model, d_inner) for _ in range(3))
+        self.out = torch.nn.Parameter(torch.randn(d_model, d_inner) / d_inner ** 0.5)
+        self.sharpness = d_inner ** -0.5
+
+    def each(self, x: torch.Tensor) -> torch.Tensor:
+        products = (self.q(x) * self.k(x)).sum(-1, keepdim=True)
+        return (self.v(x) * torch.tanh(self.sharpness * products)) @ self.out.T
+
+
+class Declared(Gate):
+    """Declares what follows the width."""
+
+    def width_roles(self) -> WidthRoles:
+        return WidthRoles(products={"sharpness": self.out.shape[1]}, matrices=("out",))
+
+
+class Inheriting(Declared):
+    """May compute something else."""
+
+
+class GateConfig(FeedForwardConfig):
+    kind: ClassVar[str] = "gate"
+    d_inner: int = 8
+    what: str = "Declared"
+
+    def width_fields(self) -> tuple[str, ...]:
+        return ("d_inner",)
+
+    def build(self, dims: Dims) -> Gate:
+        kinds: dict[str, type[Gate]] = {"Gate": Gate, "Declared": Declared, "Inheriting": Inheriting}
+        return kinds[self.what](dims.d_model, self.d_inner)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The layer is known while a test runs."""
+    REGISTRY.discover()
+    monkeypatch.setitem(REGISTRY._parts["feedforward"], GateConfig.kind, GateConfig)
+
+
+def with_gate(width: int, *, mup: bool = True, **fields: Any) -> dict[str, Any]:
+    layers = [{"kind": "attention", "n_heads": 4}, {"kind": "gate", "d_inner": 2 * width, **fields}]
+    return config(width, mup=mup, blocks=[{"kind": "pre", "layers": layers}])
+
+
+@pytest.mark.usefixtures("gate")
+def test_a_layer_of_no_known_class_takes_part_by_what_it_declares() -> None:
+    base, wide = built(with_gate(BASE)), built(with_gate(4 * BASE))
+    plain = built(with_gate(BASE, mup=False))
+    assert all(torch.equal(p, plain.get_parameter(name)) for name, p in base.named_parameters())
+    at = "stack.layers.0.layers.1"
+    assert {name: rate for name, rate in wide.rate_factors.items() if name.startswith(at)} == {
+        f"{at}.{name}": 1 / 4 for name in ("q.weight", "k.weight", "v.weight", "out")}
+    inner = wide.get_submodule(at)
+    assert inner.sharpness == pytest.approx((2 * BASE) ** -0.5 / 4)  # that of the base, over the growth of the sum
+    # A uniform distribution of biases over plus and minus one over the root of the base's width; 128 numbers.
+    assert float(inner.q.bias.detach().std()) == pytest.approx(BASE ** -0.5 / 3 ** 0.5, rel=0.15)
+
+
+@pytest.mark.usefixtures("gate")
+def test_coordinate_check_of_a_layer_of_no_known_class() -> None:
+    """As `test_coordinate_check`; in muP widths of 64 and 256 give 0.55 and 0.47, otherwise 1.2 and 2.0."""
+    narrow, wide = (change_of_logits(width, mup=True, make=with_gate) for width in (4 * BASE, 16 * BASE))
+    assert 0.6 < wide / narrow < 1.05
+    narrow, wide = (change_of_logits(width, mup=False, make=with_gate) for width in (4 * BASE, 16 * BASE))
+    assert wide / narrow > 1.5
+
+
+@pytest.mark.usefixtures("gate")
+@pytest.mark.parametrize("what", ["Gate", "Inheriting"])
+def test_a_layer_that_declares_nothing_itself_is_refused(what: str) -> None:
+    with pytest.raises(ConfigError, match=rf"mup says nothing about {what}, at stack\.layers\.0\.layers\.1, which"):
+        built(with_gate(4 * BASE, what=what))

@@ -52,7 +52,7 @@ def test_global_tokens_are_read_by_the_mask() -> None:
 
 @pytest.mark.parametrize(("row", "message"), [
     (WholeRow((1, 2), types=(0,)), r"rows\[1\]\.types: 1 for 2 tokens\. Give one for each token"),
-    (WholeRow((1, 2), types=(0, 2)), r"rows\[1\]\.types\[1\]: 2, and this model knows 0, 1 alone\. Give one of these"),
+    (WholeRow((1, 2), types=(0, 2)), r"rows\[1\]\.types\[1\]: 2, and this model has 0, 1 alone\. Give one of these"),
     (WholeRow((1,), globals_=(1,)), r"rows\[1\]\.global: this model does not read global\. Leave them out"),
     (WholeRow((1,) * 17), r"rows\[1\]: 17 tokens, and this model has positions for 16 tokens\. Give a shorter row"),
     (WholeRow((V,)), r"rows\[1\]: an id outside the vocabulary, 0 \.\. 19"),

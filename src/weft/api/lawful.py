@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from weft.core.errors import LawError
 from weft.core.model import ModelConfig
-from weft.core.part_config import PartConfig, parts_in
 from weft.laws.check import check
 from weft.laws.forms import outside_forms
-from weft.masks import Mask
+from weft.masks.configured import parts_and_masks
 from weft.training import Event, Notice
 
 OWN = "weft."
@@ -17,17 +16,7 @@ OWN = "weft."
 
 def outside_parts(config: ModelConfig) -> list[str]:
     """Return the kinds of the parts and masks that come from a plugin's file or another installed package."""
-    found = [*parts_in(config), *(mask for part in parts_in(config) for mask in _masks(part))]
-    return sorted({each.kind for each in found if not type(each).__module__.startswith(OWN)})
-
-
-def _masks(part: PartConfig) -> Iterator[Mask]:
-    """Every mask in the fields of a part, and those that it combines."""
-    waiting = [value for _, value in part if isinstance(value, Mask)]
-    while waiting:
-        mask = waiting.pop()
-        yield mask
-        waiting += mask.parts()
+    return sorted({each.kind for each in parts_and_masks(config) if not type(each).__module__.startswith(OWN)})
 
 
 def require_lawful(config: ModelConfig, on_event: Callable[[Event], None] | None = None) -> None:

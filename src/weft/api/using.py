@@ -11,6 +11,7 @@ from weft.api.arguments import one_or_more
 from weft.api.models import Model, load, load_language_model
 from weft.api.rows import measure_rows
 from weft.checkpoints import Loaded
+from weft.checkpoints.load import naming_parts
 from weft.core.config import parse
 from weft.core.errors import InputError
 from weft.core.model import Classifier, LanguageModel, Readout
@@ -294,11 +295,13 @@ def run_of(loaded: Loaded) -> RunConfig:
 
     Raises:
         InputError: the checkpoint records no run.
+        CheckpointError: its task or another part of it is not known here.
     """
     if loaded.run is None:
         raise InputError("the checkpoint records no run, so its task and its data are unknown.", where="data",
                          remedy="Give the checkpoint of a run; a language model also takes a text.")
-    return parse(RunConfig, loaded.run, where=str(loaded.path))
+    with naming_parts("run", str(loaded.path)):
+        return parse(RunConfig, loaded.run)
 
 
 def prompt_rows(loaded: Loaded, prompts: str | Sequence[str | RowLike], *, open_text: bool = True) -> list[RowLike]:

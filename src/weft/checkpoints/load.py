@@ -73,7 +73,7 @@ def load_checkpoint(path: str | Path, *, device: torch.device | str = "cpu", ver
     tensors = (StoredTensors(folder).whole(MODEL) if is_sharded(folder) else read_tensors(folder / MODEL_FILE))
     # The model without memory is asked first: a configuration may name sizes that its files do not hold.
     require_fitting(empty, tensors, where=str(folder / MODEL_FILE))
-    with _naming_parts(content, folder):
+    with naming_parts("model", str(folder / CONFIG_FILE), content.get("weft_version")):
         model = built_model(config)
     assign_tensors(model, tensors, where=str(folder / MODEL_FILE))
     has_tokenizer = (folder / SETTINGS_FILE).exists()
@@ -90,7 +90,7 @@ def read_model_config(path: str | Path) -> ModelConfig:
     """
     folder = find_checkpoint(path)
     content = _read_config(folder)
-    with _naming_parts(content, folder):
+    with naming_parts("model", str(folder / CONFIG_FILE), content.get("weft_version")):
         return parse_model(content["model"])
 
 
@@ -138,7 +138,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 def _build(content: dict[str, Any], folder: Path) -> tuple[ModelConfig, Model]:
     """The configuration of a checkpoint's model, and the model without memory for its weights."""
-    with _naming_parts(content, folder):
+    with naming_parts("model", str(folder / CONFIG_FILE), content.get("weft_version")):
         config = parse_model(content["model"])
         model = built_empty(config)
         require_rewritten(model)
@@ -146,13 +146,19 @@ def _build(content: dict[str, Any], folder: Path) -> tuple[ModelConfig, Model]:
 
 
 @contextmanager
-def _naming_parts(content: dict[str, Any], folder: Path) -> Iterator[None]:
-    """Turn a configuration error inside the block into one that names the checkpoint and suggests a plugin."""
+def naming_parts(what: str, where: str, version: object = None) -> Iterator[None]:
+    """Turn a configuration error inside the block into one that names the checkpoint and suggests a plugin.
+
+    Args:
+        what: the part of a checkpoint that is built, such as ``model``.
+        where: the checkpoint, or its file.
+        version: of Weft, that wrote it; None: it is not known.
+    """
     try:
         yield
     except ConfigError as error:
         listed = "".join(f"\n  - {problem}" for problem in error.problems)
+        written = "" if version is None else f"; it was written by Weft {version}"
         raise CheckpointError(
-            f"the model of this checkpoint cannot be built here:{listed}\n", where=str(folder / CONFIG_FILE),
-            remedy="If it was trained with a plugin, give that file with --plugin; it was written by Weft "
-                   f"{content.get('weft_version')}.") from None
+            f"the {what} of this checkpoint cannot be built here:{listed}\n", where=where,
+            remedy=f"If it was trained with a plugin, give that file with --plugin{written}.") from None

@@ -7,8 +7,9 @@ it is counted, planned, checked and trained like Weft's own.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import ClassVar, Literal, Protocol, TypeAlias
+from typing import ClassVar, Literal, Protocol, TypeAlias, final
 
 from torch import Tensor
 
@@ -38,6 +39,26 @@ class Pairs(Protocol):
 
     def __hash__(self) -> int:
         """A hash that is equal for equal rules."""
+
+
+@final
+@dataclass(frozen=True)
+class WidthRoles:
+    """What of a part follows the width of the model, besides its linear maps, vectors and tables, whose roles are known
+    from their shapes (`weft.models.width_transfer`). Its matrices start with a deviation that falls with the root of
+    their inputs, or with a constant one where they are among ``outputs``; its vectors start independently of the width.
+
+    Attributes:
+        products: attributes by which the part multiplies products of two of its vectors, each with their number of
+            features, such as the scale of attention's scores.
+        outputs: its own matrices [outputs, width] from the width to the model's outputs, each with the attribute by
+            which the part multiplies their inputs or outputs.
+        matrices: its own matrices [..., outputs, inputs] that multiply vectors as linear maps do.
+    """
+
+    products: Mapping[str, int] = field(default_factory=dict)
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    matrices: tuple[str, ...] = ()
 
 
 class Declarations:
@@ -95,6 +116,12 @@ class Declarations:
         """Lengths, in tokens, beyond which it computes in another way: the reach of its window or convolution, the
         chunk of its scan. The laws run past the longest in a model."""
         return ()
+
+    def width_roles(self) -> WidthRoles | None:
+        """What of it follows the width of the model, so that it can be in a model whose settings transfer from one
+        width to another (muP); None: it is not known, and such a model is refused. A subclass may compute something
+        else, so this counts only where its own class defines it."""
+        return None
 
     def remarks(self) -> tuple[str, ...]:
         """What the figures of a plan do not show of it, in whole sentences."""

@@ -182,6 +182,11 @@ class PartConfig(Settings):
         inside = ", ".join(each for each in found if each)
         return f"{name} ({inside})" if inside else name
 
+    def width_fields(self) -> tuple[str, ...]:
+        """The names of its fields that grow in proportion to the width of the model; fields that are None follow it by
+        themselves."""
+        return ()
+
     def giver(self) -> PartConfig | None:
         """For a layer that takes a channel (`weft.core.channels`), the configuration of one that gives it; the laws run
         this layer behind it. None for a layer that takes nothing."""

@@ -197,7 +197,7 @@ def _check_source(row: Row, model: LanguageModel, place: str) -> None:
                          remedy="Leave them out, or give an encoder that reads them.")
     if row.source is None and model.takes_source:
         raise InputError("the row has no source, and this model decodes from one.", where=place,
-                         remedy='Give {"source": [...], "target": [...]}.')
+                         remedy='Give {"source": [...], "target": [...]}; weft translate takes sources as text.')
     if row.source is None:
         return
     if not model.takes_source:

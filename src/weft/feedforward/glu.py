@@ -12,6 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from weft.core.compiling import compiler_traces
+from weft.core.declarations import WidthRoles
 from weft.core.layer import Pointwise
 from weft.core.part_config import Dims
 from weft.core.registry import register
@@ -57,6 +58,9 @@ class GLU(Pointwise, Divisible):
         gate, up = bounded(self.gate(x), self.up(x), self.limit, self.shift)
         y: Tensor = self.down(gated_product(gate, up, self.activation))
         return y
+
+    def width_roles(self) -> WidthRoles:
+        return WidthRoles()
 
     def division(self) -> Division:
         width = self.up.out_features
@@ -144,6 +148,9 @@ class GLUConfig(FeedForwardConfig):
     def width(self, d_model: int) -> int:
         """Of the hidden layer."""
         return -(-d_model // 3) * 8 if self.d_ff is None else self.d_ff
+
+    def width_fields(self) -> tuple[str, ...]:
+        return ("d_ff",)
 
     def in_words(self, d_model: int = 0) -> str:
         return f"{NAMES.get(self.activation, f'{self.activation} GLU')} {self.width(d_model):,}"

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
+from weft.core.declarations import WidthRoles
 from weft.core.layer import Pointwise
 from weft.core.part_config import Dims
 from weft.core.registry import register
@@ -40,6 +41,9 @@ class MLP(Pointwise, Divisible):
             active = cheap(active, lambda: self.activation(hidden))
         y: Tensor = children["down"](active)
         return y
+
+    def width_roles(self) -> WidthRoles:
+        return WidthRoles()
 
     def division(self) -> Division:
         width = self.up.out_features
@@ -74,6 +78,9 @@ class MLPConfig(FeedForwardConfig):
     def width(self, d_model: int) -> int:
         """Of the hidden layer."""
         return 4 * d_model if self.d_ff is None else self.d_ff
+
+    def width_fields(self) -> tuple[str, ...]:
+        return ("d_ff",)
 
     def in_words(self, d_model: int = 0) -> str:
         return f"{self.title} {self.width(d_model):,}"

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int64
 from pydantic import Field
 from torch import Tensor, nn
 
+from weft.core.declarations import WidthRoles
 from weft.core.model import Readout
 from weft.core.part_config import Dims, PartConfig
 from weft.core.registry import register
@@ -124,6 +125,9 @@ class LinearReadout(MatrixReadout):
             nn.init.normal_(tied, std=width ** -0.5)
         self.weight = tied
         self.bias = nn.Parameter(torch.zeros(dims.vocab_size)) if config.bias else None
+
+    def width_roles(self) -> WidthRoles:
+        return WidthRoles(outputs={"weight": "scale"})
 
     def inference(self) -> Readout:
         return self.opened()

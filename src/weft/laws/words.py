@@ -7,9 +7,9 @@ from types import MappingProxyType
 
 from weft.laws.report import Finding
 
-ORDER = ("forms", "finite", "causality", "split", "split gradients", "training", "stability", "ragged", "ragged gradients",
-         "packed", "packed gradients", "bounded", "persistence", "saving", "forks", "selection", "coordinates",
-         "memory", "compile", "readout", "inference", "continuation", "precision")
+ORDER = ("forms", "finite", "causality", "split", "split gradients", "training", "stability", "ragged",
+         "ragged gradients", "packed", "packed gradients", "bounded", "persistence", "saving", "forks", "selection",
+         "coordinates", "memory", "compile", "readout", "inference", "continuation", "precision")
 """The laws from the most to the least specific: a defect that breaks several is reported under the first of them. Laws
 that are not listed rank with "inference"."""
 

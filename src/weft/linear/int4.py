@@ -57,6 +57,7 @@ class Int4Config(QuantiseConfig):
     matrices do not train; LoRA may be applied to them. A tied embedding is quantised with its readout."""
 
     kind: ClassVar[str] = "int4"
+    also_called: ClassVar[tuple[str, ...]] = ("nf4", "fp4", "four_bit")
     source: ClassVar[str] = ("Dettmers & Zettlemoyer 2023 (arXiv:2212.09720), section 2 (a scale for each block of "
                              "weights; theirs are of 64 and float data types beside integers)")
     equation: ClassVar[str] = r"W_{r,g} \approx s_{r,g}\, q_{r,g}, \qquad q \in \{-8, \ldots, 7\}^{32}"

@@ -47,6 +47,8 @@ class Int8Config(QuantiseConfig):
     embedding is quantised with its readout."""
 
     kind: ClassVar[str] = "int8"
+    also_called: ClassVar[tuple[str, ...]] = ("quantise", "quantize", "quantised", "quantized", "quantisation",
+                                              "quantization", "eight_bit")
     source: ClassVar[str] = "Dettmers et al. 2022 (arXiv:2208.07339), section 2 (absolute maximum, one scale a row)"
     equation: ClassVar[str] = (
         r"W_r \approx s_r\, q_r, \qquad s_r = \frac{\max_j |W_{rj}|}{127}, \quad q_r \in \{-127, \ldots, 127\}")

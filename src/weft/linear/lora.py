@@ -45,6 +45,7 @@ class LoRAConfig(RewriteConfig):
     """
 
     kind: ClassVar[str] = "lora"
+    also_called: ClassVar[tuple[str, ...]] = ("adapter", "adapters", "low_rank", "peft", "dora")
     source: ClassVar[str] = ("Hu et al. 2022 (arXiv:2106.09685), section 4.1; Kalajdzievski 2023 (arXiv:2312.03732), "
                              "theorem 3.2 (rank-stabilised); Liu et al. 2024 (arXiv:2402.09353), equation 5 (dora)")
     equation: ClassVar[str] = (

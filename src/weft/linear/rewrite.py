@@ -153,9 +153,11 @@ def _chosen(model: nn.Module, rewrite: RewriteConfig, place: str) -> set[str]:
         if not paths and any(not rewrite.fits(site.map()) for site in able):
             raise ConfigError([f"{place}.rank: no linear map of this model has so many inputs and outputs. Lower it."])
         if not paths:
-            raise ConfigError([f"{place}: this model has no linear map that may be {word}"
-                               f"{' but those that belong to a part itself' if able else ''}. "
-                               f"{'Name those under `maps`.' if able else 'Remove the rewrite.'}"])
+            taken = any(isinstance(site.map(), Rewritten) for site in every)
+            but, remedy = ((" but those that belong to a part itself", "Name those under `maps`.") if able else
+                           (" but those that an earlier rewrite has taken", "Put it before that one, or remove it.")
+                           if taken else ("", "Remove the rewrite."))
+            raise ConfigError([f"{place}: this model has no linear map that may be {word}{but}. {remedy}"])
         return paths
     problems = []
     for index, pattern in enumerate(rewrite.maps):

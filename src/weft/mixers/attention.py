@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from weft.core.clock import Ticks
 from weft.core.config import PartField
+from weft.core.declarations import WidthRoles
 from weft.core.layer import LayerState
 from weft.core.output import Output
 from weft.core.part_config import Dims
@@ -93,6 +94,10 @@ class AttentionConfig(MixerConfig):
     sinks: bool = False
     scores: ScoreSettings = ScoreSettings()
     backend: str = "auto"
+
+    def width_fields(self) -> tuple[str, ...]:
+        # Heads grow, and their number stays, unless their size is given.
+        return ("d_value",) if self.d_head is None else ("n_heads", "n_kv_heads", "d_value")
 
     def in_words(self, d_model: int = 0) -> str:
         grouped = "" if self.n_kv_heads in (None, self.n_heads) else f" / {self.n_kv_heads} kv"
@@ -192,6 +197,9 @@ class Attention(SelfAttention, Divisible):
 
     def child_roles(self) -> Mapping[str, str]:
         return PROJECTIONS
+
+    def width_roles(self) -> WidthRoles:
+        return WidthRoles(products={"scale": self.sizes.d_head})
 
     def division(self) -> Division | str:
         sizes, q, v = self.sizes, self.widths[0], self.widths[2]

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from weft.core.errors import ConfigError, nearest
+from weft.core.errors import ConfigError, nearest_meaning
 from weft.core.layer import Layer
 from weft.core.part_config import Dims, Settings
 from weft.ops.attention import ATTENTION, AttentionCall
@@ -79,8 +79,8 @@ def require_form(backend: str, softcap: float | None, dims: Dims) -> None:
     try:
         ATTENTION.form(name)
     except ConfigError:
-        known = ["auto", *(form.name for form in ATTENTION.forms())]
-        raise dims.problem("backend", f"attention has no form called {name!r}.", nearest(name, known)) from None
+        known = {"auto": (), **{form.name: form.known_as for form in ATTENTION.forms()}}
+        raise dims.problem("backend", f"attention has no form called {name!r}.", nearest_meaning(name, known)) from None
     if softcap is not None and name in ("sdpa", "grouped_rows", "native"):
         raise dims.problem("backend", f"the form {name!r} cannot express a softcap.", "Use 'auto' or 'reference'.")
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from weft.core.clock import Clock, Keys, Ticks
+from weft.core.clock import Clock, Keys
 from weft.core.history import held_orders
 from weft.core.layer import LayerState
 from weft.core.span import Span
@@ -57,10 +57,10 @@ def store_rolling(state: RollingState, k: Tensor, v: Tensor, span: Span) -> Stor
         # first tokens, so those of the chunk must be in them too: they are read as they are after the chunk, unless a
         # document begins in it.
         first = earlier if span.packed else (keys, values)
-        lines = [torch.cat([early[:, :, :state.first].transpose(1, 2), recent[:, :, state.first:].transpose(1, 2),
-                            chunk.to(early.dtype)], 1)
-                 for early, recent, chunk in zip(first, earlier, (k, v), strict=True)]
-        return Stored(*lines, _earlier_keys(span, state.window, state.first)[1], new)
+        k, v = (torch.cat([early[:, :, :state.first].transpose(1, 2), recent[:, :, state.first:].transpose(1, 2),
+                           chunk.to(early.dtype)], 1)
+                for early, recent, chunk in zip(first, earlier, (k, v), strict=True))
+        return Stored(k, v, _earlier_keys(span, state.window, state.first)[1], new)
     # The slot that was overwritten held the token that has just left the window.
     return Stored(keys.transpose(1, 2), values.transpose(1, 2), _rolling_keys(span, state.window, state.first), new)
 

@@ -265,6 +265,9 @@ class DecoderConfig(StackedConfig):
     readout: Annotated[ReadoutConfig, PartField("readout")] = LinearReadoutConfig()
     parametrization: WidthTransferSettings | None = None
 
+    def width_fields(self) -> tuple[str, ...]:
+        return ("d_model",)
+
     def build(self, dims: Dims | None = None) -> Decoder:
         if self.parametrization is not None:
             return transferred(self, self.parametrization, Decoder)

@@ -12,35 +12,30 @@ width / base_width,
 
 Gains, biases and embeddings are input, as are vectors of any length; a tied embedding is initialised as input, and read
 with the output's multiplier. What is input, hidden and output is found by comparing the shapes of the model's linear
-maps with those of the base, not from names. A rate that is divided by m comes with a weight decay that is multiplied by
-it, so that their product, which is what a decoupled decay applies, stays.
+maps with those of the base, not from names; what else of a part follows the width, the part declares
+(`weft.core.declarations.WidthRoles`), and its configuration declares the fields that do (`PartConfig.width_fields`). A
+rate that is divided by m comes with a weight decay that is multiplied by it, so that their product, which is what a
+decoupled decay applies, stays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
 import torch
-from pydantic import Field
+from pydantic import BaseModel, Field
 from torch import nn
 
+from weft.core.declarations import WidthRoles
 from weft.core.errors import ConfigError
-from weft.core.layer import Part
+from weft.core.layer import Layer, Part
 from weft.core.model import Model, ModelConfig
-from weft.core.part_config import Settings, parts_in
-from weft.heads.readout import LinearReadout
+from weft.core.part_config import PartConfig, Settings
 from weft.linear.linear import Linear
-from weft.mixers.attention import Attention
+from weft.linear.untouched import untouched
 
 M = TypeVar("M", bound=Model)
-WIDTHS = ("d_model", "d_ff", "d_value")
-"""Fields that grow with the width, where they are given."""
-HEADS = ("n_heads", "n_kv_heads")
-"""Fields that grow with it where the size of a head is given; otherwise heads grow and their number stays."""
-TRANSFERS = frozenset({"attention", "mlp", "glu"})
-"""Mixers and feed-forwards that consist of linear maps whose sums the table covers. Others have matrices
-that are no linear maps, products of vectors with states, scans or convolutions."""
 
 
 class WidthTransferSettings(Settings):
@@ -61,32 +56,36 @@ def based(config: ModelConfig, settings: WidthTransferSettings) -> ModelConfig:
     Raises:
         ConfigError: a width is not a whole number in the base.
     """
-    plain = config.dump()
-    width = int(plain["d_model"])
     problems: list[str] = []
-    _scale(plain, settings.base_width, width, "model", problems)
+    narrow = _narrowed(config, settings.base_width, int(config.dump()["d_model"]), "model", problems)
     if problems:
         raise ConfigError(problems)
-    return type(config).model_validate({key: value for key, value in plain.items()
+    return type(config).model_validate({key: value for key, value in narrow.dump().items()
                                         if key not in ("kind", "parametrization")})
 
 
-def _scale(plain: Any, base: int, width: int, place: str, problems: list[str]) -> None:
-    """Replace the widths in plain data by those of the base."""
-    if isinstance(plain, list):
-        for index, item in enumerate(plain):
-            _scale(item, base, width, f"{place}.{index}", problems)
-    if not isinstance(plain, dict):
-        return
-    for key, value in plain.items():
-        counts = key in HEADS and plain.get("d_head") is not None
-        if isinstance(value, int) and (key in WIDTHS or counts):
-            if value * base % width:
-                problems.append(f"{place}.{key}: {value}, which at parametrization.base_width {base} would be "
-                                f"{value * base / width:g}. Choose a multiple of {width // base if base else width}.")
-            plain[key] = max(1, value * base // width)
-        else:
-            _scale(value, base, width, f"{place}.{key}", problems)
+def _narrowed(value: Any, base: int, width: int, place: str, problems: list[str]) -> Any:
+    """A configuration, or what is inside one, with the fields that grow with the width as they are in the base."""
+    if isinstance(value, BaseModel):
+        grows = value.width_fields() if isinstance(value, PartConfig) else ()
+        changed = {}
+        for name in type(value).model_fields:
+            item, at = getattr(value, name), f"{place}.{name}"
+            changed[name] = (_in_base(item, base, width, at, problems) if name in grows and item is not None
+                             else _narrowed(item, base, width, at, problems))
+        return value.model_copy(update=changed)
+    if isinstance(value, list | tuple):
+        return [_narrowed(item, base, width, f"{place}.{index}", problems) for index, item in enumerate(value)]
+    if isinstance(value, Mapping):
+        return {name: _narrowed(item, base, width, f"{place}.{name}", problems) for name, item in value.items()}
+    return value
+
+
+def _in_base(value: int, base: int, width: int, place: str, problems: list[str]) -> int:
+    if value * base % width:
+        problems.append(f"{place}: {value}, which at parametrization.base_width {base} would be "
+                        f"{value * base / width:g}. Choose a multiple of {width // base if base else width}.")
+    return max(1, value * base // width)
 
 
 def transferred(config: ModelConfig, settings: WidthTransferSettings, build: Callable[[Any], M]) -> M:
@@ -103,6 +102,8 @@ def transferred(config: ModelConfig, settings: WidthTransferSettings, build: Cal
     if problems := list(_untransferable(config)):
         raise ConfigError(problems)
     model = build(config)
+    if problems := list(_undeclared(model)):
+        raise ConfigError(problems)
     with torch.device("meta"):
         base = build(based(config, settings))
     twins = dict(base.named_modules())
@@ -117,11 +118,7 @@ def transferred(config: ModelConfig, settings: WidthTransferSettings, build: Cal
 
 
 def _untransferable(config: ModelConfig) -> Iterator[str]:
-    """Parts that the table does not cover, by their kinds, and scales that grow with the width."""
-    for part in parts_in(config):
-        if part.group in ("mixer", "feedforward") and part.kind not in TRANSFERS:
-            yield (f"model.parametrization: mup says nothing about a {part.group} of kind {part.kind!r}. "
-                   f"Leave it out, or use {', '.join(sorted(TRANSFERS))}.")
+    """Scales of embeddings that grow with the width, and rewrites."""
     plain: dict[str, Any] = config.dump()
     for key, value in (("scale", "sqrt_width"), ("std", "inverse_sqrt_width")):
         if plain["embedding"][key] == value:
@@ -131,22 +128,48 @@ def _untransferable(config: ModelConfig) -> Iterator[str]:
         yield "model.parametrization: mup beside rewrites, which change what is trained. Leave out one of them."
 
 
+def roles_of(module: nn.Module) -> WidthRoles | None:
+    """What a module declares of the width itself; None where it declares nothing."""
+    declares = isinstance(module, Part) and "width_roles" in vars(type(module))
+    return module.width_roles() if declares and isinstance(module, Part) else None
+
+
+def _undeclared(model: nn.Module) -> Iterator[str]:
+    """The layers, apart from those that only call others, that do not declare what follows the width; the outermost of
+    several inside one another."""
+    outer: list[str] = []
+    for name, module in model.named_modules():
+        if (isinstance(module, Layer) and not module.composite and roles_of(module) is None
+                and not name.startswith(tuple(f"{each}." for each in outer))):
+            outer.append(name)
+            yield (f"model.parametrization: mup says nothing about {type(module).__name__}, at {name}, which does not "
+                   "declare what follows the width. Leave the parametrization out, or use other layers.")
+
+
 def _grown(tensor: torch.Tensor, twin: torch.Tensor) -> tuple[bool, ...]:
     """Which dimensions grow with the width."""
     return tuple(mine != its for mine, its in zip(tensor.shape, twin.shape, strict=True))
 
 
+def _matrices(module: nn.Module) -> tuple[str, ...]:
+    """The names of a module's own matrices that multiply vectors."""
+    if isinstance(module, Linear) or untouched(module, nn.Linear):
+        return ("weight",)
+    roles = roles_of(module)
+    return () if roles is None else roles.matrices
+
+
 def _unknown(name: str, module: nn.Module, twin: nn.Module) -> Iterator[str]:
     """Tensors of a module itself that have no role in the table."""
+    matrices, roles = _matrices(module), roles_of(module)
+    table = isinstance(module, nn.Embedding) or (isinstance(module, Part) and module.holds_table)
     for own, parameter in module.named_parameters(recurse=False):
         grown = _grown(parameter, twin.get_parameter(own))
-        mapped = isinstance(module, Linear) and own == "weight"
-        output = isinstance(module, LinearReadout) and own == "weight"
-        table = isinstance(module, nn.Embedding) or (isinstance(module, Part) and module.holds_table)
-        if mapped and grown == (False, True):
-            yield (f"model.parametrization: {name} maps the width to {parameter.shape[0]} numbers inside the model, to "
-                   "which mup gives a multiplier that this map does not have. Leave one of them out.")
-        elif sum(grown) and parameter.dim() > 1 and not (mapped or output or table):
+        known = table or own in matrices or (roles is not None and own in roles.outputs)
+        if own in matrices and grown[-2:] == (False, True):
+            yield (f"model.parametrization: {name} maps the width to {parameter.shape[-2]} numbers inside the model, "
+                   "to which mup gives a multiplier that this map does not have. Leave one of them out.")
+        elif sum(grown) and parameter.dim() > 1 and not known:
             yield (f"model.parametrization: {name}.{own} is no matrix of a linear map, so mup says nothing about it. "
                    "Leave the parametrization out, or use another part.")
 
@@ -154,14 +177,17 @@ def _unknown(name: str, module: nn.Module, twin: nn.Module) -> Iterator[str]:
 def _adapt(module: nn.Module, twin: nn.Module, tables: set[int]) -> None:
     """Multipliers, and initial values whose deviation is that of the base where it depends on the width. Those of
     matrices of linear maps fall with the root of their inputs as they are, and those of embeddings are a number."""
-    if isinstance(module, Attention) and isinstance(twin, Attention):
-        module.scale = twin.scale * twin.sizes.d_head / module.sizes.d_head
-    if isinstance(module, LinearReadout) and isinstance(twin, LinearReadout):
-        ratio = module.weight.shape[1] / twin.weight.shape[1]
-        module.scale = twin.scale / ratio
-        if id(module.weight) not in tables:
-            _rescale(module.weight, ratio)
-    if isinstance(module, Linear) and isinstance(twin, Linear) and module.bias is not None:
+    roles, base = roles_of(module), roles_of(twin)
+    if roles is not None and base is not None:
+        for name, features in roles.products.items():
+            setattr(module, name, getattr(twin, name) * base.products[name] / features)
+        for name, multiplier in roles.outputs.items():
+            matrix = module.get_parameter(name)
+            ratio = matrix.shape[1] / twin.get_parameter(name).shape[1]
+            setattr(module, multiplier, getattr(twin, multiplier) / ratio)
+            if id(matrix) not in tables:
+                _rescale(matrix, ratio)
+    if isinstance(module, nn.Linear) and isinstance(twin, nn.Linear) and module.bias is not None:
         # torch.nn.Linear draws a bias as it does its matrix, from a range of one over the root of the inputs.
         _rescale(module.bias, module.in_features / twin.in_features)
 
@@ -174,6 +200,7 @@ def _rescale(parameter: torch.Tensor, ratio: float) -> None:
 def _rates(model: nn.Module, twins: dict[str, nn.Module]) -> Iterator[tuple[str, float]]:
     """The factors of the learning rate that are not one, by parameter."""
     for name, module in model.named_modules():
-        twin = twins[name]
-        if isinstance(module, Linear) and isinstance(twin, Linear) and all(_grown(module.weight, twin.weight)):
-            yield f"{name}.weight", twin.in_features / module.in_features
+        for own in _matrices(module):
+            matrix, its = module.get_parameter(own), twins[name].get_parameter(own)
+            if all(_grown(matrix, its)[-2:]):
+                yield f"{name}.{own}", its.shape[-1] / matrix.shape[-1]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from weft.core.compiling import compiler_traces
+from weft.core.compiling import compiler_traces, constant_to_compiler
 from weft.core.errors import ConfigError, UnsupportedError, nearest_meaning
 from weft.ops.form import PLAIN, REFERENCE, Circumstances, Form, Make, circumstances, hindrance
 from weft.ops.thresholds import order_of
@@ -75,6 +75,14 @@ class Operation(Generic[C, R]):
         self._admitted: dict[Circumstances, tuple[Form[C, R], ...]] = {}
         self._forced: Form[C, R] | None = None
         self._seen: list[Decision] | None = None
+
+        # Traced, what forms declare would be a fifth of all the compiler's instructions for a small model.
+        @constant_to_compiler
+        def traceable(device: str, dtype: torch.dtype, gradients: bool) -> tuple[int, ...]:
+            now = (device, dtype, gradients, True, False)
+            return tuple(index for index, form in enumerate(self._order) if hindrance(form, now, True) is None)
+
+        self._traceable = traceable
         for form in (reference, *others):
             self.add(form)
 
@@ -90,12 +98,15 @@ class Operation(Generic[C, R]):
         """
         if named is not None or self._forced is not None or self._seen is not None:
             return self._noted(call, named).run(call)
+        subject: Tensor = getattr(call, self.subject)
         # The compiler would guard every entry of the dictionary, and chooses only once for all calls of a graph.
         if compiler_traces():
-            form = self._first(call, self._order, None)
-            assert form is not None, "the reference serves every call"
-            return form.run(call)
-        subject: Tensor = getattr(call, self.subject)
+            order = self._order
+            for index in self._traceable(subject.device.type, subject.dtype, torch.is_grad_enabled()):
+                form = order[index]
+                if _unfit(form, call, subject) is None:
+                    return form.run(call)
+            raise AssertionError("the reference serves every call")
         # `circumstances`, written out: each call saved counts in a step of one token. The flag is what
         # `torch.compiler.is_compiling` reads here, as in a non-strict `torch.export`.
         compiling = torch.compiler._is_compiling_flag
@@ -187,14 +198,10 @@ class Operation(Generic[C, R]):
         now = circumstances(subject)
         for form in forms:
             why = hindrance(form, now, worth)
-            if why is None and form.serves is not None:
+            if why is None and worth:
+                why = _unfit(form, call, subject)
+            elif why is None and form.serves is not None:
                 why = form.serves(call)
-            if why is None and worth and form.offer is not None:
-                why = form.offer.why_not
-            if why is None and worth and form.rows is not None and subject.numel() > form.rows * subject.shape[-1]:
-                why = f"more than {form.rows} rows"
-            if why is None and worth and form.worth is not None:
-                why = form.worth(call)
             if why is None:
                 return form
             if passed is not None:
@@ -213,3 +220,14 @@ class Operation(Generic[C, R]):
         able = [each.name for each in self._order if self.can(each, call)]
         return UnsupportedError(f"the form {form.name!r} of {self.name!r} cannot serve this call: {form.explain(why)}.",
                                 where=f"kernels.{self.name}", remedy=f"Those that can: {', '.join(able)}.")
+
+
+def _unfit(form: Form[C, R], call: C, subject: Tensor) -> str | None:
+    """Why a form that `hindrance` lets through is not chosen for a call; None where nothing is against it."""
+    if form.serves is not None and (why := form.serves(call)) is not None:
+        return why
+    if form.offer is not None and form.offer.why_not is not None:
+        return form.offer.why_not
+    if form.rows is not None and subject.numel() > form.rows * subject.shape[-1]:
+        return f"more than {form.rows} rows"
+    return None if form.worth is None else form.worth(call)

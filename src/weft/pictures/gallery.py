@@ -119,7 +119,7 @@ def gallery(model: Model, title: str, *, trained: bool, read: Read | None = None
                       for each in position_figures(placed, f"position-{index}"))
     if positions:
         left = len(schemes) - MOST_SCHEMES
-        lead = "How far apart tokens are, as the model is told." + (
+        lead = "How the model represents the distance between tokens." + (
             "" if trained else " Learned schemes are drawn with the weights that they start with.")
         more = f" {left} more with weights of their own are not drawn." if left > 0 else ""
         sections.append(Section("positions", "Positions", lead + more, positions))

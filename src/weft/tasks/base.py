@@ -226,6 +226,10 @@ class TaskConfig(PartConfig):
 class Task(ABC, Generic[E, B]):
     """What a model is trained and measured on. E: its examples; B: its batches.
 
+    It stores nothing of the data: training makes one with a run's settings to read the examples and another to batch
+    them, so whatever batches, losses and measures need of the data (ids of sentinels, names of classes) is part of the
+    examples.
+
     Class attributes:
         name: its kind, for messages.
         carries: whether rows can continue from batch to batch (``training.carry_state``).

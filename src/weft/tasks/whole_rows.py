@@ -120,13 +120,13 @@ def _check(model: Model, row: WholeRow, where: str) -> None:
 
 
 def _check_beside(given: Sequence[int], count: int, size: int | None, where: str, name: str) -> None:
-    """Check numbers that stand beside the tokens of a row; ``size``: how many of them the model knows."""
+    """Check numbers that stand beside the tokens of a row; ``size``: how many different ones the model reads."""
     if size is None:
         raise InputError(f"this model does not read {name}.", where=where, remedy="Leave them out.")
     if len(given) != count:
         raise InputError(f"{len(given)} for {count} tokens.", where=where, remedy="Give one for each token.")
     wrong = next((place for place, each in enumerate(given) if not 0 <= each < size), None)
     if wrong is not None:
-        raise InputError(f"{given[wrong]}, and this model knows {', '.join(map(str, range(size)))} alone."
-                         if size <= 4 else f"{given[wrong]}, and this model knows 0 to {size - 1}.",
+        raise InputError(f"{given[wrong]}, and this model has {', '.join(map(str, range(size)))} alone."
+                         if size <= 4 else f"{given[wrong]}, and this model has 0 to {size - 1}.",
                          where=f"{where}[{wrong}]", remedy="Give one of these for each token.")

@@ -206,6 +206,18 @@ def test_parts_of_a_plugin_file_are_named() -> None:
     assert "moving_average: from a plugin's file, which the folder would not contain. Make the plugin an" in said
 
 
+def test_masks_of_a_plugin_file_are_named_inside_others_too(tmp_path: Path) -> None:
+    file = tmp_path / "halves.py"
+    file.write_text("from dataclasses import dataclass\nfrom weft.masks import Mask\n"
+                    "from weft.masks.registry import register_mask\n@register_mask\n"
+                    "@dataclass(frozen=True, repr=False)\nclass Halves(Mask):\n    kind = 'halves'\n"
+                    "    def rule(self, query, key, head):\n        return (query.order - key.order) % 2 == 0\n")
+    with taken_back():
+        load_plugin(file)
+        said = refused(build(decoder(pre({"kind": "attention", "n_heads": 2, "mask": "causal & ~halves"}))))
+    assert "halves: from a plugin's file, which the folder would not contain." in said
+
+
 def rewritten(folder: Path, change: Callable[[dict[str, Tensor]], object]) -> None:
     tensors = load_file(folder / "model.safetensors")
     change(tensors)

@@ -84,7 +84,7 @@ def test_what_does_not_fit_is_listed_once_for_all_blocks(tmp_path: Path) -> None
     (model_of(feedforward={"kind": "glu", "activation": "sigmoid", "bias": True}), "qwen2",
      "blocks.*.layers.1.bias: True where the family has False"),
     (model_of({"position": "none", "bias": "all", "scores": {"scale": 0.3}}, "layernorm", "mlp", position="learned"),
-     "gpt2", "the file knows 1/sqrt(d_head) and 1"),
+     "gpt2", "the format has 1/sqrt(d_head) and 1"),
     (model_of({"position": "none", "bias": "all", "d_head": 4}, "layernorm", "mlp", position="learned"),
      "gpt2", "heads have 4 features; the file has no key for other sizes")],
     ids=["undivided", "partial", "dynamic", "dilated", "output bias", "glu bias", "scale", "head size"])

@@ -44,7 +44,7 @@ def write_scales(facts: Facts) -> dict[str, Any]:
         for by_layer in (False, True):
             if facts["scales"] == _scales(facts, scaled, by_layer):
                 return {SCALED: scaled, BY_LAYER: by_layer}
-    raise KeyProblem(f"scores are scaled by {facts['scales']}; the file knows 1/sqrt(d_head) and 1, each divided by "
+    raise KeyProblem(f"scores are scaled by {facts['scales']}; the format has 1/sqrt(d_head) and 1, each divided by "
                      "the layer's number or not.")
 
 

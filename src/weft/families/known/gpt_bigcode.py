@@ -28,7 +28,7 @@ def read_heads(raw: Raw, facts: Facts) -> Facts:
 def write_heads(facts: Facts) -> dict[str, Any]:
     """The switch between the two."""
     if facts["n_kv_heads"] not in (1, facts["n_heads"]):
-        raise KeyProblem(f"multi_query: {facts['n_kv_heads']} key/value heads of {facts['n_heads']}; the file knows 1 "
+        raise KeyProblem(f"multi_query: {facts['n_kv_heads']} key/value heads of {facts['n_heads']}; the format has 1 "
                          "and as many as there are heads.")
     return {"multi_query": facts["n_kv_heads"] == 1}
 

@@ -27,7 +27,6 @@ from weft.core.errors import CheckpointError, ConfigError, UnsupportedError
 from weft.core.layer import traits_of
 from weft.core.model import Counted, LanguageModel, ModelConfig
 from weft.core.part import kept_dtypes
-from weft.core.part_config import parts_in
 from weft.core.registry import PLUGIN
 from weft.core.traits import Trait
 from weft.core.version import VERSION
@@ -35,6 +34,7 @@ from weft.interop.huggingface.folder import is_foreign, read_raw
 from weft.interop.huggingface.stored import COPY_AGAIN, Stored, listed, open_stored
 from weft.interop.huggingface.text import GENERATION, folder_tokenizer, read_generation, special_ids
 from weft.interop.huggingface.writing import write_json, write_weights
+from weft.masks.configured import parts_and_masks
 from weft.positions.constants import Constant
 from weft.tokenizers import Tokenizer, load_tokenizer
 from weft.tokenizers.base import SETTINGS_FILE
@@ -84,7 +84,7 @@ def require_writable(model: LanguageModel) -> None:
         what = "tables of counts are not weights that `transformers` could load."
     if what is not None:
         raise UnsupportedError(what, where="model", remedy=KEEP)
-    plugins = sorted({part.kind for part in parts_in(model.config) if type(part).__module__.startswith(PLUGIN)})
+    plugins = sorted({part.kind for part in parts_and_masks(model.config) if type(part).__module__.startswith(PLUGIN)})
     if plugins:
         raise UnsupportedError(f"{', '.join(plugins)}: from a plugin's file, which the folder would not contain.",
                                where="model", remedy="Make the plugin an installed package with an entry point of the "
