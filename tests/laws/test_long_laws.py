@@ -10,7 +10,7 @@ from weft.core.layer import LayerState, borders_of
 from weft.core.part_config import PartConfig
 from weft.core.traits import Trait
 from weft.feedforward.mlp import MLPConfig
-from weft.laws import every_example, examine_far, examine_long, layer_subject, subject_of
+from weft.laws import every_example, examine, examine_far, examine_long, layer_subject, subject_of
 from weft.laws.length import LEAST, SINGLE, across, around, length_past, one_by_one
 from weft.laws.long_laws import LONG_LAWS
 from weft.laws.report import first_wrong
@@ -187,6 +187,14 @@ class WrongInFloat32(injected.Average):
 
     def carried(self, average: torch.Tensor, index: int) -> torch.Tensor:
         return 0.9 * average if average.dtype == torch.float32 else average
+
+
+def test_outputs_that_are_all_zero_are_compared_as_they_are() -> None:
+    """No token of a short row sees any where a mask shows far ones alone."""
+    subject = built(AttentionConfig.model_validate({"n_heads": 2, "mask": "causal & global(300, 301)"}))
+    reports = (examine(subject, laws=("precision", "continuation")),
+               examine_long(subject, 40, laws=("precision", "continuation")))
+    assert all(report.findings and report.holds for report in reports), [report.broken() for report in reports]
 
 
 def test_precision_can_fail() -> None:

@@ -18,7 +18,7 @@ from weft.laws.choices import Choices, recorded
 from weft.laws.gradients import first_run, run
 from weft.laws.inference import by_columns
 from weft.laws.length import GRADIENT_STEPS, Row, across, around, late_state, one_by_one, row_in_pieces
-from weft.laws.precision import BOUNDS
+from weft.laws.precision import BOUNDS, largest
 from weft.laws.report import COUNT, Finding, compare, gradient_difference
 from weft.laws.subject import Subject
 from weft.linear.inference import inference_form
@@ -210,7 +210,7 @@ def _relative(row: Row, law: str, case: str, actual: Tensor, chosen: Choices) ->
     actual = actual.double()
     if Trait.DISCRETE_CHOICE in row.subject.traits:
         actual = _undecided(row, actual, chosen)[0]
-    size = row.y.abs().max()
+    size = largest(row.y)
     return compare(law, case, actual / size, row.y / size, BOUNDS[torch.float32] * max(1, row.steps // NEAR))
 
 

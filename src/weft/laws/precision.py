@@ -67,7 +67,14 @@ def agreement(subject: Subject, law: str, case: str, actual: Tensor, exact: Tens
 
 def _relative(actual: Tensor, exact: Tensor) -> float:
     """The largest difference, divided by the largest output."""
-    return difference(actual.double() / exact.abs().max(), exact / exact.abs().max())
+    size = largest(exact)
+    return difference(actual.double() / size, exact / size)
+
+
+def largest(exact: Tensor) -> Tensor:
+    """The largest output; 1 where all are zero, as those of an attention in which no token of the row sees any."""
+    size = exact.abs().max()
+    return torch.where(size == 0, torch.ones_like(size), size)
 
 
 def cast(subject: Subject, dtype: torch.dtype, device: str | None = None) -> Subject:
