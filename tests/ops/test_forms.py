@@ -264,41 +264,6 @@ def test_the_compiler_takes_the_choice_into_its_graph_and_compiles_again_where_o
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
 
 
-def marked(name: str, mark: float, **declared: Any) -> Form[Sum, Tensor]:
-    """A form whose results tell that it was chosen: the sum, and ``mark``."""
-    return Form(name, lambda call: call.x.sum() + mark, "", **declared)
-
-
-def test_the_compiler_chooses_by_what_forms_declare_and_by_the_call() -> None:
-    """Two operations in one graph, each of whose forms declares something else; other dtypes, shapes, and gradients."""
-    one = summing(marked("single", 10, dtypes=frozenset({torch.float32})), marked("eager", 20, compiled=False),
-                  marked("recorded", 30, gradients="with"), marked("even", 40, serves=even))
-    two = summing(marked("traced", 50, eager=False, dtypes=frozenset({torch.float64})), marked("one row", 60, rows=1))
-    torch._dynamo.reset()
-    compiled = torch.compile(lambda x: (one(Sum(x)), two(Sum(x))), fullgraph=True, backend="eager")
-
-    def marks(x: Tensor) -> list[float]:
-        return [float(each.detach() - x.sum()) for each in compiled(x)]
-
-    with torch.no_grad():
-        assert marks(torch.ones(4)) == [10, 60]
-        assert marks(torch.ones(4).double()) == [40, 50]
-        assert marks(torch.ones(3).double()) == [0, 50]
-        assert marks(torch.ones(2, 3)) == [10, 0]
-    assert marks(torch.ones(4).double()) == [30, 50]
-
-
-def test_the_compiler_does_not_trace_what_forms_declare() -> None:
-    """A form that cannot serve costs no instruction."""
-    counts = []
-    for others in (0, 20):
-        operation = summing(*(marked(f"other {n}", n, dtypes=frozenset({torch.float64})) for n in range(others)))
-        torch._dynamo.reset()
-        explained = torch._dynamo.explain(lambda x, taken=operation: taken(Sum(x)))(torch.ones(4))
-        counts.append(len(explained.out_guards))
-    assert counts[0] == counts[1]
-
-
 def test_a_choice_takes_few_calls() -> None:
     """Some two microseconds; a time would be another one on every machine and under every load."""
     call, chooser, names = LinearCall(torch.ones(1, 4), torch.ones(4, 4)), naming(LINEAR), list[str]()

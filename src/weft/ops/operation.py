@@ -101,12 +101,7 @@ class Operation(Generic[C, R]):
         subject: Tensor = getattr(call, self.subject)
         # The compiler would guard every entry of the dictionary, and chooses only once for all calls of a graph.
         if compiler_traces():
-            order = self._order
-            for index in self._traceable(subject.device.type, subject.dtype, torch.is_grad_enabled()):
-                form = order[index]
-                if _unfit(form, call, subject) is None:
-                    return form.run(call)
-            raise AssertionError("the reference serves every call")
+            return self._traced(call, subject)
         # `circumstances`, written out: each call saved counts in a step of one token. The flag is what
         # `torch.compiler.is_compiling` reads here, as in a non-strict `torch.export`.
         compiling = torch.compiler._is_compiling_flag
@@ -128,6 +123,15 @@ class Operation(Generic[C, R]):
                     if type(each) not in PLAIN or (each is not None and each.is_neg()):
                         return form.run(call)
                 return kernel.run(call)
+        raise AssertionError("the reference serves every call")
+
+    def _traced(self, call: C, subject: Tensor) -> R:
+        """Compute it where the compiler traces."""
+        order = self._order
+        for index in self._traceable(subject.device.type, subject.dtype, torch.is_grad_enabled()):
+            form = order[index]
+            if _unfit(form, call, subject) is None:
+                return form.run(call)
         raise AssertionError("the reference serves every call")
 
     def choose(self, call: C, named: str | None = None) -> Chosen[C, R]:
