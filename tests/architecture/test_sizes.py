@@ -37,6 +37,8 @@ MANY_FIELDS: dict[str, str] = {
 LONG_FUNCTIONS: dict[str, str] = {
     "src/weft/interop/convert.py:convert": "half of it says what its nine arguments mean",
     "src/weft/api/models.py:convert": "half of it says what its eleven arguments mean and what it raises",
+    "src/weft/api/training.py:compare": "half of it says what its eleven arguments mean and what it raises",
+    "src/weft/cli/compare.py:compare": "half of it is the options of the command",
     "src/weft/cli/convert.py:convert": "half of it is the options of the command",
     "src/weft/cli/extend.py:extend": "half of it is the options of the command",
     "src/weft/cli/rate.py:rate": "half of it is the options of the command",

@@ -68,7 +68,7 @@ def test_what_cannot_be_read_is_said(name: str, values: dict[str, Any], message:
     ("qwen3_moe", {"sparse": [False, False]}, "mlp_only_layers: no layer has experts, so their number and sizes"),
     ("smollm3", {"turned": [False, False]}, "no_rope_layers: no layer has rotary positions, so their base is not"),
     ("starcoder2", {"mlp_bias": False}, "use_bias: attention has biases on 'all' and the feed-forward none;"),
-    ("gpt_bigcode", {"n_heads": 15, "d_head": 1, "n_kv_heads": 3}, "multi_query: 3 key/value heads of 15; the file")])
+    ("gpt_bigcode", {"n_heads": 15, "d_head": 1, "n_kv_heads": 3}, "multi_query: 3 key/value heads of 15; the format")])
 def test_what_cannot_be_written_is_said(name: str, values: dict[str, Any], message: str) -> None:
     problems = families()[name].write(changed(name, **values), {})[2]
     assert any(problem.startswith(message) for problem in problems), problems

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ from weft.api.configs import Config, read_config, read_run, run_file
 from weft.api.lawful import require_lawful
 from weft.api.models import Model, require_device, save
 from weft.comparison import Options, StudyConfig, StudyListener, StudyResult, read_study, rerender, run_study
+from weft.comparison.contestants import Contestant
 from weft.comparison.study import Named
 from weft.core.errors import InputError
 from weft.core.threads import require_threads
-from weft.training import Event, TrainResult
+from weft.training import Event, Notice, TrainResult
 from weft.training import train as train_run
 from weft.training.folder import START_FOLDER
 from weft.training.parallel import World
@@ -44,8 +46,12 @@ def train(config: Config, overrides: str | Iterable[str] = (), *, start: Model |
         run = read_run(config, one_or_more(overrides), start=folder)
         require_device(str(world.device))
         if not (unchecked or resume):
-            world.lead(lambda: require_lawful(run.model, on_event))
+            world.lead(lambda: require_lawful(run.model, None if on_event is None else partial(_notify, on_event)))
         return train_run(run, place, resume=resume, allow_inexact=allow_inexact, on_event=on_event, world=world)
+
+
+def _notify(on_event: Callable[[Event], None], line: str) -> None:
+    on_event(Notice(0, line))
 
 
 def _place(config: object, out: str | Path | None, resume: bool) -> tuple[Path, bool]:
@@ -73,11 +79,16 @@ def _start_folder(start: Model, out: Path) -> Path:
 def compare(models: str | Sequence[str | Path] | Mapping[str, Config] = (), overrides: str | Iterable[str] = (), *,
             study: str | Path | Mapping[str, Any] | StudyConfig | None = None, given: Mapping[str, Any] | None = None,
             out: str | Path = "runs/compare", device: str = "cpu", threads: int | None = None,
-            plugins: Sequence[str] = (), command: str = "", on_progress: StudyListener | None = None) -> StudyResult:
+            plugins: Sequence[str] = (), unchecked: bool = False, command: str = "",
+            on_progress: StudyListener | None = None) -> StudyResult:
     """Train models under one budget and compare how well they predict; the results are written to ``out`` and returned.
 
     Finished runs in ``out`` are read back, so that the same call continues an interrupted study. Each run has its own
     process. Failures of a model or of the machine are recorded in the result; a study may end without a finished run.
+
+    Models with parts from outside Weft (from a plugin) are first checked against the laws, each on a small twin: one
+    that reads tokens which it is to predict would win every comparison. Models that a study has already are not checked
+    again when it goes on.
 
     Args:
         models: presets or paths, each named after itself; or configurations of any kind, by name.
@@ -88,11 +99,13 @@ def compare(models: str | Sequence[str | Path] | Mapping[str, Config] = (), over
         device: the device to compute on.
         threads: number of CPU threads; None: PyTorch's default.
         plugins: files that add parts, loaded by every process.
+        unchecked: compare models that break a law too.
         command: the command line that repeats the study, for the report.
         on_progress: called with every line of progress.
 
     Raises:
         InputError: ``study`` is an object, and there are models, overrides or keys beside it.
+        LawError: a model breaks a law; nothing has been written.
     """
     overrides, named = one_or_more(overrides), _named(models)
     if isinstance(study, StudyConfig):
@@ -105,7 +118,17 @@ def compare(models: str | Sequence[str | Path] | Mapping[str, Config] = (), over
     if threads is not None:
         require_threads(threads, "threads")
     options = Options(str(require_device(device)), threads, tuple(plugins), command=command)
-    return run_study(config, out, read_config, options, on_progress)
+    return run_study(config, out, read_config, options, on_progress,
+                     require=_unrestricted if unchecked else _require_lawful)
+
+
+def _require_lawful(contestant: Contestant, report: Callable[[str], None]) -> None:
+    """Refuse a model of a study that breaks a law."""
+    require_lawful(contestant.run.model, report, where=f"models.{contestant.name}")
+
+
+def _unrestricted(contestant: Contestant, report: Callable[[str], None]) -> None:
+    """Take every model."""
 
 
 def _named(models: str | Sequence[str | Path] | Mapping[str, Config]) -> Named:

@@ -13,7 +13,7 @@ import typer
 
 from weft.cli.compare_live import FillingTable
 from weft.cli.compare_table import print_study
-from weft.cli.options import Device, Json, Plugin, Threads, TrainingTokens, guarded, prepare, print_json
+from weft.cli.options import Device, Json, Plugin, Threads, TrainingTokens, Unchecked, guarded, prepare, print_json
 
 if TYPE_CHECKING:
     from weft.comparison import StudyProgress, StudyResult
@@ -39,7 +39,8 @@ def compare(models: Models = None,
             out: Annotated[Path, typer.Option("--out", help="Write here; the study's folder.")] = Path("runs/compare"),
             report: Annotated[Path | None, typer.Option("--report", help="Only write the report of this study's "
                                                         "folder again.")] = None,
-            device: Device = "cpu", threads: Threads = None, plugin: Plugin = None, json: Json = False) -> None:
+            device: Device = "cpu", threads: Threads = None, plugin: Plugin = None, unchecked: Unchecked = False,
+            json: Json = False) -> None:
     """Train models under one budget and compare how well they predict.
 
     Writes result.json and report.html to --out. The same command continues a study that has stopped, and repeats runs
@@ -56,7 +57,8 @@ def compare(models: Models = None,
     given = _given(budget, steps, tokens, seeds, trials, data)
     with _watching(json=json) as watch:
         result = api.compare(names, changes, study=study, given=given, out=out, device=device, threads=threads,
-                             plugins=[str(each) for each in plugin or []], command=_command(), on_progress=watch)
+                             plugins=[str(each) for each in plugin or []], unchecked=unchecked, command=_command(),
+                             on_progress=watch)
     if json:
         print_json(result)
     else:

@@ -22,6 +22,8 @@ R = TypeVar("R")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 Plugin = Annotated[list[Path] | None, typer.Option("--plugin", help="A Python file that adds parts. May be repeated.")]
+Unchecked = Annotated[bool, typer.Option("--unchecked", help="Take the parts of a plugin without running the laws on "
+                                                             "them first, which takes some seconds.")]
 Device = Annotated[str, typer.Option("--device", help="Where to compute: cpu, cuda, cuda:1, ...")]
 Dtype = Annotated[str | None, typer.Option("--dtype", help="Compute in float32, float64 or bfloat16.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Seed of random numbers.")]

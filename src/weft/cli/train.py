@@ -17,6 +17,7 @@ from weft.cli.options import (
     Kernels,
     Plugin,
     Threads,
+    Unchecked,
     guarded,
     pairs_of,
     prepare,
@@ -26,8 +27,6 @@ from weft.cli.options import (
 if TYPE_CHECKING:
     from weft.training import TrainResult
 
-Unchecked = Annotated[bool, typer.Option("--unchecked", help="Train the parts of a plugin without running the laws on "
-                                                             "them first, which takes some seconds.")]
 TERMINATED = 143
 """128 + SIGTERM, the exit code that shells report for a process ended by it."""
 

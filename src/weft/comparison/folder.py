@@ -44,6 +44,18 @@ SIGNATURE = re.compile(r"<!-- weft (?P<sha256>[0-9a-f]{64}) -->\n")
 """Ends a report: the hash of all before it, which proves that the page is as Weft wrote it."""
 
 
+def known_models(path: Path) -> frozenset[str]:
+    """The names of the models of the study in a folder; none where there is no study.
+
+    Raises:
+        CheckpointError: its file cannot be read.
+    """
+    file = path / IDENTITY
+    resolved = read_json(file).get("resolved") if file.is_file() else None
+    runs = resolved.get("runs") if isinstance(resolved, Mapping) else None
+    return frozenset(runs) if isinstance(runs, Mapping) else frozenset()
+
+
 @final
 class StudyFolder:
     """A study's folder that this process alone writes to, from ``with`` to its end.

@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import final
+from typing import TypeAlias, final
 
 import torch
 
 from weft.comparison.assemble import Account, Attempt, assemble
 from weft.comparison.contestants import Contestant, Find, changed, contestants
-from weft.comparison.folder import StudyFolder
+from weft.comparison.folder import StudyFolder, known_models
 from weft.comparison.jobs import Job, JobKind, Options, Outcome, made_by_other_code, read_outcome
 from weft.comparison.launch import Launch, OwnProcesses, done, in_this_process
 from weft.comparison.progress import Clock, Piece, StudyListener
@@ -39,8 +39,12 @@ EVALUATION = 2
 """Batches of the runs' own evaluations, which the study does not use: it measures their checkpoints itself."""
 
 
+Require: TypeAlias = Callable[[Contestant, Callable[[str], None]], None]
+"""Takes a model, and what is called with lines of progress."""
+
+
 def run_study(study: StudyConfig, out: str | Path, find: Find, options: Options | None = None,
-              on_progress: StudyListener | None = None) -> StudyResult:
+              on_progress: StudyListener | None = None, *, require: Require | None = None) -> StudyResult:
     """Run a study, or what is left of it.
 
     Args:
@@ -49,6 +53,8 @@ def run_study(study: StudyConfig, out: str | Path, find: Find, options: Options 
         find: the file of a preset or path, or its plain data.
         options: how.
         on_progress: called with every line.
+        require: called with each model that the study in ``out`` does not have yet, before anything is written; it
+            raises an error for a model that is not to be compared.
 
     Raises:
         ConfigError: the study cannot be run; every problem is listed.
@@ -62,6 +68,8 @@ def run_study(study: StudyConfig, out: str | Path, find: Find, options: Options 
         if not is_loaded(plugin):
             load_plugin(plugin)
     models, notes = contestants(study, find, chosen.device)
+    if require is not None:
+        _require(require, [each for each in models if each.name not in known_models(Path(out))], on_progress)
     resolved = {"study": study.model_dump(mode="json", exclude={"models"}),
                 "runs": {each.name: each.run.dump() for each in models}}
     with (StudyFolder(Path(out), study.model_dump(mode="json", exclude_none=True), resolved) as folder,
@@ -72,6 +80,16 @@ def run_study(study: StudyConfig, out: str | Path, find: Find, options: Options 
             return work.run(in_this_process)
         with OwnProcesses() as launch:
             return work.run(launch)
+
+
+def _require(require: Require, models: Sequence[Contestant], on_progress: StudyListener | None) -> None:
+    clock = Clock(on_progress)
+    for each in models:
+        require(each, partial(_line, clock, each.name))
+
+
+def _line(clock: Clock, name: str, line: str) -> None:
+    clock.report(name, line, 0.0)
 
 
 @contextmanager
