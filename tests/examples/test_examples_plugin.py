@@ -50,7 +50,7 @@ def test_a_part_that_breaks_a_law_is_not_trained_unless_it_is_asked_for(tmp_path
     refused = weft(tmp_path, *train, plugin=False)
     assert refused.returncode == 1
     assert "error: model (moving_average): the model breaks a law: " in refused.stderr
-    assert "train it nevertheless with --unchecked" in refused.stderr
+    assert "take it nevertheless with --unchecked" in refused.stderr
     assert not (tmp_path / "run").exists()
     taken = weft(tmp_path, *train, "--unchecked", plugin=False)
     assert taken.returncode == 0 and "checking the laws" not in taken.stdout and "step 3/3" in taken.stdout

@@ -20,11 +20,12 @@ MANY = dict.fromkeys(VARIABLES, "1024")
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc" or not torch.backends.mkldnn.is_available(),
                     reason="what is counted is the heap of GNU's C library and oneDNN's products")
-@pytest.mark.parametrize(("given", "grows"), [({}, False), (MANY, True)])
-def test_compiled_products_are_kept_to_a_bound(given: dict[str, str], grows: bool, tmp_path: Path) -> None:
-    ended = Fresh(products_of_many_lengths, folder=tmp_path, environment=given).end()
-    # Some half a megabyte for each of 600 products, or for none more than were kept before.
-    assert (int(ended.stdout) > 100e6) is grows, ended
+def test_compiled_products_are_kept_to_a_bound(tmp_path: Path) -> None:
+    """600 products more, where all are kept, and none more than before, where they are bounded. How large one is
+    depends on the processor."""
+    bounded, kept = (int(Fresh(products_of_many_lengths, folder=tmp_path, environment=given).end().stdout)
+                     for given in ({}, MANY))
+    assert kept > 20e6 and bounded < kept / 5, (bounded, kept)
 
 
 def test_a_users_own_bound_stands() -> None:

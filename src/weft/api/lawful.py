@@ -45,7 +45,7 @@ def require_lawful(config: ModelConfig, report: Callable[[str], None] | None = N
                        f"{more}. A model that breaks a law may compute something else in decoding than in training, "
                        "or have wrong gradients.",
                        where=f"{where} ({names})",
-                       remedy="Run weft check for all findings and correct the part, or train it nevertheless with "
+                       remedy="Run weft check for all findings and correct the part, or take it nevertheless with "
                               "--unchecked (unchecked=True).")
     report(f"every law holds ({result.seconds:.1f} s)")
 

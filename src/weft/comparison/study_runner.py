@@ -69,7 +69,10 @@ def run_study(study: StudyConfig, out: str | Path, find: Find, options: Options 
             load_plugin(plugin)
     models, notes = contestants(study, find, chosen.device)
     if require is not None:
-        _require(require, [each for each in models if each.name not in known_models(Path(out))], on_progress)
+        known, clock = known_models(Path(out)), Clock(on_progress)
+        for each in models:
+            if each.name not in known:
+                require(each, partial(clock.report, each.name, share=0.0))
     resolved = {"study": study.model_dump(mode="json", exclude={"models"}),
                 "runs": {each.name: each.run.dump() for each in models}}
     with (StudyFolder(Path(out), study.model_dump(mode="json", exclude_none=True), resolved) as folder,
@@ -80,16 +83,6 @@ def run_study(study: StudyConfig, out: str | Path, find: Find, options: Options 
             return work.run(in_this_process)
         with OwnProcesses() as launch:
             return work.run(launch)
-
-
-def _require(require: Require, models: Sequence[Contestant], on_progress: StudyListener | None) -> None:
-    clock = Clock(on_progress)
-    for each in models:
-        require(each, partial(_line, clock, each.name))
-
-
-def _line(clock: Clock, name: str, line: str) -> None:
-    clock.report(name, line, 0.0)
 
 
 @contextmanager

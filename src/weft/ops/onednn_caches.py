@@ -3,7 +3,8 @@
 oneDNN compiles a product for each number of rows that it meets, and keeps the last 1,024 of them; so does the layer
 through which PyTorch calls it. Some half a megabyte each, they come to 0.6 GB where batches, prompts or texts have many
 lengths: training on Multi30k grew from 1.1 GB in its first steps to 2.5 within 140. With 128 of each a run takes the
-same time, since hardly one of the older products is asked for again.
+same time, since hardly one of the older products is asked for again. Where a hundred lengths recur, as prompts' may, a
+call pays for compiling again: 1.4 to 2.5 ms of 14 through the maps of 8 layers of width 512.
 """
 
 from __future__ import annotations
