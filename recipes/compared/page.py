@@ -70,7 +70,7 @@ def differences(found: StudyResult) -> list[str]:
     """Every pair in words."""
     said = []
     for pair in found.differences:
-        low, high, mean = pair.over_seeds.low, pair.over_seeds.high, pair.over_seeds.mean
+        low, high, mean = pair.over_both.low, pair.over_both.high, pair.over_both.mean
         better, worse = (pair.first, pair.second) if mean < 0 else (pair.second, pair.first)
         around = "" if low is None or high is None else f" ({min(abs(low), abs(high)):.4f} to " \
                                                         f"{max(abs(low), abs(high)):.4f})"
@@ -90,8 +90,9 @@ def page(found: StudyResult, name: str) -> str:
         f"{runs_of(found)}, {tokens} tokens each; intervals at {found.confidence:.0%} over runs; state "
         f"after {found.entries[0].context:,} tokens. The windows are of a part of the test text. torch "
         f"{machine.torch}, {machine.processor}.", "",
-        f"Differences in bits per byte, tested {'run by run' if found.test == 'paired' else 'as independent runs'}, p "
-        "corrected for the number of pairs:", "", *differences(found), "",
+        f"Differences in bits per byte, tested {'run by run' if found.test == 'paired' else 'as independent runs'} and "
+        "over the documents of the test text at once, p corrected for the number of pairs:", "",
+        *differences(found), "",
         *(f"![{figure.title}]({figure.name}.svg)" for figure in pictures(found, name)), ""])
 
 

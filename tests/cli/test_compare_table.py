@@ -36,7 +36,7 @@ def test_differences_name_the_better_model_first_and_are_above_zero(capsys: pyte
     assert told, "the case has some"
     for pair in told:
         better, worse = sorted((pair.first, pair.second), key=bits.__getitem__)
-        low, high = sorted((abs(pair.over_seeds.low or 0.0), abs(pair.over_seeds.high or 0.0)))
+        low, high = sorted((abs(pair.over_both.low or 0.0), abs(pair.over_both.high or 0.0)))
         row = rf"{re.escape(better)} +{re.escape(worse)} +{abs(pair.over_seeds.mean):.4f} +{low:.4f} to {high:.4f} "
         assert re.search(row, text), row
     assert text.index("Told apart: how much better") < text.index("Not told apart: second minus first")

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from weft.comparison.statistics import Estimate, bootstrap_test, resampled
+from weft.comparison.statistics import Estimate, bootstrap_test, effective_clusters, resampled
 
 
 def found(nats: np.ndarray, sizes: np.ndarray, confidence: float = 0.95, seed: int = 0,
           resamples: int = 4000) -> Estimate:
     drawn = resampled([nats.tolist()], sizes.tolist(), seed=seed, resamples=resamples)[0]
-    return bootstrap_test(float(nats.sum() / sizes.sum()) / math.log(2), drawn, len(sizes), confidence)
+    return bootstrap_test(float(nats.sum() / sizes.sum()) / math.log(2), drawn, effective_clusters(sizes.tolist()),
+                          confidence)
 
 
 def test_the_bootstrap_has_the_error_of_the_mean_for_equal_clusters() -> None:
@@ -49,6 +50,24 @@ def test_bootstrap_intervals_cover_as_often_as_they_say(clusters: int, skewed: b
     # Three standard errors, 0.023; quantiles of 400 draws cost half a percent, a skewness of 2 with 20 clusters three
     # (Hesterberg 2015, figure 10, gives as much for the t interval).
     assert covered / repetitions == pytest.approx(0.9, abs=0.028 + (0.03 if skewed else 0.0))
+
+
+def test_documents_of_unequal_size_count_as_fewer() -> None:
+    """Forty documents that say as much as nine: with forty for their number, intervals cover too seldom."""
+    draws, covered, repetitions = np.random.default_rng(6), {True: 0, False: 0}, 1500
+    sizes = np.array([8000] * 5 + [400] * 35)
+    assert effective_clusters(sizes.tolist()) == pytest.approx(54_000**2 / 325_600_000)
+    for seed in range(repetitions):
+        nats = sizes * draws.normal(0.5, 0.1, len(sizes))
+        drawn = resampled([nats.tolist()], sizes.tolist(), seed=seed, resamples=400)[0]
+        for effective in (True, False):
+            number = effective_clusters(sizes.tolist()) if effective else len(sizes)
+            interval = bootstrap_test(float(nats.sum() / sizes.sum()) / math.log(2), drawn, number, 0.9).interval
+            assert interval.low is not None and interval.high is not None
+            covered[effective] += interval.low <= 0.5 / math.log(2) <= interval.high
+    # As above; percentiles of a sum that five documents make up are a little short.
+    assert covered[True] / repetitions >= 0.9 - 0.028
+    assert covered[False] / repetitions < covered[True] / repetitions - 0.02
 
 
 def test_p_values_of_no_difference_are_even() -> None:

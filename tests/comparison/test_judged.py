@@ -87,12 +87,19 @@ def test_models_without_a_shared_run_are_compared_by_welch_alone() -> None:
     assert not pair_of(result_of([first, last], "welch")).tied
 
 
-def test_the_wider_doubt_decides_and_holm_corrects_it() -> None:
+def test_both_doubts_decide_together_and_holm_corrects_it() -> None:
     result = result_of([model("a", 100.0, 0), model("b", 100.1, 1), model("c", 120.0, 2)], resamples=1000)
     assert [pair.tied for pair in result.differences] == [True, False, False]
     for pair, (first, second) in zip(result.differences, ((0, 1), (0, 2), (1, 2)), strict=True):
-        runs = stats.ttest_ind(bits(result.entries[first]), bits(result.entries[second]), equal_var=False).pvalue
-        assert pair.p_value is not None and pair.p_value >= runs * (1 - 1e-9)
+        ours, theirs = bits(result.entries[first]), bits(result.entries[second])
+        runs = stats.ttest_ind(ours, theirs, equal_var=False)
+        assert pair.seed_error is not None and pair.over_both.high is not None and pair.p_value is not None
+        error = math.hypot(pair.seed_error, pair.document_error)
+        share, far = (pair.seed_error / error) ** 2, abs(pair.over_both.mean) / error
+        assert pair.p_value == pytest.approx(2 * (share * stats.t.sf(far, runs.df)
+                                                  + (1 - share) * stats.t.sf(far, 39)), rel=1e-6)
+        half = (pair.over_both.high - pair.over_both.mean) / error
+        assert share * stats.t.cdf(half, runs.df) + (1 - share) * stats.t.cdf(half, 39) == pytest.approx(0.975)
     ordered = sorted(result.differences, key=lambda pair: pair.p_value or 0.0)
     steps = [(3 - place) * (pair.p_value or 0.0) for place, pair in enumerate(ordered)]
     assert [pair.p_holm for pair in ordered] == [pytest.approx(min(1.0, max(steps[:place + 1])))

@@ -102,7 +102,7 @@ def test_the_test_of_welch_with_unequal_spreads_keeps_what_it_says() -> None:
 
 @pytest.mark.parametrize("test", TESTS)
 def test_the_same_model_under_other_names_and_seeds_is_told_apart_no_oftener_than_is_said(test: SeedTest) -> None:
-    """Whole studies: runs and documents, tuning, the larger of both doubts, and the correction over pairs."""
+    """Whole studies: runs and documents, tuning, the sum of both doubts, and the correction over pairs."""
     draws, found, count = np.random.default_rng(6), [], 250
     for _ in range(count):
         text = 140 + draws.normal(0, 10.0, 30)

@@ -39,16 +39,16 @@ def test_the_test_of_welch_is_that_of_scipy(n: int, m: int, spread: float) -> No
 
 
 def test_single_values_have_neither_bounds_nor_a_p_value() -> None:
-    assert t_test([0.25], 0.95) == (Interval(0.25, None, None), None, None)
+    assert t_test([0.25], 0.95) == (Interval(0.25, None, None), None, None, None)
     for found in (welch_test([0.5], [0.25], 0.95), welch_test([0.5, 0.5], [0.25], 0.95),
                   seed_test("paired", [0.5], [0.25], 0.95)):
-        assert found == (Interval(0.25, None, None), None, None)
+        assert found == (Interval(0.25, None, None), None, None, None)
 
 
 @pytest.mark.parametrize(("value", "p_value"), [(0.0, 1.0), (0.1, 0.0)])
 def test_values_without_variance(value: float, p_value: float) -> None:
-    assert t_test([value] * 3, 0.95) == (Interval(value, value, value), 0.0, p_value)
-    assert welch_test([value] * 3, [0.0] * 2, 0.95) == (Interval(value, value, value), 0.0, p_value)
+    assert t_test([value] * 3, 0.95) == (Interval(value, value, value), 0.0, p_value, 2)
+    assert welch_test([value] * 3, [0.0] * 2, 0.95) == (Interval(value, value, value), 0.0, p_value, 1)
 
 
 def test_one_side_without_variance_leaves_the_degrees_of_freedom_of_the_other() -> None:

@@ -146,7 +146,7 @@ def test_damaged_results_are_named(twins: StudyResult, folder: Path, tmp_path: P
     with pytest.raises(CheckpointError, match=r"result\.json: the file is damaged"):
         read_result(tmp_path)
     (tmp_path / "result.json").write_text(json.dumps({**twins.to_json(), "format": 99}))
-    with pytest.raises(CheckpointError, match="study format 99, and this Weft reads 2"):
+    with pytest.raises(CheckpointError, match="study format 99, and this Weft reads 3"):
         read_result(tmp_path)
 
 

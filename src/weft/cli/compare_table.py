@@ -140,7 +140,7 @@ def _better_first(pair: Difference) -> Difference:
     byte minus the first's, and so not negative."""
     if pair.over_seeds.mean > 0:
         return replace(pair, first=pair.second, second=pair.first)
-    return replace(pair, over_seeds=_negative(pair.over_seeds), over_documents=_negative(pair.over_documents))
+    return replace(pair, over_seeds=_negative(pair.over_seeds), over_both=_negative(pair.over_both))
 
 
 def _negative(interval: Interval) -> Interval:
@@ -149,10 +149,10 @@ def _negative(interval: Interval) -> Interval:
 
 
 def _differences(pairs: list[Difference], first: str, second: str) -> Table:
-    rows = table(first, second, ">by", ">over seeds", ">over documents", ">p (Holm)")
+    rows = table(first, second, ">by", ">over seeds and documents", ">p (Holm)")
     for pair in pairs:
-        rows.add_row(pair.first, pair.second, f"{pair.over_seeds.mean:.4f}", _bounds(pair.over_seeds),
-                     _bounds(pair.over_documents), _p_value(pair))
+        rows.add_row(pair.first, pair.second, f"{pair.over_seeds.mean:.4f}", _bounds(pair.over_both),
+                     _p_value(pair))
     return rows
 
 

@@ -16,6 +16,7 @@ from jaxtyping import Float64, Int64
 from weft.comparison.matching import state_bytes
 from weft.comparison.results import DecodePoint, LengthPoint, PositionPoint, Sample
 from weft.comparison.settings import MeasureSettings
+from weft.comparison.statistics import effective_clusters
 from weft.core.errors import DivergedError, FailedError, UserError
 from weft.core.model import Counted, LanguageModel
 from weft.data import EvaluationWindows, TokenStream
@@ -28,7 +29,7 @@ from weft.evaluation.pieces import window_pieces
 from weft.tokenizers import Tokenizer
 
 FEWEST_DOCUMENTS = 20
-"""With fewer the bootstrap draws blocks of text instead."""
+"""With fewer, by their effective number, the bootstrap draws blocks of text instead."""
 BLOCKS = 50
 WARMING = 3
 """Steps of decoding before those that are timed."""
@@ -58,16 +59,16 @@ class TokenScores:
         return float(self.nats.sum()) / math.log(2) / int(self.bytes.sum())
 
     def clusters(self) -> tuple[list[float], list[int]]:
-        """Summed nats and bytes of each document; of 50 blocks of equal bytes where there are few documents.
+        """Summed nats and bytes of each document; of 50 blocks of equal bytes where there are few documents, or a few
+        that are almost all of the text.
 
         Blocks are cut between bytes, and the nats of a token that stands for bytes on both sides are shared out by
         them, so that models with different tokenizers have the same blocks.
         """
-        count = int(self.document.max()) + 1
-        if count < FEWEST_DOCUMENTS:
+        size = np.bincount(self.document, weights=self.bytes).astype(np.int64)
+        if effective_clusters(size.tolist()) < FEWEST_DOCUMENTS:
             return self._blocks()
-        nats = np.bincount(self.document, weights=self.nats, minlength=count)
-        size = np.bincount(self.document, weights=self.bytes, minlength=count).astype(np.int64)
+        nats = np.bincount(self.document, weights=self.nats)
         return nats.tolist(), size.tolist()
 
     def _blocks(self) -> tuple[list[float], list[int]]:

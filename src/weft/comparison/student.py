@@ -47,6 +47,21 @@ def t_quantile(probability: float, freedom: float) -> float:
     return high if probability > 0.5 else -high
 
 
+def mixed_two_sided(t: float, tails: Sequence[tuple[float, float]]) -> float:
+    """P(|T| >= |t|) where T is a Student t with one of several degrees of freedom.
+
+    Args:
+        t: in standard errors.
+        tails: pairs of a probability, all of which sum to one, and degrees of freedom.
+    """
+    return math.fsum(weight * t_two_sided(t, freedom) for weight, freedom in tails)
+
+
+def mixed_quantile(confidence: float, tails: Sequence[tuple[float, float]]) -> float:
+    """The value above zero between whose opposite and itself that T lies with this probability."""
+    return _root(lambda t: (1 - confidence) - mixed_two_sided(t, tails))
+
+
 def t_above(t: float, freedom: float, shift: float) -> float:
     """P(T' > t), t above zero, of the noncentral t distribution, T' = (Z + shift) / S with S^2 = chi^2 / freedom.
 

@@ -13,7 +13,7 @@ from weft.comparison.statistics import Interval
 from weft.comparison.student import SeedTest
 from weft.core.strict_json import Record
 
-RESULT_FORMAT = 2
+RESULT_FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,10 @@ class Difference:
     Attributes:
         over_seeds: Student's t over the runs, by the study's test: would other runs say the same.
         over_documents: bootstrap clustered by document, over the test text: would another text say the same.
+        over_both: by the sum of both variances: would other runs on another text say the same.
         seed_error: standard error of the difference of the means, from run to run; None with a single run.
         document_error: standard error of the same difference, from document to document of the test text.
-        p_value: two-sided, of the wider of both sources of doubt; None when it cannot be had.
+        p_value: two-sided, of ``over_both``; None when it cannot be had.
         p_holm: after Holm's correction over all pairs of the study.
         tied: the corrected test does not distinguish the two.
         gaps: the difference at several shares of the budget.
@@ -44,6 +45,7 @@ class Difference:
     second: str
     over_seeds: Interval
     over_documents: Interval
+    over_both: Interval
     seed_error: float | None
     document_error: float
     p_value: float | None

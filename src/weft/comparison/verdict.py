@@ -15,7 +15,17 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 import numpy as np
 
 from weft.comparison.results import Entry, RunResult, at_share
-from weft.comparison.statistics import Estimate, Interval, bootstrap_test, holm, resampled, seed_test, t_test
+from weft.comparison.statistics import (
+    Estimate,
+    Interval,
+    bootstrap_test,
+    combined_test,
+    effective_clusters,
+    holm,
+    resampled,
+    seed_test,
+    t_test,
+)
 from weft.comparison.student import SeedTest
 from weft.comparison.study_result import CorpusFacts, Difference, GapPoint, StudyResult
 
@@ -117,10 +127,15 @@ def _compared(first: Entry, second: Entry, test: SeedTest) -> tuple[list[RunResu
 
 @dataclass(frozen=True, eq=False)
 class _Draws:
-    """Bits per byte of every finished run on the same resampled texts, by model and number of the run."""
+    """Bits per byte of every finished run on the same resampled texts, by model and number of the run.
+
+    Attributes:
+        bits: by name of the model and index of the run, [R].
+        clusters: effective number of the text's clusters.
+    """
 
     bits: Mapping[tuple[str, int], np.ndarray]
-    clusters: int
+    clusters: float
 
     @classmethod
     def of(cls, entries: Sequence[Entry], corpus: CorpusFacts, resamples: int) -> _Draws:
@@ -130,7 +145,7 @@ class _Draws:
         bits = resampled([run.document_nats for _, run in runs], corpus.document_bytes, seed=BOOTSTRAP_SEED,
                          resamples=resamples)
         return cls({(name, run.index): drawn for (name, run), drawn in zip(runs, bits, strict=True)},
-                   len(corpus.document_bytes))
+                   effective_clusters(corpus.document_bytes))
 
     def mean(self, name: str, runs: Sequence[RunResult]) -> np.ndarray:
         """Of a model's runs, on each resampled text."""
@@ -142,25 +157,18 @@ def _difference(first: Entry, second: Entry, ours: Sequence[RunResult], theirs: 
                 confidence: float, test: SeedTest) -> Difference:
     over_seeds = seed_test(test, _bits(ours), _bits(theirs), confidence)
     if [run.document_nats for run in ours] == [run.document_nats for run in theirs]:
-        over_documents = Estimate(Interval(0.0, 0.0, 0.0), 0.0, 1.0)  # the same in every document, whatever is drawn
+        # The same in every document, whatever is drawn.
+        over_documents = Estimate(Interval(0.0, 0.0, 0.0), 0.0, 1.0, None)
     else:
         mean = sum(_bits(ours)) / len(ours) - sum(_bits(theirs)) / len(theirs)
         over_documents = bootstrap_test(mean, draws.mean(first.name, ours) - draws.mean(second.name, theirs),
                                         draws.clusters, confidence)
     assert over_documents.error is not None, "a bootstrap always has a standard error"
     gaps = _gaps(ours, theirs, confidence, test) if first.trainable and second.trainable else ()
-    return Difference(first.name, second.name, over_seeds.interval, over_documents.interval, over_seeds.error,
-                      over_documents.error, _p_value(over_seeds, over_documents), None, True, gaps,
+    over_both = combined_test(over_seeds, over_documents, confidence)
+    return Difference(first.name, second.name, over_seeds.interval, over_documents.interval, over_both.interval,
+                      over_seeds.error, over_documents.error, over_both.p_value, None, True, gaps,
                       crosses([gap.difference for gap in gaps]))
-
-
-def _p_value(over_seeds: Estimate, over_documents: Estimate) -> float | None:
-    """Of the wider doubt: both must be overcome. Runs that agree in every document leave none."""
-    if over_documents.error == 0 and over_documents.interval.mean == 0:
-        return 1.0
-    if over_seeds.p_value is None or over_documents.p_value is None:
-        return None
-    return max(over_seeds.p_value, over_documents.p_value)
 
 
 def _gaps(ours: Sequence[RunResult], theirs: Sequence[RunResult], confidence: float,

@@ -155,7 +155,7 @@ def test_a_pending_run_is_counted() -> None:
     assert [(row[1], row[-1]) for row in rows(lost)[1:] if "pending" in row] == [("3", "still to come")]
 
 
-def test_the_forest_shows_each_model_minus_the_best_with_both_intervals() -> None:
+def test_the_forest_shows_each_model_minus_the_best_with_its_interval() -> None:
     result = study()
     table = read(render(result)).all("table", "forest")[0]
     found = {cells[0]: cells for cells in rows(table)[1:]}
@@ -163,10 +163,10 @@ def test_the_forest_shows_each_model_minus_the_best_with_both_intervals() -> Non
         stored = next(each for each in result.differences if {each.first, each.second} == {"transformer", entry.name})
         shown = found[entry.name]
         assert float(shown[2].replace("−", "-")) == pytest.approx(-stored.over_seeds.mean, abs=0.0005)
-        assert stored.over_seeds.low is not None and stored.over_documents.high is not None
-        assert f"{-stored.over_seeds.low:+.3f}".replace("-", "−") in shown[3]
-        assert f"{-stored.over_documents.high:+.3f}".replace("-", "−") in shown[4]
-        assert shown[6] == ("tied" if stored.tied else "told apart")
+        assert stored.over_both.low is not None and stored.over_both.high is not None
+        assert f"{-stored.over_both.low:+.3f}".replace("-", "−") in shown[3]
+        assert f"{-stored.over_both.high:+.3f}".replace("-", "−") in shown[3]
+        assert shown[5] == ("tied" if stored.tied else "told apart")
 
 
 def test_all_pairs_are_listed_with_both_errors_the_larger_one_and_what_pairing_does() -> None:
@@ -174,23 +174,24 @@ def test_all_pairs_are_listed_with_both_errors_the_larger_one_and_what_pairing_d
     tables = {table.all("caption")[0].text(): rows(table) for table in read(render(result)).all("table")}
     head, *body = tables["Every pair of the study, in bits per byte"]
     assert len(body) == 6
-    assert head[4:9] == ["Standard error from run to run", "Standard error from document to document", "Larger",
+    assert head[2:5] == ["over both", "over seeds", "over documents"]
+    assert head[5:10] == ["Standard error from run to run", "Standard error from document to document", "Larger",
                          "Correlation of runs of the same number", "Paired interval times Welch's"]
     for row in body:
         worse, _, better = row[0].partition(" − ")
         stored = next(each for each in result.differences if {each.first, each.second} == {worse, better})
         assert stored.seed_error is not None
         # Two significant digits: half a unit of the second is at most one part in twenty.
-        assert float(row[4]) == pytest.approx(stored.seed_error, rel=0.05)
-        assert float(row[5]) == pytest.approx(stored.document_error, rel=0.05)
-        assert row[6] == ("runs" if stored.seed_error > stored.document_error else "documents")
+        assert float(row[5]) == pytest.approx(stored.seed_error, rel=0.05)
+        assert float(row[6]) == pytest.approx(stored.document_error, rel=0.05)
+        assert row[7] == ("runs" if stored.seed_error > stored.document_error else "documents")
         ours, theirs = ([run.bits_per_byte or 0.0 for entry in result.entries if entry.name == name
                          for run in entry.runs] for name in (worse, better))
-        assert float(row[7].replace("−", "-")) == pytest.approx(np.corrcoef(ours, theirs)[0, 1], abs=0.006)
+        assert float(row[8].replace("−", "-")) == pytest.approx(np.corrcoef(ours, theirs)[0, 1], abs=0.006)
         paired = stats.ttest_rel(ours, theirs).confidence_interval()
         apart = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval()
         expected = (paired.high - paired.low) / (apart.high - apart.low)
-        assert float(row[8]) == pytest.approx(expected, rel=0.05)
+        assert float(row[9]) == pytest.approx(expected, rel=0.05)
 
 
 def test_what_so_many_runs_can_show_has_a_table() -> None:

@@ -82,15 +82,20 @@ def forest(view: View) -> Markup:
 
 def lead(view: View) -> Markup:
     """The test, and what pairing does to the intervals of this study."""
-    larger = "A p-value is the larger of two: of the runs, and of a bootstrap of the test text's documents."
+    both = ("Intervals and p-values are for other runs on another text: the variance from run to run and that of a "
+            "bootstrap of the test text's documents are added.")
     test = pairing_effect(view.result) or f"The test of runs is {TEST_NAMES[view.result.test]}."
-    return join(f"{larger} {test}")
+    return join(f"{both} {test}")
 
 
 def decimals(difference: Difference) -> int:
-    """Of a difference: those that the wider interval allows, and three at least, so that small ones are seen."""
-    halves = [half for half in map(half_width, (difference.over_seeds, difference.over_documents)) if half is not None]
-    return max(3, decimals_of(max(halves, default=None)))
+    """Of a difference: those that its interval allows, and three at least, so that small ones are seen."""
+    return max(3, decimals_of(half_width(whole(difference))))
+
+
+def whole(difference: Difference) -> Interval:
+    """The interval over seeds and documents; over documents alone where a single run leaves no other."""
+    return difference.over_documents if difference.over_both.low is None else difference.over_both
 
 
 def bounds(interval: Interval, places: int) -> str:
@@ -111,7 +116,7 @@ def _axis(main: Sequence[Difference]) -> Axis | None:
     means = [difference.over_documents.mean for difference in main] + [difference.over_seeds.mean
                                                                        for difference in main]
     reach = max((abs(mean) for mean in means if known(mean)), default=0.0)
-    near = [bound for difference in main for interval in (difference.over_seeds, difference.over_documents)
+    near = [bound for difference in main for interval in (difference.over_seeds, whole(difference))
             for bound in (interval.low, interval.high) if bound is not None and known(bound)
             and abs(bound) <= 3 * reach]
     return linear([*means, *near], 0, 1, include=(0.0,), count=4, margin=0.05)
@@ -123,11 +128,11 @@ def _chart(view: View, main: Sequence[Difference], axis: Axis) -> Markup:
     spoken = "; ".join(f"{each.first} {signed(each.over_seeds.mean, decimals(each))}, {outcome(each)}" for each in main)
     chart = scale(axis, f"Differences from {view.best.name} in bits per byte", f"Above zero is worse. {spoken}.",
                   "forest")
+    over = "over documents" if view.result.seeds == 1 else "over seeds and documents"
     legend = tag("span", {"class": "panel-note"}, " Bits per byte; to the right is worse. ",
-                 _legend("inner"), f" {level} over seeds ", _legend("outer"), f" {level} over documents")
+                 _legend("inner"), f" {level} over seeds alone ", _legend("outer"), f" {level} {over}")
     heads = [tag("th", {"scope": "col", "class": kind}, text) for kind, text in (
-        ("number", "Difference"), ("number", "over seeds"), ("number", "over documents"), ("number", "p (Holm)"),
-        ("", "Outcome"))]
+        ("number", "Difference"), ("number", f"{level} {over}"), ("number", "p (Holm)"), ("", "Outcome"))]
     head = tag("tr", None, tag("th", {"scope": "col"}, "Model"), tag("td", {"class": "strip-cell"}, chart), heads)
     body = tag("tbody", None, [_row(view, difference, axis) for difference in main])
     caption = tag("caption", {"id": "forest-caption"}, tag("strong", None, "Behind ", view.name(view.best)), legend)
@@ -143,12 +148,11 @@ def _legend(kind: str) -> Markup:
 def _row(view: View, difference: Difference, axis: Axis) -> Markup:
     style, places = view.styles[difference.first], decimals(difference)
     middle = difference.over_seeds.mean
-    marks = [_interval(difference.over_documents, axis, "outer"), _interval(difference.over_seeds, axis, "inner"),
+    marks = [_interval(whole(difference), axis, "outer"), _interval(difference.over_seeds, axis, "inner"),
              at(axis, middle, marker(0, 0, style, 4)) if axis.holds(middle) else Markup("")]
     cells = [(f"strip-cell {style.colour}", "", strip(axis, *marks, zero=True)),
              ("number", "", signed(middle, places)),
-             ("number bounds", "seeds ", bounds(difference.over_seeds, places)),
-             ("number bounds", "documents ", bounds(difference.over_documents, places)),
+             ("number bounds", "interval ", bounds(whole(difference), places)),
              ("number p", "p ", p_value(difference.p_holm)), ("outcome", "", outcome(difference))]
     return tag("tr", {"data-model": str(style.index)}, tag("th", {"scope": "row"}, view.key(difference.first, 26)),
                [tag("td", {"class": kind}, tag("span", {"class": "narrow", "aria-hidden": "true"}, short) if short
@@ -173,9 +177,9 @@ def _arrow(axis: Axis, bound: float, kind: str) -> Markup:
 
 
 def _all_pairs(view: View) -> Markup:
-    columns = [Column("Pair, first minus second", number=False), Column("Difference"), Column("over seeds"),
-               Column("over documents"), Column("Standard error", "from run to run"),
-               Column("Standard error", "from document to document"), Column("Larger", number=False),
+    columns = [Column("Pair, first minus second", number=False), Column("Difference"),
+               Column("over both"), Column("over seeds"), Column("over documents"),
+               Column("Standard error", "from run to run"), Column("Standard error", "from document to document"), Column("Larger", number=False),
                Column("Correlation", "of runs of the same number"), Column("Paired interval", "times Welch's"),
                Column("p"), Column("p (Holm)"), Column("Outcome", number=False)]
     return table("Every pair of the study, in bits per byte", columns,
@@ -186,8 +190,9 @@ def _pair_row(view: View, each: Difference) -> list[Child]:
     places = decimals(each)
     found = pairing(view.entry(each.first), view.entry(each.second), view.result.confidence)
     return [join(view.name(each.first), " \u2212 ", view.name(each.second)), signed(each.over_seeds.mean, places),
-            bounds(each.over_seeds, places), bounds(each.over_documents, places), error(each.seed_error),
-            error(each.document_error), larger_doubt(each) or MISSING, fixed(found.correlation if found else None, 2),
+            bounds(each.over_both, places), bounds(each.over_seeds, places), bounds(each.over_documents, places),
+            error(each.seed_error), error(each.document_error), larger_doubt(each) or MISSING,
+            fixed(found.correlation if found else None, 2),
             MISSING if found is None or found.width is None else significant(found.width, 2), p_value(each.p_value),
             p_value(each.p_holm), outcome(each)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.comparison.findings import doubts, rates_differ, reaches, varied
-from weft.comparison.report.differences import decimals, reach_of
+from weft.comparison.report.differences import decimals, reach_of, whole
 from weft.comparison.report.dots import dots
 from weft.comparison.report.ranking import counted_words, extent, interval_of, lost_counts, shown_name
 from weft.comparison.report.view import View, half_width
@@ -123,11 +123,8 @@ def _amount(difference: Difference) -> str:
 
 
 def _intervals(difference: Difference) -> str:
-    places = decimals(difference)
-    seeds, documents = _range(difference.over_seeds, places), _range(difference.over_documents, places)
-    if difference.over_seeds.low is None:
-        return f" over documents {documents}"
-    return f"s: over seeds {seeds}, over documents {documents}"
+    shown = _range(whole(difference), decimals(difference))
+    return f" over documents {shown}" if difference.over_both.low is None else f" {shown}"
 
 
 def _range(interval: Interval, places: int) -> str:

@@ -107,6 +107,7 @@ def turned(difference: Difference) -> Difference:
     """The same comparison the other way round."""
     return replace(difference, first=difference.second, second=difference.first,
                    over_seeds=negated(difference.over_seeds), over_documents=negated(difference.over_documents),
+                   over_both=negated(difference.over_both),
                    gaps=tuple(GapPoint(gap.share, negated(gap.difference)) for gap in difference.gaps))
 
 

@@ -1,0 +1,151 @@
+"""How often `weft compare` tells equal models apart, by three rules, on simulated studies.
+
+    python recipes/error_rates/run.py
+
+A model's figure is what it has on each document of a test text and in each run. The models of a study are equal: what
+they have on documents, and what their runs add, are drawn from the same normal distributions. So a pair that is told
+apart is an error, and a study with any such pair is a wrong study, of which Holm's correction promises at most 5 %.
+`RATIOS` is the standard error of a model's mean from run to run over the one from document to document.
+
+* *larger*: the larger of the p-values of both sources, the rule until it was found here to be none;
+* *Satterthwaite*: the sum of both variances with Satterthwaite's degrees of freedom;
+* *shares*: that sum, with the tail of each source by its share of it, which is the rule (`combined_test`).
+
+A second table takes the documents of a recorded study, whose sizes differ, and counts how often the interval over
+documents covers the truth with their number and with their effective number.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from weft.comparison import read_result
+from weft.comparison.statistics import bootstrap_test, effective_clusters, resampled
+
+HERE = Path(__file__).parent
+RESULT, README = HERE / "result.json", HERE / "README.md"
+SIZES = HERE.parent / "six_ages"
+DOCUMENTS, LEVEL = 50, 0.05
+MODELS, RUNS, RATIOS = {2: 20_000, 6: 4_000, 12: 1_500}, (3, 5, 10, 20), (0.25, 0.5, 1.0, 2.0, 4.0)
+"""Simulated studies by number of models; runs of each model; ratios of the two standard errors."""
+RULES = ("larger", "satterthwaite", "shares")
+REPETITIONS, RESAMPLES = 2_000, 400
+BEGIN, END = "<!-- table -->\n", "<!-- /table -->\n"
+
+
+def p_values(difference: np.ndarray, seeds: np.ndarray, documents: np.ndarray, freedom: np.ndarray,
+             others: float) -> dict[str, np.ndarray]:
+    """Two-sided p-values by each rule.
+
+    Args:
+        difference: of two means, [R].
+        seeds: its variance from run to run, [R].
+        documents: its variance from document to document, [R].
+        freedom: degrees of freedom of the first, [R].
+        others: of the second.
+    """
+    share = seeds / (seeds + documents)
+    far = np.abs(difference) / np.sqrt(seeds + documents)
+    alone = [2 * stats.t.sf(np.abs(difference) / np.sqrt(seeds), freedom),
+             2 * stats.t.sf(np.abs(difference) / np.sqrt(documents), others)]
+    whole = 1 / (share**2 / freedom + (1 - share) ** 2 / others)
+    return {"larger": np.maximum(*alone), "satterthwaite": 2 * stats.t.sf(far, whole),
+            "shares": share * 2 * stats.t.sf(far, freedom) + (1 - share) * 2 * stats.t.sf(far, others)}
+
+
+def wrong_studies(models: int, runs: int, ratio: float, test: str, count: int, seed: int) -> dict[str, float]:
+    """The share of studies of equal models in which some pair is told apart after Holm's correction, by rule."""
+    draws = np.random.default_rng(seed)
+    on = draws.normal(0, math.sqrt(DOCUMENTS), (count, models, DOCUMENTS))
+    own = draws.normal(0, ratio * math.sqrt(runs), (count, models, runs))
+    means, over = on.mean(axis=2), own.mean(axis=2)
+    apart = on - means[..., None]
+    shared = np.einsum("rad,rbd->rab", apart, apart) / (DOCUMENTS - 1) / DOCUMENTS
+    variances = own.var(axis=2, ddof=1) / runs
+    least: dict[str, np.ndarray] = {rule: np.ones(count) for rule in RULES}
+    pairs = list(itertools.combinations(range(models), 2))
+    for a, b in pairs:
+        if test == "paired":
+            seeds = (own[:, a] - own[:, b]).var(axis=1, ddof=1) / runs
+            freedom = np.full(count, runs - 1.0)
+        else:
+            seeds = variances[:, a] + variances[:, b]
+            freedom = seeds**2 / ((variances[:, a] ** 2 + variances[:, b] ** 2) / (runs - 1))
+        documents = shared[:, a, a] + shared[:, b, b] - 2 * shared[:, a, b]
+        found = p_values(means[:, a] - means[:, b] + over[:, a] - over[:, b], seeds, documents, freedom,
+                         DOCUMENTS - 1.0)
+        least = {rule: np.minimum(least[rule], found[rule]) for rule in RULES}
+    return {rule: float((least[rule] * len(pairs) <= LEVEL).mean()) for rule in RULES}
+
+
+def covered(sizes: Sequence[int], clusters: float, repetitions: int) -> float:
+    """How often the 95 % interval over documents of these sizes, in bytes, holds the truth, where each has bits per
+    byte of its own, with that number of clusters."""
+    draws, inside, weights = np.random.default_rng(0), 0, np.array(sizes)
+    for seed in range(repetitions):
+        nats = weights * draws.normal(1.0, 0.1, len(sizes))
+        mean = float(nats.sum() / weights.sum()) / math.log(2)
+        drawn = resampled([nats.tolist()], sizes, seed=seed, resamples=RESAMPLES)[0]
+        interval = bootstrap_test(mean, drawn, clusters, 1 - LEVEL).interval
+        assert interval.low is not None and interval.high is not None
+        inside += interval.low <= 1 / math.log(2) <= interval.high
+    return inside / repetitions
+
+
+def measured() -> dict[str, Any]:
+    """Every figure of the page."""
+    cells = [{"test": test, "models": models, "runs": runs, "ratio": ratio,
+              **wrong_studies(models, runs, ratio, test, count, seed)}
+             for seed, (test, (models, count), runs, ratio) in enumerate(itertools.product(
+                 ("welch", "paired"), MODELS.items(), RUNS, RATIOS))]
+    sizes = read_result(SIZES).corpus.document_bytes
+    effective = effective_clusters(sizes)
+    return {"studies": MODELS, "documents": DOCUMENTS, "cells": cells, "sizes": len(sizes), "effective": effective,
+            "covered": {"number": covered(sizes, len(sizes), REPETITIONS),
+                        "effective": covered(sizes, effective, REPETITIONS)},
+            "repetitions": REPETITIONS, "numpy": np.__version__, "python": platform.python_version()}
+
+
+def table(result: dict[str, Any]) -> str:
+    """The page's tables: for each number of runs and models the lowest and highest share over all ratios."""
+    lines = ["| test | models | runs | larger p | Satterthwaite | shares, the rule |", "| --- | ---: | ---: | ---: | "
+             "---: | ---: |"]
+    for test, models, runs in itertools.product(("welch", "paired"), MODELS, RUNS):
+        cells = [each for each in result["cells"]
+                 if (each["test"], each["models"], each["runs"]) == (test, models, runs)]
+        spans = [f"{min(each[rule] for each in cells):.1%} to {max(each[rule] for each in cells):.1%}"
+                 for rule in RULES]
+        lines.append(f"| {test} | {models} | {runs} | {' | '.join(spans)} |")
+    worst = {rule: max(each[rule] for each in result["cells"]) for rule in RULES}
+    found = result["covered"]
+    studies = ", ".join(f"{count:,} studies of {models} models" for models, count in result["studies"].items())
+    return "\n".join([
+        *lines, "", f"Test texts of {result['documents']} documents; for every ratio {studies}. "
+        f"At the worst the larger p-value tells equal models apart in {worst['larger']:.0%} of the studies, "
+        f"Satterthwaite's degrees of freedom in {worst['satterthwaite']:.0%}, and the rule in {worst['shares']:.1%}.",
+        "",
+        f"The {result['sizes']} documents of the test text of `recipes/six_ages` count as {result['effective']:.0f} of "
+        f"equal size. In {result['repetitions']:,} simulations the 95 % interval over them held the truth in "
+        f"{found['effective']:.1%}, and with {result['sizes']} for their number in {found['number']:.1%}.", ""])
+
+
+def main() -> None:
+    """Simulate, and write the result and the page."""
+    RESULT.write_text(json.dumps(measured(), indent=1) + "\n", encoding="utf-8")
+    before, rest = README.read_text(encoding="utf-8").split(BEGIN)
+    after = rest.split(END)[1]
+    README.write_text(f"{before}{BEGIN}{table(json.loads(RESULT.read_text(encoding='utf-8')))}{END}{after}",
+                      encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
