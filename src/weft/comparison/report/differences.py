@@ -177,9 +177,9 @@ def _arrow(axis: Axis, bound: float, kind: str) -> Markup:
 
 
 def _all_pairs(view: View) -> Markup:
-    columns = [Column("Pair, first minus second", number=False), Column("Difference"),
-               Column("over both"), Column("over seeds"), Column("over documents"),
-               Column("Standard error", "from run to run"), Column("Standard error", "from document to document"), Column("Larger", number=False),
+    columns = [Column("Pair, first minus second", number=False), Column("Difference"), Column("over both"),
+               Column("over seeds"), Column("over documents"), Column("Standard error", "from run to run"),
+               Column("Standard error", "from document to document"), Column("Larger", number=False),
                Column("Correlation", "of runs of the same number"), Column("Paired interval", "times Welch's"),
                Column("p"), Column("p (Holm)"), Column("Outcome", number=False)]
     return table("Every pair of the study, in bits per byte", columns,
