@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
+import pty
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -67,3 +71,29 @@ def test_it_is_printed_in_a_terminal_alone_and_never_beside_json(monkeypatch: py
     assert "next: weft eval 'a run' --data FILE measures the model on a whole text" in told(Terminal(), json=False)
     assert told(Terminal(), json=True) == ""
     assert told(io.StringIO(), json=False) == ""
+
+
+@pytest.mark.parametrize("columns", [40, 100])
+def test_a_command_writes_no_escape_sequence_as_text_in_a_terminal(columns: int) -> None:
+    """A pseudo-terminal: the closing line had stood between `\\x1b[2m` and `\\x1b[0m`, written out."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": "40"}
+    with subprocess.Popen([sys.executable, "-m", "weft", "list", "mask"], stdin=theirs, stdout=theirs, stderr=theirs,
+                          env=environment, close_fds=True) as process:
+        os.close(theirs)
+        parts = []
+        while True:
+            try:
+                part = os.read(ours, 65536)
+            except OSError:  # Linux says so that nobody writes there any more
+                break
+            if not part:
+                break
+            parts.append(part)
+        os.close(ours)
+    shown = b"".join(parts).decode()
+    assert process.returncode == 0
+    assert "\x1b[2m" in shown, "the line is dim"
+    assert "\\x1b" not in shown and "\\u" not in shown
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", shown)
+    assert "next: a configuration names a part as its kind; weft config show transformer shows one" in plain

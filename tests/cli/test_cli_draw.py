@@ -58,6 +58,12 @@ def test_a_checkpoint_is_drawn_with_the_attention_of_a_text(weft: Any, run: Path
     assert max(len(line) for line in told.out.splitlines()[:-1]) <= 80
 
 
+def test_a_run_is_titled_by_its_name_and_not_by_its_newest_step(weft: Any, run: Path, tmp_path: Path) -> None:
+    assert weft("draw", run, "--out", tmp_path / "a.html").code == 0
+    title = re.search(r"<h1[^>]*>([^<]*)</h1>", (tmp_path / "a.html").read_text("utf-8"))
+    assert title is not None and title[1].startswith(f"{run.name}, step "), title
+
+
 def test_the_same_model_gives_the_same_bytes(weft: Any, run: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
         weft("draw", run, "--text", "x", "--out", tmp_path / name)

@@ -142,7 +142,18 @@ def test_all_formats_hold_the_same_conversations(tmp_path: Path) -> None:
     for corpus in read.values():
         assert [talk_of(document).messages for document in corpus.documents] == [row["messages"] for row in rows]
         assert list(texts_in(corpus)) == ["é 0", "Yes.", "é 1", "Yes.", "é 2", "Yes."] and corpus.whole
-    assert [document.name for document in read["json"].documents] == ["a.json:2", "a.json:14", "a.json:26"]
+    assert [document.name for document in read["json"].documents] == ["a.json:1", "a.json:2", "a.json:3"]
+
+
+def test_records_of_an_array_on_one_line_have_sides_of_their_own(tmp_path: Path) -> None:
+    """As Python's `json.dump` writes them: all had the name of line 1, so that none could be held out."""
+    file = tmp_path / "a.json"
+    rows = [{"messages": [{"role": "user", "content": f"é {i}"}, SAY]} for i in range(300)]
+    file.write_text(json.dumps(rows), "utf-8")
+    corpus = read_conversations(file)
+    assert len({document.name for document in corpus.documents}) == 300
+    train, held_out = corpus.split(0.1, seed=0)
+    assert len(train.documents) + len(held_out.documents) == 300 and 15 <= len(held_out.documents) <= 50
 
 
 def test_pairs_are_read_back(tmp_path: Path) -> None:

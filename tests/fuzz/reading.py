@@ -7,6 +7,7 @@ Where the child is ended, the case that it was at is a fault, and another child 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import hashlib
 import json
@@ -174,6 +175,7 @@ def _followed(told: IO[str], child: int, seconds: float) -> tuple[int, bool, lis
 def _child(cases: list[Spoilt], begin: int, made: Path, folder: Path, told: IO[str], seconds: int) -> None:
     code = 1
     try:
+        faulthandler.disable()  # pytest's would write into the output of the tests
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(os.open(folder.parent / "stderr", os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644), 2)
         os.dup2(2, 1)

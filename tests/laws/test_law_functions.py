@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
+from weft.core.errors import InputError
 from weft.laws.report import Finding, Report, difference, gradient_difference
+from weft.laws.run import guarded
 from weft.laws.split import uneven_plan
 
 NAN, INF = math.nan, math.inf
@@ -66,3 +71,20 @@ def test_uneven_rows_all_arrive_and_start_with_what_must_come_first(seed: int) -
     for row in zip(*plan, strict=True):
         assert sum(row) == 11 and row[0] >= 3
     assert any(len(set(counts)) > 1 for counts in plan)
+
+
+def _raising(error: Exception) -> Iterator[Finding]:
+    raise error
+    yield
+
+
+@pytest.mark.parametrize("error", [
+    MemoryError("for the rows"), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried for the rows")])
+def test_a_lack_of_memory_is_no_defect_of_the_part(error: Exception) -> None:
+    """`weft check --length 1e8` under a limit of memory had told of two defects."""
+    subject: Any = SimpleNamespace(name="some model", bound=1e-8)
+    with pytest.raises(InputError, match=r"length: memory does not suffice for the law split on some model \(.*for the "
+                                         r"rows\)\. Give a smaller --length, or a smaller model"):
+        list(guarded("split", subject, lambda: _raising(error)))
+    finding, = guarded("split", subject, lambda: _raising(ValueError("no state")))
+    assert (finding.law, finding.difference) == ("split", INF) and "raised ValueError: no state" in finding.case

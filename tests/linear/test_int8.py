@@ -42,6 +42,21 @@ def test_no_entry_is_farther_than_half_a_step_and_the_largest_is_exact() -> None
     assert ((made - weight)[:4] / scale[:4, None]).mean().abs() < 0.05
 
 
+@torch.inference_mode()
+def test_every_form_takes_weights_that_are_strided() -> None:
+    """As of a transposed matrix, or of every second row; PyTorch's own product refuses them."""
+    values, scale = quantised(torch.randn(64, 64))
+    x = torch.randn(2, 32).bfloat16()
+    for strided, scales in ((values[:32, :32], scale[:32]), (values[::2, 32:], scale[::2]), (values.t()[:32, :32],
+                                                                                            scale[:32])):
+        wanted = x.double() @ (strided.double() * scales.double()[:, None]).t()
+        for form in INT8_LINEAR.forms():
+            call = Int8Call(x, strided, scales)
+            if INT8_LINEAR.can(form, call):
+                # bfloat16 rounds by 2^-9, twice, results of size 10.
+                assert_close(form.run(call).double(), wanted, rtol=2e-2, atol=5e-2)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("size", [32, 33])
 @torch.inference_mode()

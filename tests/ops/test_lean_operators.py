@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from weft.ops.activations import ACTIVATIONS, ActivationName
 from weft.ops.gated_product import gated_product
-from weft.ops.rms_norm import rms_norm
+from weft.ops.rms_norm import RMS_NORM, RMSNormCall, rms_norm
 
 B, T, D = 2, 3, 5
 
@@ -42,6 +42,20 @@ def test_rms_norm_is_torchs(scaled: bool, eps: float) -> None:
     arguments = [random(B, T, D, seed=0), *([random(D, seed=1)] if scaled else [])]
     compare(lambda x, scale=None: rms_norm(x, scale, eps), lambda x, scale=None: F.rms_norm(x, (D,), scale, eps),
             arguments)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_narrow_scale_has_the_gradients_of_the_reference(dtype: torch.dtype) -> None:
+    """The backward pass multiplied float32 by bfloat16 in one product, which raised."""
+    x, scale = random(B, T, D, seed=0, dtype=dtype), random(D, seed=1, dtype=torch.bfloat16)
+    form = next(each for each in RMS_NORM.forms() if each.name == "lean")
+    y = form.run(RMSNormCall(x, scale, 1e-6))
+    found = torch.autograd.grad(y.float().square().sum(), [x, scale])
+    exact = [each.detach().double().requires_grad_() for each in (x, scale)]
+    wanted = torch.autograd.grad(F.rms_norm(exact[0], (D,), exact[1], 1e-6).square().sum(), exact)
+    for mine, other in zip(found, wanted, strict=True):
+        # Rounded to bfloat16 three times on the way, each by 2^-9; sums of six numbers.
+        assert_close(mine.double(), other, rtol=0.03, atol=0.03)
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)

@@ -13,6 +13,7 @@ from weft.api.configs import Config, read_config, read_run
 from weft.api.examining import Target, resolved_target
 from weft.api.using import prompt_rows
 from weft.checkpoints import Loaded
+from weft.checkpoints.layout import RUN_CHECKPOINTS
 from weft.core.empty_model import built_empty
 from weft.core.errors import InputError
 from weft.core.model import ModelConfig, built_model
@@ -61,12 +62,21 @@ def draw(target: Target, overrides: Iterable[str] = (), *, out: str | Path, text
     return write(pictures(target, overrides, text=text), Path(out), png=png, replace=replace)
 
 
+def _name_of(checkpoint: Path) -> str:
+    """The name of a checkpoint's folder, and of the run's folder where a number of steps is its own."""
+    folder = checkpoint.resolve()
+    if folder.parent.name != RUN_CHECKPOINTS:
+        return folder.name
+    return f"{folder.parent.parent.name}, step {int(folder.name):,}" if folder.name.isdecimal() else folder.name
+
+
 def pictures(target: Target, overrides: Iterable[str] = (), *, text: Text | None = None) -> Gallery:
     """The pictures of a model, not written; the arguments are those of `draw`."""
     changes = one_or_more(overrides)
     found = resolved_target(target, changes)
     if isinstance(found, Loaded):
-        return gallery(found.model, found.path.name, trained=True, read=None if text is None else _read(found, text))
+        read = None if text is None else _read(found, text)
+        return gallery(found.model, _name_of(found.path), trained=True, read=read)
     if isinstance(target, ModelConfig):
         if text is not None:
             raise InputError("a configuration object names no tokenizer.", where="text",

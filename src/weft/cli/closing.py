@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-import typer
+from weft.cli.text import console
 
 Given: TypeAlias = Mapping[str, Any]
 """The arguments and options that a command was called with, by name."""
@@ -19,7 +19,8 @@ def say_next(command: str, given: Given) -> None:
     """Print a command's closing line on standard error, if that is a terminal and no JSON was asked for."""
     line = CLOSING.get(command)
     if line is not None and not given.get("json") and sys.stderr.isatty():
-        typer.secho(f"next: {line(given)}", err=True, dim=True)
+        # Not typer.secho: a terminal's stream writes escape sequences visibly, whoever prints them, but a console's.
+        console(err=True).print(f"next: {line(given)}", style="dim", soft_wrap=True)
 
 
 def _list(given: Given) -> str:

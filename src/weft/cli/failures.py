@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
+from weft.core.errors import lacks_memory
 from weft.core.version import VERSION
 
 FAILED, WRONG, INTERRUPTED = 1, 2, 130
@@ -21,13 +22,6 @@ FAILED, WRONG, INTERRUPTED = 1, 2, 130
 
 MOST_CHARACTERS = 300
 """Of an error's own text in the line."""
-
-MEMORY = ("DefaultCPUAllocator", "out of memory", "std::bad_alloc", "Unable to allocate", "failed to map segment",
-          "cannot allocate memory", "array is too big", "Maximum allowed size exceeded",
-          "Storage size calculation overflowed")
-"""Of the messages by which PyTorch, NumPy and the loader of libraries say that there is not enough memory, or that no
-memory can be large enough."""
-
 
 def run(command: Callable[[], None]) -> None:
     """Run the whole command line. Whatever it leaves unexplained becomes one line on standard error.
@@ -70,7 +64,7 @@ def explained(error: BaseException) -> tuple[str, int]:
         return f"error: {in_one_line(str(error.filename))}: {error.strerror}. Check the path.", WRONG
     if isinstance(error, OSError) and error.strerror:
         return f"error: reading or writing failed: {error.strerror}.", FAILED
-    if isinstance(error, MemoryError) or any(each in str(error) for each in MEMORY):
+    if lacks_memory(error):
         return f"error: not enough memory ({what}). Give a smaller model, batch or context.", FAILED
     return f"internal error: {what} ({_details(error)})", FAILED
 

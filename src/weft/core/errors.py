@@ -32,6 +32,13 @@ LONGEST_NAME = 200
 """Characters of a name that is compared with known ones, which takes time in the square of their number."""
 
 
+MEMORY = ("DefaultCPUAllocator", "out of memory", "std::bad_alloc", "Unable to allocate", "failed to map segment",
+          "cannot allocate memory", "array is too big", "Maximum allowed size exceeded",
+          "Storage size calculation overflowed")
+"""Of the messages by which PyTorch, NumPy and the loader of libraries say that there is not enough memory, or that no
+memory can be large enough."""
+
+
 class WeftError(Exception):
     """Base of all errors that Weft raises deliberately.
 
@@ -130,6 +137,11 @@ class DivergedError(TrainingError):
         self.lost, self.step = what, step
         super().__init__(f"diverged at step {step:,}: {what}", remedy="Lower training.optimizer.lr, lengthen "
                          "training.schedule.warmup, or set training.clip_norm.")
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether an error of Python, PyTorch, NumPy or the loader of libraries says that memory does not suffice."""
+    return isinstance(error, MemoryError) or any(each in str(error) for each in MEMORY)
 
 
 def shortened(text: str, most: int = MOST_OF_EACH) -> str:

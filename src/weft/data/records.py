@@ -97,8 +97,8 @@ def text_of(value: Any, setting: str, field: str, where: str) -> str:
 
 
 def whole_records(path: Path, suffix: str) -> Iterator[tuple[int, str, Any]]:
-    """The records of a file with all their fields: the number of each, its place for messages, and its content, which
-    should be an object.
+    """The records of a file with all their fields: the number of each (of the item in an array, many of which may
+    stand in one line), its place for messages, and its content, which should be an object.
 
     Args:
         path: the file, compressed or not.
@@ -109,7 +109,8 @@ def whole_records(path: Path, suffix: str) -> Iterator[tuple[int, str, Any]]:
         MissingExtra: a Parquet file, and the package ``pyarrow`` is not installed.
     """
     if suffix in ARRAY_SUFFIXES:
-        yield from ((number, f"{path}, line {number}", item) for number, item in array_records(path))
+        for number, (line, item) in enumerate(array_records(path), 1):
+            yield number, f"{path}, line {line}", item
     elif suffix in JSONL_SUFFIXES:
         yield from _objects(path)
     else:

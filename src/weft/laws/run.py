@@ -10,6 +10,7 @@ from functools import partial
 import torch
 from torch import nn
 
+from weft.core.errors import InputError, lacks_memory
 from weft.core.layer import Layer
 from weft.core.model import LanguageModel
 from weft.laws.causality import causality
@@ -103,10 +104,17 @@ def examine_far(subject: Subject, seed: int = 0, tokens: int = FAR) -> Report:
 
 
 def guarded(law: str, subject: Subject, run: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
-    """The findings of a law; an exception in it is its last finding."""
+    """The findings of a law; an exception in it is its last finding.
+
+    Raises:
+        InputError: memory does not suffice, which is no defect of the part.
+    """
     try:
         yield from run()
     except Exception as error:
+        if lacks_memory(error):
+            raise InputError(f"memory does not suffice for the law {law} on {subject.name} ({error}).", where="length",
+                             remedy="Give a smaller --length, or a smaller model.") from error
         text = str(error).strip().splitlines()
         message = f": {text[0]}" if text else ""
         yield Finding(law, f"raised {type(error).__name__}{message}", math.inf, subject.bound)

@@ -87,7 +87,7 @@ def _packed(call: Int8Call) -> Tensor:
 
 
 def _kernel(x: Tensor, values: Tensor) -> Tensor:
-    return torch._weight_int8pack_mm(x.contiguous(), values, x.new_ones(values.shape[0]))
+    return torch._weight_int8pack_mm(x.contiguous(), values.contiguous(), x.new_ones(values.shape[0]))
 
 
 def _shapes(x: Tensor, values: Tensor) -> Tensor:

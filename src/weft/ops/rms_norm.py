@@ -117,7 +117,8 @@ class _RMSNorm(torch.autograd.Function):
             return (*again(partial(_plain, eps=ctx.eps), [x, scale], dy), None)
         n, dy = widen(x) * r, widen(dy)
         product = dy * n
-        along = product.mean(-1, keepdim=True) if scale is None else (product @ scale)[..., None] / x.shape[-1]
+        scaled = product.mean(-1) if scale is None else product @ scale.to(product.dtype) / x.shape[-1]
+        along = scaled[..., None]
         dx = (dy.clone() if scale is None else dy * scale).addcmul_(n, along, value=-1).mul_(r)
         return dx.to(x.dtype), None if scale is None else product.flatten(0, -2).sum(0), None
 
