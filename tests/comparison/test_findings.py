@@ -17,13 +17,14 @@ from weft.comparison.findings import (
     order_of,
     pairing_effect,
     rates_differ,
+    reached,
     reaches,
     varied,
     words,
 )
 from weft.comparison.results import CurvePoint, RunResult, at_share
 from weft.comparison.statistics import Interval
-from weft.comparison.student import SeedTest
+from weft.comparison.student import SeedTest, detectable_difference
 from weft.comparison.study_result import Detectable, GapPoint, StudyResult
 from weft.comparison.verdict import crosses
 
@@ -177,3 +178,20 @@ def test_a_curve_between_its_points() -> None:
     curve = [CurvePoint(step, step, 0.0, 0.0, bits, 0.0) for step, bits in ((4, 3.0), (8, 2.0))]
     assert [at_share(curve, share) for share in (0.1, 0.5, 0.75, 1.0)] == [None, 3.0, 2.5, 2.0]
     assert at_share([], 1.0) is None
+
+
+@pytest.mark.parametrize("test", TESTS)
+def test_what_a_study_finds_is_worked_out_again_from_the_spread_of_its_runs(test: SeedTest) -> None:
+    """Before the runs it is a guess from a few short trials."""
+    result = together(0.0, 1.0, test)
+    values = np.array([[run.bits_per_byte or 0.0 for run in each.finished] for each in result.entries])
+    spreads = ([np.var(values[a] - values[b], ddof=1) for a, b in ((0, 1), (0, 2), (1, 2))] if test == "paired" else
+               values.var(axis=1, ddof=1))
+    expected = detectable_difference(float(np.sqrt(np.mean(spreads))), 5, 0.95, 3, test)
+    found = reached(result)
+    assert found == pytest.approx(expected) and found is not None
+    twice = reached(together(0.0, 2.0, test))
+    assert twice == pytest.approx(2 * found, rel=1e-6)
+    alone = dataclasses.replace(result, seeds=1, entries=tuple(
+        dataclasses.replace(each, runs=each.runs[:1]) for each in result.entries))
+    assert reached(alone) is None

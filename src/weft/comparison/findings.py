@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from weft.comparison.results import Entry, RunResult, at_share
 from weft.comparison.statistics import Interval, correlation, seed_test
-from weft.comparison.student import critical_t
+from weft.comparison.student import critical_t, detectable_difference, paired_deviation, pooled_deviation
 from weft.comparison.study_result import Difference, GapPoint, StudyResult
 from weft.comparison.verdict import crosses, shared_runs, side_of_zero
 
@@ -33,6 +33,17 @@ def reaches(result: StudyResult) -> tuple[Reach, ...]:
     pairs = math.comb(len(result.entries), 2)
     return tuple(Reach(each.runs, critical_t(each.runs, result.confidence, pairs, result.test)
                        if each.runs > 1 and pairs else None, each.difference) for each in result.detectable)
+
+
+def reached(result: StudyResult) -> float | None:
+    """The smallest difference in bits per byte that the study's number of runs finds with a power of 0.8, on its text,
+    by the spread that its trained models' runs have shown; None without two runs of a model (of two, where runs are
+    paired)."""
+    finished = {entry.name: _bits(entry.finished) for entry in result.entries
+                if entry.trainable and len(entry.finished) == result.seeds}
+    deviation = paired_deviation(finished) if result.test == "paired" else pooled_deviation(list(finished.values()))
+    return None if deviation is None else detectable_difference(
+        deviation, result.seeds, result.confidence, max(1, math.comb(len(result.entries), 2)), result.test)
 
 
 def larger_doubt(pair: Difference) -> Source | None:

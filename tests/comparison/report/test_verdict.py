@@ -7,7 +7,9 @@ from collections.abc import Callable
 
 from comparison.report.fixture import bare, identical, study, unfinished
 from comparison.report.reading import read
+from weft.comparison.findings import reached
 from weft.comparison.report import render
+from weft.comparison.report.differences import reach_of
 from weft.comparison.statistics import Interval
 from weft.comparison.study_result import Difference, Matched, StudyResult
 
@@ -85,8 +87,10 @@ def test_one_seed_says_that_nothing_can_be_said_about_seeds() -> None:
 
 def test_what_could_be_detected_is_stated_with_its_ground() -> None:
     said = words(study())
-    assert ("could expect to find differences of about 0.038 bits per byte or more, with a power of 0.8. Models that "
-            "are tied") in said
+    own = reached(study())
+    assert own is not None
+    assert ("could expect to find differences of about 0.038 bits per byte or more, with a power of 0.8. By the spread "
+            f"of its runs, it finds about {reach_of(own)} on this text. Models that are tied") in said
     assert said.index("With 3 runs of each model") < said.index("From run to run"), "it comes first"
     assert said.count("power") == 1
     assert "a tie is no proof of equality" in said

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.comparison.findings import doubts, rates_differ, reaches, varied
+from weft.comparison.findings import doubts, rates_differ, reached, reaches, varied
 from weft.comparison.report.differences import decimals, reach_of, whole
 from weft.comparison.report.dots import dots
 from weft.comparison.report.ranking import counted_words, extent, interval_of, lost_counts, shown_name
@@ -149,9 +149,12 @@ def _detectable(view: View) -> Markup | None:
     own = next((each for each in reaches(result) if each.runs == result.seeds), None)
     if own is None or own.difference is None or own.critical is None:
         return None
+    found = reached(result)
+    after = "" if found is None else f" By the spread of its runs, it finds about {reach_of(found)} on this text."
     return join(f"With {result.seeds} runs of each model, this study could expect to find differences of about ",
-                tag("strong", None, f"{reach_of(own.difference)} bits per byte"), " or more, with a power of 0.8. "
-                "Models that are tied may differ by less; a tie is no proof of equality.")
+                tag("strong", None, f"{reach_of(own.difference)} bits per byte"),
+                f" or more, with a power of 0.8.{after} Models that are tied may differ by less; a tie is no proof of "
+                "equality.")
 
 
 def _grounds(view: View) -> Markup | None:
