@@ -88,3 +88,12 @@ def test_a_lack_of_memory_is_no_defect_of_the_part(error: Exception) -> None:
         list(guarded("split", subject, lambda: _raising(error)))
     finding, = guarded("split", subject, lambda: _raising(ValueError("no state")))
     assert (finding.law, finding.difference) == ("split", INF) and "raised ValueError: no state" in finding.case
+
+
+def test_an_error_of_a_plugin_names_the_line_of_its_file() -> None:
+    code = compile("def run():\n    helper()\n    yield\n\n\ndef helper():\n    raise ValueError('no state')\n",
+                   "my_mixer.py", "exec")
+    plugin: dict[str, Any] = {"__name__": "weft_plugin_my_mixer"}
+    exec(code, plugin)
+    finding, = guarded("split", SimpleNamespace(name="some model", bound=1e-8), plugin["run"])  # type: ignore[arg-type]
+    assert finding.case == "raised ValueError: no state (my_mixer.py, line 7)"

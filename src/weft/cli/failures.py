@@ -12,7 +12,6 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 
 from weft.core.errors import lacks_memory
 from weft.core.version import VERSION
@@ -54,9 +53,11 @@ def explained(error: BaseException) -> tuple[str, int]:
     """One line about an error that no command explains, and the exit code. Details are written to a file where the
     error may be a defect of Weft."""
     what = in_one_line(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
-    plugin = plugin_of(error)
-    if plugin is not None:
-        return f"error: the plugin {plugin} failed: {what} ({_details(error)})", FAILED
+    if "weft.core.registry" in sys.modules:  # without it no plugin has been loaded
+        from weft.core.registry import plugin_place
+
+        if place := plugin_place(error):
+            return f"error: the plugin {place}, failed: {what} ({_details(error)})", FAILED
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         where = "" if error.filename is None else f"{in_one_line(str(error.filename))}: "
         return f"error: {where}writing failed: {error.strerror}. Free space, or write to another disk.", FAILED
@@ -67,17 +68,6 @@ def explained(error: BaseException) -> tuple[str, int]:
     if lacks_memory(error):
         return f"error: not enough memory ({what}). Give a smaller model, batch or context.", FAILED
     return f"internal error: {what} ({_details(error)})", FAILED
-
-
-def plugin_of(error: BaseException) -> str | None:
-    """The file and line of the innermost call of a plugin during which the error was raised; None: of no plugin."""
-    if "weft.core.registry" not in sys.modules:
-        return None
-    from weft.core.registry import PLUGIN
-
-    places = [f"{each.tb_frame.f_code.co_filename}, line {each.tb_lineno}," for each in _frames(error.__traceback__)
-              if str(each.tb_frame.f_globals.get("__name__")).startswith(PLUGIN)]
-    return places[-1] if places else None
 
 
 def in_one_line(text: str) -> str:
@@ -118,12 +108,6 @@ def _say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
     except OSError:
         return  # standard error is closed or full, and the exit code tells it
-
-
-def _frames(found: TracebackType | None) -> Iterator[TracebackType]:
-    while found is not None:
-        yield found
-        found = found.tb_next
 
 
 def _details(error: BaseException) -> str:

@@ -12,6 +12,7 @@ import importlib.metadata
 import importlib.util
 import pkgutil
 import sys
+import traceback
 from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -166,3 +167,11 @@ def _import_all(package: str) -> None:
     module = importlib.import_module(package)
     for info in pkgutil.iter_modules(module.__path__, prefix=f"{package}."):
         importlib.import_module(info.name)
+
+
+def plugin_place(error: BaseException) -> str | None:
+    """File and line of the innermost call of a plugin during which an error was raised, ``my.py, line 3``; None: of no
+    plugin."""
+    places = [f"{frame.f_code.co_filename}, line {line}" for frame, line in traceback.walk_tb(error.__traceback__)
+              if str(frame.f_globals.get("__name__")).startswith(PLUGIN)]
+    return places[-1] if places else None

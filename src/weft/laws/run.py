@@ -13,6 +13,7 @@ from torch import nn
 from weft.core.errors import InputError, lacks_memory
 from weft.core.layer import Layer
 from weft.core.model import LanguageModel
+from weft.core.registry import plugin_place
 from weft.laws.causality import causality
 from weft.laws.compiling import compile_whole
 from weft.laws.continuation import continuation
@@ -117,7 +118,9 @@ def guarded(law: str, subject: Subject, run: Callable[[], Iterator[Finding]]) ->
                              remedy="Give a smaller --length, or a smaller model.") from error
         text = str(error).strip().splitlines()
         message = f": {text[0]}" if text else ""
-        yield Finding(law, f"raised {type(error).__name__}{message}", math.inf, subject.bound)
+        place = plugin_place(error)
+        where = "" if place is None else f" ({place})"
+        yield Finding(law, f"raised {type(error).__name__}{message}{where}", math.inf, subject.bound)
 
 
 def check_module(module: nn.Module, name: str, *, d_model: int = 0, seed: int = 0, steps: int = 11,
