@@ -10,9 +10,11 @@ import pytest
 
 from comparison.studies import ATTENTION, LSTM, NGRAM, study_of, write_text
 from weft.api import config_path
+from weft.checkpoints import save_checkpoint
 from weft.comparison.contestants import Contestant, contestants
 from weft.comparison.matching import WidthPlan, flops_per_token, size_of, solve, state_bytes, width_plan
 from weft.core.errors import ConfigError
+from weft.tokenizers import ByteTokenizer
 from weft.training import parse_run
 
 FEEDFORWARD = {"kind": "feedforward", "order": 4, "d_embedding": 8, "d_hidden": 16, "context": 16}
@@ -176,6 +178,22 @@ def test_models_share_data_tokenizer_and_batch(text: Path) -> None:
     assert [each.run.tokenizer.kind for each in found] == ["bytes", "bpe"]
     other = {"a": {"config": ATTENTION}, "b": {"config": LSTM, "overrides": ["training.batch_size=4"]}}
     assert "batch_tokens: the models differ (a 32; b 64)" in refusal(text, other)
+
+
+def test_a_model_that_begins_with_trained_weights_is_compared_with_its_like_alone(tmp_path: Path, text: Path) -> None:
+    tokenizer = ByteTokenizer()
+    model = parse_run({"model": LSTM}).model.model_copy(update={"vocab_size": tokenizer.vocab_size})
+    for name in ("one", "other"):
+        save_checkpoint(tmp_path / name, model.build(), tokenizer)
+    one, other = ({"config": {"start": str(tmp_path / name)}} for name in ("one", "other"))
+    message = refusal(text, {"a": one, "b": {"config": LSTM}}, tokenizer=None)
+    assert f"start: the models differ (a {tmp_path / 'one'}; b None). Make them alike." in message
+    assert "start: the models differ" in refusal(text, {"a": one, "b": other}, tokenizer=None)
+    found = solved(text, {"a": one, "b": one}, tokenizer=None)
+    assert [each.run.start for each in found] == [str(tmp_path / "one")] * 2
+    # Nothing but gradients begins with weights, so what is counted says nothing.
+    found = solved(text, {"a": one, "n": {"config": NGRAM}}, tokenizer=None, differ=["tokenizer"])
+    assert [each.trained for each in found] == [True, False]
 
 
 def test_a_context_that_is_left_open_is_the_first_models(text: Path) -> None:

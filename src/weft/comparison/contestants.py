@@ -187,12 +187,15 @@ def _require_alike(study: StudyConfig, runs: Mapping[str, RunConfig]) -> None:
         "data": {name: run.data.model_dump(exclude={"order_seed"}) for name, run in runs.items()},
         "tokenizer": {name: run.tokenizer.dump() for name, run in runs.items()},
         "context": {name: run.context for name, run in runs.items()},
-        "batch_tokens": {name: tokens_per_step(run) for name, run in runs.items()}}
+        "batch_tokens": {name: tokens_per_step(run) for name, run in runs.items()},
+        # The tokens that a checkpoint was trained for count towards no budget: all begin with it, or none does.
+        "start": {name: run.start for name, run in runs.items() if is_trained(run.model)}}
     problems = []
     for key, values in facts.items():
         if key not in study.differ and any(value != next(iter(values.values())) for value in values.values()):
             listed = "; ".join(f"{name} {value}" for name, value in values.items())
-            remedy = "Make them alike." if key == "data" else f"Make them alike, or allow it with `differ: [{key}]`."
+            fixed = key in ("data", "start")
+            remedy = "Make them alike." if fixed else f"Make them alike, or allow it with `differ: [{key}]`."
             problems.append(f"{key}: the models differ ({listed}). {remedy}")
     if problems:
         raise ConfigError(problems, where="study")
