@@ -142,7 +142,7 @@ class OverflowsAt100(Average):
 
     def carried(self, average: Tensor, index: int) -> Tensor:
         scale = torch.tensor(10.0, dtype=torch.float64) ** (3.09 * index)
-        return (average * scale / scale).to(average.dtype)
+        return (average.double() * scale / scale).to(average.dtype)
 
 
 # Wrong in a mode, a dtype or a width

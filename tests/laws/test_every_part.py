@@ -28,9 +28,11 @@ STATEFUL = {
     ("saving", r"after an empty piece"), ("saving", r"no row advanced, room reserved"), ("reuse", r"passed again"),
     ("memory", r"keeps alive"), ("memory", r"modules hold"),
 }
-PACKED_PIECES = {("packed", r"pieces 3\+1\+0\+7"), ("packed", r"pieces 4\+1\+2\+4")}
+PACKED_PIECES = {("packed", r"pieces 3\+1\+0\+3\+3\+1"), ("packed", r"pieces 4\+1\+2\+4"),
+                 ("packed", r"rows advance by \[\[0, 1, 0\]")}
 GRADIENTS = {("split gradients", r"pieces 3\+4\+0\+4"), ("ragged gradients", "NaN|any id"),
-             ("packed gradients", r"documents begin at .*\]$")}
+             ("packed gradients", r"documents begin at .*\]$"), ("packed gradients", r"counts \[9, 8, 2\]$"),
+             ("slopes", "")}
 """What must have been tried: the name of the law and what its case says. A law that is silently skipped fails here."""
 
 COMPILED = "compile"

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from weft.core.errors import InputError
+from weft.laws.pieces import uneven_plan
 from weft.laws.report import Finding, Report, difference, gradient_difference
 from weft.laws.run import guarded
-from weft.laws.split import uneven_plan
 
 NAN, INF = math.nan, math.inf
 

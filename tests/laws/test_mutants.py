@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -12,8 +12,10 @@ import torch
 from torch import nn
 
 from laws import mutants as wrong
+from laws import mutants_of_borders as borders
 from laws import mutants_of_cases as cases
 from laws import mutants_of_serving as serving
+from laws.injected import Average
 from weft.blocks.pre import PreNormConfig
 from weft.core.layer import Layer
 from weft.core.model import Encoder
@@ -142,7 +144,7 @@ def case(mutant: type, twin: type, build: Callable[[Any], nn.Module], red: str, 
 CASES = [
     case(wrong.ForgetsAcrossLongChunks, GRU, plain, "split, split gradients, packed", "causality, ragged"),
     case(wrong.ForgetsAtEmptyChunks, GRU, plain, "split, split gradients", "causality, ragged, selection"),
-    case(wrong.RunsThroughPadding, GRU, plain, "split", "causality, ragged, packed, selection"),
+    case(wrong.RunsThroughPadding, GRU, plain, "split, packed gradients", "causality, ragged, selection"),
     case(wrong.CutsGradients, GRU, plain, "split gradients, packed gradients", "split, packed, ragged, selection"),
     case(wrong.NeverResets, GRU, plain, "packed, packed gradients", "split, causality, ragged"),
     case(wrong.RecursOverDocuments, S4D, s4d, "packed, packed gradients", "split, causality, ragged"),
@@ -158,7 +160,7 @@ CASES = [
     case(wrong.AdvancesByWidth, Attention, rope, "split", "causality, ragged, selection"),
     case(wrong.SeesSourcePadding, CrossAttention, cross, "ragged", "split, causality"),
     case(wrong.MixesRows, MLP, perceptron, "ragged, selection", "causality"),
-    case(wrong.LeavesPadding, MLP, perceptron, "ragged", "split, selection, packed"),
+    case(wrong.LeavesPadding, MLP, perceptron, "ragged, packed", "split, selection"),
     case(wrong.DropsTokens, MixtureOfExperts, experts, "ragged, selection, split"),
     case(wrong.ExchangesWhenFused, GLU, gated, "inference", "split, ragged"),
     case(wrong.ChoosesWorst, MixtureOfExperts, experts, "precision", "ragged, selection, split"),
@@ -177,7 +179,7 @@ CASES = [
     case(cases.LargerInTraining, MLP, perceptron, "training", "split, ragged, precision"),
     case(cases.NeverDrops, CrossAttention, dropping, "training", "split, ragged, selection"),
     case(cases.AlwaysDrops, CrossAttention, dropping, "training"),
-    case(cases.TiresOfAnExpert, MixtureOfExperts, experts, "seeds", "split, ragged, selection, precision"),
+    case(cases.TiresOfAnExpert, MixtureOfExperts, experts, "seeds, ragged", "split, selection, precision"),
     case(cases.KeepsTheChunk, wrong.Shift, plain, "memory", "bounded, split"),
     case(cases.TakesNotes, wrong.Shift, plain, "memory", "bounded, split, selection"),
     case(cases.IgnoresTypes, TokenEncoder, encoder, "inputs", "ragged, packed"),
@@ -191,6 +193,17 @@ CASES = [
     case(serving.NamesItsMatrixTwice, MLP, perceptron, "rewriting", "split, ragged, inference, persistence"),
     case(serving.KeepsItsMap, MLP, perceptron, "rewriting", "split, ragged, inference, persistence"),
     case(serving.MeansOverPadding, PooledHead, pooling, "head", "ragged, inference, persistence"),
+    case(borders.StartsInsidePieces, Average, plain, "packed", "split, ragged, causality"),
+    case(borders.StartsInLongPieces, Average, plain, "packed", "split, ragged, causality"),
+    case(borders.TiresAtRest, Average, plain, "split", "ragged, causality"),
+    case(borders.CountsOrDocuments, Average, plain, "packed, packed gradients", "split, ragged"),
+    case(borders.MixesManyRows, MLP, perceptron, "ragged", "split, selection, packed"),
+    case(borders.DrawsAtFirstCall, MLP, perceptron, "persistence", "split, ragged, saving"),
+    case(borders.DrawsUnsaved, MLP, perceptron, "persistence", "split, ragged, saving"),
+    case(borders.TooSteep, MLP, perceptron, "slopes", "split, split gradients, packed gradients"),
+    case(borders.StopsGradients, Average, plain, "slopes", "split, split gradients, packed gradients"),
+    case(borders.SmallerInHalf, borders.AddsItsInput, perceptron, "precision", "split, continuation"),
+    case(borders.SmallerInFloat16, borders.AddsItsInput, perceptron, "precision", "split, continuation"),
     case(wrong.RoundsAccumulator, wrong.RunningSum, plain, "precision", "split, ragged"),
 ]
 
@@ -199,10 +212,12 @@ def subject(build: Callable[[Any], nn.Module], kind: type) -> Subject:
     torch.manual_seed(0)
     module = build(kind).double()
     if isinstance(module, Layer):
-        return layer_subject(kind.__name__, module, WIDTH)
-    if isinstance(module, Encoder):
-        return encoder_subject(kind.__name__, module)
-    return model_subject(kind.__name__, module)  # type: ignore[arg-type]
+        found = layer_subject(kind.__name__, module, WIDTH)
+    elif isinstance(module, Encoder):
+        found = encoder_subject(kind.__name__, module)
+    else:
+        found = model_subject(kind.__name__, module)  # type: ignore[arg-type]
+    return replace(found, rebuild=lambda: build(kind).double().eval())
 
 
 def needed(given: Case) -> tuple[str, ...]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +18,8 @@ from weft.laws.subject import Subject, encoder_subject, layer_subject, model_sub
 
 WIDTH, VOCABULARY, CONTEXT = 8, 11, 32
 """Dimensions of the models that contain the parts."""
+ANEW = 20_261
+"""Seed of the copy that is built anew; that of the part itself is another or none."""
 COUNTED = 200
 """Tokens on which counted models are fitted: too few for every n-gram to occur, so that they back off."""
 
@@ -30,10 +34,10 @@ def subject_of(config: PartConfig, name: str, *, dtype: torch.dtype = torch.floa
     host = host_of(config)
     if host is None:
         return None
-    built = _build(host, dtype)
-    _add_noise(built)
-    if isinstance(built, Counted):
-        _fit(built)
+    return replace(_subject(_built(host, dtype), name), rebuild=partial(_built_anew, host, dtype))
+
+
+def _subject(built: nn.Module, name: str) -> Subject:
     if isinstance(built, LanguageModel):
         return model_subject(name, built)
     if isinstance(built, Encoder):
@@ -49,13 +53,25 @@ def every_example() -> Iterator[tuple[str, PartConfig]]:
             yield f"{part.group}.{part.kind}.{index}", config
 
 
-def _build(host: PartConfig, dtype: torch.dtype) -> Any:
+def _built(host: PartConfig, dtype: torch.dtype) -> nn.Module:
+    """The host with noise on its constant weights, and with counts if it is counted."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        return host.build(Dims(WIDTH, VOCABULARY, CONTEXT))
+        built: nn.Module = host.build(Dims(WIDTH, VOCABULARY, CONTEXT))
     finally:
         torch.set_default_dtype(before)
+    _add_noise(built)
+    if isinstance(built, Counted):
+        _fit(built)
+    return built
+
+
+def _built_anew(host: PartConfig, dtype: torch.dtype) -> nn.Module:
+    """The host built with another seed, in evaluation mode."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(ANEW)
+        return _built(host, dtype).eval()
 
 
 @torch.no_grad()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -105,7 +106,13 @@ def _inner(subject: Subject) -> Iterator[tuple[Subject, str, bool]]:
     for (path, layer, width), *others in ordered:
         inner = layer_subject(path, layer, width, steps=subject.steps, bound=subject.bound)
         more = f" and {len(others)} more like it" if others else ""
-        yield replace(inner, thorough=subject.thorough, traits=inner.traits | inherited), more, _holds_layers(layer)
+        anew = None if subject.rebuild is None else partial(_layer_anew, subject.rebuild, path)
+        yield (replace(inner, thorough=subject.thorough, traits=inner.traits | inherited, rebuild=anew), more,
+               _holds_layers(layer))
+
+
+def _layer_anew(rebuild: Callable[[], nn.Module], path: str) -> nn.Module:
+    return rebuild().get_submodule(path)
 
 
 def _holds_layers(layer: Layer) -> bool:

@@ -19,6 +19,9 @@ from weft.laws.gradients import first_run, run
 from weft.laws.report import COUNT, Finding, difference, gradient_difference
 from weft.laws.subject import Subject
 
+MANY = 33
+"""Rows of a large batch; a part may take another way for many rows than for the few of the other comparisons."""
+
 
 def ragged(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
     """Rows of different lengths, padded on the right with NaN, equal each row alone; outputs beyond a row's count are
@@ -40,6 +43,26 @@ def ragged(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
                       subject.gradient_bound)
     if memory is not None:
         yield _source_padding(subject, x, memory, generator)
+    yield _many_rows(subject, generator)
+
+
+def _many_rows(subject: Subject, generator: torch.Generator) -> Finding:
+    """Many short rows of several lengths in one call, and with a state in a second one, against calls of four rows."""
+    x, memory = subject.inputs(MANY, 3, generator), subject.memory(MANY, generator)
+    counts = (torch.arange(MANY) % 4).to(x.device)
+
+    def outputs(rows: Tensor) -> Tensor:
+        own, source = x[rows], None if memory is None else memory.select(rows)
+        y = subject.whole(own, source, Span(count=counts[rows])).y
+        if not subject.stateful:
+            return y
+        out = subject.call(own[:, :2], subject.start(len(rows), source, None, 3), Span())
+        return torch.cat([y, out.y, subject.call(own[:, 2:], out.state, Span()).y], 1)
+
+    every = torch.arange(MANY, device=x.device)
+    with torch.no_grad():
+        fours = torch.cat([outputs(rows) for rows in every.split(4)])
+        return Finding("ragged", f"{MANY} rows in one call", difference(outputs(every), fours), subject.bound)
 
 
 def _source_padding(subject: Subject, x: Tensor, memory: Memory, generator: torch.Generator) -> Finding:
@@ -122,7 +145,8 @@ def _rows_replaced(subject: Subject, x: Tensor, memory: Memory | None, state: La
 
 
 def persistence(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
-    """Saved and loaded weights, and a saved and loaded state, give exactly the same outputs."""
+    """Saved weights, loaded into the part built anew from its configuration before its first call, and a saved and
+    loaded state, give exactly the same outputs."""
     x = subject.inputs(3, subject.steps, generator)
     memory = subject.memory(3, generator)
     with torch.no_grad():
@@ -143,8 +167,9 @@ def persistence(subject: Subject, generator: torch.Generator) -> Iterator[Findin
 
 
 def _changed(subject: Subject) -> Subject:
-    """A copy with other weights, so that a weight that is not loaded changes the outputs."""
-    other = copy.deepcopy(subject.module)
+    """The part built anew, or a copy where there is no configuration, with other weights, so that a weight that is not
+    loaded changes the outputs."""
+    other = copy.deepcopy(subject.module) if subject.rebuild is None else subject.rebuild()
     for tensor in other.state_dict().values():
         if tensor.is_floating_point():
             tensor.mul_(0.5)

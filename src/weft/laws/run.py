@@ -35,6 +35,7 @@ from weft.laws.rows import bounded, persistence, ragged, selection
 from weft.laws.saving import saving
 from weft.laws.seeds import seeds
 from weft.laws.serving import admission, rewinding, trimming
+from weft.laws.slopes import slopes
 from weft.laws.split import split
 from weft.laws.stability import FAR, stability
 from weft.laws.subject import Subject, layer_subject, model_subject
@@ -42,6 +43,7 @@ from weft.laws.training import training
 
 LAWS: dict[str, Callable[[Subject, torch.Generator], Iterator[Finding]]] = {
     "split": split,
+    "slopes": slopes,
     "causality": causality,
     "ragged": ragged,
     "selection": selection,

@@ -10,7 +10,7 @@ from torch import Tensor
 from weft.core.span import Memory, Span
 from weft.core.traits import Trait
 from weft.laws.gradients import Run, first_run, run
-from weft.laws.pieces import in_pieces
+from weft.laws.pieces import in_pieces, in_uneven_pieces, uneven_plan
 from weft.laws.report import Finding, difference, gradient_difference
 from weft.laws.subject import Subject
 
@@ -95,34 +95,7 @@ def _uneven(subject: Subject, x: Tensor, memory: Memory | None, prefix: Tensor |
     plan = uneven_plan(x.shape[0], subject.steps, 0 if prefix is None else 3, generator)
 
     def pieces(a: Tensor, m: Memory | None) -> Tensor:
-        state = subject.start(a.shape[0], m, None, subject.steps)
-        rows: list[list[Tensor]] = [[] for _ in range(a.shape[0])]
-        at = [0] * a.shape[0]
-        for counts in plan:
-            width = max([*counts, 1])
-            index = torch.tensor([[min(at[b] + t, subject.steps - 1) for t in range(width)] for b in range(len(at))],
-                                 device=a.device)
-            chunk = torch.stack([a[b, index[b]] for b in range(len(at))])
-            flags = None if prefix is None else torch.stack([prefix[b, index[b]] for b in range(len(at))])
-            out = subject.call(chunk, state, Span(count=torch.tensor(counts, device=a.device), prefix=flags))
-            assert out.state is not None, "a call with a state returns one"
-            state = out.state
-            for b, count in enumerate(counts):
-                rows[b].append(out.y[b, :count])
-                at[b] += count
-        return torch.stack([torch.cat(parts) for parts in rows])
+        return in_uneven_pieces(subject, a, subject.start(a.shape[0], m, None, subject.steps), plan, prefix=prefix)
 
     case = f"rows advance by {plan}"
     yield from _against(subject, x, memory, weights, whole, pieces, case, generator)
-
-
-def uneven_plan(batch: int, steps: int, first: int, generator: torch.Generator) -> list[list[int]]:
-    """Random counts by call and row; those of a row add up to ``steps``, and the first is at least ``first``."""
-    left = [steps] * batch
-    plan: list[list[int]] = []
-    while any(left):
-        drawn = torch.randint(0, 5, (batch,), generator=generator).tolist()
-        counts = [min(left[b], max(drawn[b], first if left[b] == steps else 0)) for b in range(batch)]
-        left = [left[b] - counts[b] for b in range(batch)]
-        plan.append(counts)
-    return plan

@@ -36,6 +36,8 @@ class Subject:
         steps: tokens of a row.
         thorough: whether every combination of cuts, buffers and gradients is run; otherwise a few random ones.
         limit: the most tokens of a document; None for any number.
+        rebuild: the module built anew from its configuration, with other random weights and before any call; None if
+            the subject was made from a module alone.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Subject:
     steps: int = 11
     thorough: bool = True
     limit: int | None = None
+    rebuild: Callable[[], nn.Module] | None = None
 
     @property
     def stateful(self) -> bool:

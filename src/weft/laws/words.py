@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from weft.laws.report import Finding
 
-ORDER = ("forms", "finite", "causality", "split", "split gradients", "training", "stability", "ragged",
+ORDER = ("forms", "finite", "causality", "split", "slopes", "split gradients", "training", "stability", "ragged",
          "ragged gradients", "packed", "packed gradients", "bounded", "persistence", "saving", "forks", "selection",
          "coordinates", "memory", "compile", "readout", "inference", "continuation", "precision")
 """The laws from the most to the least specific: a defect that breaks several is reported under the first of them. Laws
@@ -17,6 +17,7 @@ MEANING = MappingProxyType({
     "finite": "outputs must be numbers, however long the row",
     "split": "a sequence run in pieces must equal the sequence run whole",
     "split gradients": "a sequence run in pieces must have the gradients of the sequence run whole",
+    "slopes": "gradients must be those of what is computed",
     "causality": "later tokens must not change the outputs of earlier ones",
     "ragged": "a row must not depend on its padding or on other rows",
     "ragged gradients": "a row's gradients must not depend on its padding or on other rows",
@@ -51,6 +52,7 @@ CAUSE = MappingProxyType({
     "finite": "a power, an exponential or a division that overflows.",
     "split": "the state does not hold everything that the next piece needs, or positions restart at each piece.",
     "split gradients": "the state is detached or written in place where gradients flow.",
+    "slopes": "a backward that was written by hand is wrong, or a value is detached that depends on what is trained.",
     "causality": "a mask or a shift is off by one, or a norm or a sum runs over time.",
     "ragged": "tokens beyond a row's count are used, or a norm or a sum runs over the rows of the batch.",
     "ragged gradients": "tokens beyond a row's count are used.",

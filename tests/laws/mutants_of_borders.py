@@ -1,0 +1,143 @@
+"""Mutants that are wrong only at a border that a row has if it is built to have it: a document that begins with a
+piece, a row that rests, documents and counts in one call, many rows; and what only a copy built anew, a difference
+quotient or half precision shows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from laws.injected import Average, AverageState
+from weft.core.layer import LayerState
+from weft.core.output import Output
+from weft.core.span import Span
+from weft.feedforward.mlp import MLP
+
+
+class StartsInsidePieces(Average):
+    """Goes on into a document that begins with a later piece."""
+
+    def run(self, x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
+        self.goes_on = isinstance(state, AverageState) and bool((state.clock.seen > 0).any())
+        return super().run(x, state, span)
+
+    def starts(self, x: Tensor, span: Span) -> tuple[Tensor, ...]:
+        first, *rest = super().starts(x, span)
+        return (first & (not self.goes_on), *rest)
+
+
+class StartsInLongPieces(Average):
+    """Goes on into a document that begins in a later piece of one token."""
+
+    def run(self, x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
+        self.goes_on = isinstance(state, AverageState) and bool((state.clock.seen > 0).any())
+        return super().run(x, state, span)
+
+    def starts(self, x: Tensor, span: Span) -> tuple[Tensor, ...]:
+        found = super().starts(x, span)
+        return found if len(found) > 1 or not self.goes_on else (torch.zeros_like(found[0]),)
+
+
+class TiresAtRest(Average):
+    """Loses a little where a row rests in mid-row while others read one token."""
+
+    def after(self, average: Tensor, state: LayerState | None, span: Span) -> LayerState | None:
+        found = super().after(average, state, span)
+        if isinstance(found, AverageState) and isinstance(state, AverageState) and span.count is not None \
+                and int(span.count.max()) == 1:
+            resting = ((span.count == 0) & (state.clock.seen > 0))[:, None]
+            return replace(found, average=torch.where(resting, 0.9 * found.average, found.average))
+        return found
+
+
+class CountsOrDocuments(Average):
+    """Ignores documents in rows that have counts."""
+
+    def starts(self, x: Tensor, span: Span) -> tuple[Tensor, ...]:
+        found = super().starts(x, span)
+        return found if span.count is None else tuple(map(torch.zeros_like, found))
+
+
+class MixesManyRows(MLP):
+    """Adds something of the other rows in batches of more than eight."""
+
+    def each(self, x: Tensor) -> Tensor:
+        y = super().each(x)
+        return y + 0.1 * y.mean(0, keepdim=True) if x.shape[0] > 8 else y
+
+
+class DrawsAtFirstCall(MLP):
+    """Draws a gain when it is called for the first time, and saves it nowhere."""
+
+    gain: Tensor | None = None
+
+    def each(self, x: Tensor) -> Tensor:
+        if self.gain is None:
+            self.gain = torch.rand(x.shape[-1], dtype=x.dtype)
+        return super().each(x * self.gain)
+
+
+class DrawsUnsaved(MLP):
+    """Keeps random numbers in a buffer outside the state_dict."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.register_buffer("gain", torch.rand(args[0]), persistent=False)
+
+    def each(self, x: Tensor) -> Tensor:
+        return super().each(x * self.gain)
+
+
+class _TooSteep(torch.autograd.Function):
+    """The identity, with a gradient of 1.1."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return 1.1 * gradient
+
+
+class TooSteep(MLP):
+    """Has gradients that are a tenth too large everywhere."""
+
+    def each(self, x: Tensor) -> Tensor:
+        y = _TooSteep.apply(super().each(x))  # type: ignore[no-untyped-call]
+        assert isinstance(y, Tensor)
+        return y
+
+
+class StopsGradients(Average):
+    """Has no gradient of its decay."""
+
+    def mixed(self, averages: Tensor) -> Tensor:
+        y = super().mixed(averages)
+        return y + 0.1 * (y.detach() - y)
+
+
+class SmallerInHalf(MLP):
+    """Adds its input to its output, of which a third is missing in bfloat16."""
+
+    def each(self, x: Tensor) -> Tensor:
+        y = super().each(x)
+        return x + (0.7 * y if x.dtype == torch.bfloat16 else y)
+
+
+class SmallerInFloat16(MLP):
+    """Adds its input to its output, of which a third is missing in float16."""
+
+    def each(self, x: Tensor) -> Tensor:
+        y = super().each(x)
+        return x + (0.7 * y if x.dtype == torch.float16 else y)
+
+
+class AddsItsInput(MLP):
+    """The healthy twin of both."""
+
+    def each(self, x: Tensor) -> Tensor:
+        return x + super().each(x)
