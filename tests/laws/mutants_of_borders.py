@@ -141,3 +141,43 @@ class AddsItsInput(MLP):
 
     def each(self, x: Tensor) -> Tensor:
         return x + super().each(x)
+
+
+class LeaksBeyond2048(Average):
+    """Adds a little of the next token's average from a call's token 2,048 on."""
+
+    def seen(self, averages: Tensor) -> Tensor:
+        near, far = averages[:, :2048], averages[:, 2048:]
+        return torch.cat([near, far + 0.1 * torch.cat([far[:, 1:], far[:, -1:]], 1)], 1)
+
+
+class ForgetsAt2500(Average):
+    """Drops what it knows at a call's token 2,500."""
+
+    def carried(self, average: Tensor, index: int) -> Tensor:
+        return torch.zeros_like(average) if index == 2500 else average
+
+
+class ForgetsAt4096(Average):
+    """Drops what it knows at a call's token 4,096."""
+
+    def carried(self, average: Tensor, index: int) -> Tensor:
+        return torch.zeros_like(average) if index == 4096 else average
+
+
+class StopsGradientsLate(Average):
+    """Detaches the state that it is given after 600 tokens."""
+
+    def before(self, x: Tensor, state: LayerState | None) -> Tensor:
+        found = super().before(x, state)
+        return found.detach() if state is not None and int(state.clock.seen.max()) > 600 else found
+
+
+class TiresOfCalls(Average):
+    """Loses a little in every call after the three thousandth."""
+
+    calls = 0
+
+    def mixed(self, averages: Tensor) -> Tensor:
+        self.calls += 1
+        return super().mixed(averages) * (0.99 if self.calls > 3000 else 1.0)

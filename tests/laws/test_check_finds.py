@@ -31,7 +31,7 @@ FOUND = {
     "KeepsItsMatrix": ("rewriting", 11, None), "WrongInTraining": ("training", 11, None),
     "WrongInFloat32Continuation": ("continuation", 11, None), "OverflowsAt100": ("finite", 386, 101),
     "SharesForks": ("forks", 11, None), "LosesField": ("persistence", 11, None), "Raises": ("packed", 11, None),
-    "BlindBeyond1000": ("split", 2048, 1001),
+    "BlindBeyond1000": ("split", 4200, 1001),
     "WrongAbove64": ("split", 11, None), "ReadsOnTheHost": ("compile", 11, None),
     "ForgetsSeveralTokens": ("split", 11, None), "LeaksFuture": ("causality", 11, None),
     "ForgetsAt32": ("split", 386, 33), "ForgetsAt128": ("split", 386, 129), "KeepsOnly64Keys": ("split", 386, None),

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from laws import injected
+from laws import mutants_of_borders as borders
 from weft.core.layer import LayerState, borders_of
 from weft.core.part_config import PartConfig
 from weft.core.traits import Trait
 from weft.feedforward.mlp import MLPConfig
 from weft.laws import every_example, examine, examine_far, examine_long, layer_subject, subject_of
+from weft.laws.check import LONGEST
 from weft.laws.length import LEAST, SINGLE, across, around, length_past, one_by_one
 from weft.laws.long_laws import LONG_LAWS
 from weft.laws.report import first_wrong
@@ -58,11 +62,32 @@ def test_laws_hold_past_the_longest_border(name: str, config: PartConfig) -> Non
 def test_bounded_states_are_stable(name: str, config: PartConfig) -> None:
     """Over more tokens for the first example of a kind."""
     subject = built(config)
-    report = examine_far(subject, tokens=FIRST if name.endswith(".0") else SHORT)
+    report = examine_far(subject, tokens=FIRST if name.endswith(".0") else SHORT, calls=0)
     assert report.holds, "\n".join(map(str, report.broken()))
     grows = subject.stateful and any(spec.grows is not None for _, spec in subject.start(
         1, subject.memory(1, torch.Generator()), None, 1).tensors().values())
     assert len(report.findings) == (0 if grows or not subject.stateful else 2)
+
+
+FAR = {borders.LeaksBeyond2048: "causality", borders.ForgetsAt2500: "split", borders.ForgetsAt4096: "split",
+       borders.StopsGradientsLate: "split gradients"}
+"""Defects that begin beyond the rows of many comparisons, and the law that finds each on the longest rows."""
+
+
+@pytest.mark.parametrize("kind", [*FAR, injected.Average])
+def test_what_begins_beyond_two_thousand_tokens_is_found(kind: type[injected.Average]) -> None:
+    torch.manual_seed(0)
+    subject = replace(layer_subject(kind.__name__, kind(2).double(), 2), thorough=False)
+    broken = {finding.law for finding in examine_long(subject, LONGEST, laws=("split", "causality")).broken()}
+    assert (FAR[kind] in broken) if kind in FAR else not broken
+
+
+@pytest.mark.parametrize("kind", [borders.TiresOfCalls, injected.Average])
+def test_what_begins_after_three_thousand_calls_is_found(kind: type[injected.Average]) -> None:
+    torch.manual_seed(0)
+    report = examine_far(layer_subject(kind.__name__, kind(2).double(), 2), tokens=100)
+    broken = [finding.case for finding in report.broken()]
+    assert broken == (["16 calls of one token, after 3,088 others"] if kind is borders.TiresOfCalls else [])
 
 
 def test_borders_are_declared_by_the_parts() -> None:
@@ -167,11 +192,11 @@ class Drifts(injected.Average):
 
 
 def test_stability_can_fail() -> None:
-    report = examine_far(average(Drifts), tokens=3000)
+    report = examine_far(average(Drifts), tokens=3000, calls=0)
     drift, growth = report.findings
     assert not drift.holds and drift.token is not None and drift.token > 128
     assert growth.holds
-    report = examine_far(average(injected.GrowsUndeclared), tokens=3000)
+    report = examine_far(average(injected.GrowsUndeclared), tokens=3000, calls=0)
     assert [finding.holds for finding in report.findings] == [True, False]
 
 

@@ -29,9 +29,10 @@ rounding error of one: in float32 1e-7 times some thousands of terms, in bfloat1
 OWN_LAWS = ("split", "causality", "ragged", "selection", "packed", "readout", "rewriting")
 """Laws that can be compared in any dtype; the others need float64 or do not depend on the weights."""
 
-LONG, LONGEST = 768, 2_048
+LONG, LONGEST = 768, 4_200
 """Tokens of the default long rows: first with many comparisons and gradients, then with few comparisons. The second
-length exposes attention that ignores keys beyond the last thousand, with or without a state."""
+length exposes attention that ignores keys beyond the last thousand, with or without a state, and what begins at 2,048
+or at 4,096 tokens of one call."""
 
 WORK, MOST_WORK = 8e9, 8e10
 """Parameters times tokens of a row that runs in some seconds, and the most that a row a little longer than `LEAST` may

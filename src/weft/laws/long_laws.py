@@ -23,6 +23,9 @@ from weft.laws.report import COUNT, Finding, compare, gradient_difference
 from weft.laws.subject import Subject
 from weft.linear.inference import inference_form
 
+LATE = (620, 60, 20)
+"""Sizes of the pieces of one row whose gradients are compared beyond `GRADIENT_STEPS` tokens."""
+
 NEAR = 16
 """Tokens up to which the bound of `precision` is that of short rows; beyond, it grows with the length, because angles
 and sums do."""
@@ -46,7 +49,9 @@ def split(row: Row) -> Iterator[Finding]:
             yield Finding("split", f"{case}: margin of the widest choice that fell otherwise", margin, subject.bound)
         yield compare("split", case, actual, row.y, subject.bound)
     if subject.differentiable and subject.thorough and steps <= GRADIENT_STEPS:
-        yield _gradients(row)
+        yield _gradients(row, around(row.marks, steps), "pieces that end around " + _named(row.marks))
+    if subject.differentiable and not subject.thorough and steps >= sum(LATE):
+        yield _gradients(_one(row, sum(LATE)), list(LATE), f"one row in pieces of {', '.join(map(str, LATE))}")
 
 
 def _undecided(row: Row, actual: Tensor, chosen: Choices) -> tuple[Tensor, float]:
@@ -60,15 +65,21 @@ def _named(marks: tuple[int, ...]) -> str:
     return ", ".join(map(str, marks)) if marks else "nothing"
 
 
-def _gradients(row: Row) -> Finding:
-    """The gradients of pieces that end around the borders, against those of one call."""
-    span, sizes = Span(prefix=row.prefix), around(row.marks, row.steps)
+def _one(row: Row, steps: int) -> Row:
+    """The first tokens of the first row."""
+    return replace(row, subject=replace(row.subject, steps=steps), x=row.x[:1, :steps], memory=_row_of(row, 0),
+                   prefix=None if row.prefix is None else row.prefix[:1, :steps], y=row.y[:1, :steps], late=[])
+
+
+def _gradients(row: Row, sizes: list[int], case: str) -> Finding:
+    """The gradients of pieces of these sizes, against those of one call."""
+    span = Span(prefix=row.prefix)
     whole, weights = first_run(row.subject, row.x, row.memory, row.generator,
                                lambda x, memory: row.subject.whole(x, memory, span).y)
     pieces = run(row.subject, row.x, row.memory, weights,
                  lambda x, memory: row_in_pieces(row, sizes, inputs=(x, memory))[0])
-    return Finding("split gradients", "pieces that end around " + _named(row.marks),
-                   gradient_difference(pieces.gradients, whole.gradients), row.subject.gradient_bound)
+    return Finding("split gradients", case, gradient_difference(pieces.gradients, whole.gradients),
+                   row.subject.gradient_bound)
 
 
 def causality(row: Row) -> Iterator[Finding]:

@@ -37,7 +37,7 @@ from weft.laws.seeds import seeds
 from weft.laws.serving import admission, rewinding, trimming
 from weft.laws.slopes import slopes
 from weft.laws.split import split
-from weft.laws.stability import FAR, stability
+from weft.laws.stability import CALLS, FAR, stability, worn
 from weft.laws.subject import Subject, layer_subject, model_subject
 from weft.laws.training import training
 
@@ -100,10 +100,12 @@ def examine_long(subject: Subject, steps: int, seed: int = 0, laws: tuple[str, .
     return Report(subject.name, tuple(findings), steps)
 
 
-def examine_far(subject: Subject, seed: int = 0, tokens: int = FAR) -> Report:
-    """Run the law of stability (`weft.laws.stability`)."""
-    run = partial(stability, subject, torch.Generator().manual_seed(seed), tokens)
-    return Report(subject.name, tuple(guarded("stability", subject, run)), allowed(subject, tokens))
+def examine_far(subject: Subject, seed: int = 0, tokens: int = FAR, calls: int = CALLS) -> Report:
+    """Run the law of stability (`weft.laws.stability`) over a row of ``tokens``, and over ``calls`` calls."""
+    findings: list[Finding] = []
+    for run in (partial(stability, tokens=tokens), partial(worn, calls=calls)):
+        findings += guarded("stability", subject, partial(run, subject, torch.Generator().manual_seed(seed)))
+    return Report(subject.name, tuple(findings), allowed(subject, tokens))
 
 
 def guarded(law: str, subject: Subject, run: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:

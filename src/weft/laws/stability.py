@@ -10,14 +10,19 @@ import torch
 from torch import Tensor
 
 from weft.core.layer import LayerState, borders_of
-from weft.core.span import Span
+from weft.core.span import Memory, Span
+from weft.core.traits import Trait
 from weft.laws.length import allowed
+from weft.laws.pieces import in_pieces
 from weft.laws.report import COUNT, Finding, compare
 from weft.laws.subject import Subject
 
 LAW = "stability"
 FAR = 100_000
 """Tokens of the very long row."""
+
+CALLS, ROUND = 3_100, 16
+"""Calls of one token after which a part must still compute the same, and tokens of the row that is run again."""
 
 PIECE, NEAR_PIECE = 1024, 128
 """Tokens of a call; the smaller for parts that declare a border, as a window costs the square of a call's tokens."""
@@ -56,6 +61,26 @@ def stability(subject: Subject, generator: torch.Generator, tokens: int = FAR) -
     yield Finding(LAW, f"two ways of cutting {steps:,} tokens", rows.worst, subject.bound, rows.token)
     yield Finding(LAW, f"growth of the state from {piece:,} to {steps:,} tokens, in bytes", float(sizes[-1] - sizes[0]),
                   COUNT)
+
+
+def worn(subject: Subject, generator: torch.Generator, calls: int = CALLS) -> Iterator[Finding]:
+    """After ``calls`` calls of one token a row has the outputs that it had before them, so that nothing that a module
+    counts or keeps from call to call changes what it computes. The row begins anew every `ROUND` calls."""
+    if not (calls and subject.stateful) or Trait.PREFIX_FIRST in subject.traits:
+        return
+    row = allowed(subject, ROUND)
+    x, memory = subject.inputs(1, row, generator), subject.memory(1, generator)
+    with torch.inference_mode():
+        first = _one_at_a_time(subject, x, memory)
+        for _ in range(calls // row):
+            _one_at_a_time(subject, x, memory)
+        last = _one_at_a_time(subject, x, memory)
+    yield compare(LAW, f"{row} calls of one token, after {calls // row * row:,} others", last, first, subject.bound)
+
+
+def _one_at_a_time(subject: Subject, x: Tensor, memory: Memory | None) -> Tensor:
+    state = subject.start(1, memory, None, x.shape[1])
+    return in_pieces(subject, x, state, [1] * x.shape[1])[0]
 
 
 def _plan(steps: int, piece: int) -> Iterator[tuple[int, int]]:
