@@ -4,8 +4,8 @@ quotient or half precision shows."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,8 @@ from weft.core.layer import LayerState
 from weft.core.output import Output
 from weft.core.span import Span
 from weft.feedforward.mlp import MLP
+from weft.masks.base import Mask
+from weft.masks.terms import Key, Lookahead, Query
 
 
 class StartsInsidePieces(Average):
@@ -181,3 +183,16 @@ class TiresOfCalls(Average):
     def mixed(self, averages: Tensor) -> Tensor:
         self.calls += 1
         return super().mixed(averages) * (0.99 if self.calls > 3000 else 1.0)
+
+
+@dataclass(frozen=True, repr=False)
+class DeniesItsHeads(Mask):
+    """Causal, without the first key in every second head, though it says that all heads are alike."""
+
+    kind: ClassVar[str] = "denies_its_heads"
+
+    def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
+        return (key.order <= query.order) & ((head % 2 == 0) | (key.order > 0) | (query.order == 0))
+
+    def lookahead(self) -> Lookahead:
+        return "none"

@@ -27,7 +27,7 @@ from weft.heads.pooled import PooledConfig, PooledHead
 from weft.heads.readout import LinearReadout, LinearReadoutConfig
 from weft.laws import LAWS, Report, encoder_subject, examine, layer_subject, model_subject, subject_of
 from weft.laws.subject import Subject
-from weft.masks import Bidirectional, Causal, Window
+from weft.masks import Bidirectional, Causal, Mask, Window
 from weft.mixers.attention import Attention, AttentionConfig
 from weft.mixers.cross_attention import CrossAttention, CrossAttentionConfig
 from weft.mixers.gated_convolution import GatedConvolution
@@ -50,6 +50,10 @@ def attention(kind: type[Attention], **fields: Any) -> Attention:
 
 def window(kind: type[Attention]) -> Attention:
     return attention(kind, mask=Causal() & Window(3))
+
+
+def masked(kind: type[Mask]) -> Attention:
+    return attention(Attention, mask=kind())
 
 
 def rope(kind: type[Attention]) -> Attention:
@@ -204,6 +208,7 @@ CASES = [
     case(borders.StopsGradients, Average, plain, "slopes", "split, split gradients, packed gradients"),
     case(borders.SmallerInHalf, borders.AddsItsInput, perceptron, "precision", "split, continuation"),
     case(borders.SmallerInFloat16, borders.AddsItsInput, perceptron, "precision", "split, continuation"),
+    case(borders.DeniesItsHeads, Causal, masked, "masks", "split, causality, ragged, packed"),
     case(wrong.RoundsAccumulator, wrong.RunningSum, plain, "precision", "split, ragged"),
 ]
 

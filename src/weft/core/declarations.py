@@ -37,6 +37,10 @@ class Pairs(Protocol):
         """The last of the tokens that each of its rules names by their place in a document, counted from 0, by what the
         rule is called."""
 
+    def undeclared(self) -> int:
+        """Pairs of a short document at which a head differs from the one that it declares to be alike; 0 if its
+        declaration is right."""
+
     def __hash__(self) -> int:
         """A hash that is equal for equal rules."""
 

@@ -25,6 +25,7 @@ from weft.laws.inference import inference
 from weft.laws.inputs import inputs
 from weft.laws.length import SINGLE, Row, allowed, finite, row
 from weft.laws.long_laws import LONG_LAWS
+from weft.laws.masks import masks
 from weft.laws.memory import memory
 from weft.laws.packed import packed
 from weft.laws.precision import precision, readout
@@ -38,7 +39,7 @@ from weft.laws.serving import admission, rewinding, trimming
 from weft.laws.slopes import slopes
 from weft.laws.split import split
 from weft.laws.stability import CALLS, FAR, stability, worn
-from weft.laws.subject import Subject, layer_subject, model_subject
+from weft.laws.subject import CALL, Subject, layer_subject, model_subject
 from weft.laws.training import training
 
 LAWS: dict[str, Callable[[Subject, torch.Generator], Iterator[Finding]]] = {
@@ -65,6 +66,7 @@ LAWS: dict[str, Callable[[Subject, torch.Generator], Iterator[Finding]]] = {
     "training": training,
     "seeds": seeds,
     "memory": memory,
+    "masks": masks,
     "inputs": inputs,
     "head": heads,
     "compile": compile_whole,
@@ -124,6 +126,7 @@ def guarded(law: str, subject: Subject, run: Callable[[], Iterator[Finding]]) ->
         message = f": {text[0]}" if text else ""
         place = plugin_place(error)
         where = "" if place is None else f" ({place})"
+        where += "".join(f", {note}" for note in getattr(error, "__notes__", ()) if note.startswith(CALL))
         yield Finding(law, f"raised {type(error).__name__}{message}{where}", math.inf, subject.bound)
 
 

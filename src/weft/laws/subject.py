@@ -15,6 +15,11 @@ from weft.core.output import Output
 from weft.core.span import WHOLE, Memory, Span
 from weft.core.traits import Trait
 
+Call = Callable[[Tensor, LayerState | None, Span], Output[LayerState]]
+
+CALL = "in a call of "
+"""How the note begins that an error of a call gets (`noted`)."""
+
 SOURCE_STEPS = 5
 """Tokens of the source that cross-attention reads."""
 
@@ -42,7 +47,7 @@ class Subject:
 
     name: str
     module: nn.Module
-    call: Callable[[Tensor, LayerState | None, Span], Output[LayerState]]
+    call: Call
     start: Callable[[int, Memory | None, int | None, int | None], LayerState]
     inputs: Callable[[int, int, torch.Generator], Tensor]
     memory: Callable[[int, torch.Generator], Memory | None]
@@ -96,8 +101,8 @@ def layer_subject(name: str, layer: Layer, d_model: int, *, steps: int = 11, bou
         return layer(x, state, with_facts(span, x, read))  # type: ignore[no-any-return]
 
     read = sorted(facts_of(layer))
-    return Subject(name, layer.eval(), call if read else layer, start, inputs, memory, traits_of(layer), remake, bound,
-                   steps)
+    return Subject(name, layer.eval(), noted(call if read else layer), start, inputs, memory, traits_of(layer), remake,
+                   bound, steps)
 
 
 def model_subject(name: str, model: LanguageModel, *, steps: int = 11, bound: float = 1e-10) -> Subject:
@@ -132,7 +137,7 @@ def model_subject(name: str, model: LanguageModel, *, steps: int = 11, bound: fl
         assert isinstance(module, LanguageModel)
         return model_subject(name, module, steps=steps, bound=bound)
 
-    return Subject(name, model.eval(), call, start, inputs, memory, traits_of(model), remake, bound, steps,
+    return Subject(name, model.eval(), noted(call), start, inputs, memory, traits_of(model), remake, bound, steps,
                    limit=model.limit())
 
 
@@ -168,8 +173,23 @@ def encoder_subject(name: str, encoder: Encoder, *, steps: int = 11, bound: floa
     def memory(batch: int, generator: torch.Generator) -> Memory | None:
         return None
 
-    return Subject(name, encoder.eval(), call, start, inputs, memory, traits_of(encoder), remake, bound,
+    return Subject(name, encoder.eval(), noted(call), start, inputs, memory, traits_of(encoder), remake, bound,
                    steps if limit is None else min(steps, limit), limit=limit)
+
+
+def noted(call: Call) -> Call:
+    """The call, whose errors get a note of the tokens and of what else it was given."""
+    def run(x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
+        try:
+            return call(x, state, span)
+        except Exception as error:
+            tokens = {0: "no tokens", 1: "one token"}.get(x.shape[1], f"{x.shape[1]:,} tokens")
+            given = {"a state": state, "documents": span.begins, "counts": span.count}
+            listed = [name for name, value in given.items() if value is not None]
+            error.add_note(f"{CALL}{tokens}{' with ' if listed else ''}{' and '.join(listed)}")
+            raise
+
+    return run
 
 
 def with_facts(span: Span, x: Tensor, names: Sequence[str]) -> Span:

@@ -9,7 +9,7 @@ from weft.laws.report import Finding
 
 ORDER = ("forms", "finite", "causality", "split", "slopes", "split gradients", "training", "stability", "ragged",
          "ragged gradients", "packed", "packed gradients", "bounded", "persistence", "saving", "forks", "selection",
-         "coordinates", "memory", "compile", "readout", "inference", "continuation", "precision")
+         "coordinates", "masks", "memory", "compile", "readout", "inference", "continuation", "precision")
 """The laws from the most to the least specific: a defect that breaks several is reported under the first of them. Laws
 that are not listed rank with "inference"."""
 
@@ -43,6 +43,7 @@ MEANING = MappingProxyType({
     "trimming": "a state can be trimmed to the tokens that its rows have read",
     "rewinding": "a state can be rewound to an earlier token",
     "coordinates": "explicit coordinates must have the same effect in pieces as in the whole sequence",
+    "masks": "a mask must repeat after as many heads as it declares",
     "memory": "a bounded state must need as much memory after many tokens as after few",
     "compile": "torch.compile must trace a call as one graph",
     "forms": "a form of an operation must compute what the operation's reference computes",
@@ -77,6 +78,7 @@ CAUSE = MappingProxyType({
     "trimming": "slots beyond the tokens that a row has read hold data, or a plain value counts those slots.",
     "rewinding": "a field that grows is also written at slots of earlier tokens: declare it without grows.",
     "coordinates": "positions are rounded, or counted although the call gave coordinates.",
+    "masks": "the rule reads its head, and `heads()` does not say how many differ.",
     "memory": "data are stored outside the state, or grow with every call.",
     "compile": "a tensor's value decides what is computed (.item(), bool(), a loop over a tensor).",
     "continuation": "float32 takes another branch, or loses precision that float64 keeps.",

@@ -31,6 +31,9 @@ from weft.masks.terms import AMOUNTS, Band, Key, Lookahead, Pattern, Query
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
+SHORT = (24, 400)
+"""The fewest and the most tokens of a document on which `Mask.undeclared` evaluates a rule."""
+
 
 class Mask(ABC):
     """Base of masks: frozen dataclasses, equal and hashable by value, joined with ``&``, ``|`` and ``~``.
@@ -172,15 +175,28 @@ class Mask(ABC):
 
     @final
     def dense(self, queries: int, keys: int | None = None, *, begins: Tensor | None = None,
-              count: Tensor | None = None, prefix: Tensor | None = None) -> Bool[Tensor, "#B #H T S"]:
+              count: Tensor | None = None, prefix: Tensor | None = None,
+              heads: int | None = None) -> Bool[Tensor, "#B #H T S"]:
         """Evaluate the mask for the last ``queries`` of ``keys`` tokens, by default all of them; rows are queries.
 
         Args:
             begins: [B,S], True where a document starts.
             count: [B], tokens of each row that exist.
             prefix: [B,S], True for the tokens of a document's prefix.
+            heads: query heads to evaluate; None: `Mask.heads`, after which all repeat.
         """
-        return self.allowed(*picture.lay_out(queries, keys, begins=begins, count=count, prefix=prefix))
+        return self.allowed(*picture.lay_out(queries, keys, begins=begins, count=count, prefix=prefix), heads)
+
+    @final
+    def undeclared(self) -> int:
+        """Pairs of a document of 1.5 times its longest border, within `SHORT`, at which head h differs from head h mod
+        `heads`, for twice as many heads and one more; 0 if `heads` is right, or if the rule reads facts of tokens."""
+        if self.reads():
+            return 0
+        steps = min(max(SHORT[0], *(3 * border // 2 for border in self.borders()), 0), SHORT[1])
+        declared, every = self.dense(steps), self.dense(steps, heads=2 * self.heads() + 1)
+        alike = torch.arange(every.shape[1]) % declared.shape[1]
+        return int((every != declared[:, alike]).sum())
 
     @final
     def draw(self, queries: int = 6, keys: int | None = None, *, begins: Tensor | None = None,
