@@ -76,6 +76,8 @@ def test_the_batch_that_was_written_into_is_consumed_and_the_rows_are_not() -> N
         admit(after.clone(), [1], row)
         with pytest.raises(StateError, match=r"an earlier call has consumed this state"):
             batch.clone()
+        with pytest.raises(StateError, match=r"an earlier call has consumed this state"):
+            concat([row, batch])
         assert retire(after, [0]).clone().clock.seen.tolist() == [0, 1]
 
 

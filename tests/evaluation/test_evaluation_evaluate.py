@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from weft.core.model import LanguageModel
 from weft.core.span import Span
 from weft.data import Corpus, Document, TokenStream, encode_corpus
 from weft.evaluation import Evaluation, evaluate
+from weft.evaluation.evaluate import _sum
 from weft.tokenizers import ByteTokenizer
 
 KINDS = {name: model for name, model in kinds().items() if not model.takes_source}
@@ -211,3 +214,17 @@ def test_some_batches_are_spread_evenly_and_the_protocol_says_so() -> None:
     for batches, mode in ((0, "windows"), (2, "documents")):
         with pytest.raises(InputError, match=f"batches: {batches} batches of {mode}"):
             evaluate(model, stream, context=8, batches=batches, mode=mode)
+
+
+def test_impossible_tokens_are_counted_in_all_pieces() -> None:
+    """A piece without any comes last, and so does one that has some."""
+    inf = math.inf
+    for pieces in ([[-1.0, -inf], [-inf, -inf, -2.0], [-1.0]], [[-1.0], [-inf]], [[-inf], [-1.0]]):
+        log_probs = iter(pieces)
+        model: Any = SimpleNamespace(readout=SimpleNamespace(
+            log_prob=lambda h, targets, rows=log_probs: torch.tensor([next(rows)])))
+        given: Any = [SimpleNamespace(h=None, targets=torch.zeros(1, len(piece)), bytes=len(piece)) for piece in pieces]
+        protocol: Any = SimpleNamespace(corpus="some text")
+        found = _sum(model, iter(given), protocol, None)
+        assert found.impossible == sum(piece.count(-inf) for piece in pieces)
+        assert found.tokens == sum(map(len, pieces)) and found.nats == inf

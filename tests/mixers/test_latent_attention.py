@@ -23,6 +23,7 @@ from weft.mixers.key_value import KeyValueState
 from weft.mixers.latent_attention import LatentAttention, LatentAttentionConfig
 from weft.mixers.rolling import RollingState
 from weft.ops.forms import OPERATIONS, forced
+from weft.positions.rope import RopeConfig
 
 D, T = 6, 7
 H, N, R, F, L = 2, 3, 4, 5, 4
@@ -206,3 +207,7 @@ def test_its_common_names_are_answered() -> None:
 def test_sizes_follow_the_paper_where_none_are_given() -> None:
     sizes = parse(LatentAttentionConfig, {"n_heads": 4}).sizes(Dims(64))
     assert (sizes.content, sizes.turned, sizes.value, sizes.latent, sizes.query_latent) == (16, 8, 16, 64, None)
+
+
+def test_its_positions_are_rope_s_plain_ones_unless_others_are_named() -> None:
+    assert LatentAttentionConfig(n_heads=2).position == RopeConfig() == parse_part(("position",), "rope")

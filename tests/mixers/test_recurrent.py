@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -163,3 +164,14 @@ def test_training_is_one_operator_to_the_compiler() -> None:
     y = torch.compile(lambda x: layer(x).y, backend=keep, fullgraph=True)(x)
     torch.testing.assert_close(y, layer(x).y, rtol=1e-13, atol=1e-14)
     assert seen.count("weft.elman_scan.default") == 1 and len(seen) < 30
+
+
+def test_a_sigmoid_s_weights_are_drawn_four_times_as_wide_as_glorot_s() -> None:
+    """Between -b and b, b = 4 sqrt(6 / (inputs + outputs)): the largest of thousands comes close to b."""
+    torch.manual_seed(0)
+    layer = ElmanConfig(d_hidden=60, activation="sigmoid").build(Dims(40, 5, 16))
+    for weight, ends in ((layer.input.weight, 100), (layer.recurrent_weight, 120)):
+        bound = 4 * math.sqrt(6 / ends)
+        assert 0.99 * bound < float(weight.abs().max()) <= bound
+        assert float(weight.std()) == pytest.approx(bound / math.sqrt(3), rel=0.03)  # of 2,400 uniform numbers or more
+    assert not layer.input.bias.any()

@@ -217,3 +217,12 @@ def test_a_layer_that_takes_values_alone_says_what_is_missing() -> None:
 def test_a_width_that_does_not_divide_into_heads_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"n_heads: d_model 10 does not divide into 4 heads"):
         Rwkv6Config().build(Dims(10))
+
+
+def test_the_fifth_version_s_gate_is_mixed_as_in_the_released_code() -> None:
+    """(i / D)^((1 - layer / n_layers) / 2), as receptances are; keys have the whole power."""
+    layer = parse_part(("mixer",), {"kind": "rwkv5", "n_heads": 2}).build(Dims(8, 11, 16, layer=1, n_layers=4))
+    channel = torch.arange(8) / 8
+    torch.testing.assert_close(layer.mix_gate.detach(), channel ** 0.375)
+    torch.testing.assert_close(layer.mix_receptance.detach(), channel ** 0.375)
+    torch.testing.assert_close(layer.mix_key.detach(), channel ** 0.75)

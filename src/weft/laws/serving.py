@@ -10,7 +10,7 @@ from torch import Tensor
 
 from weft.core.layer import LayerState
 from weft.core.rows import admit, mark, retire, rewind, trim
-from weft.core.span import Memory
+from weft.core.span import Memory, Span
 from weft.core.state import concat
 from weft.laws.pieces import advance, few_pieces, in_pieces
 from weft.laws.report import COUNT, Finding, difference
@@ -74,22 +74,27 @@ def _rows(memory: Memory | None, rows: list[int], x: Tensor) -> Memory | None:
 
 
 def trimming(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
-    """A state that is trimmed to the tokens that its rows have read, and widened again, continues unchanged."""
+    """A state whose rows have read different numbers of tokens is trimmed to the longest, and widened again, and
+    continues unchanged."""
     if not subject.stateful:
         return
     steps, half = subject.steps, subject.steps // 2
     x, memory = subject.inputs(2, steps, generator), subject.memory(2, generator)
+    read = torch.tensor([half - 2, half], device=x.device)
+    late = read[:, None] + torch.arange(steps - half, device=x.device)
+    rows = torch.arange(2, device=x.device)[:, None]
     with torch.no_grad():
-        expected = subject.whole(x, memory).y[:, half:]
+        expected = subject.whole(x, memory).y[rows, late]
         for capacity in (2 * steps, None):
-            _, state = advance(subject, x[:, :half], subject.start(2, memory, capacity, steps))
+            start = subject.start(2, memory, capacity, steps)
+            _, state = advance(subject, x[:, :half], start, Span(count=read))
             state = trim(state)
             sizes = {tensor.shape[spec.grows] for tensor, spec in state.tensors().values()
                      if spec.grows is not None and spec.along == "tokens"}
             room = "reserved" if capacity else "growing"
             yield Finding("trimming", f"slots kept of {half} tokens, {room} buffers: {sorted(sizes) or 'none'}",
                           float(len(sizes - {half})), COUNT)
-            actual, _ = in_pieces(subject, x[:, half:], trim(state, steps), few_pieces(steps - half))
+            actual, _ = in_pieces(subject, x[rows, late], trim(state, steps), few_pieces(steps - half))
             yield Finding("trimming", f"trimmed and widened again, {room} buffers", difference(actual, expected),
                           subject.bound)
 
