@@ -98,7 +98,7 @@ def attend(q: Tensor, known: Known, ticks: Ticks) -> Tensor:
     seen = (order <= ticks.order[..., None]) & (order >= ticks.begin[..., None]) & (order < known.count[..., None])
     scores = q @ known.keys.transpose(1, 2) / known.keys.shape[-1] ** 0.5
     # Not minus infinity: a token of padding may see nothing, and its gradient shall be zero all the same.
-    return scores.masked_fill(~seen, -1e30).softmax(-1) @ known.values
+    return scores.masked_fill(~seen, torch.finfo(scores.dtype).min).softmax(-1) @ known.values
 
 
 class ValueGiver(Plain):

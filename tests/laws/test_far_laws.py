@@ -38,7 +38,7 @@ class Blind(Plain):
         order = known.order[:, None]
         seen = (order <= ticks.order[..., None]) & (order >= begin[..., None]) & (order < known.count[..., None])
         scores = q @ known.keys.transpose(1, 2) / known.keys.shape[-1] ** 0.5
-        return scores.masked_fill(~seen, -1e30).softmax(-1) @ known.values
+        return scores.masked_fill(~seen, torch.finfo(scores.dtype).min).softmax(-1) @ known.values
 
     def blind(self, x: Tensor, state: LayerState | None, span: Span) -> bool:
         """Whether this call is."""
