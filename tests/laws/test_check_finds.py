@@ -132,7 +132,7 @@ def test_a_defect_on_far_rows_or_in_states_is_found_by_its_law_named_and_told_on
     require_found(result, {defect: f"stack.layers.{index}.layers.0" for index, defect in enumerate(FAR)})
     assert all(found_alone(fault, result) for fault in result.faults), told(result)
     assert named(result)["Raises"].cause.startswith(
-        "it raised ValueError: documents are not supported, in a call of 11 tokens with documents")
+        "it raised ValueError: documents are not supported, in a call of 11 tokens in float64 with documents")
 
 
 @pytest.mark.usefixtures("_without_compiler")

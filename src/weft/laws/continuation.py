@@ -9,7 +9,7 @@ import torch
 
 from weft.laws.choices import recorded
 from weft.laws.pieces import few_pieces, in_pieces
-from weft.laws.precision import BOUNDS, agreement, cast, memory_in, tensor_in
+from weft.laws.precision import agreement, cast, memory_in, tensor_in
 from weft.laws.report import Finding
 from weft.laws.subject import Subject
 
@@ -35,4 +35,4 @@ def continuation(subject: Subject, generator: torch.Generator) -> Iterator[Findi
                 y, _ = in_pieces(twin, tensor_in(x, kind), state, few_pieces(subject.steps))
             room = "growing" if capacity is None else "reserved"
             yield from agreement(subject, LAW, f"float32, several tokens at once, {room} buffers", y, exact, chosen,
-                                 choices, BOUNDS[kind])
+                                 choices, kind)

@@ -30,10 +30,10 @@ def packed(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
     yield from _findings(subject, case, whole, apart)
     yield from _counted(subject, x, memory, begins, weights, case)
     if subject.stateful and Trait.DECLARED_LENGTH not in subject.traits:
-        ways = _ways(subject, begins, generator)
+        ways = list(_ways(subject, begins, generator).items())
         if not subject.thorough:
-            ways = dict([list(ways.items())[int(torch.randint(len(ways), (), generator=generator))]])
-        for name, forward in ways.items():
+            ways = [ways[int(torch.randint(len(ways), (), generator=generator))]]
+        for name, forward in ways:
             yield from _findings(subject, f"{case}, {name}", run(subject, x, memory, weights, forward), apart)
 
 
@@ -63,9 +63,10 @@ def _counted(subject: Subject, x: Tensor, memory: Memory | None, begins: Tensor,
              case: str) -> Iterator[Finding]:
     """Rows of several lengths with documents in them, as a packed batch of training has them."""
     counts = [subject.steps - 2, subject.steps - 3, 2]
-    padding = torch.arange(subject.steps)[None] >= torch.tensor(counts)[:, None]
-    weighed = weights.masked_fill(padding.to(x.device)[(..., *[None] * (weights.dim() - 2))], 0)
     span = Span(begins=begins, count=torch.tensor(counts, device=x.device))
+    weighed = weights.clone()
+    for row, count in zip(weighed, counts, strict=True):
+        row[count:] = 0  # there `_separate` returns constants, which have no gradient
     apart = run(subject, x, memory, weighed, lambda a, m: _separate(subject, a, m, begins, counts))
     both = run(subject, x, memory, weighed, lambda a, m: subject.whole(a, m, span).y)
     yield from _findings(subject, f"{case}, counts {counts}", both, apart)

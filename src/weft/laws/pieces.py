@@ -68,9 +68,9 @@ def in_uneven_pieces(subject: Subject, x: Tensor, state: LayerState, plan: Seque
 
 
 def uneven_plan(batch: int, steps: int, first: int, generator: torch.Generator) -> list[list[int]]:
-    """Counts by call and row; those of a row add up to ``steps``, and the first is at least ``first``. Every row rests
-    before its first token (unless ``first`` says otherwise) or has rested when others begin, and in mid-row, while the
-    others read one token and while they read two; the rest is random."""
+    """Counts by call and row; those of a row add up to ``steps``, and the first is at least ``first``. Every other row
+    begins one call late if ``first`` is 0. Then each row in turn rests in mid-row, while the others read one token and
+    while they read two. What is left is drawn."""
     resting = [[0 if row == b else size for row in range(batch)] for size in (1, 2) for b in range(batch)]
     wanted = [*([] if first else [[row % 2 for row in range(batch)]]), [max(first, 1)] * batch, *resting]
     left, plan = [steps] * batch, []

@@ -27,6 +27,11 @@ float16 (11 bits, 5e-4) and bfloat16 (8 bits, 4e-3) it is the root of the mean s
 with weights and inputs rounded alike on both sides; all parts of Weft keep below a third of it."""
 
 
+LARGEST = {torch.float16: 3e-2, torch.bfloat16: 1.5e-1}
+"""The largest difference of a single number in half precision, relative to the largest output: a mean square says
+little of one number among many."""
+
+
 def precision(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
     """The same weights and inputs in float32, float16 and bfloat16, in one call and token by token, against float64
     with weights and inputs that were rounded alike; and float64 on an accelerator if there is one. Only float64
@@ -37,7 +42,7 @@ def precision(subject: Subject, generator: torch.Generator) -> Iterator[Finding]
     x = subject.inputs(2, subject.steps, generator)
     memory = subject.memory(2, generator)
     with torch.no_grad():
-        for dtype, bound in BOUNDS.items():
+        for dtype in BOUNDS:
             twin = cast(subject, dtype)
             rounded = cast(twin, torch.float64)
             with recorded(rounded.module) as choices:
@@ -45,11 +50,11 @@ def precision(subject: Subject, generator: torch.Generator) -> Iterator[Finding]
                                       memory_in(memory_in(memory, dtype), torch.float64)).y
             with recorded(twin.module) as chosen:
                 y = twin.whole(tensor_in(x, dtype), memory_in(memory, dtype)).y
-            yield from agreement(subject, LAW, str(dtype), y, exact, chosen, choices, bound)
+            yield from agreement(subject, LAW, str(dtype), y, exact, chosen, choices, dtype)
             if subject.stateful:
                 with recorded(twin.module) as chosen:
                     steps, changed = _steps(twin, x, memory, dtype)
-                yield from agreement(subject, LAW, f"{dtype}, token by token", steps, exact, chosen, choices, bound)
+                yield from agreement(subject, LAW, f"{dtype}, token by token", steps, exact, chosen, choices, dtype)
                 yield Finding(LAW, f"{dtype}, fields of the state that change dtype: {', '.join(changed) or 'none'}",
                               float(len(changed)), COUNT)
         if torch.cuda.is_available():
@@ -62,23 +67,28 @@ def precision(subject: Subject, generator: torch.Generator) -> Iterator[Finding]
 
 
 def agreement(subject: Subject, law: str, case: str, actual: Tensor, exact: Tensor, choices: Choices,
-              exact_choices: Choices, bound: float) -> Iterator[Finding]:
-    """Outputs in another dtype against those in float64, up to each row's first different choice of an expert."""
+              exact_choices: Choices, dtype: torch.dtype) -> Iterator[Finding]:
+    """Outputs of a subject in ``dtype`` against those in float64, up to each row's first different choice of an
+    expert."""
+    bound = BOUNDS[dtype]
     if Trait.DISCRETE_CHOICE in subject.traits:
         agreed, margin = exact_choices.against(choices, exact.shape[1], causal=subject.stateful)
         yield Finding(law, f"{case}: margin of the widest choice that fell otherwise", margin, bound)
         actual = torch.where(agreed[..., None], actual.double(), exact)
-    yield Finding(law, case, _relative(actual, exact), bound)
-
-
-def _relative(actual: Tensor, exact: Tensor) -> float:
-    """The difference as `BOUNDS` states it, for the dtype of ``actual``."""
-    size = largest(exact)
+    size, half = largest(exact), LARGEST.get(dtype)
     found, expected = actual.double() / size, exact / size
-    if actual.dtype not in (torch.float16, torch.bfloat16) or found.shape != expected.shape:
-        return difference(found, expected)
-    error, all_ = float((found - expected).norm()), float(expected.norm())
-    return math.inf if math.isnan(error) else error / all_ if all_ else error
+    if half is None:
+        yield Finding(law, case, difference(found, expected), bound)
+        return
+    yield Finding(law, f"{case}, largest difference", difference(found, expected), half)
+    if found.shape == expected.shape:
+        yield Finding(law, case, _mean(found, expected), bound)
+
+
+def _mean(found: Tensor, expected: Tensor) -> float:
+    """The root of the mean square of the difference, relative to that of the outputs; infinite if one is NaN."""
+    error, outputs = float((found - expected).norm()), float(expected.norm())
+    return math.inf if math.isnan(error) else error / (outputs or 1.0)
 
 
 def largest(exact: Tensor) -> Tensor:

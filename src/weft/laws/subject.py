@@ -101,8 +101,8 @@ def layer_subject(name: str, layer: Layer, d_model: int, *, steps: int = 11, bou
         return layer(x, state, with_facts(span, x, read))  # type: ignore[no-any-return]
 
     read = sorted(facts_of(layer))
-    return Subject(name, layer.eval(), noted(call if read else layer), start, inputs, memory, traits_of(layer), remake,
-                   bound, steps)
+    return Subject(name, layer.eval(), noted(call if read else layer, kind), start, inputs, memory, traits_of(layer),
+                   remake, bound, steps)
 
 
 def model_subject(name: str, model: LanguageModel, *, steps: int = 11, bound: float = 1e-10) -> Subject:
@@ -137,8 +137,8 @@ def model_subject(name: str, model: LanguageModel, *, steps: int = 11, bound: fl
         assert isinstance(module, LanguageModel)
         return model_subject(name, module, steps=steps, bound=bound)
 
-    return Subject(name, model.eval(), noted(call), start, inputs, memory, traits_of(model), remake, bound, steps,
-                   limit=model.limit())
+    return Subject(name, model.eval(), noted(call, floats), start, inputs, memory, traits_of(model), remake, bound,
+                   steps, limit=model.limit())
 
 
 def whole_subject(name: str, model: Model, *, bound: float = 1e-10) -> Subject:
@@ -173,12 +173,12 @@ def encoder_subject(name: str, encoder: Encoder, *, steps: int = 11, bound: floa
     def memory(batch: int, generator: torch.Generator) -> Memory | None:
         return None
 
-    return Subject(name, encoder.eval(), noted(call), start, inputs, memory, traits_of(encoder), remake, bound,
-                   steps if limit is None else min(steps, limit), limit=limit)
+    return Subject(name, encoder.eval(), noted(call, own.dtype), start, inputs, memory, traits_of(encoder), remake,
+                   bound, steps if limit is None else min(steps, limit), limit=limit)
 
 
-def noted(call: Call) -> Call:
-    """The call, whose errors get a note of the tokens and of what else it was given."""
+def noted(call: Call, dtype: torch.dtype) -> Call:
+    """The call, whose errors get a note of the tokens, of the dtype, and of what else it was given."""
     def run(x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
         try:
             return call(x, state, span)
@@ -186,7 +186,8 @@ def noted(call: Call) -> Call:
             tokens = {0: "no tokens", 1: "one token"}.get(x.shape[1], f"{x.shape[1]:,} tokens")
             given = {"a state": state, "documents": span.begins, "counts": span.count}
             listed = [name for name, value in given.items() if value is not None]
-            error.add_note(f"{CALL}{tokens}{' with ' if listed else ''}{' and '.join(listed)}")
+            kind = str(dtype).removeprefix("torch.")
+            error.add_note(f"{CALL}{tokens} in {kind}{' with ' if listed else ''}{' and '.join(listed)}")
             raise
 
     return run

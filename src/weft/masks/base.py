@@ -192,8 +192,8 @@ class Mask(ABC):
         """Pairs of a document of 1.5 times its longest border, within `SHORT`, at which head h differs from head h mod
         `heads`, for twice as many heads and one more; 0 if `heads` is right, or if the rule reads facts of tokens."""
         if self.reads():
-            return 0
-        steps = min(max(SHORT[0], *(3 * border // 2 for border in self.borders()), 0), SHORT[1])
+            return 0  # facts come with a call
+        steps = min(max([SHORT[0], *(3 * border // 2 for border in self.borders())]), SHORT[1])
         declared, every = self.dense(steps), self.dense(steps, heads=2 * self.heads() + 1)
         alike = torch.arange(every.shape[1]) % declared.shape[1]
         return int((every != declared[:, alike]).sum())
