@@ -71,7 +71,7 @@ def _registries() -> dict[str, Mapping[str, Any]]:
         found["form"] = {f"{name}.{form.name}": form.file for name, each in operations.items()
                          for form in each.forms() if not _own(form.file)}
         found["forced or observed operation"] = {name: "in use" for name, each in operations.items()
-                                                 if each._forced is not None or each._seen is not None}
+                                                 if each.forced is not None or each._seen is not None}
     if run := sys.modules.get("weft.laws.run"):
         found["law"] = {name: law.__module__ for name, law in run.LAWS.items()}
     return found

@@ -32,7 +32,7 @@ def test_plan_shows_the_form_of_every_phase_with_its_reason_and_what_is_forced(w
     assert lines[at + 1].strip() == "not scan: a single step"
     told = weft("plan", file, "--json", "--kernels", "lstm_scan=reference")
     assert {form for (name, _), form in forms(told).items() if name == "lstm_scan"} == {"reference"}
-    assert all(operation._forced is None for operation in OPERATIONS.all()), "given back when the command ends"
+    assert all(operation.forced is None for operation in OPERATIONS.all()), "given back when the command ends"
 
 
 @pytest.mark.parametrize(("given", "message"), [
@@ -65,7 +65,7 @@ def test_plan_takes_the_forms_that_a_run_names_for_training_and_those_of_the_opt
     assert found["lstm_scan", "training"] == "scan"
     found = forms(weft("plan", file, "--json", "--kernels", "lstm_scan=scan"))
     assert {form for (name, _), form in found.items() if name == "lstm_scan"} == {"scan"}
-    assert all(operation._forced is None for operation in OPERATIONS.all())
+    assert all(operation.forced is None for operation in OPERATIONS.all())
 
 
 @pytest.mark.parametrize(("kernels", "message"), [

@@ -259,7 +259,7 @@ def test_the_compiler_takes_the_choice_into_its_graph_and_compiles_again_where_o
     torch._dynamo.utils.counters.clear()
     compiled = torch.compile(lambda x: operation(Sum(x)), fullgraph=True, backend="aot_eager")
     assert compiled(x) == 6
-    operation._forced = operation.form("reference")
+    operation.forced = operation.form("reference")
     assert compiled(x) == 6
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
 

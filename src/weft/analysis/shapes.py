@@ -71,6 +71,7 @@ class Tally(TorchDispatchMode):
         self.lengths: dict[str, int] = {}
         self.skipped = 0
         self.uncounted: set[str] = set()
+        self._counted: dict[Any, bool] = {}  # whether calls of an operator are counted, each asked once
 
     @property
     def place(self) -> str:
@@ -83,15 +84,17 @@ class Tally(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = kwargs or {}
-        value = _value(func, args, named)
+        value = _value(func, args, named) if func in READING else None
         if value is not None:
             return value
         result = func(*args, **named)
         packet = func._overloadpacket
-        if has_formula(packet):
+        if packet not in self._counted:
+            self._counted[packet] = has_formula(packet)
+            if not self._counted[packet] and is_foreign(packet):
+                self.uncounted.add(str(packet))
+        if self._counted[packet]:
             self._count(packet, _positional(func, args, named), result)
-        elif is_foreign(packet):
-            self.uncounted.add(str(packet))
         return result
 
     def _count(self, packet: Any, arguments: list[Any], result: Any) -> None:
@@ -114,9 +117,14 @@ def _positional(func: torch._ops.OpOverload, args: Any, kwargs: dict[str, Any]) 
     return values
 
 
+READING = frozenset({torch.ops.aten._local_scalar_dense.default, torch.ops.aten.bincount.default})
+"""Operators that read data of a tensor."""
+
+
 def _value(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """The value of an operator that reads data; None for other operators. Boolean checks are true, the choices of
-    experts are spread evenly, and no token is padding (the last bin, see `weft.ops.expert_dispatch.grouped`)."""
+    """The value of one of the operators of `READING`; None where it reads data that there is. Boolean checks are true,
+    the choices of experts are spread evenly, and no token is padding (the last bin, see
+    `weft.ops.expert_dispatch.grouped`)."""
     if func is torch.ops.aten._local_scalar_dense.default and args[0].dtype is torch.bool:
         return True
     if func is torch.ops.aten.bincount.default and isinstance(args[0], FakeTensor):

@@ -12,10 +12,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from weft.core.compiling import constant_to_compiler
+from weft.core.compiling import compiler_traces, constant_to_compiler
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 """Where `torch.nn.Module` stores the hooks that are called with a module."""
+PLAIN = frozenset({nn.Parameter, Tensor, type(None)})
+"""Classes of parameters that a rewrite knows, and of those that a module does without."""
 
 
 def untouched(module: nn.Module, kind: type[nn.Module]) -> bool:
@@ -24,21 +26,21 @@ def untouched(module: nn.Module, kind: type[nn.Module]) -> bool:
     It does not where it is of a subclass (an adapter; a parametrisation makes one too), has hooks, has an attribute
     that shadows a method of the class, or has parameters of a special class (quantised ones).
     """
-    own = vars(module)
-    if type(module) is not kind or any(own[hooks] for hooks in HOOKS):
+    own, methods = vars(module), _methods(kind)
+    if type(module) is not kind:
         return False
-    if any(name in own for name in _methods(kind)):
-        return False
-    return all(type(p) in (nn.Parameter, Tensor) for p in module._parameters.values() if p is not None)
-
-
-@constant_to_compiler
-def _methods(kind: Any) -> tuple[str, ...]:
-    """The names of a class that an attribute of a module could shadow. PyTorch 2.11 compiles the question whether a
-    module has an attribute of a name, and not a loop over its attributes."""
-    return _listed(kind)
+    for hooks in HOOKS:
+        if own[hooks]:
+            return False
+    own_parameters = module._parameters.values()
+    if compiler_traces():  # PyTorch 2.11 compiles questions about one attribute or class, and not those about all
+        return not any(name in own for name in methods) and all(type(each) in PLAIN for each in own_parameters)
+    # A generator's entries would be a call of Python's each, a hundred for every map in a step of one token.
+    return methods.isdisjoint(own) and PLAIN.issuperset(map(type, own_parameters))
 
 
 @cache
-def _listed(kind: type[Any]) -> tuple[str, ...]:
-    return tuple(name for name in dir(kind) if callable(getattr(kind, name, None)))
+@constant_to_compiler
+def _methods(kind: Any) -> frozenset[str]:
+    """The names of a class that an attribute of a module could shadow."""
+    return frozenset(name for name in dir(kind) if callable(getattr(kind, name, None)))

@@ -65,16 +65,6 @@ def functions() -> _Functions | str:
     return _Functions(one, gated, library.parallel)
 
 
-def _arguments(values: Tensor, scale: Tensor | None, bias: Tensor | None) -> tuple[int, int, int | None, int | None]:
-    """Those of a `Map` of native/few_rows.h."""
-    return (values.data_ptr(), values.stride(0) * values.element_size(), None if scale is None else scale.data_ptr(),
-            None if bias is None else bias.data_ptr())
-
-
-def _contiguous(x: Tensor | None) -> Tensor | None:
-    return x if x is None or x.is_contiguous() else x.contiguous()
-
-
 def _no_memory() -> Incomplete:
     return Incomplete("a product in C could not reserve the memory for its vectors. Give it fewer threads or a smaller "
                       "batch.")
@@ -119,10 +109,14 @@ def gated_in_c(x: Tensor, gate: Tensor, gate_scale: Tensor | None, gate_bias: Te
     y, between = x.new_empty((*x.shape[:-1], outputs)), x.new_empty((rows, hidden), dtype=torch.float32)
     known = functions()
     assert not isinstance(known, str), "the form serves only where there is a library"
-    small = [_contiguous(each) for each in (gate_scale, gate_bias, up_scale, up_bias, down_scale, down_bias)]
+    contiguous, maps = [], []  # copies, if any are made, live as long as the call; and each `Map` of native/few_rows.h
+    for values, scale, bias in ((gate, gate_scale, gate_bias), (up, up_scale, up_bias), (down, down_scale, down_bias)):
+        scale, bias = None if scale is None else scale.contiguous(), None if bias is None else bias.contiguous()
+        contiguous.append((scale, bias))
+        maps += [values.data_ptr(), values.stride(0) * values.element_size(),
+                 None if scale is None else scale.data_ptr(), None if bias is None else bias.data_ptr()]
     if not known.gated(known.parallel, torch.get_num_threads(), KINDS[gate.dtype], x.dtype is torch.bfloat16,
-                       activation, limit, shift, rows, inputs, hidden, outputs, x.data_ptr(),
-                       *_arguments(gate, *small[:2]), *_arguments(up, *small[2:4]), *_arguments(down, *small[4:]),
+                       activation, limit, shift, rows, inputs, hidden, outputs, x.data_ptr(), *maps,
                        between.data_ptr(), y.data_ptr()):
         raise _no_memory()
     return y
@@ -264,7 +258,7 @@ def native_hindrance(x: Tensor, values: Tensor, inputs: int, bias: Tensor | None
         return "the matrix lies column by column"
     if x.numel() == 0 or inputs == 0 or values.shape[0] == 0:
         return "there is nothing to multiply"
-    return unavailable()
+    return None if not isinstance(functions(), str) else unavailable()
 
 
 def many_rows(x: Tensor) -> str | None:

@@ -66,12 +66,14 @@ class Operations:
 
     def forced_now(self) -> dict[str, Form[Any, Any]]:
         """The form of each operation whose form is forced (`forced`), by the operation's name."""
-        return {name: operation._forced for name, operation in self._known.items() if operation._forced is not None}
+        return {name: operation.forced for name, operation in self._known.items() if operation.forced is not None}
 
     def formula(self, operator: str) -> Formula | None:
         """What a call of an operator costs, where one of the forms gives it."""
-        return next((form.flops[operator] for operation in self._known.values() for form in operation.forms()
-                     if operator in form.flops), None)
+        for operation in self._known.values():
+            if operator in operation.formulas:
+                return operation.formulas[operator]
+        return None
 
     def problems(self, kernels: Mapping[str, str]) -> list[tuple[str, str]]:
         """What is wrong with ``kernels``: each operation concerned, and what is wrong with its name or its form's."""
@@ -122,11 +124,11 @@ def forced(kernels: Mapping[str, str]) -> Iterator[None]:
         UnsupportedError: at a call that a form cannot serve.
     """
     chosen = OPERATIONS.resolved(kernels)
-    before = [operation._forced for operation, _ in chosen]
+    before = [operation.forced for operation, _ in chosen]
     for operation, form in chosen:
-        operation._forced = form
+        operation.forced = form
     try:
         yield
     finally:
         for (operation, _), value in zip(chosen, before, strict=True):
-            operation._forced = value
+            operation.forced = value

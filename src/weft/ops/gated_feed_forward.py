@@ -86,25 +86,25 @@ def _arguments(call: GatedFeedForwardCall) -> tuple[Any, ...]:
 
 
 def _in_c(call: GatedFeedForwardCall) -> str | None:
-    maps = (call.gate, call.up, call.down)
+    x, stored = call.x, call.gate.values.dtype
     if call.activation not in ACTIVATION_NAMES:
         return f"{call.activation} is not written in C"
-    if any(each.values.dtype != call.gate.values.dtype for each in maps):
-        return "its matrices are stored in several ways"
-    if torch.is_autocast_enabled(call.x.device.type):
+    if torch.is_autocast_enabled(x.device.type):
         return "autocast is on"
-    kept = call.gate.scale
-    if kept is None and call.x.dtype != call.gate.values.dtype:
+    if call.gate.scale is None and x.dtype != stored:
         return "vectors and matrices differ in dtype"
-    if call.gate.values.dtype == torch.int8 and any(each.scale is None or each.scale.dtype != torch.float32
-                                                    for each in maps):
-        return "its scales are not in float32"
-    return next(filter(None, (native_hindrance(call.x, each.values, call.x.shape[-1], each.bias) for each in maps)),
-                None)
+    for values, scale, bias in (call.gate, call.up, call.down):
+        if values.dtype != stored:
+            return "its matrices are stored in several ways"
+        if stored == torch.int8 and (scale is None or scale.dtype != torch.float32):
+            return "its scales are not in float32"
+        if (why := native_hindrance(x, values, x.shape[-1], bias)) is not None:
+            return why
+    return None
 
 
 def _few(call: GatedFeedForwardCall) -> str | None:
-    if LINEAR.is_forced or INT8_LINEAR.is_forced or INT4_LINEAR.is_forced:
+    if LINEAR.forced or INT8_LINEAR.forced or INT4_LINEAR.forced:
         return "the form of its products is named"
     return many_rows(call.x)
 

@@ -80,7 +80,7 @@ def _beyond_native(call: GatedScanCall) -> str | None:
 
 
 def _unforced(call: GatedScanCall) -> str | None:
-    return "the form of its scan is named" if SELECTIVE_SCAN.is_forced else None
+    return "the form of its scan is named" if SELECTIVE_SCAN.forced else None
 
 
 def _free(call: GatedScanCall) -> str | None:

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from weft.core.compiling import compiler_traces, constant_to_compiler
 from weft.core.errors import ConfigError, UnsupportedError, nearest_meaning
-from weft.ops.form import PLAIN, REFERENCE, Circumstances, Form, Make, circumstances, hindrance
+from weft.ops.form import PLAIN, REFERENCE, Circumstances, Form, Formula, Make, circumstances, hindrance
 from weft.ops.thresholds import order_of
 
 C = TypeVar("C")
@@ -62,6 +62,10 @@ class Operation(Generic[C, R]):
             reference on those it can serve.
         summary: of a random operation what is compared in place of its results, and how far it may be off.
         known_as: other words for it.
+
+    Attributes:
+        forced: the form that is taken for every call, forced from outside (`weft.ops.forms.forced`); None: none is.
+        formulas: what a call of an operator costs, by the operator's name, as the forms give it.
     """
 
     def __init__(self, name: str, about: str, reference: Form[C, R], *others: Form[C, R], subject: str,
@@ -70,10 +74,11 @@ class Operation(Generic[C, R]):
         self.name, self.about, self.subject, self.known_as = name, about, subject, known_as
         self.examples, self.summary = examples, summary
         self.file = reference.file
+        self.formulas: dict[str, Formula] = {}
         self._forms: dict[str, Form[C, R]] = {}
         self._order: tuple[Form[C, R], ...] = ()
         self._admitted: dict[Circumstances, tuple[Form[C, R], ...]] = {}
-        self._forced: Form[C, R] | None = None
+        self.forced: Form[C, R] | None = None
         self._seen: list[Decision] | None = None
 
         # Traced, what forms declare would be a fifth of all the compiler's instructions for a small model.
@@ -96,7 +101,7 @@ class Operation(Generic[C, R]):
         Raises:
             UnsupportedError: the form that was named or forced cannot serve the call.
         """
-        if named is not None or self._forced is not None or self._seen is not None:
+        if named is not None or self.forced is not None or self._seen is not None:
             return self._noted(call, named).run(call)
         subject: Tensor = getattr(call, self.subject)
         # The compiler would guard every entry of the dictionary, and chooses only once for all calls of a graph.
@@ -136,7 +141,7 @@ class Operation(Generic[C, R]):
 
     def choose(self, call: C, named: str | None = None) -> Chosen[C, R]:
         """The form that would serve, and why; the arguments and the error are those of a call."""
-        requested = self.form(named) if self._forced is None and named is not None else self._forced
+        requested = self.form(named) if self.forced is None and named is not None else self.forced
         passed: list[tuple[Form[C, R], str]] = []
         if requested is not None:
             if self._first(call, (requested,), passed, worth=False) is None:
@@ -145,11 +150,6 @@ class Operation(Generic[C, R]):
         form = self._first(call, self._order, passed)
         assert form is not None, "the reference serves every call"
         return Chosen(form, form.about, tuple(f"{other.name}: {other.explain(why)}" for other, why in passed))
-
-    @property
-    def is_forced(self) -> bool:
-        """Whether a form is forced from outside (`weft.ops.forms.forced`)."""
-        return self._forced is not None
 
     def form(self, name: str) -> Form[C, R]:
         """The form of that name.
@@ -190,6 +190,7 @@ class Operation(Generic[C, R]):
             raise ConfigError([f"the form {form.name!r} of {self.name!r} has a kernel, through which no gradient "
                                "flows. Give it gradients='without' and transformed=False, or leave the kernel out."])
         self._forms[form.name] = form
+        self.formulas.update(form.flops)
         order = [*(name for name in order_of(self.name) if name != REFERENCE), REFERENCE]
         self._order = tuple(sorted(self._forms.values(), key=lambda each: order.index(each.name)
                                    if each.name in order else -1))

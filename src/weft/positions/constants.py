@@ -30,6 +30,7 @@ class Constant(Part):
     def __init__(self, values: Numbers) -> None:
         super().__init__()
         self.values = values
+        self._key = tuple(tuple(row) if isinstance(row, Sequence) else row for row in values)
         self.register_buffer("numbers", torch.tensor(values, dtype=torch.float32), persistent=False)
 
     def at(self, dtype: torch.dtype) -> Tensor:
@@ -40,7 +41,7 @@ class Constant(Part):
 
     def key(self) -> tuple[Any, ...]:
         """A hashable key, equal for equal numbers."""
-        return tuple(tuple(row) if isinstance(row, Sequence) else row for row in self.values)
+        return self._key
 
     def same_dtype(self) -> tuple[Tensor, ...]:
         return (self.numbers,)
