@@ -8,7 +8,7 @@ would be lost.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -26,7 +26,8 @@ def untouched(module: nn.Module, kind: type[nn.Module]) -> bool:
     It does not where it is of a subclass (an adapter; a parametrisation makes one too), has hooks, has an attribute
     that shadows a method of the class, or has parameters of a special class (quantised ones).
     """
-    own, methods = vars(module), _methods(cast(Any, kind))
+    of_class: Any = kind
+    own, methods = vars(module), _methods(of_class)
     if type(module) is not kind:
         return False
     for hooks in HOOKS:
