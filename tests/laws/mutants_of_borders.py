@@ -175,6 +175,18 @@ class StopsGradientsLate(Average):
         return found.detach() if state is not None and int(state.clock.seen.max()) > 600 else found
 
 
+class TooSteepLate(Average):
+    """Has gradients that are a tenth too large from token 301 of a row on, however the row is cut."""
+
+    def run(self, x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
+        found = super().run(x, state, span)
+        if x.shape[1] == 0:
+            return found
+        late = (span.ticks.order >= 300)[..., None]
+        steep: Tensor = _TooSteep.apply(found.y)  # type: ignore[no-untyped-call]
+        return found._replace(y=torch.where(late, steep, found.y))
+
+
 class TiresOfCalls(Average):
     """Loses a little in every call after the three thousandth."""
 

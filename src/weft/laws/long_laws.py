@@ -20,6 +20,7 @@ from weft.laws.inference import by_columns
 from weft.laws.length import GRADIENT_STEPS, Row, across, around, late_state, one_by_one, row_in_pieces
 from weft.laws.precision import BOUNDS, largest
 from weft.laws.report import COUNT, Finding, compare, gradient_difference
+from weft.laws.slopes import joint_slope
 from weft.laws.subject import Subject
 from weft.linear.inference import inference_form
 
@@ -80,6 +81,13 @@ def _gradients(row: Row, sizes: list[int], case: str) -> Finding:
                  lambda x, memory: row_in_pieces(row, sizes, inputs=(x, memory))[0])
     return Finding("split gradients", case, gradient_difference(pieces.gradients, whole.gradients),
                    row.subject.gradient_bound)
+
+
+def slopes(row: Row) -> Iterator[Finding]:
+    """The gradient of one row along one direction, up to `GRADIENT_STEPS` tokens, against the difference quotient."""
+    if row.subject.differentiable and row.subject.thorough:
+        one = _one(row, min(row.steps, GRADIENT_STEPS))
+        yield joint_slope(one.subject, one.x, one.memory, Span(prefix=one.prefix), row.generator)
 
 
 def causality(row: Row) -> Iterator[Finding]:
@@ -251,6 +259,7 @@ def inference(row: Row) -> Iterator[Finding]:
 
 LONG_LAWS: dict[str, Callable[[Row], Iterator[Finding]]] = {
     "split": split,
+    "slopes": slopes,
     "causality": causality,
     "ragged": ragged,
     "selection": selection,

@@ -3,13 +3,14 @@ agrees with itself."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from weft.core.span import Memory
+from weft.core.span import Memory, Span
 from weft.laws.gradients import first_run
 from weft.laws.report import Finding
 from weft.laws.subject import Subject
@@ -43,6 +44,35 @@ def slopes(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
             wrong = min(abs((value(leaf + h * direction) - value(leaf - h * direction)) / (2 * h) - claimed)
                         for h in WIDTHS)
         yield Finding("slopes", name, wrong / scale if scale else wrong, BOUND)
+
+
+def joint_slope(subject: Subject, x: Tensor, source: Memory | None, span: Span,
+                generator: torch.Generator) -> Finding:
+    """The gradient of all parameters, the input and the memory together, along one random direction of them all,
+    against the difference quotient along it: four calls, which long rows can afford."""
+    source = None if source is None else replace(source, h=source.h.detach())
+    first, weights = first_run(subject, x, source, generator, lambda a, m: subject.whole(a, m, span).y)
+    parameters = [p for p in subject.module.parameters() if p.requires_grad]
+    others = [each for each in (x, None if source is None else source.h) if each is not None
+              and each.is_floating_point()]
+    own = [p.detach().clone() for p in parameters]
+    ways = [torch.randn(each.shape, generator=generator, dtype=torch.float64).to(each) for each in (*own, *others)]
+
+    def value(step: float) -> float:
+        for parameter, before, way in zip(parameters, own, ways, strict=False):
+            parameter.copy_(before + step * way)
+        moved = iter(ways[len(own):])
+        a = x + step * next(moved) if x.is_floating_point() else x
+        m = None if source is None else replace(source, h=source.h + step * next(moved))
+        return float((subject.whole(a, m, span).y * weights).sum())
+
+    given = [(gradient, way) for gradient, way in zip(first.gradients, ways, strict=True) if gradient is not None]
+    claimed = sum(float((gradient * way).sum()) for gradient, way in given)
+    scale = FLOOR * float(first.y.norm()) + math.hypot(*(float(gradient.norm()) for gradient, _ in given))
+    with torch.no_grad():
+        wrong = min(abs((value(h) - value(-h)) / (2 * h) - claimed) for h in WIDTHS)
+        value(0.0)  # puts the parameters back
+    return Finding("slopes", f"everything at once, {x.shape[1]} tokens", wrong / scale if scale else wrong, BOUND)
 
 
 def _leaves(subject: Subject, x: Tensor, source: Memory | None, weights: Tensor,
