@@ -207,7 +207,7 @@ def test_without_a_state_only_what_needs_none_is_run() -> None:
     subject = built(AttentionConfig.model_validate({"n_heads": 2, "mask": "bidirectional"}))
     assert Trait.BIDIRECTIONAL in subject.traits
     laws = {finding.law for finding in examine_long(subject, 386).findings}
-    assert laws == {"finite", "ragged", "packed", "precision", "inference"} <= {"finite", *LONG_LAWS}
+    assert laws == {"finite", "slopes", "ragged", "packed", "precision", "inference"} <= {"finite", *LONG_LAWS}
 
 
 class WrongInFloat32(injected.Average):
