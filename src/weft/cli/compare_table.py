@@ -28,7 +28,7 @@ def print_study(result: StudyResult) -> None:
     out.print(f"{result.name}: {result.budget.statement}")
     runs = "1 run" if result.seeds == 1 else f"{result.seeds} runs"
     out.print(f"{result.corpus.name}, {result.corpus.validation_bytes:,} bytes of test text; {runs} of "
-              f"each model; intervals at {result.confidence:.0%}")
+              f"each model; intervals at {100 * result.level:.5g}%")
     out.print()
     entries = _ordered(result)
     section(out, f"Detectable difference, with {TEST_NAMES[result.test]}", _reach(result))
@@ -67,7 +67,7 @@ def _letters(result: StudyResult, name: str) -> str:
 
 
 def _reach(result: StudyResult) -> Table:
-    from weft.comparison.findings import reaches
+    from weft.comparison.power import reaches
 
     rows = table("runs of each model", ">|t| must exceed", ">bits per byte")
     for each in reaches(result):
@@ -89,7 +89,7 @@ def _quality(result: StudyResult, entries: list[Entry]) -> Table:
     rows = table("model", ">bits/byte", ">± seeds", "tied", ">runs", ">lr", "what it is")
     for entry in entries:
         values = [run.bits_per_byte for run in entry.finished if run.bits_per_byte is not None]
-        interval = mean_interval(values, result.confidence) if values else None
+        interval = mean_interval(values, result.level) if values else None
         rows.add_row(entry.name, "failed" if interval is None else f"{interval.mean:.4f}",
                      "" if interval is None else _margin(interval), _letters(result, entry.name),
                      f"{len(values)}/{len(entry.runs)}", _rates(entry), entry.kind)
@@ -200,10 +200,11 @@ def _failures(entries: list[Entry]) -> Table:
 def _notes(result: StudyResult, entries: list[Entry]) -> list[str]:
     """The notes of the study, and those that follow from its runs."""
     from weft.comparison.findings import doubts, pairing_effect, rates_differ, varied
+    from weft.comparison.power import looked
 
     edges = "! behind a learning rate: the best was the lowest or highest of those that a run tried."
-    found = [edges if any(entry.edge for entry in entries) else None, varied(result), rates_differ(result),
-             pairing_effect(result), doubts(result)]
+    found = [looked(result), edges if any(entry.edge for entry in entries) else None, varied(result),
+             rates_differ(result), pairing_effect(result), doubts(result)]
     return [*result.notes, *(each for each in found if each)]
 
 

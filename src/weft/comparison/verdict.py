@@ -39,8 +39,7 @@ ROUNDING = 1e-9
 
 def judged(result: StudyResult) -> StudyResult:
     """The result with the differences and tied sets that its runs give."""
-    pairs = differences(result.entries, result.corpus, confidence=result.confidence, test=result.test,
-                        resamples=result.resamples)
+    pairs = differences(result)
     return replace(result, differences=pairs, tied_sets=sets_of(result.entries, pairs))
 
 
@@ -73,27 +72,22 @@ def _agree(stated: object, found: object) -> bool:
     return stated == found
 
 
-def differences(entries: Sequence[Entry], corpus: CorpusFacts, *, confidence: float, test: SeedTest,
-                resamples: int) -> tuple[Difference, ...]:
-    """Every pair of models that can be compared, after Holm's correction over all of them.
+def differences(result: StudyResult) -> tuple[Difference, ...]:
+    """Every pair of models that can be compared, after Holm's correction over all of them and for the look.
 
-    Args:
-        entries: the models, with the nats of every cluster of the test text.
-        corpus: which has the clusters' bytes.
-        confidence: of every interval.
-        test: of the runs, stated before them: ``paired`` compares runs of the same number that both models finished,
-            ``welch`` all that each finished.
-        resamples: of the bootstrap over documents.
+    ``paired`` compares runs of the same number that both models finished, ``welch`` all that each finished. While runs
+    are still to come, nothing is told apart: a study that stops where a difference happens to count finds too many.
     """
-    draws = _Draws.of(entries, corpus, resamples)
+    draws = _Draws.of(result.entries, result.corpus, result.resamples)
     found = []
-    for first, second in itertools.combinations(entries, 2):
-        runs = _compared(first, second, test)
+    for first, second in itertools.combinations(result.entries, 2):
+        runs = _compared(first, second, result.test)
         if runs is not None:
-            found.append(_difference(first, second, *runs, draws, confidence, test))
-    corrected = holm([pair.p_value for pair in found])
-    return tuple(replace(pair, p_holm=p, tied=p is None or p > 1 - confidence)
-                 for pair, p in zip(found, corrected, strict=True))
+            found.append(_difference(first, second, *runs, draws, result.level, result.test))
+    corrected = holm([pair.p_value if result.complete else None for pair in found])
+    spent = [None if p is None else min(1.0, p / result.share) for p in corrected]
+    return tuple(replace(pair, p_holm=p, tied=p is None or p > 1 - result.confidence)
+                 for pair, p in zip(found, spent, strict=True))
 
 
 def sets_of(entries: Sequence[Entry], pairs: Sequence[Difference]) -> tuple[tuple[str, ...], ...]:

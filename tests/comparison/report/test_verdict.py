@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from comparison.report.fixture import bare, identical, study, unfinished
 from comparison.report.reading import read
-from weft.comparison.findings import reached
+from weft.comparison.power import reached
 from weft.comparison.report import render
 from weft.comparison.report.differences import reach_of
 from weft.comparison.statistics import Interval

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.comparison.findings import TEST_NAMES, Reach, larger_doubt, pairing, pairing_effect, reaches
+from weft.comparison.findings import TEST_NAMES, larger_doubt, pairing, pairing_effect
+from weft.comparison.power import Reach, reaches
 from weft.comparison.report.view import View, half_width
 from weft.comparison.statistics import Interval
 from weft.comparison.study_result import Difference
@@ -40,7 +41,7 @@ def reach(view: View) -> Markup:
 def _reach_caption(view: View) -> str:
     result, models = view.result, len(view.result.entries)
     pairs = models * (models - 1) // 2
-    return (f"For {TEST_NAMES[result.test]} at {confidence(result.confidence)} and {integer(pairs)} "
+    return (f"For {TEST_NAMES[result.test]} at {confidence(result.level)} and {integer(pairs)} "
             f"{'pair' if pairs == 1 else 'pairs'} of models: what |t| must exceed for the clearest of all pairs to be "
             f"told apart (the first step of Holm's correction){_spreads(view)}, and the smallest true difference that "
             "is found four times of five.")
@@ -124,7 +125,7 @@ def _axis(main: Sequence[Difference]) -> Axis | None:
 
 def _chart(view: View, main: Sequence[Difference], axis: Axis) -> Markup:
     assert view.best is not None
-    level = confidence(view.result.confidence)
+    level = confidence(view.result.level)
     spoken = "; ".join(f"{each.first} {signed(each.over_seeds.mean, decimals(each))}, {outcome(each)}" for each in main)
     chart = scale(axis, f"Differences from {view.best.name} in bits per byte", f"Above zero is worse. {spoken}.",
                   "forest")
@@ -188,7 +189,7 @@ def _all_pairs(view: View) -> Markup:
 
 def _pair_row(view: View, each: Difference) -> list[Child]:
     places = decimals(each)
-    found = pairing(view.entry(each.first), view.entry(each.second), view.result.confidence)
+    found = pairing(view.entry(each.first), view.entry(each.second), view.result.level)
     return [join(view.name(each.first), " \u2212 ", view.name(each.second)), signed(each.over_seeds.mean, places),
             bounds(each.over_both, places), bounds(each.over_seeds, places), bounds(each.over_documents, places),
             error(each.seed_error), error(each.document_error), larger_doubt(each) or MISSING,

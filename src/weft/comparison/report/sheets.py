@@ -60,7 +60,7 @@ def _cell(value: Cell) -> str:
 
 
 def _model(view: View, entry: Entry) -> list[Cell]:
-    interval, state = interval_of(entry, view.result.confidence), entry.state
+    interval, state = interval_of(entry, view.result.level), entry.state
     seconds = [run.seconds for run in entry.finished]
     return [entry.name, entry.kind, entry.bits_per_byte, *((None, None) if interval is None else
                                                            (interval.low, interval.high)),

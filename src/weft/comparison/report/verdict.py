@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.comparison.findings import doubts, rates_differ, reached, reaches, varied
+from weft.comparison.findings import doubts, rates_differ, varied
+from weft.comparison.power import looked, reached, reaches
 from weft.comparison.report.differences import decimals, reach_of, whole
 from weft.comparison.report.dots import dots
 from weft.comparison.report.ranking import counted_words, extent, interval_of, lost_counts, shown_name
@@ -25,7 +26,9 @@ def verdict(view: View) -> Markup:
     lead = tag("p", {"class": "lead"}, _top(view))
     following = _next(view)
     after = tag("p", None, _joined(following)) if following else Markup("")
-    rest = [_detectable(view), _seeds(view), _grounds(view), _matched(view), _crossing(view), _edges(view), _lost(view)]
+    looks = looked(view.result)
+    rest = [None if looks is None else join(looks), _detectable(view), _seeds(view), _grounds(view), _matched(view),
+            _crossing(view), _edges(view), _lost(view)]
     return join(lead, dots(view), tag("div", {"class": "grounds"}, after,
                                       [tag("p", None, sentences) for sentences in rest if sentences]))
 
@@ -35,7 +38,7 @@ def _joined(sentences: Sequence[Markup]) -> Markup:
 
 
 def _figure(entry: Entry, view: View) -> Markup:
-    interval = interval_of(entry, view.result.confidence)
+    interval = interval_of(entry, view.result.level)
     half = half_width(interval) if interval is not None else None
     return join(f"{fixed(entry.bits_per_byte, decimals_of(half))} bits per byte")
 
@@ -96,7 +99,7 @@ def _next(view: View) -> list[Markup]:
     if not behind or _untested(view):
         return []
     first, *others = behind
-    level = confidence(view.result.confidence)
+    level = confidence(view.result.level)
     sentences = [join("Next, ", view.name(first.first), " needs ", _amount(first), " bits per byte more than ",
                       view.name(view.best), f" ({level} interval{_intervals(first)}).")]
     if others:
