@@ -42,9 +42,9 @@ def print_study(result: StudyResult) -> None:
     section(out, "Cost of training (medians over runs)" if result.seeds > 1 else "Cost of training", _cost(entries))
     pairs = [_better_first(pair) for pair in result.differences]
     section(out, "Told apart: how much better the first is, in bits per byte",
-            _differences([pair for pair in pairs if not pair.tied], "better", "than"))
+            _differences([pair for pair in pairs if not pair.tied], "better", "than", None))
     section(out, "Not told apart: second minus first, in bits per byte",
-            _differences([pair for pair in pairs if pair.tied], "first", "second"))
+            _differences([pair for pair in pairs if pair.tied], "first", "second", result.margin))
     section(out, "Order of the trained models during training, from best to worst in the mean", _orders(result))
     section(out, "Order of every pair during training", _courses(pairs))
     section(out, "What was matched, over the models that gradients train", _matched(result))
@@ -86,7 +86,7 @@ def _limits(critical: tuple[float, float]) -> str:
 def _quality(result: StudyResult, entries: list[Entry]) -> Table:
     from weft.comparison.verdict import mean_interval
 
-    rows = table("model", ">bits/byte", ">± seeds", "tied", ">runs", ">lr", "what it is")
+    rows = table("model", ">bits/byte", ">± seeds", "letters", ">runs", ">lr", "what it is")
     for entry in entries:
         values = [run.bits_per_byte for run in entry.finished if run.bits_per_byte is not None]
         interval = mean_interval(values, result.level) if values else None
@@ -148,11 +148,13 @@ def _negative(interval: Interval) -> Interval:
     return replace(interval, mean=-interval.mean, low=low, high=high)
 
 
-def _differences(pairs: list[Difference], first: str, second: str) -> Table:
-    rows = table(first, second, ">by", ">over seeds and documents", ">p (Holm)")
+def _differences(pairs: list[Difference], first: str, second: str, margin: float | None) -> Table:
+    """Rows of pairs; with a margin, whether tests of equivalence show that the two are as good as each other."""
+    alike = [] if margin is None else [f"as good, within {margin:g}"]
+    rows = table(first, second, ">by", ">over seeds and documents", ">p (Holm)", *alike)
     for pair in pairs:
         rows.add_row(pair.first, pair.second, f"{pair.over_seeds.mean:.4f}", _bounds(pair.over_both),
-                     _p_value(pair))
+                     _p_value(pair), *(["yes" if pair.equivalent else "not shown"] if alike else []))
     return rows
 
 

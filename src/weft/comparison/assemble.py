@@ -102,6 +102,7 @@ def assemble(account: Account, attempts: Mapping[str, Sequence[Attempt]]) -> Stu
         protocol=protocol_of(study, texts, account.models), command=command, study_config=account.folder.text,
         study_sha256=account.folder.sha256,
         additions=account.folder.additions, share=account.folder.share, planned_runs=study.planned_runs,
+        margin=study.margin,
         notes=(*account.notes, *notes_of(study, account.models, entries, account.counted_tokens, corpus, compared),
                *growth_notes(account.folder.additions))))
     return account.folder.counted(found)

@@ -130,7 +130,8 @@ def protocol_of(study: StudyConfig, texts: StudyTexts, models: Sequence[Contesta
         f"Intervals of differences: {_test(study)}, and a bootstrap of {study.measure.resamples:,} "
         f"resamples clustered {clusters}. A pair's p-value is for other runs on another text, by the sum of both "
         "variances, corrected after Holm over all pairs and for the looks at the study; a pair is not told apart where "
-        f"it is above {1 - study.confidence:.2g}.",
+        f"it is above {1 - study.confidence:.2g}. Two models are as good as each other where two one-sided tests, "
+        f"corrected alike, show a difference below {study.margin:g} bits per byte.",
         "FLOPs: forward and backward pass, three times the forward pass; matrix products, convolutions, Fourier "
         "transforms and scans, attention only where its mask allows. Seconds: of training steps alone, without "
         "evaluation and saving.",

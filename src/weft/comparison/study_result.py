@@ -42,6 +42,9 @@ class Difference:
         tied: the corrected test does not distinguish the two.
         gaps: the difference at several shares of the budget.
         crosses: the sign of the difference changes during training, beyond the interval.
+        p_equivalent: of two one-sided tests that the difference is as large as the study's margin, corrected as
+            ``p_holm`` is; None where that is, and without a margin.
+        equivalent: these tests show that the two are as good as each other within the margin.
     """
 
     first: str
@@ -56,6 +59,8 @@ class Difference:
     tied: bool
     gaps: tuple[GapPoint, ...]
     crosses: bool
+    p_equivalent: float | None = None
+    equivalent: bool = False
 
 
 @dataclass(frozen=True)
@@ -174,6 +179,8 @@ class StudyResult(Record):
         additions: what was added after the study had begun, in order.
         looks: every time that all runs that were then asked for were judged, in order; empty in results of before.
         share: of the study's chance of error, that this look has, or the next one where runs are still to come.
+        margin: bits per byte within which two models count as equally good, stated before the runs; None in results of
+            before, which say of none that it is as good as another.
         planned_runs: of each model, which the looks share, as the study states it; None: those it began with.
     """
 
@@ -201,6 +208,7 @@ class StudyResult(Record):
     looks: tuple[Look, ...] = ()
     share: float = 1.0
     planned_runs: int | None = None
+    margin: float | None = None
 
     @property
     def level(self) -> float:

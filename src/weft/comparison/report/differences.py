@@ -86,7 +86,9 @@ def lead(view: View) -> Markup:
     both = ("Intervals and p-values are for other runs on another text: the variance from run to run and that of a "
             "bootstrap of the test text's documents are added.")
     test = pairing_effect(view.result) or f"The test of runs is {TEST_NAMES[view.result.test]}."
-    return join(f"{both} {test}")
+    return join(f"{both} {test}", "" if view.result.margin is None else (
+        f" Models count as equally good only where two one-sided tests, corrected alike, show that they differ by less "
+        f"than {view.result.margin:g} bits per byte, a margin that was stated before the runs."))
 
 
 def decimals(difference: Difference) -> int:
@@ -110,7 +112,9 @@ def outcome(difference: Difference) -> str:
     """In words, for a difference from the best model."""
     if difference.p_holm is None:
         return "not tested"
-    return "tied" if difference.tied else "told apart"
+    if not difference.tied:
+        return "told apart, within the margin" if difference.equivalent else "told apart"
+    return "as good" if difference.equivalent else "not told apart"
 
 
 def _axis(main: Sequence[Difference]) -> Axis | None:

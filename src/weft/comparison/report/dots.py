@@ -30,7 +30,7 @@ def dots(view: View) -> Markup:
                   tag("span", {"class": "panel-note"}, f"Lower, to the left, is better. {lines} Models with a common "
                       "letter are not told apart."))
     head = tag("tr", None, tag("th", {"scope": "col"}, "Model"), tag("td", {"class": "strip-cell"}, chart),
-               tag("th", {"scope": "col", "class": "number"}, "Bits per byte"), tag("th", {"scope": "col"}, "Tied"))
+               tag("th", {"scope": "col", "class": "number"}, "Bits per byte"), tag("th", {"scope": "col"}, "Letters"))
     rows = [_row(view, entry, interval, axis) for entry, interval in found]
     return tag("table", {"class": "strips dots"}, caption, tag("thead", None, head), tag("tbody", None, rows))
 

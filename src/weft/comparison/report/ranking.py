@@ -111,7 +111,7 @@ def ranking(view: View) -> Markup:
     interval = f"\u00b1 {level} over seeds" if any(len(entry.finished) > 1 for entry in view.ranked) else "one run each"
     columns = [Column("Model", number=False), Column("Bits per byte", interval),
                Column("Perplexity", "per token"),
-               Column("Tied", number=False, wraps=False),
+               Column("Letters", number=False, wraps=False),
                *(Column(each.head, match_note(each, view.result.budget.matched)) for each in QUANTITIES),
                Column("Runs", "finished", number=False)]
     most = max((_decimals(entry, view) for entry in view.ranked if known(entry.bits_per_byte)), default=3)
