@@ -93,7 +93,7 @@ def study_table() -> str:
     lines = ["| | what it is | bits per byte | not told apart | learning rate | parameters | tokens |",
              "| --- | --- | --- | --- | --- | --- | --- |", *(study_row(entry, result) for entry in best_first), ""]
     machine = result.machine
-    return "\n".join([*lines, f"{result.seeds} runs of each, mean ± {result.confidence:.0%} interval over seeds; "
+    return "\n".join([*lines, f"{result.seeds} runs of each, mean ± {result.level:.0%} interval over seeds; "
                       f"recorded on {result.finished[:10]} with torch {machine.torch} and Python {machine.python}, on "
                       f"{machine.cores} cores." + (EDGE if any(entry.edge for entry in result.entries) else "")])
 
@@ -101,7 +101,7 @@ def study_table() -> str:
 def study_row(entry: Entry, result: StudyResult) -> str:
     """A model's row, with every rate that its runs chose, and the flag of a best at the edge of those tried."""
     interval = mean_interval([run.bits_per_byte for run in entry.finished if run.bits_per_byte is not None],
-                             result.confidence)
+                             result.level)
     tied = "".join(letters(entry.name, result.tied_sets))
     rates = ", ".join(f"{rate:.2g}" for rate in entry.rates) + (" (edge)" if entry.edge else "")
     margin = "" if interval.high is None else f" ± {interval.high - interval.mean:.3f}"

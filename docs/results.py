@@ -38,7 +38,7 @@ def study(found: StudyResult) -> str:
     said = []
     for entry in best:
         interval = mean_interval([run.bits_per_byte for run in entry.finished if run.bits_per_byte is not None],
-                                 found.confidence)
+                                 found.level)
         margin = "" if interval.high is None else f" ± {interval.high - interval.mean:.3f}"
         said.append(f"{entry.name} {interval.mean:.3f}{margin}")
     ties = [listed(each) for each in found.tied_sets if len(each) > 1]

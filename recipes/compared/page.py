@@ -56,7 +56,7 @@ def table(found: StudyResult) -> list[str]:
         read = f"{runs[0].tokens:,} | " * differ
         lines.append(f"| {entry.name} | {entry.parameters:,} | {state:,} | {runs[0].flops:.2e} | {read}"
                      f"{', '.join(f'{rate:g}' for rate in sorted({run.lr for run in runs if run.lr}))} | "
-                     f"{interval([run.bits_per_byte for run in runs if run.bits_per_byte], found.confidence)} | "
+                     f"{interval([run.bits_per_byte for run in runs if run.bits_per_byte], found.level)} | "
                      + " | ".join(f"{value:.4f}" for value in far) + " |")
     return lines
 
@@ -87,7 +87,7 @@ def page(found: StudyResult, name: str) -> str:
     machine = found.machine
     return "\n".join([
         *table(found), "",
-        f"{runs_of(found)}, {tokens} tokens each; intervals at {found.confidence:.0%} over runs; state "
+        f"{runs_of(found)}, {tokens} tokens each; intervals at {found.level:.0%} over runs; state "
         f"after {found.entries[0].context:,} tokens. The windows are of a part of the test text. torch "
         f"{machine.torch}, {machine.processor}.", "",
         f"Differences in bits per byte, tested {'run by run' if found.test == 'paired' else 'as independent runs'} and "

@@ -11,7 +11,14 @@ apart is an error, and a study with any such pair is a wrong study, of which Hol
 * *Satterthwaite*: the sum of both variances with Satterthwaite's degrees of freedom;
 * *shares*: that sum, with the tail of each source by its share of it, which is the rule (`combined_test`).
 
-A second table takes the documents of a recorded study, whose sizes differ, and counts how often the interval over
+A study that grows is looked at again and again, and is wrong if any look tells a pair apart. `GROWING` says at how many
+runs of each model, by three rules (`weft.comparison.looks`):
+
+* *uncounted*: every look as if it were the only one;
+* *planned*: the most runs are stated before the first, and looks share the level in proportion to their runs;
+* *counted*: nothing is stated, the first look has the whole level, and each later one an ever smaller addition.
+
+A last table takes the documents of a recorded study, whose sizes differ, and counts how often the interval over
 documents covers the truth with their number and with their effective number.
 """
 
@@ -29,6 +36,7 @@ import numpy as np
 from scipy import stats
 
 from weft.comparison import read_result
+from weft.comparison.looks import Look, share_of
 from weft.comparison.statistics import bootstrap_test, effective_clusters, resampled
 
 HERE = Path(__file__).parent
@@ -38,6 +46,9 @@ DOCUMENTS, LEVEL = 50, 0.05
 MODELS, RUNS, RATIOS = {2: 20_000, 6: 4_000, 12: 1_500}, (3, 5, 10, 20), (0.25, 0.5, 1.0, 2.0, 4.0)
 """Simulated studies by number of models; runs of each model; ratios of the two standard errors."""
 RULES = ("larger", "satterthwaite", "shares")
+GROWING = {"3, 5 and 10": (3, 5, 10), "each from 3 to 20": tuple(range(3, 21))}
+"""Runs of each model at which a growing study is looked at."""
+LOOKED = ("uncounted", "planned", "counted")
 REPETITIONS, RESAMPLES = 2_000, 400
 BEGIN, END = "<!-- table -->\n", "<!-- /table -->\n"
 
@@ -62,11 +73,42 @@ def p_values(difference: np.ndarray, seeds: np.ndarray, documents: np.ndarray, f
             "shares": share * 2 * stats.t.sf(far, freedom) + (1 - share) * 2 * stats.t.sf(far, others)}
 
 
+def drawn(models: int, runs: int, ratio: float, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """What equal models have on documents, [R, models, documents], and what their runs add, [R, models, runs]."""
+    draws = np.random.default_rng(seed)
+    return (draws.normal(0, math.sqrt(DOCUMENTS), (count, models, DOCUMENTS)),
+            draws.normal(0, ratio * math.sqrt(runs), (count, models, runs)))
+
+
 def wrong_studies(models: int, runs: int, ratio: float, test: str, count: int, seed: int) -> dict[str, float]:
     """The share of studies of equal models in which some pair is told apart after Holm's correction, by rule."""
-    draws = np.random.default_rng(seed)
-    on = draws.normal(0, math.sqrt(DOCUMENTS), (count, models, DOCUMENTS))
-    own = draws.normal(0, ratio * math.sqrt(runs), (count, models, runs))
+    least = least_p(*drawn(models, runs, ratio, count, seed), test)
+    return {rule: float((found <= LEVEL).mean()) for rule, found in least.items()}
+
+
+def wrong_growing(models: int, looks: Sequence[int], ratio: float, test: str, count: int,
+                  seed: int) -> dict[str, float]:
+    """The share of growing studies of equal models in which some look tells some pair apart, by how looks are counted.
+    The ratio is that of the last look."""
+    on, own = drawn(models, looks[-1], ratio, count, seed)
+    least = [least_p(on, own[..., :runs], test)["shares"] for runs in looks]
+    shares = {"uncounted": [1.0] * len(looks), "planned": shares_of(looks, looks[-1]),
+              "counted": shares_of(looks, looks[0])}
+    return {rule: float(np.any([p <= LEVEL * share for p, share in zip(least, found, strict=True)], axis=0).mean())
+            for rule, found in shares.items()}
+
+
+def shares_of(looks: Sequence[int], planned: int) -> list[float]:
+    """Of the level, that each look has."""
+    made: list[Look] = []
+    for runs in looks:
+        made.append(Look("", runs, 0, share_of(made, runs, planned)))
+    return [look.share for look in made]
+
+
+def least_p(on: np.ndarray, own: np.ndarray, test: str) -> dict[str, np.ndarray]:
+    """The least p-value of all pairs after Holm's correction, [R], by rule."""
+    count, models, runs = own.shape
     means, over = on.mean(axis=2), own.mean(axis=2)
     apart = on - means[..., None]
     shared = np.einsum("rad,rbd->rab", apart, apart) / (DOCUMENTS - 1) / DOCUMENTS
@@ -84,7 +126,7 @@ def wrong_studies(models: int, runs: int, ratio: float, test: str, count: int, s
         found = p_values(means[:, a] - means[:, b] + over[:, a] - over[:, b], seeds, documents, freedom,
                          DOCUMENTS - 1.0)
         least = {rule: np.minimum(least[rule], found[rule]) for rule in RULES}
-    return {rule: float((least[rule] * len(pairs) <= LEVEL).mean()) for rule in RULES}
+    return {rule: least[rule] * len(pairs) for rule in RULES}
 
 
 def covered(sizes: Sequence[int], clusters: float, repetitions: int) -> float:
@@ -107,9 +149,14 @@ def measured() -> dict[str, Any]:
               **wrong_studies(models, runs, ratio, test, count, seed)}
              for seed, (test, (models, count), runs, ratio) in enumerate(itertools.product(
                  ("welch", "paired"), MODELS.items(), RUNS, RATIOS))]
+    growing = [{"test": test, "models": models, "looks": looks, "ratio": ratio,
+                **wrong_growing(models, GROWING[looks], ratio, test, count, seed)}
+               for seed, (test, (models, count), looks, ratio) in enumerate(itertools.product(
+                   ("welch", "paired"), MODELS.items(), GROWING, RATIOS))]
     sizes = read_result(SIZES).corpus.document_bytes
     effective = effective_clusters(sizes)
-    return {"studies": MODELS, "documents": DOCUMENTS, "cells": cells, "sizes": len(sizes), "effective": effective,
+    return {"studies": MODELS, "documents": DOCUMENTS, "cells": cells, "growing": growing,
+            "sizes": len(sizes), "effective": effective,
             "covered": {"number": covered(sizes, len(sizes), REPETITIONS),
                         "effective": covered(sizes, effective, REPETITIONS)},
             "repetitions": REPETITIONS, "numpy": np.__version__, "python": platform.python_version()}
@@ -132,10 +179,26 @@ def table(result: dict[str, Any]) -> str:
         *lines, "", f"Test texts of {result['documents']} documents; for every ratio {studies}. "
         f"At the worst the larger p-value tells equal models apart in {worst['larger']:.0%} of the studies, "
         f"Satterthwaite's degrees of freedom in {worst['satterthwaite']:.0%}, and the rule in {worst['shares']:.1%}.",
-        "",
+        "", *growing_table(result), "",
         f"The {result['sizes']} documents of the test text of `recipes/six_ages` count as {result['effective']:.0f} of "
         f"equal size. In {result['repetitions']:,} simulations the 95 % interval over them held the truth in "
         f"{found['effective']:.1%}, and with {result['sizes']} for their number in {found['number']:.1%}.", ""])
+
+
+def growing_table(result: dict[str, Any]) -> list[str]:
+    """For each kind of growth the lowest and highest share over all ratios."""
+    lines = ["| test | models | looks, at runs of each | uncounted | planned | counted |",
+             "| --- | ---: | --- | ---: | ---: | ---: |"]
+    for test, models, looks in itertools.product(("welch", "paired"), MODELS, GROWING):
+        cells = [each for each in result["growing"]
+                 if (each["test"], each["models"], each["looks"]) == (test, models, looks)]
+        spans = [f"{min(each[rule] for each in cells):.1%} to {max(each[rule] for each in cells):.1%}"
+                 for rule in LOOKED]
+        lines.append(f"| {test} | {models} | {looks} | {' | '.join(spans)} |")
+    worst = {rule: max(each[rule] for each in result["growing"]) for rule in LOOKED}
+    return [*lines, "", f"Growing studies, of which some look tells equal models apart: at the worst "
+            f"{worst['uncounted']:.0%} with looks uncounted, {worst['planned']:.1%} with planned looks, "
+            f"{worst['counted']:.1%} with looks that were not planned."]
 
 
 def main() -> None:

@@ -103,9 +103,9 @@ def sentences(schemes: Rows, methods: Rows, context: str, lengths: Sequence[str]
             (better if statistics.fmean(long) <= statistics.fmean(short) else worse).append(name)
     lines = []
     if better:
-        lines.append(f"* No worse at {int(longest):,} tokens than at {context}: {', '.join(better)}.")
+        lines.append(f"* With a mean no higher at {int(longest):,} tokens than at {context}: {', '.join(better)}.")
     if worse:
-        lines.append(f"* Worse at {int(longest):,} tokens than at {context}: {', '.join(worse)}.")
+        lines.append(f"* With a higher mean at {int(longest):,} tokens than at {context}: {', '.join(worse)}.")
     if refused:
         lines.append(f"* Refused beyond {context} tokens, since there is no vector for later positions: "
                      f"{', '.join(refused)}.")

@@ -17,11 +17,10 @@ from weft.comparison.findings import (
     order_of,
     pairing_effect,
     rates_differ,
-    reached,
-    reaches,
     varied,
     words,
 )
+from weft.comparison.power import reached, reaches
 from weft.comparison.results import CurvePoint, RunResult, at_share
 from weft.comparison.statistics import Interval
 from weft.comparison.student import SeedTest, detectable_difference

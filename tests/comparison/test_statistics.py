@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from weft.comparison.statistics import Interval, correlation, holm, seed_test, t_test, welch_test
+from weft.comparison.statistics import (
+    Estimate,
+    Interval,
+    combined_test,
+    correlation,
+    equivalence_p,
+    holm,
+    seed_test,
+    t_test,
+    welch_test,
+)
 from weft.comparison.student import SeedTest
 
 TESTS: tuple[SeedTest, ...] = ("welch", "paired")
@@ -73,3 +83,42 @@ def test_holm_by_hand() -> None:
     assert holm([0.03, 0.01, None, 0.02]) == [pytest.approx(0.04), pytest.approx(0.03), None, pytest.approx(0.04)]
     assert holm([0.9, 0.8]) == [1.0, 1.0]
     assert holm([]) == []
+
+
+def source(mean: float, error: float | None, freedom: float) -> Estimate:
+    """An estimate with this error."""
+    return Estimate(Interval(mean, None, None), error, None, freedom)
+
+
+@pytest.mark.parametrize("mean", [-0.03, -0.004, 0.0, 0.004, 0.02, 0.03])
+def test_equivalence_is_two_one_sided_tests(mean: float) -> None:
+    """Over runs alone they are those of SciPy's t; over both, they agree with the interval at twice their level."""
+    alone = equivalence_p(source(mean, 0.005, 7.0), source(mean, 1e-12, 40.0), 0.02)
+    sides = stats.t.sf((0.02 - mean) / 0.005, 7), stats.t.sf((0.02 + mean) / 0.005, 7)
+    assert alone == pytest.approx(max(sides), rel=1e-6)
+    both = source(mean, 0.005, 7.0), source(mean, 0.004, 40.0)
+    p_value = equivalence_p(*both, 0.02)
+    assert p_value is not None
+    within = combined_test(*both, 1 - 2 * min(p_value, 0.49)).interval
+    assert within.low is not None and within.high is not None
+    assert (p_value < 0.49) == (abs(mean) < 0.02)
+    assert p_value > 0.49 or max(abs(within.low), abs(within.high)) == pytest.approx(0.02), "its bound is the margin"
+
+
+def test_equivalence_needs_two_runs_unless_models_are_the_same() -> None:
+    assert equivalence_p(source(0.001, None, 0.0), source(0.001, 0.001, 40.0), 0.01) is None
+    assert equivalence_p(source(0.0, None, 0.0), source(0.0, 0.0, 40.0), 0.01) == 0
+    assert equivalence_p(source(0.02, 0.0, 4.0), source(0.02, 0.0, 40.0), 0.01) == 1
+
+
+@pytest.mark.parametrize("ratio", [0.25, 1.0, 4.0])
+def test_models_a_margin_apart_are_called_as_good_no_oftener_than_is_said(ratio: float) -> None:
+    """Three standard errors of 1,000 studies of five runs and 40 documents above 5 %."""
+    draws, wrong, margin = np.random.default_rng(5), 0, 3.0
+    for _ in range(1_000):
+        text = draws.normal(margin, math.sqrt(40), 40)
+        runs = [draws.normal(0, ratio * math.sqrt(5 / 2), 5) for _ in range(2)]
+        over = welch_test((runs[0] + text.mean()).tolist(), runs[1].tolist(), 0.95)
+        p_value = equivalence_p(over, source(text.mean(), text.std(ddof=1) / math.sqrt(40), 39.0), margin)
+        wrong += p_value is not None and p_value <= 0.05
+    assert wrong <= 1_000 * (0.05 + 3 * math.sqrt(0.05 * 0.95 / 1_000))

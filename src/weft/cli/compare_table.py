@@ -28,7 +28,7 @@ def print_study(result: StudyResult) -> None:
     out.print(f"{result.name}: {result.budget.statement}")
     runs = "1 run" if result.seeds == 1 else f"{result.seeds} runs"
     out.print(f"{result.corpus.name}, {result.corpus.validation_bytes:,} bytes of test text; {runs} of "
-              f"each model; intervals at {result.confidence:.0%}")
+              f"each model; intervals at {100 * result.level:.5g}%")
     out.print()
     entries = _ordered(result)
     section(out, f"Detectable difference, with {TEST_NAMES[result.test]}", _reach(result))
@@ -42,9 +42,9 @@ def print_study(result: StudyResult) -> None:
     section(out, "Cost of training (medians over runs)" if result.seeds > 1 else "Cost of training", _cost(entries))
     pairs = [_better_first(pair) for pair in result.differences]
     section(out, "Told apart: how much better the first is, in bits per byte",
-            _differences([pair for pair in pairs if not pair.tied], "better", "than"))
+            _differences([pair for pair in pairs if not pair.tied], "better", "than", None))
     section(out, "Not told apart: second minus first, in bits per byte",
-            _differences([pair for pair in pairs if pair.tied], "first", "second"))
+            _differences([pair for pair in pairs if pair.tied], "first", "second", result.margin))
     section(out, "Order of the trained models during training, from best to worst in the mean", _orders(result))
     section(out, "Order of every pair during training", _courses(pairs))
     section(out, "What was matched, over the models that gradients train", _matched(result))
@@ -67,7 +67,7 @@ def _letters(result: StudyResult, name: str) -> str:
 
 
 def _reach(result: StudyResult) -> Table:
-    from weft.comparison.findings import reaches
+    from weft.comparison.power import reaches
 
     rows = table("runs of each model", ">|t| must exceed", ">bits per byte")
     for each in reaches(result):
@@ -86,10 +86,10 @@ def _limits(critical: tuple[float, float]) -> str:
 def _quality(result: StudyResult, entries: list[Entry]) -> Table:
     from weft.comparison.verdict import mean_interval
 
-    rows = table("model", ">bits/byte", ">± seeds", "tied", ">runs", ">lr", "what it is")
+    rows = table("model", ">bits/byte", ">± seeds", "letters", ">runs", ">lr", "what it is")
     for entry in entries:
         values = [run.bits_per_byte for run in entry.finished if run.bits_per_byte is not None]
-        interval = mean_interval(values, result.confidence) if values else None
+        interval = mean_interval(values, result.level) if values else None
         rows.add_row(entry.name, "failed" if interval is None else f"{interval.mean:.4f}",
                      "" if interval is None else _margin(interval), _letters(result, entry.name),
                      f"{len(values)}/{len(entry.runs)}", _rates(entry), entry.kind)
@@ -148,11 +148,13 @@ def _negative(interval: Interval) -> Interval:
     return replace(interval, mean=-interval.mean, low=low, high=high)
 
 
-def _differences(pairs: list[Difference], first: str, second: str) -> Table:
-    rows = table(first, second, ">by", ">over seeds and documents", ">p (Holm)")
+def _differences(pairs: list[Difference], first: str, second: str, margin: float | None) -> Table:
+    """Rows of pairs; with a margin, whether tests of equivalence show that the two are as good as each other."""
+    alike = [] if margin is None else [f"as good, within {margin:g}"]
+    rows = table(first, second, ">by", ">over seeds and documents", ">p (Holm)", *alike)
     for pair in pairs:
         rows.add_row(pair.first, pair.second, f"{pair.over_seeds.mean:.4f}", _bounds(pair.over_both),
-                     _p_value(pair))
+                     _p_value(pair), *(["yes" if pair.equivalent else "not shown"] if alike else []))
     return rows
 
 
@@ -200,10 +202,11 @@ def _failures(entries: list[Entry]) -> Table:
 def _notes(result: StudyResult, entries: list[Entry]) -> list[str]:
     """The notes of the study, and those that follow from its runs."""
     from weft.comparison.findings import doubts, pairing_effect, rates_differ, varied
+    from weft.comparison.power import looked
 
     edges = "! behind a learning rate: the best was the lowest or highest of those that a run tried."
-    found = [edges if any(entry.edge for entry in entries) else None, varied(result), rates_differ(result),
-             pairing_effect(result), doubts(result)]
+    found = [looked(result), edges if any(entry.edge for entry in entries) else None, varied(result),
+             rates_differ(result), pairing_effect(result), doubts(result)]
     return [*result.notes, *(each for each in found if each)]
 
 

@@ -93,7 +93,7 @@ def assemble(account: Account, attempts: Mapping[str, Sequence[Attempt]]) -> Stu
     kind, amount = kind_and_amount(study, account.counted_tokens or 0)
     compared = matched(study, entries, _states(account))
     command = elsewhere(account.command) or f"weft compare --study {STATED} --out {REPEATS}/study"
-    return judged(StudyResult(
+    found = judged(StudyResult(
         name=study.name, started=account.folder.started, finished=now(), confidence=study.confidence,
         test=study.test, resamples=study.measure.resamples, seeds=len(study.seeds), corpus=corpus,
         budget=Budget(kind, amount, statement(study, account.models), compared),
@@ -101,9 +101,11 @@ def assemble(account: Account, attempts: Mapping[str, Sequence[Attempt]]) -> Stu
         differences=(), tied_sets=(), detectable=account.detectable, detectable_basis=account.detectable_basis,
         protocol=protocol_of(study, texts, account.models), command=command, study_config=account.folder.text,
         study_sha256=account.folder.sha256,
-        additions=account.folder.additions,
+        additions=account.folder.additions, share=account.folder.share, planned_runs=study.planned_runs,
+        margin=study.margin,
         notes=(*account.notes, *notes_of(study, account.models, entries, account.counted_tokens, corpus, compared),
                *growth_notes(account.folder.additions))))
+    return account.folder.counted(found)
 
 
 def _entry(account: Account, model: Contestant, attempts: Sequence[Attempt], train_tokens: int) -> Entry:

@@ -10,40 +10,11 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from weft.comparison.results import Entry, RunResult, at_share
 from weft.comparison.statistics import Interval, correlation, seed_test
-from weft.comparison.student import critical_t, detectable_difference, paired_deviation, pooled_deviation
 from weft.comparison.study_result import Difference, GapPoint, StudyResult
 from weft.comparison.verdict import crosses, shared_runs, side_of_zero
 
 Source: TypeAlias = Literal["runs", "documents"]
 TEST_NAMES = {"welch": "Welch's t test of independent runs", "paired": "the t test of runs paired by their number"}
-
-
-class Reach(NamedTuple):
-    """What so many runs can show: what |t| must exceed for the clearest of all pairs, at the least and at the most, and
-    the smallest difference that is found with a power of 0.8. None with a single run, or without knowing how far runs
-    lie apart."""
-
-    runs: int
-    critical: tuple[float, float] | None
-    difference: float | None
-
-
-def reaches(result: StudyResult) -> tuple[Reach, ...]:
-    """For 3, 5 and 10 runs and the study's own number."""
-    pairs = math.comb(len(result.entries), 2)
-    return tuple(Reach(each.runs, critical_t(each.runs, result.confidence, pairs, result.test)
-                       if each.runs > 1 and pairs else None, each.difference) for each in result.detectable)
-
-
-def reached(result: StudyResult) -> float | None:
-    """The smallest difference in bits per byte that the study's number of runs finds with a power of 0.8, on its text,
-    by the spread that its trained models' runs have shown; None without two runs of a model (of two, where runs are
-    paired)."""
-    finished = {entry.name: _bits(entry.finished) for entry in result.entries
-                if entry.trainable and len(entry.finished) == result.seeds}
-    deviation = paired_deviation(finished) if result.test == "paired" else pooled_deviation(list(finished.values()))
-    return None if deviation is None else detectable_difference(
-        deviation, result.seeds, result.confidence, max(1, math.comb(len(result.entries), 2)), result.test)
 
 
 def larger_doubt(pair: Difference) -> Source | None:
@@ -111,7 +82,7 @@ def _width(interval: Interval) -> float:
 def pairing_effect(result: StudyResult) -> str | None:
     """What pairing the runs gained or lost, or would have; None where no two models share two runs."""
     found = [each for a, b in itertools.combinations(result.entries, 2)
-             if (each := pairing(a, b, result.confidence)) is not None]
+             if (each := pairing(a, b, result.level)) is not None]
     widths = [each.width for each in found if each.width is not None and math.isfinite(each.width)]
     if not widths:
         return None

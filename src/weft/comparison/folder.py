@@ -1,7 +1,7 @@
 """The study's folder: one study, one writer, everything found so far.
 
     study.yaml             the study as it was stated, with every default
-    study.json             what decides its results, with its hash; when it began, and what was added when
+    study.json             what decides its results, with its hash; when it began, what was added when, and every look
     settled.json           what was chosen by measuring, once for all runs
     configs/NAME.yaml      each model's run, resolved: widths solved, steps settled, learning rate chosen
     data/tokens            the text as tokens, made once
@@ -20,6 +20,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, final
@@ -27,6 +28,7 @@ from typing import Any, final
 import yaml
 
 from weft.comparison.growth import Addition, Figure, growth
+from weft.comparison.looks import Look, share_of
 from weft.comparison.report import render
 from weft.comparison.study_result import StudyResult
 from weft.comparison.verdict import disagreement
@@ -76,6 +78,8 @@ class StudyFolder:
         self.sha256 = digest(resolved)
         self.started = now()
         self.additions: tuple[Addition, ...] = ()
+        self.looks: tuple[Look, ...] = ()
+        self.planned = int(stated.get("planned_runs") or len(stated["seeds"]))
         self._begun_before = True
         self._stack = ExitStack()
 
@@ -105,6 +109,7 @@ class StudyFolder:
         before = read_json(known)
         self.started = str(before["started"])
         self.additions = tuple(build(Addition, each) for each in before.get("additions", []))
+        self.planned, self.looks = self._looked(before)
         if before.get("sha256") != self.sha256:
             self._grow(before)
         if not os.path.lexists(self.path / STATED):
@@ -117,21 +122,57 @@ class StudyFolder:
             ConfigError: it has not more, but something else.
         """
         added = growth(before["resolved"], self.resolved) if "resolved" in before else None
-        if not added:
+        if added is None:
             grown = (f" It has grown since it began: {'; '.join(each.what for each in self.additions)}."
                      if self.additions else "")
             raise ConfigError([f"out: {self.path} holds another study.{grown} Go on with the same models and settings "
                                f"(they stand in {STATED}), add models, seeds or a longer budget to them, or choose "
                                "another folder."])
-        result = self.path / RESULT
-        figures = _figures(read_result(self.path)) if result.exists() and "budget" in " ".join(added) else ()
-        self.additions = (*self.additions, Addition(now(), "; ".join(added), figures))
+        if added:  # and not only settings that were not there yet, at what they were then
+            longer = (self.path / RESULT).exists() and "budget" in " ".join(added)
+            figures = _figures(read_result(self.path)) if longer else ()
+            self.additions = (*self.additions, Addition(now(), "; ".join(added), figures))
         self._write_identity()
         write_file(self.path / STATED, self.text)
 
+    def _looked(self, before: Mapping[str, Any]) -> tuple[int, tuple[Look, ...]]:
+        """The runs that were planned, and the looks so far; a folder of before looks were counted had one with the
+        whole chance of error at its beginning, if it has a result, and one after everything that was added."""
+        if "looks" in before:
+            return int(before["planned"]), tuple(build(Look, each) for each in before["looks"])
+        runs = len(before["resolved"]["study"]["seeds"]) if "resolved" in before else self.planned
+        made = range(len(self.additions) + 1) if (self.path / RESULT).exists() else ()
+        return runs, tuple(Look(self.started, runs, 0, 1.0, (), count) for count in made)
+
+    @property
+    def share(self) -> float:
+        """Of the study's chance of error, that its next look has; of the last one where nothing was added since."""
+        if self._is_looked_at:
+            return self.looks[-1].share
+        return share_of(self.looks, len(self.resolved["study"]["seeds"]), self.planned)
+
+    @property
+    def _is_looked_at(self) -> bool:
+        return bool(self.looks) and self.looks[-1].additions == len(self.additions)
+
+    def counted(self, result: StudyResult) -> StudyResult:
+        """A result with the looks at the study; its own, once no run is still to come, is kept before it is shown."""
+        if not result.complete:
+            return replace(result, looks=self.looks[:-1] if self._is_looked_at else self.looks)
+        apart = tuple(sorted(f"{each.first} < {each.second}" if each.over_seeds.mean < 0 else
+                             f"{each.second} < {each.first}" for each in result.differences if not each.tied))
+        look = Look(now(), result.seeds, len(result.entries), self.share, apart, len(self.additions))
+        if self._is_looked_at:
+            look = replace(look, when=self.looks[-1].when)
+            self.looks = self.looks[:-1]
+        self.looks = (*self.looks, look)
+        self._write_identity()
+        return replace(result, looks=self.looks)
+
     def _write_identity(self) -> None:
-        write_file(self.path / IDENTITY, dumps({"sha256": self.sha256, "started": self.started, "additions":
-                                                self.additions, "resolved": self.resolved}, indent=1) + "\n")
+        write_file(self.path / IDENTITY, dumps({"sha256": self.sha256, "started": self.started, "planned": self.planned,
+                                                "additions": self.additions, "looks": self.looks,
+                                                "resolved": self.resolved}, indent=1) + "\n")
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from weft.comparison.study import StudyConfig
 from weft.training.config import BUDGETS
 
 LENGTHS = ("tokens", "seconds", "flops")
@@ -38,15 +39,17 @@ class Addition:
 
 
 def growth(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str] | None:
-    """What ``now`` has more than ``before``, in words; None where it is another study.
+    """What ``now`` has more than ``before``, in words; None where it is another study. A setting that ``before`` does
+    not have had its default then.
 
     Args:
         before: the plain data that decided the results: ``study``, and ``runs`` by the name of the model.
         now: the same of the study that is to go on in its folder.
     """
     old, new = before["study"], now["study"]
-    kept = set(old) | set(new)
-    if any(old.get(key) != new.get(key) for key in kept - {"seeds", "budget", "length"}):
+    old = {key: StudyConfig.model_fields[key].default for key in new if key not in old} | old
+    fixed = (old.keys() | new.keys()) - {"seeds", "budget", "length"}
+    if any(old.get(key) != new.get(key) for key in fixed):
         return None
     longer, seeds = _longer(old, new), _more_seeds(old["seeds"], new["seeds"])
     if longer is None or seeds is None or not _same_models(before["runs"], now["runs"], longer=bool(longer)):

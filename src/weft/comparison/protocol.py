@@ -128,8 +128,10 @@ def protocol_of(study: StudyConfig, texts: StudyTexts, models: Sequence[Contesta
         *(() if not any(each.trained for each in models) else (_trials(study),)),
         _attempts(study),
         f"Intervals of differences: {_test(study)}, and a bootstrap of {study.measure.resamples:,} "
-        f"resamples clustered {clusters}. A pair's p-value is the larger of the two, corrected after Holm over all "
-        f"pairs; a pair is tied where it is above {1 - study.confidence:.2g}.",
+        f"resamples clustered {clusters}. A pair's p-value is for other runs on another text, by the sum of both "
+        "variances, corrected after Holm over all pairs and for the looks at the study; a pair is not told apart where "
+        f"it is above {1 - study.confidence:.2g}. Two models are as good as each other where two one-sided tests, "
+        f"corrected alike, show a difference below {study.margin:g} bits per byte.",
         "FLOPs: forward and backward pass, three times the forward pass; matrix products, convolutions, Fourier "
         "transforms and scans, attention only where its mask allows. Seconds: of training steps alone, without "
         "evaluation and saving.",
@@ -174,9 +176,8 @@ def growth_notes(additions: Sequence[Addition]) -> tuple[str, ...]:
         return ()
     said = tuple(f"Added on {each.when[:16].replace('T', ' at ')} UTC, when what was there before was known: "
                  f"{each.what}." for each in additions)
-    return (*said, "Runs that the additions left as they were are those of before; p-values and intervals do not "
-            "account for a study being looked at before it grew, so a difference that only just counts after it may "
-            "be chance.")
+    return (*said, "Runs that the additions left as they were are those of before; looks before and after them share "
+            "the study's level.")
 
 
 def _effort_notes(study: StudyConfig, models: Sequence[Contestant]) -> list[str]:

@@ -133,10 +133,43 @@ def combined_test(over_seeds: Estimate, over_documents: Estimate, confidence: fl
     error = math.hypot(over_seeds.error, over_documents.error)
     if error == 0:
         return Estimate(Interval(mean, mean, mean), 0.0, float(mean == 0), None)
-    share = (over_seeds.error / error) ** 2
-    tails = ((share, over_seeds.freedom), (1 - share, over_documents.freedom))
+    tails = _tails(over_seeds, over_documents)
     margin = mixed_quantile(confidence, tails) * error
     return Estimate(Interval(mean, mean - margin, mean + margin), error, mixed_two_sided(mean / error, tails), None)
+
+
+def _tails(over_seeds: Estimate, over_documents: Estimate) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Each source's share of the variance, with its degrees of freedom."""
+    assert over_seeds.error is not None and over_documents.error is not None, "both errors are known"
+    assert over_seeds.freedom is not None and over_documents.freedom is not None, "so are their degrees of freedom"
+    share = over_seeds.error**2 / (over_seeds.error**2 + over_documents.error**2)
+    return (share, over_seeds.freedom), (1 - share, over_documents.freedom)
+
+
+def equivalence_p(over_seeds: Estimate, over_documents: Estimate, margin: float) -> float | None:
+    """The p-value of a difference that is at least ``margin``, either way, for another seed and another text at once: a
+    small one says that the models are as good as each other within the margin.
+
+        max of P(T >= (margin - difference) / e) and P(T >= (margin + difference) / e)
+
+    Two one-sided tests (Schuirmann 1987), with the error and the tails of `combined_test`. None with a single run of a
+    model, unless both have the same in every document.
+
+    Args:
+        over_seeds: as for `combined_test`.
+        over_documents: the same.
+        margin: bits per byte, above zero.
+    """
+    far = margin - abs(over_seeds.interval.mean)
+    if over_documents.error == 0 and over_documents.interval.mean == 0:
+        return 0.0
+    if over_seeds.error is None or over_documents.error is None:
+        return None
+    error = math.hypot(over_seeds.error, over_documents.error)
+    if error == 0:
+        return float(far <= 0)
+    half = mixed_two_sided(far / error, _tails(over_seeds, over_documents)) / 2
+    return half if far > 0 else 1 - half
 
 
 def effective_clusters(sizes: Sequence[int]) -> float:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from weft.comparison.settings import (
+    MOST_RUNS,
     UNNAMED,
     BudgetSettings,
     LengthSettings,
@@ -52,9 +53,15 @@ class StudyConfig(Settings):
         differ: what models may keep to themselves all the same; it is shown.
         seeds: pairs of seeds, one for each attempt; or how many; or ``{count: 5, vary: both}``, where
             ``initialisation`` and ``order`` vary one of the two alone. Three, and five from four models on.
+        planned_runs: of each model, up to which the study may grow, stated before its first run; None: it begins with
+            all. Looks at fewer runs share the chance of error, so that all of them together keep what ``confidence``
+            says.
         test: of the difference of two models over their runs: ``welch``, of two independent samples, or ``paired``, run
             by run, for seeds that models share; fixed before the runs.
         confidence: of every interval, as a share: 0.95.
+        margin: bits per byte within which two models are as good as each other, if two one-sided tests show it; fixed
+            before the runs. With 0.01 the probability of a byte is the same to 0.7 %, and the perplexity of tokens of
+            four bytes to 3 %.
         name: shown as the title of its report.
         trials: the search for learning rates.
         measure: what is measured besides the figure at the end.
@@ -70,8 +77,10 @@ class StudyConfig(Settings):
     differ: list[Literal["tokenizer", "context", "batch_tokens"]] = Field(default_factory=list)
     trials: TrialSettings = TrialSettings()
     seeds: list[Seeds] = Field(min_length=1)
+    planned_runs: int | None = Field(default=None, gt=0, le=MOST_RUNS)
     test: Literal["welch", "paired"] = "welch"
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
+    margin: float = Field(default=0.01, gt=0, allow_inf_nan=False)
     measure: MeasureSettings = MeasureSettings()
 
     @model_validator(mode="before")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from weft.comparison.growth import Addition
+from weft.comparison.looks import Look, level
 from weft.comparison.results import Entry
 from weft.comparison.settings import BudgetKind
 from weft.comparison.statistics import Interval
@@ -31,14 +32,19 @@ class Difference:
     Attributes:
         over_seeds: Student's t over the runs, by the study's test: would other runs say the same.
         over_documents: bootstrap clustered by document, over the test text: would another text say the same.
-        over_both: by the sum of both variances: would other runs on another text say the same.
+        over_both: by the sum of both variances: would other runs on another text say the same. All three intervals have
+            the confidence of the study's look.
         seed_error: standard error of the difference of the means, from run to run; None with a single run.
         document_error: standard error of the same difference, from document to document of the test text.
         p_value: two-sided, of ``over_both``; None when it cannot be had.
-        p_holm: after Holm's correction over all pairs of the study.
+        p_holm: after Holm's correction over all pairs of the study and, by one over its share, for the look; None
+            also before all runs that were asked for are done.
         tied: the corrected test does not distinguish the two.
         gaps: the difference at several shares of the budget.
         crosses: the sign of the difference changes during training, beyond the interval.
+        p_equivalent: of two one-sided tests that the difference is as large as the study's margin, corrected as
+            ``p_holm`` is; None where that is, and without a margin.
+        equivalent: these tests show that the two are as good as each other within the margin.
     """
 
     first: str
@@ -53,6 +59,8 @@ class Difference:
     tied: bool
     gaps: tuple[GapPoint, ...]
     crosses: bool
+    p_equivalent: float | None = None
+    equivalent: bool = False
 
 
 @dataclass(frozen=True)
@@ -159,7 +167,7 @@ class StudyResult(Record):
 
     Attributes:
         started: and ``finished``: date and time, ISO 8601, UTC.
-        confidence: of every interval.
+        confidence: of every interval, of a study that is looked at once; see ``level``.
         test: of a difference over runs, as stated before the first of them.
         resamples: of the bootstrap over documents.
         detectable: for 3, 5 and 10 runs and the study's own number, known before the first run.
@@ -169,6 +177,11 @@ class StudyResult(Record):
         command: what was run.
         notes: what a reader must know to judge, one sentence each.
         additions: what was added after the study had begun, in order.
+        looks: every time that all runs that were then asked for were judged, in order; empty in results of before.
+        share: of the study's chance of error, that this look has, or the next one where runs are still to come.
+        margin: bits per byte within which two models count as equally good, stated before the runs; None in results of
+            before, which say of none that it is as good as another.
+        planned_runs: of each model, which the looks share, as the study states it; None: those it began with.
     """
 
     name: str
@@ -192,6 +205,20 @@ class StudyResult(Record):
     study_sha256: str
     notes: tuple[str, ...]
     additions: tuple[Addition, ...] = ()
+    looks: tuple[Look, ...] = ()
+    share: float = 1.0
+    planned_runs: int | None = None
+    margin: float | None = None
+
+    @property
+    def level(self) -> float:
+        """The confidence of every interval, which rests on the look."""
+        return level(self.confidence, self.share)
+
+    @property
+    def complete(self) -> bool:
+        """Whether no run is still to come: before that nothing is told apart."""
+        return not any(run.status == "pending" for entry in self.entries for run in entry.runs)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON data, with the number of its format."""

@@ -21,6 +21,7 @@ from weft.comparison.statistics import (
     bootstrap_test,
     combined_test,
     effective_clusters,
+    equivalence_p,
     holm,
     resampled,
     seed_test,
@@ -39,8 +40,7 @@ ROUNDING = 1e-9
 
 def judged(result: StudyResult) -> StudyResult:
     """The result with the differences and tied sets that its runs give."""
-    pairs = differences(result.entries, result.corpus, confidence=result.confidence, test=result.test,
-                        resamples=result.resamples)
+    pairs = differences(result)
     return replace(result, differences=pairs, tied_sets=sets_of(result.entries, pairs))
 
 
@@ -73,27 +73,29 @@ def _agree(stated: object, found: object) -> bool:
     return stated == found
 
 
-def differences(entries: Sequence[Entry], corpus: CorpusFacts, *, confidence: float, test: SeedTest,
-                resamples: int) -> tuple[Difference, ...]:
-    """Every pair of models that can be compared, after Holm's correction over all of them.
+def differences(result: StudyResult) -> tuple[Difference, ...]:
+    """Every pair of models that can be compared, after Holm's correction over all of them and for the look.
 
-    Args:
-        entries: the models, with the nats of every cluster of the test text.
-        corpus: which has the clusters' bytes.
-        confidence: of every interval.
-        test: of the runs, stated before them: ``paired`` compares runs of the same number that both models finished,
-            ``welch`` all that each finished.
-        resamples: of the bootstrap over documents.
+    ``paired`` compares runs of the same number that both models finished, ``welch`` all that each finished. While runs
+    are still to come, nothing is told apart: a study that stops where a difference happens to count finds too many.
     """
-    draws = _Draws.of(entries, corpus, resamples)
+    draws = _Draws.of(result.entries, result.corpus, result.resamples)
     found = []
-    for first, second in itertools.combinations(entries, 2):
-        runs = _compared(first, second, test)
+    for first, second in itertools.combinations(result.entries, 2):
+        runs = _compared(first, second, result.test)
         if runs is not None:
-            found.append(_difference(first, second, *runs, draws, confidence, test))
-    corrected = holm([pair.p_value for pair in found])
-    return tuple(replace(pair, p_holm=p, tied=p is None or p > 1 - confidence)
-                 for pair, p in zip(found, corrected, strict=True))
+            found.append(_difference(first, second, *runs, draws, result))
+    alpha = 1 - result.confidence
+    apart, alike = (_corrected(result, values) for values in (
+        [pair.p_value for pair in found], [pair.p_equivalent for pair in found]))
+    return tuple(replace(pair, p_holm=p, tied=p is None or p > alpha, p_equivalent=same,
+                         equivalent=same is not None and same <= alpha)
+                 for pair, p, same in zip(found, apart, alike, strict=True))
+
+
+def _corrected(result: StudyResult, p_values: Sequence[float | None]) -> list[float | None]:
+    """After Holm's correction and for the look; None while runs are still to come."""
+    return [None if p is None or not result.complete else min(1.0, p / result.share) for p in holm(p_values)]
 
 
 def sets_of(entries: Sequence[Entry], pairs: Sequence[Difference]) -> tuple[tuple[str, ...], ...]:
@@ -154,7 +156,8 @@ class _Draws:
 
 
 def _difference(first: Entry, second: Entry, ours: Sequence[RunResult], theirs: Sequence[RunResult], draws: _Draws,
-                confidence: float, test: SeedTest) -> Difference:
+                result: StudyResult) -> Difference:
+    confidence, test = result.level, result.test
     over_seeds = seed_test(test, _bits(ours), _bits(theirs), confidence)
     if [run.document_nats for run in ours] == [run.document_nats for run in theirs]:
         # The same in every document, whatever is drawn.
@@ -166,9 +169,10 @@ def _difference(first: Entry, second: Entry, ours: Sequence[RunResult], theirs: 
     assert over_documents.error is not None, "a bootstrap always has a standard error"
     gaps = _gaps(ours, theirs, confidence, test) if first.trainable and second.trainable else ()
     over_both = combined_test(over_seeds, over_documents, confidence)
+    same = None if result.margin is None else equivalence_p(over_seeds, over_documents, result.margin)
     return Difference(first.name, second.name, over_seeds.interval, over_documents.interval, over_both.interval,
                       over_seeds.error, over_documents.error, over_both.p_value, None, True, gaps,
-                      crosses([gap.difference for gap in gaps]))
+                      crosses([gap.difference for gap in gaps]), same)
 
 
 def _gaps(ours: Sequence[RunResult], theirs: Sequence[RunResult], confidence: float,

@@ -102,7 +102,7 @@ def percent(share: float, digits: int = 2) -> str:
 
 def confidence(level: float) -> str:
     """``0.95`` as ``95 %``."""
-    return f"{level * 100:g}{THIN}%"
+    return f"{level * 100:.5g}{THIN}%"
 
 
 def p_value(value: float | None) -> str:

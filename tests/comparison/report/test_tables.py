@@ -100,7 +100,7 @@ def test_what_was_counted_is_said_not_to_be_learned() -> None:
     assert "Numbers, counted107,412" in read(render(study())).text()
 
 
-def test_letters_of_the_tied_column_stay_on_one_line() -> None:
+def test_letters_stay_on_one_line() -> None:
     result = dataclasses.replace(study(3), tied_sets=(("transformer", "s4d"), ("s4d", "lstm")))
     assert "a b" in [each.text() for each in ranking(result).all("td", "unbroken")]
 
@@ -166,7 +166,7 @@ def test_the_forest_shows_each_model_minus_the_best_with_its_interval() -> None:
         assert stored.over_both.low is not None and stored.over_both.high is not None
         assert f"{-stored.over_both.low:+.3f}".replace("-", "−") in shown[3]
         assert f"{-stored.over_both.high:+.3f}".replace("-", "−") in shown[3]
-        assert shown[5] == ("tied" if stored.tied else "told apart")
+        assert shown[5] == ("not told apart" if stored.tied else "told apart")
 
 
 def test_all_pairs_are_listed_with_both_errors_the_larger_one_and_what_pairing_does() -> None:

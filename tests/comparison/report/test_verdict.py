@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 
 from comparison.report.fixture import bare, identical, study, unfinished
 from comparison.report.reading import read
-from weft.comparison.findings import reached
+from weft.comparison.power import reached
 from weft.comparison.report import render
 from weft.comparison.report.differences import reach_of
 from weft.comparison.statistics import Interval
 from weft.comparison.study_result import Difference, Matched, StudyResult
+from weft.comparison.verdict import judged
 
 
 def words(result: StudyResult) -> str:
@@ -25,9 +27,9 @@ def changed(result: StudyResult, first: str, second: str, change: Callable[[Diff
         change(each) if (each.first, each.second) == (first, second) else each for each in result.differences))
 
 
-def test_models_tied_at_the_top_are_named_together() -> None:
+def test_models_that_are_not_told_apart_at_the_top_are_named_together() -> None:
     said = words(study())
-    assert "transformer and s4d are tied at the top: this study does not tell them apart." in said
+    assert "transformer and s4d are at the top: this study does not tell them apart." in said
     assert "predicts this text best" not in said
 
 
@@ -48,33 +50,33 @@ def test_a_model_whose_runs_differ_too_much_to_be_placed_is_not_called_best() ->
     result = dataclasses.replace(study(3), tied_sets=(("transformer", "lstm"), ("s4d", "lstm")))
     said = words(result)
     assert "transformer predicts this text best of the 2 models, lstm left aside: 1.5112 bits per byte." in said
-    assert "tied at the top" not in said and "Next, s4d needs" in said
+    assert "at the top" not in said and "Next, s4d needs" in said
     assert ("lstm (+0.060 in the mean) is not told apart from transformer, although s4d, whose mean is lower, is: this "
             "study cannot place it.") in said
 
 
-def test_models_tied_with_the_best_are_not_said_to_be_tied_with_each_other() -> None:
-    """The set of the best and its ties is not a tied set."""
+def test_models_not_told_apart_from_the_best_may_be_told_apart_from_each_other() -> None:
+    """The models that share a set with the best need not share one with each other."""
     result = dataclasses.replace(study(3), tied_sets=(("transformer", "s4d"), ("transformer", "lstm")))
     assert not next(each for each in result.differences if {each.first, each.second} == {"s4d", "lstm"}).tied
     said = words(result)
     assert ("transformer has the lowest mean, 1.5112 bits per byte, and this study does not tell s4d or lstm apart "
             "from it; among these, s4d is better than lstm.") in said
-    assert "tied" not in said.partition("With 3 runs")[0]
+    assert "at the top" not in said
 
 
 def test_a_model_of_the_top_that_shares_no_set_with_another_of_it() -> None:
     result = dataclasses.replace(study(4), tied_sets=(("transformer", "s4d", "convolution"), ("lstm",)))
     said = words(changed(result, "s4d", "convolution", lambda each: dataclasses.replace(each, tied=True)))
-    assert "transformer and s4d are tied at the top" in said
+    assert "transformer and s4d are at the top" in said
     assert "convolution (+0.103 in the mean) is not told apart from transformer, although lstm" in said
 
 
-def test_all_tied() -> None:
+def test_none_told_apart() -> None:
     said = words(identical(study(3)))
-    assert "All 3 models are tied: this study does not tell transformer, s4d and lstm apart." in said
+    assert "This study does not tell transformer, s4d and lstm apart." in said
     assert "Next" not in said
-    assert "Both models are tied" in words(identical(study(2)))
+    assert "This study does not tell transformer and s4d apart." in words(identical(study(2)))
 
 
 def test_one_seed_says_that_nothing_can_be_said_about_seeds() -> None:
@@ -90,10 +92,10 @@ def test_what_could_be_detected_is_stated_with_its_ground() -> None:
     own = reached(study())
     assert own is not None
     assert ("could expect to find differences of about 0.038 bits per byte or more, with a power of 0.8. By the spread "
-            f"of its runs, it finds about {reach_of(own)} on this text. Models that are tied") in said
+            f"of its runs, it finds about {reach_of(own)} on this text. Models that are not told apart") in said
     assert said.index("With 3 runs of each model") < said.index("From run to run"), "it comes first"
     assert said.count("power") == 1
-    assert "a tie is no proof of equality" in said
+    assert "need not be as good as each other" in said
 
 
 def test_what_was_matched_and_what_was_not() -> None:
@@ -176,7 +178,7 @@ def test_one_model_has_nothing_to_be_compared_with() -> None:
 def test_without_any_test_there_is_no_finding() -> None:
     said = words(bare(study()))
     assert "no difference could be tested" in said
-    assert "Next" not in said and "tied at the top" not in said
+    assert "Next" not in said and "at the top" not in said
 
 
 def test_a_mean_over_a_part_of_the_runs_is_said_to_flatter() -> None:
@@ -188,3 +190,21 @@ def test_a_mean_over_a_part_of_the_runs_is_said_to_flatter() -> None:
     said = words(dataclasses.replace(result, entries=entries))
     assert ("Of 18 runs, 1 diverged and 1 interrupted (s4d and lstm). The mean of s4d is over the runs that finished, "
             "which flatters a model that loses some.") in said
+
+
+def test_nothing_is_said_to_be_tied_or_as_good_for_want_of_a_difference() -> None:
+    for result in (study(), study(3), identical(study(3)), study(seeds=1)):
+        page = render(dataclasses.replace(result, margin=None))
+        assert not re.search(r"\b(tied|ties?|equally good|as good as (?!each other\.))\b", re.sub(r"<[^>]*>", "", page))
+
+
+def test_models_are_as_good_as_the_best_where_tests_of_equivalence_show_it() -> None:
+    """Of equal figures every test does, within any margin; of those 0.01 apart it needs a wide one."""
+    said = words(judged(dataclasses.replace(identical(study(3)), margin=0.005)))
+    assert ("This study does not tell transformer, s4d and lstm apart. The lowest mean is 1.5112 bits per byte, of "
+            "transformer. s4d and lstm are as good as transformer within 0.005 bits per byte.") in said
+    pair = judged(dataclasses.replace(study(2), margin=0.01)).differences[0]
+    assert pair.tied and not pair.equivalent and pair.p_equivalent is not None and pair.p_equivalent > 0.05
+    assert "as good as transformer" not in words(judged(dataclasses.replace(study(2), margin=0.01)))
+    wide = judged(dataclasses.replace(study(2), margin=0.5))
+    assert wide.differences[0].equivalent and "s4d is as good as transformer within 0.5 bits" in words(wide)

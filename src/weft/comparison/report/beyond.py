@@ -20,7 +20,7 @@ Extended: TypeAlias = tuple[Entry, Extension]
 
 def beyond(view: View) -> Markup:
     """The chart of those curves that a law fits, and what became of the others."""
-    found = [(entry, extended(entry, view.result.confidence)) for entry in view.ranked
+    found = [(entry, extended(entry, view.result.level)) for entry in view.ranked
              if entry.trainable and entry.finished]
     if not found:
         return Markup("")
@@ -34,7 +34,7 @@ def beyond(view: View) -> Markup:
 
 def _method(view: View) -> str:
     return (f"Method: bits = floor + scale \u00b7 (tokens / budget)^\u2212exponent by least squares over the "
-            f"checkpoints; intervals at {confidence(view.result.confidence)} from {RESAMPLES} resamples of the runs "
+            f"checkpoints; intervals at {confidence(view.result.level)} from {RESAMPLES} resamples of the runs "
             "and of what scatters around each run\u2019s law, expanded for few runs. A law is shown only if the one "
             f"fitted to the first {percent(FIRST)} of the budget contains the end that was measured. It extends "
             "the curve as it is: where the schedule has let the learning rate fall by then, a run that is planned "

@@ -173,7 +173,7 @@ def _hash(value: str) -> Markup:
 def protocol(view: View) -> Markup:
     """How it was counted."""
     result = view.result
-    own = [f"Intervals are two-sided, at {confidence(result.confidence)} each, not corrected for their number. A "
+    own = [f"Intervals are two-sided, at {confidence(result.level)} each, not corrected for their number. A "
            f"model's own is Student's t over its runs; that of a difference is by {TEST_NAMES[result.test]}, and by a "
            f"bootstrap of the test text in {integer(len(result.corpus.document_bytes))} clusters.",
            "p-values are corrected for all pairs by Holm's method; two models share a letter exactly where the "

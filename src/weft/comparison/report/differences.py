@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.comparison.findings import TEST_NAMES, Reach, larger_doubt, pairing, pairing_effect, reaches
+from weft.comparison.findings import TEST_NAMES, larger_doubt, pairing, pairing_effect
+from weft.comparison.power import Reach, reaches
 from weft.comparison.report.view import View, half_width
 from weft.comparison.statistics import Interval
 from weft.comparison.study_result import Difference
@@ -40,7 +41,7 @@ def reach(view: View) -> Markup:
 def _reach_caption(view: View) -> str:
     result, models = view.result, len(view.result.entries)
     pairs = models * (models - 1) // 2
-    return (f"For {TEST_NAMES[result.test]} at {confidence(result.confidence)} and {integer(pairs)} "
+    return (f"For {TEST_NAMES[result.test]} at {confidence(result.level)} and {integer(pairs)} "
             f"{'pair' if pairs == 1 else 'pairs'} of models: what |t| must exceed for the clearest of all pairs to be "
             f"told apart (the first step of Holm's correction){_spreads(view)}, and the smallest true difference that "
             "is found four times of five.")
@@ -85,7 +86,9 @@ def lead(view: View) -> Markup:
     both = ("Intervals and p-values are for other runs on another text: the variance from run to run and that of a "
             "bootstrap of the test text's documents are added.")
     test = pairing_effect(view.result) or f"The test of runs is {TEST_NAMES[view.result.test]}."
-    return join(f"{both} {test}")
+    return join(f"{both} {test}", "" if view.result.margin is None else (
+        f" Models count as equally good only where two one-sided tests, corrected alike, show that they differ by less "
+        f"than {view.result.margin:g} bits per byte, a margin that was stated before the runs."))
 
 
 def decimals(difference: Difference) -> int:
@@ -109,7 +112,9 @@ def outcome(difference: Difference) -> str:
     """In words, for a difference from the best model."""
     if difference.p_holm is None:
         return "not tested"
-    return "tied" if difference.tied else "told apart"
+    if not difference.tied:
+        return "told apart, within the margin" if difference.equivalent else "told apart"
+    return "as good" if difference.equivalent else "not told apart"
 
 
 def _axis(main: Sequence[Difference]) -> Axis | None:
@@ -124,7 +129,7 @@ def _axis(main: Sequence[Difference]) -> Axis | None:
 
 def _chart(view: View, main: Sequence[Difference], axis: Axis) -> Markup:
     assert view.best is not None
-    level = confidence(view.result.confidence)
+    level = confidence(view.result.level)
     spoken = "; ".join(f"{each.first} {signed(each.over_seeds.mean, decimals(each))}, {outcome(each)}" for each in main)
     chart = scale(axis, f"Differences from {view.best.name} in bits per byte", f"Above zero is worse. {spoken}.",
                   "forest")
@@ -188,7 +193,7 @@ def _all_pairs(view: View) -> Markup:
 
 def _pair_row(view: View, each: Difference) -> list[Child]:
     places = decimals(each)
-    found = pairing(view.entry(each.first), view.entry(each.second), view.result.confidence)
+    found = pairing(view.entry(each.first), view.entry(each.second), view.result.level)
     return [join(view.name(each.first), " \u2212 ", view.name(each.second)), signed(each.over_seeds.mean, places),
             bounds(each.over_both, places), bounds(each.over_seeds, places), bounds(each.over_documents, places),
             error(each.seed_error), error(each.document_error), larger_doubt(each) or MISSING,

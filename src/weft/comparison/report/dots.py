@@ -17,20 +17,20 @@ from weft.drawing.table import at, percentage, rule, scale, strip
 def dots(view: View) -> Markup:
     """Best first; nothing where no run finished."""
     found = [(entry, interval) for entry in view.ranked
-             if (interval := interval_of(entry, view.result.confidence)) is not None]
+             if (interval := interval_of(entry, view.result.level)) is not None]
     axis = _axis(found)
     if axis is None:
         return Markup("")
     spoken = "; ".join(f"{entry.name} {fixed(interval.mean, 3)}{_spoken(interval)}" for entry, interval in found)
     chart = scale(axis, "Bits per byte of every model", f"Lower is better. {spoken}.", "dots")
-    level = confidence(view.result.confidence)
+    level = confidence(view.result.level)
     lines = (f"Dots are means, lines {level} intervals over seeds, ticks single runs." if view.result.seeds > 1
              else "One run each, so without intervals over seeds.")
     caption = tag("caption", None, tag("strong", None, "Bits per byte of the test text"), " ",
                   tag("span", {"class": "panel-note"}, f"Lower, to the left, is better. {lines} Models with a common "
                       "letter are not told apart."))
     head = tag("tr", None, tag("th", {"scope": "col"}, "Model"), tag("td", {"class": "strip-cell"}, chart),
-               tag("th", {"scope": "col", "class": "number"}, "Bits per byte"), tag("th", {"scope": "col"}, "Tied"))
+               tag("th", {"scope": "col", "class": "number"}, "Bits per byte"), tag("th", {"scope": "col"}, "Letters"))
     rows = [_row(view, entry, interval, axis) for entry, interval in found]
     return tag("table", {"class": "strips dots"}, caption, tag("thead", None, head), tag("tbody", None, rows))
 

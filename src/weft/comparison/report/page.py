@@ -111,7 +111,7 @@ def _header(view: View) -> Markup:
     result = view.result
     entries, seeds = len(result.entries), result.seeds
     line = (f"{entries} models, {integer(seeds)} {'run' if seeds == 1 else 'runs'} of each, intervals at "
-            f"{confidence(result.confidence)}. {result.corpus.name}; {_device(view)}; "
+            f"{confidence(result.level)}. {result.corpus.name}; {_device(view)}; "
             f"{moment(result.finished or result.started)}.")
     buttons = tag("p", {"class": "tools", "hidden": True}, tag("button", {"type": "button", "id": "theme"}, "Dark"),
                   tag("button", {"type": "button", "id": "print"}, "Print"))

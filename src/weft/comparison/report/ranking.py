@@ -107,11 +107,11 @@ QUANTITIES = (
 
 def ranking(view: View) -> Markup:
     """Best first."""
-    level = level_of(view.result.confidence)
+    level = level_of(view.result.level)
     interval = f"\u00b1 {level} over seeds" if any(len(entry.finished) > 1 for entry in view.ranked) else "one run each"
     columns = [Column("Model", number=False), Column("Bits per byte", interval),
                Column("Perplexity", "per token"),
-               Column("Tied", number=False, wraps=False),
+               Column("Letters", number=False, wraps=False),
                *(Column(each.head, match_note(each, view.result.budget.matched)) for each in QUANTITIES),
                Column("Runs", "finished", number=False)]
     most = max((_decimals(entry, view) for entry in view.ranked if known(entry.bits_per_byte)), default=3)
@@ -160,13 +160,13 @@ def interval_of(entry: Entry, confidence: float) -> Interval | None:
 
 
 def _decimals(entry: Entry, view: View) -> int:
-    interval = interval_of(entry, view.result.confidence)
+    interval = interval_of(entry, view.result.level)
     return decimals_of(half_width(interval) if interval is not None else None)
 
 
 def worth(entry: Entry, view: View, most: int) -> Child:
     """The mean with the digits that its interval allows; decimal points stand below each other."""
-    interval = interval_of(entry, view.result.confidence)
+    interval = interval_of(entry, view.result.level)
     if interval is None:
         return MISSING
     decimals = _decimals(entry, view)

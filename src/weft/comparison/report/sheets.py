@@ -18,7 +18,7 @@ from weft.drawing.markup import Markup, join, tag
 
 Cell: TypeAlias = "str | float | None"
 
-MODELS = ("model", "what it is", "bits per byte", "interval low", "interval high", "perplexity per token", "tied",
+MODELS = ("model", "what it is", "bits per byte", "interval low", "interval high", "perplexity per token", "letters",
           "parameters", "of which embeddings", "training FLOPs", "training tokens", "training seconds",
           "training seconds, fastest run", "training seconds, slowest run", "tokens per second", "peak memory bytes",
           "state bytes", "seconds per decoded token", "lower quartile", "upper quartile", "runs finished", "runs")
@@ -60,7 +60,7 @@ def _cell(value: Cell) -> str:
 
 
 def _model(view: View, entry: Entry) -> list[Cell]:
-    interval, state = interval_of(entry, view.result.confidence), entry.state
+    interval, state = interval_of(entry, view.result.level), entry.state
     seconds = [run.seconds for run in entry.finished]
     return [entry.name, entry.kind, entry.bits_per_byte, *((None, None) if interval is None else
                                                            (interval.low, interval.high)),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.comparison.findings import doubts, rates_differ, reached, reaches, varied
+from weft.comparison.findings import doubts, rates_differ, varied
+from weft.comparison.power import looked, reached, reaches
 from weft.comparison.report.differences import decimals, reach_of, whole
 from weft.comparison.report.dots import dots
 from weft.comparison.report.ranking import counted_words, extent, interval_of, lost_counts, shown_name
@@ -25,7 +26,9 @@ def verdict(view: View) -> Markup:
     lead = tag("p", {"class": "lead"}, _top(view))
     following = _next(view)
     after = tag("p", None, _joined(following)) if following else Markup("")
-    rest = [_detectable(view), _seeds(view), _grounds(view), _matched(view), _crossing(view), _edges(view), _lost(view)]
+    looks = looked(view.result)
+    rest = [None if looks is None else join(looks), _detectable(view), _seeds(view), _grounds(view), _matched(view),
+            _crossing(view), _edges(view), _lost(view)]
     return join(lead, dots(view), tag("div", {"class": "grounds"}, after,
                                       [tag("p", None, sentences) for sentences in rest if sentences]))
 
@@ -35,13 +38,13 @@ def _joined(sentences: Sequence[Markup]) -> Markup:
 
 
 def _figure(entry: Entry, view: View) -> Markup:
-    interval = interval_of(entry, view.result.confidence)
+    interval = interval_of(entry, view.result.level)
     half = half_width(interval) if interval is not None else None
     return join(f"{fixed(entry.bits_per_byte, decimals_of(half))} bits per byte")
 
 
 def unplaced(view: View) -> list[str]:
-    """Models that are tied with the best although another with a lower mean is not."""
+    """Models that are not told apart from the best although another with a lower mean is not."""
     ranks = [entry.name for entry in view.ranked]
     behind = [ranks.index(name) for name in ranks if name not in view.top]
     return [name for name in view.top if behind and ranks.index(name) > min(behind)]
@@ -63,11 +66,11 @@ def _top(view: View) -> Markup:
         but = join(", ", listed([view.name(name) for name in loose]), " left aside") if loose else ""
         return join(view.name(view.best), " predicts this text best of the ", f"{len(placed)} models", but, ": ",
                     _figure(view.best, view), ".")
-    return _tied_top(view, top, len(finished))
+    return _shared_top(view, top, len(finished))
 
 
-def _tied_top(view: View, top: Sequence[str], finished: int) -> Markup:
-    """Several models that are tied with the best, and need not be tied among themselves."""
+def _shared_top(view: View, top: Sequence[str], finished: int) -> Markup:
+    """Several models that are not told apart from the best, though perhaps from each other."""
     assert view.best is not None
     names = [view.name(name) for name in top]
     apart = [each for each in view.ordered_pairs if {each.first, each.second} <= set(top)
@@ -76,12 +79,19 @@ def _tied_top(view: View, top: Sequence[str], finished: int) -> Markup:
         better = listed([join(view.name(each.second), " is better than ", view.name(each.first)) for each in apart])
         return join(names[0], " has the lowest mean, ", _figure(view.best, view), ", and this study does not tell ",
                     listed(names[1:], "or"), " apart from it; among these, ", better, ".")
+    lowest = join(" The lowest mean is ", _figure(view.best, view), ", of ", names[0], ".", _as_good(view, top))
     if len(top) == finished:
-        who = "Both models" if len(top) == 2 else f"All {len(top)} models"
-        return join(who, " are tied: this study does not tell ", listed(names), " apart. The lowest mean is ",
-                    _figure(view.best, view), ".")
-    return join(listed(names), " are tied at the top: this study does not tell them apart. The lowest mean is ",
-                _figure(view.best, view), ", of ", names[0], ".")
+        return join("This study does not tell ", listed(names), " apart.", lowest)
+    return join(listed(names), " are at the top: this study does not tell them apart.", lowest)
+
+
+def _as_good(view: View, top: Sequence[str]) -> Markup:
+    """Those at the top that tests of equivalence show to be as good as the best."""
+    found = [name for name in top if (each := view.difference(name, top[0])) is not None and each.equivalent]
+    if not found:
+        return Markup("")
+    return join(" ", listed([view.name(name) for name in found]), " is as good as " if len(found) == 1 else
+                " are as good as ", view.name(top[0]), f" within {view.result.margin:g} bits per byte.")
 
 
 def _untested(view: View) -> bool:
@@ -89,14 +99,14 @@ def _untested(view: View) -> bool:
 
 
 def _next(view: View) -> list[Markup]:
-    """How far the models behind the tied set lie from the best."""
+    """How far the models that are told apart from the best lie from it."""
     assert view.best is not None
     behind = [difference for entry in view.ranked if entry.name not in view.top
               and (difference := view.against_best(entry)) is not None]
     if not behind or _untested(view):
         return []
     first, *others = behind
-    level = confidence(view.result.confidence)
+    level = confidence(view.result.level)
     sentences = [join("Next, ", view.name(first.first), " needs ", _amount(first), " bits per byte more than ",
                       view.name(view.best), f" ({level} interval{_intervals(first)}).")]
     if others:
@@ -153,8 +163,8 @@ def _detectable(view: View) -> Markup | None:
     after = "" if found is None else f" By the spread of its runs, it finds about {reach_of(found)} on this text."
     return join(f"With {result.seeds} runs of each model, this study could expect to find differences of about ",
                 tag("strong", None, f"{reach_of(own.difference)} bits per byte"),
-                f" or more, with a power of 0.8.{after} Models that are tied may differ by less; a tie is no proof of "
-                "equality.")
+                f" or more, with a power of 0.8.{after} Models that are not told apart may differ by less, and need "
+                "not be as good as each other.")
 
 
 def _grounds(view: View) -> Markup | None:

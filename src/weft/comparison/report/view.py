@@ -52,7 +52,7 @@ class View:
 
     @cached_property
     def top(self) -> tuple[str, ...]:
-        """The best model and those that are tied with it, best first; empty without a best."""
+        """The best model and those that are not told apart from it, best first; empty without a best."""
         if self.best is None:
             return ()
         tied = tied_with(self.best.name, self.result.tied_sets)

@@ -118,7 +118,7 @@ def panels(view: View) -> Markup:
 
 def _panel(view: View, cost: Cost) -> Markup:
     found = costs_of(view, cost)
-    intervals = [interval_of(entry, view.result.confidence) for entry, _, _ in found]
+    intervals = [interval_of(entry, view.result.level) for entry, _, _ in found]
     x = logarithmic([spent for _, spent, _ in found], *BOX.x, brief(cost.write), count=4, margin=0.08, at_least=1.5)
     y = linear(_heights(found, intervals), *BOX.y, count=5)
     if x is None or y is None:
