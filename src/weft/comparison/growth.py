@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from weft.training.config import BUDGETS
 
@@ -35,6 +35,13 @@ class Addition:
     when: str
     what: str
     figures: tuple[Figure, ...] = ()
+
+
+class Known(NamedTuple):
+    """The names of the models of a study that stands in a folder, and the number of runs of each."""
+
+    models: frozenset[str]
+    runs: int
 
 
 def growth(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str] | None:

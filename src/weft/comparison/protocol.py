@@ -10,7 +10,7 @@ from weft.comparison.growth import Addition
 from weft.comparison.measures import BLOCKS, FEWEST_DOCUMENTS
 from weft.comparison.results import Entry
 from weft.comparison.settings import FEWEST_TRIALS, BudgetKind, BudgetSettings
-from weft.comparison.study import StudyConfig
+from weft.comparison.study import MANY, RUNS_OF_MANY, THE_DEFAULT, StudyConfig
 from weft.comparison.study_result import CorpusFacts, Matched
 from weft.comparison.texts import StudyTexts
 
@@ -245,8 +245,9 @@ def _attempts(study: StudyConfig) -> str:
     fixed = [what for what, numbers in varied.items() if len(numbers) == 1 < len(study.seeds)]
     stays = f" (fixed for all runs: {fixed[0]}, so no interval contains what another one would change)" if fixed else ""
     runs = "1 run" if len(study.seeds) == 1 else f"{len(study.seeds)} runs"
-    return (f"{runs} of every model; {whose} of seeds, one for the initial weights and dropout, one for the order of "
-            f"the data{stays}. Models take turns, so that a study that stops early is fair.")
+    default = f" ({THE_DEFAULT})" if len(study.models) >= MANY and len(study.seeds) == RUNS_OF_MANY else ""
+    return (f"{runs} of every model{default}; {whose} of seeds, one for the initial weights and dropout, one for the "
+            f"order of the data{stays}. Models take turns, so that a study that stops early is fair.")
 
 
 def _test(study: StudyConfig) -> str:
