@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from weft.comparison.contestants import Contestant
 from weft.comparison.growth import Addition
 from weft.comparison.measures import BLOCKS, FEWEST_DOCUMENTS
+from weft.comparison.mixtures import mixtures
 from weft.comparison.results import Entry
 from weft.comparison.settings import FEWEST_TRIALS, BudgetKind, BudgetSettings
 from weft.comparison.study import MANY, RUNS_OF_MANY, THE_DEFAULT, StudyConfig
@@ -162,6 +163,7 @@ def notes_of(study: StudyConfig, models: Sequence[Contestant], entries: Sequence
         if lost:
             notes.append(f"{entry.name}: in {len(lost)} of {len(entry.runs)} attempts no trial finished, so that the "
                          "configuration's own learning rate was taken.")
+    notes += [each.words() for each in mixtures(entries)]
     if corpus.duplicated_documents:
         notes.append(f"{corpus.duplicated_documents:,} of the {corpus.validation_documents:,} documents of the test "
                      "text stand in the training text, too: every figure is of text that was partly seen.")
