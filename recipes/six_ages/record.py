@@ -52,21 +52,26 @@ def _digest(path: Path) -> str:
 
 
 def curves(result: StudyResult) -> Figure:
-    """Bits per byte of held-out text against tokens read, the mean over runs; a dot for a model that counts."""
+    """Bits per byte of the test text against tokens read, the mean over runs; a dot for a model that counts. Curves end
+    at the figures of the README's table."""
     drawn = [Curve(entry.name, _course(entry), style, dots=not entry.trainable)
              for style, entry in enumerate(result.entries)]
-    told = (f"{result.seeds} runs of each model, their mean on a sample of the held-out text, by the tokens that they "
-            "have read. Lower is better.")
+    told = (f"{result.seeds} runs of each model, their mean on the test text by the tokens that they have read: at the "
+            "end that of the whole, before it by as much more as on a sample of it. Lower is better.")
     return chart("curves", "Learning curves of six ages of language models", told, drawn, "tokens read",
                  "bits per byte of held-out text", width=720, height=330)
 
 
 def _course(entry: Entry) -> list[tuple[float, float]]:
-    """The mean of an entry's runs at each number of tokens at which all of them were measured."""
+    """The mean of an entry's runs at each number of tokens at which all of them were measured: during training on a
+    sample, of which documents are easier or harder than the whole text, so that only its differences from the end are
+    taken."""
     found: dict[int, list[float]] = defaultdict(list)
     for run in entry.finished:
+        assert run.bits_per_byte is not None, "a finished run has a figure"
+        end = run.bits_per_byte - run.curve[-1].bits_per_byte
         for tokens, value in {point.tokens: point.bits_per_byte for point in run.curve}.items():
-            found[tokens].append(value)
+            found[tokens].append(value + end)
     return [(tokens, fmean(values)) for tokens, values in sorted(found.items()) if len(values) == len(entry.finished)]
 
 

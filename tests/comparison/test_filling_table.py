@@ -37,3 +37,13 @@ def test_the_last_state_stays_on_the_terminal() -> None:
         Clock(table, lambda: 0.0, models=("a",), attempts=1).finish(
             "a, run 1", "finished", Piece("a", 0, status="finished", bits_per_byte=1.5), now=True)
     assert "1.5000" in file.getvalue()
+
+
+def test_what_is_said_of_the_whole_study_stays_above_the_table() -> None:
+    file = io.StringIO()
+    with FillingTable(Console(file=file, force_terminal=True, width=80, color_system=None)) as table:
+        clock = Clock(table, lambda: 0.0, models=("a",), attempts=1)
+        clock.report("runs", "5 of each of 4 models", 0.0, lasting=True)
+        clock.report("a, run 1", "step 1/2", 0.5, Piece("a", 0))
+    assert file.getvalue().count("runs: 5 of each of 4 models") > 1, "in the last line, and above the table"
+    assert "runs: 5 of each of 4 models" not in " ".join(file.getvalue().splitlines()[-3:])

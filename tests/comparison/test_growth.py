@@ -83,6 +83,37 @@ def test_a_finished_study_takes_another_model_more_seeds_and_a_longer_budget(tex
         run(study_of(text, two), out)
 
 
+def test_a_fourth_model_says_that_it_brings_more_runs_before_anything_is_made(text: Path, tmp_path: Path) -> None:
+    """Three models have three runs each by default and four have five: a study that grows past that says so first."""
+    counted = {name: {"config": NGRAM} for name in "abc"}
+    out, lines = tmp_path / "study", list[StudyProgress]()
+    found = run(study_of(text, counted, seeds=None), out, lines.append)
+    assert found.seeds == 3 and not any(line.what == "runs" for line in lines)
+    lines.clear()
+    found = run(study_of(text, {**counted, "d": {"config": NGRAM}}, seeds=None), out, lines.append)
+    first = lines[0]
+    assert (found.seeds, first.what, first.lasting) == (5, "runs", True)
+    assert first.text == (
+        "the study in this folder has 3 of each of 3 models. With 4 it gets 5 of each, the default from four models "
+        "on, whose many pairs take more runs to tell apart: 2 more of every model that it has are made, too. "
+        "--seeds 3 leaves it at 3.")
+    assert any("5 runs of every model (the default from four models on" in line for line in found.protocol)
+    lines.clear()
+    run(study_of(text, {**counted, "d": {"config": NGRAM}}, seeds=None), out, lines.append)
+    assert not any(line.what == "runs" for line in lines), "nothing is new"
+
+
+def test_four_models_say_how_many_runs_they_have_by_default(text: Path, tmp_path: Path) -> None:
+    four, lines = {name: {"config": NGRAM} for name in "abcd"}, list[StudyProgress]()
+    run(study_of(text, four, seeds=None), tmp_path / "five", lines.append)
+    assert lines[0].line().endswith("runs: 5 of each of 4 models, the default from four models on, whose many pairs "
+                                    "take more runs to tell apart. --seeds N makes N.")
+    lines.clear()
+    found = run(study_of(text, four, seeds=2), tmp_path / "two", lines.append)
+    assert found.seeds == 2 and not any(line.what == "runs" for line in lines)
+    assert "2 runs of every model; " in " ".join(found.protocol)
+
+
 def test_commands_lose_the_paths_of_one_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     said = f"weft compare a --out {tmp_path}/runs/x --data /far/my.txt data.path=/far/other.txt --seeds 3"

@@ -70,6 +70,15 @@ def test_a_curve_is_the_mean_of_the_runs_where_all_were_measured() -> None:
     assert course(entry)[0] == (first, pytest.approx(sum(values) / len(values), rel=1e-12))
 
 
+def test_curves_end_at_the_figures_of_the_table() -> None:
+    """The picture and the table above and below it show one measure: bits per byte of the whole test text."""
+    course = runpy.run_path(str(RECIPE / "record.py"))["_course"]
+    found = {entry.name: (course(entry)[-1][1], entry.bits_per_byte) for entry in read_result(RECIPE).entries}
+    assert len(found) == 6
+    for name, (end, figure) in found.items():
+        assert end == pytest.approx(figure, abs=1e-12), name  # the same mean, to rounding
+
+
 def test_the_first_screen_says_what_weft_is_and_is_not_and_shows_curves() -> None:
     screen = " ".join(README.split("\n## ")[0].split())
     assert "docs/curves.svg" in screen and "**What Weft is not.**" in screen

@@ -48,10 +48,12 @@ class FillingTable(AbstractContextManager["FillingTable"]):
             self._live.__exit__(kind, error, trace)
 
     def __call__(self, progress: StudyProgress) -> None:
-        """One line of the study's course."""
+        """One line of the study's course; one that is to last stays above the table."""
         self.last = progress
         if (piece := progress.piece) is not None:
             self.cells[piece.model, piece.attempt] = piece.cell()
+        if progress.lasting:
+            self.out.print(f"{progress.what}: {progress.text}")
         if self._live is not None:
             self._live.update(self.drawn(), refresh=True)
 

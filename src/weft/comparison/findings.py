@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
+from weft.comparison.mixtures import mixtures
 from weft.comparison.results import Entry, RunResult, at_share
 from weft.comparison.statistics import Interval, correlation, seed_test
 from weft.comparison.study_result import Difference, GapPoint, StudyResult
@@ -140,9 +141,13 @@ def _counted(entry: Entry) -> str:
 
 
 def rates_differ(result: StudyResult) -> str | None:
-    """Models whose runs chose different learning rates; None where none did."""
+    """Models whose runs chose different learning rates, and those whose runs are a mixture by it; None where none
+    did."""
     found = [f"{entry.name} ({_listed(_choices(entry))})" for entry in result.entries if len(entry.rates) > 1]
-    return f"Runs chose different learning rates in {_listed(found)}." if found else None
+    mixed = _listed([each.name for each in mixtures(result.entries)])
+    warned = (f" The runs of {mixed} are a mixture by it, far beyond the spread of runs of one rate, so that the "
+              "interval of its mean and what is tested with it are not to be trusted.") if mixed else ""
+    return f"Runs chose different learning rates in {_listed(found)}.{warned}" if found else None
 
 
 def _choices(entry: Entry) -> list[str]:

@@ -27,7 +27,7 @@ from typing import Any, final
 
 import yaml
 
-from weft.comparison.growth import Addition, Figure, growth
+from weft.comparison.growth import Addition, Figure, Known, growth
 from weft.comparison.looks import Look, share_of
 from weft.comparison.report import render
 from weft.comparison.study_result import StudyResult
@@ -46,16 +46,18 @@ SIGNATURE = re.compile(r"<!-- weft (?P<sha256>[0-9a-f]{64}) -->\n")
 """Ends a report: the hash of all before it, which proves that the page is as Weft wrote it."""
 
 
-def known_models(path: Path) -> frozenset[str]:
-    """The names of the models of the study in a folder; none where there is no study.
+def known_study(path: Path) -> Known:
+    """The models and the number of runs of each of the study in a folder; none where there is no study.
 
     Raises:
         CheckpointError: its file cannot be read.
     """
     file = path / IDENTITY
     resolved = read_json(file).get("resolved") if file.is_file() else None
-    runs = resolved.get("runs") if isinstance(resolved, Mapping) else None
-    return frozenset(runs) if isinstance(runs, Mapping) else frozenset()
+    runs, study = (resolved.get(key) if isinstance(resolved, Mapping) else None for key in ("runs", "study"))
+    seeds = study.get("seeds") if isinstance(study, Mapping) else None
+    return Known(frozenset(runs) if isinstance(runs, Mapping) else frozenset(),
+                 len(seeds) if isinstance(seeds, list) else 0)
 
 
 @final

@@ -48,6 +48,7 @@ class StudyProgress:
         done: share of the whole study's work.
         seconds_left: of the whole study, at the pace so far; None before there is one.
         piece: that the line is about; None where it is about the whole study.
+        lasting: the line says what holds for the whole study, and is to stay where it can be read.
         models: of the study, in its order.
         attempts: at each model.
     """
@@ -59,6 +60,7 @@ class StudyProgress:
     piece: Piece | None = None
     models: tuple[str, ...] = ()
     attempts: int = 0
+    lasting: bool = False
 
     def line(self) -> str:
         """In one line."""
@@ -98,8 +100,8 @@ class Clock:
         self._since = self._now()
         self.report(what, "begun", 0.0, piece)
 
-    def report(self, what: str, text: str, share: float, piece: Piece | None = None) -> None:
-        """A line about a piece of work of which this share is done."""
+    def report(self, what: str, text: str, share: float, piece: Piece | None = None, *, lasting: bool = False) -> None:
+        """A line about a piece of work of which this share is done; ``lasting`` as in `StudyProgress`."""
         if self._listener is None:
             return
         partly = share * self._left.get(what, 0.0)
@@ -108,7 +110,7 @@ class Clock:
         spent = self._spent + self._now() - self._since
         left = (sum(self._left.values()) - partly) * spent / worked if worked > 0 else None
         self._listener(StudyProgress(what, text, (self._finished + partly) / whole if whole else 0.0, left,
-                                     piece and replace(piece, share=share), self._models, self._attempts))
+                                     piece and replace(piece, share=share), self._models, self._attempts, lasting))
 
     def finish(self, what: str, text: str, piece: Piece | None = None, *, now: bool) -> None:
         """A piece of work is done; ``now``: by this study's present run, so that its pace counts."""

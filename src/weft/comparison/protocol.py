@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from weft.comparison.contestants import Contestant
 from weft.comparison.growth import Addition
 from weft.comparison.measures import BLOCKS, FEWEST_DOCUMENTS
+from weft.comparison.mixtures import mixtures
 from weft.comparison.results import Entry
 from weft.comparison.settings import FEWEST_TRIALS, BudgetKind, BudgetSettings
-from weft.comparison.study import StudyConfig
+from weft.comparison.study import MANY, RUNS_OF_MANY, THE_DEFAULT, StudyConfig
 from weft.comparison.study_result import CorpusFacts, Matched
 from weft.comparison.texts import StudyTexts
 
@@ -164,6 +165,7 @@ def notes_of(study: StudyConfig, models: Sequence[Contestant], entries: Sequence
         if lost:
             notes.append(f"{entry.name}: in {len(lost)} of {len(entry.runs)} attempts no trial finished, so that the "
                          "configuration's own learning rate was taken.")
+    notes += [each.words() for each in mixtures(entries)]
     if corpus.duplicated_documents:
         notes.append(f"{corpus.duplicated_documents:,} of the {corpus.validation_documents:,} documents of the test "
                      "text stand in the training text, too: every figure is of text that was partly seen.")
@@ -246,8 +248,9 @@ def _attempts(study: StudyConfig) -> str:
     fixed = [what for what, numbers in varied.items() if len(numbers) == 1 < len(study.seeds)]
     stays = f" (fixed for all runs: {fixed[0]}, so no interval contains what another one would change)" if fixed else ""
     runs = "1 run" if len(study.seeds) == 1 else f"{len(study.seeds)} runs"
-    return (f"{runs} of every model; {whose} of seeds, one for the initial weights and dropout, one for the order of "
-            f"the data{stays}. Models take turns, so that a study that stops early is fair.")
+    default = f" ({THE_DEFAULT})" if len(study.models) >= MANY and len(study.seeds) == RUNS_OF_MANY else ""
+    return (f"{runs} of every model{default}; {whose} of seeds, one for the initial weights and dropout, one for the "
+            f"order of the data{stays}. Models take turns, so that a study that stops early is fair.")
 
 
 def _test(study: StudyConfig) -> str:

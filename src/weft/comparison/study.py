@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from weft.comparison.growth import Known
 from weft.comparison.settings import (
     MOST_RUNS,
     UNNAMED,
@@ -31,6 +32,7 @@ from weft.training.overrides import apply_overrides, limits_text, without_old_li
 
 RUNS, RUNS_OF_MANY, MANY = 3, 5, 4
 """Runs of each model where the study does not say; and from so many models on, whose many pairs cost certainty."""
+THE_DEFAULT = "the default from four models on, whose many pairs take more runs to tell apart"
 
 SIZES = ("parameters", "state_bytes")
 """Budgets that say how large a model is, and not how long it is trained."""
@@ -162,6 +164,24 @@ class StudyConfig(Settings):
         """The pair of a model's attempt."""
         pair, more = self.seeds[index], self.models[name].seed_offset
         return Seeds(seed=pair.seed + more, order_seed=pair.order_seed + more)
+
+
+def default_runs_said(study: StudyConfig, known: Known) -> str | None:
+    """How many runs of each model there will be, where so many models are compared that the number of runs of a study
+    that states none is a larger one; None where another number is stated, or the study in the folder has it already.
+
+    Args:
+        study: to be run.
+        known: the study that stands in its folder.
+    """
+    runs, models = len(study.seeds), len(study.models)
+    if models < MANY or runs != RUNS_OF_MANY or known.runs == runs:
+        return None
+    if 0 < known.runs < runs:
+        return (f"the study in this folder has {known.runs} of each of {len(known.models)} models. With {models} it "
+                f"gets {runs} of each, {THE_DEFAULT}: {runs - known.runs} more of every model that it has are made, "
+                f"too. --seeds {known.runs} leaves it at {known.runs}.")
+    return f"{runs} of each of {models} models, {THE_DEFAULT}. --seeds N makes N."
 
 
 def default_contexts(context: int, reach: int) -> list[int]:

@@ -17,11 +17,11 @@ import torch
 
 from weft.comparison.assemble import Account, Attempt, assemble
 from weft.comparison.contestants import Contestant, Find, changed, contestants
-from weft.comparison.folder import StudyFolder, known_models
+from weft.comparison.folder import StudyFolder, known_study
 from weft.comparison.jobs import Job, JobKind, Options, Outcome, made_by_other_code, read_outcome
 from weft.comparison.launch import Launch, OwnProcesses, done, in_this_process
 from weft.comparison.progress import Clock, Piece, StudyListener
-from weft.comparison.study import StudyConfig
+from weft.comparison.study import StudyConfig, default_runs_said
 from weft.comparison.study_result import StudyResult
 from weft.comparison.texts import StudyTexts, prepare_texts
 from weft.comparison.trials import Tuning, detectable_in, summary, tune, tuned_first
@@ -68,10 +68,12 @@ def run_study(study: StudyConfig, out: str | Path, find: Find, options: Options 
         if not is_loaded(plugin):
             load_plugin(plugin)
     models, notes = contestants(study, find, chosen.device)
+    known, clock = known_study(Path(out)), Clock(on_progress)
+    if said := default_runs_said(study, known):
+        clock.report("runs", said, 0.0, lasting=True)
     if require is not None:
-        known, clock = known_models(Path(out)), Clock(on_progress)
         for each in models:
-            if each.name not in known:
+            if each.name not in known.models:
                 require(each, partial(clock.report, each.name, share=0.0))
     resolved = {"study": study.model_dump(mode="json", exclude={"models"}),
                 "runs": {each.name: each.run.dump() for each in models}}
@@ -121,7 +123,7 @@ class Study:
         self._expect()
         tunings = [self._tuned(index) for index in range(tuned_first(self.study))]
         found, basis = detectable_in(self.study, math.comb(len(self.models), 2), tunings)
-        self.clock.report("detectable difference", summary(found, basis, len(self.study.seeds)), 0.0)
+        self.clock.report("detectable difference", summary(found, basis, len(self.study.seeds)), 0.0, lasting=True)
         account = Account(self.study, self.models, self.texts, self.folder, self.options.device, self.threads,
                           self.options.command, tuple(self.notes), self._counted_tokens(), found, basis,
                           self.options.plugins)
