@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from _pytest.runner import runtestprotocol  # noqa: E402
 
 import unmeasured  # noqa: E402, F401  # before the compiler is imported
 from left_behind import left_behind, surroundings  # noqa: E402
+from weft.ops.native.build import cache_folder  # noqa: E402
 
 # A shell starts what it puts into the background with SIGINT ignored, and children inherit that: every test that sends
 # Ctrl-C to a process of its own would wait for ever.
@@ -28,6 +30,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # references too. The variable is read when Weft's operations and Triton are imported.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# Routes of matrix products are kept in a folder of the tests' own, and native code where it always is. Worker processes
+# take the folder of the first.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    CACHE = tempfile.TemporaryDirectory(prefix="weft-cache-")
+    cache_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
+    (Path(CACHE.name) / "native").symlink_to(cache_folder())
+    os.environ["WEFT_CACHE_DIR"] = CACHE.name
 
 TESTS = Path(__file__).parent
 LONGEST = (

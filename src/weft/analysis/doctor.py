@@ -16,8 +16,9 @@ from pathlib import Path
 
 import torch
 
+from weft.analysis.kept_routes import KeptRoute, RouteCache
 from weft.analysis.kernels import KnownOperation, Thresholds, known_operations, known_thresholds
-from weft.analysis.matmul import Timing, copy_bandwidth, timed, usual_products
+from weft.analysis.matmul import Timing, as_kept, copy_bandwidth, renew, timed, usual_products
 from weft.core.strict_json import Record
 from weft.core.version import VERSION
 from weft.ops.forms import REFERENCE
@@ -69,7 +70,10 @@ class Diagnosis(Record):
         cores: the cores that this process may use.
         capability: the vector instructions that PyTorch uses.
         backends: libraries of PyTorch, and whether each can be used.
-        routes: timings of the matrix products of a small Transformer by every route; empty if not measured.
+        routes: timings of the matrix products of a small Transformer by every route, and the route that training takes
+            of each; empty if not measured.
+        kept: the routes that training has chosen on this machine, for this number of threads, and takes from then on.
+        kept_in: the folder of their files.
         copy: bytes per second, read and written, of a copy in memory; 0 if not measured.
         compiler: the C++ compiler that ``torch.compile`` needs on a CPU; None if there is none.
         python_headers: whether Python's C headers, which ``torch.compile`` also needs, are installed.
@@ -91,6 +95,8 @@ class Diagnosis(Record):
     capability: str
     backends: dict[str, bool]
     routes: tuple[Timing, ...]
+    kept: tuple[KeptRoute, ...]
+    kept_in: Path
     copy: float
     compiler: str | None
     python_headers: bool
@@ -103,25 +109,37 @@ class Diagnosis(Record):
     warnings: tuple[str, ...]
 
 
-def doctor(*, measure: bool = True) -> Diagnosis:
-    """Inspect the installation and the machine; with ``measure``, also time products and copies for some seconds."""
+def doctor(*, measure: bool = True, renew_routes: bool = False) -> Diagnosis:
+    """Inspect the installation and the machine.
+
+    Args:
+        measure: also time products and copies, for some seconds.
+        renew_routes: first measure every product again whose route is kept, and keep what is found now.
+
+    Raises:
+        ConfigError: the routes cannot be renewed.
+    """
+    if renew_routes:
+        renew()
+    cache = RouteCache()
     required, optional = describe_requirements(_declared())
     headers = _has_headers()
     compiler = next((path for path in map(shutil.which, COMPILERS) if path), None)
     cores = _cores()
-    measured = timed(product for dtype in (torch.float32, torch.bfloat16)
-                     for product in usual_products(dtype)) if measure else ()
+    measured = as_kept(timed(product for dtype in (torch.float32, torch.bfloat16)
+                             for product in usual_products(dtype))) if measure else ()
     return Diagnosis(
         versions={"python": platform.python_version(), PACKAGE: VERSION,
                   **{name: _version(name) for name in required}},
         platform=platform.platform(), extras=optional, devices=_devices(), threads=torch.get_num_threads(),
         cores=cores, capability=torch.backends.cpu.get_cpu_capability(), backends=_backends(), routes=measured,
+        kept=tuple(cache), kept_in=cache.folder,
         copy=copy_bandwidth() if measure else 0.0, compiler=compiler, python_headers=headers, native=describe(),
         triton=describe_triton(),
         operations=known_operations(), thresholds=known_thresholds(),
         disk_free=shutil.disk_usage(Path.cwd()).free,
         disk_free_temporary=shutil.disk_usage(tempfile.gettempdir()).free,
-        warnings=tuple(warnings_for(required, compiler, headers, cores, measured)))
+        warnings=(*warnings_for(required, compiler, headers, cores, measured), *cache.problems()))
 
 
 def _declared() -> list[str]:

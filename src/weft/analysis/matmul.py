@@ -1,7 +1,7 @@
 """The speed and the error of matrix products on this machine, by each route that can compute them.
 
 All routes are timed in turns, so that other load on the machine affects them alike. A route is chosen only if it is
-faster by more than chance and as exact as PyTorch's own.
+faster by more than chance and as exact as PyTorch's own, and what was chosen is kept (`weft.analysis.kept_routes`).
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from weft.analysis.kept_routes import KeptRoute, RouteCache, today
+from weft.core.errors import ConfigError
 from weft.core.strict_json import Record
 from weft.ops.forms import REFERENCE, Decision
 from weft.ops.linear_cross_entropy import PIECE_ENTRIES
@@ -30,6 +32,9 @@ ROWS = 512
 """Tokens that these maps are applied to."""
 TURNS, LEAST_TURNS, SECONDS = 9, 5, 0.2
 """The most and the fewest turns of a product; after so many seconds no more than the fewest are run."""
+LONGER = 10
+"""The multiple of turns and seconds that a product gets whose median and fastest turns do not tell the same route:
+other processes disturb it, and what is found is kept."""
 FASTER = 1.05
 """The factor by which a route must be faster, in the median turn and in the fastest; less may be chance."""
 ROUGHER = 8
@@ -69,9 +74,62 @@ def timed(products: Iterable[Product], clock: Clock = time.perf_counter) -> tupl
     return tuple(_timing(product, clock) for product in dict.fromkeys(products))
 
 
-def fastest(timings: Iterable[Timing]) -> dict[Product, str]:
-    """The routes of those products for which PyTorch's own choice is not the fastest."""
-    return {Product.parse(each.product): each.route for each in timings if each.route != REFERENCE}
+def chosen_once(products: Iterable[Product], tell: Callable[[str], object],
+                clock: Clock = time.perf_counter) -> dict[Product, str]:
+    """The routes of those products for which it is not PyTorch's own choice: those that this machine keeps, and for
+    products without one the fastest, which is kept from now on. Where a route cannot be kept, so that another run might
+    find another one, it is PyTorch's own, and ``tell`` is called with a sentence that says why.
+    """
+    wanted, problems = list(dict.fromkeys(products)), list[str]()
+    cache = RouteCache()
+    routes = {product: _kept_route(cache, product, problems, clock) for product in wanted}
+    for problem in dict.fromkeys(problems):
+        tell(f"{problems.count(problem)} of {len(wanted)} matrix products take PyTorch's own route, which may be "
+             f"slower, since what is measured cannot be kept: {problem}.")
+    return {product: route for product, route in routes.items() if route != REFERENCE}
+
+
+def _kept_route(cache: RouteCache, product: Product, problems: list[str], clock: Clock) -> str:
+    """The route of a product that is kept, or is measured and kept now; where that cannot be, PyTorch's own, and the
+    reason is added to ``problems``."""
+    try:
+        found = cache.route(product)
+        if found is None:
+            cache.require_writable()
+            found = cache.keep(_kept(_timing(product, clock)))
+    except OSError as error:
+        problems.append(f"{cache.folder} cannot be used ({error.strerror or error}). Name a folder that can be written "
+                        "to in the variable WEFT_CACHE_DIR")
+        return REFERENCE
+    except ValueError as error:
+        problems.append(str(error))
+        return REFERENCE
+    return found
+
+
+def as_kept(timings: Iterable[Timing]) -> tuple[Timing, ...]:
+    """The timings with the route that this machine keeps of each product, where it keeps one."""
+    kept = {each.product: each.route for each in RouteCache()}
+    return tuple(replace(each, route=kept.get(each.product, each.route)) for each in timings)
+
+
+def renew(clock: Clock = time.perf_counter) -> None:
+    """Measure every product again whose route is kept, and keep what is found now.
+
+    Raises:
+        ConfigError: the folder cannot be written to.
+    """
+    cache = RouteCache()
+    try:
+        for before in list(cache):
+            cache.replace(_kept(_timing(Product.parse(before.product), clock)))
+    except (OSError, ValueError) as error:
+        raise ConfigError([f"the routes in {cache.folder} cannot be renewed ({error}). Name a folder that can be "
+                           "written to in the variable WEFT_CACHE_DIR."]) from None
+
+
+def _kept(timing: Timing) -> KeptRoute:
+    return KeptRoute(timing.product, timing.route, round(timing.gain, 3), today())
 
 
 def usual_products(dtype: torch.dtype) -> tuple[Product, ...]:
@@ -128,11 +186,21 @@ def _choice(turns: Mapping[str, list[float]], errors: Mapping[str, float]) -> st
     Both the median of the turns' ratios and the ratio of the fastest turns must show it: a disturbance of some turns
     seldom changes both in the same direction.
     """
-    own = turns[REFERENCE]
-    gains = {name: min(statistics.median(a / b for a, b in zip(own, seconds, strict=True)), min(own) / min(seconds))
-             for name, seconds in turns.items() if errors[name] <= ROUGHER * errors[REFERENCE]}
+    gains = {name: min(_gains(turns, name)) for name in turns if errors[name] <= ROUGHER * errors[REFERENCE]}
     best = max(gains, key=lambda name: gains[name])
     return best if gains[best] > FASTER else REFERENCE
+
+
+def _gains(turns: Mapping[str, list[float]], name: str) -> tuple[float, float]:
+    """How many times as fast as PyTorch's own choice a route is: by the median of the turns' ratios, and by the fastest
+    turns."""
+    own, seconds = turns[REFERENCE], turns[name]
+    return statistics.median(a / b for a, b in zip(own, seconds, strict=True)), min(own) / min(seconds)
+
+
+def _undecided(turns: Mapping[str, list[float]]) -> bool:
+    """Whether the median and the fastest turns differ about a route being faster by `FASTER`."""
+    return any((middle > FASTER) != (least > FASTER) for middle, least in (_gains(turns, name) for name in turns))
 
 
 def _turns(work: Mapping[str, Callable[[], object]], clock: Clock) -> dict[str, list[float]]:
@@ -140,8 +208,10 @@ def _turns(work: Mapping[str, Callable[[], object]], clock: Clock) -> dict[str, 
     for each in work.values():
         each()
     seconds: dict[str, list[float]] = {name: [] for name in work}
-    for turn in range(TURNS):
-        if turn >= LEAST_TURNS and sum(map(sum, seconds.values())) > SECONDS:
+    for turn in range(LONGER * TURNS):
+        spent = sum(map(sum, seconds.values()))
+        enough = turn >= TURNS or (turn >= LEAST_TURNS and spent > SECONDS)
+        if enough and (spent > LONGER * SECONDS or REFERENCE not in work or not _undecided(seconds)):
             break
         for name, each in work.items():
             start = clock()

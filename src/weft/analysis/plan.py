@@ -13,7 +13,7 @@ from weft.analysis.adapters import Coverage, coverage
 from weft.analysis.by_blocks import Sums, shallow_models
 from weft.analysis.flops import Flops, forward_flops
 from weft.analysis.kernels import FormChoice, choices, single_token
-from weft.analysis.matmul import Timing, matmul_rate, products_in, timed
+from weft.analysis.matmul import Timing, as_kept, matmul_rate, products_in, timed
 from weft.analysis.memory import (
     States,
     TrainingMemory,
@@ -188,7 +188,7 @@ def _whole(source: ModelConfig | Model, context: int | None, contexts: Sequence[
 
 def _time(step: TrainingStep, tokens: int, dtype: torch.dtype, decisions: Iterable[Decision]) -> TimeHere:
     flops, rate = step.flops / (step.batch * step.context) * tokens, matmul_rate(dtype)
-    return TimeHere(tokens, flops, rate, flops / rate, timed(products_in(decisions, str(dtype))))
+    return TimeHere(tokens, flops, rate, flops / rate, as_kept(timed(products_in(decisions, str(dtype)))))
 
 
 def _require(context: int, batch: int, tokens: int | None, contexts: Sequence[int], limit: int | None) -> None:

@@ -18,13 +18,16 @@ if TYPE_CHECKING:
 @guarded
 def doctor(measure: Annotated[bool, typer.Option("--measure/--no-measure", help="Time matrix products and memory "
                                                  "copies, which takes a few seconds.")] = True,
+           renew_routes: Annotated[bool, typer.Option("--renew-routes", help="Measure the matrix products again whose "
+                                                      "routes training keeps on this machine: when nothing else runs."
+                                                      )] = False,
            threads: Threads = None, kernels: Kernels = None, plugin: Plugin = None, json: Json = False) -> None:
     """Show what this installation and machine can do, measured."""
     prepare(plugin, threads, kernels)
     from weft import api
 
     with console(err=True).status("measuring", spinner="line"):
-        found = api.doctor(measure=measure)
+        found = api.doctor(measure=measure, renew_routes=renew_routes)
     if json:
         print_json(found)
         return
@@ -32,6 +35,8 @@ def doctor(measure: Annotated[bool, typer.Option("--measure/--no-measure", help=
     section(out, "Versions", _versions(found))
     section(out, "Machine", _machine(found))
     section(out, "Products of linear maps by every route, and their largest error against float64", _routes(found))
+    section(out, f"Routes of products that training keeps for {_count(found.threads, 'thread')}, in {found.kept_in}",
+            _kept(found))
     section(out, f"Operations, and how they are computed in training here; {_thresholds(found)}", _operations(found))
     section(out, "Extras, for pip install 'weft[NAME]'", _extras(found))
     for warning in found.warnings:
@@ -75,6 +80,17 @@ def _routes(found: Diagnosis) -> Table:
         for name, rate in each.rates.items():
             rows.add_row(each.product, name, short(rate, "FLOP/s"), f"{each.errors[name]:.1e}",
                          "taken" if name == each.route else "")
+    return rows
+
+
+def _kept(found: Diagnosis) -> Table:
+    rows = table("route", ">products", "chosen", ">speed as a multiple of PyTorch's own")
+    for route in sorted({each.route for each in found.kept}):
+        own = [each for each in found.kept if each.route == route]
+        first, last = min(each.date for each in own), max(each.date for each in own)
+        gains = sorted(each.gain for each in own)
+        rows.add_row(route, f"{len(own):,}", first if first == last else f"{first} to {last}",
+                     f"{gains[0]:.2f} to {gains[-1]:.2f}")
     return rows
 
 

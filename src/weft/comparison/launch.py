@@ -21,6 +21,7 @@ from typing import Any, NoReturn, Self, TypeAlias, final
 
 import torch
 
+from weft.analysis.arithmetic import threads_set
 from weft.comparison.jobs import JOB_FILE, LOG_FILE, Job, OnProgress, Outcome, empty, read_outcome
 from weft.comparison.work import do
 from weft.core.collector import uncollected
@@ -66,12 +67,8 @@ def done(job: Job, launch: Launch, on_progress: OnProgress) -> Outcome:
 
 def in_this_process(job: Job, on_progress: OnProgress) -> Outcome:
     """Without a process of its own: quicker, but peak memory is then that of everything before, too."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(job.threads)
-    try:
+    with threads_set(job.threads):
         return do(job, on_progress)
-    finally:
-        torch.set_num_threads(before)
 
 
 @final

@@ -15,6 +15,7 @@ from typing import TypeAlias, final
 
 import torch
 
+from weft.analysis.arithmetic import threads_set
 from weft.comparison.assemble import Account, Attempt, assemble
 from weft.comparison.contestants import Contestant, Find, changed, contestants
 from weft.comparison.folder import StudyFolder, known_study
@@ -168,14 +169,17 @@ class Study:
             "report.log_every": max(1, steps // LINES)}))
 
     def _routed(self, model: Contestant) -> Contestant:
-        """With the routes of its matrix products measured once, so that every run of it has the same."""
+        """With the routes of its matrix products settled once, so that every run of it has the same, on whatever
+        machine and with whatever threads the study goes on."""
         training = model.run.training
         if not model.trained or training.compute.matmul != "auto":
             return model
         compute = partial(Compute.choose, training.compute, dtype=DTYPES[training.dtype], device=self.options.device,
-                          products=partial(products_of, model.run))
-        routes = self.folder.settled(f"routes of {model.name} {training.dtype} {self.options.device}",
-                                     lambda: json.dumps(dict(compute().routes)))
+                          products=partial(products_of, model.run),
+                          tell=lambda text: self.clock.report(model.name, text, 0.0))
+        with threads_set(self.threads):
+            routes = self.folder.settled(f"routes of {model.name} {training.dtype} {self.options.device}",
+                                         lambda: json.dumps(dict(compute().routes)))
         return model.with_run({"training.compute.routes": json.loads(routes)})
 
     def _tuned(self, index: int) -> dict[str, Tuning]:

@@ -13,7 +13,8 @@ import torch
 from pydantic import field_validator
 from pydantic_core import PydanticCustomError
 
-from weft.analysis.matmul import fastest, timed
+from weft.analysis.arithmetic import threads_set
+from weft.analysis.matmul import chosen_once
 from weft.core.errors import CheckpointError, ConfigError, UnsupportedError
 from weft.core.part_config import Settings
 from weft.core.strict_json import Record
@@ -32,8 +33,9 @@ class ComputeSettings(Settings):
     Attributes:
         matmul: library of the matrix products of linear maps on a CPU. "default": PyTorch's choice; "onednn": oneDNN's
             own call; "auto": for each product of the model, forward and backward, whichever a short measurement on its
-            shape finds to be the fastest of those as exact as PyTorch's.
-        routes: result of an earlier measurement, as run.json records it, which "auto" uses instead of measuring.
+            shape has found to be the fastest of those as exact as PyTorch's. It is measured once on a machine and kept
+            in the cache.
+        routes: result of an earlier measurement, as run.json records it, which "auto" uses instead of the cache's.
         compile: compile the forward and backward pass with `torch.compile`, which takes half a minute once.
         checkpoint_activations: keep only the input of each block and compute the block again in the backward pass:
             less memory for a third more work, with the same gradients.
@@ -85,14 +87,17 @@ class Compute(Record):
 
     @staticmethod
     def choose(settings: ComputeSettings, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu",
-               products: Callable[[], Iterable[Product]] = tuple) -> Compute:
-        """Resolve the settings on this machine. With "auto", this times the products, which takes a moment.
+               products: Callable[[], Iterable[Product]] = tuple,
+               tell: Callable[[str], object] = lambda _: None) -> Compute:
+        """Resolve the settings on this machine. With "auto", this times the products whose routes it does not keep yet,
+        which takes a moment.
 
         Args:
             settings: of the run.
             dtype: what the model computes in.
             device: where it computes; routes differ only on a CPU.
-            products: returns those of a training step; called only where they are measured.
+            products: returns those of a training step; called only where they have routes.
+            tell: called with a sentence where routes cannot be kept.
 
         Raises:
             ConfigError: the settings name oneDNN, and this PyTorch is built without it.
@@ -104,7 +109,7 @@ class Compute(Record):
             _require_onednn()
         elif settings.matmul == "auto" and place == "cpu" and dtype in MEASURED_DTYPES:
             routes = settings.routes if settings.routes is not None else {
-                str(product): route for product, route in fastest(timed(products())).items()}
+                str(product): route for product, route in chosen_once(products(), tell).items()}
             matmul = "measured" if routes else "default"
         return Compute(matmul, torch.get_num_threads(), settings.compile, str(torch.__version__), processor_name(),
                        place, tuple(sorted(routes.items())), settings.repeatable)
@@ -112,16 +117,11 @@ class Compute(Record):
     @contextmanager
     def apply(self) -> Iterator[None]:
         """A context in which torch computes so; its settings are restored afterwards."""
-        before = torch.get_num_threads()
-        torch.set_num_threads(self.threads)
         known = {Product.parse(product): route for product, route in self.routes}
-        try:
-            with (same_bits() if self.device == "cuda" and self.repeatable else nullcontext(),
-                  nullcontext() if self.matmul == "default" else routed(
-                      known, otherwise=ONEDNN if self.matmul == "onednn" else None)):
-                yield
-        finally:
-            torch.set_num_threads(before)
+        with (threads_set(self.threads), same_bits() if self.device == "cuda" and self.repeatable else nullcontext(),
+              nullcontext() if self.matmul == "default" else routed(
+                  known, otherwise=ONEDNN if self.matmul == "onednn" else None)):
+            yield
 
     def require_here(self, *, device: torch.device | str = "cpu") -> None:
         """Check that this machine can go on with what was recorded on the machine of the first step.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar, final
 
 import torch
 
+from weft.analysis.arithmetic import arithmetic, threads_set
 from weft.checkpoints.load import Loaded, load_checkpoint, read_facts, read_training
 from weft.checkpoints.sharded import StoredTensors
 from weft.core.errors import CheckpointError, ConfigError, DataError, UnsupportedError
@@ -41,15 +42,19 @@ class Terms(Record):
     Attributes:
         compute: routes, threads, compilation; those on record for a resumed run.
         software: version of Weft, and the instruction set of torch's CPU kernels.
+        arithmetic: hashes of what the CPU's arithmetic returns, see `weft.analysis.arithmetic`; none on a GPU.
         code: hashes of the files that run, see `weft.training.code.code_of`.
         inexact: why the weights will differ from those of an uninterrupted run, which the user has allowed; None: they
             will not.
+        notices: what a user should know of how the run computes, in sentences.
     """
 
     compute: Compute
     software: Mapping[str, str]
+    arithmetic: Mapping[str, str]
     code: Mapping[str, str]
     inexact: str | None = None
+    notices: tuple[str, ...] = ()
 
 
 def terms_of(config: RunConfig, device: torch.device, record: Mapping[str, Any] | None, *,
@@ -72,22 +77,26 @@ def terms_of(config: RunConfig, device: torch.device, record: Mapping[str, Any] 
     software = {"weft": VERSION, "cpu_capability": torch.backends.cpu.get_cpu_capability(),
                 "native_code": native if isinstance(native, str) else "none"}
     dtype, code = DTYPES[config.training.dtype], code_of(config)
+    hashes = arithmetic() if device.type == "cpu" else {}
+    notices: list[str] = []
     choose = partial(Compute.choose, config.training.compute, dtype=dtype, device=device,
-                     products=partial(products_of, config))
+                     products=partial(products_of, config), tell=notices.append)
     if record is None:
-        return Terms(choose(), software, code)
+        return Terms(choose(), software, hashes, code, notices=tuple(notices))
     compute = Compute.from_json(record["compute"])
     reasons = [*_changes(compute, record["software"], software, device),
+               *_other_arithmetic(record, hashes),
                *_other_mesh(record, MeshSettings() if mesh is None else mesh),
                *(f"{what}; so the run cannot go on to the same weights." for what in changes(record.get("code"), code))]
     if not reasons:
-        return Terms(compute, software, code)
+        return Terms(compute, software, hashes, code)
     reason = " ".join(reasons)
     if not allow_inexact:
         raise UnsupportedError(reason, where=RECORD, remedy="Resume it where and with what it began, start a run in "
                                "another folder, or allow weights that are not those of an uninterrupted run with "
                                "--allow-inexact.")
-    return Terms(replace(choose(), threads=compute.threads), software, code, reason)
+    with threads_set(compute.threads):
+        return Terms(choose(), software, hashes, code, reason, tuple(notices))
 
 
 def description(config: RunConfig, material: Material[Any], terms: Terms, *, steps: int, run_id: str,
@@ -96,7 +105,7 @@ def description(config: RunConfig, material: Material[Any], terms: Terms, *, ste
     return {"id": run_id, "config": config.dump(), "steps": steps, "corpus": material.corpus,
             "corpus_sha256": material.corpus_sha256, "tokenizer_sha256": material.tokenizer.fingerprint(),
             "compute": terms.compute.to_json(), "software": dict(terms.software), "ranks": mesh.processes,
-            "mesh": mesh.model_dump(), "inexact": inexact,
+            "mesh": mesh.model_dump(), "inexact": inexact, "arithmetic": dict(terms.arithmetic),
             "code": dict(terms.code), "start": None if taken is None else taken.to_json()}
 
 
@@ -242,6 +251,16 @@ def _changes(compute: Compute, before: Mapping[str, str], now: Mapping[str, str]
     except ConfigError as error:
         reasons += error.problems
     return reasons
+
+
+def _other_arithmetic(record: Mapping[str, Any], here: Mapping[str, str]) -> list[str]:
+    """Why results that differ in the last bits would change the weights; empty if none do. A record of an earlier
+    version has no hashes, and one of another kind of device none of this CPU."""
+    before = record.get("arithmetic") or here
+    changed = [kind for kind, found in here.items() if not isinstance(before, Mapping) or before.get(kind) != found]
+    return [f"{' and '.join(changed)} return other last bits here than when the run began, as after a change of "
+            "MKL_CBWR, MKL_ENABLE_INSTRUCTIONS, DNNL_MAX_CPU_ISA, ONEDNN_DEFAULT_FPMATH_MODE or ATEN_CPU_CAPABILITY, "
+            "so it cannot go on to the same weights."] if changed else []
 
 
 def _other_mesh(record: Mapping[str, Any], mesh: MeshSettings) -> list[str]:

@@ -286,6 +286,8 @@ def _begin(run: Run, terms: Terms, record: dict[str, Any] | None, *, step: int, 
     elif record is not None and "code" not in record:
         run.emit(Notice(step, "the run began before Weft recorded which code runs, so changes of the code go "
                               "unnoticed"))
+    for text in terms.notices:
+        run.emit(Notice(step, text))
     found = run.material.validation.repeated
     if found is not None and found.found:
         run.emit(Notice(step, f"validation: {found.describe()}, so it is a weaker test of new text; "

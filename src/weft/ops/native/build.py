@@ -56,12 +56,27 @@ def sets() -> tuple[str, ...]:
     return tuple(SETS) if platform.machine().lower() in ("x86_64", "amd64") else ("baseline",)
 
 
-def cache_folder() -> Path:
-    """Where builds are kept."""
+def cache_root() -> Path:
+    """The folder of all that Weft keeps for later processes of this user.
+
+    Raises:
+        RuntimeError: the user has no home, and no variable names a folder.
+    """
     if os.environ.get("WEFT_CACHE_DIR"):
-        return Path(os.environ["WEFT_CACHE_DIR"]).expanduser() / "native"
+        return Path(os.environ["WEFT_CACHE_DIR"]).expanduser()
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "weft" / "native"
+    return (Path(base) if base else Path.home() / ".cache") / "weft"
+
+
+def cache_folder() -> Path:
+    """The folder of the builds."""
+    return cache_root() / "native"
+
+
+def is_own(path: Path) -> bool:
+    """Whether a file or folder of the cache is this user's and no link, and nobody else may write to it."""
+    stat = path.lstat()
+    return not path.is_symlink() and (os.name == "nt" or (stat.st_uid == os.getuid() and not stat.st_mode & 0o022))
 
 
 def library() -> Path:
@@ -172,8 +187,7 @@ def _proven(folder: Path) -> Path:
         known = json.loads((folder / RECORD).read_text(encoding="utf-8"))["sha256"]
     except (ValueError, KeyError, TypeError):
         known = ""
-    mine = os.name == "nt" or (folder.stat().st_uid == os.getuid() and not folder.stat().st_mode & 0o022)
-    if folder.is_symlink() or not mine or hashlib.sha256(path.read_bytes()).hexdigest() != known:
+    if not is_own(folder) or hashlib.sha256(path.read_bytes()).hexdigest() != known:
         raise BuildError("its build is not as it was made", f"{folder} was changed or is another user's, so it is not "
                          "loaded. Move it away, and it is built again.")
     return path
