@@ -18,9 +18,9 @@ from weft.checkpoints.layout import (
 from weft.core.errors import CheckpointError
 from weft.disk.atomic import standing, standing_in
 from weft.disk.documents import read_json
-from weft.disk.manifest import MANIFEST_FILE
+from weft.disk.manifest import MANIFEST_FILE, has_manifest
 
-STEP = re.compile(r"\d{8,}")
+STEP = re.compile(r"[0-9]{8,20}")
 """The names that `step_name` returns."""
 FILES = (MANIFEST_FILE, CONFIG_FILE, MODEL_FILE)
 """A folder with any of these files is a checkpoint, possibly a damaged one."""
@@ -36,6 +36,20 @@ def step_folders(run: Path) -> list[Path]:
     """The checkpoints that a run has written, damaged ones too, in the order of their steps."""
     own = run_id(run)
     return [path for path in _numbered(run) if own is None or _run_of(path) in (None, own)]
+
+
+def is_own(checkpoint: Path, run: Path) -> bool:
+    """Whether a folder among the checkpoints of a run is one that a run wrote, whatever has become of its files: it has
+    a manifest, or its configuration names the run."""
+    return has_manifest(checkpoint) or _run_of(checkpoint) == (run_id(run) or "")
+
+
+def in_the_way(run: Path, after: int, last: int) -> list[Path]:
+    """What stands under the names of checkpoints of the steps above ``after`` up to ``last``, and is no checkpoint."""
+    folder, own = run / RUN_CHECKPOINTS, step_folders(run)
+    within = folder.iterdir() if folder.is_dir() else ()
+    return sorted(path for path in within if STEP.fullmatch(path.name) and after < int(path.name) <= last
+                  and path not in own and not (path.is_dir() and not path.is_symlink() and not any(path.iterdir())))
 
 
 def foreign_checkpoints(run: Path) -> list[Path]:

@@ -7,8 +7,8 @@ import os
 import sys
 from typing import TextIO
 
-INTERRUPTED = 130
-"""`weft.cli.failures.INTERRUPTED`, whose module is not imported yet."""
+from weft.cli.ctrl_c import CtrlC
+
 SEARCHES = (10_000, 20, 10)
 """How many new objects there are between Python's searches for cycles that nothing refers to. The libraries that a
 command imports make millions of objects, nearly all of which stay; with a search after every 700, Python's own setting,
@@ -21,14 +21,12 @@ def run() -> None:
     Raises:
         SystemExit: with the exit code of the command, see `weft.cli.failures.run`.
     """
+    CtrlC().begin()
     _complete_streams()
     _require_folder()
     gc.set_threshold(*SEARCHES)
-    try:
-        from weft.cli.main import run as command
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        raise SystemExit(INTERRUPTED) from None
+    from weft.cli.main import run as command
+
     try:
         command()
     finally:

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from weft.core.errors import lacks_memory
+from weft.cli.ctrl_c import INTERRUPTED, WORD
+from weft.core.errors import from_ctrl_c, lacks_memory
 from weft.core.version import VERSION
 
-FAILED, WRONG, INTERRUPTED = 1, 2, 130
-"""Exit codes: work that failed, what the user can correct, Ctrl-C."""
+FAILED, WRONG = 1, 2
+"""Exit codes: work that failed, what the user can correct."""
 
 MOST_CHARACTERS = 300
 """Of an error's own text in the line."""
@@ -35,16 +36,13 @@ def run(command: Callable[[], None]) -> None:
     except BrokenPipeError:
         close_output()
         raise SystemExit(0) from None
-    except KeyboardInterrupt:
-        _say("interrupted")
-        raise SystemExit(INTERRUPTED) from None
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):  # click has caught it, and ends with 1
             close_output()
             raise SystemExit(0) from None
         raise
     except BaseException as error:  # panics of libraries written in Rust are no Exception
-        line, code = explained(error)
+        line, code = (WORD, INTERRUPTED) if from_ctrl_c(error) else explained(error)
         _say(line)
         raise SystemExit(code) from None
 

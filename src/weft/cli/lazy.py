@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from weft.cli.failures import INTERRUPTED
+from weft.cli.ctrl_c import INTERRUPTED, WORD
 
 Command: TypeAlias = TyperCommand | TyperGroup
 PATHS = frozenset({"--base", "--data", "--from", "--logits", "--messages", "--out", "--plugin", "--report", "--rows",
@@ -73,7 +73,7 @@ class LazyGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            typer.echo("interrupted", err=True)
+            typer.echo(WORD, err=True)
             raise typer.Exit(INTERRUPTED) from None
 
 

@@ -12,9 +12,10 @@ from typing import Annotated, Any, ParamSpec, TypeVar
 import typer
 
 from weft.cli.closing import say_next
-from weft.cli.failures import INTERRUPTED as INTERRUPTED
+from weft.cli.ctrl_c import INTERRUPTED as INTERRUPTED
+from weft.cli.ctrl_c import WORD, begin_work
 from weft.cli.failures import close_output, explained, leave_for_torchrun
-from weft.core.errors import WeftError
+from weft.core.errors import WeftError, from_ctrl_c
 from weft.core.strict_json import dumps
 
 P = ParamSpec("P")
@@ -52,30 +53,42 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         inside = ExitStack()
         token = _command.set(inside)
+        begin_work()
         try:
             with inside:
                 done = command(*args, **kwargs)
             say_next(command.__name__, kwargs)
             return done
-        except WeftError as error:
-            typer.echo(f"error: {error}", err=True)
-            leave_for_torchrun(f"error: {error}")
-            raise typer.Exit(error.exit_code) from None
-        except KeyboardInterrupt:
-            typer.echo("interrupted", err=True)
-            raise typer.Exit(INTERRUPTED) from None
-        except BrokenPipeError:
-            # The reader of our output has closed the pipe, so no message can be written either.
-            close_output()
-            raise typer.Exit(0) from None
-        except OSError as error:
-            line, code = explained(error)
-            typer.echo(line, err=True)
+        except (Exception, KeyboardInterrupt) as error:
+            code = _told(error)
+            if code is None:
+                raise
             raise typer.Exit(code) from None
         finally:
             _command.reset(token)
 
     return run
+
+
+def _told(error: Exception | KeyboardInterrupt) -> int | None:
+    """Print the message of an error; the exit code. None: it is left to `weft.cli.failures.run`, and nothing is
+    printed."""
+    if isinstance(error, typer.Exit):
+        return None
+    if isinstance(error, BrokenPipeError):  # the reader of our output has closed the pipe, so no message can be written
+        close_output()
+        return 0
+    if from_ctrl_c(error):
+        line, code = WORD, INTERRUPTED
+    elif isinstance(error, WeftError):
+        line, code = f"error: {error}", error.exit_code
+        leave_for_torchrun(line)
+    elif isinstance(error, OSError):
+        line, code = explained(error)
+    else:
+        return None
+    typer.echo(line, err=True)
+    return code
 
 
 def prepare(plugin: list[Path] | None = None, threads: int | None = None, kernels: Sequence[str] | None = None) -> None:

@@ -34,6 +34,7 @@ from weft.core.errors import (
     TrainingError,
     UnsupportedError,
     WeftError,
+    from_ctrl_c,
 )
 from weft.core.model import Counted, LanguageModel, language_model, parameter_count
 from weft.core.strict_json import build, dumps
@@ -77,6 +78,7 @@ def _judged(job: Job, on_progress: OnProgress) -> Outcome:
         TrainingError: a file could not be written.
         OSError: the same.
         MemoryError: there was not enough.
+        KeyboardInterrupt: Ctrl-C, whatever a library has made of it.
     """
     try:
         return _done(job, on_progress)
@@ -84,9 +86,11 @@ def _judged(job: Job, on_progress: OnProgress) -> Outcome:
         return Outcome("diverged", str(error))
     except (TrainingError, torch.OutOfMemoryError):
         raise
-    except WeftError as error:
-        return Outcome("failed", str(error))
-    except RuntimeError as error:
+    except (WeftError, RuntimeError) as error:
+        if from_ctrl_c(error):
+            raise KeyboardInterrupt from error
+        if isinstance(error, WeftError):
+            return Outcome("failed", str(error))
         if OUT_OF_MEMORY in str(error):  # PyTorch's allocator on a processor has no class of errors for it
             raise MemoryError(str(error)) from error
         return Outcome("failed", f"its code raises {type(error).__name__}: {error}")

@@ -144,6 +144,19 @@ def lacks_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or any(each in str(error) for each in MEMORY)
 
 
+def from_ctrl_c(error: BaseException) -> bool:
+    """Whether an error is KeyboardInterrupt, or what a library has made of one: it was raised while one was handled, or
+    its text, which is all that C++ keeps of a Python error, names it. A `WeftError` may quote any text."""
+    seen: list[BaseException] = []
+    while error not in seen:
+        text = str(error) if isinstance(error, RuntimeError | ImportError | SystemError) else ""
+        if isinstance(error, KeyboardInterrupt) or "KeyboardInterrupt" in text:
+            return True
+        seen.append(error)
+        error = error.__cause__ or error.__context__ or error
+    return False
+
+
 def shortened(text: str, most: int = MOST_OF_EACH) -> str:
     """``text``, at most ``most`` characters of it: what is more is left out of its middle."""
     half = most // 2

@@ -49,7 +49,7 @@ class WorkFolder:
                                "folder."]) from None
 
     def _require_room(self, folder: Path) -> None:
-        if (folder / self.first).exists():
+        if os.path.lexists(folder / self.first):
             return
         if found := in_the_way(folder, self.written):
             raise ConfigError([f"out: {folder} holds {enumerated(found)}, which a {self.what} would write, and no "

@@ -21,13 +21,13 @@ from torch import Tensor
 
 from weft.checkpoints.layout import CONFIG_FILE, RUN_CHECKPOINTS, RUN_ID, step_name
 from weft.checkpoints.layout import RUN_FILE as RUN_FILE
-from weft.checkpoints.locate import foreign_checkpoints, run_id, saved_checkpoints, step_folders
+from weft.checkpoints.locate import foreign_checkpoints, in_the_way, run_id, saved_checkpoints, step_folders
 from weft.checkpoints.save import Describe, describe_checkpoint, save_checkpoint
-from weft.core.errors import CheckpointError, ConfigError, TrainingError
+from weft.core.errors import ConfigError, TrainingError
 from weft.core.model import Model
 from weft.core.strict_json import dumps
 from weft.disk.atomic import discard, made, tidy, write_file
-from weft.disk.documents import parse_json, read_json
+from weft.disk.documents import read_json
 from weft.disk.lock import LOCK_FILE, held
 from weft.disk.ownership import by_manifest, enumerated
 from weft.disk.space import free_bytes
@@ -36,12 +36,11 @@ from weft.tasks import Validation
 from weft.tokenizers import Tokenizer
 from weft.training.config import RunConfig
 from weft.training.events import Event
+from weft.training.records import read_metrics, read_run_file
 
 CONFIG_YAML = "config.yaml"
 METRICS_FILE = "metrics.jsonl"
 REFERENCE_FILE = "reference.json"
-DESCRIBED = ("id", "config", "steps", "corpus", "corpus_sha256", "tokenizer_sha256", "compute", "software", "inexact")
-"""What run.json holds."""
 START_FOLDER = "start"
 """Where a model in memory is saved that a run starts from, before the run begins."""
 LAYOUT = WorkFolder("run", RUN_FILE, (CONFIG_YAML, METRICS_FILE, REFERENCE_FILE, RUN_CHECKPOINTS), (START_FOLDER,))
@@ -58,6 +57,7 @@ class RunFolder:
 
     Raises:
         ConfigError: the folder holds another run, or none to resume, or another process is writing to it.
+        CheckpointError: the record of the run to resume is damaged.
     """
 
     def __init__(self, path: str | Path, *, resume: bool, writes: bool = True) -> None:
@@ -89,7 +89,7 @@ class RunFolder:
     @property
     def has_run(self) -> bool:
         """Whether the folder holds a run. The folder of a run that was killed before its first step may not."""
-        return (self.path / RUN_FILE).exists()
+        return os.path.lexists(self.path / RUN_FILE)
 
     def _require_fitting(self) -> None:
         if self.has_run and not self._resume:
@@ -98,6 +98,8 @@ class RunFolder:
             raise ConfigError([f"out: there is no run to resume in {self.path}. Check the folder, or leave --resume "
                                "out."])
         LAYOUT.require_room(self.path)
+        if self.has_run:
+            self.read()  # by whose id the checkpoints are told from those of another run
         if found := [path.name for path in foreign_checkpoints(self.path)]:
             raise ConfigError([f"out: {self.path / RUN_CHECKPOINTS} holds {enumerated(found)} of another run than "
                                f"the one in {RUN_FILE}. Move them away, or choose another folder."])
@@ -108,16 +110,7 @@ class RunFolder:
         Raises:
             CheckpointError: the file is damaged.
         """
-        path = self.path / RUN_FILE
-        try:
-            content: dict[str, Any] = read_json(path)
-            lacking = [key for key in DESCRIBED if key not in content]
-            if lacking:
-                raise ValueError(f"it lacks {lacking[0]!r}")
-        except (OSError, ValueError, TypeError) as error:
-            raise CheckpointError(f"the file is damaged ({error}).", where=str(path),
-                                  remedy="Start the run again in another folder.") from None
-        return content
+        return read_run_file(self.path / RUN_FILE)
 
     def describe(self, content: Mapping[str, Any]) -> None:
         """Write the description of the run before its first step. From then on the folder holds a run."""
@@ -151,14 +144,16 @@ class RunFolder:
             file.write(dumps(event) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The records of all events; an incomplete line is left out."""
-        path = self.path / METRICS_FILE
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
-        return [record for line in lines if (record := _record(line)) is not None]
+        """The records of all events; an incomplete last line is left out.
+
+        Raises:
+            CheckpointError: the file holds something else too.
+        """
+        return read_metrics(self.path / METRICS_FILE)
 
     def forget_after(self, step: int) -> None:
         """Delete the metrics of steps after ``step``, which will be repeated, and an incomplete line."""
-        kept = [record for record in self.metrics() if int(record.get("step", 0)) <= step]
+        kept = [record for record in self.metrics() if record["step"] <= step]
         with writing(self.path / METRICS_FILE):
             write_file(self.path / METRICS_FILE, "".join(f"{dumps(record)}\n" for record in kept))
 
@@ -170,6 +165,21 @@ class RunFolder:
     def steps(self) -> list[Path]:
         """The folders of all checkpoints, damaged ones too, in the order of their steps."""
         return step_folders(self.path)
+
+    def require_places(self, steps: int) -> None:
+        """Refuse what stands where a checkpoint of a later step than the last one's is to be saved.
+
+        Args:
+            steps: of the whole run.
+
+        Raises:
+            ConfigError: naming it.
+        """
+        last = self.last()
+        if found := in_the_way(self.path, 0 if last is None else int(last.name), steps):
+            raise ConfigError([f"out: {found[0].parent} holds {enumerated([path.name for path in found])}, where this "
+                               "run may save a checkpoint, and nothing proves that Weft wrote it. Move it away, or "
+                               "choose another folder."])
 
     def put_aside(self, damaged: Path) -> Path:
         """Rename a damaged checkpoint to a name that is not that of a step, and return its new path."""
@@ -265,11 +275,3 @@ def _cost(path: Path) -> float | None:
         return Validation.from_json(read_json(path / CONFIG_FILE)["facts"]["validation"]).cost
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-
-
-def _record(line: str) -> dict[str, Any] | None:
-    try:
-        record = parse_json(line)
-    except ValueError:
-        return None
-    return record if isinstance(record, dict) else None

@@ -12,11 +12,13 @@ import torch
 
 from weft.analysis.arithmetic import arithmetic, threads_set
 from weft.checkpoints.load import Loaded, load_checkpoint, read_facts, read_training
+from weft.checkpoints.locate import is_own
 from weft.checkpoints.sharded import StoredTensors
 from weft.core.errors import CheckpointError, ConfigError, DataError, UnsupportedError
 from weft.core.model import Model
 from weft.core.strict_json import Record, build
 from weft.core.version import VERSION
+from weft.disk.manifest import MANIFEST_FILE
 from weft.ops.native.library import instructions
 from weft.parallel.mesh import MeshSettings
 from weft.tasks import Material, Validation
@@ -230,6 +232,10 @@ def _usable(folder: RunFolder, read: Callable[[Path], U]) -> _Usable[U] | None:
         try:
             return _Usable(read(path), damaged)
         except CheckpointError as error:
+            if not is_own(path, folder.path):
+                raise CheckpointError(f"nothing proves that a run wrote this folder: it has no {MANIFEST_FILE}, and "
+                                      "does not name the run.", where=str(path), remedy="Move it away: the run then "
+                                      "goes on from its own last checkpoint.") from None
             damaged.append((path, " ".join(str(error).split())))
     if damaged:
         listed = "".join(f"\n  - {problem}" for _, problem in damaged)

@@ -15,20 +15,14 @@ from types import TracebackType
 from typing import Any, final
 
 from weft.core.errors import MissingExtra, UnsupportedError
-from weft.core.strict_json import number
 from weft.training.config import ReportSettings, RunConfig, WandbSettings
-from weft.training.events import Event, Progress, Validated
+from weft.training.events import Event
 from weft.training.folder import writing
+from weft.training.records import scalars_of
 
 TENSORBOARD_FOLDER = "tensorboard"
 EVENTS = "tensorboard.compat.proto.event_pb2"
 """The module of the records in TensorBoard's event files."""
-NAMES: dict[str, dict[str, str]] = {
-    Progress.name: {"loss": "train/loss", "bits_per_byte": "train/bits_per_byte", "lr": "train/lr",
-                    "grad_norm": "train/grad_norm", "tokens_per_second": "speed/tokens_per_second", "mfu": "speed/mfu",
-                    "resident_bytes": "memory/resident_bytes", "allocated_bytes": "memory/allocated_bytes"},
-    Validated.name: {"bits_per_byte": "validation/bits_per_byte", "loss": "validation/loss"}}
-"""For each event with metrics: its fields, and the names of their curves."""
 
 
 class Sink(ABC):
@@ -98,16 +92,6 @@ def require_sinks(settings: ReportSettings) -> None:
         _imported(EVENTS, "tensorboard", "report.tensorboard")
     if settings.wandb is not None:
         _imported("wandb", "wandb", "report.wandb")
-
-
-def scalars_of(record: Mapping[str, Any]) -> dict[str, float]:
-    """The curves' names and values in the record of an event."""
-    names = NAMES.get(record["event"], {})
-    values = record["validation"] if record["event"] == Validated.name else record
-    measures = {f"validation/{name}": number(value) for name, value in values.get("measures", {}).items()}
-    if record["event"] == Progress.name:
-        measures |= {f"train/loss.{name}": number(value) for name, value in record.get("sources", {}).items()}
-    return measures | {name: number(values[field]) for field, name in names.items() if values.get(field) is not None}
 
 
 @final

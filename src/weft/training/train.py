@@ -121,7 +121,7 @@ def train(config: RunConfig, out: str | Path, *, resume: bool = False, allow_ine
           torch.random.fork_rng([world.device] if world.device.type == "cuda" else [])):
         record = _record(config, folder, world)
         terms = _terms(config, record, world, allow_inexact=allow_inexact)
-        logged = {str(event["event"]): int(event["step"]) for event in folder.metrics()}
+        logged = {event["event"]: event["step"] for event in folder.metrics()}
         with terms.compute.apply(), forced(config.kernels), Sinks(config, folder.path, logged) as sinks:
             run = _prepared(config, folder, world, record, on_event, sinks)
             try:
@@ -230,7 +230,8 @@ def _descend(run: Run, terms: Terms, record: dict[str, Any] | None) -> Finish:
     if record is None or not same_budget(record["config"], run.config.dump()):
         steps = settle_steps(run.config, run.model, examples, run.world.device, terms.compute, run.world)
     else:
-        steps = int(record["steps"])
+        steps = record["steps"]
+    run.world.lead(lambda: run.folder.require_places(steps))
     trainer = Trainer(run.config, run.model, examples, steps=steps, device=run.world.device, compute=terms.compute,
                       world=run.world)
     table = None if trainer.mixed is None else sources_read(trainer.mixed, run.config, steps, 0)
@@ -257,6 +258,7 @@ def _check_read(run: Run, table: SourcesRead) -> None:
 
 
 def _count(run: Run, terms: Terms, record: dict[str, Any] | None) -> Finish:
+    run.folder.require_places(1)
     if record is not None:
         run.folder.forget_after(0)
     _begin(run, terms, record, step=0, steps=1)
