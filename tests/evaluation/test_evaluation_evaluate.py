@@ -223,7 +223,8 @@ def test_impossible_tokens_are_counted_in_all_pieces() -> None:
         log_probs = iter(pieces)
         model: Any = SimpleNamespace(readout=SimpleNamespace(
             log_prob=lambda h, targets, rows=log_probs: torch.tensor([next(rows)])))
-        given: Any = [SimpleNamespace(h=None, targets=torch.zeros(1, len(piece)), bytes=len(piece)) for piece in pieces]
+        given: Any = [SimpleNamespace(h=None, targets=torch.zeros(1, len(piece)), bytes=len(piece), lost=0.0)
+                          for piece in pieces]
         protocol: Any = SimpleNamespace(corpus="some text")
         found = _sum(model, iter(given), protocol, None)
         assert found.impossible == sum(piece.count(-inf) for piece in pieces)

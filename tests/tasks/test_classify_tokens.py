@@ -157,7 +157,7 @@ def test_loss_and_gradient_are_those_of_each_word_alone(tmp_path: Path) -> None:
             place, words = place + len(word.encode()) + 1, words + 1
     # In float64, sums of some hundred terms in another order.
     torch.testing.assert_close(found.nats, total.detach(), rtol=1e-10, atol=1e-10)
-    assert made.count(batch) == (4, words, 0, True)
+    assert made.count(batch) == (4, words, 0, True, 0.0)
     total.backward()
     assert set(gradients) == {name for name, p in model.named_parameters() if p.grad is not None}
     for name, parameter in model.named_parameters():

@@ -38,10 +38,12 @@ class Marked(NamedTuple):
     Attributes:
         ids: those of `ChatTemplate.encode`, unless a token would belong to both a prompt and its answer.
         scored: whether each token is the assistant's.
+        restored: whether the tokens decode to the conversation's text.
     """
 
     ids: Int32[np.ndarray, " n"]
     scored: Bool[np.ndarray, " n"]
+    restored: bool
 
 
 @final
@@ -162,7 +164,8 @@ class AnswerMarker:
         scored = np.zeros(len(ids), dtype=np.bool_)
         for first, last in zip(counts[::2], counts[1::2], strict=True):
             scored[first:last] = True
-        return Marked(np.array(ids, dtype=np.int32), scored)
+        restored = tokenizer.keeps_text or tokenizer.decode(ids, specials=True) == whole
+        return Marked(np.array(ids, dtype=np.int32), scored, restored)
 
     def _apart(self, whole: str, cuts: Sequence[int], guard: Guard, joined: list[int]) -> tuple[list[int], list[int]]:
         """The tokens of the pieces between the cuts, each encoded by itself, where a token of the whole lies across a

@@ -26,10 +26,14 @@ def show_evaluations(found: Sequence[Evaluation], *, by_document: bool) -> None:
 
 
 def _line(found: Evaluation) -> str:
+    from weft.tasks.validation import paid_for
+
     size = found.protocol.window
     reach = "whole documents" if size is None else f"context {size:,}"
     per_byte = found.bits_per_byte
-    bits = "no text" if per_byte is None else f"{per_byte:.4f} bits/byte"
+    bits = ("no text" if not found.bytes else "bits/byte not known: what the tokenizer loses of the text was not "
+            "recorded (prepare the data again)" if per_byte is None else
+            f"{per_byte:.4f} bits/byte{paid_for(found.lost_bits_per_byte)}")
     never = f"; {found.impossible:,} tokens had probability zero" if found.impossible else ""
     return (f"{reach}: perplexity {found.perplexity:.4f} per token, {found.loss:.4f} nats/token, {bits} "
             f"({found.tokens:,} tokens, {found.bytes:,} bytes{never})")

@@ -140,7 +140,8 @@ def _run(account: Account, model: Contestant, index: int, attempt: Attempt) -> R
         document_nats=found.cluster_nats, steps=found.steps, tokens=found.tokens,
         flops=found.tokens * (model.flops_per_token or 0.0), seconds=found.seconds, tokens_per_second=pace,
         peak_memory_bytes=found.peak_memory_bytes, curve=found.curve, by_position=found.by_position,
-        by_length=found.by_length, folder=attempt.folder or f"runs/{model.name}/{index}", note=found.note)
+        by_length=found.by_length, folder=attempt.folder or f"runs/{model.name}/{index}", note=found.note,
+        lost_bits_per_byte=found.lost_bits_per_byte)
 
 
 def _repeat(account: Account, model: Contestant) -> str:

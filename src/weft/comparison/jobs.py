@@ -134,6 +134,7 @@ class Outcome(Record):
         tuning_bits_per_byte: on the tuning text; None for what is no trial.
         peak_memory_bytes: of the process during training.
         numbers: that the model learned or counted.
+        lost_bits_per_byte: the part of ``bits_per_byte`` that is for text which the tokenizer loses.
         cluster_nats: and ``cluster_bytes``: for each document, or block, of the test text.
     """
 
@@ -154,6 +155,7 @@ class Outcome(Record):
     sample: Sample | None = None
     cluster_nats: tuple[float, ...] = field(default=(), repr=False)
     cluster_bytes: tuple[int, ...] = field(default=(), repr=False)
+    lost_bits_per_byte: float = 0.0
 
 
 def write_outcome(job: Job, outcome: Outcome) -> None:

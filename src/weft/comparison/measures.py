@@ -41,12 +41,14 @@ STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 @dataclass(frozen=True, eq=False)
 class TokenScores:
     """Every target of a stream that counts, in order: its negative log-likelihood, the bytes it stands for, the
-    document it belongs to, and how many tokens of that document its window shows before it."""
+    document it belongs to, how many tokens of that document its window shows before it, and the nats for text that it
+    does not tell, which count in what is per byte."""
 
     nats: Float64[np.ndarray, " N"]
     bytes: Int64[np.ndarray, " N"]
     document: Int64[np.ndarray, " N"]
     context: Int64[np.ndarray, " N"]
+    lost: Float64[np.ndarray, " N"]
 
     @property
     def loss(self) -> float:
@@ -56,7 +58,18 @@ class TokenScores:
     @property
     def bits_per_byte(self) -> float:
         """Over all of them."""
-        return float(self.nats.sum()) / math.log(2) / int(self.bytes.sum())
+        return float(self.paid.sum()) / math.log(2) / int(self.bytes.sum())
+
+    @property
+    def lost_bits_per_byte(self) -> float:
+        """The part of the bits per byte that is for text which the tokenizer loses."""
+        return float(self.lost.sum()) / math.log(2) / int(self.bytes.sum())
+
+    @property
+    def paid(self) -> Float64[np.ndarray, " N"]:
+        """Nats of each target and of the text that it does not tell."""
+        paid: np.ndarray = self.nats + self.lost
+        return paid
 
     def clusters(self) -> tuple[list[float], list[int]]:
         """Summed nats and bytes of each document; of 50 blocks of equal bytes where there are few documents, or a few
@@ -68,18 +81,18 @@ class TokenScores:
         size = np.bincount(self.document, weights=self.bytes).astype(np.int64)
         if effective_clusters(size.tolist()) < FEWEST_DOCUMENTS:
             return self._blocks()
-        nats = np.bincount(self.document, weights=self.nats)
+        nats = np.bincount(self.document, weights=self.paid)
         return nats.tolist(), size.tolist()
 
     def _blocks(self) -> tuple[list[float], list[int]]:
-        ends = np.cumsum(self.bytes)
+        ends, nats = np.cumsum(self.bytes), self.paid
         cuts = int(ends[-1]) * np.arange(BLOCKS + 1) // BLOCKS
         # A token of no bytes belongs to the block that begins where it stands; at the end of the text, to the last.
         begun = np.searchsorted(ends - self.bytes, cuts)
         begun[-1] = len(ends)
         last = np.maximum(begun - 1, 0)
         beyond = np.where(begun > 0, np.maximum(ends[last] - cuts, 0) / np.maximum(self.bytes[last], 1), 0.0)
-        before = np.concatenate([[0.0], np.cumsum(self.nats)])[begun] - beyond * self.nats[last]
+        before = np.concatenate([[0.0], np.cumsum(nats)])[begun] - beyond * nats[last]
         return np.diff(before).tolist(), np.diff(cuts).tolist()
 
     def by_position(self) -> tuple[PositionPoint, ...]:
@@ -91,7 +104,7 @@ class TokenScores:
             size = int(self.bytes[inside].sum())
             if size:
                 last = min(2 ** (power + 1) - 1, int(self.context.max()))
-                points.append(PositionPoint(2**power, last, float(self.nats[inside].sum()) / math.log(2) / size,
+                points.append(PositionPoint(2**power, last, float(self.paid[inside].sum()) / math.log(2) / size,
                                             int(inside.sum())))
         return tuple(points)
 
@@ -115,7 +128,8 @@ def token_scores(model: LanguageModel, stream: TokenStream, context: int, step: 
     places = np.arange(1, len(stream))
     places = places[stream.scored(places)]
     found = TokenScores(np.concatenate(nats), stream.byte_lengths[places].astype(np.int64),
-                        (np.cumsum(stream.begins) - 1)[places - 1].clip(0), np.concatenate(seen))
+                        (np.cumsum(stream.begins) - 1)[places - 1].clip(0), np.concatenate(seen),
+                        np.zeros(len(places)) if stream.lost is None else stream.lost[places].astype(np.float64))
     assert len(found.nats) == len(found.bytes) == len(found.context), "windows score every target once, in order"
     if not np.isfinite(found.nats).all():
         never = int(np.isinf(found.nats).sum())

@@ -140,6 +140,8 @@ class RunResult:
             few documents), in nats, in the order of `CorpusFacts.document_bytes`; empty when it did not finish.
         folder: the run's, relative to the study's.
         note: why it did not finish.
+        lost_bits_per_byte: the part of ``bits_per_byte`` that is for text which the tokenizer loses, see
+            `weft.tokenizers.lost`.
     """
 
     index: int
@@ -163,6 +165,7 @@ class RunResult:
     by_length: tuple[LengthPoint, ...]
     folder: str
     note: str = ""
+    lost_bits_per_byte: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -215,4 +215,5 @@ def tokens_paid_for(stream: TokenStream, run: RunConfig, tokens: int) -> TokenSt
     gap = chosen & ~np.concatenate([[False], chosen[:-1]])
     return replace(stream, tokens=stream.tokens[chosen], begins=(stream.begins | gap)[chosen],
                    byte_lengths=stream.byte_lengths[chosen],
-                   flags=None if stream.flags is None else stream.flags[chosen])
+                   flags=None if stream.flags is None else stream.flags[chosen],
+                   lost=None if stream.lost is None else stream.lost[chosen])

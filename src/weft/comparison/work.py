@@ -120,6 +120,7 @@ def _measured(job: Job, trained: Trained, outcome: Outcome) -> Outcome:
     contexts = job.measure.contexts or default_contexts(job.run.context, LONGER)
     decoded = job.measure.decode_contexts or contexts
     return replace(outcome, bits_per_byte=scores.bits_per_byte, loss=scores.loss, curve=trained.curve,
+                   lost_bits_per_byte=scores.lost_bits_per_byte,
                    by_position=scores.by_position(), cluster_nats=tuple(nats), cluster_bytes=tuple(sizes),
                    by_length=by_length(trained.model, trained.few, contexts, job.run.context),
                    decode=decoding_cost(trained.model, trained.few, decoded, job.measure.decode_steps),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Float32, Int64
 
 from weft.data.stream import TokenStream
 
@@ -28,6 +28,8 @@ class Batch:
         places: position in the stream of each input; 0 for padding. None: unknown.
         epoch: of each row, from 0: the pass over the stream that it belongs to. None: unknown.
         source: of each row of a mixture, the number of its source. None: there is one text alone.
+        target_lost: nats that each target adds to bits per byte for text that it does not tell, see
+            `weft.data.stream.TokenStream`.
     """
 
     inputs: Int64[np.ndarray, "B T"]
@@ -40,6 +42,7 @@ class Batch:
     places: Int64[np.ndarray, "B T"] | None = None
     epoch: Int64[np.ndarray, " B"] | None = None
     source: Int64[np.ndarray, " B"] | None = None
+    target_lost: Float32[np.ndarray, "B T"] | None = None
 
     @property
     def tokens_of_rows(self) -> Int64[np.ndarray, " B"]:
@@ -56,6 +59,11 @@ class Batch:
     def scored_bytes(self) -> int:
         """Bytes of text that the scored targets represent."""
         return int(self.target_bytes[self.scored].sum())
+
+    @property
+    def lost(self) -> float:
+        """Nats for text that the scored tokens do not tell; NaN if unknown."""
+        return 0.0 if self.target_lost is None else float(self.target_lost[self.scored].sum(dtype=np.float64))
 
 
 def cut(
@@ -91,4 +99,5 @@ def cut(
         fresh=fresh,
         places=places[:, :-1],
         epoch=epoch,
+        target_lost=None if stream.lost is None else stream.lost[places[:, 1:]],
     )

@@ -9,6 +9,7 @@ from weft.core.errors import TokenizerError
 from weft.data.document import Document, Segment
 from weft.data.layout import EncodedPart
 from weft.tokenizers import Encoded, Tokenizer
+from weft.tokenizers.lost import STRETCH_NATS, untold_nats
 from weft.tokenizers.seams import STRETCH, Stretch, measured, stretches
 
 BATCH_CHARACTERS = 1 << 20
@@ -34,9 +35,7 @@ def encode_documents(documents: Iterable[Document], tokenizer: Tokenizer) -> Ite
         TokenizerError: the tokenizer cannot express a text; ``where`` names the document.
     """
     for batch in _batches(documents, tokenizer):
-        yield [EncodedPart(each.ids, each.byte_lengths, place.opens, place.closes, place.scored,
-                           place.document.end_scored)
-               for each, place in zip(_measured(batch, tokenizer), batch, strict=True)]
+        yield [_part(each, place) for each, place in zip(_measured(batch, tokenizer), batch, strict=True)]
 
 
 @final
@@ -49,6 +48,15 @@ class _Place(NamedTuple):
     opens: bool
     closes: bool
     scored: bool
+
+
+def _part(encoded: Encoded, place: _Place) -> EncodedPart:
+    text, lost = place.stretch.text, encoded.lost
+    if lost is not None and not place.opens:
+        lost[0] += STRETCH_NATS
+    without = (0, 0.0) if len(encoded.ids) else (len(text.encode()), untold_nats(text))
+    return EncodedPart(encoded.ids, encoded.byte_lengths, place.opens, place.closes, place.scored,
+                       place.document.end_scored, lost, *without)
 
 
 def _places(documents: Iterable[Document], tokenizer: Tokenizer) -> Iterator[_Place]:

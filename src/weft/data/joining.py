@@ -42,7 +42,7 @@ def joined(streams: Mapping[str, TokenStream], weights: Mapping[str, float],
     return replace(found[0], tokens=_together([stream.tokens for stream in found]),
                    begins=_together([stream.begins for stream in found]),
                    byte_lengths=_together([stream.byte_lengths for stream in found]),
-                   flags=_flags(found), corpus=name, corpus_sha256=digest, repeated=_repeated(found),
+                   flags=_flags(found), lost=_lost(found), corpus=name, corpus_sha256=digest, repeated=_repeated(found),
                    sources=Sources(sources, when_capped))
 
 
@@ -52,9 +52,9 @@ def parted(stream: TokenStream) -> dict[str, TokenStream]:
     found = {}
     for source in stream.sources.each:
         here = slice(source.first, source.last)
-        flags = None if stream.flags is None else _part(stream.flags, here)
+        flags, lost = (None if column is None else _part(column, here) for column in (stream.flags, stream.lost))
         found[source.name] = replace(stream, tokens=_part(stream.tokens, here), begins=_part(stream.begins, here),
-                                     byte_lengths=_part(stream.byte_lengths, here), flags=flags,
+                                     byte_lengths=_part(stream.byte_lengths, here), flags=flags, lost=lost,
                                      corpus=source.name, sources=None)
     return found
 
@@ -75,6 +75,11 @@ def _flags(streams: Sequence[TokenStream]) -> TokenArray | None:
     every: Any = np.uint8(SCORED)
     return _together([np.broadcast_to(every, (len(stream),)) if stream.flags is None else stream.flags
                       for stream in streams])
+
+
+def _lost(streams: Sequence[TokenStream]) -> TokenArray | None:
+    # One tokenizer made all of them, so that either each has them or none.
+    return None if streams[0].lost is None else _together([each.lost for each in streams if each.lost is not None])
 
 
 def _repeated(streams: Sequence[TokenStream]) -> Repeated | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
 import numpy as np
-from jaxtyping import Bool, Integer
+from jaxtyping import Bool, Float32, Integer
 
 from weft.tokenizers import Tokenizer
 
@@ -25,6 +25,10 @@ class EncodedPart(NamedTuple):
         closes: whether the document ends with it.
         scored: whether its tokens count in a loss.
         end_scored: whether the token that closes the document does.
+        lost: nats that each token adds for text that it does not tell (`weft.tokenizers.lost`); None: the tokenizer
+            keeps every text.
+        untold_bytes: and ``untold_nats``: of text that has no tokens, such as white space between words; they count
+            with the token that closes the document.
     """
 
     ids: np.ndarray
@@ -33,6 +37,9 @@ class EncodedPart(NamedTuple):
     closes: bool = True
     scored: bool = True
     end_scored: bool = True
+    lost: np.ndarray | None = None
+    untold_bytes: int = 0
+    untold_nats: float = 0.0
 
 
 @final
@@ -44,16 +51,28 @@ class Row(NamedTuple):
         byte_lengths: bytes of text that each token represents; 0 for those that open or close a document.
         begins: whether a document begins at each token.
         scored: whether each token counts in a loss.
+        lost: nats that each token adds for text that it does not tell; None: the tokenizer keeps every text.
     """
 
     ids: Integer[np.ndarray, " n"]
     byte_lengths: Integer[np.ndarray, " n"]
     begins: Bool[np.ndarray, " n"]
     scored: Bool[np.ndarray, " n"]
+    lost: Float32[np.ndarray, " n"] | None = None
 
     def cut(self, first: int, last: int) -> Row:
         """The tokens from ``first`` to before ``last``."""
-        return Row(*(column[first:last] for column in self))
+        here = slice(first, last)
+        return Row(self.ids[here], self.byte_lengths[here], self.begins[here], self.scored[here],
+                   None if self.lost is None else self.lost[here])
+
+    @staticmethod
+    def together(rows: Sequence[Row]) -> Row:
+        """One row after another, in the dtypes that hold all of them."""
+        ids, byte_lengths, begins, scored = (np.concatenate(column) for column in zip(
+            *((row.ids, row.byte_lengths, row.begins, row.scored) for row in rows), strict=True))
+        lost = [row.lost for row in rows if row.lost is not None]
+        return Row(ids, byte_lengths, begins, scored, np.concatenate(lost) if lost else None)
 
     def narrow(self, vocab_size: int) -> Row:
         """The same in the smallest dtypes that hold it."""
@@ -77,11 +96,13 @@ class Layout:
         opening: the token before each document; None: there is none.
         closing: the token after each document; None: there is none.
         final: the token at the end of the row; None: there is none.
+        pays: whether rows have the nats of text that the tokenizer loses.
     """
 
     opening: int | None
     closing: int | None
     final: int | None
+    pays: bool = False
 
     @property
     def begins_scored(self) -> bool:
@@ -114,46 +135,57 @@ class _Laying:
         self._opening, self._closing, self._final = map(_optional, (layout.opening, layout.closing, layout.final))
         self._ids: list[np.ndarray] = []
         self._lengths: list[np.ndarray] = []
+        self._lost: list[np.ndarray] = []
         self._scored: list[bool] = []
         self._begins: list[int] = []
-        self._carried, self._begun, self._end_scored = 0, False, True
+        self._carried, self._owed, self._begun, self._end_scored = 0, 0.0, False, True
         self.tokens = 0
 
     def add(self, part: EncodedPart) -> None:
         """Append a document, or a stretch of one."""
         if part.opens:
             self._open()
-        ids, lengths, after = part.ids, part.byte_lengths, NO_IDS
+        self._carried, self._owed = self._carried + part.untold_bytes, self._owed + part.untold_nats
+        lost = np.zeros(len(part.ids), dtype=np.float32) if part.lost is None else part.lost
+        whole, closes = len(part.ids), part.closes and len(part.ids) > 0
+        if closes and part.ids[-1] == self._layout.final:
+            whole, self._carried = whole - 1, self._carried + int(part.byte_lengths[-1])
+            self._owed += float(lost[-1])
+        self._append(part.ids[:whole], part.byte_lengths[:whole], lost[:whole], part.scored)
         if part.closes:
             self._end_scored = part.end_scored
-            ids, lengths, after = self._closed(ids, lengths)
-        self._append(ids, lengths, part.scored)
-        if len(after):
-            self._append(after, np.zeros_like(after), part.end_scored)
+            if not (closes and part.ids[-1] == self._layout.closing):
+                self._end(self._closing, part.end_scored)
 
     def end(self) -> None:
         """Append the final token."""
-        if self._layout.final is not None:
-            self._open(self._final)
+        self._open(self._final)
 
     def take(self) -> Row:
         """The tokens that were appended since the last call."""
         sizes = [len(ids) for ids in self._ids]
+        lost = np.concatenate([np.zeros(0, dtype=np.float32), *self._lost]) if self._layout.pays else None
         begins = np.zeros(self.tokens, dtype=np.bool_)
         begins[self._begins] = True
         row = Row(np.concatenate([NO_IDS, *self._ids]), np.concatenate([NO_IDS, *self._lengths]), begins,
-                  np.repeat(np.array(self._scored, dtype=np.bool_), sizes))
-        self._ids, self._lengths, self._scored, self._begins, self.tokens = [], [], [], [], 0
+                  np.repeat(np.array(self._scored, dtype=np.bool_), sizes), lost)
+        self._ids, self._lengths, self._lost, self._scored, self._begins, self.tokens = [], [], [], [], [], 0
         return row
 
     def _open(self, opening: np.ndarray | None = None) -> None:
         """Append the token before a document. If it also closes the document before, it is scored as that one's end."""
-        opening = self._opening if opening is None else opening
         self._begun = False
-        self._append(opening, np.full(len(opening), self._carried, dtype=np.int32), self._end_scored)
-        self._carried = 0
+        self._end(self._opening if opening is None else opening, self._end_scored)
+        self._carried, self._owed = 0, 0.0
 
-    def _append(self, ids: np.ndarray, lengths: np.ndarray, scored: bool) -> None:
+    def _end(self, ids: np.ndarray, scored: bool) -> None:
+        """Append a token between documents, or none, with the bytes and nats that are left of the document before."""
+        if len(ids):
+            self._append(ids, np.array([self._carried], dtype=np.int32), np.array([self._owed], dtype=np.float32),
+                         scored)
+            self._carried, self._owed = 0, 0.0
+
+    def _append(self, ids: np.ndarray, lengths: np.ndarray, lost: np.ndarray, scored: bool) -> None:
         if not len(ids):
             return
         if not self._begun:
@@ -161,26 +193,19 @@ class _Laying:
             self._begun = True
         self._ids.append(ids)
         self._lengths.append(lengths)
+        self._lost.append(lost)
         self._scored.append(scored)
         self.tokens += len(ids)
-
-    def _closed(self, ids: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Append the end of a document, without an end token in its text, and the closing token."""
-        if len(ids) and ids[-1] == self._layout.closing:
-            return ids, lengths, NO_IDS
-        if len(ids) and ids[-1] == self._layout.final:
-            self._carried = int(lengths[-1])
-            return ids[:-1], lengths[:-1], NO_IDS
-        return ids, lengths, self._closing
 
 
 def layout_of(tokenizer: Tokenizer) -> Layout:
     """The layout that a tokenizer's special tokens allow."""
     opening = tokenizer.bos_id if tokenizer.bos_id is not None else tokenizer.eos_id
     closing = tokenizer.eos_id if tokenizer.eos_id is not None else tokenizer.bos_id
+    pays = not tokenizer.keeps_text
     if opening is not None and opening == closing:
-        return Layout(opening, None, opening)
-    return Layout(opening, closing, None)
+        return Layout(opening, None, opening, pays)
+    return Layout(opening, closing, None, pays)
 
 
 def _optional(token: int | None) -> np.ndarray:

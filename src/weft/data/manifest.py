@@ -15,8 +15,8 @@ from weft.data.duplicates import Repeated
 from weft.disk.documents import read_json
 from weft.disk.manifest import MANIFEST_FILE, FileEntry, differences, sha256_of
 
-FORMAT_VERSION = 3
-READ_VERSIONS = (1, 2, 3)
+FORMAT_VERSION = 4
+READ_VERSIONS = (1, 2, 3, 4)
 SAMPLE_BLOCKS, SAMPLE_BLOCK = 256, 1 << 16
 AGAIN = "Prepare the data again, into another folder, or copy the folder again, whole."
 Depth: TypeAlias = Literal["size", "sample", "full"]
@@ -47,28 +47,31 @@ class ArrayFile(Entry):
         sample_sha256: hash of a sample of the file, see `sample_hash`.
     """
 
-    name: str = Field(pattern=r"^[a-z]+-\d{5}\.(tokens|begins|bytes|flags)\.bin$")
-    dtype: Literal["uint8", "uint16", "uint32", "bool"]
+    name: str = Field(pattern=r"^[a-z]+-\d{5}\.(tokens|begins|bytes|flags|lost)\.bin$")
+    dtype: Literal["uint8", "uint16", "uint32", "bool", "float32"]
     bytes: int
     sha256: str
     sample_sha256: str
 
 
 class Shard(Entry):
-    """A stretch of the row of tokens with each array in a file: ids, document starts, bytes of each token, and flags of
-    one byte per token (see `weft.data.stream.SCORED`). Without flags, as in formats 1 and 2, every token is scored."""
+    """A stretch of the row of tokens with each array in a file: ids, document starts, bytes of each token, flags of one
+    byte per token (see `weft.data.stream.SCORED`), and nats for text that the tokens do not tell. Without flags, as in
+    formats 1 and 2, every token is scored. Without nats the tokenizer keeps every text, or, up to format 3, they are
+    not known."""
 
     length: int
     tokens: ArrayFile
     begins: ArrayFile
     byte_lengths: ArrayFile
     flags: ArrayFile | None = None
+    lost: ArrayFile | None = None
 
     @property
     def files(self) -> tuple[ArrayFile, ...]:
         """The files of all arrays."""
-        files = self.tokens, self.begins, self.byte_lengths
-        return files if self.flags is None else (*files, self.flags)
+        files = self.tokens, self.begins, self.byte_lengths, self.flags, self.lost
+        return tuple(file for file in files if file is not None)
 
 
 class Part(Entry):

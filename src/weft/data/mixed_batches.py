@@ -158,8 +158,10 @@ def _merged(rows: list[np.ndarray], parts: list[Batch], source: Int64[np.ndarray
 
     count = together([part.tokens_of_rows for part in parts])
     full = bool((count == parts[0].inputs.shape[1]).all())
+    lost = [part.target_lost for part in parts if part.target_lost is not None]  # one tokenizer: of all parts, or none
     return Batch(
         inputs=together([part.inputs for part in parts]), targets=together([part.targets for part in parts]),
         begins=together([part.begins for part in parts]), scored=together([part.scored for part in parts]),
         target_bytes=together([part.target_bytes for part in parts]), count=None if full else count,
-        places=together([part.places for part in parts if part.places is not None]), epoch=epoch, source=source)
+        places=together([part.places for part in parts if part.places is not None]), epoch=epoch, source=source,
+        target_lost=together(lost) if lost else None)

@@ -154,7 +154,8 @@ def filled(stream: TokenStream, held: Int64[np.ndarray, " B"], starts: Int64[np.
         begins=laid(inside == 0),
         scored=laid(stream.scored(places + 1)),
         target_bytes=laid(stream.byte_lengths[places + 1].astype(np.int64)),
-        count=None if (count == width).all() else count, places=laid(places), epoch=epoch)
+        count=None if (count == width).all() else count, places=laid(places), epoch=epoch,
+        target_lost=None if stream.lost is None else laid(stream.lost[places + 1]))
 
 
 def _within(sizes: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " m"]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Float64, Int64
 
 from weft.core.errors import DataError
 from weft.data.corpus import Corpus
@@ -17,7 +17,8 @@ from weft.data.layout import NO_IDS, layout_of
 from weft.data.length_batches import LengthOrder
 from weft.data.rows import values_of
 from weft.data.sequences import Padded, RowOrder, Sequences, SequenceWriter, encoded_texts, share_of, widths
-from weft.tokenizers import Tokenizer
+from weft.tokenizers import Encoded, Tokenizer
+from weft.tokenizers.lost import lost_nats
 
 
 def texts_of(corpus: Corpus) -> Iterator[str]:
@@ -38,6 +39,7 @@ class Pairs:
         cut: number of pairs whose source or target was longer than the context.
         corpus: name of the records.
         repeated: see `weft.tasks.base.Examples`.
+        lost: nats for text that each target's tokens do not tell, see `weft.tokenizers.lost`.
     """
 
     sources: Sequences
@@ -46,6 +48,7 @@ class Pairs:
     cut: int
     corpus: str
     repeated: Repeated | None
+    lost: Float64[np.ndarray, " P"]
 
     def __len__(self) -> int:
         """Tokens to predict."""
@@ -73,7 +76,7 @@ def encode_pairs(corpus: Corpus, tokenizer: Tokenizer, source_context: int, cont
                                (tokenizer.vocab_size - 1, tokenizer.vocab_size - 1, 1 << 31))
     named = ((corpus.place_of(row, value), text) for row in corpus.documents for value, text in
              enumerate(values_of(row)))
-    encoded, longer = encoded_texts(named, tokenizer), 0
+    encoded, longer, lost = encoded_texts(named, tokenizer), 0, list[float]()
     for row, source, target in zip(corpus.documents, encoded, encoded, strict=True):
         whole = np.concatenate([source.ids, closing])
         ids = np.concatenate([opening, target.ids, closing])
@@ -82,10 +85,17 @@ def encode_pairs(corpus: Corpus, tokenizer: Tokenizer, source_context: int, cont
             if not cut:
                 raise _too_long(corpus, row, len(whole), len(ids) - 1, source_context, context)
             longer += 1
+        lost.append(_lost(tokenizer, list(values_of(row))[1], target, context))
         sources.add(whole[:source_context])
         targets.add(ids[:context + 1])
         sizes.add(lengths[:context + 1])
-    return Pairs(sources.done(), targets.done(), sizes.done(), longer, corpus.name, repeated)
+    return Pairs(sources.done(), targets.done(), sizes.done(), longer, corpus.name, repeated, np.array(lost))
+
+
+def _lost(tokenizer: Tokenizer, text: str, encoded: Encoded, context: int) -> float:
+    """Nats for what the first ``context`` tokens of a target do not tell of it."""
+    found = lost_nats(tokenizer, text, encoded) if len(encoded.ids) else None
+    return 0.0 if found is None else float(found[:context].sum(dtype=np.float64))
 
 
 def ends_of(tokenizer: Tokenizer) -> tuple[Int64[np.ndarray, " o"], Int64[np.ndarray, " c"]]:
@@ -116,6 +126,7 @@ class PairBatch:
     sources: Padded
     targets: Padded
     bytes: int
+    lost: float = 0.0
 
     @property
     def predictions(self) -> int:
@@ -189,4 +200,5 @@ def laid_out(pairs: Pairs, rows: Int64[np.ndarray, " B"], share: slice, *, narro
         source, target = (int(column.lengths[rows].max()) for column in (pairs.sources, pairs.targets))
     targets = pairs.targets.padded(rows[share], max(2, target))
     sizes = pairs.target_bytes.padded(rows[share], max(2, target))
-    return PairBatch(pairs.sources.padded(rows[share], source), targets, int(sizes.ids[:, 1:].sum()))
+    return PairBatch(pairs.sources.padded(rows[share], source), targets, int(sizes.ids[:, 1:].sum()),
+                     float(pairs.lost[rows[share]].sum()))

@@ -37,6 +37,8 @@ from weft.disk.ownership import by_manifest, not_listed
 from weft.tokenizers import Tokenizer
 
 TRAIN = "train"
+PAYING = 4
+"""The first format with the nats of text that a tokenizer loses."""
 
 
 @final
@@ -100,7 +102,14 @@ class PreparedData:
         found = open_part(self.path, part)
         return TokenStream(found.tokens, found.begins, found.byte_lengths, self.manifest.begins_scored,
                            self.manifest.tokenizer.vocab_size, part.corpus, part.corpus_sha256,
-                           self.manifest.tokenizer.fingerprint, part.repeated, found.flags)
+                           self.manifest.tokenizer.fingerprint, part.repeated, found.flags,
+                           lost=self._unknown(part.tokens) if found.lost is None else found.lost)
+
+    def _unknown(self, tokens: int) -> np.ndarray | None:
+        """NaN for every token where the folder was made before lost text was paid for, by a tokenizer that may lose
+        some."""
+        known = self.manifest.format >= PAYING or self.tokenizer().keeps_text
+        return None if known else np.broadcast_to(np.float32(np.nan), (tokens,))
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that made the tokens.

@@ -23,12 +23,14 @@ Its tokens, about 4 bytes each, are held in memory until then."""
 
 @final
 class StoredPart(NamedTuple):
-    """The arrays of a part, in its files; ``flags``: None if every token is scored."""
+    """The arrays of a part, in its files; ``flags``: None if every token is scored; ``lost``: None if it has no such
+    file."""
 
     tokens: TokenArray
     begins: TokenArray
     byte_lengths: TokenArray
     flags: TokenArray | None
+    lost: TokenArray | None
 
 
 @final
@@ -67,13 +69,15 @@ class ShardWriter:
             return
         scored = np.concatenate([row.scored for row in self._rows])
         flags = flags_of(scored)
+        lost = [row.lost for row in self._rows if row.lost is not None]
         # One array after another, so that only one of them is in memory besides the rows.
         self.shards.append(Shard(
             length=self._held,
             tokens=self._write("tokens", np.concatenate([row.ids for row in self._rows])),
             begins=self._write("begins", np.concatenate([row.begins for row in self._rows])),
             byte_lengths=self._write("bytes", np.concatenate([row.byte_lengths for row in self._rows])),
-            flags=None if flags is None else self._write("flags", flags)))
+            flags=None if flags is None else self._write("flags", flags),
+            lost=self._write("lost", np.concatenate(lost)) if lost else None))
         self._rows, self._held = [], 0
 
     def _room(self, starts: Int64[np.ndarray, " n"], first: int) -> int:
@@ -108,7 +112,8 @@ def open_part(folder: Path, part: Part) -> StoredPart:
     tokens, begins, lengths = zip(
         *([_open(folder, file, shard.length) for file in (shard.tokens, shard.begins, shard.byte_lengths)]
           for shard in part.shards), strict=True)
-    return StoredPart(join(tokens), join(begins), join(lengths), _flags(folder, part))
+    lost = [_open(folder, shard.lost, shard.length) for shard in part.shards if shard.lost is not None]
+    return StoredPart(join(tokens), join(begins), join(lengths), _flags(folder, part), join(lost) if lost else None)
 
 
 def _flags(folder: Path, part: Part) -> TokenArray | None:

@@ -27,19 +27,21 @@ def spooled_corpus(corpus: Corpus, tokenizer: Tokenizer, *, repeated: Repeated |
         TokenizerError: the tokenizer cannot express a text; ``where`` names the document.
     """
     layout = layout_of(tokenizer)
-    ids, begins, lengths, scored = (_Column(corpus.name) for _ in range(4))
+    ids, begins, lengths, scored, lost = (_Column(corpus.name) for _ in range(5))
     for row in layout.rows(encode_documents(corpus.documents, tokenizer)):
         narrow = row.narrow(tokenizer.vocab_size)
         ids.add(narrow.ids)
         begins.add(narrow.begins)
         lengths.add(narrow.byte_lengths)
         scored.add(narrow.scored)
+        lost.add(np.zeros(0, dtype=np.float32) if narrow.lost is None else narrow.lost)
     require_tokens(ids.size, scored.ones, corpus)
     flags = None if scored.ones == scored.size else _flags(scored.array())
     return TokenStream(
         tokens=ids.array(), begins=begins.array(), byte_lengths=lengths.array(), begins_scored=layout.begins_scored,
         vocab_size=tokenizer.vocab_size, corpus=corpus.name, corpus_sha256=corpus.sha256,
-        tokenizer_sha256=tokenizer.fingerprint(), repeated=repeated, flags=flags)
+        tokenizer_sha256=tokenizer.fingerprint(), repeated=repeated, flags=flags,
+        lost=lost.array() if layout.pays else None)
 
 
 @final

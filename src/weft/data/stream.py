@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Bool, UInt, UInt8
+from jaxtyping import Bool, Float32, UInt, UInt8
 
 from weft.core.errors import DataError
 from weft.data.array import JoinedArray
 from weft.data.corpus import Corpus
 from weft.data.duplicates import Repeated
 from weft.data.encoding import encode_documents
-from weft.data.layout import layout_of
+from weft.data.layout import Row, layout_of
 from weft.data.sources import Sources
 from weft.tokenizers import Tokenizer
 
@@ -40,6 +40,8 @@ class TokenStream:
         flags: of each token, see ``SCORED``; None: every token is scored. A token that is not is read like the others,
             and adds neither to a loss nor to the tokens and bytes by which a loss is divided.
         sources: of a mixture: which tokens are of which source; None: it is one text.
+        lost: nats that each token adds to the bits per byte for text that it does not tell, see `weft.tokenizers.lost`;
+            NaN: unknown; None: the tokenizer keeps every text.
     """
 
     tokens: UInt[np.ndarray, " N"] | JoinedArray
@@ -53,6 +55,7 @@ class TokenStream:
     repeated: Repeated | None = None
     flags: UInt8[np.ndarray, " N"] | JoinedArray | None = None
     sources: Sources | None = None
+    lost: Float32[np.ndarray, " N"] | JoinedArray | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -74,6 +77,10 @@ class TokenStream:
             return np.ones(self.begins[places].shape, dtype=np.bool_)
         found: np.ndarray = self.flags[places] & SCORED != 0
         return found
+
+    def lost_at(self, places: Any) -> float:
+        """Nats for text that the tokens at these places do not tell; NaN if unknown."""
+        return 0.0 if self.lost is None else float(self.lost[places].sum(dtype=np.float64))
 
     def require(self, needed: int, purpose: str, remedy: str) -> None:
         """Check that there are enough tokens for a purpose.
@@ -97,11 +104,11 @@ def encode_corpus(corpus: Corpus, tokenizer: Tokenizer, *, repeated: Repeated | 
     layout = layout_of(tokenizer)
     rows = [row.narrow(tokenizer.vocab_size) for row in layout.rows(encode_documents(corpus.documents, tokenizer))]
     require_tokens(sum(len(row.ids) for row in rows), sum(int(row.scored.sum()) for row in rows), corpus)
-    ids, byte_lengths, begins, scored = (np.concatenate(column) for column in zip(*rows, strict=True))
+    whole = Row.together(rows)
     return TokenStream(
-        tokens=ids, begins=begins, byte_lengths=byte_lengths, begins_scored=layout.begins_scored,
+        tokens=whole.ids, begins=whole.begins, byte_lengths=whole.byte_lengths, begins_scored=layout.begins_scored,
         vocab_size=tokenizer.vocab_size, corpus=corpus.name, corpus_sha256=corpus.sha256,
-        tokenizer_sha256=tokenizer.fingerprint(), repeated=repeated, flags=flags_of(scored))
+        tokenizer_sha256=tokenizer.fingerprint(), repeated=repeated, flags=flags_of(whole.scored), lost=whole.lost)
 
 
 def flags_of(scored: Bool[np.ndarray, " n"]) -> UInt8[np.ndarray, " n"] | None:

@@ -17,11 +17,13 @@ from weft.tokenizers import Tokenizer
 
 
 class Means:
-    """The means that follow from sums over a text: ``nats``, scored ``tokens``, and the ``bytes`` they represent."""
+    """The means that follow from sums over a text: ``nats``, scored ``tokens``, the ``bytes`` they represent, and the
+    nats for text that they do not tell, ``lost``, which count per byte and per word and not per token."""
 
     nats: float
     tokens: int
     bytes: int
+    lost: float
 
     @property
     def loss(self) -> float:
@@ -35,8 +37,14 @@ class Means:
 
     @property
     def bits_per_byte(self) -> float | None:
-        """nats / ln 2 / bytes; None if the scored tokens represent no text."""
-        return self.nats / math.log(2) / self.bytes if self.bytes else None
+        """(nats + lost) / ln 2 / bytes; None if the scored tokens represent no text, or what they lose is unknown."""
+        known = self.bytes and not math.isnan(self.lost)
+        return (self.nats + self.lost) / math.log(2) / self.bytes if known else None
+
+    @property
+    def lost_bits_per_byte(self) -> float:
+        """The part of the bits per byte that is for text which the tokenizer loses; 0 where there are none."""
+        return 0.0 if self.bits_per_byte is None else self.lost / math.log(2) / self.bytes
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,7 @@ class DocumentScore(Record, Means):
         tokens: the number of scored tokens, at least 1.
         bytes: the bytes of UTF-8 text that they represent.
         impossible: the number of scored tokens with probability zero.
+        lost: nats for text that they do not tell (`weft.tokenizers.lost`); NaN: unknown.
     """
 
     index: int
@@ -56,6 +65,7 @@ class DocumentScore(Record, Means):
     tokens: int
     bytes: int
     impossible: int
+    lost: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, with the means."""
@@ -79,7 +89,7 @@ class DocumentSums:
         self._document = begun - (1 if len(begun) and begun[0] else 0)
         self._lengths = np.asarray(stream.byte_lengths)
         count = int(self._document[-1]) + 1 if len(begun) else 0
-        self._nats = np.zeros(count)
+        self._lost, self._nats, self._losses = stream.lost, np.zeros(count), np.zeros(count)
         self._tokens, self._bytes, self._impossible = (np.zeros(count, dtype=np.int64) for _ in range(3))
 
     def add(self, places: Int64[np.ndarray, " N"], nats: Float64[np.ndarray, " N"]) -> None:
@@ -94,11 +104,13 @@ class DocumentSums:
         np.add.at(self._tokens, documents, 1)
         np.add.at(self._bytes, documents, self._lengths[places].astype(np.int64))
         np.add.at(self._impossible, documents, np.isposinf(nats))
+        if self._lost is not None:
+            np.add.at(self._losses, documents, self._lost[places].astype(np.float64))
 
     def scores(self) -> tuple[DocumentScore, ...]:
         """The documents with a scored token, in the order of the corpus."""
         return tuple(DocumentScore(index, float(self._nats[index]), int(self._tokens[index]), int(self._bytes[index]),
-                                   int(self._impossible[index]))
+                                   int(self._impossible[index]), float(self._losses[index]))
                      for index in np.flatnonzero(self._tokens).tolist())
 
 

@@ -93,6 +93,8 @@ class Evaluation(Record, Means):
         protocol: how tokens were counted.
         documents: the sums of each document with a scored token, in the order of the corpus; empty unless asked for.
         words: the words of the corpus, separated by white space; None: not known.
+        lost: nats for text that the scored tokens do not tell (`weft.tokenizers.lost`), which count in what is per byte
+            or per word; NaN: unknown, and there are no bits per byte.
     """
 
     nats: float
@@ -102,6 +104,7 @@ class Evaluation(Record, Means):
     protocol: Protocol
     documents: tuple[DocumentScore, ...] = ()
     words: int | None = None
+    lost: float = 0.0
 
     @property
     def bits_per_token(self) -> float:
@@ -110,8 +113,9 @@ class Evaluation(Record, Means):
 
     @property
     def word_perplexity(self) -> float | None:
-        """Perplexity per word: exp(nats / words), whatever the tokenizer; None if the words are not known."""
-        return exponential(self.nats / self.words) if self.words else None
+        """Perplexity per word: exp((nats + lost) / words), whatever the tokenizer; None if words or lost text are not
+        known."""
+        return exponential((self.nats + self.lost) / self.words) if self.words and not math.isnan(self.lost) else None
 
     @property
     def mean_document_perplexity(self) -> float | None:
@@ -121,7 +125,8 @@ class Evaluation(Record, Means):
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, with all means and the protocol in words; without the documents, see `DocumentScore.to_json`."""
-        means = {"perplexity": self.perplexity, "bits_per_byte": self.bits_per_byte, "loss": self.loss,
+        means = {"perplexity": self.perplexity, "bits_per_byte": self.bits_per_byte,
+                 "lost_bits_per_byte": self.lost_bits_per_byte, "loss": self.loss,
                  "bits_per_token": self.bits_per_token, "word_perplexity": self.word_perplexity,
                  "mean_document_perplexity": self.mean_document_perplexity}
         protocol = {**plain(self.protocol), "description": self.protocol.describe()}
@@ -215,13 +220,13 @@ def _protocol(stream: TokenStream, mode: Mode, window: int | None, stride: int |
 def _sum(model: LanguageModel, pieces: Iterator[Piece], protocol: Protocol,
          documents: DocumentSums | None) -> Evaluation:
     """The sums over all pieces, in float64; without documents, read on the host once per piece."""
-    nats, tokens, size, impossible = 0.0, 0, 0, 0
+    nats, lost, tokens, size, impossible = 0.0, 0.0, 0, 0, 0
     for piece in pieces:
         log_probs = model.readout.log_prob(piece.h, piece.targets).double()
         nats -= float(log_probs.sum())
         impossible += int((log_probs == -math.inf).sum())
         tokens += piece.targets.numel()
-        size += piece.bytes
+        size, lost = size + piece.bytes, lost + piece.lost
         if documents is not None:
             documents.add(piece.places, -log_probs[0].cpu().numpy())
         if math.isnan(nats):
@@ -230,4 +235,5 @@ def _sum(model: LanguageModel, pieces: Iterator[Piece], protocol: Protocol,
     if not tokens:
         raise DataError("no token can be predicted: every document has a single token.", where=protocol.corpus,
                         remedy="Give more text.")
-    return Evaluation(nats, tokens, size, impossible, protocol, () if documents is None else documents.scores())
+    return Evaluation(nats, tokens, size, impossible, protocol, () if documents is None else documents.scores(),
+                      lost=lost)

@@ -28,12 +28,14 @@ class Piece:
         targets: ids [1,N].
         places: where the targets stand in the stream, [N].
         bytes: the bytes of text that the targets represent.
+        lost: nats for text that they do not tell; NaN if unknown.
     """
 
     h: Tensor
     targets: Tensor
     places: Int64[np.ndarray, " N"]
     bytes: int
+    lost: float
 
 
 def window_pieces(model: LanguageModel, windows: EvaluationWindows, *, fenced: bool,
@@ -53,7 +55,8 @@ def window_pieces(model: LanguageModel, windows: EvaluationWindows, *, fenced: b
         begins[:, 0] = False
         span = Span(begins=torch.from_numpy(begins).to(device) if fenced and begins.any() else None)
         h = model.hidden(torch.from_numpy(batch.inputs).to(device), None, span).y
-        yield _piece(h, batch.targets, batch.scored, batch.places[batch.scored] + 1, batch.scored_bytes)
+        yield _piece(h, batch.targets, batch.scored, batch.places[batch.scored] + 1, batch.scored_bytes,
+                     batch.lost)
 
 
 @dataclass(frozen=True)
@@ -119,10 +122,13 @@ def _group_pieces(model: LanguageModel, stream: TokenStream, group: list[Stretch
         scored = real & stream.scored(places + 1)
         size = int(stream.byte_lengths[places + 1][scored].astype(np.int64).sum())
         if scored.any():
-            yield _piece(out.y, stream.tokens[places + 1].astype(np.int64), scored, places[scored] + 1, size)
+            yield _piece(out.y, stream.tokens[places + 1].astype(np.int64), scored, places[scored] + 1, size,
+                         stream.lost_at(places[scored] + 1))
 
 
-def _piece(h: Tensor, targets: np.ndarray, counts: np.ndarray, places: np.ndarray, size: int) -> Piece:
+def _piece(h: Tensor, targets: np.ndarray, counts: np.ndarray, places: np.ndarray, size: int,
+           lost: float) -> Piece:
     """The vectors and targets of the tokens at which ``counts`` [B,T] is true, which stand at ``places``."""
     chosen = torch.from_numpy(counts).to(h.device)
-    return Piece(h[chosen][None], torch.from_numpy(targets).to(h.device)[chosen][None], places, size)
+    return Piece(h[chosen][None], torch.from_numpy(targets).to(h.device)[chosen][None], places, size,
+                 lost)

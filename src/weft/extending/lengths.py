@@ -95,6 +95,6 @@ def part_of(stream: TokenStream, start: int, stop: int) -> TokenStream:
     begins = np.array(stream.begins[start:stop])
     begins[:1] = True
     cut: dict[str, Any] = {name: np.asarray(getattr(stream, name)[start:stop]) for name in ("tokens", "byte_lengths")}
-    flags = None if stream.flags is None else np.asarray(stream.flags[start:stop])
-    return replace(stream, begins=begins, flags=flags, repeated=None,
+    flags, lost = (None if column is None else np.asarray(column[start:stop]) for column in (stream.flags, stream.lost))
+    return replace(stream, begins=begins, flags=flags, lost=lost, repeated=None,
                    corpus=f"tokens {start:,} to {stop:,} of {stream.corpus}", **cut)

@@ -79,12 +79,14 @@ class Count(NamedTuple):
         predictions: tokens or examples that count in the loss, which is divided by their number.
         bytes: of text that the predictions represent; 0 if they represent none.
         fresh: whether its rows start without a state carried from the batch before.
+        lost: nats for text that the predictions do not tell, which count in bits per byte alone; NaN if unknown.
     """
 
     rows: int
     predictions: int
     bytes: int = 0
     fresh: bool = True
+    lost: float = 0.0
 
 
 class Lengths(NamedTuple):

@@ -158,11 +158,12 @@ class ConversationEncoder:
         Raises:
             DataError: a conversation cannot be masked exactly, or cannot be expressed; ``where`` has its file and line.
         """
-        rows = [row.narrow(self._plain.vocab_size) for row in self.rows(corpus)]
-        ids, byte_lengths, begins, scored = (np.concatenate(column) for column in zip(*rows, strict=True))
-        return TokenStream(tokens=ids, begins=begins, byte_lengths=byte_lengths, begins_scored=self.begins_scored,
+        whole = Row.together([row.narrow(self._plain.vocab_size) for row in self.rows(corpus)])
+        return TokenStream(tokens=whole.ids, begins=whole.begins, byte_lengths=whole.byte_lengths,
+                           begins_scored=self.begins_scored, lost=whole.lost,
                            vocab_size=self._plain.vocab_size, corpus=corpus.name, corpus_sha256=corpus.sha256,
-                           tokenizer_sha256=self.tokenizer.fingerprint(), repeated=repeats, flags=flags_of(scored))
+                           tokenizer_sha256=self.tokenizer.fingerprint(), repeated=repeats,
+                           flags=flags_of(whole.scored))
 
     def rows(self, corpus: Corpus) -> Iterator[Row]:
         """The row of tokens in pieces."""
@@ -170,10 +171,10 @@ class ConversationEncoder:
         for document in corpus.documents:
             held += self._rows_of(document)
             if len(held) >= AT_ONCE:
-                yield _joined(held)
+                yield Row.together(held)
                 held = []
         if held:
-            yield _joined(held)
+            yield Row.together(held)
 
     def _rows_of(self, document: Document) -> list[Row]:
         try:
@@ -190,7 +191,11 @@ class ConversationEncoder:
     def _row(self, marked: Marked) -> Row:
         begins = np.zeros(len(marked.ids), dtype=np.bool_)
         begins[0] = True
-        return Row(marked.ids, self._bytes(marked), begins, marked.scored)
+        # Bytes of an answer are those that its tokens decode to: of a text that they do not give back, no bits per byte
+        # are known.
+        lost = None if self._plain.keeps_text else np.full(
+            len(marked.ids), 0.0 if marked.restored else np.nan, dtype=np.float32)
+        return Row(marked.ids, self._bytes(marked), begins, marked.scored, lost)
 
     def _bytes(self, marked: Marked) -> np.ndarray:
         """UTF-8 bytes of text of each token; where a vocabulary does not determine them, those of a whole answer are
@@ -267,6 +272,3 @@ def causal_problems(model: Model, task: str) -> list[str]:
                 "trained by gradients."]
     return []
 
-
-def _joined(rows: list[Row]) -> Row:
-    return Row(*(np.concatenate(column) for column in zip(*rows, strict=True)))

@@ -18,7 +18,7 @@ from weft.tasks.base import BatchSource, Count, HeldOut, Scored, Task, TaskSetti
 from weft.tasks.conversations import ConversationConfig, causal_problems, conversation_material, held_out_stream
 from weft.tasks.material import Material
 from weft.tasks.text import TextGiven, given_text, text_loss
-from weft.tasks.validation import BITS_PER_BYTE, LOSS, Validation
+from weft.tasks.validation import Validation
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import TokenizerConfig
 
@@ -98,7 +98,7 @@ class Answers(Task[TokenStream, Batch]):
         return batches.describe() if isinstance(batches, PackedBatches) else None
 
     def count(self, batch: Batch) -> Count:
-        return Count(batch.inputs.shape[0], batch.scored_tokens, batch.scored_bytes)
+        return Count(batch.inputs.shape[0], batch.scored_tokens, batch.scored_bytes, lost=batch.lost)
 
     def given(self, batch: Batch, device: torch.device | str) -> TextGiven:
         return given_text(batch, device)
@@ -117,14 +117,14 @@ class Answers(Task[TokenStream, Batch]):
             FailedError: the loss is NaN.
         """
         rows = self._rows(examples, alone=True)
-        groups, nats, tokens, size = in_batches(rows.windows, self.settings.rows), 0.0, 0, 0
+        groups = in_batches(rows.windows, self.settings.rows)
+        nats, lost, tokens, size = 0.0, 0.0, 0, 0
         with evaluating(model) as device:
             for chosen in spread(groups, batches):
                 batch = rows.of(chosen)
                 nats += finite(self.loss(model, self.given(batch, device), None).nats, examples.corpus)
-                tokens, size = tokens + batch.scored_tokens, size + batch.scored_bytes
+                tokens, size, lost = tokens + batch.scored_tokens, size + batch.scored_bytes, lost + batch.lost
         part = "" if batches is None or batches >= len(groups) else f"; {batches} of {len(groups)} batches"
         protocol = ("each token of the assistant, and the one that ends its answer, predicted from the conversation "
                     f"before it; {rows.describe()}{part}")
-        return Validation(nats / math.log(2) / size if size else None, nats / tokens, tokens, size, protocol,
-                          {"perplexity": exponential(nats / tokens)}, BITS_PER_BYTE if size else LOSS)
+        return Validation.of_text(nats, lost, tokens, size, protocol, {"perplexity": exponential(nats / tokens)})

@@ -49,9 +49,11 @@ def by_source(sources: Sources, examples: Mapping[str, E], measure: Callable[[E,
     measures = {name: sum(weights[source] * each.measures[name] for source, each in found.items() if weights[source])
                 for name in first.measures}
     own = {f"{measure}.{name}": value for name, each in found.items() for measure, value in each.named().items()}
+    lost = sum(weights[name] * each.lost_bits_per_byte * each.bytes / each.tokens for name, each in found.items()
+               if weights[name]) / bytes_each if known else 0.0
     return Validation(
-        loss / log(2) / bytes_each if known else None, loss, sum(each.tokens for each in found.values()),
+        loss / log(2) / bytes_each + lost if known else None, loss, sum(each.tokens for each in found.values()),
         sum(each.bytes for each in found.values()),
         f"{first.protocol}; each of {len(found)} sources by itself, and means by their weights in the mixture",
         {**measures, **own}, first.criterion if first.criterion in (BITS_PER_BYTE, "loss", *measures) else "loss",
-        first.rising, first.unit)
+        first.rising, first.unit, lost)

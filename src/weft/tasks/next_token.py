@@ -102,7 +102,7 @@ class NextToken(Task[TokenStream, Batch]):
         return sourced_rows(batch, batch.scored)
 
     def count(self, batch: Batch) -> Count:
-        return Count(batch.inputs.shape[0], batch.scored_tokens, batch.scored_bytes, batch.fresh)
+        return Count(batch.inputs.shape[0], batch.scored_tokens, batch.scored_bytes, batch.fresh, batch.lost)
 
     def given(self, batch: Batch, device: torch.device | str) -> TextGiven:
         return given_text(batch, device)
@@ -128,10 +128,10 @@ class NextToken(Task[TokenStream, Batch]):
         if examples.sources is not None:
             return by_source(examples.sources, parted(examples), partial(self.measure, model), batches)
         found = evaluate(model, examples, context=self.settings.context, batch_size=self.settings.rows, batches=batches)
-        if found.bits_per_byte is None:
+        if not found.bytes:
             raise DataError(f"the {found.tokens} tokens to predict represent no text, so there are no bits per byte.",
                             where=examples.corpus, remedy="Give more text to hold out.")
-        return Validation(found.bits_per_byte, found.loss, found.tokens, found.bytes, found.protocol.describe())
+        return Validation.of_text(found.nats, found.lost, found.tokens, found.bytes, found.protocol.describe())
 
     def fit(self, model: Model, examples: TokenStream) -> None:
         if not isinstance(model, Counted):

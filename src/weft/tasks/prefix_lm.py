@@ -130,7 +130,7 @@ class PrefixLM(Task[TokenStream, PrefixedRows]):
         return text.describe() if isinstance(text, PackedBatches) else None
 
     def count(self, batch: PrefixedRows) -> Count:
-        return Count(len(batch.prefix), batch.text.scored_tokens, batch.text.scored_bytes)
+        return Count(len(batch.prefix), batch.text.scored_tokens, batch.text.scored_bytes, lost=batch.text.lost)
 
     def given(self, batch: PrefixedRows, device: torch.device | str) -> TextGiven:
         found = given_text(batch.text, device)
@@ -147,7 +147,7 @@ class PrefixLM(Task[TokenStream, PrefixedRows]):
         assert isinstance(model, LanguageModel), "a model that does not fit is refused before"
         rows = PackedBatches(examples, rows=self.settings.rows, length=self.settings.context)
         whole = -(-rows.windows // rows.rows)
-        nats, tokens, size = 0.0, 0, 0
+        nats, lost, tokens, size = 0.0, 0.0, 0, 0
         with evaluating(model) as device:
             for place in spread(range(whole), batches):
                 batch = self.prefixed(rows.in_order(place), HELD_OUT_SEED)
@@ -156,6 +156,7 @@ class PrefixLM(Task[TokenStream, PrefixedRows]):
                 nats -= finite(model.readout.log_prob(h, given.targets[given.scored][None]).double().sum(),
                                examples.corpus)
                 tokens, size = tokens + batch.text.scored_tokens, size + batch.text.scored_bytes
+                lost += batch.text.lost
         if not size:
             raise DataError(f"the {tokens} tokens to predict represent no text, so there are no bits per byte.",
                             where=examples.corpus, remedy="Give more text to hold out.")
@@ -163,5 +164,4 @@ class PrefixLM(Task[TokenStream, PrefixedRows]):
         part = "" if batches is None or batches >= whole else f"; {batches} of {whole} batches"
         protocol = (f"what follows a prefix up to {ends}; whole documents in rows of {self.settings.context} tokens, "
                     f"{rows.cut_documents} longer ones cut{part}")
-        return Validation(nats / math.log(2) / size, nats / tokens, tokens, size, protocol,
-                          {"perplexity": exponential(nats / tokens)})
+        return Validation.of_text(nats, lost, tokens, size, protocol, {"perplexity": exponential(nats / tokens)})

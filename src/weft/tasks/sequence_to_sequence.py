@@ -173,7 +173,7 @@ class SequenceToSequence(RecordTask[SequenceToSequenceConfig, Pairs, PairBatch])
         return Lengths(batches.tokens_per_batch / batches.rows, batches.source_tokens_per_batch / batches.rows)
 
     def count(self, batch: PairBatch) -> Count:
-        return Count(len(batch.targets.count), batch.predictions, batch.bytes)
+        return Count(len(batch.targets.count), batch.predictions, batch.bytes, lost=batch.lost)
 
     def given(self, batch: PairBatch, device: torch.device | str) -> PairGiven:
         def tensor(values: np.ndarray) -> Tensor:
@@ -197,13 +197,13 @@ class SequenceToSequence(RecordTask[SequenceToSequenceConfig, Pairs, PairBatch])
     def measure(self, model: Model, examples: Pairs, batches: int | None = None) -> Validation:
         """Measure each pair once, in order; those of a budget of tokens from the shortest to the longest."""
         groups = self.batches(examples).in_order()
-        nats, tokens, size = 0.0, 0, 0
+        nats, lost, tokens, size = 0.0, 0.0, 0, 0
         with evaluating(model) as device:
             for rows in spread(groups, batches):
                 batch = laid_out(examples, rows, slice(None))
                 found = self.loss(model, self.given(batch, device), None)
                 nats += finite(found.nats, examples.corpus)
-                tokens, size = tokens + batch.predictions, size + batch.bytes
+                tokens, size, lost = tokens + batch.predictions, size + batch.bytes, lost + batch.lost
         if not size:
             raise DataError(f"the {tokens} tokens to predict represent no text, so there are no bits per byte.",
                             where=examples.corpus, remedy="Give more records to hold out.")
@@ -211,5 +211,4 @@ class SequenceToSequence(RecordTask[SequenceToSequenceConfig, Pairs, PairBatch])
         cut = f"; {examples.cut} pairs cut to the context" if examples.cut else ""
         protocol = ("each token of a target predicted from its source and the true tokens before it; the end of a "
                     f"target counts as a token of 0 bytes{cut}{part}")
-        return Validation(nats / math.log(2) / size, nats / tokens, tokens, size, protocol,
-                          {"perplexity": exponential(nats / tokens)})
+        return Validation.of_text(nats, lost, tokens, size, protocol, {"perplexity": exponential(nats / tokens)})

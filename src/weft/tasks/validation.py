@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import final
@@ -17,8 +18,8 @@ class Validation(Record):
     """Means over predictions on held-out data.
 
     Attributes:
-        bits_per_byte: summed negative log2-likelihood divided by the bytes of text that the tokens represent; None if
-            the predictions represent no text.
+        bits_per_byte: summed negative log2-likelihood divided by the bytes of text that the tokens represent, with
+            ``lost_bits_per_byte``; None if the predictions represent no text, or what they lose of it is unknown.
         loss: per prediction, in nats or in the unit of the task's own loss.
         tokens: number of predictions (tokens, or examples, see ``unit``).
         bytes: of text that they represent.
@@ -27,6 +28,8 @@ class Validation(Record):
         criterion: that chooses the best checkpoint: ``bits_per_byte``, ``loss``, or one of ``measures``.
         rising: whether higher is better.
         unit: name of a prediction.
+        lost_bits_per_byte: the part of the bits per byte that is for text which the tokenizer loses
+            (`weft.tokenizers.lost`).
     """
 
     bits_per_byte: float | None
@@ -38,6 +41,25 @@ class Validation(Record):
     criterion: str = BITS_PER_BYTE
     rising: bool = False
     unit: str = "token"
+    lost_bits_per_byte: float = 0.0
+
+    @classmethod
+    def of_text(cls, nats: float, lost: float, tokens: int, size: int, protocol: str,
+                measures: Mapping[str, float] | None = None) -> Validation:
+        """Means over tokens of text.
+
+        Args:
+            nats: summed negative log-likelihood of the tokens.
+            lost: nats for text that they do not tell; NaN: unknown, and there are no bits per byte.
+            tokens: their number.
+            size: bytes of text that they represent.
+            protocol: see `Validation`.
+            measures: see `Validation`.
+        """
+        known = size > 0 and not math.isnan(lost)
+        return cls((nats + lost) / math.log(2) / size if known else None, nats / tokens, tokens, size, protocol,
+                   measures or {}, BITS_PER_BYTE if known else LOSS,
+                   lost_bits_per_byte=lost / math.log(2) / size if known else 0.0)
 
     def named(self) -> dict[str, float]:
         """Every measure by its name."""
@@ -57,8 +79,14 @@ class Validation(Record):
 
     def line(self) -> str:
         """All measures in one line, each with its unit."""
-        bits = [] if self.bits_per_byte is None else [f"{self.bits_per_byte:.4f} bits/byte"]
+        paid = paid_for(self.lost_bits_per_byte)
+        bits = [] if self.bits_per_byte is None else [f"{self.bits_per_byte:.4f} bits/byte{paid}"]
         text = f"{self.tokens:,} {self.unit}s" + (f", {self.bytes:,} bytes" if self.bytes else "")
         return "  ".join([*bits, f"loss {self.loss:.4f} per {self.unit}" if not bits else
                           f"{self.loss:.4f} nats/{self.unit}",
                           *(f"{name} {value:.4f}" for name, value in self.measures.items()), f"({text})"])
+
+
+def paid_for(lost: float, *, digits: int = 4) -> str:
+    """How much of some bits per byte is for text that the tokenizer loses, in words; empty where it rounds to none."""
+    return f" ({lost:.{digits}f} of them for text that the tokenizer loses)" if lost >= 0.5 * 10**-digits else ""

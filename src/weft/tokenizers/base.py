@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -18,6 +19,7 @@ from weft.core.errors import TokenizerError
 from weft.core.strict_json import digest
 from weft.disk.ownership import require_free_or_same
 from weft.tokenizers.conventions import NO_CONVENTIONS, Conventions
+from weft.tokenizers.lost import Spelling, parted
 from weft.tokenizers.pieces import Ids, IdsLike
 from weft.tokenizers.specials import AddedToken, Splitter
 from weft.tokenizers.streaming import StreamDecoder
@@ -34,10 +36,13 @@ class Encoded:
         ids: token ids, one per token.
         byte_lengths: UTF-8 bytes of the source text per token; they sum to the length of the text in bytes
             (unless the text gives no token at all), which makes bits per byte exact.
+        lost: nats that each token adds for text that its id does not tell (`weft.tokenizers.lost`); None: they were not
+            computed, or the tokenizer keeps every text.
     """
 
     ids: Ids
     byte_lengths: NDArray[np.int32]
+    lost: NDArray[np.float32] | None = None
 
 
 class Tokenizer(ABC):
@@ -101,6 +106,22 @@ class Tokenizer(ABC):
         own = () if self.eos_id is None else (self.eos_id,)
         more = (place for place in self.conventions.end_ids if place not in own and 0 <= place < self.vocab_size)
         return (*own, *more)
+
+    @property
+    def keeps_text(self) -> bool:
+        """Whether the ids of every text decode to that text, by how the tokenizer is made. Where that is not certain
+        (False), text that the ids do not tell is paid for in bits per byte, see `weft.tokenizers.lost`."""
+        return False
+
+    def spellings(self) -> Sequence[bytes]:
+        """The bytes that each id is taken for inside a text, with the white space before it; empty for special tokens.
+        A better guess makes the code for lost text shorter."""
+        return [self.decode([token]).encode() for token in range(self.vocab_size)]
+
+    @cached_property
+    def spelled(self) -> Sequence[Spelling]:
+        """``spellings``, each parted into its white space and the rest."""
+        return [parted(piece) for piece in self.spellings()]
 
     @property
     def name(self) -> str:

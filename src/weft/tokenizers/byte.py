@@ -52,6 +52,10 @@ class ByteTokenizer(Tokenizer):
     def special_tokens(self) -> Mapping[str, int]:
         return {token: END_ID + place for place, token in enumerate((END_OF_DOCUMENT, *self._added))}
 
+    @property
+    def keeps_text(self) -> bool:
+        return True
+
     def encode_array(self, text: str) -> Ids:
         return np.frombuffer(utf8(text), dtype=np.uint8).astype(np.int32)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, final
 
@@ -75,6 +75,13 @@ class CharacterTokenizer(Tokenizer):
     def unknown_id(self) -> int | None:
         """The id of characters outside the vocabulary, or None when they are an error."""
         return len(self._characters) + 1 if self._unknown else None
+
+    @property
+    def keeps_text(self) -> bool:
+        return not self._unknown
+
+    def spellings(self) -> Sequence[bytes]:
+        return self._table.contents()
 
     def encode_array(self, text: str) -> Ids:
         points = _code_points(text)

@@ -19,11 +19,13 @@ from weft.tokenizers.base import Encoded, Tokenizer, setting, utf8
 from weft.tokenizers.conventions import NO_CONVENTIONS, Conventions
 from weft.tokenizers.foreign import library_errors, read_vocabulary, require_ids
 from weft.tokenizers.library_pieces import (
+    has_all_bytes,
     lengths_are_exact,
     mostly_restores,
     piece_table,
     spelled,
     without_specials,
+    word_spellings,
 )
 from weft.tokenizers.pieces import Ids, IdsLike, check_ids
 from weft.tokenizers.seams import Joined, joined, joins
@@ -70,7 +72,8 @@ class LibraryTokenizer(Tokenizer):
         self._plain = parse_library(without_specials(declared) or self._source)
         self._plain.encode_special_tokens = True
         self._table = piece_table(self._library, declared, self._vocab_size)
-        self._exact, self._restores = lengths_are_exact(declared), mostly_restores(declared)
+        self._restores = mostly_restores(declared)
+        self._exact = lengths_are_exact(declared) and self._table is not None and has_all_bytes(declared, self._table)
 
     @property
     def vocab_size(self) -> int:
@@ -104,6 +107,13 @@ class LibraryTokenizer(Tokenizer):
     @property
     def name(self) -> str:
         return f"{type(self._library.model).__name__}-{self.vocab_size}"
+
+    @property
+    def keeps_text(self) -> bool:
+        return self._exact
+
+    def spellings(self) -> Sequence[bytes]:
+        return word_spellings(self._library) if self._table is None else self._table.contents()
 
     def encode_array(self, text: str) -> Ids:
         return _encode(self._plain, text)

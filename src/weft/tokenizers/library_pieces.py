@@ -15,6 +15,7 @@ SPACE = "▁"
 BYTE_SPACE, BYTE_LINE_END = "Ġ", "Ċ"
 """The characters for a space and a line end in a byte-level vocabulary, see `byte_alphabet`."""
 
+IN_UTF8 = frozenset(range(256)) - {0xC0, 0xC1, *range(0xF5, 0x100)}
 BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -92,6 +93,29 @@ def lengths_are_exact(declared: Mapping[str, Any]) -> bool:
     stripping = any(token["lstrip"] or token["rstrip"] for token in added)
     plain = declared.get("normalizer") is None and not _prefixes(declared.get("pre_tokenizer"))
     return byte_level and plain and not stripping
+
+
+def has_all_bytes(declared: Mapping[str, Any], table: PieceTable) -> bool:
+    """Whether merges can express every text: a BPE model with an id for each byte that UTF-8 can have."""
+    model, single = declared["model"], {piece[0] for piece in table.contents() if len(piece) == 1}
+    marks = model.get("continuing_subword_prefix") or model.get("end_of_word_suffix")
+    return model.get("type") == "BPE" and not marks and single >= IN_UTF8
+
+
+def word_spellings(library: tokenizers.Tokenizer) -> list[bytes]:
+    """The bytes of each id of a vocabulary whose decoder joins words by spaces: a word with the space before it, a
+    piece inside a word without; special tokens have none."""
+    model, found = library.model, [b""] * (1 + max(library.get_vocab(with_added_tokens=True).values(), default=-1))
+    merges = isinstance(model, tokenizers.models.BPE)
+    inner = model.continuing_subword_prefix or "" if merges or isinstance(model, tokenizers.models.WordPiece) else ""
+    suffix = model.end_of_word_suffix or "" if merges else ""
+    for token, place in library.get_vocab(with_added_tokens=False).items():
+        inside = bool(inner) and token.startswith(inner)
+        word = token.removeprefix(inner) if inside else token.removesuffix(suffix).replace(SPACE, " ")
+        found[place] = (word if inside or word.startswith(" ") else f" {word}").encode()
+    for place, added in library.get_added_tokens_decoder().items():
+        found[place] = b"" if added.special else f" {added.content}".encode()
+    return found
 
 
 def mostly_restores(declared: Mapping[str, Any]) -> bool:

@@ -33,6 +33,10 @@ class NoTokenizer(Tokenizer):
     def eos_id(self) -> None:
         return None
 
+    @property
+    def keeps_text(self) -> bool:
+        return True
+
     def encode_array(self, text: str) -> Ids:
         _refuse()
 

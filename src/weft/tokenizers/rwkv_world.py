@@ -67,6 +67,10 @@ class RWKVWorldTokenizer(Tokenizer):
     def special_tokens(self) -> Mapping[str, int]:
         return {self._end: END_ID}
 
+    @property
+    def keeps_text(self) -> bool:
+        return True
+
     def encode_array(self, text: str) -> Ids:
         content = utf8(text)
         step, tokens, size = self._next.get, self._token, len(content)

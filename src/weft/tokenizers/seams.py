@@ -22,12 +22,13 @@ import re
 import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, final
 
 import numpy as np
 
 from weft.core.errors import TokenizerError
+from weft.tokenizers.lost import lost_nats
 
 if TYPE_CHECKING:
     from weft.tokenizers.base import Encoded, Tokenizer
@@ -98,8 +99,11 @@ def stretches(tokenizer: Tokenizer, parts: Iterable[str], *, size: int = STRETCH
 
 
 def measured(tokenizer: Tokenizer, batch: list[Stretch]) -> list[Encoded]:
-    """The ids of each stretch, with the bytes of the original text that each id stands for."""
-    found = tokenizer.measure_many([stretch.text for stretch in batch])
+    """The ids of each stretch, with the bytes of the original text that each id stands for and what is paid for text
+    that it does not tell."""
+    texts = [stretch.text for stretch in batch]
+    found = [replace(encoded, lost=lost_nats(tokenizer, text, encoded) if len(encoded.ids) else None)
+             for text, encoded in zip(texts, tokenizer.measure_many(texts), strict=True)]
     for stretch, encoded in zip(batch, found, strict=True):
         encoded.byte_lengths[:1] += stretch.skipped
     return found

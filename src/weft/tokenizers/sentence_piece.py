@@ -104,6 +104,9 @@ class SentencePieceTokenizer(Tokenizer):
         """The piece for characters that the vocabulary lacks."""
         return str(self._library.id_to_piece(self._library.unk_id()))
 
+    def spellings(self) -> Sequence[bytes]:
+        return self._table.contents()
+
     def encode_array(self, text: str) -> Ids:
         return self._joined(text, self._plain)
 

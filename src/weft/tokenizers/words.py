@@ -106,6 +106,9 @@ class WordTokenizer(Tokenizer):
     def special_tokens(self) -> Mapping[str, int]:
         return {END: END_ID}
 
+    def spellings(self) -> Sequence[bytes]:
+        return [text.encode() if place == END_ID else f" {text}".encode() for place, text in enumerate(self._texts)]
+
     def encode_array(self, text: str) -> Ids:
         utf8(text)
         words = WORDS_AND_LINE_ENDS.findall(text) if self._end_of_line else text.split()

@@ -20,13 +20,15 @@ Forward: TypeAlias = Callable[[Any, ModelState | None], Scored]
 
 class Sums(NamedTuple):
     """Sums over the batches of a step. ``tokens``: predictions, of the task's unit; ``loss``: what was differentiated,
-    auxiliary losses included; ``sources``: by source, for a mixture."""
+    auxiliary losses included; ``sources``: by source, for a mixture; ``lost``: nats for text that predictions do not
+    tell."""
 
     nats: float
     tokens: int
     bytes: int
     loss: float
     sources: SourceSums | None = None
+    lost: float = 0.0
 
 
 def forward_of(task: Task[Any, Any], model: Model) -> Forward:
@@ -64,7 +66,7 @@ def add_gradients(task: Task[Any, Any], model: Model, batches: Sequence[Any], st
     run = forward_of(task, model) if forward is None else forward
     counts = [task.count(batch) for batch in batches]
     parts = 1 if context is None else context.line.count  # each of these ranks counts the predictions of whole rows
-    tokens, size = _sizes(counts, world, parts)
+    tokens, size, lost = _sizes(counts, world, parts)
     total, nats, loss, by_source = max(1, tokens), 0.0, 0.0, SourceSums.none(sources)
     for batch, count in zip(batches, counts, strict=True):
         if count.fresh or state is None:
@@ -78,13 +80,14 @@ def add_gradients(task: Task[Any, Any], model: Model, batches: Sequence[Any], st
         nats += scored.nats.item()
         loss += objective.item()
     nats, loss = world.total(nats, loss)
-    return Sums(nats, tokens, size, loss, by_source.of_all(world) if sources else None), state
+    return Sums(nats, tokens, size, loss, by_source.of_all(world) if sources else None, lost), state
 
 
-def _sizes(counts: Sequence[Count], world: World, parts: int) -> tuple[int, int]:
-    """The predictions and bytes of a step, of all ranks, each batch counted by ``parts`` of them."""
-    predictions, size = world.total(sum(count.predictions for count in counts), sum(count.bytes for count in counts))
-    return round(predictions / parts), round(size / parts)
+def _sizes(counts: Sequence[Count], world: World, parts: int) -> tuple[int, int, float]:
+    """The predictions, bytes and nats of lost text of a step, of all ranks, each batch counted by ``parts`` of them."""
+    predictions, size, lost = world.total(sum(count.predictions for count in counts),
+                                          sum(count.bytes for count in counts), sum(count.lost for count in counts))
+    return round(predictions / parts), round(size / parts), lost / parts
 
 
 def _differentiated(run: Forward, part: Part, predictions: float, total: int) -> tuple[Scored, Tensor]:

@@ -130,12 +130,14 @@ class Interval:
     steps: int = 0
     source_nats: tuple[float, ...] = ()
     source_predictions: tuple[int, ...] = ()
+    lost: float = 0.0
 
     def add(self, report: StepReport) -> None:
         """Add a step."""
         self.nats += report.sums.nats
         self.tokens += report.sums.tokens
         self.bytes += report.sums.bytes
+        self.lost += report.sums.lost
         self.steps += 1
         if (found := report.sums.sources) is not None:
             self.source_nats = _added(self.source_nats, found.nats.tolist())
@@ -146,7 +148,8 @@ class Interval:
         world = trainer.world
         left = trainer.seconds / trainer.step * (trainer.steps - trainer.step)
         elapsed = max(1e-9, trainer.seconds - self.seconds)
-        bits = self.nats / math.log(2) / self.bytes if self.bytes else None
+        known = self.bytes > 0 and not math.isnan(self.lost)
+        bits = (self.nats + self.lost) / math.log(2) / self.bytes if known else None
         return Progress(trainer.step, trainer.steps, self.nats / max(1, self.tokens), bits, self.tokens / elapsed,
                         trainer.seconds, left, report.lr, report.grad_norm,
                         use.mfu(self.steps / elapsed / world.size, trainer.seconds), resident_bytes(),
