@@ -101,8 +101,27 @@ def test_an_unknown_key_that_switches_something_on_is_a_note_and_a_problem_where
 
 
 @pytest.mark.parametrize("value", [None, False, 0, 0.0, "", [], {}])
-def test_an_unknown_key_that_switches_nothing_on_says_nothing(value: Any) -> None:
-    assert read(SMOL, use_mrope=value, made_up=value, num_experts=value) == []
+def test_an_unknown_key_that_switches_off_what_is_off_says_nothing(value: Any) -> None:
+    assert read(SMOL, use_mrope=value, num_experts=value) == []
+    assert read(SMOL, made_up=value) == ([] if value is None else [
+        f"made_up: unknown key. Its value, {value!r}, is not used."])
+
+
+@pytest.mark.parametrize("name", sorted({size.family: name for name, size in WHOLE.items()}.values()))
+def test_attention_of_the_other_direction_is_refused_in_every_family(name: str) -> None:
+    """As in gte-Qwen2, whose logits would be others: `transformers` reads the key in the function that makes masks, so
+    no configuration class lists it."""
+    encoder = families()[WHOLE[name].family].template["kind"] in ("encoder", "image_encoder")
+    assert read(name, is_causal=not encoder) == read(name)
+    with pytest.raises(ConfigError, match=f"is_causal: {encoder}, but only {not encoder} or None can be read"):
+        read(name, is_causal=encoder)
+
+
+@pytest.mark.parametrize(("name", "key"), [(SMOL, "scale_attn_weights"), ("mixtral-8x7b", "norm_topk_prob"),
+                                           (SMOL, "rope_interleave"), (SMOL, "use_conv_bias")])
+def test_what_is_on_in_other_models_is_not_switched_off_in_silence(name: str, key: str) -> None:
+    with pytest.raises(ConfigError, match=f"{key}: unknown key. False changes what is computed in other models"):
+        read(name, **{key: False})
 
 
 @pytest.mark.parametrize(("name", "key", "value"), [

@@ -60,6 +60,8 @@ COMMON: tuple[KeyRule, ...] = (
     Fixed("add_cross_attention", (False, None), default=False, why="A decoder reads no source."),
     Fixed("cross_attention_hidden_size", (None,), why="A decoder reads no source."),
     Ignored(("is_decoder", "tie_encoder_decoder"), "a decoder-only model is one in any case"),
+    Fixed("is_causal", (True, None), default=True, why="Attention would see later tokens: the model makes vectors of a "
+          "text, as the models of the gte family do, and predicts no next token."),
     Fixed("pruned_heads", ({}, None), default={}, why="Pruned heads have been removed from its weights."),
     Together(("quantization_config",), lambda raw, facts: require_unquantised(raw), lambda facts: {}),
     Fixed("compression_config", (None,), why="Its weights are compressed: convert an uncompressed version."),

@@ -99,6 +99,7 @@ def _classes(raw: Raw, head: str) -> Facts:
 
 ENCODER_ONLY: tuple[KeyRule, ...] = (
     Fixed("is_decoder", (False,), default=False, why="It would attend to earlier tokens alone."),
+    Fixed("is_causal", (False, None), default=False, why="It would attend to earlier tokens alone."),
     Fixed("tie_word_embeddings", (True,), default=True, why="The head that predicts tokens shares their embedding."))
 """Keys of every family of encoders."""
 

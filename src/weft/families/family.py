@@ -18,7 +18,7 @@ from weft.families.configurations import notes_on, read_keys, write_keys
 from weft.families.keys import KEPT, KeyRule, Raw
 from weft.families.naming import relative_hint
 from weft.families.template import Facts, build_config, match
-from weft.families.unknown import Unknown, computing
+from weft.families.unknown import Unknown, computing, on_by_default
 from weft.families.weights import Account, Junk, Rule, account
 from weft.preset_files.models import Size, sizes_of
 
@@ -156,7 +156,7 @@ class Family:
 
     def _unknown(self, raw: Raw) -> Unknown:
         assert self.native is not None
-        return Unknown(self.native.rules, raw, computing_keys())
+        return Unknown(self.native.rules, raw, computing_keys(), keys_on_by_default())
 
     def _foreign_class(self, raw: Raw) -> list[str]:
         assert self.native is not None
@@ -184,6 +184,12 @@ def families() -> Mapping[str, Family]:
 def computing_keys() -> frozenset[str]:
     """The keys on which what is computed depends in any family."""
     return frozenset().union(*(computing(family.native.rules) for family in families().values() if family.native))
+
+
+@cache
+def keys_on_by_default() -> frozenset[str]:
+    """The keys that are true where they are missing, in every family that reads them."""
+    return on_by_default(rule for family in families().values() if family.native for rule in family.native.rules)
 
 
 def family_of(raw: Raw, where: str) -> Family:

@@ -5,7 +5,8 @@ A class of `transformers` does not read such a key either, so that it changes no
 - a misspelling of a key that does, whose value then goes missing;
 - a key that changes what is computed in another family, which a later version of the class may read.
 
-Both refuse the configuration by name. Any other key gives a note, and none where its value switches nothing on.
+Both refuse the configuration by name. Any other key gives a note, and none where its value leaves off a part that is
+off without the key too.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import difflib
 from collections.abc import Iterable
 from typing import final
 
-from weft.families.keys import NOTHING, Ignored, Kept, KeyRule, Raw
+from weft.families.keys import NOTHING, Fixed, Ignored, Kept, KeyRule, Raw, Read
 
 NEAR = 0.85
 """Similarity (`difflib.SequenceMatcher.ratio`) from which a name is a misspelling: one letter more, less or other in
@@ -31,6 +32,12 @@ MATHEMATICS = frozenset({
     "value_residual"})
 """Keys that change what published models compute, besides those that a family here reads."""
 
+ON = frozenset({"attn_temperature_tuning", "do_layer_norm_before", "has_relative_attention_bias", "is_causal",
+                "is_gated_act", "norm_topk_prob", "position_biased_input", "rope_interleave", "scale_attn_weights",
+                "tie_word_embeddings", "use_abs_pos", "use_bias", "use_qk_norm", "use_rmsnorm"})
+"""Keys whose absence means true in classes of `transformers` 5.24, so that false changes what is computed there. Those
+of the families here are added by their defaults (`on_by_default`)."""
+
 MOST_UNKNOWN = 200
 """Each is compared with the known ones. Published configurations have a dozen that no family reads."""
 
@@ -43,12 +50,14 @@ class Unknown:
         rules: of all the keys of the family.
         raw: the configuration.
         others: the keys that change what is computed in any family.
+        on: those of them that are true where they are missing, in every family that reads them.
     """
 
-    def __init__(self, rules: Iterable[KeyRule], raw: Raw, others: Iterable[str]) -> None:
+    def __init__(self, rules: Iterable[KeyRule], raw: Raw, others: Iterable[str], on: Iterable[str] = ()) -> None:
         rules = tuple(rules)
         named = {key for rule in rules for key in rule.keys}
-        own, elsewhere = computing(rules), {*others, *MATHEMATICS}
+        own, on = computing(rules), {*on, *ON}
+        elsewhere = {*others, *MATHEMATICS}
         self.problems: list[str] = []
         self.notes: list[str] = []
         unknown = [key for key, value in raw.items() if key not in named and value is not None]
@@ -61,18 +70,26 @@ class Unknown:
             near = [] if key in elsewhere else difflib.get_close_matches(key, sorted(own), n=1, cutoff=NEAR)
             if near:
                 self.problems.append(f"{key}: unknown key. Did you mean {near[0]!r}?")
-            elif value in (*NOTHING, ""):
-                continue
-            elif key in elsewhere:
+            elif key in (on if value in (*NOTHING, "") else elsewhere):
                 self.problems.append(f"{key}: unknown key. {_shown(value)} changes what is computed in other models, "
                                      "and this family has no such part here.")
-            else:
+            elif key not in elsewhere:
                 self.notes.append(f"{key}: unknown key. Its value, {_shown(value)}, is not used.")
 
 
 def computing(rules: Iterable[KeyRule]) -> frozenset[str]:
     """The keys of ``rules`` on which the result depends."""
     return frozenset(key for rule in rules if not isinstance(rule, (Ignored, Kept)) for key in rule.keys)
+
+
+def on_by_default(rules: Iterable[KeyRule]) -> frozenset[str]:
+    """The keys of ``rules`` that are true where they are missing, in each of the rules that reads them."""
+    defaults: dict[str, set[bool]] = {}
+    for rule in rules:
+        if isinstance(rule, (Read, Fixed)):
+            for key in rule.keys:
+                defaults.setdefault(key, set()).add(rule.default is True)
+    return frozenset(key for key, found in defaults.items() if found == {True})
 
 
 def _shown(value: object) -> str:

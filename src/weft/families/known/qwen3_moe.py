@@ -128,5 +128,6 @@ QWEN3_MOE = Family(
               *VALUES, TIED, Rotary(), Together(("use_sliding_window", "sliding_window"), read_window, write_window),
               Read("attention_bias", "attention_bias", bool, False, codec=BIASED), *experts(768, 128, 8),
               Fixed("use_qk_norm", (None, True), why="The class of transformers norms queries and keys always."),
+              Fixed("qkv_bias", (None, False), why="The class of transformers has no biases of its own for these."),
               Ignored(("max_window_layers",), "not used: in the class of transformers all layers have one window")),
         weights=weights, prefix="model.", tied=LM_HEAD))

@@ -7,7 +7,7 @@ from typing import Any, final
 
 from weft.families.common import ACTIVATIONS, divided_heads
 from weft.families.family import Family, Native
-from weft.families.keys import Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
+from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.reshaping import Reshape
 from weft.families.steps import Fuse
 from weft.families.template import N_LAYERS, Choice, Facts, Hole, Layers
@@ -104,6 +104,7 @@ KEYS: tuple[KeyRule, ...] = (
     Read("initializer_range", "std", float, 0.02), Read("layer_norm_eps", "eps", float, 1e-12),
     Read("num_channels", "channels", default=3), Read("qkv_bias", "qkv_bias", bool, True),
     Together(("image_size", "patch_size"), read_sizes, write_sizes), Head(),
+    Fixed("is_causal", (False, None), default=False, why="Patches of an image have no order in time."),
     Ignored(("encoder_stride",), "for the task of filling in masked patches"),
     Ignored(("pooler_output_size", "pooler_act"), "for the pooled vector of the bare model, which its hidden vectors "
             "do not depend on"))
