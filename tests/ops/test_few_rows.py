@@ -17,10 +17,10 @@ from ops.native_sets import instructions
 from weft.core.errors import UnsupportedError
 from weft.ops.few_rows import ACTIVATION_NAMES, FEW_ROWS, KINDS, functions, native_gated, native_opened, native_product
 from weft.ops.forms import forced
-from weft.ops.gated_feed_forward import GATED_FEED_FORWARD, GatedFeedForwardCall, Map
+from weft.ops.gated_feed_forward import GATED_FEED_FORWARD, GatedFeedForwardCall
 from weft.ops.int4_linear import INT4_LINEAR, Int4Call, four_bits, matrix
 from weft.ops.int8_linear import INT8_LINEAR, Int8Call, quantised
-from weft.ops.linear import LINEAR, LinearCall
+from weft.ops.linear import LINEAR, LinearCall, Map
 from weft.ops.native.library import VARIABLE, Incomplete
 from weft.ops.native.sequence import WRITERS, calls_of, perform
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Int64
@@ -186,3 +186,19 @@ class Span:
 UNRESOLVED = MappingProxyType(dict.fromkeys(("moment", "ticks", "before", "after")))
 WHOLE = Span()
 """Every row advances by all its tokens, no document begins inside."""
+
+
+class Boundaries(NamedTuple):
+    """Which tokens of a chunk begin a document and which count, [B,T]; None: none begins inside, all count. With them,
+    the pieces of rows that are cut among processes, as recurrences take them."""
+
+    starts: Bool[Tensor, "B T"] | None
+    valid: Bool[Tensor, "B T"] | None
+    pieces: Pieces | None = None
+
+    @staticmethod
+    def of(span: Span, rows: int) -> Boundaries:
+        """Those of a resolved span."""
+        valid = span.ticks.valid
+        starts = span.ticks.starts().expand(rows, -1) if span.packed else None
+        return Boundaries(starts if starts is None or valid is None else starts & valid, valid, span.pieces)

@@ -21,8 +21,9 @@ from weft.linear.division import Divisible, Division
 from weft.linear.linear import Linear, allowed, stored
 from weft.ops.activations import ACTIVATIONS, Activation, ActivationName
 from weft.ops.few_rows import many_rows
-from weft.ops.gated_feed_forward import GatedFeedForwardCall, Map, bounded, gated_feed_forward
+from weft.ops.gated_feed_forward import GatedFeedForwardCall, bounded, gated_feed_forward
 from weft.ops.gated_product import gated_product
+from weft.ops.linear import Map
 
 
 class GLU(Pointwise, Divisible):

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from weft.core.calling import Direct
 from weft.core.layer import Part
 from weft.linear.untouched import untouched
-from weft.ops.gated_feed_forward import Map
-from weft.ops.linear import LINEAR, LinearCall
+from weft.ops.linear import LINEAR, LinearCall, Map
 
 Use: TypeAlias = Literal["fuse", "lay_out", "widen", "quantise", "adapt"]
 """What may be done with a map: joined with its neighbours into one matrix; laid out otherwise in memory; multiplied in

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from weft.core.layer import Part
 from weft.linear.linear import UNNAMED, Linear, Rewritten, Use
 from weft.linear.rewrite import RewriteConfig, Rewriter
-from weft.ops.gated_feed_forward import Map
+from weft.ops.linear import Map
 
 
 class QuantisedMatrix(Part, ABC):

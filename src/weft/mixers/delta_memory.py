@@ -25,11 +25,10 @@ from weft.core.config import PartField
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
 from weft.core.part_config import Dims
-from weft.core.span import Memory, Span
+from weft.core.span import Boundaries, Memory, Span
 from weft.core.state import tensor_field
 from weft.linear.linear import Linear
 from weft.mixers.base import MixerConfig
-from weft.mixers.kernel_attention import Marks
 from weft.norms.base import Norm, NormConfig
 from weft.norms.rmsnorm import RMSNormConfig
 from weft.ops.delta_rule import delta_rule
@@ -157,14 +156,14 @@ class DeltaMemory(Layer, ABC):
         if x.shape[1] == 0:
             return Output(x, state)
         assert state is None or isinstance(state, DeltaState), "checked by Layer.forward"
-        qkv, marks = self.qkv(x), Marks.of(span, x.shape[0])
+        qkv, boundaries = self.qkv(x), Boundaries.of(span, x.shape[0])
         mixed = F.silu(self._convolved(qkv, state, span))
         rate, decay = self.rate(x), self.log_decay(x)
         with torch.autocast(x.device.type, enabled=False):
             q, k, v = self._heads(mixed)
             write = k * (self.largest_rate * widen(rate).sigmoid())[..., None]
             read = k if decay is None else k * decay.exp()
-            o, sums = delta_rule(q, write, v, read, -write, decay, None if state is None else state.sums, *marks)
+            o, sums = delta_rule(q, write, v, read, -write, decay, None if state is None else state.sums, *boundaries)
             o = self.norm(o).flatten(2).to(x.dtype)
         y = self.output(self.gated(o, x))
         if state is None:

@@ -17,11 +17,11 @@ from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
 from weft.core.part_config import Dims
 from weft.core.registry import register
-from weft.core.span import Memory, Span
+from weft.core.span import Boundaries, Memory, Span
 from weft.linear.linear import Linear
 from weft.mixers.base import MixerConfig
 from weft.mixers.heads import HeadSizes, head_sizes
-from weft.mixers.kernel_attention import Marks, MatrixState
+from weft.mixers.kernel_attention import MatrixState
 from weft.ops.delta_rule import delta_rule
 from weft.ops.feature_maps import FEATURE_MAPS, deterministic_projection
 from weft.ops.linear_recurrence import linear_recurrence
@@ -130,17 +130,17 @@ class FastWeights(Layer):
         if x.shape[1] == 0:
             return Output(x, state)
         assert state is None or isinstance(state, MatrixState), "checked by Layer.forward"
-        marks, before = Marks.of(span, x.shape[0]), None if state is None else state.sums
+        boundaries, before = Boundaries.of(span, x.shape[0]), None if state is None else state.sums
         qkv, rate = self.qkv(x), None if self.rate is None else self.rate(x)
         with torch.autocast(x.device.type, enabled=False):
             q, k, v = (part.unflatten(-1, (self.sizes.heads, -1)) for part in
                        widen(qkv).split_with_sizes(self.widths, -1))
             q, k = self._mapped(q), self._mapped(k)
             if rate is None:
-                o, sums = linear_recurrence(q, k, v, None, before, *marks)
+                o, sums = linear_recurrence(q, k, v, None, before, *boundaries)
             else:
                 write = k * widen(rate).sigmoid()[..., None]
-                o, sums = delta_rule(q, write, v, k, -write, None, before, *marks)
+                o, sums = delta_rule(q, write, v, k, -write, None, before, *boundaries)
         y = self.output(o.flatten(2).to(qkv.dtype))
         return Output(y, None if state is None else MatrixState(span.after, sums.to(state.sums.dtype)))
 

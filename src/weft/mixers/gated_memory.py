@@ -19,10 +19,10 @@ from weft.core.clock import Clock, Ticks
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
 from weft.core.part_config import Dims
-from weft.core.span import Memory, Span
+from weft.core.span import Boundaries, Memory, Span
 from weft.linear.linear import Linear
 from weft.mixers.heads import HeadSizes
-from weft.mixers.kernel_attention import Marks, MatrixState
+from weft.mixers.kernel_attention import MatrixState
 from weft.norms.base import Norm, NormConfig
 from weft.ops.linear_recurrence import linear_recurrence
 from weft.ops.linear_recurrence_chunks import CHUNK
@@ -80,12 +80,12 @@ class GatedMemory(Layer, ABC):
             return Output(x, state)
         assert state is None or isinstance(state, MatrixState), "checked by Layer.forward"
         *projected, gate = self.qkvg(x).split_with_sizes(self.widths, -1)
-        marks = Marks.of(span, x.shape[0])
+        boundaries = Boundaries.of(span, x.shape[0])
         decay = self.log_decay(x)
         with torch.autocast(x.device.type, enabled=False):
             q, k, v = (widen(part).unflatten(-1, (self.sizes.heads, -1)) for part in projected)
             q, k = self.turned(q * self.scale, span.ticks), self.turned(k, span.ticks)
-            o, sums = linear_recurrence(q, k, v, decay, None if state is None else state.sums, *marks)
+            o, sums = linear_recurrence(q, k, v, decay, None if state is None else state.sums, *boundaries)
             o = self.norm(o).flatten(2).to(gate.dtype)
         y = self.output(F.silu(gate if self.gate_bias is None else gate + self.gate_bias) * o)
         return Output(y, None if state is None else MatrixState(span.after, sums.to(state.sums.dtype)))

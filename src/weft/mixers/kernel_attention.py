@@ -25,8 +25,7 @@ from weft.core.errors import UnsupportedError
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
 from weft.core.part_config import Dims
-from weft.core.pieces import Pieces
-from weft.core.span import Memory, Span
+from weft.core.span import Boundaries, Memory, Span
 from weft.core.state import tensor_field
 from weft.core.traits import Trait
 from weft.linear.linear import Linear
@@ -122,22 +121,6 @@ class Features(NamedTuple):
     peak: Tensor | None = None
 
 
-class Marks(NamedTuple):
-    """Which tokens of a chunk begin a document and which count, [B,T]; None: none begins inside, all count. With them,
-    the pieces of rows that are cut among processes, as recurrences take them."""
-
-    starts: Bool[Tensor, "B T"] | None
-    valid: Bool[Tensor, "B T"] | None
-    pieces: Pieces | None = None
-
-    @staticmethod
-    def of(span: Span, rows: int) -> Marks:
-        """Those of a resolved span."""
-        valid = span.ticks.valid
-        starts = span.ticks.starts().expand(rows, -1) if span.packed else None
-        return Marks(starts if starts is None or valid is None else starts & valid, valid, span.pieces)
-
-
 PROJECTIONS = MappingProxyType(dict.fromkeys(("qkv", "output"), "attention projections"))
 
 
@@ -174,7 +157,7 @@ class KernelAttention(Layer, ABC):
 
     @abstractmethod
     def mapped(self, q: Float[Tensor, "B T H E"], k: Float[Tensor, "B T K E"], state: LayerState | None,
-               marks: Marks) -> Features:
+               boundaries: Boundaries) -> Features:
         """The features of queries and keys."""
 
     def own_traits(self) -> frozenset[Trait]:
@@ -205,7 +188,7 @@ class KernelAttention(Layer, ABC):
         if x.shape[1] == 0:
             return Output(x, state)
         assert state is None or isinstance(state, MatrixState), "checked by Layer.forward"
-        sizes, marks = self.sizes, Marks.of(span, x.shape[0])
+        sizes, boundaries = self.sizes, Boundaries.of(span, x.shape[0])
         qkv = self.qkv(x)
         with torch.autocast(x.device.type, enabled=False):
             q, k, v = (part.unflatten(-1, (heads, -1)) for part, heads in zip(
@@ -213,8 +196,8 @@ class KernelAttention(Layer, ABC):
                 strict=True))
             if self.rotate_first:
                 q, k = self.position.rotate(q, span.ticks), self.position.rotate(k, span.ticks)
-            features = self.mapped(q, k, state, marks)
-            y, sums, normaliser = self._attended(features, v, state, marks, span.ticks)
+            features = self.mapped(q, k, state, boundaries)
+            y, sums, normaliser = self._attended(features, v, state, boundaries, span.ticks)
         out = self.output(y.flatten(2).to(qkv.dtype))
         return Output(out, None if state is None else self.after(state, span, sums, normaliser, features))
 
@@ -225,30 +208,30 @@ class KernelAttention(Layer, ABC):
             return MatrixState(span.after, sums.to(state.sums.dtype))
         return NormalisedState(span.after, sums.to(state.sums.dtype), normaliser.to(state.sums.dtype))
 
-    def _attended(self, features: Features, v: Tensor, state: MatrixState | None, marks: Marks,
+    def _attended(self, features: Features, v: Tensor, state: MatrixState | None, boundaries: Boundaries,
                   ticks: Ticks) -> tuple[Tensor, Tensor, Tensor | None]:
         """Outputs [B,T,H,F], and S and z after the chunk, which are meaningless under a bidirectional mask."""
         q, k = features.q, features.k
         before = None if state is None else state.sums
         earlier = state.normaliser[..., None] if isinstance(state, NormalisedState) else None
         if not self.normalise:
-            return *self._summed(self._turned(q, ticks), self._turned(k, ticks), v, features, before, marks), None
+            return *self._summed(self._turned(q, ticks), self._turned(k, ticks), v, features, before, boundaries), None
         ones = v.new_ones(*v.shape[:3], 1)
         if self.rotates:
-            y, sums = self._summed(self._turned(q, ticks), self._turned(k, ticks), v, features, before, marks)
-            weight, normaliser = self._summed(q, k, ones, features, earlier, marks)
+            y, sums = self._summed(self._turned(q, ticks), self._turned(k, ticks), v, features, before, boundaries)
+            weight, normaliser = self._summed(q, k, ones, features, earlier, boundaries)
         else:
             both = None if before is None or earlier is None else torch.cat([before, earlier], -1)
-            together, after = self._summed(q, k, torch.cat([v, ones], -1), features, both, marks)
+            together, after = self._summed(q, k, torch.cat([v, ones], -1), features, both, boundaries)
             y, weight = together.split_with_sizes([v.shape[-1], 1], -1)
             sums, normaliser = after.split_with_sizes([v.shape[-1], 1], -1)
-        return y / _positive(weight, marks.valid), sums.contiguous(), normaliser[..., 0].contiguous()
+        return y / _positive(weight, boundaries.valid), sums.contiguous(), normaliser[..., 0].contiguous()
 
     def _summed(self, q: Tensor, k: Tensor, v: Tensor, features: Features, before: Tensor | None,
-                marks: Marks) -> tuple[Tensor, Tensor]:
+                boundaries: Boundaries) -> tuple[Tensor, Tensor]:
         if self.causal:
-            return linear_recurrence(q, k, v, features.log_decay, before, *marks)
-        return bidirectional_sums(q, k, v, marks.starts, marks.valid), v
+            return linear_recurrence(q, k, v, features.log_decay, before, *boundaries)
+        return bidirectional_sums(q, k, v, boundaries.starts, boundaries.valid), v
 
     def _turned(self, x: Tensor, ticks: Ticks) -> Tensor:
         return self.position.rotate(x, ticks) if self.rotates else x

@@ -11,12 +11,12 @@ from weft.core.config import rule
 from weft.core.layer import LayerState
 from weft.core.part_config import Dims
 from weft.core.registry import register
+from weft.core.span import Boundaries
 from weft.masks import Bidirectional
 from weft.mixers.kernel_attention import (
     Features,
     KernelAttention,
     KernelAttentionConfig,
-    Marks,
     MatrixState,
     NormalisedState,
 )
@@ -88,6 +88,6 @@ class LinearAttention(KernelAttention):
         self.config = config
         self.state_type = NormalisedState if config.normalise else MatrixState
 
-    def mapped(self, q: Tensor, k: Tensor, state: LayerState | None, marks: Marks) -> Features:
+    def mapped(self, q: Tensor, k: Tensor, state: LayerState | None, boundaries: Boundaries) -> Features:
         phi = FEATURE_MAPS[self.config.feature_map]
         return Features(phi(q), phi(k))

@@ -19,12 +19,11 @@ from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
 from weft.core.part_config import Dims
 from weft.core.registry import register
-from weft.core.span import Memory, Span
+from weft.core.span import Boundaries, Memory, Span
 from weft.core.state import tensor_field
 from weft.linear.division import Along, Divisible, Division
 from weft.linear.linear import Linear
 from weft.mixers.base import MixerConfig
-from weft.mixers.kernel_attention import Marks
 from weft.norms.base import Norm, NormConfig
 from weft.norms.none import NoNormConfig
 from weft.norms.rmsnorm import RMSNormConfig
@@ -192,7 +191,7 @@ class Mamba(Layer, Divisible):
         """(C h + D u) silu(gate) in the dtype of ``gate``, and the states after the chunk."""
         narrow, b, c = (self._normed(index, part, span)
                         for index, part in enumerate(self.select(u).split_with_sizes(self.widths, -1)))
-        step, (starts, valid, pieces) = self.step(narrow), Marks.of(span, u.shape[0])
+        step, (starts, valid, pieces) = self.step(narrow), Boundaries.of(span, u.shape[0])
         with torch.autocast(u.device.type, enabled=False):
             a = -widen(self.a_log).exp().t()
             if before is None:

@@ -20,12 +20,11 @@ from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
 from weft.core.part_config import Dims, Settings
 from weft.core.registry import register
-from weft.core.span import Memory, Span
+from weft.core.span import Boundaries, Memory, Span
 from weft.core.state import tensor_field
 from weft.linear.linear import Linear
 from weft.mixers.base import MixerConfig
 from weft.mixers.gated_norm import GatedNorm, GatedNormSettings
-from weft.mixers.kernel_attention import Marks
 from weft.ops.linear_recurrence import linear_recurrence
 from weft.ops.linear_recurrence_chunks import CHUNK
 from weft.ops.operator import widen
@@ -215,7 +214,8 @@ class Mamba2(Layer):
         mixed = causal_convolution(inputs, self.convolution.weight, self.convolution.bias,
                                    None if state is None else state.history, span, silu=True)
         with torch.autocast(x.device.type, enabled=False):
-            y, states = self._system(mixed, dt, None if state is None else state.states, Marks.of(span, x.shape[0]))
+            before, boundaries = None if state is None else state.states, Boundaries.of(span, x.shape[0])
+            y, states = self._system(mixed, dt, before, boundaries)
             gated = (y * F.silu(widen(z)) if self.norm is None else self.norm(y, z)).to(z.dtype)
         out = self.output(gated)
         if state is None:
@@ -234,7 +234,8 @@ class Mamba2(Layer):
         x, b, c = inputs.split_with_sizes(self.parts, -1)
         return z * factors.z, torch.cat([x * factors.x, b * factors.b, c * factors.c], -1), dt * factors.dt
 
-    def _system(self, mixed: Tensor, dt: Tensor, before: Tensor | None, marks: Marks) -> tuple[Tensor, Tensor]:
+    def _system(self, mixed: Tensor, dt: Tensor, before: Tensor | None,
+                boundaries: Boundaries) -> tuple[Tensor, Tensor]:
         """y [B,T,H P] and the states after the chunk."""
         config = self.config
         x, b, c = (widen(part) for part in mixed.split_with_sizes(self.parts, -1))
@@ -244,7 +245,7 @@ class Mamba2(Layer):
         if config.step_sizes.least > 0 or config.step_sizes.most is not None:
             dt = dt.clamp(config.step_sizes.least, config.step_sizes.most)
         decay = -(dt * self.log_rate.exp())
-        y, after = linear_recurrence(c, b, x * dt[..., None], decay[..., None], before, *marks)
+        y, after = linear_recurrence(c, b, x * dt[..., None], decay[..., None], before, *boundaries)
         return torch.addcmul(y, x, self.skip[:, None].to(x.dtype)).flatten(2), after
 
 

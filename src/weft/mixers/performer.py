@@ -15,14 +15,13 @@ from weft.core.clock import Clock
 from weft.core.layer import LayerState
 from weft.core.part_config import Dims
 from weft.core.registry import register
-from weft.core.span import Span
+from weft.core.span import Boundaries, Span
 from weft.core.state import tensor_field
 from weft.masks import Bidirectional
 from weft.mixers.kernel_attention import (
     Features,
     KernelAttention,
     KernelAttentionConfig,
-    Marks,
     MatrixState,
     NormalisedState,
 )
@@ -119,25 +118,25 @@ class Performer(KernelAttention):
     def started(self, clock: Clock, sums: Tensor, normaliser: Tensor) -> PerformerState:
         return PerformerState(clock, sums, normaliser, sums.new_full(sums.shape[:2], torch.finfo(sums.dtype).min))
 
-    def mapped(self, q: Tensor, k: Tensor, state: LayerState | None, marks: Marks) -> Features:
+    def mapped(self, q: Tensor, k: Tensor, state: LayerState | None, boundaries: Boundaries) -> Features:
         of_query, of_key = (exponents(x, self.directions.to(x.dtype)) for x in (q, k))
-        peaks = self._peaks(of_key.detach().amax(-1), state, marks)
+        peaks = self._peaks(of_key.detach().amax(-1), state, boundaries)
         lowered = of_key - peaks.own[..., None]
-        if marks.valid is not None:
-            lowered = lowered.masked_fill(~marks.valid[..., None, None], float("-inf"))
+        if boundaries.valid is not None:
+            lowered = lowered.masked_fill(~boundaries.valid[..., None, None], float("-inf"))
         return Features((of_query - of_query.detach().amax(-1, keepdim=True)).exp(), lowered.exp(), peaks.log_decay,
                         peaks.last)
 
-    def _peaks(self, largest: Float[Tensor, "B T K"], state: LayerState | None, marks: Marks) -> _Peaks:
+    def _peaks(self, largest: Float[Tensor, "B T K"], state: LayerState | None, boundaries: Boundaries) -> _Peaks:
         """By how much the exponents of keys are lowered, from each key's largest."""
         lowest = torch.finfo(largest.dtype).min
-        if marks.valid is not None:
-            largest = largest.masked_fill(~marks.valid[..., None], lowest)
+        if boundaries.valid is not None:
+            largest = largest.masked_fill(~boundaries.valid[..., None], lowest)
         if not self.causal:
-            return _Peaks(_largest_of_documents(largest, marks.starts), None, None)
+            return _Peaks(_largest_of_documents(largest, boundaries.starts), None, None)
         first = (largest.new_full(largest[:, :1].shape, lowest) if not isinstance(state, PerformerState)
                  else state.peak[:, None].to(largest.dtype))
-        starts = None if marks.starts is None else torch.nn.functional.pad(marks.starts, (1, 0))
+        starts = None if boundaries.starts is None else torch.nn.functional.pad(boundaries.starts, (1, 0))
         after = running_maximum(torch.cat([first, largest], 1), starts)
         return _Peaks(after[:, 1:], (after[:, :-1] - after[:, 1:])[..., None], after[:, -1].clone())
 

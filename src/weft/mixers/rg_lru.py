@@ -19,11 +19,10 @@ from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
 from weft.core.part_config import Dims
 from weft.core.registry import register
-from weft.core.span import Memory, Span
+from weft.core.span import Boundaries, Memory, Span
 from weft.core.state import tensor_field
 from weft.linear.linear import Linear
 from weft.mixers.base import MixerConfig
-from weft.mixers.kernel_attention import Marks
 from weft.ops.activations import ACTIVATIONS, Activation
 from weft.ops.diagonal_recurrence import diagonal_recurrence
 from weft.ops.operator import widen
@@ -152,11 +151,11 @@ class RGLRU(Layer):
                                None if state is None else state.history, span)
         log_decay = self.log_decay(u)
         gated = u * torch.sigmoid(self.input_gate(u))
-        marks = Marks.of(span, x.shape[0])
+        boundaries = Boundaries.of(span, x.shape[0])
         with torch.autocast(x.device.type, enabled=False):
             first = (span.ticks.order == span.ticks.begin)[..., None]
             taken = widen(gated) * torch.where(first, 1.0, _complement(log_decay))
-            h, memory = diagonal_recurrence(taken, log_decay, None if state is None else state.memory, *marks)
+            h, memory = diagonal_recurrence(taken, log_decay, None if state is None else state.memory, *boundaries)
         y = self.mix(ACTIVATIONS[self.config.activation](gate) * h.to(gate.dtype))
         if state is None:
             return Output(y, None)

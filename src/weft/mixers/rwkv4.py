@@ -17,11 +17,10 @@ from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
 from weft.core.part_config import Dims
 from weft.core.registry import register
-from weft.core.span import Memory, Span
+from weft.core.span import Boundaries, Memory, Span
 from weft.core.state import tensor_field
 from weft.linear.linear import Linear
 from weft.mixers.base import MixerConfig
-from weft.mixers.kernel_attention import Marks
 from weft.mixers.rwkv_schedules import Depth, decay_schedule, four_bonus, rising
 from weft.ops.operator import widen
 from weft.ops.token_shift import last_token, previous_token
@@ -123,13 +122,13 @@ class Rwkv4(Layer):
             return Output(x, state)
         assert state is None or isinstance(state, Rwkv4State), "checked by Layer.forward"
         previous = previous_token(x, None if state is None else state.last, span)
-        marks = Marks.of(span, x.shape[0])
+        boundaries = Boundaries.of(span, x.shape[0])
         k = self.key(torch.lerp(previous, x, self.mix_key))
         v = self.value(torch.lerp(previous, x, self.mix_value))
         r = self.receptance(torch.lerp(previous, x, self.mix_receptance))
         with torch.autocast(x.device.type, enabled=False):
             mean, sums = wkv(k, v, -widen(self.decay).exp(), self.bonus, None if state is None else state.sums,
-                             marks.starts, marks.valid)
+                             boundaries.starts, boundaries.valid)
         y = self.output(torch.sigmoid(r) * mean.to(r.dtype))
         if state is None:
             return Output(y, None)

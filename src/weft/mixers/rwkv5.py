@@ -11,9 +11,8 @@ from torch.nn import functional as F
 
 from weft.core.part_config import Dims
 from weft.core.registry import register
-from weft.core.span import Span
+from weft.core.span import Boundaries, Span
 from weft.linear.linear import Linear
-from weft.mixers.kernel_attention import Marks
 from weft.mixers.rwkv_heads import Remembered, RwkvHeads, RwkvHeadsConfig
 from weft.mixers.rwkv_schedules import decay_schedule, matrix_bonus, rising
 from weft.ops.delayed_recurrence import delayed_recurrence
@@ -82,7 +81,7 @@ class Rwkv5(RwkvHeads):
         return self.decay, self.bonus
 
     def remembered(self, x: Float[Tensor, "B T D"], previous: Float[Tensor, "B T D"], before: Tensor | None,
-                   marks: Marks, span: Span) -> tuple[Remembered, Float[Tensor, "B T A"]]:
+                   boundaries: Boundaries, span: Span) -> tuple[Remembered, Float[Tensor, "B T A"]]:
         r = self.receptance(torch.lerp(previous, x, self.mix_receptance))
         k = self.key(torch.lerp(previous, x, self.mix_key))
         v = self.value(torch.lerp(previous, x, self.mix_value))
@@ -90,5 +89,5 @@ class Rwkv5(RwkvHeads):
         with torch.autocast(x.device.type, enabled=False):
             log_decay = -widen(self.decay).exp()[None, None]
             o, sums = delayed_recurrence(self.heads(r), self.heads(k), self.heads(v), self.bonus, log_decay, before,
-                                         *marks)
+                                         *boundaries)
         return Remembered(o, sums), gate

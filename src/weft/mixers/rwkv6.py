@@ -12,9 +12,8 @@ from torch.nn import functional as F
 
 from weft.core.part_config import Dims
 from weft.core.registry import register
-from weft.core.span import Span
+from weft.core.span import Boundaries, Span
 from weft.linear.linear import Linear
-from weft.mixers.kernel_attention import Marks
 from weft.mixers.rwkv_heads import Remembered, RwkvHeads, RwkvHeadsConfig
 from weft.mixers.rwkv_schedules import decay_schedule, matrix_bonus, rising
 from weft.ops.delayed_recurrence import delayed_recurrence
@@ -99,7 +98,7 @@ class Rwkv6(RwkvHeads):
         return self.decay, self.bonus
 
     def remembered(self, x: Float[Tensor, "B T D"], previous: Float[Tensor, "B T D"], before: Tensor | None,
-                   marks: Marks, span: Span) -> tuple[Remembered, Float[Tensor, "B T A"]]:
+                   boundaries: Boundaries, span: Span) -> tuple[Remembered, Float[Tensor, "B T A"]]:
         fading, *mixed = self.shifted(x, previous - x)
         k, v, r = self.key(mixed[0]), self.value(mixed[1]), self.receptance(mixed[2])
         gate = F.silu(self.gate(mixed[3]))
@@ -107,7 +106,7 @@ class Rwkv6(RwkvHeads):
         with torch.autocast(x.device.type, enabled=False):
             log_decay = -(widen(self.decay) + self.heads(rates)).exp()
             o, sums = delayed_recurrence(self.heads(r), self.heads(k), self.heads(v), self.bonus, log_decay, before,
-                                         *marks)
+                                         *boundaries)
         return Remembered(o, sums), gate
 
     def shifted(self, x: Float[Tensor, "B T D"], away: Float[Tensor, "B T D"]) -> tuple[Tensor, ...]:

@@ -15,9 +15,8 @@ from weft.core.channels import Channel
 from weft.core.output import Given
 from weft.core.part_config import Dims, PartConfig
 from weft.core.registry import register
-from weft.core.span import Span
+from weft.core.span import Boundaries, Span
 from weft.linear.linear import Linear
-from weft.mixers.kernel_attention import Marks
 from weft.mixers.rwkv_heads import Remembered, RwkvHeads, RwkvHeadsConfig
 from weft.mixers.rwkv_schedules import line, rising, seven_decay, within_heads
 from weft.ops.delta_rule import delta_rule
@@ -150,7 +149,7 @@ class Rwkv7(RwkvHeads):
         return self.decay.bias, self.bonus
 
     def remembered(self, x: Float[Tensor, "B T D"], previous: Float[Tensor, "B T D"], before: Tensor | None,
-                   marks: Marks, span: Span) -> tuple[Remembered, Float[Tensor, "B T A"]]:
+                   boundaries: Boundaries, span: Span) -> tuple[Remembered, Float[Tensor, "B T A"]]:
         away = previous - x
         reading, fading, keyed, valued, rated, gated = (torch.addcmul(x, share, away) for share in self.shift.unbind())
         r, k, v = self.receptance(reading), self.key(keyed), self.value(valued)
@@ -165,6 +164,6 @@ class Rwkv7(RwkvHeads):
             k = self.heads(k * (1 + (rate - 1) * widen(self.key_rate)))
             r, v = self.heads(r), self.heads(v)
             o, sums = delta_rule(r, k, v, -kappa, kappa * self.heads(rate), self.heads(log_decay), before,
-                                 *marks)
+                                 *boundaries)
             beside = (r * k * widen(self.bonus)).sum(-1, keepdim=True) * v
         return Remembered(o, sums, beside, given), gate

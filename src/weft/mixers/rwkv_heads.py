@@ -18,12 +18,11 @@ from weft.core.clock import Clock
 from weft.core.layer import Layer, LayerState, Part
 from weft.core.output import Given, Output
 from weft.core.part_config import Dims
-from weft.core.span import Memory, Span
+from weft.core.span import Boundaries, Memory, Span
 from weft.core.state import tensor_field
 from weft.linear.linear import Linear
 from weft.mixers.base import MixerConfig
 from weft.mixers.heads import HeadSizes, head_sizes
-from weft.mixers.kernel_attention import Marks
 from weft.mixers.rwkv_schedules import Depth
 from weft.ops.layer_norm import LAYER_NORM, LayerNormCall
 from weft.ops.linear_recurrence_chunks import CHUNK
@@ -115,14 +114,14 @@ class RwkvHeads(Layer, ABC):
 
     @abstractmethod
     def remembered(self, x: Float[Tensor, "B T D"], previous: Float[Tensor, "B T D"], before: Tensor | None,
-                   marks: Marks, span: Span) -> tuple[Remembered, Float[Tensor, "B T A"]]:
+                   boundaries: Boundaries, span: Span) -> tuple[Remembered, Float[Tensor, "B T A"]]:
         """What the heads read, and the gate.
 
         Args:
             x: the chunk.
             previous: the token before each, zero for a document's first.
             before: the matrices before the first token; None: zero.
-            marks: documents and padding.
+            boundaries: documents and padding.
             span: resolved.
         """
 
@@ -148,7 +147,7 @@ class RwkvHeads(Layer, ABC):
             return self.idle(x, state)
         assert state is None or isinstance(state, RwkvState), "checked by Layer.forward"
         last, before = (None, None) if state is None else (state.last, state.sums)
-        read, gate = self.remembered(x, previous_token(x, last, span), before, Marks.of(span, x.shape[0]), span)
+        read, gate = self.remembered(x, previous_token(x, last, span), before, Boundaries.of(span, x.shape[0]), span)
         with torch.autocast(x.device.type, enabled=False):
             o = self.norm(read.o)
             o = (o if read.beside is None else o + read.beside).flatten(2).to(gate.dtype)

@@ -18,11 +18,10 @@ from weft.core.clock import Clock
 from weft.core.config import rule
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
-from weft.core.span import Memory, Span
+from weft.core.span import Boundaries, Memory, Span
 from weft.core.state import tensor_field
 from weft.linear.linear import Linear
 from weft.mixers.base import MixerConfig
-from weft.mixers.kernel_attention import Marks
 from weft.ops.activations import ACTIVATIONS, Activation
 from weft.ops.ssm_chunk import Chunk, Inputs
 
@@ -63,7 +62,7 @@ class StateSpace(Layer, ABC):
         with torch.autocast(x.device.type, enabled=False):
             u = x.to(self.exact_dtype())
             before = None if carried is None else carried.to(u.dtype)
-            y, after = self.system(Inputs(u, before, span.fresh, Marks.of(span, x.shape[0]).starts, span.count))
+            y, after = self.system(Inputs(u, before, span.fresh, Boundaries.of(span, x.shape[0]).starts, span.count))
             y = y + self.skip.to(u.dtype) * u
         y = self._mix(ACTIVATIONS[self.activation](y.to(x.dtype)))
         if carried is None:

@@ -16,16 +16,7 @@ from weft.ops.forms import OPERATIONS, REFERENCE, Form, Kernel, Make, Operation
 from weft.ops.gated_product import gated_product
 from weft.ops.int4_linear import INT4_LINEAR, Int4Call, four_bits
 from weft.ops.int8_linear import INT8_LINEAR, Int8Call, quantised
-from weft.ops.linear import LINEAR, LinearCall
-
-
-class Map(NamedTuple):
-    """A linear map: its matrix as floats [out,in], or as the integers and scales of an `Int8Call` or an `Int4Call`,
-    told apart by dtype; and its bias."""
-
-    values: Tensor
-    scale: Tensor | None = None
-    bias: Float[Tensor, " out"] | None = None
+from weft.ops.linear import LINEAR, LinearCall, Map
 
 
 class GatedFeedForwardCall(NamedTuple):

@@ -33,6 +33,15 @@ class LinearCall(NamedTuple):
     bias: Float[Tensor, " out"] | None = None
 
 
+class Map(NamedTuple):
+    """A linear map: its matrix as floats [out,in], or as the integers and scales of products in few bits
+    (`weft.ops.int8_linear`, `weft.ops.int4_linear`), told apart by dtype; and its bias."""
+
+    values: Tensor
+    scale: Tensor | None = None
+    bias: Float[Tensor, " out"] | None = None
+
+
 def linear(x: Float[Tensor, "... in"], weight: Float[Tensor, "out in"],
            bias: Float[Tensor, " out"] | None = None) -> Float[Tensor, "... out"]:
     """x W^T + b."""

@@ -1,0 +1,110 @@
+"""Measures of the house that nothing else holds: each has a ceiling that is what is reached, and only falls.
+
+Whoever lowers a measure lowers its ceiling with it; a change that would raise one finds another way.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import weft
+from architecture.sources import parsed, walked
+from architecture.test_import_circles import graph
+from weft.training.config import RunConfig
+
+SOURCE = Path(weft.__path__[0])
+CEILINGS = {
+    "modules behind weft.mixers.lstm": 0, "modules behind weft.mixers.attention": 0,
+    "modules behind weft.mixers.mamba": 0, "classes": 0, "names of classes with several homes": 0,
+    "names of files with several homes": 0, "percent of files under 60 lines": 0, "thousand lines": 0}
+
+
+@cache
+def modules() -> dict[str, set[str]]:
+    return graph(SOURCE.parent)
+
+
+def behind(module: str) -> int:
+    """Modules that an import of a module comes to, itself among them; of those inside functions too."""
+    found, waiting = set[str](), [module]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += modules()[name]
+    return len(found)
+
+
+@cache
+def measured() -> dict[str, int]:
+    files = sorted(SOURCE.rglob("*.py"))
+    homes: defaultdict[str, list[Path]] = defaultdict(list)
+    for path in files:
+        for node in walked(parsed(path)):
+            if isinstance(node, ast.ClassDef):
+                homes[node.name].append(path)
+    lengths = [len(path.read_text(encoding="utf-8").splitlines()) for path in files]
+    named = Counter(path.name for path in files if path.name != "__init__.py")
+    mixers = {f"modules behind weft.mixers.{name}": behind(f"weft.mixers.{name}")
+              for name in ("lstm", "attention", "mamba")}
+    return mixers | {
+        "classes": sum(map(len, homes.values())),
+        "names of classes with several homes": sum(len(set(paths)) > 1 for paths in homes.values()),
+        "names of files with several homes": sum(count > 1 for count in named.values()),
+        "percent of files under 60 lines": round(100 * sum(lines < 60 for lines in lengths) / len(lengths)),
+        "thousand lines": sum(lengths) // 1000}
+
+
+@pytest.mark.parametrize("measure", CEILINGS)
+def test_measures_of_the_source_only_fall(measure: str) -> None:
+    assert measured()[measure] <= CEILINGS[measure], "a measure that has risen"
+
+
+def test_ceilings_are_what_is_reached() -> None:
+    """So that what has been won is kept."""
+    assert {name: most - measured()[name] for name, most in CEILINGS.items() if most > 1.02 * measured()[name]} == {}
+
+
+def own_calls(run: Callable[[], Any]) -> Counter[str]:
+    """Names of Weft's own functions that a call comes to."""
+    found: Counter[str] = Counter()
+
+    def count(frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(str(SOURCE)):
+            found[frame.f_code.co_qualname] += 1
+
+    sys.setprofile(count)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+def small_run(text: Path) -> dict[str, Any]:
+    """Two layers on a text of its own, for two steps."""
+    layers = [{"kind": "attention", "n_heads": 2, "position": "rope"}, {"kind": "glu"}]
+    return {"model": {"kind": "decoder", "vocab_size": 257, "d_model": 16, "context": 32, "norm": "rmsnorm",
+                      "blocks": [{"repeat": 2, "of": [{"kind": "pre", "layers": layers}]}]},
+            "data": {"path": str(text)},
+            "training": {"steps": 2, "batch_size": 2}}
+
+
+@pytest.mark.parametrize(("command", "ceiling"), [("plan", 0), ("train", 0)])
+def test_a_small_plan_and_a_small_run_come_to_few_functions(command: str, ceiling: int, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("the cat sat on the mat. " * 400, encoding="utf-8")
+    config = RunConfig.model_validate(small_run(text))
+    runs: dict[str, Callable[[], Any]] = {"plan": lambda: weft.plan(config),
+                                          "train": lambda: weft.train(config, out=tmp_path / "run")}
+    found = own_calls(runs[command])
+    assert found.total() <= ceiling, found.most_common(15)
