@@ -27,9 +27,10 @@ from typing import Any, final
 
 import yaml
 
-from weft.comparison.growth import Addition, Figure, Known, growth
+from weft.comparison.growth import Addition, Figure, growth
 from weft.comparison.looks import Look, share_of
 from weft.comparison.report import render
+from weft.comparison.study import Known
 from weft.comparison.study_result import StudyResult
 from weft.comparison.verdict import disagreement
 from weft.core.errors import CheckpointError, ConfigError, InputError, UserError

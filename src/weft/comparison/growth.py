@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from weft.comparison.study import StudyConfig
 from weft.training.config import BUDGETS
@@ -36,13 +36,6 @@ class Addition:
     when: str
     what: str
     figures: tuple[Figure, ...] = ()
-
-
-class Known(NamedTuple):
-    """The names of the models of a study that stands in a folder, and the number of runs of each."""
-
-    models: frozenset[str]
-    runs: int
 
 
 def growth(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str] | None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from weft.comparison.growth import Known
 from weft.comparison.settings import (
     MOST_RUNS,
     UNNAMED,
@@ -164,6 +163,13 @@ class StudyConfig(Settings):
         """The pair of a model's attempt."""
         pair, more = self.seeds[index], self.models[name].seed_offset
         return Seeds(seed=pair.seed + more, order_seed=pair.order_seed + more)
+
+
+class Known(NamedTuple):
+    """The names of the models of a study that stands in a folder, and the number of runs of each."""
+
+    models: frozenset[str]
+    runs: int
 
 
 def default_runs_said(study: StudyConfig, known: Known) -> str | None:
