@@ -112,7 +112,7 @@ def test_an_initial_size_that_follows_the_width_is_written_as_a_number() -> None
 
 def test_published_models_begin_as_their_families_say_and_not_by_the_default() -> None:
     for family in families().values():
-        for size in family.sizes()[:1]:
+        for size in family.sizes[:1]:
             embedding = family.config(size).dump().get("embedding", {})
             assert isinstance(embedding.get("std", 0.0), float), family.name
 
