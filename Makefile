@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 
-.PHONY: help install run figures test hybrids test-interop test-trl test-datasets test-lm-eval test-peft test-gguf test-gpu test-cluster test-mup test-processors mutants fuzz table table-parallel lint docs clean
+.PHONY: help install run figures test hybrids test-starting test-interop test-trl test-datasets test-lm-eval test-peft test-gguf test-gpu test-cluster test-mup test-processors mutants fuzz table table-parallel lint docs clean
 
 help:
 	@echo "make run    compare language models of six ages, in about six minutes on two cores; leaves"
@@ -25,6 +25,7 @@ help:
 	@echo "make test-mup  the tests against the package mup"
 	@echo "make test-processors  the tests as other processors and other numbers of threads run them: more than half an hour"
 	@echo "make hybrids  the laws on 1,000 hybrids drawn from all parts: some six minutes on two cores"
+	@echo "make test-starting  every part and preset, at its defaults, learns from the first steps: under ten minutes"
 	@echo "make mutants  mistakes put into the source one by one, which the tests must see: under half an hour;"
 	@echo "              make mutants ONLY='beam-* sampling-*' for some"
 	@echo "make fuzz   hostile files and options for every command and reader, for an hour; FUZZ_MINUTES=10 for"
@@ -58,6 +59,10 @@ test: $(STAMP)
 HYBRIDS ?= 1000
 hybrids: $(STAMP)
 	WEFT_HYBRIDS=$(HYBRIDS) $(PYTEST) --dist load tests/laws/test_hybrids.py
+
+# Every part and preset at its defaults learns from the first steps; `make test` runs a sample.
+test-starting: $(STAMP)
+	WEFT_STARTING=1 $(PYTEST) --dist load tests/laws/test_starting.py
 
 # Against transformers, which nothing else needs.
 test-interop: $(STAMP)

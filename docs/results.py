@@ -13,6 +13,7 @@ from typing import Any
 from studies import ORDER, study_of
 
 from weft.comparison import read_result
+from weft.comparison.statistics import t_test
 from weft.comparison.study_result import StudyResult
 from weft.comparison.verdict import mean_interval
 
@@ -96,9 +97,14 @@ def translation(found: Found) -> str:
     said = []
     for name, each in found.items():
         scores = [seed["bleu"]["score"] for seed in each["seeds"].values()]
-        said.append(f"{name} {mean(scores):.2f} BLEU, {len(scores)} seed{'s' * (len(scores) > 1)}")
-    alone = " The other positions have no result yet, so nothing is compared." if len(said) == 1 else ""
-    return f"{listed(said)}.{alone}"
+        said.append(f"{name} {mean(scores):.2f} BLEU ({', '.join(f'{score:.2f}' for score in scores)})")
+    if len(said) == 1:
+        return f"{said[0]}. The other positions have no result yet, so nothing is compared."
+    first, second = ({seed: each["bleu"]["score"] for seed, each in side["seeds"].items()} for side in found.values())
+    gaps = [first[seed] - second[seed] for seed in first if seed in second]
+    between = t_test(gaps, 0.95).interval
+    apart = between.low is not None and between.high is not None and not between.low <= 0 <= between.high
+    return f"{listed(said)}. They are {'' if apart else 'not '}told apart within seeds."
 
 
 def blocks(found: Found) -> str:
@@ -134,13 +140,20 @@ def million(found: Found) -> str:
 
 def treebank(found: Found) -> str:
     scores = {name: each["test_perplexity"] for name, each in found.items()}
-    return ("Test perplexity per word: " + ", ".join(f"{name} {scores[name]:.2f}" for name in sorted(
-        scores, key=lambda name: -scores[name])) + ".")
+    tuned = [name for name, each in found.items() if each.get("trials")]
+    rates = f"the learning rate of {listed(tuned)} alone was tuned" if tuned else "no learning rate was tuned"
+    return ("Test perplexity per word, one run of each: " + ", ".join(f"{name} {scores[name]:.2f}" for name in sorted(
+        scores, key=lambda name: -scores[name])) + f"; {rates}.")
 
 
 def nanogpt(found: Found) -> str:
-    return (f"{found['training']['random_windows']['loss']:.3f} nats per character, where nanoGPT publishes 1.88, at "
-            f"{found['speed']['ratio']:.2f} times the speed of {found['speed']['rival']}.")
+    speed = found["speed"]
+    mine, theirs = (speed["rows"][name]["rounds"] for name in ("weft", speed["rival"]))
+    apart = min(mine) > max(theirs) or min(theirs) > max(mine)
+    said = (f"at {speed['ratio']:.2f} times the speed of {speed['rival']}" if apart else
+            f"in steps whose times are not told apart from those of {speed['rival']}")
+    return (f"{found['training']['random_windows']['loss']:.3f} nats per character, where nanoGPT publishes 1.88, "
+            f"{said}.")
 
 
 def digits(found: Found) -> str:

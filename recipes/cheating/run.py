@@ -70,7 +70,7 @@ def configuration(mask: str, size: Size = RECORDED) -> dict[str, Any]:
     """A model of two blocks; the two models differ in the mask alone."""
     attention = {"kind": "attention", "n_heads": 4, "mask": mask, "position": "rope"}
     return {"kind": "encoder", "vocab_size": 256, "context": size.tokens, "d_model": size.width,
-            "norm": "layernorm", "blocks": [{"repeat": 2, "of": [
+            "norm": "layernorm", "embedding": {"std": 0.02}, "blocks": [{"repeat": 2, "of": [
                 {"kind": "pre", "layers": [attention, {"kind": "mlp", "d_ff": 2 * size.width}]}]}],
             "head": {"kind": "masked_token", "tied": False}}
 

@@ -47,7 +47,7 @@ SCHEMES: dict[str, tuple[str, ...]] = {
     "none": (),
     "sinusoidal": ("model.position=sinusoidal", "model.embedding={}"),
     "learned": ("model.position=learned",),
-    "t5": ("model.shared={bias: {kind: t5}}", f"{PLACE}={{shared: bias}}"),
+    "t5": ("model.shared={bias: {kind: t5, scaled: false}}", f"{PLACE}={{shared: bias}}"),
     "alibi": (f"{PLACE}=alibi",),
     "rope": (f"{PLACE}=rope",),
 }

@@ -91,13 +91,13 @@ def drawn(weights: Sequence[Sequence[float]], rows: Sequence[str], columns: Sequ
 
 
 def table(results: Mapping[str, Mapping[str, Any]]) -> str:
-    """The figures as Markdown: the mean over seeds with its standard deviation."""
-    lines = ["| positions | parameters | seeds | BLEU on test 2016 | perplexity | minutes of training |",
+    """The figures as Markdown: the mean over seeds, and each run's score, since so few have no useful interval."""
+    lines = ["| positions | parameters | seeds | BLEU on test 2016, mean (runs) | perplexity | minutes of training |",
              "| --- | ---: | ---: | ---: | ---: | ---: |"]
     for name in MODELS:
         if seeds := list(results.get(name, {}).get("seeds", {}).values()):
             scores = [each["bleu"]["score"] for each in seeds]
-            spread = f" ± {statistics.stdev(scores):.2f}" if len(scores) > 1 else ""
+            spread = f" ({', '.join(f'{each:.2f}' for each in scores)})" if len(scores) > 1 else ""
             lines.append(f"| [{name}]({name}.yaml) | {seeds[0]['parameters']:,} | {len(seeds)} | "
                          f"{statistics.mean(scores):.2f}{spread} | "
                          f"{statistics.mean(each['perplexity'] for each in seeds):.2f} | "

@@ -131,12 +131,20 @@ def training_table(found: Row) -> str:
 
 
 def speed_table(found: Row) -> str:
-    """Seconds a step, and what that is of the fastest rival's."""
+    """Seconds a step, and whether they differ from the fastest rival's."""
     lines = ["| contender | ms a step, median | rounds | loss differs by |", "| --- | ---: | --- | ---: |"]
     lines += [f"| {name} | {1e3 * row['step_seconds']:.1f} | {', '.join(f'{1e3 * each:.1f}' for each in row['rounds'])}"
               f" | {row['loss_error']:.0e} |" for name, row in found["rows"].items()]
-    return "\n".join([*lines, "", f"**{found['ratio']:.2f} times the speed of {found['rival']}.** {machine(found)} "
-                      f"Load before: {found['load_before']:.1f}."])
+    return "\n".join([*lines, "", f"**{verdict(found)}** {machine(found)} Load before: {found['load_before']:.1f}."])
+
+
+def verdict(found: Row) -> str:
+    """Whether every round of one is faster than every round of the other, in words; a ratio is told only then."""
+    mine, theirs = (found["rows"][name]["rounds"] for name in ("weft", found["rival"]))
+    if min(mine) <= max(theirs) and min(theirs) <= max(mine):
+        took = ", ".join(f"{1e3 * min(each):.1f} to {1e3 * max(each):.1f} ms" for each in (mine, theirs))
+        return f"Not told apart from {found['rival']} in speed: rounds of {took}."
+    return f"{found['ratio']:.2f} times the speed of {found['rival']}."
 
 
 def machine(found: Row) -> str:

@@ -72,7 +72,8 @@ def configuration(size: Size = RECORDED, *, norm: str = "layernorm", depth: int 
     layers = [attention, {"kind": "mlp", "d_ff": 2 * size.width}]
     block = {"kind": "pre", "norm": norm, "residual": residual, "layers": layers}
     return {"kind": "decoder", "vocab_size": 256, "context": size.tokens, "d_model": size.width, "norm": norm,
-            "blocks": [{"repeat": depth, "of": [block]}], "readout": {"kind": "linear", "tied": False}}
+            "embedding": {"std": 0.02}, "blocks": [{"repeat": depth, "of": [block]}],
+            "readout": {"kind": "linear", "tied": False}}
 
 
 def settings_sha256(size: Size = RECORDED) -> str:

@@ -37,6 +37,8 @@ others in windows that overlap by what they see."""
 
 RATES = {"transformer": (0.0005, 0.001, 0.002)}
 """Learning rates that are tried; the other models have those of their configurations."""
+WORDS = 929_590
+"""Of the training text, each line's end among them."""
 TRIAL_SHARE = 0.1
 """Of the tokens of a run."""
 
@@ -78,7 +80,7 @@ def numbers(model: LanguageModel) -> int:
 
 
 def table(results: Mapping[str, Mapping[str, Any]]) -> str:
-    """The figures as Markdown."""
+    """The figures of one run each as Markdown."""
     lines = ["| model | numbers | training tokens | validation perplexity | test perplexity |",
              "| --- | ---: | ---: | ---: | ---: |"]
     lines += [f"| [{name}]({name}.yaml) | {found['numbers']:,} | {_read(found['training_tokens'])} | "
@@ -88,7 +90,7 @@ def table(results: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _read(tokens: float | None) -> str:
-    return "each once" if tokens is None else f"{tokens:,.0f}"
+    return "each once" if tokens is None else f"{tokens:,.0f}, the text {tokens / WORDS:.0f} times"
 
 
 def with_table(page: str, results: Mapping[str, Mapping[str, Any]]) -> str:

@@ -41,7 +41,8 @@ PACKED_FROM = (argparse, subprocess, tempfile)
 
 def decoder(*layers: Any, **options: Any) -> dict[str, Any]:
     """A decoder with dropout on the embeddings and on every residual branch."""
-    return {"kind": "decoder", "d_model": 32, "context": 64, "norm": "layernorm", "embedding": {"dropout": 0.1},
+    return {"kind": "decoder", "d_model": 32, "context": 64, "norm": "layernorm",
+            "embedding": {"dropout": 0.1, "std": 0.02},
             "blocks": [{"kind": "pre", "layers": list(layers), "dropout": 0.1}], **options}
 
 

@@ -64,6 +64,17 @@ def test_the_budget_is_said_so_that_it_is_true_of_every_row(trained: list[bool],
     assert statement(study, [contestant(trained=each) for each in trained]) == said
 
 
+def test_models_of_other_depth_or_with_carried_state_are_named_beside_the_budget(tmp_path: Path) -> None:
+    """Neither is what a study of kinds of layers asks, and a model may owe its place to it."""
+    study = study_of(tmp_path / "text.txt", TWO, length={"tokens": 1000})
+    twice = {**LSTM, "blocks": [{"repeat": 2, "of": LSTM["blocks"]}]}
+    deep = Contestant("deep", parse_run({"model": twice, "training": {"carry_state": True}}), True, {}, 1.0)
+    window = Contestant("window", parse_run({"model": {"kind": "feedforward"}}), True, {}, 1.0)
+    said = statement(study, [contestant(trained=True), deep, window])
+    assert said.endswith("Models also differ in the number of blocks (m 1, deep 2) and in carried state and the order "
+                         "of the data (with a state, in sequence: deep).")
+
+
 @pytest.mark.parametrize(("changes", "said"), [
     ({"seeds": 2}, "2 runs of every model; run i of each has the same pair of seeds, one for the initial weights and "
      "dropout, one for the order of the data. Models take turns"),

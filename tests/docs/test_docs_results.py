@@ -53,7 +53,16 @@ def test_every_recipe_is_on_the_page_with_its_findings_or_that_it_has_none(resul
 def test_sentences_follow_their_results(results: Any, tmp_path: Path) -> None:
     """Numbers by hand, so that what is computed is not compared with itself."""
     scores = {"old": {"test_perplexity": 141.186}, "new": {"test_perplexity": 81.104}}
-    assert results.treebank(scores) == "Test perplexity per word: old 141.19, new 81.10."
+    assert results.treebank(scores) == (
+        "Test perplexity per word, one run of each: old 141.19, new 81.10; no learning rate was tuned.")
+    scores["new"] |= {"trials": {"0.1": 90.0, "0.2": 95.0}}
+    assert results.treebank(scores).endswith("new 81.10; the learning rate of new alone was tuned.")
+    rounds = {"weft": {"rounds": [0.08, 0.1]}, "rival": {"rounds": [0.09, 0.095]}}
+    timed = {"training": {"random_windows": {"loss": 1.8}},
+             "speed": {"rows": rounds, "rival": "rival", "ratio": 1.03}}
+    assert results.nanogpt(timed).endswith("in steps whose times are not told apart from those of rival.")
+    rounds["weft"]["rounds"] = [0.07, 0.08]
+    assert results.nanogpt(timed).endswith("at 1.03 times the speed of rival.")
     runs = {"0": {"trained": {"8": {"perplexity": 10.0}, "16": {"perplexity": 10.0}}},
             "1": {"trained": {"8": {"perplexity": 12.0}, "16": {"perplexity": 12.0}}}}
     rope = {seed: {"trained": {"8": {"perplexity": 10.0}, "16": {"perplexity": 40.0}},

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from weft.core.empty_model import built_empty
 from weft.core.errors import CheckpointError, ConfigError
+from weft.core.model import parse_model
 from weft.families.canonical import canonical_data
 from weft.families.configurations import read_keys, write_keys
 from weft.families.family import Size, families, family_of
@@ -98,6 +99,22 @@ def test_canonical_forms_are_equal_where_models_are() -> None:
     block = {"kind": "pre", "layers": [{"kind": "attention", "n_heads": 3, "position": "rope"}, "mlp", "glu"]}
     short = {"kind": "decoder", "vocab_size": 9, "d_model": 12, "blocks": [block, block]}
     assert canonical_data(long) == canonical_data(short)
+
+
+def test_an_initial_size_that_follows_the_width_is_written_as_a_number() -> None:
+    """The default of one's own configuration, of which files of other libraries know nothing."""
+    block = {"kind": "pre", "norm": "rmsnorm", "layers": [{"kind": "attention", "position": "rope"}, "glu"]}
+    config = parse_model({"kind": "decoder", "vocab_size": 9, "d_model": 16, "norm": "rmsnorm",
+                          "readout": {"kind": "linear", "tied": False}, "blocks": [block]})
+    written, _, misfits = families()["llama"].write(config, {})
+    assert misfits == [] and written["initializer_range"] == 0.25
+
+
+def test_published_models_begin_as_their_families_say_and_not_by_the_default() -> None:
+    for family in families().values():
+        for size in family.sizes[:1]:
+            embedding = family.config(size).dump().get("embedding", {})
+            assert isinstance(embedding.get("std", 0.0), float), family.name
 
 
 RULES: tuple[KeyRule, ...] = (

@@ -160,6 +160,16 @@ def test_a_tied_readout_of_another_width_is_refused() -> None:
         build(embedding={"d_embedding": 4})
 
 
+@pytest.mark.parametrize("width", [16, 128, 1024])
+def test_logits_of_a_tied_readout_begin_with_the_same_size_at_every_width(width: int) -> None:
+    """Behind a norm a vector has length sqrt(width), and each of the table's about 1."""
+    torch.manual_seed(0)
+    model = parse(DecoderConfig, {**BASE, "vocab_size": 2000, "d_model": width, "norm": "layernorm"}).build()
+    logits = model(torch.arange(40)[None]).y.detach()
+    # The deviation of 2,000 numbers is known to 2 %, and lengths of vectors of 16 features differ by 18 %.
+    assert float(logits.std(-1).mean()) == pytest.approx(1.0, abs=0.15)
+
+
 def test_a_new_embedding_has_the_declared_spread_and_drops_only_in_training() -> None:
     config = parse(DecoderConfig, {**BASE, "vocab_size": 2000, "embedding": {"std": 0.5, "dropout": 0.5}})
     torch.manual_seed(0)

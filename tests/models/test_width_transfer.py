@@ -16,6 +16,7 @@ from weft.core.model import built_model
 from weft.core.part_config import Dims
 from weft.core.registry import REGISTRY
 from weft.feedforward.base import FeedForwardConfig
+from weft.models.decoder import DecoderConfig
 from weft.training import parse_run
 from weft.training.optimizers import AdamWConfig, SGDConfig
 from weft.training.parameter_kinds import labelled
@@ -72,6 +73,13 @@ def test_a_tied_readout_is_initialised_as_an_embedding_and_read_with_the_multipl
     assert wide.readout.scale == 1 / 4 and wide.readout.weight is wide.embedding.tokens.weight
 
 
+def test_embeddings_whose_deviation_follows_the_width_begin_with_that_of_the_base() -> None:
+    """It is the default; without muP it is 1 / sqrt(d_model)."""
+    assert DecoderConfig.model_fields["embedding"].default.std == "inverse_sqrt_width"
+    wide = built(config(16 * BASE, embedding={}))
+    assert float(wide.embedding.tokens.weight.detach().std()) == pytest.approx(BASE ** -0.5, rel=0.05)
+
+
 def test_a_map_from_few_numbers_to_the_width_has_the_whole_rate() -> None:
     wide = built(config(64, embedding={"d_embedding": 12}))
     assert wide.embedding.projection is not None
@@ -121,7 +129,6 @@ def test_coordinate_check() -> None:
      r"follows the width\. Leave the parametrization out, or use other layers\."),
     ({"blocks": [{"kind": "pre", "layers": [{"kind": "moe", "n_experts": 2}]}]}, r"nothing about MixtureOfExperts, at"),
     ({"embedding": {"scale": "sqrt_width"}}, r"model\.embedding\.scale: sqrt_width, while under mup .* Give a number"),
-    ({"embedding": {"std": "inverse_sqrt_width"}}, r"model\.embedding\.std: inverse_sqrt_width"),
     ({"rewrites": [{"kind": "lora"}]}, r"mup beside rewrites, which change what is trained\. Leave out one"),
     ({"readout": {"kind": "linear", "tied": False, "d_embedding": 5}},
      r"readout\.projection maps the width to 5 numbers inside the model"),

@@ -33,7 +33,7 @@ def test_values_and_gradients_are_the_oracle_s(backend: str, scaled: bool) -> No
 
 @pytest.mark.parametrize("backend", ["reference", "sdpa"])
 def test_both_ways_half_of_the_buckets_are_for_later_keys(backend: str) -> None:
-    position = {"kind": "t5", "buckets": 8, "max_distance": 5, "bidirectional": True}
+    position = {"kind": "t5", "buckets": 8, "max_distance": 5, "bidirectional": True, "scaled": False}
     layer, x = attention(position, mask="bidirectional", backend=backend), vectors()
     assert isinstance(layer.position, T5)
 
@@ -42,6 +42,14 @@ def test_both_ways_half_of_the_buckets_are_for_later_keys(backend: str) -> None:
         return fused_attention(4, 2, 2, mask=FULL, bias=bias, scale=1.0)(x[0], qkv, out)[None]
 
     require_agreement(layer(x).y, [x, layer.qkv.weight, layer.output.weight, layer.position.table], run)
+
+
+def test_by_default_a_bias_of_zero_changes_nothing() -> None:
+    """Scores are divided as without a bias, since the queries are the same."""
+    biased, plain, x = attention("t5"), attention("none"), vectors()
+    plain.load_state_dict({name: value for name, value in biased.state_dict().items() if name != "position.table"})
+    torch.nn.init.zeros_(biased.position.table)
+    torch.testing.assert_close(biased(x).y, plain(x).y, rtol=0, atol=1e-12)  # one sum of a zero more, in float64
 
 
 @pytest.mark.parametrize(("bidirectional", "buckets", "longest"), [(True, 32, 128), (False, 32, 128), (False, 10, 64),

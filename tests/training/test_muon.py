@@ -12,6 +12,7 @@ from torch import nn
 
 from training.tiny_runs import ATTENTION
 from weft.core.errors import ConfigError
+from weft.core.model import built_model, parse_model
 from weft.training import parse_run
 from weft.training.muon import Muon, MuonConfig, orthogonalised
 from weft.training.optimizers import AdamWConfig, set_lr
@@ -167,3 +168,28 @@ def test_a_model_without_hidden_matrices_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"training\.optimizer\.kind: muon, and this model trains no matrix of a "
                                           r"hidden linear map\. Use adamw\."):
         require_possible(run, run.made_task(), model)
+
+
+def test_by_default_a_readout_learns_how_often_tokens_occur() -> None:
+    """512 tokens drawn by Zipf's law, which embeddings and readout alone can tell apart, for 60 steps. Of the way from
+    a uniform guess to the entropy 0.12 is left; with a tenth of the rate 0.73, with AdamW's defaults 0.55."""
+    torch.manual_seed(0)
+    model: Any = built_model(parse_model({
+        "kind": "decoder", "vocab_size": 512, "d_model": 16, "context": 16, "norm": "layernorm",
+        "blocks": [{"kind": "pre", "layers": ["mlp"]}]}))
+    share = 1 / torch.arange(1.0, 513)
+    share /= share.sum()
+    generator = torch.Generator().manual_seed(1)
+    config = MuonConfig()
+    optimizer = config.create(model)
+    set_lr(optimizer, config.lr)
+    losses = []
+    for _ in range(64):
+        tokens = torch.multinomial(share, 8 * 17, replacement=True, generator=generator).view(8, 17)
+        loss = -model.readout.log_prob(model.hidden(tokens[:, :-1]).y, tokens[:, 1:]).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    entropy = float(-(share * share.log()).sum())
+    assert (np.mean(losses[60:]) - entropy) / (math.log(512) - entropy) < 0.4

@@ -14,6 +14,7 @@ from weft.comparison.settings import FEWEST_TRIALS, BudgetKind, BudgetSettings
 from weft.comparison.study import MANY, RUNS_OF_MANY, THE_DEFAULT, StudyConfig
 from weft.comparison.study_result import CorpusFacts, Matched
 from weft.comparison.texts import StudyTexts
+from weft.core.part_config import expand
 
 PARAMETERS, BODY = "parameters", "parameters without embeddings"
 NAMES = {"flops": "training FLOPs", "tokens": "training tokens", "seconds": "training seconds",
@@ -81,7 +82,21 @@ def statement(study: StudyConfig, models: Sequence[Contestant]) -> str:
     counted = any(not each.trained for each in models)
     every = "every model that gradients train" if counted else "every model"
     length = f"{every} is trained for {_amount(unit, amount)}"
-    return _lengths(study, length) + (" The notes say what counted models read." if counted else "")
+    return " ".join([_lengths(study, length), *(["The notes say what counted models read."] if counted else []),
+                     *_besides([each for each in models if each.trained])])
+
+
+def _besides(trained: Sequence[Contestant]) -> list[str]:
+    """What models differ in besides their kinds of layers, to which one may owe its place."""
+    depths = {each.name: sum(1 for _ in expand(each.run.model.stack())) for each in trained}
+    stacked = {name: depth for name, depth in depths.items() if depth}
+    carried = [each.name for each in trained if each.run.training.carry_state]
+    found = []
+    if len(set(stacked.values())) > 1:
+        found.append("the number of blocks (" + ", ".join(f"{name} {depth}" for name, depth in stacked.items()) + ")")
+    if carried and len(carried) < len(trained):
+        found.append(f"carried state and the order of the data (with a state, in sequence: {', '.join(carried)})")
+    return [f"Models also differ in {' and in '.join(found)}."] if found else []
 
 
 def _lengths(study: StudyConfig, length: str) -> str:

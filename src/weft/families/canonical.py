@@ -116,7 +116,9 @@ def _learned(part: Data, model: Data) -> Data:
 
 def _embedding(model: Data) -> Data:
     embedding = model["embedding"]
-    return {**embedding, "scale": None if embedding["scale"] == 1.0 else embedding["scale"]}
+    width = embedding["d_embedding"] or model["d_model"]
+    return {**embedding, "scale": None if embedding["scale"] == 1.0 else embedding["scale"],
+            "std": width ** -0.5 if embedding["std"] == "inverse_sqrt_width" else embedding["std"]}
 
 
 def _stacked(part: Data, model: Data) -> Data:

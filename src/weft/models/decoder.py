@@ -58,7 +58,9 @@ class EmbeddingSettings(Settings):
             sqrt(3072) is 55.5 in bfloat16). In float32 this changes only the last bits.
         dropout: probability with which a number is dropped in training, of the sum with positions after the norm.
         norm: of the sum with positions.
-        std: standard deviation of initial embeddings; ``inverse_sqrt_width``: one over that square root.
+        std: standard deviation of initial embeddings; ``inverse_sqrt_width``: one over that square root, so that a
+            vector has length 1 and a readout that is tied to it begins with logits of deviation 1 behind a norm,
+            whatever the width (the released code of Vaswani et al. 2017).
         adaptive: clusters of ids whose vectors are the narrower, the rarer they are (`AdaptiveEmbedding`);
             ``d_embedding`` is then the width of the first cluster, and each cluster has a map of its own to d_model.
             None: all have the same width. Left out of files where it is None.
@@ -69,7 +71,7 @@ class EmbeddingSettings(Settings):
     round_scale: bool = False
     dropout: float = Field(default=0.0, ge=0, lt=1)
     norm: Annotated[NormConfig, PartField("norm")] = NoNormConfig()
-    std: Annotated[float, Field(gt=0)] | Literal["inverse_sqrt_width"] = 0.02
+    std: Annotated[float, Field(gt=0)] | Literal["inverse_sqrt_width"] = "inverse_sqrt_width"
     adaptive: ClusterSettings | None = None
 
     def factor(self, width: int) -> float:

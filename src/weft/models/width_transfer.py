@@ -11,7 +11,8 @@ width / base_width,
     attention scores                                   that of the base · base d_head / d_head
 
 Gains, biases and embeddings are input, as are vectors of any length; a tied embedding is initialised as input, and read
-with the output's multiplier. What is input, hidden and output is found by comparing the shapes of the model's linear
+with the output's multiplier. Where the deviation of embeddings follows the width (``std: inverse_sqrt_width``), that of
+the base is meant. What is input, hidden and output is found by comparing the shapes of the model's linear
 maps with those of the base, not from names; what else of a part follows the width, the part declares
 (`weft.core.declarations.WidthRoles`), and its configuration declares the fields that do (`PartConfig.width_fields`). A
 rate that is divided by m comes with a weight decay that is multiplied by it, so that their product, which is what a
@@ -113,17 +114,18 @@ def transferred(config: ModelConfig, settings: WidthTransferSettings, build: Cal
     tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     for name, module in model.named_modules():
         _adapt(module, twins[name], tables)
+        if isinstance(module, nn.Embedding) and config.dump()["embedding"]["std"] == "inverse_sqrt_width":
+            _rescale(module.weight, module.embedding_dim / twins[name].get_parameter("weight").shape[1])
     model.rate_factors = dict(_rates(model, twins))
     return model
 
 
 def _untransferable(config: ModelConfig) -> Iterator[str]:
-    """Scales of embeddings that grow with the width, and rewrites."""
+    """A scale of embeddings that grows with the width, and rewrites."""
     plain: dict[str, Any] = config.dump()
-    for key, value in (("scale", "sqrt_width"), ("std", "inverse_sqrt_width")):
-        if plain["embedding"][key] == value:
-            yield (f"model.embedding.{key}: {value}, while under mup embeddings have the same size at every width. "
-                   "Give a number.")
+    if plain["embedding"]["scale"] == "sqrt_width":
+        yield ("model.embedding.scale: sqrt_width, while under mup embeddings have the same size at every width. Give "
+               "a number.")
     if config.rewrites:
         yield "model.parametrization: mup beside rewrites, which change what is trained. Leave out one of them."
 

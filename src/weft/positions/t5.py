@@ -44,7 +44,8 @@ class T5Config(PositionConfig):
         max_distance: distance in tokens from which on all keys share a bucket.
         bidirectional: half of the buckets for later keys, the other half for the key itself and earlier ones (T5's
             encoder); otherwise all are for earlier ones, and later keys share that of distance 0 (its decoder).
-        scaled: scores are divided by the root of d_head, as other models have them; T5 has them unscaled.
+        scaled: whether scores are divided by the root of d_head. False, as in T5 itself, is for queries that begin
+            smaller by that root, as T5's do and those of Weft's attention do not.
         std: standard deviation of the normal distribution that the table starts from.
     """
 
@@ -53,14 +54,14 @@ class T5Config(PositionConfig):
     title: ClassVar[str] = "T5 bias"
     also_called: ClassVar[tuple[str, ...]] = ("t5_bias", "relative_attention_bias")
     source: ClassVar[str] = "Raffel et al. 2020, section 2.1, and its released code (relative_position_bucket)"
-    equation: ClassVar[str] = r"s_{ij} = q_i \cdot k_j + b_{\operatorname{bucket}(j - i),\, h}"
+    equation: ClassVar[str] = r"s_{ij} = \frac{q_i \cdot k_j}{\sqrt{d}} + b_{\operatorname{bucket}(j - i),\, h}"
     differs: ClassVar[tuple[tuple[str, str], ...]] = (
         ("alibi", "a learned number for each bucket of distances in place of a fixed line."),
         ("shaw", "the bias does not depend on the query."))
     buckets: int = Field(default=32, ge=2)
     max_distance: int = Field(default=128, ge=2)
     bidirectional: bool = False
-    scaled: bool = False
+    scaled: bool = True
     std: float = Field(default=0.02, gt=0)
 
     @model_validator(mode="after")
@@ -84,8 +85,8 @@ class T5Config(PositionConfig):
 
     @classmethod
     def examples(cls) -> list[Self]:
-        return [cls(buckets=8, max_distance=20, std=0.5),
-                cls(buckets=8, max_distance=6, bidirectional=True, scaled=True, std=0.5)]
+        return [cls(buckets=8, max_distance=20, scaled=False, std=0.5),
+                cls(buckets=8, max_distance=6, bidirectional=True, std=0.5)]
 
 
 class T5(PositionScheme):

@@ -135,7 +135,8 @@ class AdamWConfig(OptimizerConfig):
 
 @register
 class SGDConfig(OptimizerConfig):
-    """Stochastic gradient descent, with or without momentum.
+    """Stochastic gradient descent, with or without momentum. The default rate is that of Zaremba et al. 2014 (section
+    4) for language models whose gradients are clipped; with momentum a smaller one does.
 
         u <- momentum u + g + weight_decay w;  w <- w - lr u      (nesterov: w <- w - lr (g + momentum u))
 
@@ -151,7 +152,7 @@ class SGDConfig(OptimizerConfig):
     differs: ClassVar[tuple[tuple[str, str], ...]] = (
         ("adamw", "all weights have one step size, and the decay is part of the gradient."),)
 
-    lr: float = Field(default=0.1, gt=0)
+    lr: float = Field(default=1.0, gt=0)
     momentum: float = Field(default=0.0, ge=0, lt=1)
     nesterov: bool = False
     weight_decay: float = Field(default=0.0, ge=0)

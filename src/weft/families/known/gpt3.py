@@ -9,7 +9,7 @@ LAYER_NORM = {"kind": "layernorm", "eps": 1e-5}
 ATTENTION = {"kind": "attention", "n_heads": Hole("n_heads"), "d_head": Hole("d_head"), "bias": "all"}
 TEMPLATE = {
     "kind": "decoder", "vocab_size": 50257, "context": 2048, "d_model": Hole("d_model"),
-    "position": {"kind": "learned", "max_length": 2048},
+    "embedding": {"std": 0.02}, "position": {"kind": "learned", "max_length": 2048},
     "blocks": Layers({"kind": "pre", "norm": LAYER_NORM,
                       "layers": [ATTENTION, {"kind": "mlp", "activation": "gelu_tanh", "bias": True}]}),
     "norm": LAYER_NORM, "readout": {"kind": "linear", "tied": True}}

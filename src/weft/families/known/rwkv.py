@@ -15,7 +15,7 @@ from weft.families.weights import Rule, both, rename
 
 TEMPLATE = {
     "kind": "decoder", "vocab_size": Hole("vocab_size"), "context": Hole("context"), "d_model": Hole("d_model"),
-    "embedding": {"norm": {"kind": "layernorm", "eps": Hole("eps")}},
+    "embedding": {"std": 0.02, "norm": {"kind": "layernorm", "eps": Hole("eps")}},
     "blocks": Layers({"kind": "pre", "norm": {"kind": "layernorm", "eps": Hole("eps")}, "layers": [
         {"kind": "rwkv4", "d_attention": Hole("d_attention")}, {"kind": "channel_mix", "d_ff": Hole("d_ff")}]}),
     "norm": {"kind": "layernorm", "eps": 1e-5}, "readout": {"kind": "linear", "tied": Hole("tied")}}

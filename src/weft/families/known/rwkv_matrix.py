@@ -17,7 +17,7 @@ HEADS = {"n_heads": Hole("n_heads"), "d_head": Hole("d_head"), "norm_eps": 64e-5
 def _model(mixer: dict[str, Any], *, receptance: bool = True) -> dict[str, Any]:
     channel = {"kind": "channel_mix", "d_ff": Hole("d_ff"), "receptance": receptance}
     return {"kind": "decoder", "vocab_size": Hole("vocab_size"), "context": Hole("context"), "d_model": Hole("d_model"),
-            "embedding": {"norm": LAYER_NORM},
+            "embedding": {"std": 0.02, "norm": LAYER_NORM},
             "blocks": Layers({"kind": "pre", "norm": LAYER_NORM, "layers": [mixer, channel]}), "norm": LAYER_NORM,
             "readout": {"kind": "linear", "tied": False}}
 

@@ -14,7 +14,7 @@ from weft.families.weights import Junk, Rule, rename
 N_ENCODER_LAYERS = "n_encoder_layers"
 NORM = {"kind": "rmsnorm", "eps": Hole("eps")}
 DROPOUT = {"dropout": Hole("dropout")}
-BIAS = {"kind": "t5", "buckets": Hole("buckets"), "max_distance": Hole("longest")}
+BIAS = {"kind": "t5", "buckets": Hole("buckets"), "max_distance": Hole("longest"), "scaled": False}
 ATTENTION = {"kind": "attention", "n_heads": Hole("n_heads"), "d_head": Hole("d_head"), "position": {"shared": "bias"},
              "scores": DROPOUT}
 CROSS = {"kind": "cross_attention", "n_heads": Hole("n_heads"), "d_head": Hole("d_head"),
@@ -23,7 +23,7 @@ FEED = {"d_ff": Hole("d_ff"), "activation": Hole("activation"), "bias": False}
 FEED_FORWARD = Choice("gated", {False: {"kind": "mlp", **FEED}, True: {"kind": "glu", **FEED}})
 BLOCK = {"kind": "pre", "norm": NORM, **DROPOUT}
 SIDE = {"vocab_size": Hole("vocab_size"), "context": Hole("context"), "d_model": Hole("d_model"),
-        "embedding": DROPOUT, "norm": NORM}
+        "embedding": {**DROPOUT, "std": 0.02}, "norm": NORM}
 TEMPLATE = {
     "kind": "encoder_decoder", **SIDE, "tied_source": True, "shared": {"bias": BIAS},
     "blocks": Layers({**BLOCK, "layers": [ATTENTION, CROSS, FEED_FORWARD]}),

@@ -1,0 +1,83 @@
+"""What pages of recipes say in words is what their records hold: tables, verdicts, and who is better than whom."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+TABLES = ("penn_treebank", "nanogpt_cpu", "multi30k")
+MAKE: dict[str, dict[str, Any]] = {name: runpy.run_path(str(RECIPES / name / "run.py"))
+                                   for name in (*TABLES, "encoder_positions", "pretraining")}
+
+
+def record(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RECIPES / name / "result.json").read_text("utf-8"))
+    return found
+
+
+def readme(name: str) -> str:
+    return (RECIPES / name / "README.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_is_that_of_the_record(name: str) -> None:
+    assert MAKE[name]["table"](record(name)) in readme(name), f"write the table of recipes/{name} anew"
+
+
+def test_the_other_pages_are_those_of_their_records() -> None:
+    assert MAKE["encoder_positions"]["page"](record("encoder_positions")) in readme("encoder_positions")
+    assert MAKE["pretraining"]["page"](record("pretraining")) == readme("pretraining")
+
+
+def test_a_text_that_was_read_several_times_is_not_called_as_many_tokens() -> None:
+    """929,590 words of training text, as the page counts them."""
+    found = {name: each["training_tokens"] for name, each in record("penn_treebank").items()}
+    assert "929,590 words to train on" in readme("penn_treebank")
+    for name in ("lstm", "transformer"):
+        assert f"13,000,000, the text {found[name] / 929_590:.0f} times |" in readme("penn_treebank")
+    tuned = [name for name, each in record("penn_treebank").items() if each.get("trials")]
+    assert tuned == ["transformer"] and "The Transformer's learning rate alone was tuned" in readme("penn_treebank")
+
+
+def test_a_speed_is_a_ratio_only_where_no_rounds_overlap() -> None:
+    """The median of three rounds was 1.03 times as fast, and their mean is slower."""
+    rows = {"weft": {"rounds": [0.095, 0.083, 0.085]}, "loop": {"rounds": [0.087, 0.081, 0.090]}}
+    found = {"rows": rows, "rival": "loop", "ratio": 1.03}
+    assert MAKE["nanogpt_cpu"]["verdict"](found) == (
+        "Not told apart from loop in speed: rounds of 83.0 to 95.0 ms, 81.0 to 90.0 ms.")
+    rows["weft"]["rounds"] = [0.07, 0.08, 0.075]
+    assert MAKE["nanogpt_cpu"]["verdict"](found) == "1.03 times the speed of loop."
+
+
+def test_runs_that_agree_in_every_digit_have_no_interval() -> None:
+    """Each gives all sentences one class, which tells nothing of another seed."""
+    assert MAKE["encoder_positions"]["interval"]([0.0, 0.0, 0.0]) == "0.0000 in every run"
+    assert MAKE["pretraining"]["written"]([0.0, 0.0, 0.0]) == "0.0 in every run"
+    assert " ± " in MAKE["encoder_positions"]["interval"]([0.1, 0.0, 0.0])
+
+
+def better(study: str) -> dict[str, set[str]]:
+    """By model those than which it is better, as the tests have it."""
+    found: dict[str, set[str]] = {}
+    for pair in record(f"mixers/{study}")["differences"]:
+        first, second = pair["first"], pair["second"]
+        if not pair["tied"]:
+            low, high = (first, second) if pair["over_seeds"]["mean"] < 0 else (second, first)
+            found.setdefault(low, set()).add(high)
+    return found
+
+
+def test_the_page_of_mixers_ranks_those_alone_that_are_told_apart() -> None:
+    page = " ".join(readme("mixers").split())
+    rest = {"rwkv7", "gated_delta_net", "hybrid"}
+    assert better("equal_parameters") == better("equal_flops") == {"mamba": rest, "rwkv7": {"hybrid"}}
+    assert ("At equal tokens and at equal FLOPs mamba is better than rwkv7, gated_delta_net and hybrid, and rwkv7 is "
+            "better than hybrid; no other pair is told apart, attention from none.") in page
+    assert better("equal_seconds") == {"attention": {"mamba", *rest}, "mamba": rest}
+    assert ("At equal seconds attention is better than mamba, rwkv7, gated_delta_net and hybrid, and mamba is better "
+            "than rwkv7, gated_delta_net and hybrid; no other pair is told apart.") in page
