@@ -46,7 +46,8 @@ def mixtures(entries: Sequence[Entry]) -> tuple[Mixture, ...]:
     """The models whose runs look like a mixture, in their order.
 
     Every model that has a rate with two runs and another rate is tested by an analysis of variance of its runs by their
-    rates, which needs no other model to spread alike. `recipes/tuning` has its power: three runs show next to nothing.
+    rates, which needs no other model to spread alike. `recipes/tuning` has its power: a difference of five
+    deviations is told of in a quarter of the studies with three runs, in 85 % with five.
     """
     tested = [(entry.name, found) for entry in entries if (found := by_rate(entry))]
     return tuple(Mixture(name, tuple((rate, len(bits), math.fsum(bits) / len(bits)) for rate, bits in found.items()), p)

@@ -33,7 +33,8 @@ class TrialSettings(Settings):
         ratio: between neighbours, which lie around the model's own.
         learning_rates: the learning rates themselves, in place of ``count`` and ``ratio``; a single one is every
             model's, and none is tried.
-        share: share of the training budget for each trial; with 1 the best trial is the run.
+        share: share of the training budget for each trial; with 1 the best trial is the run. Trials of a quarter choose
+            worse rates so often that as many runs as their cost pays for say less (`recipes/tuning`).
         widest: how many more are tried on a side where a best rate lies at the edge, by every model in that attempt.
         deviation: standard deviation between the attempts at a model, in bits per byte (with ``test: paired``, of the
             difference between two models), where it is known before; None: the trials of the first two attempts show
@@ -44,7 +45,7 @@ class TrialSettings(Settings):
     count: int = Field(default=FEWEST_TRIALS, gt=0, le=MOST_RATES)
     ratio: float = Field(default=3.0, gt=1)
     learning_rates: list[Annotated[float, Field(gt=0)]] | None = Field(default=None, min_length=1)
-    share: float = Field(default=0.25, gt=0, le=1)
+    share: float = Field(default=0.5, gt=0, le=1)
     widest: int = Field(default=2, ge=0)
     deviation: float | None = Field(default=None, ge=0)
 
