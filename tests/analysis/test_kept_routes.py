@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
+from comparison.studies import LSTM as SMALL
+from comparison.studies import run, study_of, write_text
 from fresh import Fresh
 from training.tiny_runs import ATTENTION, same_weights, tiny_run
 from weft.analysis import doctor, matmul
@@ -98,6 +101,31 @@ def test_a_process_that_comes_second_takes_what_the_first_has_kept(monkeypatch: 
 
     monkeypatch.setattr(matmul, "_timing", timing)
     assert chosen(FORWARD) == {FORWARD: "switched"}
+
+
+def test_a_study_keeps_its_routes_when_it_grows_and_measures_with_its_own_threads(
+        monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each model's are settled in the study, whatever the cache says later; equal shapes of another model take what the
+    first measurement found."""
+    threads: list[int] = []
+    asked = measures(monkeypatch, "onednn", "switched", "reference", "switched")
+    timing = matmul._timing
+    monkeypatch.setattr(matmul, "_timing", lambda *given: threads.append(torch.get_num_threads()) or timing(*given))
+    text, out, auto = write_text(tmp_path), tmp_path / "study", {"compute": {"matmul": "auto"}, "batch_size": 2}
+
+    def grown(*names: str) -> list[dict[str, str]]:
+        with threads_set(2):  # the study's option is one thread
+            run(study_of(text, {name: {"config": SMALL} for name in names}, training=auto), out)
+        runs = [yaml.safe_load((out / f"configs/{name}.yaml").read_text()) for name in names]
+        return [each["training"]["compute"]["routes"] for each in runs]
+
+    first, second = grown("a", "b")
+    assert set(first.values()) == {"onednn", "switched"} and first == second and set(threads) == {1}
+    once = len(asked)
+    assert grown("a", "b", "c") == [first] * 3 and len(asked) == once
+    for path in RouteCache().folder.parent.rglob("*.json"):
+        path.unlink()
+    assert grown("a", "b", "c", "d")[:3] == [first] * 3 and len(asked) > once
 
 
 def test_where_nothing_can_be_kept_products_take_pytorchs_own_route_and_training_says_so(

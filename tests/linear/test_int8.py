@@ -42,6 +42,24 @@ def test_no_entry_is_farther_than_half_a_step_and_the_largest_is_exact() -> None
     assert ((made - weight)[:4] / scale[:4, None]).mean().abs() < 0.05
 
 
+def test_the_bound_of_a_map_and_of_an_embedding_is_reached_and_never_passed() -> None:
+    """Entries halfway between two steps are as far as any can be, and an input with the signs of their errors adds all
+    of them; of 64 only the largest is exact."""
+    steps = torch.arange(64, dtype=torch.float64) - 32.5
+    scales = torch.tensor([0.3, 1.5], dtype=torch.float64)[:, None]
+    weight = scales * torch.stack([steps, steps.flip(0)]).index_fill(1, torch.tensor([0]), 127.0)
+    matrix = Int8Matrix(weight)
+    errors = matrix.weight() - weight
+    for x in (errors.sign(), torch.randn(50, 64, dtype=torch.float64)):
+        share = (matrix.product(x) - x @ weight.t()).abs() / matrix.off(x)
+        assert (share <= 1 + 1e-9).all()  # rounding of float64
+    worst = (errors.sign() @ errors.t()).diagonal() / matrix.off(errors.sign()).diagonal()
+    assert (worst > 0.9).all(), worst
+    tokens = torch.arange(2)
+    assert_close(errors.abs().amax(1, keepdim=True), matrix.off_rows(tokens), rtol=1e-9, atol=0)
+    assert_close(matrix.rows(tokens), matrix.weight(), rtol=0, atol=0)
+
+
 @torch.inference_mode()
 def test_every_form_takes_weights_that_are_strided() -> None:
     """As of a transposed matrix, or of every second row; PyTorch's own product refuses them."""

@@ -72,7 +72,7 @@ def test_the_number_of_threads_and_what_else_the_process_has_set_change_no_hash(
     for threads in (1, 2, 3):
         with threads_set(threads):
             assert arithmetic() == recorded and torch.get_num_threads() == threads
-    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+    with torch.inference_mode():
         assert arithmetic() == recorded
     assert torch.get_num_threads() == before and torch.equal(torch.get_rng_state(), random)
 

@@ -90,7 +90,8 @@ def _exponentials() -> Iterator[Tensor]:
 def _sums() -> Iterator[Tensor]:
     x = 4 * _numbers(17, 301)
     yield from (x.sum(-1), x.sum(0), x.softmax(-1), x.log_softmax(-1), F.layer_norm(x, (301,)))
-    yield F.scaled_dot_product_attention(*_numbers(3, 1, 2, 40, 32), is_causal=True)
+    q, k, v = _numbers(3, 1, 2, 40, 32)
+    yield F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 def _transforms() -> Iterator[Tensor]:

@@ -9,8 +9,9 @@ token: memory beside the arguments and results is that of a segment's scores and
 2024, sections 3.2 and 4.2).
 
 The backward pass reads the arguments alone and computes the states again. The gradient of a decay is that of all pairs
-of a query at or after its token and a key before it; in a chunk that is the sum, from the token on, of q dq - k dk, and
-for what passes the chunk's end the product of the state there and its gradient.
+of a query at or after its token and a key before it. It is a sum of these pairs and of nothing else: q dq - k dk summed
+from the token on is equal, but there the pairs of a query and the key of its own token cancel, which no decay makes
+smaller, and in float32 what a strong decay leaves is lost in their rounding.
 
 Letters: b rows, k key heads, r states of each, g query heads of each state, n chunks, i and j tokens of a chunk, e
 features of a key, f of a value; h blocks inside a chunk. What states share has r = 1 and is never copied for each.
@@ -171,7 +172,7 @@ def _prefix(log_decay: Tensor) -> Tensor:
 def _suffix(log_decay: Tensor) -> Tensor:
     """exp of the sum after each token, its own excluded."""
     later = F.pad(log_decay[..., 1:, :], (0, 0, 0, 1))
-    return later.flip(-2).cumsum(-2).flip(-2).exp()
+    return _from_on(later).exp()
 
 
 def _states(cut: Cut, decays: Decays, before: Tensor) -> tuple[Tensor, Tensor]:
@@ -213,16 +214,26 @@ def _piece_backward(cut: Cut, decays: Decays, entering: Tensor, after: Tensor, a
     seen, held = decays.results(above), decays.values(cut.v)
     reaching = torch.einsum("bkrngie,bkrngif->bkrnef", late, seen)
     leaving, grad_before = _states_backward(reaching, decays, grad_after)
+    dq = decays.queries(torch.einsum("bkrngif,bkrnef->bkrngie", seen, entering))
+    dk = decays.keys(torch.einsum("bkrnjf,bkrnef->bkrnje", held, leaving))
+    dv = decays.values(torch.einsum("bkrnje,bkrnef->bkrnjf", early, leaving))
     inner = _within_backward(cut, above)
-    dq = decays.queries(torch.einsum("bkrngif,bkrnef->bkrngie", seen, entering)) + inner[0]
-    dk = decays.keys(torch.einsum("bkrnjf,bkrnef->bkrnje", held, leaving)) + inner[1]
-    dv = decays.values(torch.einsum("bkrnje,bkrnef->bkrnjf", early, leaving)) + inner[2]
-    shared = dq.sum_to_size(cut.q.shape), dk.sum_to_size(cut.k.shape), dv
-    if decays.over is None:
+    shared = ((dq + inner[0]).sum_to_size(cut.q.shape), (dk + inner[1]).sum_to_size(cut.k.shape), dv + inner[2])
+    if decays.over is None or inner[3] is None:
         return (*shared, None), grad_before
-    passing = torch.cat([entering[:, :, :, 1:], after[:, :, :, None]], 3).mul(leaving).sum(-1)
-    own = (cut.q * dq).sum(4) - cut.k * dk
-    return (*shared, own.flip(-2).cumsum(-2).flip(-2) + passing[..., None, :]), grad_before
+    whole = decays.over * entering.mul(leaving).sum(-1)
+    across = _from_on((cut.q * dq).sum(4)) + _earlier(cut.k * dk) + whole[..., None, :]
+    return (*shared, (across if decays.by_feature() else across.sum(-1, keepdim=True)) + inner[3]), grad_before
+
+
+def _from_on(x: Tensor) -> Tensor:
+    """The sum over each token and those after it, of x [...,j,e]."""
+    return x.flip(-2).cumsum(-2).flip(-2)
+
+
+def _earlier(x: Tensor) -> Tensor:
+    """The sum over the tokens before each, of x [...,j,e]."""
+    return F.pad(x[..., :-1, :].cumsum(-2), (0, 0, 1, 0))
 
 
 # Inside a chunk.
@@ -236,14 +247,19 @@ def _within(cut: Cut) -> Tensor:
     return torch.einsum("bkrngij,bkrnjf->bkrngif", scores, cut.v)
 
 
-def _within_backward(cut: Cut, above: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _within_backward(cut: Cut, above: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """The gradients of queries, keys, values and the logarithm of the decay by the pairs inside a chunk."""
     if cut.log_decay is not None and cut.log_decay.shape[-1] > 1:
         return _by_blocks_backward(cut, above)
-    scores = _weighed(torch.einsum("bkrngie,bkrnje->bkrngij", cut.q, cut.k), cut.log_decay)
+    products = torch.einsum("bkrngie,bkrnje->bkrngij", cut.q, cut.k)
+    scores = _weighed(products, cut.log_decay)
     slopes = _weighed(torch.einsum("bkrngif,bkrnjf->bkrngij", above, cut.v), cut.log_decay)
+    # Column j of these sums over keys up to j holds, below the diagonal, the pairs that pass token j + 1.
+    passing = None if cut.log_decay is None else F.pad(
+        (products * slopes).sum(4).cumsum(-1).tril(-1).sum(-2)[..., :-1], (1, 0))[..., None]
     return (torch.einsum("bkrngij,bkrnje->bkrngie", slopes, cut.k),
             torch.einsum("bkrngij,bkrngie->bkrnje", slopes, cut.q),
-            torch.einsum("bkrngij,bkrngif->bkrnjf", scores, above))
+            torch.einsum("bkrngij,bkrngif->bkrnjf", scores, above), passing)
 
 
 def _weighed(scores: Tensor, log_decay: Tensor | None) -> Tensor:
@@ -309,21 +325,25 @@ def _by_blocks(cut: Cut) -> Tensor:
     return y
 
 
-def _by_blocks_backward(cut: Cut, above: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _by_blocks_backward(cut: Cut, above: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     size, wide = cut.k.shape[-2], _padded(cut)
     score = (cut.q * cut.k[..., None, :, :]).sum(-1, keepdim=True)
     slope = (above * cut.v[..., None, :, :]).sum(-1, keepdim=True)
     dq, dk, dv = slope * cut.k[..., None, :, :], (slope * cut.q).sum(4), (score * above).sum(4)
+    passing = torch.zeros_like(dk)  # a query meets its own token's key without a decay
     padded = F.pad(above, (0, 0, 0, wide.k.shape[-2] - size))
     for half in _levels(size):
         part, over = _halves(wide, half), padded.unflatten(-2, (-1, 2, half))[..., 1, :, :]
         scores = torch.einsum("bkrnghie,bkrnhje->bkrnghij", part.q, part.k)
         slopes = torch.einsum("bkrnghif,bkrnhjf->bkrnghij", over, part.v)
-        late = torch.einsum("bkrnghij,bkrnhje->bkrnghie", slopes, part.k) * part.into[..., None, :, :, :]
-        early = torch.einsum("bkrnghij,bkrnghie->bkrnhje", slopes, part.q) * part.out
-        dq, dk = dq + _spread(late, True, size), dk + _spread(early, False, size)
+        late = torch.einsum("bkrnghij,bkrnhje->bkrnghie", slopes, part.k)
+        early = torch.einsum("bkrnghij,bkrnghie->bkrnhje", slopes, part.q)
+        dq = dq + _spread(late * part.into[..., None, :, :, :], True, size)
+        dk = dk + _spread(early * part.out, False, size)
         dv = dv + _spread(torch.einsum("bkrnghij,bkrnghif->bkrnhjf", scores, over), False, size)
-    return dq, dk, dv
+        passing = (passing + _spread(_from_on((part.q * late).sum(4)), True, size)
+                   + _spread(_earlier(part.k * early), False, size))
+    return dq, dk, dv, passing
 
 
 class Sizes(NamedTuple):
