@@ -187,7 +187,8 @@ def test_a_model_that_begins_far_above_a_uniform_guess_has_not_diverged(tmp_path
 
 
 def test_ctrl_c_saves_the_step_under_way_and_the_next_ends_at_once(tmp_path: Path) -> None:
-    run, handlers = tiny_run(tmp_path, LSTM), [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    run, numbers = tiny_run(tmp_path, LSTM), (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    handlers = [signal.getsignal(number) for number in numbers]
     whole = train(run, tmp_path / "whole").model
 
     def send(*numbers: int, step: int = 5) -> Any:
@@ -204,7 +205,7 @@ def test_ctrl_c_saves_the_step_under_way_and_the_next_ends_at_once(tmp_path: Pat
     with pytest.raises(Terminated):
         train(run, tmp_path / "once", resume=True, on_event=send(signal.SIGTERM, step=15))
     assert load_checkpoint(tmp_path / "once").facts["step"] == 15
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == handlers
+    assert [signal.getsignal(number) for number in numbers] == handlers
     assert same_weights(train(run, tmp_path / "once", resume=True).model, whole)
 
     with pytest.raises(KeyboardInterrupt):
