@@ -65,8 +65,8 @@ def test_an_error_of_the_writer_leaves_the_folder_free(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize("content", ["", "12\n"])
-def test_a_lock_of_an_earlier_version_is_a_lock(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize("content", ["", "12\n", '12\n{"command": "weft tr'])
+def test_a_lock_of_an_earlier_version_or_of_a_full_disk_is_a_lock(tmp_path: Path, content: str) -> None:
     (tmp_path / LOCK_FILE).write_text(content)
     with held(tmp_path, "training"):
         pass

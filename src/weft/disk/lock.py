@@ -132,6 +132,8 @@ def _holder(content: bytes) -> tuple[str, dict[str, str]] | None:
     number, end, rest = content.partition(b"\n")
     if not (number.isdigit() and end):
         return None
+    if rest.startswith(b'{"command": "') and not rest.endswith(b"\n"):  # on a full disk a part of it was written
+        return number.decode(), {}
     try:
         facts = json.loads(rest or b"{}")
     except (ValueError, RecursionError):
