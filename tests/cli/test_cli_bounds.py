@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import weft
 from weft.core.config import parse
 from weft.core.errors import ConfigError, InputError
 from weft.core.model import built_model, parse_model
@@ -102,3 +103,25 @@ def test_threads_of_a_command(refused: Refuse, tmp_path: Path) -> None:
 
 def test_seeds_of_commands(refused: Refuse) -> None:
     assert "--seed" in refused("check", "transformer", "--seed", str(2**63))
+
+
+@pytest.mark.parametrize(("command", "option"), [("generate", "--max-new-tokens"), ("generate", "--top-k"),
+                                                 ("eval", "--context"), ("train", "--steps"), ("check", "--length")])
+def test_an_option_beyond_64_bits(refused: Refuse, workplace: Path, command: str, option: str) -> None:
+    place = workplace / ("tiny.yaml" if command in ("train", "check") else "run")
+    message = refused(command, place, option, str(2**70))
+    assert message == (f"error: {option}: whole numbers are at most 9,223,372,036,854,775,807 (64 bits). Give a "
+                       "smaller one.")
+
+
+def test_the_order_of_an_ngram() -> None:
+    """A hundred thousand orders are as many tables and passes over the text."""
+    with pytest.raises(ConfigError, match=r"order: .*100"):
+        parse_model({"kind": "ngram", "vocab_size": 9, "context": 8, "order": 100_000})
+    assert built_model(parse_model({"kind": "ngram", "vocab_size": 9, "context": 8, "order": 100}))
+
+
+@pytest.mark.parametrize("penalty", [1e308, 21.0, -1.0, float("nan")])
+def test_a_penalty_of_the_length_that_no_float_holds(workplace: Path, penalty: float) -> None:
+    with pytest.raises(InputError, match=r"^length_penalty: .* is out of range\. Give 0 to 20\.$"):
+        weft.beam_search(workplace / "run", ["line"], max_new_tokens=1, length_penalty=penalty)

@@ -64,7 +64,8 @@ def test_json_prints_the_result_and_nothing_else(weft: Any, workplace: Path, tmp
 
 
 @pytest.mark.parametrize(("number", "code", "word"), [
-    (signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")])
+    (signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated"),
+    (signal.SIGHUP, 143, "terminated")])
 def test_a_signal_ends_the_command_with_its_own_code(
         weft: Any, workplace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: int,
         word: str) -> None:

@@ -84,6 +84,7 @@ def made_of_an_interrupt(error: Exception) -> Exception:
 @pytest.mark.parametrize("error", [
     made_of_an_interrupt(ImportError("numpy._core.multiarray failed to import")),
     made_of_an_interrupt(ValueError("of the compiler")),
+    ValueError("Error calling function `dump`: KeyboardInterrupt: "),
     RuntimeError("KeyboardInterrupt: <EMPTY MESSAGE>\n\nAt:\n  a.py(3): run")])
 def test_what_a_library_makes_of_it_is_no_internal_error(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
     def command() -> None:
@@ -96,4 +97,5 @@ def test_what_a_library_makes_of_it_is_no_internal_error(error: Exception, capsy
 
 def test_an_error_that_quotes_the_word_is_itself() -> None:
     assert not from_ctrl_c(DataError("line 3 has 'except KeyboardInterrupt:'", where="a.txt"))
-    assert not from_ctrl_c(ValueError("KeyboardInterrupt"))
+    assert not from_ctrl_c(DataError("line 4 has 'KeyboardInterrupt: "))
+    assert not from_ctrl_c(ValueError("except KeyboardInterrupt: pass"))

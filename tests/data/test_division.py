@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.core.errors import DataError
-from weft.data import Document, read_text
+from weft.data import Document, division, read_text
 from weft.data.division import Heading, divide
 
 TEXT = "one\ntwo \r\n\r\n  \nthree\n"
@@ -52,6 +52,17 @@ def test_a_heading_that_is_wrong_or_matches_nowhere_is_refused() -> None:
         pieces("text", Heading("#"))
     with pytest.raises(DataError, match=r"documents: 'page' is not a way to divide a text file\. Give one of file"):
         pieces("text", "page")
+
+
+def test_a_heading_that_might_not_come_to_an_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """40 letters are 2**40 ways for (a+)+. Whoever has such an expression that ends keeps it, with the same pieces."""
+    monkeypatch.setattr(division, "SECONDS", 2)
+    with pytest.raises(DataError, match=r"f: the heading '\(a\+\)\+\$' was not matched against 42 characters within 2 "
+                                        r"seconds: .* Write it without one: a\+ for \(a\+\)\+\."):
+        pieces("a" * 40 + "b\n", Heading("(a+)+$"))
+    text = "1.2. \u4e16\ntext\n10.1. b\n"
+    assert Heading(r"(\d+\.)+ ").may_not_end and not Heading(r"[\d.]+ ").may_not_end
+    assert pieces(ARTICLES + text, Heading(r"(\d+\.)+ ")) == pieces(ARTICLES + text, Heading(r"[\d.]+ "))
 
 
 def test_files_of_a_folder_are_divided_one_by_one(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from checkpoints.tiny_models import model_of
 from weft.checkpoints import load_checkpoint, save_checkpoint
 from weft.checkpoints import save as save_module
 from weft.core.errors import CheckpointError, FailedError
-from weft.disk.atomic import discard, replacing, tidy, write_file
+from weft.disk.atomic import discard, replacing, standing, tidy, write_file
 from weft.tokenizers import ByteTokenizer
 
 
@@ -237,3 +237,18 @@ def test_saving_does_not_change_the_model(tmp_path: Path) -> None:
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     save_checkpoint(tmp_path / "a", model, None)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_a_name_with_a_line_end_is_a_name_like_any_other(tmp_path: Path) -> None:
+    """What a process leaves that died in the middle of it is recognised too."""
+    name = "a\nb"
+    workspace = tmp_path / f".{name}.{2**22 + 1}.draft"
+    (workspace / "weft-before").mkdir(parents=True)
+    (workspace / "weft-before/old").touch()
+    assert standing(tmp_path / name) == workspace / "weft-before"
+    tidy(tmp_path)
+    assert (tmp_path / name / "old").exists() and not workspace.exists()
+    with replacing(tmp_path / name, proof=lambda _: []) as draft:
+        (draft / "new").touch()
+    write_file(tmp_path / f"{name}.txt", "text")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [name, f"{name}.txt", "new"]

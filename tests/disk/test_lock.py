@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
+import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,13 +17,45 @@ from weft.disk import lock
 from weft.disk.lock import LOCK_FILE, held
 
 
-def test_a_second_writer_is_refused_until_the_first_has_left(tmp_path: Path) -> None:
-    refusal = (rf"out: another process \({os.getpid()}\) is comparing models in {re.escape(str(tmp_path))}\. "
-               "Wait for it, or choose another folder\\.")
+def test_a_second_writer_is_refused_until_the_first_has_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusal = (rf"out: another process \({os.getpid()}\) is comparing models in {re.escape(str(tmp_path))}, since "
+               rf"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC on {re.escape(socket.gethostname())} "
+               r"\(weft train 'a b\.yaml' 'x y'\)\. Wait for it, or choose another folder\.")
+    monkeypatch.setattr(sys, "argv", ["weft", "train", "a b.yaml", "x\ny"])
     with held(tmp_path, "training"), pytest.raises(ConfigError, match=refusal), held(tmp_path, "comparing models"):
         raise AssertionError("two writers hold one folder")
     with held(tmp_path, "comparing models"):
-        assert (tmp_path / LOCK_FILE).read_text() == f"{os.getpid()}\n"
+        number, facts = (tmp_path / LOCK_FILE).read_text().splitlines()
+    assert number == str(os.getpid()) and json.loads(facts)["command"] == "weft train 'a b.yaml' 'x\ny'"
+    with held(tmp_path, "training"):
+        pass
+
+
+def refusal(folder: Path, content: str) -> str:
+    """The message of a second writer where the first one's lock holds ``content``."""
+    with held(folder, "training"):
+        (folder / LOCK_FILE).write_text(content)
+        with pytest.raises(ConfigError) as caught, held(folder, "training"):
+            raise AssertionError("two writers hold one folder")
+    return caught.value.problems[0]
+
+
+def test_a_holder_that_no_longer_runs_is_said_to(tmp_path: Path) -> None:
+    """What it forked can outlive it, and holds the lock. Of another machine's process nothing is known here."""
+    gone = os.fork()
+    if gone == 0:
+        os._exit(0)
+    os.waitpid(gone, 0)
+    facts = {"command": "weft train x", "host": socket.gethostname(), "since": "2026-01-02 03:04:05 UTC"}
+    told = refusal(tmp_path, f"{gone}\n{json.dumps(facts)}\n")
+    assert told == (f"out: another process ({gone}) is training in {tmp_path}, since 2026-01-02 03:04:05 UTC on "
+                    f"{socket.gethostname()} (weft train x). That process no longer runs: one that it started still "
+                    f"holds the lock. End that one, which `fuser {tmp_path}/.lock` names, or choose another folder.")
+    told = refusal(tmp_path, f"{gone}\n{json.dumps({**facts, 'host': 'elsewhere'})}\n")
+    assert told.endswith("UTC on elsewhere (weft train x). Wait for it, or choose another folder.")
+    assert refusal(tmp_path, f"{os.getpid()}\n").endswith(f"({os.getpid()}) is training in {tmp_path}. Wait for it, or "
+                                                          "choose another folder."), "of an earlier version"
+    assert "another process (of unknown number) is training" in refusal(tmp_path, "")
 
 
 def test_an_error_of_the_writer_leaves_the_folder_free(tmp_path: Path) -> None:
@@ -30,13 +65,15 @@ def test_an_error_of_the_writer_leaves_the_folder_free(tmp_path: Path) -> None:
         pass
 
 
-def test_an_empty_lock_of_an_earlier_version_is_a_lock(tmp_path: Path) -> None:
-    (tmp_path / LOCK_FILE).touch()
+@pytest.mark.parametrize("content", ["", "12\n", '12\n{"command": "weft tr'])
+def test_a_lock_of_an_earlier_version_or_of_a_full_disk_is_a_lock(tmp_path: Path, content: str) -> None:
+    (tmp_path / LOCK_FILE).write_text(content)
     with held(tmp_path, "training"):
         pass
 
 
-@pytest.mark.parametrize("content", ["notes\n", "12", "12 13\n"])
+@pytest.mark.parametrize("content", ["notes\n", "12", "12 13\n", '12\n{"a": "b"}\n', "12\n[]", "12\nx",
+                                     "1\n" + "[" * 9_999])
 def test_a_file_that_is_no_lock_stays(tmp_path: Path, content: str) -> None:
     (tmp_path / LOCK_FILE).write_text(content)
     with (pytest.raises(ConfigError, match=r"\.lock is not a lock file of Weft's, and would be overwritten\. Choose"),

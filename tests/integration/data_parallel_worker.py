@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.core.errors import WeftError
-from weft.training import Event, Progress, RunConfig, Terminated, parse_run, train
+from weft.training import Event, Progress, RunConfig, Terminated, heartbeat, parse_run, train
 from weft.training.exchange import gather_rows, sum_gradients
 from weft.training.parallel import World
 from weft.training.trainer import seed_step
@@ -143,3 +143,19 @@ def worker(folder: Path) -> None:
     found["lost"] = failing(configs["attention"], folder / "lost", on_rank=1, context=10**7)
     found["stands"] = failing(configs["attention"], folder / "attention")
     torch.save(found, folder / f"{os.environ['RANK']}.pt")
+
+
+def silent(folder: Path) -> None:
+    """Train until rank 0 stops rank 1, which neither ends nor answers from then on, once there is a checkpoint."""
+    torch.set_num_threads(1)
+    heartbeat.BEAT_SECONDS, heartbeat.SILENT_SECONDS = 0.5, 4.0
+    config = runs(folder)["lstm"]
+    config = config.model_copy(update={"training": config.training.model_copy(update={"steps": 10**6})})
+    with World.here() as world:
+        other = world.largest(os.getpid() if world.rank == 1 else 0)
+
+        def stop(event: Event) -> None:
+            if isinstance(event, Progress) and event.step == HALFWAY + 1:
+                os.kill(other, signal.SIGSTOP)
+
+        train(config, folder / "silent", on_event=stop, world=world)

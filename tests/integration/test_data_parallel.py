@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import TCPStore
 
 from fresh import Fresh
-from integration.data_parallel_worker import HALFWAY, STEPS, runs, starting, weights, worker
+from integration.data_parallel_worker import HALFWAY, STEPS, runs, silent, starting, weights, worker
 from weft.checkpoints.load import load_checkpoint, read_training
 from weft.checkpoints.locate import find_checkpoint
 from weft.core.errors import ConfigError, UnsupportedError
@@ -49,6 +50,14 @@ def halfway(config: RunConfig, out: Path) -> None:
         train(config, out, on_event=stop)
 
 
+def ranks_of(work: Callable[[Path], None], folder: Path, store: TCPStore) -> list[Fresh]:
+    """Two processes that do ``work`` together, as torchrun would have started them."""
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(store.port), "OMP_NUM_THREADS": "1",
+              "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
+    return [Fresh(work, folder, folder=folder, environment={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+            for rank in range(2)]
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where both processes have trained."""
@@ -58,11 +67,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     halfway(runs(path)["lstm"], path / "grown")
     halfway(runs(path)["attention"], path / "pretrained")
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(store.port), "OMP_NUM_THREADS": "1",
-              "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
-    ranks = [Fresh(worker, path, folder=path, environment={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})
-             for rank in range(2)]
-    ends = [rank.end() for rank in ranks]
+    ends = [rank.end() for rank in ranks_of(worker, path, store)]
     assert [end.returncode for end in ends] == [0, 0], "\n".join(end.stderr for end in ends)
     return path
 
@@ -236,6 +241,24 @@ def test_one_gpu_is_not_given_to_several_ranks(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(UnsupportedError, match=r"'cuda:1' for 2 ranks.*Give cuda"):
         World.here("cuda:1")
     assert World.here("cuda").device == torch.device("cuda:1")
+
+
+def test_a_rank_that_is_stopped_is_named_and_ends_the_others(tmp_path: Path) -> None:
+    """It closes no connection, so the other one would wait for it in the next sum. What is saved stands."""
+    (tmp_path / "text.txt").write_text("".join(f"line {i}: {i % 7}\n" for i in range(300)), encoding="utf-8")
+    store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    first, second = ranks_of(silent, tmp_path, store)
+    try:
+        told = first.end(120)
+    finally:
+        second.send(signal.SIGKILL)
+        second.end()
+    assert told.returncode == 1
+    last = tmp_path / f"silent/checkpoints/{HALFWAY:08d}"
+    assert told.stderr == (f"error: rank 0: rank 1 has not answered for 4 seconds, as a process that is stopped or "
+                           f"hangs does; the last whole checkpoint is {last}. End that process, then go on with "
+                           "--resume.\n")
+    assert load_checkpoint(last).facts["step"] == HALFWAY
 
 
 def test_sigterm_to_torchrun_saves_once_and_is_told_once(folder: Path) -> None:

@@ -187,7 +187,8 @@ def test_a_model_that_begins_far_above_a_uniform_guess_has_not_diverged(tmp_path
 
 
 def test_ctrl_c_saves_the_step_under_way_and_the_next_ends_at_once(tmp_path: Path) -> None:
-    run, handlers = tiny_run(tmp_path, LSTM), [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    run, numbers = tiny_run(tmp_path, LSTM), (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    handlers = [signal.getsignal(number) for number in numbers]
     whole = train(run, tmp_path / "whole").model
 
     def send(*numbers: int, step: int = 5) -> Any:
@@ -204,7 +205,7 @@ def test_ctrl_c_saves_the_step_under_way_and_the_next_ends_at_once(tmp_path: Pat
     with pytest.raises(Terminated):
         train(run, tmp_path / "once", resume=True, on_event=send(signal.SIGTERM, step=15))
     assert load_checkpoint(tmp_path / "once").facts["step"] == 15
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+    assert [signal.getsignal(number) for number in numbers] == handlers
     assert same_weights(train(run, tmp_path / "once", resume=True).model, whole)
 
     with pytest.raises(KeyboardInterrupt):
@@ -254,9 +255,9 @@ def test_two_runs_in_one_folder_and_the_lock_of_one_that_was_killed(tmp_path: Pa
     finally:
         holder.kill()
         holder.communicate()
-    assert lock.read_text() == f"{holder.pid}\n"
+    assert lock.read_text().startswith(f"{holder.pid}\n")
     with RunFolder(lock.parent, resume=False):
-        assert lock.read_text() == f"{os.getpid()}\n"
+        assert lock.read_text().startswith(f"{os.getpid()}\n")
 
 
 def test_a_run_that_began_while_this_one_waited_for_the_lock_is_noticed(tmp_path: Path) -> None:

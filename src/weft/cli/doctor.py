@@ -8,6 +8,7 @@ import typer
 
 from weft.cli.options import Json, Kernels, Plugin, Threads, guarded, prepare, print_json
 from weft.cli.text import console, in_bytes, section, short, table
+from weft.core.errors import InputError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,8 +22,17 @@ def doctor(measure: Annotated[bool, typer.Option("--measure/--no-measure", help=
            renew_routes: Annotated[bool, typer.Option("--renew-routes", help="Measure the matrix products again whose "
                                                       "routes training keeps on this machine: when nothing else runs."
                                                       )] = False,
+           storage: Annotated[bool, typer.Option("--storage", help="Show what is stored outside the folders of "
+                                                 "results, where, and how large it is.")] = False,
+           clear: Annotated[bool, typer.Option("--clear", help="With --storage: delete what Weft itself wrote "
+                                               "there.")] = False,
            threads: Threads = None, kernels: Kernels = None, plugin: Plugin = None, json: Json = False) -> None:
     """Show what this installation and machine can do, measured."""
+    if clear and not storage:
+        raise InputError("this deletes what --storage lists.", where="--clear", remedy="Give both, or neither.")
+    if storage:
+        _storage(clear=clear, json=json)
+        return
     prepare(plugin, threads, kernels)
     from weft import api
 
@@ -41,6 +51,25 @@ def doctor(measure: Annotated[bool, typer.Option("--measure/--no-measure", help=
     section(out, "Extras, for pip install 'weft[NAME]'", _extras(found))
     for warning in found.warnings:
         out.print(f"note: {warning}", style="yellow")
+
+
+def _storage(*, clear: bool, json: bool) -> None:
+    from weft.analysis.storage import clear_storage, storage
+
+    gone = clear_storage() if clear else ()
+    found = storage()
+    if json:
+        print_json({"stored": found, "deleted": gone})
+        return
+    rows = table("what", ">size", ">entries", ">of Weft's", "folder", "chosen by")
+    for each in found:
+        rows.add_row(each.what, in_bytes(each.bytes), f"{each.entries:,}", f"{len(each.own):,}", str(each.folder),
+                     ", ".join(each.settings))
+    section(console(), "Stored outside the folders of results", rows)
+    for path in gone:
+        typer.echo(f"deleted {path}")
+    if not clear and any(each.own for each in found):
+        typer.echo("--clear deletes what is Weft's: of the other files nothing proves that Weft wrote them.")
 
 
 def _versions(found: Diagnosis) -> Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from contextvars import ContextVar
 from pathlib import Path
@@ -15,7 +15,7 @@ from weft.cli.closing import say_next
 from weft.cli.ctrl_c import INTERRUPTED as INTERRUPTED
 from weft.cli.ctrl_c import WORD, begin_work
 from weft.cli.failures import close_output, explained, leave_for_torchrun
-from weft.core.errors import WeftError, from_ctrl_c
+from weft.core.errors import InputError, WeftError, from_ctrl_c
 from weft.core.strict_json import dumps
 
 P = ParamSpec("P")
@@ -42,6 +42,8 @@ Revision = Annotated[str | None, typer.Option("--revision", help="Branch, tag or
 Offline = Annotated[bool, typer.Option("--offline", help="Take models of the Hub from the local cache only.")]
 AllowPickles = Annotated[bool, typer.Option("--allow-pickles", help="Download pickled weights if there are no others.")]
 
+MOST_WHOLE = 2**63 - 1
+
 _command: ContextVar[ExitStack] = ContextVar("what ends with the command")
 
 
@@ -55,6 +57,7 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
         token = _command.set(inside)
         begin_work()
         try:
+            _require_whole_numbers(kwargs)
             with inside:
                 done = command(*args, **kwargs)
             say_next(command.__name__, kwargs)
@@ -68,6 +71,18 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
             _command.reset(token)
 
     return run
+
+
+def _require_whole_numbers(options: Mapping[str, object]) -> None:
+    """Refuse whole numbers of more than 64 bits, which tensors and files cannot hold.
+
+    Raises:
+        InputError: naming the option.
+    """
+    for name, value in options.items():
+        if isinstance(value, int) and not -MOST_WHOLE - 1 <= value <= MOST_WHOLE:
+            raise InputError(f"whole numbers are at most {MOST_WHOLE:,} (64 bits).",
+                             where=f"--{name.replace('_', '-')}", remedy="Give a smaller one.")
 
 
 def _told(error: Exception | KeyboardInterrupt) -> int | None:
@@ -117,8 +132,6 @@ def pairs_of(kernels: Sequence[str]) -> dict[str, str]:
     Raises:
         InputError: one is not of that shape.
     """
-    from weft.core.errors import InputError
-
     pairs = [each.partition("=") for each in kernels]
     wrong = next((each for each, pair in zip(kernels, pairs, strict=True) if not all(pair)), None)
     if wrong is not None:

@@ -22,6 +22,7 @@ Every message gives the place, what was wrong, and what to do.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 
 MOST_PROBLEMS, MOST_OF_EACH = 20, 1_000
@@ -37,6 +38,10 @@ MEMORY = ("DefaultCPUAllocator", "out of memory", "std::bad_alloc", "Unable to a
           "Storage size calculation overflowed")
 """Of the messages by which PyTorch, NumPy and the loader of libraries say that there is not enough memory, or that no
 memory can be large enough."""
+
+
+WRITTEN_OUT = re.compile(r"KeyboardInterrupt: *(<EMPTY MESSAGE>|$)", re.MULTILINE)
+"""How pybind11 and pydantic-core write out an error of Python that has no message."""
 
 
 class WeftError(Exception):
@@ -146,11 +151,11 @@ def lacks_memory(error: BaseException) -> bool:
 
 def from_ctrl_c(error: BaseException) -> bool:
     """Whether an error is KeyboardInterrupt, or what a library has made of one: it was raised while one was handled, or
-    its text, which is all that C++ keeps of a Python error, names it. A `WeftError` may quote any text."""
+    its text, which is all that C++ and Rust keep of a Python error, names it. A `WeftError` may quote any text."""
     seen: list[BaseException] = []
     while error not in seen:
-        text = str(error) if isinstance(error, RuntimeError | ImportError | SystemError) else ""
-        if isinstance(error, KeyboardInterrupt) or "KeyboardInterrupt" in text:
+        told = not isinstance(error, WeftError) and WRITTEN_OUT.search(str(error)) is not None
+        if told or isinstance(error, KeyboardInterrupt):
             return True
         seen.append(error)
         error = error.__cause__ or error.__context__ or error

@@ -27,6 +27,8 @@ XZ_MEMORY = 1 << 28
 """Bytes that unpacking .xz may take beside its output: the file says how many. The highest preset takes 65 MiB."""
 GZIP = 31
 """zlib's name for the gzip format with the largest window."""
+STREAM_SLICE = 1 << 9
+"""Bytes that a decompressor of one of several streams is given first."""
 ZSTD_SLICE = 1 << 10
 """Bytes of a .zst file unpacked at a time: its library has no limit, and four bytes may be a block of 128 KiB."""
 
@@ -126,7 +128,7 @@ class _Stream(Protocol):
     @property
     def unused_data(self) -> bytes: ...
 
-    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
+    def decompress(self, data: bytes | memoryview, max_length: int, /) -> bytes: ...
 
 
 def _gzip(content: bytes, most: int) -> bytes:
@@ -142,24 +144,28 @@ def _xz(content: bytes, most: int) -> bytes:
 
 
 def _streams(content: bytes, make: Callable[[], _Stream], most: int) -> bytes:
-    """One or more compressed streams, one after the other.
+    """One or more compressed streams, one after the other, in time linear in their bytes: a decompressor hands back a
+    copy of what it was given beyond its stream, so it is given little at first, and then twice as much each time.
 
     Raises:
         EOFError: the last one is truncated.
         _TooLarge: they hold more than ``most`` bytes.
     """
     pieces: list[bytes] = []
+    given, place = memoryview(content), 0
     while True:
-        one = make()
-        pieces.append(one.decompress(content, most + 1))
-        most -= len(pieces[-1])
-        if most < 0:
-            raise _TooLarge
-        if not one.eof:
-            raise EOFError
-        content = one.unused_data
-        if not content.strip(b"\0"):  # gzip and xz allow padding with zeros
-            return b"".join(pieces)
+        one, size = make(), STREAM_SLICE
+        while not one.eof:
+            if place == len(given):
+                raise EOFError
+            taken = given[place:place + size]
+            pieces.append(one.decompress(taken, most + 1))
+            most -= len(pieces[-1])
+            if most < 0:
+                raise _TooLarge
+            place, size = place + len(taken) - len(one.unused_data), 2 * size
+        if place == len(given) or (given[place] == 0 and not bytes(given[place:]).strip(b"\0")):
+            return b"".join(pieces)  # gzip and xz allow padding with zeros
 
 
 def _zst(content: bytes, most: int) -> bytes:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,6 +21,16 @@ from weft.data.documents import Span, SpanTable, columns_of
 Unit: TypeAlias = Literal["file", "line", "paragraph"]
 LINE = re.compile(rb"[^\r\n]+")
 LINE_ENDS = (b"\n", b"\r\n")
+REPEATS, REPEATED_GROUP = re.compile(r"[*+{]"), re.compile(r"\)[*+{]")
+MOST_REPEATS = 3
+"""Repetitions in an expression whose time is at most the third power of a line's length."""
+SECONDS = 5
+MATCHING = """
+import json, re, sys
+pattern, text = json.load(sys.stdin)
+json.dump([match.start() for match in re.compile(pattern, re.MULTILINE).finditer(text)], sys.stdout)
+"""
+"""What the process runs that matches an expression under a limit of time."""
 
 
 @final
@@ -33,6 +46,12 @@ class Heading:
 
     def __post_init__(self) -> None:
         self.compiled()
+
+    @property
+    def may_not_end(self) -> bool:
+        """Whether the time that it takes may grow faster than the text: a group is repeated, or there are several
+        repetitions. Python's expressions have no limit of their own."""
+        return len(REPEATS.findall(self.pattern)) > MOST_REPEATS or REPEATED_GROUP.search(self.pattern) is not None
 
     def compiled(self) -> re.Pattern[str]:
         """The compiled expression."""
@@ -88,13 +107,33 @@ def _paragraphs(content: memoryview, lines: Iterator[tuple[int, int]]) -> Iterat
 
 def _headed(document: Document, how: Heading) -> Iterator[tuple[int, int]]:
     text = document.text
-    places = [match.start() for match in how.compiled().finditer(text)]
+    places = _limited(text, how, document.name) if how.may_not_end else [
+        match.start() for match in how.compiled().finditer(text)]
     if not places:
         raise DataError(f"no line matches the heading {how.pattern!r}.", where=document.name,
                         remedy="Correct the expression, or leave it out: then the file is one document.")
     starts = [0, *places] if places[0] else places
     at = np.cumsum([len(text[first:last].encode()) for first, last in pairwise([0, *starts, len(text)])]).tolist()
     return ((first, last) for first, last in pairwise(at) if last > first)
+
+
+def _limited(text: str, how: Heading, where: str) -> list[int]:
+    """Where a heading matches, found in a process of its own, which can be ended.
+
+    Raises:
+        DataError: that takes longer than `SECONDS` and a second for every million characters.
+    """
+    asked = json.dumps([how.compiled().pattern, text]).encode()
+    try:
+        found = subprocess.run([sys.executable, "-I", "-c", MATCHING], input=asked, capture_output=True, check=True,
+                               timeout=SECONDS + len(text) / 1e6)
+    except subprocess.TimeoutExpired:
+        raise DataError(f"the heading {how.pattern!r} was not matched against {len(text):,} characters within "
+                        f"{SECONDS + len(text) / 1e6:.0f} seconds: a repetition inside a repetition can be tried in "
+                        "more ways than there is time for.", where=where,
+                        remedy="Write it without one: a+ for (a+)+.") from None
+    places: list[int] = json.loads(found.stdout)
+    return places
 
 
 def _numbered(content: memoryview, spans: Iterator[tuple[int, int]]) -> Iterator[Span]:

@@ -20,6 +20,9 @@ from weft.decoding.session import Session
 from weft.decoding.stopping import text_behind
 from weft.tokenizers import Tokenizer
 
+MOST_PENALTY = 20
+"""Of the exponent of the length: 10 million tokens to the power of 44 are beyond a float. Published ones are below
+2."""
 LengthFormula: TypeAlias = Literal["power", "gnmt"]
 """How a log-probability is divided by a power of the length: see `length_divisor`."""
 
@@ -145,8 +148,9 @@ def _with_text(hypothesis: Hypothesis, prompt: Row, tokenizer: Tokenizer | None)
 def _require_options(beams: int, length_penalty: float, formula: str, batch_size: int | None) -> None:
     if beams < 1:
         raise InputError(f"{beams} is out of range.", where="beams", remedy="Give 1 or more.")
-    if not 0 <= length_penalty < math.inf:
-        raise InputError(f"{length_penalty} is out of range.", where="length_penalty", remedy="Give 0 or more.")
+    if not 0 <= length_penalty <= MOST_PENALTY:
+        raise InputError(f"{length_penalty} is out of range.", where="length_penalty",
+                         remedy=f"Give 0 to {MOST_PENALTY}.")
     if formula not in get_args(LengthFormula):
         raise InputError(f"unknown formula {formula!r}.", where="length_formula",
                          remedy=f"Give {' or '.join(map(repr, get_args(LengthFormula)))}.")

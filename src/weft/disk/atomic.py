@@ -19,7 +19,7 @@ from weft.core.errors import OccupiedError
 from weft.disk.manifest import has_manifest
 from weft.disk.ownership import Proof, require_free
 
-WORKSPACE = re.compile(r"\.(?P<name>.+)\.(?P<process>\d+)\.draft")
+WORKSPACE = re.compile(r"\.(?P<name>.+)\.(?P<process>\d+)\.draft", re.DOTALL)
 DRAFT, BEFORE, DISCARDED = "weft-draft", "weft-before", "weft-discarded"
 FORMERLY_BEFORE = ".previous"
 """Suffix by which earlier versions named a folder that was moved aside: ``.NAME.previous``."""

@@ -31,6 +31,8 @@ from weft.ngram import (
     modified_kneser_ney,
 )
 
+MOST_ORDER = 100
+"""Of an n-gram: each order has tables of its own, and takes a pass over the text. Published ones have 3 to 7."""
 ESTIMATORS: Mapping[str, Callable[[NgramCounts], NgramTable]] = {
     "maximum_likelihood": maximum_likelihood, "katz": katz, "kneser_ney": modified_kneser_ney}
 """Estimators without a setting; add-k has one."""
@@ -41,7 +43,7 @@ class NgramConfig(ModelConfig):
     """p(w | last n-1 tokens) from counts, smoothed.
 
     Attributes:
-        order: n.
+        order: n, at most 100.
         smoothing: the estimator of probabilities. ``maximum_likelihood`` does not smooth: an unseen n-gram has
             probability 0, and a text that contains one has infinite perplexity.
         k: added to every count by ``add_k``; None: 1 (Laplace).
@@ -57,7 +59,7 @@ class NgramConfig(ModelConfig):
         ("feedforward", "counts in place of learning, in one pass and without gradients."),)
     state_size: ClassVar[str] = "(order - 1) ids"
 
-    order: int = Field(default=5, gt=0)
+    order: int = Field(default=5, gt=0, le=MOST_ORDER)
     smoothing: Literal["maximum_likelihood", "add_k", "katz", "kneser_ney"] = "kneser_ney"
     k: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     end: int | None = Field(default=None, ge=0)

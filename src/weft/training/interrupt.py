@@ -1,22 +1,26 @@
-"""Ctrl-C and SIGTERM that take effect at the end of a step, so that the run can be saved."""
+"""Ctrl-C, SIGTERM and SIGHUP that take effect at the end of a step, so that the run can be saved."""
 
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from types import FrameType
 from typing import final
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+HANGUP = () if sys.platform == "win32" else (signal.SIGHUP,)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, *HANGUP)
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, which schedulers send before they kill a process; it is handled like Ctrl-C."""
+    """SIGTERM, which schedulers send before they kill a process, or SIGHUP, which a terminal sends when it is closed;
+    they are handled like Ctrl-C."""
 
 
 @final
 class Interrupts:
-    """A context in which the first Ctrl-C or SIGTERM only sets ``pending``, and the second raises at once.
+    """A context in which the first Ctrl-C, SIGTERM or SIGHUP only sets ``pending``, and the second raises at once. A
+    signal that the process ignores, as under ``nohup``, stays ignored.
 
     Python delivers signals to the main thread alone; in any other thread the context has no effect.
     """
@@ -32,12 +36,13 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         if self._in_main:
-            self._before = [signal.signal(number, self._note) for number in SIGNALS]
+            self._before = {number: signal.signal(number, self._note) for number in SIGNALS
+                            if signal.getsignal(number) is not signal.SIG_IGN}
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._in_main:
-            for number, handler in zip(SIGNALS, self._before, strict=True):
+            for number, handler in self._before.items():
                 signal.signal(number, handler)
 
     def stop(self, pending: int) -> None:
@@ -45,7 +50,7 @@ class Interrupts:
 
         Raises:
             KeyboardInterrupt: Ctrl-C.
-            Terminated: SIGTERM.
+            Terminated: SIGTERM or SIGHUP.
         """
         if pending:
             raise _error(pending)
@@ -57,4 +62,4 @@ class Interrupts:
 
 
 def _error(number: int) -> KeyboardInterrupt:
-    return Terminated() if number == signal.SIGTERM else KeyboardInterrupt()
+    return KeyboardInterrupt() if number == signal.SIGINT else Terminated()

@@ -20,8 +20,9 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, final
 
@@ -30,6 +31,7 @@ import torch.distributed as dist
 
 from weft.core.errors import FailedError, TrainingError, UnsupportedError
 from weft.parallel.mesh import Mesh, MeshSettings
+from weft.training.heartbeat import Heartbeat
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
@@ -38,7 +40,7 @@ VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 """The environment variables that torchrun sets."""
 TIMEOUT = timedelta(days=30)
 """Ranks wait for rank 0 while it evaluates, however long that takes. A rank that dies closes its connection, which the
-others notice at once."""
+others notice at once; one that is stopped is noticed by its `Heartbeat`."""
 REPORT_SECONDS = 2.0
 """How long a rank that failed after another one waits for that one to report its error."""
 REPORTED, ANSWERED = "told", "answered"
@@ -68,6 +70,9 @@ class World:
         device: where this rank computes.
         rank: number of this process, from 0.
         size: number of processes.
+
+    Attributes:
+        last: returns the last whole checkpoint of the run that trains, for messages; None: there is none.
     """
 
     def __init__(self, device: torch.device, *, rank: int = 0, size: int = 1) -> None:
@@ -75,6 +80,8 @@ class World:
         self._store: Store | None = None
         self._lost = False
         self.timeout = TIMEOUT
+        self.last: Callable[[], Path | None] = lambda: None
+        self._beating = ExitStack()
         self.mesh = Mesh(MeshSettings(replicate=size), rank)
 
     @staticmethod
@@ -118,15 +125,21 @@ class World:
         shared, _, _ = next(rendezvous("env://", timeout=TIMEOUT))
         # Each connection has keys of its own in the shared store: a process that connects a second time would read the
         # addresses of its first connection otherwise. All ranks connect equally often, so their counts agree.
-        store = PrefixStore(f"weft.{shared.add(f'weft.connections.{self.rank}', 1)}", shared)
+        number = shared.add(f"weft.connections.{self.rank}", 1)
+        store = PrefixStore(f"weft.{number}", shared)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size, timeout=TIMEOUT)
         self._store = store
+        apart = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False,
+                              wait_for_workers=False)
+        self._beating.enter_context(Heartbeat(dist.PrefixStore(f"weft.beats.{number}", apart), self.rank, self.size,
+                                              lambda: self.last()))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._beating.close()
         if self._store is None:
             return
         try:

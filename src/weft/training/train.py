@@ -119,6 +119,7 @@ def train(config: RunConfig, out: str | Path, *, resume: bool = False, allow_ine
     # fork_rng always covers the CPU's generator, and with the argument that of the GPU in use.
     with (RunFolder(out, resume=resume, writes=world.leads) as folder,
           torch.random.fork_rng([world.device] if world.device.type == "cuda" else [])):
+        world.last = folder.last
         record = _record(config, folder, world)
         terms = _terms(config, record, world, allow_inexact=allow_inexact)
         logged = {event["event"]: event["step"] for event in folder.metrics()}

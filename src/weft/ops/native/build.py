@@ -191,3 +191,18 @@ def _proven(folder: Path) -> Path:
         raise BuildError("its build is not as it was made", f"{folder} was changed or is another user's, so it is not "
                          "loaded. Move it away, and it is built again.")
     return path
+
+
+def is_build(folder: Path) -> bool:
+    """Whether a folder holds a build of this user as it was made, and nothing else, so that it may be deleted.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if folder.is_symlink() or not folder.is_dir() or {path.name for path in folder.iterdir()} != {LIBRARY, RECORD}:
+        return False
+    try:
+        _proven(folder)
+    except BuildError:
+        return False
+    return True
