@@ -154,6 +154,9 @@ def test_a_study_that_stops_while_it_grows_tells_of_the_looks_before(text: Path,
     partial = read_result(out)
     assert partial.looks == first.looks and all(pair.tied for pair in partial.differences)
     assert partial.share == pytest.approx(6 / np.pi**2 / 4), "that of the look to come"
+    assert partial.detectable[0].difference is not None
+    assert "as those runs show it that were made before the study grew" in partial.detectable_basis
+    assert first.detectable[0].difference is None
     assert "Told apart before (better < worse): at 2 runs of 2 models" in str(looked(partial))
 
 

@@ -207,6 +207,13 @@ class StudyFolder:
             write_file(path, json.dumps(known, indent=1) + "\n")
         return str(known[name])
 
+    def known_result(self) -> StudyResult | None:
+        """What was found so far; None without a result that can be read."""
+        try:
+            return read_result(self.path)
+        except UserError:
+            return None
+
     def write_config(self, name: str, text: str) -> None:
         """A model's resolved run."""
         folder = self.path / "configs"

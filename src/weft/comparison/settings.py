@@ -36,8 +36,7 @@ class TrialSettings(Settings):
         share: share of the training budget for each trial; with 1 the best trial is the run.
         widest: how many more are tried on a side where a best rate lies at the edge, by every model in that attempt.
         deviation: standard deviation between the attempts at a model, in bits per byte (with ``test: paired``, of the
-            difference between two models), where it is known before; None: the trials of the first two attempts show
-            it.
+            difference between two models), where it is known before; None: it is not known before the first runs.
     """
 
     renamed: ClassVar[Mapping[str, str]] = {"values": "learning_rates"}
