@@ -139,6 +139,9 @@ class Study:
 
     def _spread(self) -> Spread | None:
         """What the runs that were here before the study grew say of how far runs lie apart, once for every growth."""
+        if not self.folder.additions:
+            return None
+
         def before() -> str:
             known = self.folder.known_result()
             return dumps(None if known is None else spread_of(known))
