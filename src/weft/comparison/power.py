@@ -107,8 +107,8 @@ def detectable_in(study: StudyConfig, pairs: int, share: float,
                                for each in (deviation, 1.0))
         found.append(Detectable(runs, difference, spreads))
     name = "Welch's t test" if study.test == "welch" else "the paired t test"
-    return tuple(found), (f"That is with a power of 0.8, by {name} at level {1 - at:.2g} / {pairs} (the first step of "
-                          f"Holm's correction), {_basis(study, before)}")
+    return tuple(found), (f"That is with a power of 0.8, by {name} at level {1 - at:.2g} / {pairs} (for the "
+                          f"clearest pair in Holm's correction), {_basis(study, before)}")
 
 
 def _basis(study: StudyConfig, before: Spread | None) -> str:
