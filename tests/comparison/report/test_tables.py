@@ -217,7 +217,7 @@ def test_what_so_many_runs_can_show_has_a_table() -> None:
     caption = read(render(paired)).all("table", "reach")[0].all("caption")[0].text()
     assert "For the t test of runs paired by their number at 95 % and 15 pairs of models" in caption
     single = rows(read(render(study(seeds=1))).all("table", "reach")[0])
-    assert single[1] == ["1 this study", "–", "not known"]
+    assert single[1] == ["1 this study", "–", "not known", "\u2013"]
 
 
 def test_documents_that_stand_in_the_training_text_are_counted() -> None:
