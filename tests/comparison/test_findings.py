@@ -8,6 +8,7 @@ import re
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from comparison.entries import entry, result_of
 from comparison.report.fixture import study
@@ -182,16 +183,19 @@ def test_a_curve_between_its_points() -> None:
 
 @pytest.mark.parametrize("test", TESTS)
 def test_what_a_study_finds_is_worked_out_again_from_the_spread_of_its_runs(test: SeedTest) -> None:
-    """Before the runs it is a guess from a few short trials."""
+    """Before the runs nothing is known of it."""
     result = together(0.0, 1.0, test)
     values = np.array([[run.bits_per_byte or 0.0 for run in each.finished] for each in result.entries])
     spreads = ([np.var(values[a] - values[b], ddof=1) for a, b in ((0, 1), (0, 2), (1, 2))] if test == "paired" else
                values.var(axis=1, ddof=1))
     expected = detectable_difference(float(np.sqrt(np.mean(spreads))), 5, 0.95, 3, test)
     found = reached(result)
-    assert found == pytest.approx(expected) and found is not None
+    assert found is not None and found.mean == pytest.approx(expected)
+    freedom = 4 * 2 if test == "paired" else 4 * 3
+    bounds = [expected * np.sqrt(freedom / stats.chi2.ppf(tail, freedom)) for tail in (0.975, 0.025)]
+    assert (found.low, found.high) == pytest.approx(bounds)
     twice = reached(together(0.0, 2.0, test))
-    assert twice == pytest.approx(2 * found, rel=1e-6)
+    assert twice is not None and twice.mean == pytest.approx(2 * found.mean, rel=1e-6)
     alone = dataclasses.replace(result, seeds=1, entries=tuple(
         dataclasses.replace(each, runs=each.runs[:1]) for each in result.entries))
     assert reached(alone) is None

@@ -19,7 +19,7 @@ from weft.comparison.looks import Look, share_of
 from weft.comparison.power import looked
 from weft.comparison.report import render
 from weft.comparison.verdict import disagreement, judged
-from weft.core.errors import ConfigError
+from weft.core.errors import CheckpointError, ConfigError
 from weft.drawing.numbers import THIN
 
 
@@ -154,6 +154,9 @@ def test_a_study_that_stops_while_it_grows_tells_of_the_looks_before(text: Path,
     partial = read_result(out)
     assert partial.looks == first.looks and all(pair.tied for pair in partial.differences)
     assert partial.share == pytest.approx(6 / np.pi**2 / 4), "that of the look to come"
+    assert partial.detectable[0].difference is not None
+    assert "as those runs show it that were made before the study grew" in partial.detectable_basis
+    assert first.detectable[0].difference is None
     assert "Told apart before (better < worse): at 2 runs of 2 models" in str(looked(partial))
 
 
@@ -168,5 +171,21 @@ def test_a_folder_of_before_looks_were_counted_had_one(text: Path, tmp_path: Pat
     (out / "study.json").write_text(json.dumps(known | {"sha256": "of before"}))
     again = run(study_of(text, TWO, seeds=2), out)
     assert [(look.runs, look.share) for look in again.looks] == [(2, 1.0)] and again.additions == ()
+    assert again.detectable[0].difference is None, "its own runs are no ground for what was expected of them"
     grown = run(study_of(text, TWO, seeds=3), out)
     assert [look.share for look in grown.looks] == pytest.approx([1.0, 6 / np.pi**2 / 4])
+
+
+def test_a_result_of_an_older_format_is_written_again_before_the_budget_grows(text: Path, tmp_path: Path) -> None:
+    out, longer = tmp_path / "study", study_of(text, TWO, length={"steps": 6})
+    first = run(study_of(text, TWO), out)
+    result = out / "result.json"
+    result.write_text(json.dumps(json.loads(result.read_text()) | {"format": 2}))
+    with pytest.raises(CheckpointError, match="study format 2") as refused:
+        run(longer, out)
+    assert "once without the longer budget: finished runs are read back" in str(refused.value)
+    lines: list[StudyProgress] = []
+    assert run(study_of(text, TWO), out, lines.append).differences == first.differences
+    assert not any(line.text == "begun" for line in lines), "every piece is read back"
+    assert [each.bits_per_byte for each in run(longer, out).additions[0].figures] == [
+        entry.bits_per_byte for entry in first.entries]

@@ -1,4 +1,4 @@
-"""The search for a learning rate within an attempt, and what it says of differences before the first run."""
+"""The search for a learning rate within an attempt, and what runs can show."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ import numpy as np
 import pytest
 
 from comparison.studies import LSTM
-from weft.comparison import StudyConfig
 from weft.comparison.contestants import Contestant
 from weft.comparison.jobs import Outcome
 from weft.comparison.results import Status
 from weft.comparison.settings import TrialSettings, beyond
 from weft.comparison.student import detectable_difference, pooled_deviation
-from weft.comparison.trials import Tuning, detectable_in, summary, tune, tuned_first
-from weft.core.config import parse
+from weft.comparison.trials import Tuning, tune
 from weft.training import parse_run
 
 Curve = Callable[[float], float | Status]
@@ -116,48 +114,6 @@ def test_a_models_own_rate_is_always_among_those_tried() -> None:
 def test_the_next_rate_continues_the_ratio() -> None:
     assert beyond([0.01, 0.03, 0.1], "above") == pytest.approx(0.1 * 0.1 / 0.03, rel=1e-5)
     assert beyond([0.01, 0.03, 0.1], "below") == pytest.approx(0.01 / 3, rel=1e-5)
-
-
-def study(**changes: Any) -> StudyConfig:
-    return parse(StudyConfig, {"models": {"a": "lstm", "b": "s4d"}, "budget": {"kind": "tokens", "amount": 1000},
-                               **changes})
-
-
-def attempts(a: list[float], b: list[float]) -> list[dict[str, Tuning]]:
-    return [{name: tuned({name: lambda lr, value=value: value}, values=[0.1, 0.2], widest=0)[0][name]
-             for name, value in (("a", x), ("b", y))} for x, y in zip(a, b, strict=True)]
-
-
-def test_what_can_be_detected_rests_on_what_lies_between_two_attempts() -> None:
-    first = attempts([2.0, 2.1], [3.0, 3.3])
-    found, basis = detectable_in(study(), 1, first)
-    deviation = math.sqrt((0.1**2 + 0.3**2) / 2 / 2)  # a variance of two values is half of the square between them
-    assert [each.runs for each in found] == [3, 5, 10]
-    for each in found:
-        assert each.difference == pytest.approx(detectable_difference(deviation, each.runs, 0.95, test="welch"))
-    assert f"{deviation:.2g} bits per byte, as the best trials of the first two attempts show it" in basis
-    paired, basis = detectable_in(study(test="paired"), 1, first)
-    assert paired[0].difference == pytest.approx(detectable_difference(0.2 / math.sqrt(2), 3, 0.95, test="paired"))
-    assert "the paired t test" in basis and "between two models, run by run," in basis
-
-
-def test_a_stated_deviation_needs_no_attempt_and_single_runs_show_nothing() -> None:
-    config = study(trials={"deviation": 0.02}, seeds=4)
-    assert tuned_first(config) == 0
-    found, basis = detectable_in(config, 1, [])
-    assert [each.runs for each in found] == [3, 4, 5, 10]
-    assert "0.02 bits per byte, which the study states" in basis
-    assert "(this study)" in summary(found, basis, 4)
-    single, _ = detectable_in(study(trials={"deviation": 0.02}, seeds=1), 1, [])
-    assert (single[0].runs, single[0].difference) == (1, None)
-    assert tuned_first(study()) == 2
-    assert tuned_first(study(seeds=1)) == tuned_first(study(trials={"count": 1})) == 0
-
-
-def test_where_nothing_is_known_that_is_said() -> None:
-    found, basis = detectable_in(study(trials={"count": 1}), 1, [])
-    assert [each.difference for each in found] == [None] * 3
-    assert summary(found, basis, 3).startswith("The detectable difference is not known before the runs")
 
 
 def test_a_difference_of_the_detectable_size_is_found_by_welch_four_times_of_five() -> None:

@@ -10,6 +10,7 @@ from weft.cli.text import console, section, short, table
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from weft.comparison.power import Reach
     from weft.comparison.results import Entry
     from weft.comparison.statistics import Interval
     from weft.comparison.study_result import Difference, StudyResult
@@ -69,12 +70,19 @@ def _letters(result: StudyResult, name: str) -> str:
 def _reach(result: StudyResult) -> Table:
     from weft.comparison.power import reaches
 
-    rows = table("runs of each model", ">|t| must exceed", ">bits per byte")
+    rows = table("runs of each model", ">|t| must exceed", ">before the runs", ">by their spread")
     for each in reaches(result):
         rows.add_row(f"{each.runs} (this study)" if each.runs == result.seeds else str(each.runs),
                      "" if each.critical is None else _limits(each.critical),
-                     "not known" if each.difference is None else f"{each.difference:.4f}")
+                     _expected(each), "" if each.found is None else f"{each.found:.4f}")
     return rows
+
+
+def _expected(each: Reach) -> str:
+    """The difference that could be expected before the runs: in bits per byte, or in standard deviations."""
+    if each.difference is not None:
+        return f"{each.difference:.4f}"
+    return "not known" if each.spreads is None else f"{each.spreads:.2g} sd"
 
 
 def _limits(critical: tuple[float, float]) -> str:

@@ -8,7 +8,9 @@
     measures, progress           what is measured of a trained model, and how far a study is
     results, study_result        what was measured, as plain data, of a model and of the study
     student, statistics          Student's t, intervals and tests
+    looks                        how often a growing study may be judged, and at which level
     verdict, findings            which models differ, and what can be concluded
+    power                        what a study can show, and what its looks cost
     protocol, assemble           what a reader must know, and the result put together
     report                       the page that shows it
     ratings                      ratings of models from pairwise preferences, which need no study

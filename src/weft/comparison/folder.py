@@ -133,10 +133,20 @@ class StudyFolder:
                                "another folder."])
         if added:  # and not only settings that were not there yet, at what they were then
             longer = (self.path / RESULT).exists() and "budget" in " ".join(added)
-            figures = _figures(read_result(self.path)) if longer else ()
-            self.additions = (*self.additions, Addition(now(), "; ".join(added), figures))
+            self.additions = (*self.additions, Addition(now(), "; ".join(added), self._worth() if longer else ()))
         self._write_identity()
         write_file(self.path / STATED, self.text)
+
+    def _worth(self) -> tuple[Figure, ...]:
+        """What each model was worth before the budget becomes longer."""
+        try:
+            result = read_result(self.path)
+        except CheckpointError as error:
+            raise CheckpointError(error.what, where=error.where, remedy=(
+                "Give the command once without the longer budget: finished runs are read back, and the result is "
+                "written again. Then give this one.")) from None
+        return tuple(Figure(entry.name, int(entry.median(lambda run: float(run.tokens)) or 0), entry.bits_per_byte)
+                     for entry in result.entries if entry.bits_per_byte is not None)
 
     def _looked(self, before: Mapping[str, Any]) -> tuple[int, tuple[Look, ...]]:
         """The runs that were planned, and the looks so far; a folder of before looks were counted had one with the
@@ -210,6 +220,13 @@ class StudyFolder:
             write_file(path, json.dumps(known, indent=1) + "\n")
         return str(known[name])
 
+    def known_result(self) -> StudyResult | None:
+        """What was found so far; None without a result that can be read."""
+        try:
+            return read_result(self.path)
+        except UserError:
+            return None
+
     def write_config(self, name: str, text: str) -> None:
         """A model's resolved run."""
         folder = self.path / "configs"
@@ -238,12 +255,6 @@ def read_result(folder: str | Path) -> StudyResult:
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"cannot be read ({error}).", where=str(path),
                               remedy="Run the study again: what is finished is read back.") from None
-
-
-def _figures(result: StudyResult) -> tuple[Figure, ...]:
-    """What each model was worth."""
-    return tuple(Figure(entry.name, int(entry.median(lambda run: float(run.tokens)) or 0), entry.bits_per_byte)
-                 for entry in result.entries if entry.bits_per_byte is not None)
 
 
 def rerender(folder: str | Path) -> Path:

@@ -6,38 +6,130 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from weft.comparison.looks import Look
-from weft.comparison.statistics import holm
-from weft.comparison.student import critical_t, detectable_difference, paired_deviation, pooled_deviation, t_quantile
-from weft.comparison.study_result import StudyResult
+from weft.comparison.looks import Look, level
+from weft.comparison.statistics import Interval, holm
+from weft.comparison.student import (
+    critical_t,
+    detectable_difference,
+    paired_deviation,
+    pooled_deviation,
+    spread_interval,
+    t_quantile,
+)
+from weft.comparison.study import StudyConfig
+from weft.comparison.study_result import Detectable, StudyResult
+
+RUNS = (3, 5, 10)
+"""Of each model, for which the detectable difference is given besides the study's own number."""
+
+
+class Spread(NamedTuple):
+    """The standard deviation from run to run of a model, in bits per byte (of the difference between two models, where
+    runs are paired), and the degrees of freedom that it was estimated with."""
+
+    deviation: float
+    freedom: int
 
 
 class Reach(NamedTuple):
     """What so many runs can show: what |t| must exceed for the clearest of all pairs, at the least and at the most, and
-    the smallest difference that is found with a power of 0.8. None with a single run, or without knowing how far runs
-    lie apart."""
+    the smallest difference that is found with a power of 0.8, in bits per byte.
+
+    Attributes:
+        critical: None with a single run or model.
+        difference: by what was known before the runs; None where nothing was.
+        spreads: the same in standard deviations from run to run.
+        found: by the spread that the runs have shown; None without two of a model.
+    """
 
     runs: int
     critical: tuple[float, float] | None
     difference: float | None
+    spreads: float | None
+    found: float | None
+
+
+def spread_of(result: StudyResult) -> Spread | None:
+    """How far the runs of the trained models lie apart, of those of which every run finished; None without two runs of
+    a model (of two models, where runs are paired)."""
+    most = max((len(entry.finished) for entry in result.entries), default=0)
+    values = {entry.name: [run.bits_per_byte for run in entry.finished if run.bits_per_byte is not None]
+              for entry in result.entries if entry.trainable and len(entry.finished) == most > 1}
+    paired = result.test == "paired"
+    deviation = paired_deviation(values) if paired else pooled_deviation(list(values.values()))
+    # Paired differences of k models have k - 1 independent ones.
+    return None if deviation is None else Spread(deviation, (most - 1) * (len(values) - paired))
 
 
 def reaches(result: StudyResult) -> tuple[Reach, ...]:
     """For 3, 5 and 10 runs and the study's own number."""
-    pairs = math.comb(len(result.entries), 2)
-    return tuple(Reach(each.runs, critical_t(each.runs, result.level, pairs, result.test)
-                       if each.runs > 1 and pairs else None, each.difference) for each in result.detectable)
+    pairs, spread = math.comb(len(result.entries), 2), spread_of(result)
+    return tuple(Reach(
+        each.runs, critical_t(each.runs, result.level, pairs, result.test) if each.runs > 1 and pairs else None,
+        each.difference, each.spreads, None if spread is None else detectable_difference(
+            spread.deviation, each.runs, result.level, max(1, pairs), result.test)) for each in result.detectable)
 
 
-def reached(result: StudyResult) -> float | None:
+def reached(result: StudyResult) -> Interval | None:
     """The smallest difference in bits per byte that the study's number of runs finds with a power of 0.8, on its text,
-    by the spread that its trained models' runs have shown; None without two runs of a model (of two, where runs are
-    paired)."""
-    finished = {entry.name: [run.bits_per_byte for run in entry.finished if run.bits_per_byte is not None]
-                for entry in result.entries if entry.trainable and len(entry.finished) == result.seeds}
-    deviation = paired_deviation(finished) if result.test == "paired" else pooled_deviation(list(finished.values()))
-    return None if deviation is None else detectable_difference(
-        deviation, result.seeds, result.level, max(1, math.comb(len(result.entries), 2)), result.test)
+    by the spread that its runs have shown, with the interval that the spread's own leaves; None without two runs of a
+    model (of two, where runs are paired)."""
+    spread = spread_of(result)
+    if spread is None or result.seeds < 2:
+        return None
+    found = [detectable_difference(each, result.seeds, result.level, max(1, math.comb(len(result.entries), 2)),
+                                   result.test)
+             for each in (spread.deviation, *spread_interval(*spread, result.confidence))]
+    assert found[0] is not None, "there are two runs"
+    return Interval(found[0], found[1], found[2])
+
+
+def detectable_in(study: StudyConfig, pairs: int, share: float,
+                  before: Spread | None) -> tuple[tuple[Detectable, ...], str]:
+    """The smallest difference that 3, 5, 10 and the study's own number of runs can be expected to show, and what that
+    rests on, in sentences.
+
+    Trials are no ground for it: they are shorter than runs and chosen by their figure, and in recorded studies their
+    spread was up to three times too large and nine times too small.
+
+    Args:
+        study: says how runs are tested, and perhaps how far they lie apart.
+        pairs: of models.
+        share: of the study's level, that the coming look has.
+        before: what runs that were made before say of how far runs lie apart, in a study that grows.
+    """
+    at = level(study.confidence, share)
+    stated = study.trials.deviation
+    deviation = stated if stated is not None else None if before is None else before.deviation
+    found = []
+    for runs in sorted({*RUNS, len(study.seeds)}):
+        difference, spreads = (None if each is None else detectable_difference(each, runs, at, pairs, study.test)
+                               for each in (deviation, 1.0))
+        found.append(Detectable(runs, difference, spreads))
+    name = "Welch's t test" if study.test == "welch" else "the paired t test"
+    return tuple(found), (f"That is with a power of 0.8, by {name} at level {1 - at:.2g} / {pairs} (for the "
+                          f"clearest pair in Holm's correction), {_basis(study, before)}")
+
+
+def _basis(study: StudyConfig, before: Spread | None) -> str:
+    what = "between two models, run by run" if study.test == "paired" else "between the runs of a model"
+    if study.trials.deviation is not None:
+        return f"for a standard deviation {what} of {study.trials.deviation:g} bits per byte, which the study states."
+    if before is None:
+        return (f"in standard deviations {what}. How large one is, is not known before the runs: the report works the "
+                "difference out from them.")
+    low, high = spread_interval(*before, study.confidence)
+    return (f"for a standard deviation {what} of {before.deviation:.2g} bits per byte ({low:.2g} to {high:.2g}), as "
+            "those runs show it that were made before the study grew.")
+
+
+def summary(found: Sequence[Detectable], basis: str, own: int) -> str:
+    """In a line."""
+    unknown = all(each.difference is None for each in found)
+    sizes = [each.spreads if unknown else each.difference for each in found]
+    said = ", ".join(f"{'none' if size is None else f'{size:.2g}'} with {each.runs}"
+                     f"{' (this study)' if each.runs == own else ''}" for each, size in zip(found, sizes, strict=True))
+    return f"{'standard deviations' if unknown else 'bits per byte'} by runs of each model: {said}. {basis}"
 
 
 def looked(result: StudyResult) -> str | None:

@@ -37,8 +37,7 @@ class TrialSettings(Settings):
             worse rates so often that as many runs as their cost pays for say less (`recipes/tuning`).
         widest: how many more are tried on a side where a best rate lies at the edge, by every model in that attempt.
         deviation: standard deviation between the attempts at a model, in bits per byte (with ``test: paired``, of the
-            difference between two models), where it is known before; None: the trials of the first two attempts show
-            it.
+            difference between two models), where it is known before; None: it is not known before the first runs.
     """
 
     renamed: ClassVar[Mapping[str, str]] = {"values": "learning_rates"}

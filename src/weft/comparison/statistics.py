@@ -165,10 +165,10 @@ def equivalence_p(over_seeds: Estimate, over_documents: Estimate, margin: float)
         return 0.0
     if over_seeds.error is None or over_documents.error is None:
         return None
-    error = math.hypot(over_seeds.error, over_documents.error)
-    if error == 0:
+    if over_seeds.error == over_documents.error == 0:
         return float(far <= 0)
-    half = mixed_two_sided(far / error, _tails(over_seeds, over_documents)) / 2
+    whole = math.hypot(over_seeds.error, over_documents.error)
+    half = mixed_two_sided(far / whole, _tails(over_seeds, over_documents)) / 2
     return half if far > 0 else 1 - half
 
 

@@ -212,6 +212,33 @@ def _shift(runs: int, upper: float, test: SeedTest) -> float:
     return t_shift(POWER, limits, 2 * runs - 2)
 
 
+def spread_interval(deviation: float, freedom: int, confidence: float) -> tuple[float, float]:
+    """Bounds of a standard deviation that was estimated with so many degrees of freedom from normal values.
+
+        s sqrt(v / q),    q: the upper and the lower quantile of chi-square with v degrees of freedom
+    """
+    def quantile(probability: float) -> float:
+        return _root(lambda x: chi_square_below(x, freedom) - probability)
+
+    high, low = quantile((1 + confidence) / 2), quantile((1 - confidence) / 2)
+    return deviation * math.sqrt(freedom / high), deviation * math.sqrt(freedom / low)
+
+
+def chi_square_below(x: float, freedom: float) -> float:
+    """P(X <= x), x not below zero: the regularised incomplete gamma function P(freedom/2, x/2), by its series
+    (Abramowitz and Stegun 1964, 6.5.29)."""
+    half, z = freedom / 2, x / 2
+    if z == 0:
+        return 0.0
+    term = total = 1 / half
+    for n in range(1, TERMS):
+        term *= z / (half + n)
+        total += term
+        if term < PRECISION * total:
+            return min(1.0, total * math.exp(half * math.log(z) - z - math.lgamma(half)))
+    raise AssertionError(f"the series of P({half}, {z}) does not converge")
+
+
 def paired_deviation(repeats: Mapping[str, Sequence[float]]) -> float | None:
     """Standard deviation of the difference between two models, pooled over all pairs; None without two models that
     were run at least twice with the same pairs of seeds.

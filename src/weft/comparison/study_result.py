@@ -154,11 +154,18 @@ class Machine:
 
 @dataclass(frozen=True)
 class Detectable:
-    """The smallest difference in bits per byte that so many runs of each model can be expected to show, with a power
-    of 0.8; None where nothing says how far runs lie apart, or a single one cannot show any."""
+    """The smallest difference that so many runs of each model can be expected to show, with a power of 0.8.
+
+    Attributes:
+        difference: in bits per byte; None where nothing says before the runs how far they lie apart, or a single one
+            cannot show any.
+        spreads: the same in standard deviations from run to run (with ``test: paired``, of the difference between two
+            models); None for a single run, and in results of before.
+    """
 
     runs: int
     difference: float | None
+    spreads: float | None = None
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,15 @@ from weft.comparison.contestants import Contestant, Find, changed, contestants
 from weft.comparison.folder import StudyFolder, known_study
 from weft.comparison.jobs import Job, JobKind, Options, Outcome, made_by_other_code, read_outcome
 from weft.comparison.launch import Launch, OwnProcesses, done, in_this_process
+from weft.comparison.power import Spread, detectable_in, spread_of, summary
 from weft.comparison.progress import Clock, Piece, StudyListener
 from weft.comparison.study import StudyConfig, default_runs_said
 from weft.comparison.study_result import StudyResult
 from weft.comparison.texts import StudyTexts, prepare_texts
-from weft.comparison.trials import Tuning, detectable_in, summary, tune, tuned_first
+from weft.comparison.trials import Tuning, tune
 from weft.core.errors import FailedError, UnsupportedError
 from weft.core.registry import is_loaded, load_plugin
+from weft.core.strict_json import dumps
 from weft.training.compute import Compute
 from weft.training.config import BUDGETS, DTYPES
 from weft.training.products import products_of
@@ -122,8 +124,7 @@ class Study:
             paid = self._paid_steps()
         self.models = [self._settled(each, paid.get(each.name)) for each in self.models]
         self._expect()
-        tunings = [self._tuned(index) for index in range(tuned_first(self.study))]
-        found, basis = detectable_in(self.study, math.comb(len(self.models), 2), tunings)
+        found, basis = detectable_in(self.study, math.comb(len(self.models), 2), self.folder.share, self._spread())
         self.clock.report("detectable difference", summary(found, basis, len(self.study.seeds)), 0.0, lasting=True)
         account = Account(self.study, self.models, self.texts, self.folder, self.options.device, self.threads,
                           self.options.command, tuple(self.notes), self._counted_tokens(), found, basis,
@@ -131,13 +132,26 @@ class Study:
         attempts: dict[str, list[Attempt]] = {each.name: [] for each in self.models}
         result = None
         for index in range(len(self.study.seeds)):
-            tuned = tunings[index] if index < len(tunings) else self._tuned(index)
+            tuned = self._tuned(index)
             for each in self.models:
                 attempts[each.name].append(self._attempt(each, index, tuned.get(each.name)))
             result = assemble(account, attempts)
             self.folder.write_result(result)
         assert result is not None, "a study has at least one pair of seeds"
         return result
+
+    def _spread(self) -> Spread | None:
+        """What the runs that were here before the study grew say of how far runs lie apart, once for every growth."""
+        if not self.folder.additions:
+            return None
+
+        def before() -> str:
+            known = self.folder.known_result()
+            return dumps(None if known is None else spread_of(known))
+
+        stored = json.loads(self.folder.settled(f"spread of the runs before addition {len(self.folder.additions)}",
+                                                before))
+        return None if stored is None else Spread(float(stored[0]), int(stored[1]))
 
     def _paid_steps(self) -> dict[str, int]:
         """The steps that a budget in seconds pays for, by model. Every model is timed in each of several rounds, and

@@ -1,5 +1,4 @@
-"""The search for a learning rate within one attempt, and the difference that the first attempts let a study expect to
-detect.
+"""The search for a learning rate within one attempt.
 
 Every model tries as many rates, on text that no figure is measured on, and more of them where a best rate lies at the
 edge.
@@ -15,16 +14,6 @@ from weft.comparison.contestants import Contestant
 from weft.comparison.jobs import Outcome
 from weft.comparison.results import Trial
 from weft.comparison.settings import Side, TrialSettings, beyond
-from weft.comparison.student import detectable_difference, paired_deviation, pooled_deviation
-from weft.comparison.study import StudyConfig
-from weft.comparison.study_result import Detectable
-
-RUNS = (3, 5, 10)
-"""Of each model, for which the detectable difference is given besides the study's own number."""
-
-TUNED_FIRST = 2
-"""Attempts whose trials are made before the first run where nothing is stated: what lies between them is all that is
-known then of how far attempts lie apart."""
 
 Try: TypeAlias = Callable[[Contestant, float], Outcome]
 """Runs a trial of a model with a learning rate, with the seeds of the attempt."""
@@ -111,53 +100,3 @@ def _wants(found: Tuning, side: Side) -> bool:
     if all(trial.status == "diverged" for trial in found.trials):
         return side == "below"
     return found.edge and found.lr == found.trials[0 if side == "below" else -1].lr
-
-
-def tuned_first(study: StudyConfig) -> int:
-    """Attempts whose trials come before the first run."""
-    wanted = study.tries_rates and study.trials.deviation is None and len(study.seeds) >= TUNED_FIRST
-    return TUNED_FIRST if wanted else 0
-
-
-def detectable_in(study: StudyConfig, pairs: int,
-                  tunings: Sequence[Mapping[str, Tuning]]) -> tuple[tuple[Detectable, ...], str]:
-    """The smallest difference that 3, 5, 10 and the study's own number of runs can be expected to show, and what that
-    rests on, in sentences.
-
-    Args:
-        study: says how runs are tested, and perhaps how far they lie apart.
-        pairs: of models.
-        tunings: of the attempts that have been tuned before the first run.
-    """
-    deviation, basis = _deviation(study, tunings)
-    found = tuple(Detectable(runs, None if deviation is None else detectable_difference(
-        deviation, runs, study.confidence, pairs, test=study.test)) for runs in sorted({*RUNS, len(study.seeds)}))
-    if deviation is None:
-        return found, basis
-    name = "Welch's t test" if study.test == "welch" else "the paired t test"
-    return found, (f"That is with a power of 0.8, by {name} at level {1 - study.confidence:.2g} / {pairs} (the first "
-                   f"step of Holm's correction), {basis}")
-
-
-def summary(found: Sequence[Detectable], basis: str, own: int) -> str:
-    """In a line."""
-    if all(each.difference is None for each in found):
-        return basis
-    said = ", ".join(f"{'none' if each.difference is None else f'{each.difference:.2g}'} with {each.runs}"
-                     f"{' (this study)' if each.runs == own else ''}" for each in found)
-    return f"bits per byte by runs of each model: {said}. {basis}"
-
-
-def _deviation(study: StudyConfig, tunings: Sequence[Mapping[str, Tuning]]) -> tuple[float | None, str]:
-    what = "between two models, run by run," if study.test == "paired" else "between the runs of a model"
-    if study.trials.deviation is not None:
-        return study.trials.deviation, (f"for a standard deviation {what} of {study.trials.deviation:g} bits per byte, "
-                                        "which the study states.")
-    best = {name: [found for each in tunings if (found := each[name].best) is not None]
-            for name in (tunings[0] if tunings else ())}
-    found = paired_deviation(best) if study.test == "paired" else pooled_deviation(list(best.values()))
-    if found is None:
-        return None, ("The detectable difference is not known before the runs: no model was tuned in two attempts, and "
-                      "the study states no trials.deviation.")
-    return found, (f"for a standard deviation {what} of {found:.2g} bits per byte, as the best trials of the first two "
-                   "attempts show it: a rough figure, from few numbers and of trials, which are shorter than runs.")

@@ -11,6 +11,7 @@ from scipy import stats
 
 from comparison.report.fixture import study, unfinished
 from comparison.report.reading import Node, read, rows
+from weft.comparison.power import reaches
 from weft.comparison.report import render
 from weft.comparison.report.ranking import interval_of
 from weft.comparison.results import Entry
@@ -208,13 +209,15 @@ def test_what_so_many_runs_can_show_has_a_table() -> None:
     assert [row[0] for row in rows(table)[1:]] == ["3 this study", "5", "10"]
     assert [float(row[2]) for row in rows(table)[1:]] == pytest.approx(
         [each.difference for each in result.detectable], rel=0.05)
+    assert [float(row[3]) for row in rows(table)[1:]] == pytest.approx(
+        [each.found for each in reaches(result)], rel=0.05)
     paired = study(test="paired")
     shown = rows(read(render(paired)).all("table", "reach")[0])
     assert shown[1][1] == "17.3"
     caption = read(render(paired)).all("table", "reach")[0].all("caption")[0].text()
     assert "For the t test of runs paired by their number at 95 % and 15 pairs of models" in caption
     single = rows(read(render(study(seeds=1))).all("table", "reach")[0])
-    assert single[1] == ["1 this study", "–", "not known"]
+    assert single[1] == ["1 this study", "–", "not known", "\u2013"]
 
 
 def test_documents_that_stand_in_the_training_text_are_counted() -> None:

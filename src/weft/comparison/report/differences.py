@@ -33,7 +33,8 @@ def reach(view: View) -> Markup:
     if not rows:
         return join(tag("p", {"class": "none"}, "Not worked out for this study."), basis)
     columns = [Column("Runs of each model", number=False), Column("|t| must exceed"),
-               Column("Detectable difference", "bits per byte")]
+               Column("Detectable difference", "as known before the runs"),
+               Column("Detectable difference", "by the spread of the runs")]
     return join(table(_reach_caption(view), columns, [_reach_row(view, each) for each in rows], name="reach",
                       attributes={"class": "reach"}), basis)
 
@@ -55,7 +56,14 @@ def _reach_row(view: View, each: Reach) -> list[Child]:
     own = each.runs == view.result.seeds
     return [join(integer(each.runs), " ", tag("strong", None, "this study")) if own else integer(each.runs),
             MISSING if each.critical is None else limits(each.critical),
-            "not known" if each.difference is None else reach_of(each.difference)]
+            expected(each), MISSING if each.found is None else reach_of(each.found)]
+
+
+def expected(each: Reach) -> str:
+    """The difference in bits per byte that could be expected before the runs, or else in standard deviations."""
+    if each.difference is not None:
+        return reach_of(each.difference)
+    return "not known" if each.spreads is None else f"{each.spreads:.2g} standard deviations"
 
 
 def limits(critical: tuple[float, float]) -> str:

@@ -63,7 +63,8 @@ SECTIONS = (
             "length of the window in evaluation.", context.context),
     Section("cost", "Cost", "What it costs", context.cost_lead, lambda view: join(
         tag("div", {"class": "panels"}, context.decoding(view), context.dots(view)), context.decoding_numbers(view))),
-    Section("reach", "Reach", "What this study can show", "Known before its first run.", differences.reach),
+    Section("reach", "Reach", "What this study can show", "What was known before its runs, and "
+            "what the spread of its runs says.", differences.reach),
     Section("samples", "Samples", "Samples", "Unselected, and no measure of quality: they show what the figures feel "
             "like.", details.samples),
     Section("runs", "Runs", "Runs", "", details.runs),

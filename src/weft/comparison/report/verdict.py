@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from weft.comparison.findings import doubts, rates_differ, varied
 from weft.comparison.power import looked, reached, reaches
-from weft.comparison.report.differences import decimals, reach_of, whole
+from weft.comparison.report.differences import decimals, expected, reach_of, whole
 from weft.comparison.report.dots import dots
 from weft.comparison.report.ranking import counted_words, extent, interval_of, lost_counts, shown_name
 from weft.comparison.report.view import View, half_width
@@ -157,14 +157,19 @@ def _detectable(view: View) -> Markup | None:
     """What the study's own number of runs can show; the other numbers stand in the table of the first section."""
     result = view.result
     own = next((each for each in reaches(result) if each.runs == result.seeds), None)
-    if own is None or own.difference is None or own.critical is None:
-        return None
     found = reached(result)
-    after = "" if found is None else f" By the spread of its runs, it finds about {reach_of(found)} on this text."
-    return join(f"With {result.seeds} runs of each model, this study could expect to find differences of about ",
-                tag("strong", None, f"{reach_of(own.difference)} bits per byte"),
-                f" or more, with a power of 0.8.{after} Models that are not told apart may differ by less, and need "
-                "not be as good as each other.")
+    if own is None or own.critical is None or (found is None and own.difference is None):
+        return None
+    before = "" if own.difference is None else f" Before its runs, about {reach_of(own.difference)} were expected."
+    if found is None:
+        said = join(f"could expect to find differences of about {expected(own)} bits per byte or more")
+    else:
+        assert found.low is not None and found.high is not None, "a spread has an interval"
+        said = join("finds differences of about ", tag("strong", None, f"{reach_of(found.mean)} bits per byte"),
+                    f" or more on this text, by the spread of its runs ({reach_of(found.low)} to "
+                    f"{reach_of(found.high)} by the interval of that spread)")
+    return join(f"With {result.seeds} runs of each model, this study ", said, f", with a power of 0.8.{before} Models "
+                "that are not told apart may differ by less, and need not be as good as each other.")
 
 
 def _grounds(view: View) -> Markup | None:
