@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
-
-from scipy.stats import t
 
 from weft.core.strict_json import Record, plain
 from weft.evaluation.numbers import exponential
@@ -149,13 +148,13 @@ def macro_score(name: str, parts: Sequence[Score]) -> Score:
 
 
 def perplexity_score(name: str, log_probs: Sequence[float]) -> Score:
-    """exp(-mean) of the log-probabilities of some requests. Its interval is Student's of the mean nats, exponentiated,
-    since nats and not perplexities are near to a normal distribution; its standard error is, to first order, that of
-    the mean times the perplexity."""
+    """exp(-mean) of the log-probabilities of some requests. Its interval is the normal one of the mean nats,
+    exponentiated, since nats and not perplexities are near to a normal distribution; its standard error is, to first
+    order, that of the mean times the perplexity."""
     mean, error = -math.fsum(log_probs) / len(log_probs), standard_error(log_probs)
     value = exponential(mean)
     if error is None:
         return Score(name, value, None, len(log_probs))
-    reach = float(t.ppf(0.975, len(log_probs) - 1)) * error
+    reach = NormalDist().inv_cdf(0.975) * error
     return Score(name, value, error * value, len(log_probs), low=exponential(mean - reach),
                  high=exponential(mean + reach))

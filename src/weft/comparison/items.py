@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
-from scipy.stats import binomtest
 
 from weft.benchmarks import BenchmarkResult
 from weft.comparison.statistics import holm, t_test
@@ -142,7 +141,8 @@ def mcnemar(more: int, less: int) -> float:
         more: requests that the first alone answers right.
         less: those of the second.
     """
-    return float(binomtest(more, more + less, 0.5).pvalue) if more + less else 1.0
+    both = more + less
+    return min(1.0, 2 * sum(math.comb(both, fewer) for fewer in range(min(more, less) + 1)) / 2**both)
 
 
 def _interval(values: Float64[np.ndarray, " n"], seed: int) -> tuple[float, float]:

@@ -190,7 +190,8 @@ def training(view: View) -> Markup:
     rows: list[list[Child]] = []
     for each in view.result.budget.settings:
         if each.equal:
-            rows.append([each.name, "equal", "all", max((value for _, value in each.values), key=len)])
+            longest: str = max((value for _, value in each.values), key=len)
+            rows.append([each.name, "equal", "all", longest])
         else:
             rows += [[each.name, tag("span", {"class": "flag"}, "different"), name, value]
                      for name, value in each.values]
