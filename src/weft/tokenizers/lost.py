@@ -22,12 +22,13 @@ is paid.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, final
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+from weft.tokenizers.spans import parted
 
 if TYPE_CHECKING:
     from weft.tokenizers.base import Encoded, Tokenizer
@@ -45,22 +46,6 @@ AS_EXPECTED, ANY_OTHER = 8.0, 0.5
 """Pseudo-counts."""
 
 SEPARATORS = {b"": 1, b" ": 2, b"\n": 3}
-WHITE_SPACE = re.compile(rb"[ \t\n\r\x0b\x0c]*")
-
-
-@final
-class Spelling(NamedTuple):
-    """What an id is taken for: the white space before it, and the rest, in bytes."""
-
-    separator: bytes
-    rest: bytes
-
-
-def parted(piece: bytes) -> Spelling:
-    """The white space with which bytes begin, and the rest."""
-    found = WHITE_SPACE.match(piece)
-    assert found is not None, "the expression matches no bytes too"
-    return Spelling(found[0], piece[found.end():])
 
 
 def lost_nats(tokenizer: Tokenizer, text: str, encoded: Encoded) -> NDArray[np.float32] | None:
