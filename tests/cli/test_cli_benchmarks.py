@@ -61,6 +61,20 @@ def test_scores_and_protocol_are_printed_and_each_request_is_written(weft: Calla
     assert "found.json: " in weft("eval", run, "--task", "lambada", "--data", passages, "--out", out).err
 
 
+def test_several_models_are_asked_the_same_and_compared(weft: Callable, run: Path, passages: Path) -> None:
+    out = passages.with_name("both.json")
+    told = weft("eval", run, "--against", run, "--task", "lambada", "--data", passages, "--context", "32", "--out", out)
+    assert told.code == 0 and told.err == "", told
+    last = run / "checkpoints" / "00000003"
+    assert f"{last} (1) against {last} (2): +0.0000 right (95 % +0.0000 to +0.0000); 0 requests are right" in told.out
+    assert "1.0000 times its perplexity (95 % 1.0000 to 1.0000); p 1.0000 after Holm, 5 requests" in told.out
+    found = json.loads(out.read_text("utf-8"))
+    assert len(found["results"]) == 2 and [each["measure"] for each in found["differences"]] == ["right", "perplexity"]
+    assert found["results"][0]["scores"][1]["low"] < found["results"][0]["scores"][1]["value"]
+    alone = weft("eval", run, "--against", run)
+    assert alone.code == 2 and "--against: an option of benchmarks, and none is run. Leave it out" in alone.err
+
+
 def test_a_plugin_adds_a_benchmark(run: Path, tmp_path: Path) -> None:
     """In processes of their own, since a plugin stays loaded."""
     (tmp_path / "echo_words.py").write_text(PLUGIN, "utf-8")

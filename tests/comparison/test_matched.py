@@ -17,6 +17,7 @@ from weft.comparison.results import Trial
 from weft.comparison.study_result import Matched
 from weft.comparison.texts import StudyTexts
 from weft.core.config import parse
+from weft.data import Repeated
 from weft.training import parse_run
 
 TWO = {"a": {"config": LSTM}, "b": {"config": LSTM}}
@@ -97,7 +98,7 @@ def test_models_of_other_depth_or_with_carried_state_are_named_beside_the_budget
     ({}, "Welch's t over the runs of both, and a bootstrap")])
 def test_how_it_was_done_is_said(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
     study = parse(StudyConfig, {**study_of(tmp_path / "text.txt", TWO).model_dump(mode="json"), **changes})
-    texts = StudyTexts({}, tmp_path, tmp_path, "how", "text", ("", "", ""), 1, 1, 1, 0)
+    texts = StudyTexts({}, tmp_path, tmp_path, "how", "text", ("", "", ""), 1, 1, 1, (), Repeated(0, 1, 0.0))
     assert said in " ".join(protocol_of(study, texts, [contestant(trained=True)] * 2))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,9 @@ from typer.testing import CliRunner
 from weft.cli.main import app
 from weft.core.errors import DataError
 from weft.core.strict_json import digest
-from weft.data import Corpus, Document, repeated
+from weft.data import Corpus, Document, Repeated, duplicates, embedded_corpus, overlap, repeated
 from weft.data.corpus import FEWEST_TO_SPLIT
+from weft.data.duplicates import FOUND
 from weft.data.manifest import read_prepared_manifest
 from weft.data.settings import DataSettings
 from weft.disk.manifest import MANIFEST_FILE
@@ -41,14 +44,96 @@ def folder_of(path: Path, *, copies: int, texts: int = 120) -> Path:
 
 def test_repeated_documents_are_counted_by_their_text() -> None:
     train_text, held = corpus(["one", "two", "two", "three "]), corpus(["two", "three", "two", "four", "ONE"])
-    assert repeated(held, train_text) == (2, 5)
-    assert repeated(train_text, train_text) == (4, 4)
+    assert repeated(held, train_text) == (4, 5, pytest.approx(14 / 18))
+    assert repeated(train_text, train_text) == (4, 4, 1.0)
     assert repeated(held, corpus(["other"])).describe() == (
-        "0 of 5 documents also stand, word for word, in the training text")
+        "0 of 5 documents also stand in the training text, by 40% or more; of all text 0.0% does, in stretches of 50 "
+        "bytes")
+    assert Repeated(0, 5).describe() == "0 of 5 documents also stand, word for word, in the training text"
 
 
 def test_blank_documents_are_no_copies_of_one_another() -> None:
-    assert repeated(corpus([" \n", "held out"]), corpus([" \n", "trained on"])) == (0, 2)
+    assert repeated(corpus([" \n", "held out"]), corpus([" \n", "trained on"])) == (0, 2, 0.0)
+    assert repeated(corpus([" \n"]), corpus(["trained on"])) == (0, 1, 0.0)
+
+
+def nine_texts() -> list[str]:
+    """Stretches of the source of the standard library, of 150 to 6,000 bytes, none of them near another."""
+    whole = "".join(document.text for document in embedded_corpus().limited(2_000_000).documents)
+    return [whole[150_000 * index:][:size] for index, size in enumerate(
+        (150, 200, 300, 500, 800, 1200, 2000, 4000, 6000), start=1)]
+
+
+COPIES = {
+    "as it is": lambda text: text,
+    "one character changed": lambda text: f"{text[:len(text) // 3]}\u00e9{text[len(text) // 3 + 1:]}",
+    "a space at the end": lambda text: f"{text} ",
+    "capitals": str.upper,
+    "other white space": lambda text: text.replace("\n", "\r\n\t"),
+    "its second half": lambda text: text[len(text) // 2:],
+    "half new": lambda text: text[:len(text) // 2] + "".join(
+        chr(0x4E00 + 37 * place % 9999) for place in range(len(text.encode()) // 6)),
+    "inside another": lambda text: f"Something else was written before. {text} And something after it, too.",
+}
+
+
+@pytest.mark.parametrize("kind", COPIES)
+def test_every_kind_of_copy_is_found(kind: str) -> None:
+    texts = nine_texts()
+    trained = corpus([*texts, "and other text " * 50])
+    shares, _ = overlap([Document("held", COPIES[kind](text)) for text in texts], trained.documents)
+    assert (shares >= FOUND).all(), shares
+    other, _ = overlap([Document("held", text) for text in texts], corpus(["and other text " * 50]).documents)
+    assert (other == 0).all()
+
+
+def test_the_share_of_a_document_is_that_of_its_bytes_in_stretches_of_50() -> None:
+    """Against a plain search for every stretch, on texts of many sizes with parts in common."""
+    draw = random.Random(3)
+    words = [f"w{draw.randrange(400)}é"[:draw.randrange(2, 6)] for _ in range(4000)]
+    train_texts = [" ".join(words[first:first + draw.randrange(5, 90)]) for first in range(0, 3600, 90)]
+    held_texts = [" ".join(words[first:first + draw.randrange(1, 60)]) + " new words here" * draw.randrange(0, 4)
+                  for first in range(0, 3900, 47)]
+    shares, sizes = overlap(corpus(held_texts).documents, corpus(train_texts).documents)
+    for text, share, size in zip(held_texts, shares.tolist(), sizes.tolist(), strict=True):
+        content = text.encode()
+        inside = [False] * len(content)
+        for first in range(max(1, len(content) - 49)):
+            piece = content[first:first + 50]
+            ends = len(piece) < 50
+            if any(each.encode().endswith(piece) if ends else piece in each.encode() for each in train_texts):
+                inside[first:first + 50] = [True] * len(piece)
+        assert size == len(content) and share == pytest.approx(sum(inside) / len(inside))
+    assert 0.1 < (shares == 0).mean() < 0.9, "some stand there and some do not"
+
+
+def test_blocks_and_parts_of_a_text_do_not_change_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [document.text for document in embedded_corpus().limited(300_000).documents]
+    held = [text[200:] for text in texts[::3]]
+    whole = overlap(corpus(held).documents, corpus(texts).documents)[0]
+    monkeypatch.setattr(duplicates, "BLOCK", 300)
+    duplicates._powers.cache_clear()
+    cut = overlap(corpus(held).documents, corpus(texts).documents)[0]
+    duplicates._powers.cache_clear()
+    assert cut.tolist() == whole.tolist()
+
+
+def test_boilerplate_is_told_as_a_share_and_finds_no_document() -> None:
+    licence = "Permission is hereby granted, free of charge, to any person obtaining a copy of this software. " * 3
+    draw = random.Random(1)
+    bodies = ["".join(draw.choice("abcdefgh \n") for _ in range(1200)) for _ in range(40)]
+    texts = corpus([licence + body for body in bodies])
+    train_text, held = texts.split(0.2)
+    found = repeated(Corpus("held", held.documents), train_text)
+    assert found.found == 0 and found.share == pytest.approx(0.0, abs=0.01)  # each document is cut in two
+    found = repeated(corpus([licence + body for body in bodies[:8]]), corpus([licence + body for body in bodies[8:]]))
+    assert found.found == 0 and 0.15 < (found.share or 0) < 0.25 and found.told
+
+
+def test_of_a_long_held_out_text_documents_spread_over_it_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duplicates, "MOST_SEARCHED", 1000)
+    held = corpus([f"the text of number {index:04d}, which is no other" for index in range(100)])
+    assert repeated(held, held)[:2] == (20, 20)
 
 
 def test_a_split_by_content_keeps_the_same_text_on_one_side() -> None:
@@ -86,7 +171,7 @@ def test_preparing_and_inspecting_say_how_many(tmp_path: Path) -> None:
     made = run.invoke(app, ["data", "prepare", str(path), "--out", str(tmp_path / "out")])
     part = read_prepared_manifest(tmp_path / "out").parts["validation"]
     assert part.in_training and part.in_training <= part.documents
-    said = f"validation: {part.in_training} of {part.documents} documents also stand, word for word, in the training"
+    said = f"validation: {part.in_training} of {part.documents} documents also stand in the training text, by 40%"
     assert said in made.output and "data.split_by=content" in made.output
     shown = run.invoke(app, ["data", "inspect", str(tmp_path / "out")])
     assert said in " ".join(shown.output.split())
@@ -104,9 +189,17 @@ def test_training_and_evaluation_say_how_many(tmp_path: Path) -> None:
     config = parse_run({"model": MODEL, "data": {"path": str(path)}, "training": {"steps": 1, "batch_size": 1}})
     train(config, tmp_path / "run", on_event=told.append)
     notices = [event.line() for event in told if isinstance(event, Notice)]
-    assert len(notices) == 1 and "documents also stand, word for word, in the training text" in notices[0]
+    assert len(notices) == 1 and "documents also stand in the training text, by 40% or more" in notices[0]
     shown = CliRunner().invoke(app, ["eval", str(tmp_path / "run")])
-    assert shown.exit_code == 0 and "documents also stand, word for word, in the training text" in shown.output
+    assert shown.exit_code == 0 and "documents also stand in the training text, by 40% or more" in shown.output
+    copied = tmp_path / "copied.txt"
+    copied.write_text((path / "0-000.txt").read_text().upper())
+    other = CliRunner().invoke(app, ["eval", str(tmp_path / "run"), "--data", str(copied), "--json"])
+    protocol = json.loads(other.output)[0]["protocol"]
+    assert protocol["documents_in_training"] == 1 and protocol["share_in_training"] == 1.0
+    shutil.rmtree(path)
+    other = CliRunner().invoke(app, ["eval", str(tmp_path / "run"), "--data", str(copied), "--json"])
+    assert json.loads(other.output)[0]["protocol"]["documents_in_training"] is None
 
 
 def test_a_folder_prepared_before_documents_were_counted_is_still_read(tmp_path: Path) -> None:

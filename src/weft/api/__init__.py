@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from weft.analysis import Diagnosis, Entry, Plan, catalogue, doctor
 from weft.analysis.describe import describe
-from weft.api.benchmarking import benchmark, is_benchmark
+from weft.api.benchmarking import benchmark, compared_by_request, is_benchmark
 from weft.api.configs import config_path, config_schema, presets, read_model, read_run
 from weft.api.data import data_inspect, data_mixture, data_prepare, data_sample, data_sources
 from weft.api.drawing import Text, draw, pictures
@@ -45,12 +45,12 @@ from weft.index.records import Description
 from weft.interop.arpa.convert import is_arpa
 from weft.tasks.answers import Answer
 
-__all__ = ["Answer", "BradleyTerry", "ChatSettings", "Conversation", "Description", "Diagnosis", "Elo", "Ends", "Entry",
-           "GameFields", "Insides", "Loaded", "Measuring", "Model", "Plan", "Ratings", "Resampling", "Row", "Sampling",
-           "Search", "Text", "Translated", "UserError", "beam_search", "benchmark", "catalogue", "check", "classify",
-           "compare", "compare_report", "config_path", "config_schema", "convert", "data_inspect", "data_mixture",
-           "data_prepare", "data_sample", "data_sources", "describe", "doctor", "draw", "evaluate", "extend",
-           "families", "generate", "insides", "is_arpa", "is_benchmark", "laid_out", "load", "load_language_model",
-           "load_plugin", "measure", "measure_bleu", "mixes", "pictures", "plan", "presets", "probe", "prompt_rows",
-           "rate", "read_model", "read_run", "require_device", "require_dtype", "resize_images", "row_kinds",
-           "run_of", "save", "score", "stream", "task_kind", "train", "translate"]
+__all__ = ["Answer", "BradleyTerry", "ChatSettings", "Conversation", "Description", "Diagnosis", "Elo", "Ends",
+           "Entry", "GameFields", "Insides", "Loaded", "Measuring", "Model", "Plan", "Ratings", "Resampling", "Row",
+           "Sampling", "Search", "Text", "Translated", "UserError", "beam_search", "benchmark", "catalogue", "check",
+           "classify", "compare", "compare_report", "compared_by_request", "config_path", "config_schema", "convert",
+           "data_inspect", "data_mixture", "data_prepare", "data_sample", "data_sources", "describe", "doctor", "draw",
+           "evaluate", "extend", "families", "generate", "insides", "is_arpa", "is_benchmark", "laid_out", "load",
+           "load_language_model", "load_plugin", "measure", "measure_bleu", "mixes", "pictures", "plan", "presets",
+           "probe", "prompt_rows", "rate", "read_model", "read_run", "require_device", "require_dtype",
+           "resize_images", "row_kinds", "run_of", "save", "score", "stream", "task_kind", "train", "translate"]

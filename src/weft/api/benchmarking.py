@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,8 @@ from weft.api.models import Model, load
 from weft.benchmarks import BenchmarkConfig, BenchmarkResult, Conditions, TextModel
 from weft.benchmarks.lm_harness import PREFIX, run_harness
 from weft.benchmarks.mbpp import no_consent
+from weft.comparison.items import ItemDifference
+from weft.comparison.items import compared_by_request as compared
 from weft.core.config import parse_part
 from weft.core.errors import InputError
 from weft.core.registry import REGISTRY
@@ -56,6 +58,20 @@ def benchmark(model: Model, task: str | Mapping[str, Any], data: str | Path | No
     if config is None or path is None:
         return run_harness(asked, str(name), path, conditions)
     return config.measure(asked, path, conditions)
+
+
+def compared_by_request(results: Sequence[BenchmarkResult], *, seed: int = 0) -> tuple[ItemDifference, ...]:
+    """Compare every two models that were asked the same requests of a benchmark: McNemar's exact test, an interval from
+    a paired bootstrap over requests, and p-values after Holm's correction.
+
+    Args:
+        results: of `benchmark`, of two models or more.
+        seed: of the bootstrap.
+
+    Raises:
+        InputError: fewer than two results, other requests, or a benchmark that does not mark each request.
+    """
+    return compared(results, seed=seed)
 
 
 def harness_name(task: str | Mapping[str, Any]) -> str | None:

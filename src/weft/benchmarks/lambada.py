@@ -73,7 +73,8 @@ class LambadaConfig(BenchmarkConfig):
             "probable at its place; no words are ruled out", "none; the perplexity is per word, of the sum of its "
             "tokens' log-probabilities", tokenizer_line(model), context_line(model),
             sum(answer.cut > 0 for answer in answers), reading.material.describe(),
-            f"{MEAN_ERROR}; of the perplexity: that of the mean log-probability times the perplexity", conditions.limit)
+            f"{MEAN_ERROR}; of the perplexity: that of the mean log-probability times the perplexity, and a 95 % "
+            "interval of the mean nats, exponentiated", conditions.limit)
         scores = [mean_score("accuracy", [float(answer.greedy) for answer in answers]),
                   perplexity_score("perplexity", [answer.log_prob for answer in answers])]
         return found(self, model, scores, protocol, asked[0].prompt, requests)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 from weft.core.strict_json import Record, plain
@@ -21,6 +22,7 @@ class Score(Record):
         standard_error: of the value, the requests being a random sample of their kind; None with fewer than two.
         n: requests that the value is of.
         of: the part of the benchmark, such as a subject; empty: all of it.
+        low: and ``high``: bounds of a 95 % interval where it is not symmetric, as that of a perplexity; None otherwise.
     """
 
     name: str
@@ -28,10 +30,14 @@ class Score(Record):
     standard_error: float | None
     n: int
     of: str = ""
+    low: float | None = None
+    high: float | None = None
 
     def line(self) -> str:
         """The score in words."""
         error = "" if self.standard_error is None else f" ± {self.standard_error:.4f}"
+        if self.low is not None and self.high is not None:
+            error = f" (95 % {self.low:.4f} to {self.high:.4f})"
         return f"{self.name} {self.value:.4f}{error} (n = {self.n:,})"
 
 
@@ -142,8 +148,13 @@ def macro_score(name: str, parts: Sequence[Score]) -> Score:
 
 
 def perplexity_score(name: str, log_probs: Sequence[float]) -> Score:
-    """exp(-mean) of the log-probabilities of some requests; its standard error is, to first order, that of the mean
-    times the perplexity."""
+    """exp(-mean) of the log-probabilities of some requests. Its interval is the normal one of the mean nats,
+    exponentiated, since nats and not perplexities are near to a normal distribution; its standard error is, to first
+    order, that of the mean times the perplexity."""
     mean, error = -math.fsum(log_probs) / len(log_probs), standard_error(log_probs)
     value = exponential(mean)
-    return Score(name, value, None if error is None else error * value, len(log_probs))
+    if error is None:
+        return Score(name, value, None, len(log_probs))
+    reach = NormalDist().inv_cdf(0.975) * error
+    return Score(name, value, error * value, len(log_probs), low=exponential(mean - reach),
+                 high=exponential(mean + reach))

@@ -94,6 +94,16 @@ def read_model_config(path: str | Path) -> ModelConfig:
         return parse_model(content["model"])
 
 
+def read_run(path: str | Path) -> dict[str, Any] | None:
+    """The configuration of the run that wrote a checkpoint, as plain data; None without a run.
+
+    Raises:
+        CheckpointError: the folder is missing, not a checkpoint of Weft, damaged or of a newer format.
+    """
+    run = _read_config(find_checkpoint(path)).get("run")
+    return run if isinstance(run, dict) else None
+
+
 def read_facts(path: Path) -> dict[str, Any]:
     """The facts of a checkpoint, whose files are compared with their SHA-256 sums; its tensors are not read.
 

@@ -23,10 +23,10 @@ BETWEEN = 10.0
 """Seconds between two lines of progress where there is no terminal."""
 
 
-def run_benchmark(checkpoint: Path, task: str | dict[str, Any], data: Path | None, *, context: int | None,
+def run_benchmark(checkpoints: list[Path], task: str | dict[str, Any], data: Path | None, *, context: int | None,
                   batch_size: int, limit: int | None, run_programs: bool, out: Path | None, device: str,
                   dtype: str | None, json: bool) -> None:
-    """Run a benchmark and print its scores.
+    """Run a benchmark and print its scores; of several models also every difference, by the same requests.
 
     Raises:
         OccupiedError: something is where the results are to be written.
@@ -39,23 +39,32 @@ def run_benchmark(checkpoint: Path, task: str | dict[str, Any], data: Path | Non
     if out is not None:
         require_free(out, single=True)
     with showing_progress() as progress:
-        found = api.benchmark(checkpoint, task, data, context=context, batch_size=batch_size, limit=limit,
-                              run_programs=run_programs, device=device, dtype=dtype, progress=progress)
+        found = [api.benchmark(each, task, data, context=context, batch_size=batch_size, limit=limit,
+                               run_programs=run_programs, device=device, dtype=dtype, progress=progress)
+                 for each in checkpoints]
+    pairs = api.compared_by_request(found) if len(found) > 1 else ()
+    told = found[0] if len(found) == 1 else {"results": found, "differences": pairs}
     if out is not None:
         with new_file(out) as draft:
-            draft.write_text(dumps(found, indent=1) + "\n", encoding="utf-8")
+            draft.write_text(dumps(told, indent=1) + "\n", encoding="utf-8")
     if json:
-        print_json(found)
-    else:
-        show(found)
+        print_json(told)
+        return
+    for each in found:
+        if len(found) > 1:
+            typer.echo(f"{each.model}:")
+        show(each)
+    for pair in pairs:
+        typer.echo(pair.line())
 
 
 def show(found: BenchmarkResult) -> None:
     """Print the scores and the protocol."""
-    out, rows = console(), table("of", "measure", ">value", ">standard error", ">n")
+    out, rows = console(), table("of", "measure", ">value", ">standard error", ">95 % interval", ">n")
     for score in found.scores:
         error = "" if score.standard_error is None else f"{score.standard_error:.4f}"
-        rows.add_row(score.of or "all", score.name, f"{score.value:.4f}", error, f"{score.n:,}")
+        bounds = "" if score.low is None else f"{score.low:.4f} to {score.high:.4f}"
+        rows.add_row(score.of or "all", score.name, f"{score.value:.4f}", error, bounds, f"{score.n:,}")
     section(out, found.benchmark, rows)
     typer.echo("protocol:")
     for line in found.protocol.describe().split("\n"):

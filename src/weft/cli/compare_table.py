@@ -49,6 +49,7 @@ def print_study(result: StudyResult) -> None:
     section(out, "Order of the trained models during training, from best to worst in the mean", _orders(result))
     section(out, "Order of every pair during training", _courses(pairs))
     section(out, "What was matched, over the models that gradients train", _matched(result))
+    section(out, "How these were trained", _settings(result))
     section(out, "Runs that did not finish", _failures(entries))
     notes = table("", "", header=False)
     for line in _notes(result, entries):
@@ -190,6 +191,18 @@ def _matched(result: StudyResult) -> Table:
     for each in result.budget.matched:
         held = "yes" if each.held else f"aimed at, missed by {each.spread:.0%}" if each.missed else "no"
         rows.add_row(each.quantity, held, _ratio(1 + each.spread))
+    return rows
+
+
+def _settings(result: StudyResult) -> Table:
+    """A row for a setting that all models share, and one for each model where they differ."""
+    rows = table("setting", "equal", "model", "value")
+    for each in result.budget.settings:
+        if each.equal:
+            rows.add_row(each.name, "yes", "all", max((value for _, value in each.values), key=len))
+            continue
+        for place, (name, value) in enumerate(each.values):
+            rows.add_row("" if place else each.name, "" if place else "no", name, value)
     return rows
 
 

@@ -58,7 +58,9 @@ def prepare_data(
                     "tokens": {name: part.tokens for name, part in manifest.parts.items()},
                     "documents": {name: part.documents for name, part in manifest.parts.items()},
                     "documents_in_training": {name: part.in_training for name, part in manifest.parts.items()
-                                              if name != TRAIN}})
+                                              if name != TRAIN},
+                    "share_in_training": {name: part.share_in_training for name, part in manifest.parts.items()
+                                          if name != TRAIN}})
         return
     tokens = ", ".join(f"{name} {part.tokens:,} tokens" for name, part in manifest.parts.items())
     typer.echo(f"{'kept' if made.reused else 'prepared'} {made.data.path}: {tokens}; {manifest.tokenizer.name}")
@@ -68,8 +70,8 @@ def prepare_data(
 
 def _repeated(parts: Mapping[str, Repeated | None]) -> list[str]:
     """Lines about held-out documents that also stand in the training text."""
-    return [f"{name}: {found.describe()} (data.split_by=content keeps documents of the same text on one side)"
-            for name, found in parts.items() if found is not None and found.found]
+    return [f"{name}: {found.describe()} (data.split_by=content keeps equal documents on one side)"
+            for name, found in parts.items() if found is not None and found.told]
 
 
 @data_app.command("inspect")

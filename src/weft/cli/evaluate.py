@@ -67,6 +67,9 @@ def evaluate(checkpoint: Checkpoint,
                                                       "lm-eval:NAME) on --data, or a task on rows with answers: its "
                                                       "kind, or '{kind: mqar, pairs: 8}'; by default the "
                                                       "run's.")] = None,
+             against: Annotated[list[Path] | None, typer.Option(
+                 "--against", help="With a benchmark: another checkpoint that is asked the same; every two models are "
+                 "compared. May be repeated.")] = None,
              limit: Annotated[int | None, typer.Option("--limit", min=1, help="Use only so many requests of each part "
                                                        "of a benchmark.")] = None,
              run_programs: Annotated[bool, typer.Option("--run-programs", help="Allow a benchmark to run programs that "
@@ -86,10 +89,11 @@ def evaluate(checkpoint: Checkpoint,
     if asked is not None and api.is_benchmark(asked):
         require_benchmark_alone(stride, part, lengths, divide_by, bleu=bleu, documents=documents,
                                 by_document=by_document)
-        run_benchmark(folder, asked, data, context=context, batch_size=batch_size, limit=limit, out=out, device=device,
-                      run_programs=run_programs, dtype=dtype, json=json)
+        others = [on_disk(each, None, offline, allow_pickles) for each in against or ()]
+        run_benchmark([folder, *others], asked, data, context=context, batch_size=batch_size, limit=limit, out=out,
+                      device=device, run_programs=run_programs, dtype=dtype, json=json)
         return
-    require_no_benchmark(limit, out, run_programs=run_programs)
+    require_no_benchmark(limit, out, run_programs=run_programs, against=bool(against))
     held_out = held_out_part(part, data)
     loaded = api.load(folder, device=device, dtype=dtype)
     require_bleu(bleu, translations)
@@ -162,13 +166,14 @@ def require_benchmark_alone(stride: int | None, part: str | None, lengths: str |
             "Leave it out; a benchmark's own settings stand in --task '{kind: ..., ...}'.")
 
 
-def require_no_benchmark(limit: int | None, out: Path | None, *, run_programs: bool) -> None:
+def require_no_benchmark(limit: int | None, out: Path | None, *, run_programs: bool, against: bool) -> None:
     """Refuse options of benchmarks where none is run.
 
     Raises:
         InputError: one of them is given.
     """
-    _refuse({"--limit": limit is not None, "--out": out is not None, "--run-programs": run_programs},
+    _refuse({"--limit": limit is not None, "--out": out is not None, "--run-programs": run_programs,
+             "--against": against},
             "an option of benchmarks, and none is run.", "Leave it out, or name a benchmark with --task.")
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 import yaml
 
+from weft.comparison.cautions import lost_text, settings_of
 from weft.comparison.contestants import Contestant, changed
 from weft.comparison.folder import STATED, StudyFolder, now
 from weft.comparison.jobs import Outcome, placed
@@ -96,14 +97,15 @@ def assemble(account: Account, attempts: Mapping[str, Sequence[Attempt]]) -> Stu
     found = judged(StudyResult(
         name=study.name, started=account.folder.started, finished=now(), confidence=study.confidence,
         test=study.test, resamples=study.measure.resamples, seeds=len(study.seeds), corpus=corpus,
-        budget=Budget(kind, amount, statement(study, account.models), compared),
+        budget=Budget(kind, amount, statement(study, account.models), compared, settings_of(account.models)),
         machine=_machine(account), entries=tuple(entries),
         differences=(), tied_sets=(), detectable=account.detectable, detectable_basis=account.detectable_basis,
         protocol=protocol_of(study, texts, account.models), command=command, study_config=account.folder.text,
         study_sha256=account.folder.sha256,
         additions=account.folder.additions, share=account.folder.share, planned_runs=study.planned_runs,
         margin=study.margin,
-        notes=(*account.notes, *notes_of(study, account.models, entries, account.counted_tokens, corpus, compared),
+        notes=(*account.notes, *texts.beginnings, *lost_text(entries),
+               *notes_of(study, account.models, entries, account.counted_tokens, corpus, compared),
                *growth_notes(account.folder.additions))))
     return account.folder.counted(found)
 
@@ -166,8 +168,9 @@ def _corpus(account: Account, attempts: Mapping[str, Sequence[Attempt]]) -> Corp
     return CorpusFacts(
         name=texts.name, sha256=texts.hashes[0], train_bytes=texts.train_bytes, validation_bytes=texts.test_bytes,
         validation_documents=texts.test_documents, document_bytes=sizes[0] if sizes else (),
-        duplicated_documents=texts.duplicated, train_tokens=len(data.stream("train")), validation_tokens=len(test),
-        tokenizer=tokenizer.name, tokenizer_sha256=tokenizer.fingerprint(), vocab_size=tokenizer.vocab_size)
+        duplicated_documents=texts.repeated.found, train_tokens=len(data.stream("train")), validation_tokens=len(test),
+        tokenizer=tokenizer.name, tokenizer_sha256=tokenizer.fingerprint(), vocab_size=tokenizer.vocab_size,
+        duplicated_share=texts.repeated.share or 0.0, document_overlaps=texts.overlaps)
 
 
 def _states(account: Account) -> list[int]:

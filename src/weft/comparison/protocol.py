@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from weft.comparison.cautions import seen
 from weft.comparison.contestants import Contestant
 from weft.comparison.growth import Addition
 from weft.comparison.measures import BLOCKS, FEWEST_DOCUMENTS
@@ -15,6 +16,7 @@ from weft.comparison.study import MANY, RUNS_OF_MANY, THE_DEFAULT, StudyConfig
 from weft.comparison.study_result import CorpusFacts, Matched
 from weft.comparison.texts import StudyTexts
 from weft.core.part_config import expand
+from weft.data import Repeated
 
 PARAMETERS, BODY = "parameters", "parameters without embeddings"
 NAMES = {"flops": "training FLOPs", "tokens": "training tokens", "seconds": "training seconds",
@@ -181,9 +183,8 @@ def notes_of(study: StudyConfig, models: Sequence[Contestant], entries: Sequence
             notes.append(f"{entry.name}: in {len(lost)} of {len(entry.runs)} attempts no trial finished, so that the "
                          "configuration's own learning rate was taken.")
     notes += [each.words() for each in mixtures(entries)]
-    if corpus.duplicated_documents:
-        notes.append(f"{corpus.duplicated_documents:,} of the {corpus.validation_documents:,} documents of the test "
-                     "text stand in the training text, too: every figure is of text that was partly seen.")
+    if Repeated(corpus.duplicated_documents, corpus.validation_documents, corpus.duplicated_share).told:
+        notes.append(seen(corpus.duplicated_documents, corpus.validation_documents, corpus.duplicated_share))
     return tuple(notes)
 
 

@@ -91,18 +91,35 @@ class Matched:
 
 
 @dataclass(frozen=True)
+class Setting:
+    """A setting of training over the models that gradients train.
+
+    Attributes:
+        name: such as ``schedule``.
+        equal: every model has the same, as far as it applies to it.
+        values: of each model, in words, by its name.
+    """
+
+    name: str
+    equal: bool
+    values: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
 class Budget:
     """What was held equal.
 
     Attributes:
         amount: in the unit of ``kind``.
         statement: in one sentence.
+        settings: of training; empty in results of before they were compared.
     """
 
     kind: BudgetKind
     amount: float
     statement: str
     matched: tuple[Matched, ...]
+    settings: tuple[Setting, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -114,6 +131,8 @@ class CorpusFacts:
         document_bytes: of each document of the test text, or of each block where it has few; empty before a run has
             finished.
         duplicated_documents: documents of the test text that stand in the training text, too.
+        duplicated_share: the part of the test text that does, see `weft.data.duplicates`.
+        document_overlaps: of each document of the test text, the part that does.
     """
 
     name: str
@@ -128,6 +147,8 @@ class CorpusFacts:
     tokenizer: str
     tokenizer_sha256: str
     vocab_size: int
+    duplicated_share: float = 0.0
+    document_overlaps: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

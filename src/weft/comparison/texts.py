@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from weft.comparison.cautions import beginnings
 from weft.comparison.contestants import Contestant
 from weft.core.errors import DataError
-from weft.data import Corpus, PackedBatches, ShuffledBatches, TokenStream, read_text, repeated
+from weft.data import Corpus, PackedBatches, Repeated, ShuffledBatches, TokenStream, overlap, read_text
 from weft.data.corpus import FEWEST_TO_SPLIT
 from weft.data.manifest import read_prepared_manifest
 from weft.data.settings import DataSettings
@@ -39,7 +40,9 @@ class StudyTexts:
         hashes: of the whole text, of ``tuning`` and of ``test``.
         train_bytes: of the training text.
         test_bytes: and ``test_documents``: of the text of the figures.
-        duplicated: documents of the test text that stand in the training text, too.
+        overlaps: of each document of the test text, the part that stands in the training text, too.
+        repeated: the same over all of them.
+        beginnings: what is known of trained weights with which models begin, in sentences.
     """
 
     tokens: Mapping[str, Path]
@@ -51,7 +54,9 @@ class StudyTexts:
     train_bytes: int
     test_bytes: int
     test_documents: int
-    duplicated: int
+    overlaps: tuple[float, ...]
+    repeated: Repeated
+    beginnings: tuple[str, ...] = ()
 
 
 def prepare_texts(contestants: list[Contestant], folder: Path) -> StudyTexts:
@@ -76,9 +81,11 @@ def prepare_texts(contestants: list[Contestant], folder: Path) -> StudyTexts:
     for name, corpus in ((TUNING, tuning), (TEST, test)):
         if not _stands(folder / name, corpus):
             _write(folder / name, corpus)
+    shares, sizes = overlap(test.documents, read.parts["train"].documents)
     return StudyTexts(_tokens(contestants, settings, folder, read.parts), folder / TUNING, folder / TEST, how,
                       _name(settings, read.corpus), hashes, read.parts["train"].size_bytes, test.size_bytes,
-                      len(test.documents), repeated(test, read.parts["train"]).found)
+                      len(test.documents), tuple(shares.round(4).tolist()), Repeated.over(shares, sizes),
+                      beginnings(contestants, test))
 
 
 def _require_same_text(folder: Path, hashes: tuple[str, str, str]) -> None:

@@ -6,7 +6,7 @@ from weft.data.batch import Batch
 from weft.data.batches import Batches, SequentialBatches, ShuffledBatches
 from weft.data.corpus import Corpus
 from weft.data.document import Document
-from weft.data.duplicates import Repeated, repeated
+from weft.data.duplicates import Repeated, overlap, repeated
 from weft.data.embedded import embedded_corpus
 from weft.data.packed import PackedBatches
 from weft.data.stream import TokenStream, encode_corpus
@@ -26,6 +26,7 @@ __all__ = [
     "TokenStream",
     "embedded_corpus",
     "encode_corpus",
+    "overlap",
     "read_text",
     "repeated",
 ]

@@ -64,6 +64,7 @@ class PartFacts:
         longest: the longest documents.
         corpus_sha256: hash of the part's text.
         in_training: of a held-out part, documents that are also in the training text; None: unknown.
+        repeated: the same with the documents searched and the share of the text.
     """
 
     name: str
@@ -80,11 +81,7 @@ class PartFacts:
     longest: tuple[LongDocument, ...]
     corpus_sha256: str
     in_training: int | None
-
-    @property
-    def repeated(self) -> Repeated | None:
-        """``in_training`` with the number of documents; None if it is unknown."""
-        return None if self.in_training is None else Repeated(self.in_training, self.documents)
+    repeated: Repeated | None
 
 
 @final
@@ -190,7 +187,8 @@ def _facts(name: str, part: Part, stream: TokenStream, tokenizer: Tokenizer, mos
         name, part.documents, part.text_bytes, part.tokens, len(part.shards), sum(file.bytes for file in files),
         part.text_bytes / part.tokens, scored, scored_bytes, int((counts == 0).sum()),
         tuple(FrequentToken(token, tokenizer.decode([token]), int(counts[token])) for token in ranked),
-        _longest(stream, tokenizer, longest), part.corpus_sha256, part.in_training)
+        _longest(stream, tokenizer, longest), part.corpus_sha256, part.in_training,
+        part.repeated)
 
 
 def _counts(tokens: TokenArray, vocab_size: int) -> Int64[np.ndarray, " V"]:

@@ -86,7 +86,11 @@ def _repeated(streams: Sequence[TokenStream]) -> Repeated | None:
     known = [stream.repeated for stream in streams if stream.repeated is not None]
     if len(known) < len(streams):
         return None
-    return Repeated(sum(each.found for each in known), sum(each.of for each in known))
+    found, searched = sum(each.found for each in known), sum(each.of for each in known)
+    shares = [(each.share, len(stream)) for each, stream in zip(known, streams, strict=True) if each.share is not None]
+    whole = sum(size for _, size in shares)
+    share = sum(part * size for part, size in shares) / whole if whole and len(shares) == len(known) else None
+    return Repeated(found, searched, share)
 
 
 def _require_one_tokenizer(streams: Mapping[str, TokenStream]) -> None:

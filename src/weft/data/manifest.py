@@ -78,8 +78,11 @@ class Part(Entry):
     """Train, validation or test: its text, and its row of tokens.
 
     Attributes:
-        in_training: of a held-out part, documents whose text is that of a training document; None: the part is the
-            training text, or they were not counted (format 1).
+        in_training: of a held-out part, documents that stand in the training text, see `weft.data.duplicates`; None:
+            the part is the training text, or they were not counted (format 1).
+        searched: documents that were looked for; None: all.
+        share_in_training: the part of the text that stands in the training text; None: only equal documents were
+            counted (up to format 3).
         scored_tokens: tokens that are flagged as scored; None: all (formats 1 and 2 have no flags).
     """
 
@@ -91,11 +94,14 @@ class Part(Entry):
     shards: tuple[Shard, ...]
     in_training: int | None = None
     scored_tokens: int | None = None
+    searched: int | None = None
+    share_in_training: float | None = None
 
     @property
     def repeated(self) -> Repeated | None:
-        """``in_training`` with the number of documents; None if it is unknown."""
-        return None if self.in_training is None else Repeated(self.in_training, self.documents)
+        """How much of a held-out part stands in the training text; None if it is unknown."""
+        return None if self.in_training is None else Repeated(
+            self.in_training, self.documents if self.searched is None else self.searched, self.share_in_training)
 
 
 class Recipe(Entry):

@@ -194,7 +194,7 @@ class EncodingTexts:
     recipe: Recipe
 
     def repeated(self) -> dict[str, Repeated]:
-        """How many documents of each held-out part are also in the training text."""
+        """How much of each held-out part is also in the training text."""
         return {name: repeated(corpus, self.parts[TRAIN]) for name, corpus in self.parts.items() if name != TRAIN}
 
 
@@ -243,7 +243,8 @@ def write_prepared(folder: Path, texts: EncodingTexts, encoder: Encoder, *, shar
              for name, corpus in texts.parts.items()}
     tokenizer = encoder.tokenizer
     for name, found in texts.repeated().items():
-        parts[name] = parts[name].model_copy(update={"in_training": found.found})
+        parts[name] = parts[name].model_copy(update={
+            "in_training": found.found, "searched": found.of, "share_in_training": found.share})
     tokenizer.save(folder)
     manifest = Manifest(
         weft=VERSION, corpus=texts.corpus, corpus_sha256=texts.corpus_sha256, recipe=texts.recipe,

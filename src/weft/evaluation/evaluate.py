@@ -38,9 +38,10 @@ class Protocol:
         corpus_sha256: its hash.
         tokenizer_sha256: the tokenizer's fingerprint; its token is the unit.
         part: the part of the corpus that was scored, in words; None: all of it.
-        documents: documents of the corpus; None: not known.
-        documents_in_training: those that are also in the training text of the run that held the corpus out; None: not
+        documents: documents of the corpus that were looked for in the training text; None: not known.
+        documents_in_training: those that are also in the training text of the run (`weft.data.duplicates`); None: not
             known.
+        share_in_training: the part of the text that is; None: not known.
         flagged: whether the data have a flag for each token that says whether it is scored; an unscored token is read,
             and adds neither nats nor bytes.
     """
@@ -58,6 +59,7 @@ class Protocol:
     documents: int | None = None
     documents_in_training: int | None = None
     flagged: bool = False
+    share_in_training: float | None = None
 
     def describe(self) -> str:
         """The protocol in one sentence."""
@@ -76,9 +78,10 @@ class Protocol:
                 + (f"; {self.part}" if self.part else "") + self._repeated())
 
     def _repeated(self) -> str:
-        if self.documents is None or not self.documents_in_training:
+        if self.documents is None or self.documents_in_training is None:
             return ""
-        return f"; {Repeated(self.documents_in_training, self.documents).describe()}"
+        found = Repeated(self.documents_in_training, self.documents, self.share_in_training)
+        return f"; {found.describe()}" if found.told else ""
 
 
 @dataclass(frozen=True)
@@ -214,7 +217,8 @@ def _protocol(stream: TokenStream, mode: Mode, window: int | None, stride: int |
     return Protocol(mode, window, stride, fenced, stream.begins_scored, start, stream.corpus, stream.corpus_sha256,
                     stream.tokenizer_sha256, documents=stream.repeated.of if stream.repeated else None,
                     documents_in_training=stream.repeated.found if stream.repeated else None,
-                    flagged=stream.flags is not None)
+                    flagged=stream.flags is not None,
+                    share_in_training=stream.repeated.share if stream.repeated else None)
 
 
 def _sum(model: LanguageModel, pieces: Iterator[Piece], protocol: Protocol,

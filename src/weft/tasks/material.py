@@ -6,7 +6,9 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar, final
+from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar, final
+
+from pydantic import ValidationError
 
 from weft.core.errors import ConfigError, DataError
 from weft.data import Corpus, TokenStream, embedded_corpus, encode_corpus, read_text, repeated
@@ -159,6 +161,19 @@ def _encoded(parts: Mapping[str, Corpus], tokenizer: Tokenizer, part: HeldOut = 
     return encode_corpus(parts[part], tokenizer, repeated=repeated(parts[part], parts["train"]))
 
 
+def training_text(data: Mapping[str, Any]) -> Corpus | None:
+    """The training text of a run by its recorded data settings, where it still lies where it was; None otherwise, and
+    for a mixture."""
+    try:
+        settings = DataSettings.model_validate(data)
+        if settings.prepared is not None:
+            recipe = open_prepared(settings.prepared, check="size").manifest.recipe
+            settings = DataSettings.model_validate({**recipe.data, "path": recipe.path})
+        return None if settings.sources is not None else split_corpus(settings)[0]
+    except (DataError, ConfigError, ValidationError):
+        return None
+
+
 def text_stream(path: str | Path, tokenizer: Tokenizer, settings: DataSettings | None = None) -> TokenStream:
     """The tokens of a text, or of the validation part of a prepared folder.
 
@@ -166,7 +181,7 @@ def text_stream(path: str | Path, tokenizer: Tokenizer, settings: DataSettings |
         path: of the text or folder.
         tokenizer: that encodes the text.
         settings: of the run that trained the model, for the fields of records and the division into documents; None:
-            defaults.
+            defaults. Its training text, where it is known, is compared with the text.
 
     Raises:
         DataError: it cannot be read, or the prepared folder has another tokenizer.
@@ -174,8 +189,9 @@ def text_stream(path: str | Path, tokenizer: Tokenizer, settings: DataSettings |
     if is_prepared(Path(path)):
         return prepared_stream(Path(path), tokenizer, "validation")
     like = DataSettings() if settings is None else settings
-    return encode_corpus(read_like(path, text_field=like.text_field, prompt_field=like.prompt_field,
-                                   documents=like.division), tokenizer)
+    corpus = read_like(path, text_field=like.text_field, prompt_field=like.prompt_field, documents=like.division)
+    train = None if settings is None else training_text(settings.model_dump())
+    return encode_corpus(corpus, tokenizer, repeated=None if train is None else repeated(corpus, train))
 
 
 def prepared_stream(folder: Path, tokenizer: Tokenizer, part: str) -> TokenStream:

@@ -19,7 +19,8 @@ from weft.core.errors import TokenizerError
 from weft.core.strict_json import digest
 from weft.disk.ownership import require_free_or_same
 from weft.tokenizers.conventions import NO_CONVENTIONS, Conventions
-from weft.tokenizers.pieces import Ids, IdsLike, Spelling, parted
+from weft.tokenizers.pieces import Ids, IdsLike
+from weft.tokenizers.spans import Spelling, parted
 from weft.tokenizers.specials import AddedToken, Splitter
 from weft.tokenizers.streaming import StreamDecoder
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.tokenizers.pieces import parted
+from weft.tokenizers.spans import parted
 
 if TYPE_CHECKING:
     from weft.tokenizers.base import Encoded, Tokenizer

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import codecs
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +14,6 @@ from weft.tokenizers.streaming import StreamDecoder
 
 Ids: TypeAlias = NDArray[np.int32]
 IdsLike: TypeAlias = Sequence[int] | NDArray[np.integer[Any]]
-WHITE_SPACE = re.compile(rb"[ \t\n\r\x0b\x0c]*")
 
 
 def check_ids(ids: IdsLike, vocab_size: int) -> NDArray[np.int64]:
@@ -34,21 +32,6 @@ def check_ids(ids: IdsLike, vocab_size: int) -> NDArray[np.int64]:
             remedy="Decode with the tokenizer that the model was trained with.",
         )
     return array
-
-
-@final
-class Spelling(NamedTuple):
-    """What an id is taken for: the white space before it, and the rest, in bytes."""
-
-    separator: bytes
-    rest: bytes
-
-
-def parted(piece: bytes) -> Spelling:
-    """The white space with which bytes begin, and the rest."""
-    found = WHITE_SPACE.match(piece)
-    assert found is not None, "the expression matches no bytes too"
-    return Spelling(found[0], piece[found.end():])
 
 
 @final

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import NamedTuple, final
 
 import numpy as np
 from jaxtyping import Int
 from numpy.typing import NDArray
+
+WHITE_SPACE = re.compile(rb"[ \t\n\r\x0b\x0c]*")
 
 
 def code_points(text: str) -> NDArray[np.uint32]:
@@ -38,3 +42,18 @@ def byte_spans(text: str, ends: Int[np.ndarray, " T"] | Sequence[int]) -> NDArra
     covered = np.maximum.accumulate(places)
     covered[-1] = len(text.encode())
     return np.diff(covered, prepend=0).astype(np.int32)
+
+
+@final
+class Spelling(NamedTuple):
+    """What an id is taken for: the white space before it, and the rest, in bytes."""
+
+    separator: bytes
+    rest: bytes
+
+
+def parted(piece: bytes) -> Spelling:
+    """The white space with which bytes begin, and the rest."""
+    found = WHITE_SPACE.match(piece)
+    assert found is not None, "the expression matches no bytes too"
+    return Spelling(found[0], piece[found.end():])

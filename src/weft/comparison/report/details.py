@@ -181,7 +181,23 @@ def protocol(view: View) -> Markup:
            "The nats of every run in every cluster stand in the result, from which each interval and p-value can be "
            "worked out again.",
            "Time, speed, memory and tokens in the table are medians over the finished runs."]
-    return tag("ul", {"class": "sentences"}, [tag("li", None, sentence) for sentence in (*result.protocol, *own)])
+    sentences = tag("ul", {"class": "sentences"}, [tag("li", None, each) for each in (*result.protocol, *own)])
+    return join(sentences, training(view))
+
+
+def training(view: View) -> Markup:
+    """The settings of training: one value where all models share it, and one for each where they differ."""
+    rows: list[list[Child]] = []
+    for each in view.result.budget.settings:
+        if each.equal:
+            longest: str = max((value for _, value in each.values), key=len)
+            rows.append([each.name, "equal", "all", longest])
+        else:
+            rows += [[each.name, tag("span", {"class": "flag"}, "different"), name, value]
+                     for name, value in each.values]
+    columns = [Column(head, number=False) for head in ("Setting", "Over the models", "Model", "Value")]
+    return table("How the models that gradients train were trained; learning rates stand under Tuning", columns, rows,
+                 name="training-settings") if rows else Markup("")
 
 
 def data(view: View) -> Markup:
@@ -200,7 +216,8 @@ def data(view: View) -> Markup:
 def _duplicates(corpus: CorpusFacts) -> Child:
     found = corpus.duplicated_documents
     words = f"{integer(found)} of {integer(corpus.validation_documents)} documents"
-    return tag("span", {"class": "flag"}, words) if found else "none"
+    share = f"; {corpus.duplicated_share:.1%} of the text" if corpus.duplicated_share else ""
+    return tag("span", {"class": "flag"}, words + share) if found else f"none{share}"
 
 
 def machine(view: View) -> Markup:

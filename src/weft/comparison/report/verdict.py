@@ -191,6 +191,10 @@ def _matched(view: View) -> Markup | None:
     if free:
         sentences.append(join("Not matched, so the models may owe their places to it: ",
                               listed([_extent(each) for each in free]), "."))
+    apart = [each.name for each in view.result.budget.settings if not each.equal]
+    if view.result.budget.settings:
+        sentences.append(join("Trained with different settings of ", listed(apart), ".") if apart else join(
+            "Trained alike: optimizer, schedule, precision, averaging, dropout and weight decay."))
     return _joined(sentences)
 
 
