@@ -22,7 +22,7 @@ CALLS = {"hasattr", "eval", "exec", "compile", "__import__"}
 MODULES = {"pickle", "cPickle", "dill", "shelve", "marshal", "joblib", "cloudpickle"}
 CORE_FOREIGN = {"torch", "pydantic", "pydantic_core", "jaxtyping"}
 FOREIGN_ARROWS: dict[str, set[str]] = {"transformers": {"interop"}, "tokenizers": {"tokenizers", "chat"},
-                                       "yaml": {"disk", "training", "comparison", "cli"},
+                                       "yaml": {"benchmarks", "disk", "training", "comparison", "cli"},
                                        "typer": {"cli"}, "rich": {"cli"}}
 """Packages that only some folders may import."""
 TEXT_SUFFIXES = {".py", ".md", ".toml", ".txt", ".yaml", ".yml", ".json", ".cfg", ".rst", ".sh", ""}

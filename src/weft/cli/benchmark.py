@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -24,8 +24,8 @@ BETWEEN = 10.0
 
 
 def run_benchmark(checkpoint: Path, task: str | dict[str, Any], data: Path | None, *, context: int | None,
-                  batch_size: int, limit: int | None, run_programs: bool, out: Path | None, device: str,
-                  dtype: str | None, json: bool) -> None:
+                  batch_size: int, limit: int | None, run_programs: bool, run_code: Sequence[Path], out: Path | None,
+                  device: str, dtype: str | None, json: bool) -> None:
     """Run a benchmark and print its scores.
 
     Raises:
@@ -40,7 +40,8 @@ def run_benchmark(checkpoint: Path, task: str | dict[str, Any], data: Path | Non
         require_free(out, single=True)
     with showing_progress() as progress:
         found = api.benchmark(checkpoint, task, data, context=context, batch_size=batch_size, limit=limit,
-                              run_programs=run_programs, device=device, dtype=dtype, progress=progress)
+                              run_programs=run_programs, run_code=run_code, device=device, dtype=dtype,
+                              progress=progress)
     if out is not None:
         with new_file(out) as draft:
             draft.write_text(dumps(found, indent=1) + "\n", encoding="utf-8")
