@@ -3,6 +3,7 @@ The same requests are compared with lm-eval's own model in `tests/against_lm_eva
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from benchmarks.asked import END, asked, by_hand, transformer
 from weft.benchmarks.base import Conditions
 from weft.benchmarks.harness_model import HarnessModel, writing_of
-from weft.benchmarks.lm_harness import harness_model, run_harness
+from weft.benchmarks.lm_harness import harness_model, require_allowed, run_harness
 from weft.core.errors import InputError, MissingExtra, UnsupportedError
 from weft.decoding import GREEDY, Sampling
 from weft.evaluation import score
@@ -71,3 +72,35 @@ def test_what_is_missing_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setitem(sys.modules, "lm_eval.api.model", None)
     with pytest.raises(MissingExtra, match=r"a task of lm-eval needs the package 'lm_eval'.*install 'weft\[lm-eval\]'"):
         harness_model(model)
+
+
+def test_code_of_a_folder_of_tasks_is_run_only_if_it_was_allowed(tmp_path: Path) -> None:
+    """Named by a task, by a file that it includes from elsewhere, or in a list; before anything is loaded."""
+    tasks, shared = tmp_path / "tasks", tmp_path / "shared"
+    (tasks / "in").mkdir(parents=True)
+    shared.mkdir()
+    (tasks / "in" / "one.yaml").write_text("task: one\ndoc_to_text: !function utils.text\ninclude: ../../shared/base\n")
+    (tasks / "two.yml").write_text("task: two\ndataset_path: json\nmetric_list: [{metric: acc}]\n")
+    (shared / "base").write_text("filter_list: [{filter: [{function: custom, filter_fn: !function my.parts.pick}]}]\n")
+    for name in ("base.py", "more.py"):
+        (tasks / name).write_text("open('ran', 'w')")
+    files = [tasks / "in" / "utils.py", shared / "my.parts.py"]
+    for allowed, missing, others in (((), files[1], ", and 1 further files"), ((files[1],), files[0], ""),
+                                     ((tasks,), files[1], "")):
+        told = re.escape(f"the task runs code of {missing}{others}, on this machine and without confinement. If you "
+                         f"allow that, give --run-code with each of these files or their folder (run_code): --run-code "
+                         f"{missing}")
+        with pytest.raises(InputError, match=told):
+            require_allowed(tasks, allowed)
+    require_allowed(tasks, files)
+    require_allowed(tasks, [tmp_path])
+    (tasks / "bad.yaml").write_text("a: [")
+    with pytest.raises(InputError, match=r"bad\.yaml: not YAML, so the code that it names is not known: while parsing"):
+        require_allowed(tasks, [tmp_path])
+
+
+def test_a_task_with_code_is_refused_before_lm_eval_reads_it(tmp_path: Path) -> None:
+    (tmp_path / "one.yaml").write_text("task: one\ndoc_to_text: !function utils.text\n")
+    (tmp_path / "utils.py").write_text("raise SystemExit('run')")
+    with pytest.raises(InputError, match=r"one\.yaml: the task runs code of .*utils\.py"):
+        run_harness(asked(transformer()), "one", tmp_path, Conditions())

@@ -99,6 +99,7 @@ def test_a_plugin_adds_a_benchmark(run: Path, tmp_path: Path) -> None:
     (["--task", "mmlu", "--context", "1", "--data", "."], "context: 1 tokens. Give 2 or more."),
     (["--task", "cola", "--part", "test", "--stride", "3"], "--stride, --part: a benchmark does not have this option."),
     (["--limit", "3", "--run-programs"], "--limit, --run-programs: an option of benchmarks, and none is run."),
+    (["--run-code", "utils.py"], "--run-code: an option of benchmarks, and none is run."),
     (["--task", "mqar", "--out", "x.json"], "--out: an option of benchmarks, and none is run."),
     (["--task", "lm-eval:none", "--data", "missing"], "missing: no such folder."),
 ])

@@ -20,7 +20,8 @@ from weft.evaluation.completions import Progress
 
 def benchmark(model: Model, task: str | Mapping[str, Any], data: str | Path | None = None, *,
               context: int | None = None, batch_size: int = 8, limit: int | None = None, run_programs: bool = False,
-              device: str = "cpu", dtype: str | None = None, progress: Progress | None = None) -> BenchmarkResult:
+              run_code: Sequence[str | Path] = (), device: str = "cpu", dtype: str | None = None,
+              progress: Progress | None = None) -> BenchmarkResult:
     """Measure a model on a benchmark: ``mmlu``, ``lambada``, ``sst2``, ``cola``, ``mbpp``, one of a plugin, or a task
     of lm-eval.
 
@@ -35,6 +36,8 @@ def benchmark(model: Model, task: str | Mapping[str, Any], data: str | Path | No
         limit: use only so many requests of each part; None: all.
         run_programs: whether programs that the model writes may be run; see `weft.benchmarks.programs` for what
             confines them.
+        run_code: files of Python, or folders of them, which tasks of lm-eval in ``data`` name (``!function``) and may
+            run, unconfined.
         device: the device to load the model to.
         dtype: cast the weights to float32, float64 or bfloat16; None keeps their dtypes.
         progress: told how many of how many requests are done.
@@ -46,7 +49,7 @@ def benchmark(model: Model, task: str | Mapping[str, Any], data: str | Path | No
         UnsupportedError: the model cannot answer.
         MissingExtra: a task of lm-eval, and the package is not installed.
     """
-    conditions, name = Conditions(limit, run_programs), harness_name(task)
+    conditions, name = Conditions(limit, run_programs, tuple(map(Path, run_code))), harness_name(task)
     config = None if name is not None else benchmark_of(task)
     if config is not None and config.runs_programs and not run_programs:
         raise no_consent(config.kind)

@@ -24,10 +24,12 @@ class Conditions:
     Attributes:
         limit: use only so many requests of each part; None: all.
         run_programs: whether programs that the model writes may be run.
+        run_code: files of Python, or folders of them, that tasks of lm-eval may run.
     """
 
     limit: int | None = None
     run_programs: bool = False
+    run_code: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:

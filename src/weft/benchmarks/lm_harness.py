@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from weft.benchmarks.base import Conditions, tokenizer_line
 from weft.benchmarks.harness_model import HarnessModel
 from weft.benchmarks.result import BenchmarkResult, Protocol, Score
@@ -60,15 +62,17 @@ def run_harness(model: TextModel, name: str, folder: Path | None, conditions: Co
         name: of the task, or several names with commas between them.
         folder: of tasks in lm-eval's YAML, the only ones then; None: lm-eval's own, whose data are on the Hub.
         conditions: what is allowed. Programs run as lm-eval runs them, without the limits of
-            `weft.benchmarks.programs`.
+            `weft.benchmarks.programs`, and so does code of the folder.
 
     Raises:
         MissingExtra: lm-eval is not installed.
-        InputError: there is no such task.
+        InputError: there is no such task, or the folder has code that was not allowed.
         FailedError: lm-eval could not run it.
     """
     if folder is not None and not folder.is_dir():
         raise InputError("no such folder.", where=str(folder), remedy="Give a folder of tasks in lm-eval's YAML.")
+    if folder is not None:
+        require_allowed(folder, conditions.run_code)
     asked, wanted = harness_model(model), [each.strip() for each in name.split(",")]
     with _installed():
         from lm_eval import simple_evaluate
@@ -86,6 +90,54 @@ def run_harness(model: TextModel, name: str, folder: Path | None, conditions: Co
                                 log_samples=True, confirm_run_unsafe_code=conditions.run_programs,
                                 task_manager=manager)
     return _result(model, name, found, folder, conditions)
+
+
+def require_allowed(folder: Path, allowed: Sequence[Path]) -> None:
+    """Refuse a folder of tasks that names code (``!function``) in files that the user has not allowed.
+
+    Args:
+        folder: of lm-eval's YAML; files that these include are read too, wherever they lie.
+        allowed: files of Python, or folders of them.
+
+    Raises:
+        InputError: a file of code that is not allowed, or YAML that cannot be read.
+    """
+    named = {file.resolve(): place for file, place in code_of(folder)}
+    permitted = [each.resolve() for each in allowed]
+    unseen = [file for file in sorted(named) if not any(file.is_relative_to(each) for each in permitted)]
+    if unseen:
+        more = f", and {len(unseen) - 1} further files" if len(unseen) > 1 else ""
+        raise InputError(f"the task runs code of {unseen[0]}{more}, on this machine and without confinement.",
+                         where=str(named[unseen[0]]), remedy="If you allow that, give --run-code with each of these "
+                         f"files or their folder (run_code): --run-code {unseen[0]}")
+
+
+def code_of(folder: Path) -> Iterator[tuple[Path, Path]]:
+    """The files of code that tasks under a folder name, each with the YAML file that names it."""
+    todo = sorted(each for each in folder.rglob("*") if each.suffix in (".yaml", ".yml"))
+    seen = set[Path]()
+    while todo:
+        place = todo.pop(0)
+        if place.resolve() in seen or not place.is_file():
+            continue
+        seen.add(place.resolve())
+        try:
+            events = list(yaml.parse(place.read_text("utf-8"), Loader=yaml.SafeLoader))
+        except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+            raise InputError(f"not YAML, so the code that it names is not known: {' '.join(str(error).split())[:200]}.",
+                             where=str(place), remedy="Correct or remove that file.") from None
+        scalars = [event for event in events if isinstance(event, yaml.ScalarEvent)]
+        yield from ((place.parent / f"{event.value.rpartition('.')[0]}.py", place) for event in scalars
+                    if event.tag == "!function")
+        if any(event.value == "include" for event in scalars):  # whatever text there names a file may be included
+            todo += [place.parent / event.value for event in scalars if _is_file(place.parent / event.value)]
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file() and path.suffix != ".py"
+    except (OSError, ValueError):  # a text that is no path
+        return False
 
 
 @contextmanager

@@ -61,10 +61,6 @@ class Problem:
         """The problem with its program, as an example."""
         return f"{self.asked()}{self.code}\n{STOP}\n\n"
 
-    def program(self, written: str) -> str:
-        """What is run: a written program, and the tests."""
-        return "\n".join([written, self.setup, *self.tests, ""])
-
 
 @register
 class MBPPConfig(BenchmarkConfig):
@@ -72,9 +68,9 @@ class MBPPConfig(BenchmarkConfig):
 
     A prompt is "You are an expert Python programmer, and here is your task: TEXT Your code should pass these tests:",
     an empty line, the tests and "[BEGIN]", after problems 2, 3 and 4 with their programs, each followed by "[DONE]".
-    The program is what the model writes before "[DONE]". It passes if it and then the tests run to their end; see
-    `weft.benchmarks.programs` for how it is confined, and for what that is not. Nothing is run without the user's
-    consent.
+    The program is what the model writes before "[DONE]". It passes if it and then the tests run to their end. The tests
+    run in another process, which compares the plain data that the program's gives back; see `weft.benchmarks.programs`
+    for how that is confined, and for what that is not. Nothing is run without the user's consent.
 
     Of n programs for a problem, c of which pass, pass@k = 1 - C(n - c, k) / C(n, k), the probability that one of k of
     them passes; its mean over the problems is reported.
@@ -150,7 +146,7 @@ class MBPPConfig(BenchmarkConfig):
         requests, passed = list[dict[str, Any]](), list[int]()
         for place, problem in enumerate(problems):
             rows = slice(place * self.samples, (place + 1) * self.samples)
-            ran = [run_program(problem.program(text), limits) for text in texts[rows]]
+            ran = [run_program(text, problem.tests, problem.setup, limits) for text in texts[rows]]
             passed.append(sum(each.passed for each in ran))
             requests.append(_record(problem, prompts[rows.start], texts[rows], ran, cut[rows.start]))
         sampled = "the most probable token each time" if not self.temperature else (

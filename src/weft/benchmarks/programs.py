@@ -1,45 +1,42 @@
-"""Running programs that a model has written, each in a process of its own with limits.
+"""Running programs that a model has written, each in processes with limits, and judging them by tests.
 
-What confines a program, from the outside in:
+Two processes belong to a program (`weft.confinement`). One runs the program's code and never has the tests. The other
+runs the tests, asks the first for what they call, gets plain data back, and compares it; it tells the verdict when the
+first has ended. What holds the program's process, from the outside in:
 
-* a process of its own in a new session, without Python's other packages, in an empty temporary folder that is deleted
-  afterwards, with an environment of five variables, no input, no output, and no open files but the report's;
-* limits of the system on time, memory, the size of a file and open files; its whole group is killed when time is up;
-* on Linux with Landlock (5.13, with networks 6.7): no file outside the folder can be changed or executed, no TCP, and
-  no signals to other processes (6.12);
-* on Linux on x86-64 and ARM64, by a filter of system calls (seccomp): no new processes, no sockets of any kind, no
-  tracing, no changes of owners, modes and times of files;
-* everywhere, by Python's audit hooks: no processes, sockets or ctypes, and no changes of files outside the folder.
+* namespaces of users, processes, networks, mounts and IPC of its own, where the system allows that (Linux);
+* limits on time, memory and open files, no environment, no input, no output, and nothing that it may write to;
+* on Linux with Landlock (5.13): no file but Python's own modules and the system's libraries can be read, and none
+  changed; no other process's memory can be reached; with 6.7 no TCP, with 6.12 no signals to other processes;
+* on Linux on x86-64 and ARM64, by a filter of system calls (seccomp) with a list of those that are allowed: no
+  processes, threads, sockets, signals, priorities, locks or changes of files;
+* everywhere, by Python's audit hooks: the same, as far as Python's own functions go.
 
-What it is not: a virtual machine. A program may read every file that the user may read. It runs on the same kernel, so
-a defect of the kernel is open to it. Without Landlock and seccomp (macOS, older kernels) only the audit hooks and
-limits stand, and a program that sets out to get round those can; macOS does not enforce the limit of memory. Files in
-the folder are bounded each, not in number. A program that sets out to deceive its judge can do so.
+Its whole group is killed when time is up, and the kernel ends it when the other process ends. Nothing of it lies on the
+disk, so there is nothing to delete.
+
+What it is not: a virtual machine. The same kernel runs it, so a defect of the kernel is open to it. Without Landlock
+and seccomp (macOS, older kernels) only the audit hooks and limits stand, and a program that sets out to get round those
+can; macOS does not enforce the limit of memory. Without Landlock a program may read every file that the user may read.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import select
-import signal
-import subprocess
-import sys
-import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from secrets import token_hex
 
+from weft.confinement.process import ConfinedProcess
 from weft.core.errors import FailedError, UnsupportedError
 from weft.core.strict_json import Record
 
-CONFINED = Path(__file__).with_name("confined.py")
-MOST, NAME = 4096, 80
-"""Bytes of the report that are read, and of the name of an exception in it."""
-PROBE = "import bisect, cmath, collections, functools, heapq, itertools, math, operator, random, re, string"
-"""A program that must pass wherever programs can be run."""
+MOST = 4096
+"""Bytes of a line that tells how a program ended."""
+PROBE = ("import bisect, cmath, collections, functools, heapq, itertools, math, operator, random, re, string\n"
+         "def answer(): return 42", ("assert answer() == 42",))
+"""A program that must pass wherever programs can be run, and its test."""
 
 
 @dataclass(frozen=True)
@@ -49,19 +46,16 @@ class Limits(Record):
     Attributes:
         seconds: of wall time and of processor time, rounded up.
         memory: bytes of its addresses, the interpreter's included.
-        file_bytes: bytes of each file that it writes.
         files: that are open at once.
     """
 
     seconds: float = 3.0
     memory: int = 1 << 29
-    file_bytes: int = 1 << 20
     files: int = 64
 
     def describe(self) -> str:
         """The limits in words."""
-        return (f"{self.seconds:g} seconds, {self.memory >> 20:,} MiB, files of {self.file_bytes >> 20:,} MiB, "
-                f"{self.files} of them open")
+        return f"{self.seconds:g} seconds, {self.memory >> 20:,} MiB, {self.files} open files"
 
 
 @dataclass(frozen=True)
@@ -69,10 +63,10 @@ class Ran(Record):
     """How a program ended.
 
     Attributes:
-        passed: whether it ran to its end.
-        outcome: ``passed``; the name of the exception that ended it; ``time`` if it was killed when its time was up; or
-            ``ended`` if it was killed by the system or ended itself.
-        by: the kernel's means of confinement that were in force: ``landlock``, ``seccomp``.
+        passed: whether it and all of its tests ran to their end.
+        outcome: ``passed``; the name of the exception that ended it or a test; ``time`` if it was killed when its time
+            was up; or ``ended`` if it was killed by the system or ended itself.
+        by: the system's means of confinement that were in force: ``namespaces``, ``landlock``, ``seccomp``.
     """
 
     passed: bool
@@ -80,11 +74,17 @@ class Ran(Record):
     by: tuple[str, ...]
 
 
-def run_program(source: str, limits: Limits | None = None) -> Ran:
-    """Run a program that is to end without an exception.
+def run_program(source: str, tests: Sequence[str], setup: str = "", limits: Limits | None = None) -> Ran:
+    """Run a program, and then tests of it in another process.
+
+    A test's names are its own, Python's, those of modules of the standard library, and otherwise the program's. What it
+    gives to the program and gets from it is plain data, copied, or an object of the program's, which equals nothing but
+    itself.
 
     Args:
         source: Python.
+        tests: Python, such as assert statements.
+        setup: Python that is run before the tests, and like them.
         limits: None: the usual ones.
 
     Raises:
@@ -94,18 +94,24 @@ def run_program(source: str, limits: Limits | None = None) -> Ran:
     if os.name != "posix":
         raise UnsupportedError("this system has no limits for processes, without which no program is run.",
                                where="run_programs", remedy="Use Linux or macOS, or a container.")
-    limits, token = Limits() if limits is None else limits, token_hex(16)
-    with tempfile.TemporaryDirectory(prefix="weft-program-", ignore_cleanup_errors=True) as folder:
-        report, write = os.pipe()
-        process = _started(folder, write, limits)
-        try:
-            assert process.stdin is not None, "a pipe was asked for"
-            _give(process, f"{token}\n{source}".encode("utf-8", "replace"))
-            told, late = _told(report, time.monotonic() + limits.seconds)
-        finally:
-            os.close(report)
-            _kill(process)
-    return _ran(told, late, token)
+    limits = Limits() if limits is None else limits
+    until = time.monotonic() + limits.seconds
+    try:
+        process = ConfinedProcess("weft.confinement.judging",
+                                  (limits.memory, max(1, round(limits.seconds + 0.5)), limits.files))
+    except OSError as error:
+        raise FailedError(f"no process can be started ({error.strerror}).", where="run_programs",
+                          remedy="Free memory or processes, and try again.") from None
+    by: tuple[str, ...] = ()
+    try:
+        asked = json.dumps({"source": source, "setup": setup, "tests": list(tests)}).encode("ascii")
+        by = tuple(json.loads(process.exchange(asked + b"\n", until, MOST) or b"[]"))
+        outcome = json.loads(process.exchange(b"", until, MOST) or b'"ended"')
+    except TimeoutError:
+        outcome = "time"
+    finally:
+        process.end()
+    return Ran(outcome == "passed", outcome, by)
 
 
 def require_running() -> tuple[str, ...]:
@@ -114,61 +120,9 @@ def require_running() -> tuple[str, ...]:
     Raises:
         FailedError: it does not run, so no result would mean anything.
     """
-    ran = run_program(PROBE, Limits(seconds=30))
+    ran = run_program(*PROBE, limits=Limits(seconds=30))
     if not ran.passed:
         raise FailedError(f"a program that must pass ends with {ran.outcome!r}.", where="run_programs",
                           remedy="See weft.benchmarks.programs for what confines programs; the interpreter must be "
                           "readable there.")
     return ran.by
-
-
-def _started(folder: str, write: int, limits: Limits) -> subprocess.Popen[bytes]:
-    numbers = (write, limits.memory, max(1, round(limits.seconds + 0.5)), limits.file_bytes, limits.files)
-    environment = {"HOME": folder, "TMPDIR": folder, "LANG": "C.UTF-8", "PATH": os.defpath, "PYTHONHASHSEED": "0"}
-    try:
-        return subprocess.Popen([sys.executable, "-I", "-S", "-B", "-X", "utf8", str(CONFINED), *map(str, numbers)],
-                                cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-                                stderr=subprocess.DEVNULL, pass_fds=(write,), start_new_session=True)
-    except OSError as error:
-        raise FailedError(f"no process can be started ({error.strerror}).", where="run_programs",
-                          remedy="Free memory or processes, and try again.") from None
-    finally:
-        os.close(write)
-
-
-def _give(process: subprocess.Popen[bytes], content: bytes) -> None:
-    assert process.stdin is not None, "a pipe was asked for"
-    with suppress(BrokenPipeError):  # it has ended already, and its report says how
-        process.stdin.write(content)
-        process.stdin.close()
-
-
-def _told(report: int, until: float) -> tuple[bytes, bool]:
-    """What the process reports until it ends, and whether its time was up before."""
-    told = b""
-    while len(told) < MOST:
-        left = until - time.monotonic()
-        if left <= 0 or not select.select([report], [], [], left)[0]:
-            return told, True
-        more = os.read(report, MOST)
-        if not more:
-            break
-        told += more
-    return told, False
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End the process and all of its group."""
-    with suppress(ProcessLookupError, PermissionError):  # macOS says the second of a group that has ended
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def _ran(told: bytes, late: bool, token: str) -> Ran:
-    first, begun, rest = told.partition(b"\n")
-    if not begun:
-        return Ran(False, "time" if late else "ended", ())
-    by, said = tuple(json.loads(first)), rest.decode("utf-8", "replace")
-    if said == token:
-        return Ran(True, "passed", by)
-    return Ran(False, "time" if late else said if len(said) <= NAME and said.isidentifier() else "ended", by)

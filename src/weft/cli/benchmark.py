@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -24,8 +24,8 @@ BETWEEN = 10.0
 
 
 def run_benchmark(checkpoints: list[Path], task: str | dict[str, Any], data: Path | None, *, context: int | None,
-                  batch_size: int, limit: int | None, run_programs: bool, out: Path | None, device: str,
-                  dtype: str | None, json: bool) -> None:
+                  batch_size: int, limit: int | None, run_programs: bool, run_code: Sequence[Path],
+                  out: Path | None, device: str, dtype: str | None, json: bool) -> None:
     """Run a benchmark and print its scores; of several models also every difference, by the same requests.
 
     Raises:
@@ -40,7 +40,8 @@ def run_benchmark(checkpoints: list[Path], task: str | dict[str, Any], data: Pat
         require_free(out, single=True)
     with showing_progress() as progress:
         found = [api.benchmark(each, task, data, context=context, batch_size=batch_size, limit=limit,
-                               run_programs=run_programs, device=device, dtype=dtype, progress=progress)
+                               run_programs=run_programs, run_code=run_code, device=device, dtype=dtype,
+                               progress=progress)
                  for each in checkpoints]
     pairs = api.compared_by_request(found) if len(found) > 1 else ()
     told = found[0] if len(found) == 1 else {"results": found, "differences": pairs}

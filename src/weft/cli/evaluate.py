@@ -74,6 +74,9 @@ def evaluate(checkpoint: Checkpoint,
                                                        "of a benchmark.")] = None,
              run_programs: Annotated[bool, typer.Option("--run-programs", help="Allow a benchmark to run programs that "
                                                         "the model writes, on this machine.")] = False,
+             run_code: Annotated[list[Path] | None, typer.Option(
+                 "--run-code", help="A file of Python, or a folder of them, that a task of lm-eval may run, "
+                 "unconfined; can be repeated.")] = None,
              out: Annotated[Path | None, typer.Option("--out", help="Write here; a benchmark's scores and each "
                                                       "request's result, in a new JSON file.")] = None,
              device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
@@ -91,9 +94,9 @@ def evaluate(checkpoint: Checkpoint,
                                 by_document=by_document)
         others = [on_disk(each, None, offline, allow_pickles) for each in against or ()]
         run_benchmark([folder, *others], asked, data, context=context, batch_size=batch_size, limit=limit, out=out,
-                      device=device, run_programs=run_programs, dtype=dtype, json=json)
+                      device=device, run_programs=run_programs, run_code=run_code or (), dtype=dtype, json=json)
         return
-    require_no_benchmark(limit, out, run_programs=run_programs, against=bool(against))
+    require_no_benchmark(limit, out, run_code, run_programs=run_programs, against=bool(against))
     held_out = held_out_part(part, data)
     loaded = api.load(folder, device=device, dtype=dtype)
     require_bleu(bleu, translations)
@@ -166,14 +169,15 @@ def require_benchmark_alone(stride: int | None, part: str | None, lengths: str |
             "Leave it out; a benchmark's own settings stand in --task '{kind: ..., ...}'.")
 
 
-def require_no_benchmark(limit: int | None, out: Path | None, *, run_programs: bool, against: bool) -> None:
+def require_no_benchmark(limit: int | None, out: Path | None, run_code: list[Path] | None, *, run_programs: bool,
+                         against: bool) -> None:
     """Refuse options of benchmarks where none is run.
 
     Raises:
         InputError: one of them is given.
     """
     _refuse({"--limit": limit is not None, "--out": out is not None, "--run-programs": run_programs,
-             "--against": against},
+             "--run-code": bool(run_code), "--against": against},
             "an option of benchmarks, and none is run.", "Leave it out, or name a benchmark with --task.")
 
 

@@ -1,0 +1,158 @@
+"""Means by which a process confines itself for good, each of which the system may lack: limits, namespaces, Landlock,
+a filter of system calls, Python's audit hooks.
+
+Python's standard library alone is imported here, for a confined process is started without any other package.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import struct
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from weft.confinement.calls import ALLOWED, ARCHITECTURES, CHECKED, WRITING
+
+SET_DEATH_SIGNAL, SET_DUMPABLE, SET_SECCOMP, NO_NEW_PRIVILEGES, FILTER = 1, 4, 22, 38, 2
+"""Of prctl: PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, SECCOMP_MODE_FILTER."""
+NAMESPACES = 0x10000000 | 0x20000000 | 0x40000000 | 0x08000000 | 0x00020000
+"""CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET, CLONE_NEWIPC, CLONE_NEWNS."""
+CAPABILITIES = 0x20080522
+"""The version of the structures of capset."""
+RULESET, RULE, RESTRICT, BENEATH = 444, 445, 446, 1
+"""Landlock's system calls, the same on every architecture, and the kind of its rules for files."""
+READ = 0b1100
+"""Landlock's rights to read files and folders."""
+BY_VERSION = ((1, 0x1FFF), (2, 1 << 13), (3, 1 << 14), (5, 1 << 15))
+"""Landlock's rights on files, by the version that has them: all are withheld, but for reading in some folders."""
+SYSTEM = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/share/zoneinfo", "/nix/store",
+          "/gnu/store", "/etc/ld.so.cache", "/etc/localtime", os.devnull, "/dev/urandom")
+"""Where libraries that Python's modules load lie, and what some of them read."""
+EPERM, ALLOW, ERRNO, KILL = 1, 0x7FFF0000, 0x00050000, 0x80000000
+LOAD, EQUAL, ANY_BIT, RETURN = 0x20, 0x15, 0x45, 0x06
+"""Instructions of the classic BPF in which filters of system calls are written."""
+REFUSED = ("os.fork", "os.exec", "os.posix_spawn", "os.spawn", "os.system", "os.kill", "os.chmod", "os.chown",
+           "os.chflags", "os.setxattr", "os.utime", "os.remove", "os.rmdir", "os.mkdir", "os.rename", "os.link",
+           "os.symlink", "os.truncate", "os.startfile", "os.lockf", "fcntl.lockf", "fcntl.flock", "pty.spawn",
+           "subprocess.Popen", "socket.", "ctypes.", "resource.", "signal.pthread_kill", "syslog.", "webbrowser.open")
+"""Beginnings of the names of Python's audit events that are refused."""
+
+
+def limit(memory: int, seconds: int, files: int) -> None:
+    """Limit what the system gives to this process: bytes of its addresses, seconds of the processor, open files; it
+    can write to no file."""
+    for what, most in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CPU, seconds), (resource.RLIMIT_NOFILE, files),
+                       (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0)):
+        resource.setrlimit(what, (most, most))
+
+
+def separate() -> bool:
+    """Give this process namespaces of users, networks, mounts and IPC of its own, and its next child one of processes;
+    False where the system refuses that."""
+    if sys.platform != "linux":
+        return False
+    user, group = os.getuid(), os.getgid()
+    if ctypes.CDLL(None).unshare(NAMESPACES):
+        return False
+    for name, content in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+        with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
+            file.write(content)
+    return True
+
+
+def end_with_parent() -> None:
+    """Have the kernel end this process when the thread ends that started it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(SET_DEATH_SIGNAL, 9, 0, 0, 0)
+
+
+def hide() -> None:
+    """Keep other processes out of this one's memory, and take its capabilities and the means to regain any."""
+    if sys.platform != "linux":
+        return
+    libc = ctypes.CDLL(None)
+    libc.prctl(SET_DUMPABLE, 0, 0, 0, 0)
+    libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+    libc.capset(struct.pack("=Ii", CAPABILITIES, 0), bytes(24))
+
+
+def lock_files(readable: Iterable[str]) -> bool:
+    """Withhold by Landlock every file but for reading ``readable`` and Python's own, and TCP, other processes' memory,
+    and signals to them; False where the kernel has no Landlock. Follows `hide`."""
+    if sys.platform != "linux":
+        return False
+    libc = ctypes.CDLL(None)
+    version = libc.syscall(RULESET, None, ctypes.c_size_t(0), 1)
+    if version < 1:
+        return False
+    rights = sum(bits for since, bits in BY_VERSION if version >= since)
+    content = struct.pack("<QQQ", rights, 0b11, 0b11)[: 8 if version < 4 else 16 if version < 6 else 24]
+    ruleset = libc.syscall(RULESET, content, ctypes.c_size_t(len(content)), 0)
+    for path in {*readable, *sys.path, os.path.join(sys.base_prefix, "lib"), *SYSTEM}:
+        if not os.path.exists(path):
+            continue
+        place = os.open(path, os.O_RDONLY)
+        given = READ if os.path.isdir(path) else READ & 0b100
+        refused = libc.syscall(RULE, ruleset, BENEATH, struct.pack("<Qi", given, place), 0)
+        os.close(place)
+        if refused:
+            return False
+    done = bool(libc.syscall(RESTRICT, ruleset, 0) == 0)
+    os.close(ruleset)
+    return done
+
+
+def filter_program(machine: str) -> bytes:
+    """The filter in BPF: calls of another architecture end the process, those of `weft.confinement.calls` are allowed,
+    and every other fails with EPERM."""
+    which = list(ARCHITECTURES).index(machine)
+
+    def instruction(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
+        return struct.pack("<HBBI", code, yes, no, value)
+
+    steps = [instruction(LOAD, 4), instruction(EQUAL, ARCHITECTURES[machine], 1, 0), instruction(RETURN, KILL),
+             instruction(LOAD, 0)]
+    for numbers in ALLOWED.values():
+        if (number := numbers[which]) is not None:
+            steps += [instruction(EQUAL, number, 0, 1), instruction(RETURN, ALLOW)]
+    for checked in CHECKED.values():
+        place, rule, values = checked[2:]
+        if (number := checked[:2][which]) is None:
+            continue
+        code, (yes, no) = (EQUAL, (0, 1)) if rule == "one of" else (ANY_BIT, (1, 0))
+        tests = [each for value in values for each in (instruction(code, value, yes, no), instruction(RETURN, ALLOW))]
+        steps += [instruction(EQUAL, number, 0, len(tests) + 2), instruction(LOAD, 16 + 8 * place), *tests,
+                  instruction(RETURN, ERRNO | EPERM)]
+    return b"".join([*steps, instruction(RETURN, ERRNO | EPERM)])
+
+
+def filter_calls() -> bool:
+    """Have the kernel refuse system calls by `filter_program`; False where it cannot, or the processor is not known.
+    Follows `hide`."""
+    machine = os.uname().machine
+    if sys.platform != "linux" or machine not in ARCHITECTURES:
+        return False
+    program = filter_program(machine)
+    held = ctypes.create_string_buffer(program, len(program))
+    header = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(held))
+    return bool(ctypes.CDLL(None).prctl(SET_SECCOMP, FILTER, header, 0, 0) == 0)
+
+
+def confine(readable: Sequence[str] = ()) -> list[str]:
+    """Have the kernel confine this process for good; the means that are in force."""
+    hide()
+    by = ["landlock"] if lock_files(readable) else []
+    return [*by, "seccomp"] if filter_calls() else by
+
+
+def refuse_in_python() -> None:
+    """Have Python itself refuse processes, threads, sockets, foreign code, and changes of files."""
+    def heed(event: str, arguments: tuple[Any, ...]) -> None:
+        writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING
+        if event.startswith(REFUSED) or (writes and not isinstance(arguments[0], int)):
+            raise PermissionError(f"{event} is refused")
+
+    sys.addaudithook(heed)

@@ -1,0 +1,86 @@
+"""A process of a module that imports little, which is given lines and gives lines back, within a time and a size."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import final
+
+SOURCE = Path(__file__).parents[2]
+"""The folder that the package lies in."""
+
+
+@final
+class ConfinedProcess:
+    """A Python process in a session of its own, without Weft's environment, errors written nowhere.
+
+    Args:
+        module: whose ``main`` it runs.
+        arguments: of the command.
+        paths: folders that it imports from besides Weft's and Python's own.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+
+    def __init__(self, module: str, arguments: Sequence[object], paths: Sequence[str] = ()) -> None:
+        begins = f"import sys; sys.path += {[str(SOURCE), *paths]!r}; from {module} import main; main()"
+        environment = {"LANG": "C.UTF-8", "PATH": os.defpath, "PYTHONHASHSEED": "0", "HOME": os.sep}
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-B", "-X", "utf8", "-c", begins, *map(str, arguments)], cwd=os.sep,
+            env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0,
+            start_new_session=True)
+        assert self._process.stdin is not None and self._process.stdout is not None, "pipes were asked for"
+        self._input, self._output = self._process.stdin, self._process.stdout
+        os.set_blocking(self._input.fileno(), False)
+        self._read = bytearray()
+
+    def exchange(self, content: bytes, until: float, most: int) -> bytes:
+        """Give it some bytes, and return the next line that it writes; b"" if it has ended.
+
+        Args:
+            content: for its standard input.
+            until: by `time.monotonic`.
+            most: bytes of the line.
+
+        Raises:
+            TimeoutError: the time is up.
+            OverflowError: the line is longer.
+        """
+        rest, ended = memoryview(content), b"\n" in self._read
+        while not ended:
+            left = until - time.monotonic()
+            readable, writable, _ = select.select([self._output], [self._input] if rest else [], [], max(left, 0))
+            if left <= 0 or not (readable or writable):
+                raise TimeoutError
+            if writable:
+                with suppress(BlockingIOError):
+                    try:
+                        rest = rest[os.write(self._input.fileno(), rest[: 1 << 16]):]
+                    except BrokenPipeError:  # it has ended, which its output tells
+                        rest = rest[:0]
+            if readable:
+                more = os.read(self._output.fileno(), 1 << 16)
+                if not more:
+                    return b""
+                self._read += more
+                ended = b"\n" in more
+            if len(self._read) > most:
+                raise OverflowError
+        line, _, self._read = self._read.partition(b"\n")
+        return bytes(line)
+
+    def end(self) -> None:
+        """End it and all of its group."""
+        with suppress(ProcessLookupError, PermissionError):  # macOS says the second of a group that has ended
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._input.close()
+        self._output.close()
