@@ -28,6 +28,7 @@ TEXT: dict[str, frozenset[str]] = {"disk": frozenset({"core"}), "tokenizers": fr
 
 SIDEWAYS: dict[tuple[str, str], str] = {
     ("comparison", "pictures"): "the report of a comparison draws its models",
+    ("comparison", "benchmarks"): "models that answered the same requests of a benchmark are compared by its results",
     ("training", "tasks"): "a run trains and measures a model on its task",
     ("tasks", "chat"): "which tokens of a conversation are an answer's is said by its chat template",
     ("tasks", "evaluation"): "what is measured of the next token is the evaluation of the text held out",
