@@ -17,7 +17,7 @@ from weft.families.common import BUFFERS, COMMON, WITH_SOURCE, common_beside
 from weft.families.configurations import notes_on, read_keys, write_keys
 from weft.families.keys import KEPT, KeyRule, Raw
 from weft.families.naming import relative_hint
-from weft.families.template import Facts, build_config, match
+from weft.families.template import Choice, Facts, build_config, known_fields, match
 from weft.families.unknown import Unknown, computing, on_by_default
 from weft.families.weights import Account, Junk, Rule, account
 from weft.preset_files.models import Size, sizes_of
@@ -134,6 +134,15 @@ class Family:
         problems += self.native.limits(facts)
         named = {"architectures": [self.native.architecture], "model_type": self.native.model_type}
         return {**named, **raw}, facts, problems
+
+    def head(self, config: ModelConfig, kind: str) -> dict[str, Any]:
+        """The fields that the family's head of that kind has on the model ``config``, as plain data; none where it has
+        no such head."""
+        choice = self.template.get("head")
+        options = choice.options.values() if isinstance(choice, Choice) else ()
+        found = next((each for each in options if isinstance(each, Mapping) and each["kind"] == kind), {})
+        fields: dict[str, Any] = known_fields(found, match(self.template, config)[0])
+        return fields
 
     def account(self, model: Model, facts: Facts, stored: Iterable[str] = ()) -> Account:
         """The account between a model with these facts, which may be on the meta device, and the tensors of a file.

@@ -93,13 +93,18 @@ def build_config(template: Any, facts: Mapping[str, Any]) -> ModelConfig:
     return parse_model(fill(template, facts))
 
 
+def known_fields(template: Any, facts: Mapping[str, Any]) -> Any:
+    """The template as plain data, without the fields of holes that have no fact."""
+    return fill(_without_empty(template, facts), facts)
+
+
 def match(template: Any, config: ModelConfig) -> tuple[Facts, list[str]]:
     """The facts with which the template gives ``config``, and a line for all that does not fit (if there is any, the
     facts must not be used)."""
     given = canonical(config)
     facts, misfits = bind(template, given)
     try:
-        filled = canonical_data(fill(_without_empty(template, facts), facts))
+        filled = canonical_data(known_fields(template, facts))
     except (KeyError, IndexError, ConfigError):  # the two trees differ too much for the facts to make a configuration
         return facts, _merged(misfits)
     return facts, _merged(differences(given, filled))

@@ -166,7 +166,7 @@ def _verify(target: Target, source: Source, draft: Path, tokens: Tensor,
     require_close(difference, expected, dtypes, f"the {target.kind}, read again,")
     if target.foreign is None:
         return difference, None, ()
-    theirs, notes = target.foreign.logits(draft, tokens)
+    theirs, notes = target.foreign.logits(source, draft, tokens)
     if theirs is None:
         return difference, None, notes
     foreign = largest_difference(theirs, expected)

@@ -22,6 +22,7 @@ from weft.interop.adapters.own import write_own
 from weft.interop.adapters.peft import write_peft
 from weft.interop.gguf.target import GgufFile, foreign_llama
 from weft.interop.huggingface.folder import is_foreign
+from weft.interop.huggingface.from_text import Texts, reads_pairs
 from weft.interop.huggingface.letters import write_letters
 from weft.interop.huggingface.loading import load_folder
 from weft.interop.huggingface.text import GENERATION_FILE, generation_of, settings_of, write_tokenizer
@@ -92,12 +93,13 @@ class Foreign:
 
     Attributes:
         name: its common name.
-        logits: computes the logits of rows of tokens, or None, and notes for the user.
+        logits: computes the logits of rows of tokens, or None, and notes for the user; and compares what it makes of
+            texts, for a source.
         rounds: the dtypes in which it rounds, besides that of the weights.
     """
 
     name: str
-    logits: Callable[[Path, Tensor], tuple[Tensor | None, tuple[str, ...]]]
+    logits: Callable[[Source, Path, Tensor], tuple[Tensor | None, tuple[str, ...]]]
     rounds: Callable[[Source], tuple[torch.dtype, ...]] = lambda source: ()
 
 
@@ -147,7 +149,7 @@ def _write_hf(source: Source, draft: Path) -> Written:
         return _write_code(source, draft)
     write_model(fitted, source.model, draft, shard_bytes=source.shard_bytes)
     write_json(draft / GENERATION_FILE, source.generation)
-    notes = write_tokenizer(source.loaded.tokenizer, _origin(source), draft, source.model.config.context)
+    notes = write_tokenizer(source.loaded.tokenizer, _origin(source), draft, source.model)
     write_letters(source.loaded.facts, source.loaded.tokenizer, source.generation, draft)
     if source.with_code:
         notes += [f"the native class of {fitted.family.name} opens this model, so no modelling file was needed"]
@@ -161,9 +163,9 @@ def _write_code(source: Source, draft: Path) -> Written:
     notes = [f"transformers opens it with trust_remote_code=True, where weft is installed: {', '.join(CODE_FILES)}"]
     origin, tokenizer = _origin(source), source.loaded.tokenizer
     if origin is not None or tokenizer is None:
-        notes += write_tokenizer(tokenizer, origin, draft, source.model.config.context)
+        notes += write_tokenizer(tokenizer, origin, draft, source.model)
     else:
-        write_tokenizer(tokenizer, None, draft, source.model.config.context)  # the next line reports what it lacks
+        write_tokenizer(tokenizer, None, draft, source.model)  # the next line reports what it lacks
         notes += write_own_tokenizer(tokenizer, draft)
     write_manifest(draft)
     return Written(None, tuple(notes))
@@ -206,12 +208,21 @@ def _write_gguf(source: Source, draft: Path) -> Written:
     return Written(file.fitted.family, (*file.write(draft), *(notes if left else ())))
 
 
+def _in_transformers(source: Source, folder: Path, tokens: Tensor) -> tuple[Tensor | None, tuple[str, ...]]:
+    """The logits of `transformers`, and whether a text gives the prediction there that it gives here."""
+    tokenizer = source.loaded.tokenizer
+    texts = None if tokenizer is None else Texts(tokenizer, source.model, own=_origin(source) is None,
+                                                 pairs=reads_pairs(source.loaded.run))
+    return foreign_logits(folder, tokens, texts)
+
+
 TARGETS: Mapping[str, Target] = MappingProxyType({
     "hf": Target(_fitted, _write_hf, lambda source, folder: load_folder(folder).model,
-                 Foreign("transformers", foreign_logits)),
+                 Foreign("transformers", _in_transformers)),
     "weft": Target(lambda source: None, _write_weft, lambda source, folder: load_checkpoint(folder).model),
     "gguf": Target(_gguf, _write_gguf, lambda source, file: _gguf(source).read(file),
-                   Foreign("llama.cpp", foreign_llama, lambda source: _gguf(source).rounds()), single=True,
+                   Foreign("llama.cpp", lambda source, file, tokens: foreign_llama(file, tokens),
+                           lambda source: _gguf(source).rounds()), single=True,
                    causal=True),
     "adapter": Target(lambda source: trained_tensors(source.model, "adapter"), _write_adapter, _read_adapter,
                       adapts=True),

@@ -19,6 +19,7 @@ from weft.core.model import EncoderInputs, LanguageModel, Model
 from weft.core.span import WHOLE, Span
 from weft.families.family import Native, families
 from weft.interop.huggingface.folder import read_raw
+from weft.interop.huggingface.from_text import Texts
 from weft.interop.huggingface.with_code import brings_bundled_code
 
 ROWS, LENGTH, SEED = 2, 16, 0
@@ -82,13 +83,19 @@ def require_close(difference: float, expected: Tensor, dtypes: Sequence[torch.dt
                           f"{bound:.3g}.", where="convert", remedy="Nothing was written. Please report this model.")
 
 
-def foreign_logits(folder: Path, tokens: Tensor) -> tuple[Tensor | None, tuple[str, ...]]:
+def foreign_logits(folder: Path, tokens: Tensor,
+                   texts: Texts | None = None) -> tuple[Tensor | None, tuple[str, ...]]:
     """The logits of a folder in `transformers` (the last hidden vectors of a model without a head), and notes for the
     user: no logits where it is not installed, or where it opens the folder but cannot run a model of these sizes. Code
     in the folder is run only if it is, byte for byte, Weft's own.
 
+    Args:
+        folder: that has been written.
+        tokens: rows [B,T].
+        texts: compares predictions from text; None: the model has no tokenizer.
+
     Raises:
-        FailedError: `transformers` cannot open the folder.
+        FailedError: `transformers` cannot open the folder, or makes another prediction of a text.
     """
     if importlib.util.find_spec("transformers") is None:
         return None, ()
@@ -116,7 +123,7 @@ def foreign_logits(folder: Path, tokens: Tensor) -> tuple[Tensor | None, tuple[s
     except Exception as error:
         return None, (f"transformers {__version__} opens the folder and cannot run it, so only Weft has compared the "
                       f"numbers: {_line(error)}",)
-    return logits.float(), ()
+    return logits.float(), () if texts is None else texts.compared(folder, model, trusted)
 
 
 def _dropped(folder: Path) -> Native | None:

@@ -86,6 +86,36 @@ def without_specials(declared: Mapping[str, Any]) -> str | None:
     return json.dumps({**declared, "model": {**model, "vocab": pieces}, "added_tokens": added})
 
 
+def with_frame(source: bytes, opening: int | None, closing: int | None, *, pairs: bool) -> bytes:
+    """A ``tokenizer.json`` that puts these ids around a text, and the second of them after each text of a pair, whose
+    second text has type 1; the same bytes where it does so already. Without ``pairs`` it need not do the latter."""
+    library = tokenizers.Tokenizer.from_str(source.decode("utf-8"))
+    first, last = ([] if place is None else [str(library.id_to_token(place))] for place in (opening, closing))
+    texts = [library.encode(text, add_special_tokens=False).tokens for text in ("a", "b")]
+    one, two = [*first, *texts[0], *last], [*texts[1], *last]
+    both = library.encode("a", "b")
+    paired = not pairs or (both.tokens == one + two and both.type_ids == [0] * len(one) + [1] * len(two))
+    if library.encode("a").tokens == one and paired:
+        return source
+    declared = json.loads(library.to_str())
+    before, after = declared.get("post_processor") or {}, _template(library, first, last)
+    kept = [before] if before.get("type") == "ByteLevel" else []
+    declared["post_processor"] = {"type": "Sequence", "processors": [*kept, after]} if kept else after
+    return json.dumps(declared, ensure_ascii=False, indent=2).encode("utf-8")
+
+
+def _template(library: tokenizers.Tokenizer, first: list[str], last: list[str]) -> dict[str, Any]:
+    """The post-processor that puts the tokens ``first`` before a text and ``last`` after each text."""
+    def text(name: str, kind: int) -> list[dict[str, Any]]:
+        return [{"Sequence": {"id": name, "type_id": kind}}, *({"SpecialToken": {"id": token, "type_id": kind}}
+                                                               for token in last)]
+
+    opened = [{"SpecialToken": {"id": token, "type_id": 0}} for token in first]
+    known = {token: {"id": token, "ids": [library.token_to_id(token)], "tokens": [token]} for token in [*first, *last]}
+    return {"type": "TemplateProcessing", "single": [*opened, *text("A", 0)],
+            "pair": [*opened, *text("A", 0), *text("B", 1)], "special_tokens": known}
+
+
 def lengths_are_exact(declared: Mapping[str, Any]) -> bool:
     """Whether the bytes of the ids are exactly those of the text: byte-level, nothing normalised, added or stripped."""
     byte_level = (declared.get("decoder") or {}).get("type") == "ByteLevel"

@@ -20,15 +20,17 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from weft.checkpoints.load import Loaded, load_checkpoint, read_model_config
+from weft.checkpoints.load import Loaded, load_checkpoint, read_facts, read_model_config
 from weft.checkpoints.locate import find_checkpoint
 from weft.checkpoints.tensors import own_tensors
 from weft.core.config import parse
 from weft.core.errors import ConfigError
 from weft.core.layer import traits_of
 from weft.core.model import Model, ModelConfig
+from weft.core.registry import REGISTRY
 from weft.core.strict_json import Record
 from weft.core.traits import Trait
+from weft.families.family import families
 from weft.interop.adapters.base import is_adapter
 from weft.interop.adapters.opening import adapted_config, load_adapted
 from weft.interop.huggingface.folder import is_foreign, open_folder
@@ -92,7 +94,8 @@ def with_start(plain: Mapping[str, Any]) -> dict[str, Any]:
     filled["start"] = str(folder)
     given = filled.get("model", {})
     if isinstance(given, Mapping) and "kind" not in given:
-        filled["model"] = _laid_over(_config_of(folder).dump(), given)
+        base = _config_of(folder)
+        filled["model"] = _laid_over(base.dump(), _with_family_head(given, base, folder))
     if any((folder / name).is_file() for name in (SETTINGS_FILE, *VOCABULARIES)):
         filled.setdefault("tokenizer", {"kind": "file", "path": str(folder)})
     return _with_vocabulary(filled, given)
@@ -148,6 +151,20 @@ def _config_of(folder: Path) -> ModelConfig:
     if is_adapter(folder):
         return adapted_config(folder)
     return open_folder(folder).config if is_foreign(folder) else read_model_config(folder)
+
+
+def _with_family_head(given: Mapping[str, Any], base: ModelConfig, folder: Path) -> Mapping[str, Any]:
+    """The fields that a run gives of the model of ``folder``. A new head has what that of the folder's family has
+    besides (BERT's has a map before that of classes), so that the trained model is one of the family too."""
+    head, before = given.get(HEAD), base.dump().get(HEAD)
+    head = {"kind": head} if isinstance(head, str) else head
+    if is_adapter(folder) or not isinstance(head, Mapping) or not isinstance(head.get("kind"), str):
+        return given
+    name = open_folder(folder).family.name if is_foreign(folder) else read_facts(folder).get("family")
+    kind = next((part.kind for part in REGISTRY.parts(HEAD) if head["kind"] in (part.kind, *part.also_called)), None)
+    if name not in families() or kind is None or (before is not None and before["kind"] == kind):
+        return given
+    return {**given, HEAD: {**families()[name].head(base, kind), **head}}
 
 
 def _laid_over(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from weft.core.strict_json import plain
 from weft.disk.documents import lawful_link, read_document
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.declared import CHAT_TEMPLATE
+from weft.tokenizers.library import LIBRARY_FILE
 
 LETTERS = "letters"
 """The key of a checkpoint's facts for these files."""
@@ -49,12 +50,19 @@ def write_letters(facts: Mapping[str, Any], tokenizer: Tokenizer | None, generat
     texts: Mapping[str, str] = kept.get("texts") or {}
     if GENERATION_FILE in texts and json.loads(texts[GENERATION_FILE]) == dict(generation):
         _write(draft / GENERATION_FILE, texts[GENERATION_FILE])
-    if tokenizer is not None and kept.get("tokenizer") == _said(tokenizer):
+    if tokenizer is not None and kept.get("tokenizer") == _said(tokenizer) and _unframed(tokenizer, draft):
         for name in TOKENIZER_FILES:
             if name in texts:
                 _write(draft / name, texts[name])
         if SETTINGS in texts and CHAT_TEMPLATE not in texts:  # the settings hold it
             (draft / CHAT_TEMPLATE).unlink(missing_ok=True)
+
+
+def _unframed(tokenizer: Tokenizer, draft: Path) -> bool:
+    """Whether the written vocabulary is that of the tokenizer. Around texts of another model another class of
+    `transformers`, which the settings may name, would put other tokens than the file says."""
+    file = draft / LIBRARY_FILE
+    return not file.is_file() or file.read_bytes() == tokenizer.files().get(LIBRARY_FILE)
 
 
 def _said(tokenizer: Tokenizer | None) -> Any:

@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.errors import CheckpointError
+from weft.core.model import LanguageModel, Model
+from weft.data.layout import layout_of
 from weft.disk.documents import lawful_link, read_json
 from weft.interop.huggingface.stored import COPY_AGAIN
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.declared import CHAT_TEMPLATE, DEFAULT_TEMPLATE, MORE_TEMPLATES
 from weft.tokenizers.library import LIBRARY_FILE
+from weft.tokenizers.library_pieces import with_frame
 from weft.tokenizers.published import read_tokenizer
 
 VOCABULARIES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "encoder.json", "vocab.txt",
@@ -47,12 +50,12 @@ def folder_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
     return tokenizer
 
 
-def write_tokenizer(tokenizer: Tokenizer | None, source: Path | None, draft: Path, context: int) -> list[str]:
+def write_tokenizer(tokenizer: Tokenizer | None, source: Path | None, draft: Path, model: Model) -> list[str]:
     """Put the tokenizer's files into a folder that is being written.
 
     Args:
         source: the foreign folder that the model came from, whose files are copied unchanged; None for Weft's own.
-        context: tokens of a document, a setting of `transformers`.
+        model: that the tokenizer belongs to, which says what stands around a text.
 
     Returns:
         Notes for the user: a tokenizer that cannot be written.
@@ -72,15 +75,47 @@ def write_tokenizer(tokenizer: Tokenizer | None, source: Path | None, draft: Pat
     files = tokenizer.files()
     if LIBRARY_FILE not in files:
         return [f"the tokenizer {tokenizer.name!r} has no tokenizer.json, so none was written; give rows of token ids."]
-    for name, content in files.items():
+    frame = framing(tokenizer, model)
+    framed = with_frame(files[LIBRARY_FILE], *frame, pairs=not isinstance(model, LanguageModel))
+    for name, content in {**files, LIBRARY_FILE: framed}.items():
         (draft / name).write_bytes(content)
-    names = {place: token for token, place in tokenizer.special_tokens.items()}
-    roles = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_id}
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": context,
-                **{role: names[place] for role, place in roles.items() if place in names}, **_adds(tokenizer)}
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": model.config.context,
+                **_roles(tokenizer, model, *frame), **_adds(tokenizer)}
     (draft / SETTINGS).write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
     _write_templates(tokenizer, draft)
     return []
+
+
+def framing(tokenizer: Tokenizer, model: Model) -> tuple[int | None, int | None]:
+    """The ids before and after a text that the model is given: those of a document for an encoder, the closing one for
+    the source of an encoder-decoder (and the opening one if the vocabulary declares it), and for a model of the next
+    token the opening one, unless the vocabulary declares that it adds none."""
+    layout, adds = layout_of(tokenizer), tokenizer.conventions.adds_bos
+    closing = layout.final if layout.closing is None else layout.closing
+    if not isinstance(model, LanguageModel):
+        return layout.opening, closing
+    if model.takes_source:
+        return (tokenizer.bos_id if adds else None), closing
+    return (None if adds is False else layout.opening), None
+
+
+def _roles(tokenizer: Tokenizer, model: Model, opening: int | None, closing: int | None) -> dict[str, Any]:
+    """The settings of `transformers` that name special tokens by their roles. An encoder's rows are padded, by the
+    closing token where the vocabulary has none for that; attention leaves it out."""
+    names = {place: token for token, place in tokenizer.special_tokens.items()}
+    roles = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_id}
+    if not isinstance(model, LanguageModel):
+        known = tokenizer.special_tokens
+        usual = {role: next((known[name] for name in spelled if name in known), None)
+                 for role, spelled in USUAL_ROLES.items()}
+        roles |= {**usual, "cls_token": opening, "sep_token": closing,
+                  "pad_token": closing if usual["pad_token"] is None else usual["pad_token"]}
+    inputs = ["input_ids", *(["token_type_ids"] if model.reads().get("types", 0) > 1 else []), "attention_mask"]
+    return {**{role: names[place] for role, place in roles.items() if place in names}, "model_input_names": inputs}
+
+
+USUAL_ROLES = {"pad_token": ("[PAD]", "<pad>"), "unk_token": ("[UNK]", "<unk>"), "mask_token": ("[MASK]", "<mask>")}
+"""Spellings of tokens whose role no other setting names."""
 
 
 def _adds(tokenizer: Tokenizer) -> dict[str, bool]:
