@@ -142,7 +142,8 @@ def mcnemar(more: int, less: int) -> float:
         less: those of the second.
     """
     both = more + less
-    return min(1.0, 2 * sum(math.comb(both, fewer) for fewer in range(min(more, less) + 1)) / 2**both)
+    doubled: float = 2 * sum(math.comb(both, fewer) for fewer in range(min(more, less) + 1)) / 2**both
+    return min(1.0, doubled)
 
 
 def _interval(values: Float64[np.ndarray, " n"], seed: int) -> tuple[float, float]:
