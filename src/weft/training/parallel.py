@@ -119,7 +119,7 @@ class World:
     def __enter__(self) -> World:
         if self.size == 1:
             return self
-        from torch.distributed.distributed_c10d import PrefixStore, TCPStore  # torch may be built without
+        from torch.distributed.distributed_c10d import PrefixStore  # torch may be built without
         from torch.distributed.rendezvous import rendezvous
 
         shared, _, _ = next(rendezvous("env://", timeout=TIMEOUT))
@@ -132,8 +132,8 @@ class World:
         backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size, timeout=TIMEOUT)
         self._store = store
-        apart = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False,
-                         wait_for_workers=False)
+        apart = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False,  # type: ignore[attr-defined]
+                              wait_for_workers=False)
         self._beating.enter_context(Heartbeat(PrefixStore(f"weft.beats.{number}", apart), self.rank, self.size,
                                               lambda: self.last()))
         return self

@@ -162,7 +162,9 @@ def _with_family_head(given: Mapping[str, Any], base: ModelConfig, folder: Path)
         return given
     name = open_folder(folder).family.name if is_foreign(folder) else read_facts(folder).get("family")
     kind = next((part.kind for part in REGISTRY.parts(HEAD) if head["kind"] in (part.kind, *part.also_called)), None)
-    if not isinstance(name, str) or name not in families() or kind is None or (before is not None and before["kind"] == kind):
+    if not isinstance(name, str) or name not in families() or kind is None:
+        return given
+    if before is not None and before["kind"] == kind:
         return given
     return {**given, HEAD: {**families()[name].head(base, kind), **head}}
 
