@@ -23,9 +23,9 @@ from weft.training.config import RunConfig
 
 SOURCE = Path(weft.__path__[0])
 CEILINGS = {
-    "modules behind weft.mixers.lstm": 0, "modules behind weft.mixers.attention": 0,
-    "modules behind weft.mixers.mamba": 0, "classes": 0, "names of classes with several homes": 0,
-    "names of files with several homes": 0, "percent of files under 60 lines": 0, "thousand lines": 0}
+    "modules behind weft.mixers.lstm": 48, "modules behind weft.mixers.attention": 78,
+    "modules behind weft.mixers.mamba": 61, "classes": 1257, "names of classes with several homes": 78,
+    "names of files with several homes": 100, "percent of files under 60 lines": 19, "thousand lines": 114}
 
 
 @cache
@@ -96,10 +96,10 @@ def small_run(text: Path) -> dict[str, Any]:
     return {"model": {"kind": "decoder", "vocab_size": 257, "d_model": 16, "context": 32, "norm": "rmsnorm",
                       "blocks": [{"repeat": 2, "of": [{"kind": "pre", "layers": layers}]}]},
             "data": {"path": str(text)},
-            "training": {"steps": 2, "batch_size": 2}}
+            "training": {"steps": 2, "batch_size": 2, "compute": {"matmul": "default"}}}
 
 
-@pytest.mark.parametrize(("command", "ceiling"), [("plan", 0), ("train", 0)])
+@pytest.mark.parametrize(("command", "ceiling"), [("plan", 16_000), ("train", 30_000)])
 def test_a_small_plan_and_a_small_run_come_to_few_functions(command: str, ceiling: int, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("the cat sat on the mat. " * 400, encoding="utf-8")
