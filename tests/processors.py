@@ -31,8 +31,8 @@ ARITHMETIC = ("analysis", "benchmarks", "blocks", "chat", "checkpoints", "compar
               "training")
 """Folders whose tests compute with floating-point numbers."""
 
-OTHERS = ("api", "architecture", "cli", "core", "data", "disk", "docs", "drawing", "examples", "fuzz", "index",
-          "mutants", "recipes", "tokenizers")
+OTHERS = ("api", "architecture", "cli", "confinement", "core", "data", "disk", "docs", "drawing", "examples", "fuzz",
+          "index", "mutants", "recipes", "tokenizers")
 """Folders that run once."""
 
 CAPABILITIES = ("DEFAULT", "AVX2", "AVX512")

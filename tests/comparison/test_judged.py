@@ -182,12 +182,14 @@ def test_a_result_whose_figures_are_not_those_of_its_runs_is_not_shown(
 
 
 def test_documents_are_kept_where_there_are_many() -> None:
-    many = TokenScores(np.ones(60), np.full(60, 2), np.repeat(np.arange(30), 2), np.ones(60, np.int64))
+    many = TokenScores(np.ones(60), np.full(60, 2), np.repeat(np.arange(30), 2), np.ones(60, np.int64),
+                       np.zeros(60))
     assert many.clusters() == ([2.0] * 30, [4] * 30)
 
 
 def test_few_documents_are_cut_into_blocks_between_bytes() -> None:
-    few = TokenScores(np.ones(200), np.full(200, 2), np.zeros(200, np.int64), np.ones(200, np.int64))
+    few = TokenScores(np.ones(200), np.full(200, 2), np.zeros(200, np.int64), np.ones(200, np.int64),
+                      np.zeros(200))
     nats, sizes = few.clusters()
     assert (nats, sizes) == (pytest.approx([4.0] * 50), [8] * 50)
 
@@ -198,7 +200,7 @@ def test_blocks_have_the_same_bytes_whatever_the_tokens() -> None:
     for lengths in (np.full(600, 1), draws.multinomial(600, np.full(90, 1 / 90)), np.array([0, 599, 0, 1, 0])):
         per_byte = 0.25
         scores = TokenScores(lengths * per_byte + (lengths == 0) * 0.5, lengths, np.zeros(len(lengths), np.int64),
-                             np.ones(len(lengths), np.int64))
+                             np.ones(len(lengths), np.int64), np.zeros(len(lengths)))
         nats, sizes = scores.clusters()
         assert sizes == [12] * 50
         assert sum(nats) == pytest.approx(float(scores.nats.sum()))

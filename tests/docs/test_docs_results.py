@@ -73,6 +73,9 @@ def test_sentences_follow_their_results(results: Any, tmp_path: Path) -> None:
                             "models": {"alibi": runs, "rope": rope, "learned": table}})
     assert "grows least under alibi (11.0 to 11.0) and most under rope (10.0 to 40.0)" in said
     assert "stretched by ntk and trained a little further have 13.0 at 16 tokens, against 40.0" in said
+
+
+def test_sentences_of_digits_and_generated_rows_follow_their_results(results: Any) -> None:
     assert results.digits({"depth": {"a": [4.0, 5.0], "b": [9.0, 9.5]}}) == (
         "Test errors run from 4.50 % (a) to 9.25 % (b).")
     assert "spread over 5.00 points" in results.digits({"depth": {"a": [4.0, 9.0], "b": [7.0, 7.5]}})

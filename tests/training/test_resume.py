@@ -176,9 +176,9 @@ def test_a_damaged_description_is_told(tmp_path: Path) -> None:
     run, file = tiny_run(tmp_path, LSTM, steps=1), tmp_path / "run/run.json"
     train(run, tmp_path / "run")
     whole = json.loads(file.read_text())
-    for content, reason in (("{", "Expecting property name"), ("3", "not iterable"),
+    for content, reason in (("{", "Expecting property name"), ("3", "it holds int, and the record"),
                             (json.dumps({**whole, "compute": {"matmul": "fast"}}), "compute: cannot be read: threads"),
-                            (json.dumps({key: whole[key] for key in whole if key != "steps"}), "it lacks 'steps'")):
+                            (json.dumps({key: whole[key] for key in whole if key != "steps"}), "steps: Field")):
         file.write_text(content)
         with pytest.raises(CheckpointError, match=rf"run\.json.*{reason}"):
             train(run, tmp_path / "run", resume=True)

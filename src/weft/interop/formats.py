@@ -165,7 +165,7 @@ def _write_code(source: Source, draft: Path) -> Written:
     if origin is not None or tokenizer is None:
         notes += write_tokenizer(tokenizer, origin, draft, source.model)
     else:
-        write_tokenizer(tokenizer, None, draft, source.model)  # the next line reports what it lacks
+        write_tokenizer(tokenizer, None, draft, source.model, framed=False)  # the next line reports what it lacks
         notes += write_own_tokenizer(tokenizer, draft)
     write_manifest(draft)
     return Written(None, tuple(notes))

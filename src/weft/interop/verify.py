@@ -118,8 +118,8 @@ def foreign_logits(folder: Path, tokens: Tensor,
         with torch.inference_mode():
             inputs = {"decoder_input_ids": tokens} if model.config.is_encoder_decoder else {}
             found = model.eval()(tokens, **inputs)
-            name = next(each for each in ("logits", "prediction_scores", "last_hidden_state") if each in found)
-            logits: Tensor = found[name]
+            names = ("logits", "prediction_scores", "last_hidden_state")
+            logits: Tensor = next(found[name] for name in names if name in found)
     except Exception as error:
         return None, (f"transformers {__version__} opens the folder and cannot run it, so only Weft has compared the "
                       f"numbers: {_line(error)}",)

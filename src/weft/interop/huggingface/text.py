@@ -50,12 +50,14 @@ def folder_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
     return tokenizer
 
 
-def write_tokenizer(tokenizer: Tokenizer | None, source: Path | None, draft: Path, model: Model) -> list[str]:
+def write_tokenizer(tokenizer: Tokenizer | None, source: Path | None, draft: Path, model: Model, *,
+                    framed: bool = True) -> list[str]:
     """Put the tokenizer's files into a folder that is being written.
 
     Args:
         source: the foreign folder that the model came from, whose files are copied unchanged; None for Weft's own.
         model: that the tokenizer belongs to, which says what stands around a text.
+        framed: whether the library's file itself puts that around a text; not where Weft reads the same file again.
 
     Returns:
         Notes for the user: a tokenizer that cannot be written.
@@ -76,8 +78,10 @@ def write_tokenizer(tokenizer: Tokenizer | None, source: Path | None, draft: Pat
     if LIBRARY_FILE not in files:
         return [f"the tokenizer {tokenizer.name!r} has no tokenizer.json, so none was written; give rows of token ids."]
     frame = framing(tokenizer, model)
-    framed = with_frame(files[LIBRARY_FILE], *frame, pairs=not isinstance(model, LanguageModel))
-    for name, content in {**files, LIBRARY_FILE: framed}.items():
+    if framed:
+        pairs = not isinstance(model, LanguageModel)
+        files = {**files, LIBRARY_FILE: with_frame(files[LIBRARY_FILE], *frame, pairs=pairs)}
+    for name, content in files.items():
         (draft / name).write_bytes(content)
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": model.config.context,
                 **_roles(tokenizer, model, *frame), **_adds(tokenizer)}
