@@ -37,13 +37,14 @@ MOST_SEARCHED = 1 << 26
 """Bytes of held-out text that are searched for, at some 50 bytes of memory each; of a longer text, documents spread
 over it."""
 
-BLOCK = 1 << 20
+BLOCK = 1 << 18
 BORDER = bytes([0xFF]) * WINDOW
 """Stands behind a document. 0xFF is in no UTF-8, so that no stretch goes on into the next document unseen."""
 
 FACTOR = 0x9E3779B97F4A7C15
-TABLE_BITS = 25
-"""Of a table of what is searched for, which answers most of the questions without a search."""
+MOST_BITS, PER_HASH = 25, 16
+"""Of a table of what is searched for, which answers most of the questions without a search: the most bits of a place in
+it, and the places for each hash."""
 
 Hashes: TypeAlias = UInt64[np.ndarray, " n"]
 
@@ -107,18 +108,19 @@ def overlap(held: Iterable[Document], train: Iterable[Document]) -> tuple[Float6
 
 def _met(wanted: Hashes, train: Iterable[Document]) -> Bool[np.ndarray, " n"]:
     """Whether each of the sorted hashes is one of a stretch of the training text; of equal ones, the first says it."""
-    table, met = np.zeros(1 << TABLE_BITS, dtype=np.bool_), np.zeros(len(wanted), dtype=np.bool_)
-    table[_short(wanted)] = True
+    bits = min(MOST_BITS, (PER_HASH * len(wanted)).bit_length() + 1)
+    table, met = np.zeros(1 << bits, dtype=np.bool_), np.zeros(len(wanted), dtype=np.bool_)
+    table[_short(wanted, bits)] = True
     for block in _blocks(train):
         for hashes in _hashes(block):
-            likely = np.sort(hashes[table[_short(hashes)]])  # in order, the search below stays in the cache
+            likely = np.sort(hashes[table[_short(hashes, bits)]])  # in order, the search below stays in the cache
             place = np.minimum(np.searchsorted(wanted, likely), max(0, len(wanted) - 1))
             met[place[wanted[place] == likely]] = True
     return met
 
 
-def _short(hashes: Hashes) -> Int64[np.ndarray, " n"]:
-    short: Int64[np.ndarray, " n"] = (hashes >> np.uint64(64 - TABLE_BITS)).astype(np.int64)
+def _short(hashes: Hashes, bits: int) -> Int64[np.ndarray, " n"]:
+    short: Int64[np.ndarray, " n"] = (hashes >> np.uint64(64 - bits)).astype(np.int64)
     return short
 
 
