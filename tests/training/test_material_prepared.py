@@ -193,8 +193,8 @@ def test_a_damaged_or_newer_manifest_is_refused(copy: Path) -> None:
     changed_manifest(copy, corpus="another")
     with pytest.raises(DataError, match=r"MANIFEST\.json: the manifest is damaged \(its digest does not fit"):
         open_prepared(copy)
-    changed_manifest(copy, format=4)
-    with pytest.raises(DataError, match=r"data have format 4, this Weft reads formats up to 3\. Upgrade Weft"):
+    changed_manifest(copy, format=5)
+    with pytest.raises(DataError, match=r"data have format 5, this Weft reads formats up to 4\. Upgrade Weft"):
         open_prepared(copy)
     (copy / MANIFEST_FILE).write_text('{"format": 1, ')
     with pytest.raises(DataError, match=r"the manifest is damaged \(not JSON: .*Prepare the data again"):

@@ -14,8 +14,8 @@ from typer.main import get_command
 from weft.cli.ctrl_c import INTERRUPTED, WORD
 
 Command: TypeAlias = TyperCommand | TyperGroup
-PATHS = frozenset({"--base", "--data", "--from", "--logits", "--messages", "--out", "--plugin", "--report", "--rows",
-                   "--study", "--text-file", "--translations"})
+PATHS = frozenset({"--against", "--base", "--data", "--from", "--logits", "--messages", "--out", "--plugin", "--report",
+                   "--rows", "--run-code", "--study", "--text-file", "--translations"})
 """The options of all commands whose value is or may be a path."""
 
 
