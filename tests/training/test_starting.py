@@ -76,7 +76,7 @@ def test_a_head_is_taken_whole_or_not_at_all(saved: Path) -> None:
 def test_a_run_says_what_it_took_and_goes_on_bit_for_bit(saved: Path) -> None:
     run, events = run_from(saved), list[Event]()
     whole = train(run, saved.parent / "whole", on_event=events.append)
-    (notice,) = (event.text for event in events if isinstance(event, Notice))
+    (notice,) = (each.text for each in events if isinstance(each, Notice) and each.text.startswith("starting from"))
     assert notice.startswith(f"starting from {saved}: ") and notice.endswith("nothing is fresh")
     record = json.loads((saved.parent / "whole/run.json").read_text())["start"]
     assert record["path"] == str(saved) and len(record["sha256"]) == 64
