@@ -208,7 +208,7 @@ def test_a_search_goes_on_by_tape_while_its_hypotheses_change() -> None:
 
 @pytest.mark.parametrize(("options", "message"), [
     ({"beams": 0}, r"beams: 0 is out of range\. Give 1 or more"),
-    ({"length_penalty": -1.0}, r"length_penalty: -1\.0 is out of range\. Give 0 or more"),
+    ({"length_penalty": -1.0}, r"length_penalty: -1\.0 is out of range\. Give 0 to 20"),
     ({"length_formula": "wu"}, r"length_formula: unknown formula 'wu'\. Give 'power' or 'gnmt'"),
     ({"batch_size": 0}, r"batch_size: 0 is out of range\. Give 1 or more"),
     ({"max_new_tokens": [1, 2]}, r"max_new_tokens: 2 numbers for 1 rows\. Give one for each row, or one for all"),
