@@ -38,10 +38,6 @@ SIDEWAYS: dict[tuple[str, str], str] = {
 """Imports between neighbours of one level that are wanted, with the reason."""
 
 
-EARLIER = {ROOT / "families" / name for name in ("columns.py", "with_code.py")}
-"""Modules that only files in folders of earlier versions import; they point to where their content lies today."""
-
-
 def imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Line and package (or module directly in weft) of every import of Weft's own."""
     fronts = {alias.asname or alias.name for node in walked(tree) if isinstance(node, ast.Import)
@@ -111,7 +107,7 @@ BUNDLED = ROOT / "interop" / "huggingface" / "bundled"
 
 
 def test_every_import_follows_the_arrows() -> None:
-    found = {path: violations(package_of(path), imported_by(path)) for path in files() if path not in EARLIER}
+    found = {path: violations(package_of(path), imported_by(path)) for path in files()}
     assert len(found) > 500
     assert [f"{path.relative_to(ROOT)}, {each}" for path, wrongs in found.items() for each in wrongs
             if BUNDLED not in path.parents or "a relative import" not in each] == []
@@ -121,13 +117,6 @@ def test_wanted_exceptions_are_used_and_go_one_way() -> None:
     used = {(package_of(path), target) for path in files() for _, target in imported_by(path)}
     assert set(SIDEWAYS) <= used
     assert not {(target, importer) for importer, target in SIDEWAYS} & used
-
-
-def test_nothing_imports_what_stands_for_earlier_files() -> None:
-    earlier = {f"weft.families.{path.stem}" for path in EARLIER}
-    used = {node.module for path in files() for node in walked(parsed(path))
-            if isinstance(node, ast.ImportFrom)}
-    assert not used & earlier
 
 
 def test_families_are_data() -> None:

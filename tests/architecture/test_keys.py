@@ -8,13 +8,11 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, get_args, get_origin
 
-import pytest
 from pydantic import BaseModel
 
 from architecture.test_meanings import configurations
 from weft.core.meanings import meanings
 from weft.core.part_config import PartConfig, Settings
-from weft.core.renamed import renames
 
 SEVERAL: Mapping[str, str] = MappingProxyType({
     "bias": "whether there are learned offsets or, where there are several, which",
@@ -97,9 +95,3 @@ def test_sizes_lengths_times_and_rates_say_their_unit() -> None:
         if not re.search(rf"\b({wanted})", text) and not (wanted == "token" and "row" in text):
             silent.append(f"{config.__name__}.{name} ({wanted}): {text}")
     assert silent == [] and checked > 250
-
-
-@pytest.mark.parametrize("config", [each for each in configurations() if issubclass(each, Settings) and renames(each)])
-def test_an_old_name_leads_to_a_key_and_is_none(config: type[Settings]) -> None:
-    for old, new in renames(config).items():
-        assert new in config.model_fields and old not in config.model_fields

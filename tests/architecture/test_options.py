@@ -8,10 +8,8 @@ from typing import Any, get_args
 
 import pytest
 from typer.core import TyperCommand, TyperGroup
-from typer.testing import CliRunner
 
-from weft.cli.main import WeftGroup, app
-from weft.cli.renamed import RENAMED
+from weft.cli.main import WeftGroup
 
 
 def commands() -> Iterator[tuple[str, TyperCommand]]:
@@ -63,12 +61,3 @@ def test_no_meaning_has_two_options() -> None:
             by_meaning[text].add(option)
     assert all(text for text in by_meaning), "an option has no help"
     assert {text: names for text, names in by_meaning.items() if len(names) > 1} == {}
-
-
-@pytest.mark.parametrize(("command", "old"), sorted(RENAMED))
-def test_an_option_of_before_is_refused_with_its_new_name(command: str, old: str) -> None:
-    new = RENAMED[command, old]
-    assert command in options()[new] and command not in options().get(old, {})
-    done = CliRunner().invoke(app, [command, "x", old, "3"])
-    assert done.exit_code == 2
-    assert done.output == f"error: {old}: this option of weft {command} is called {new} now. Give {new}.\n"

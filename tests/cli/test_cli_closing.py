@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import os
 import pty
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 from typer.core import TyperCommand, TyperGroup
 
-from weft.cli.closing import CLOSING
+from weft.cli.closing import word
 from weft.cli.main import WeftGroup
 from weft.cli.options import guarded
 
@@ -40,7 +41,10 @@ def commands() -> dict[str, TyperCommand]:
 def test_every_command_has_a_line_and_what_it_names_exists(name: str, tmp_path: Path) -> None:
     command, known = commands()[name], commands()
     assert command.callback is not None
-    closing = CLOSING[command.callback.__name__]
+    guard: Any = command.callback  # typer wraps what `guarded` returns
+    while "closing" not in (inside := inspect.getclosurevars(guard).nonlocals):
+        guard = guard.__wrapped__
+    closing = inside["closing"]
     given: dict[str, Any] = {each.name: None for each in command.params if each.name is not None}
     folders = [{"out": tmp_path / out, "to": to, "target": target, "config": target, "checkpoint": target,
                 "method": method, "file": target, "folder": target, "kind": kind}
@@ -59,7 +63,7 @@ def test_every_command_has_a_line_and_what_it_names_exists(name: str, tmp_path: 
 
 
 def test_it_is_printed_in_a_terminal_alone_and_never_beside_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    @guarded
+    @guarded(lambda given: f"weft eval {word(given['checkpoint'])} --data FILE measures the model on a whole text")
     def score(*, checkpoint: Path, json: bool) -> None:
         print("nats", checkpoint, json)
 

@@ -227,7 +227,7 @@ def test_torchrun_repeats_the_error_as_the_cause(tmp_path: Path, monkeypatch: py
     file = tmp_path / "error.json"
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(file))
 
-    @guarded
+    @guarded(lambda given: "")
     def command() -> None:
         raise ConfigError(["training.clip: 0.25 on rank 1, and 0.5 on rank 0."])
 

@@ -104,7 +104,7 @@ def test_pieces_that_other_code_made_are_named_and_done_again(study: StudyConfig
         "was made by other code (Weft's own code has changed: weft/mixers/attention.py), so it is done again"]
     assert json.loads((place / "result.json").read_text())["key"] == job["key"]
     assert begun(told(study, copy)[0]) == []
-    # As an earlier version left it.
+    # A piece whose record does not say which code made it.
     (place / "job.json").write_text(json.dumps({name: job[name] for name in job if not name.endswith("code")}))
     (place / "result.json").write_text(json.dumps({**outcome, "key": "another"}))
     lines, _ = told(study, copy)

@@ -12,13 +12,11 @@ from typer.testing import CliRunner
 
 from weft.cli.main import app
 from weft.core.errors import DataError
-from weft.core.strict_json import digest
 from weft.data import Corpus, Document, Repeated, duplicates, embedded_corpus, overlap, repeated
 from weft.data.corpus import FEWEST_TO_SPLIT
 from weft.data.duplicates import FOUND
 from weft.data.manifest import read_prepared_manifest
 from weft.data.settings import DataSettings
-from weft.disk.manifest import MANIFEST_FILE
 from weft.tasks.material import held_out_text, read_texts
 from weft.tokenizers import ByteTokenizer
 from weft.training.events import Event, Notice
@@ -200,20 +198,3 @@ def test_training_and_evaluation_say_how_many(tmp_path: Path) -> None:
     shutil.rmtree(path)
     other = CliRunner().invoke(app, ["eval", str(tmp_path / "run"), "--data", str(copied), "--json"])
     assert json.loads(other.output)[0]["protocol"]["documents_in_training"] is None
-
-
-def test_a_folder_prepared_before_documents_were_counted_is_still_read(tmp_path: Path) -> None:
-    """Format 1: without the count, and with a recipe that does not know ``split_by``."""
-    path, out = folder_of(tmp_path / "texts", copies=1), tmp_path / "out"
-    assert CliRunner().invoke(app, ["data", "prepare", str(path), "--out", str(out)]).exit_code == 0
-    content = json.loads((out / MANIFEST_FILE).read_text())
-    del content["digest"], content["recipe"]["data"]["split_by"]
-    content["format"] = 1
-    for part in content["parts"].values():
-        del part["in_training"]
-    (out / MANIFEST_FILE).write_text(json.dumps({**content, "digest": digest(content)}))
-    assert read_prepared_manifest(out).parts["validation"].repeated is None
-    again = CliRunner().invoke(app, ["data", "prepare", str(path), "--out", str(out)])
-    assert again.exit_code == 0 and "kept" in again.output
-    run = CliRunner().invoke(app, ["data", "inspect", str(out)])
-    assert run.exit_code == 0 and "also stand" not in run.output

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +36,8 @@ from weft.tasks.material import read_texts
 from weft.tokenizers import BPETokenizer, ByteTokenizer
 from weft.tokenizers.config import ByteTokenizerConfig
 from weft.training import parse_run, train
-from weft.training.material import prepare_folder, with_prepared
+from weft.training.material import prepare_folder
 
-OLD = Path(__file__).parent / "prepared_format_2"
 PAIRS = [("2+2=", "4"), ("", "all of it"), ("é?", "è!"), ("only asked", "")]
 END = 256
 
@@ -183,23 +181,6 @@ def test_flags_that_the_manifest_does_not_bear_out_are_refused(tmp_path: Path) -
         (folder / MANIFEST_FILE).write_text(json.dumps({**content, "digest": digest}))
         with pytest.raises(DataError, match=message):
             inspect_data(open_prepared(folder, check="full"))
-
-
-def test_a_folder_of_before_the_flags_is_read(tmp_path: Path) -> None:
-    data = open_prepared(OLD, check="full")
-    assert data.manifest.format == 2 and len(data.part("train").shards) > 1
-    lines = ["one line", "two lines", "three é"] * 3 + ["the last, which is longer"]
-    stream = data.stream("train")
-    texts = [ByteTokenizer().decode(piece) for piece in
-             np.split(np.asarray(stream.tokens), np.flatnonzero(np.asarray(stream.begins)))[1:-1]]
-    assert stream.flags is None and all(line.startswith(text) for line, text in zip(lines, texts, strict=True))
-    assert stream.scored(np.arange(len(stream))).all()
-    (facts, _) = inspect_data(data).parts
-    assert facts.scored_tokens == facts.tokens == len(stream) and facts.scored_bytes == facts.text_bytes
-    folder = shutil.copytree(OLD, tmp_path / "old")
-    run = parse_run(with_prepared({"model": LSTM, "data": {"path": str(folder)},
-                              "training": {"steps": 1, "batch_size": 2}}))
-    assert train(run, tmp_path / "run").validation.tokens == len(data.stream("validation")) - 1
 
 
 def test_records_with_a_prompt_stay_whole_however_few_they_are(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_a_holder_that_no_longer_runs_is_said_to(tmp_path: Path) -> None:
     told = refusal(tmp_path, f"{gone}\n{json.dumps({**facts, 'host': 'elsewhere'})}\n")
     assert told.endswith("UTC on elsewhere (weft train x). Wait for it, or choose another folder.")
     assert refusal(tmp_path, f"{os.getpid()}\n").endswith(f"({os.getpid()}) is training in {tmp_path}. Wait for it, or "
-                                                          "choose another folder."), "of an earlier version"
+                                                          "choose another folder."), "as on a full disk"
     assert "another process (of unknown number) is training" in refusal(tmp_path, "")
 
 
@@ -66,7 +66,7 @@ def test_an_error_of_the_writer_leaves_the_folder_free(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "12\n", '12\n{"command": "weft tr'])
-def test_a_lock_of_an_earlier_version_or_of_a_full_disk_is_a_lock(tmp_path: Path, content: str) -> None:
+def test_a_lock_of_a_full_disk_is_a_lock(tmp_path: Path, content: str) -> None:
     (tmp_path / LOCK_FILE).write_text(content)
     with held(tmp_path, "training"):
         pass

@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 
 from docs.run_page import ACTIVATE, blocks
-from weft.cli.main import COMMANDS
-from weft.cli.renamed import RENAMED
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/lessons").glob("*.md"))]
@@ -85,20 +83,6 @@ def test_every_command_of_every_page_is_one_that_the_shell_can_ask_for_help(clon
     done = shell(clone, [ACTIVATE, *(f"weft {name} --help" for name in asked)])
     assert done.returncode == 0, done.stderr
     assert [name for name in asked if f"Usage: weft {name} " not in done.stdout] == []
-
-
-def test_no_page_calls_an_option_by_its_former_name() -> None:
-    """Unless another command that the page names has an option of that name."""
-    has = {name: {option for each in command.load(name).params for option in each.opts}
-           for name, command in COMMANDS.items()}
-    found = []
-    for page in PAGES:
-        text = page.read_text("utf-8")
-        named = {word for word in re.findall(r"\bweft (\w+)", text) if word in has}
-        found += [f"{page.name}: {old}" for (command, old), new in RENAMED.items() if command in named
-                  and re.search(rf"{old}(?![\w-])", text) and not any(old in has[each] for each in named)]
-        assert all(new in has[command] for (command, _), new in RENAMED.items())
-    assert found == []
 
 
 def test_how_long_the_first_command_takes_is_said() -> None:

@@ -37,7 +37,7 @@ def test_both_names_of_the_context_are_read() -> None:
 
 def test_the_last_norm_keeps_the_librarys_epsilon() -> None:
     """The class passes the configuration's to all norms but that one."""
-    plain = RWKV.read({**RAW, "layer_norm_epsilon": 0.25})[0].whole()
+    plain = RWKV.read({**RAW, "layer_norm_epsilon": 0.25})[0].dump()
     assert plain["norm"]["eps"] == 1e-5
     assert plain["embedding"]["norm"]["eps"] == plain["blocks"][0]["of"][0]["norm"]["eps"] == 0.25
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -90,7 +90,6 @@ class MBPPConfig(BenchmarkConfig):
         megabytes: a program's memory at most, in megabytes.
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"k": "pass_at"}
     kind: ClassVar[str] = "mbpp"
     also_called: ClassVar[tuple[str, ...]] = ("python_programs", "programs", "code_generation", "basic_python_problems",
                                               "human_eval", "humaneval")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -64,7 +64,6 @@ class SentenceConfig(BenchmarkConfig):
         divide_by: what a completion's log-probability is divided by.
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"part": "split", "normalise": "divide_by"}
     question: ClassVar[str]
     words: ClassVar[tuple[str, str]]
     class_names: ClassVar[tuple[tuple[str, ...], tuple[str, ...]]]

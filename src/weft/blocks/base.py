@@ -46,7 +46,6 @@ class BlockConfig(PartConfig):
     """
 
     group: ClassVar[str] = "block"
-    added_later: ClassVar[frozenset[str]] = frozenset({"branch_scale"})
 
     layers: list[Annotated[PartConfig, PartField("mixer", "feedforward")]]
     norm: Annotated[NormConfig, PartField("norm")] = LayerNormConfig()

@@ -30,7 +30,6 @@ class PostNormConfig(BlockConfig):
     differs: ClassVar[tuple[tuple[str, str], ...]] = (
         ("pre", "the norm follows the sum, so that the residual path is normalised too."),
         ("sandwich", "no norm precedes the layer."))
-    added_later: ClassVar[frozenset[str]] = frozenset({"inside"})
 
     inside: bool = False
 

@@ -35,7 +35,6 @@ class PreNormConfig(BlockConfig):
         ("post", "the residual path is never normalised, so the last block needs a norm behind it."),
         ("parallel", "each layer reads the result of the one before it."))
 
-    added_later: ClassVar[frozenset[str]] = frozenset({"first_norm"})
 
     skip_normed: bool = False
     first_norm: bool = True

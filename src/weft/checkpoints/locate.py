@@ -71,7 +71,7 @@ def _numbered(run: Path) -> list[Path]:
 
 
 def _run_of(checkpoint: Path) -> str | None:
-    """The id of the run that wrote a checkpoint; None for a checkpoint without one, as older versions wrote."""
+    """The id of the run that wrote a checkpoint; None for a checkpoint without one, as of no run."""
     facts = _plain(checkpoint / CONFIG_FILE).get("facts")
     written_by = facts.get(RUN_ID) if isinstance(facts, dict) else None
     return None if written_by is None else str(written_by)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.chat_dialogue import Dialogue
+from weft.cli.closing import Given, word
 from weft.cli.generate import (
     Checkpoint,
     Greedy,
@@ -52,7 +53,11 @@ Variables = Annotated[list[str] | None, typer.Option(
     "--variable", metavar="NAME=VALUE", help="A template variable, such as enable_thinking=false. May be repeated.")]
 
 
-@guarded
+def _after(given: Given) -> str:
+    return f"weft generate {word(given['checkpoint'])} --messages FILE answers a conversation without a terminal"
+
+
+@guarded(_after)
 def chat(checkpoint: Checkpoint,
          message: Annotated[list[str] | None, typer.Option(
              "--message", help="Send this message and exit after its answer. May be repeated.")] = None,

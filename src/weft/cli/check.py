@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from weft.cli.closing import Given, is_folder, word
 from weft.cli.config import Overrides
 from weft.cli.options import (
     AllowPickles,
@@ -37,7 +38,12 @@ if TYPE_CHECKING:
     from weft.laws.report import Report
 
 
-@guarded
+def _after(given: Given) -> str:
+    target = word(given["target"])
+    return (f"weft eval {target} measures it" if is_folder(target) else f"weft train {target} trains it")
+
+
+@guarded(_after)
 def check(target: Annotated[str, typer.Argument(metavar="CONFIG|CHECKPOINT", help="A configuration or a checkpoint.")],
           overrides: Overrides = None,
           length: Annotated[int | None, typer.Option(min=16, help="Tokens in the long rows; by default they pass "

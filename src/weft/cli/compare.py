@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weft.cli.closing import Given, word
 from weft.cli.compare_live import FillingTable
 from weft.cli.compare_table import print_study
 from weft.cli.options import Device, Json, Plugin, Threads, TrainingTokens, Unchecked, guarded, prepare, print_json
@@ -23,7 +24,13 @@ Models = Annotated[list[str] | None, typer.Argument(
 PANEL = "What is compared"
 
 
-@guarded
+def _after(given: Given) -> str:
+    folder = given["report"] or given["out"]
+    return (f"open {word(folder / 'report.html')} in a browser; weft compare --report {word(folder)} writes it again "
+            "from its runs")
+
+
+@guarded(_after)
 def compare(models: Models = None,
             study: Annotated[Path | None, typer.Option("--study", help="A study file; MODELs join its own.")] = None,
             budget: Annotated[str | None, typer.Option("--budget", help="What is equal for all models, as KIND=AMOUNT: "

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from weft.cli.closing import Given, word
 from weft.cli.options import Json, Plugin, guarded, prepare, print_json
 
 config_app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None,
@@ -16,8 +17,12 @@ Config = Annotated[str, typer.Argument(metavar="CONFIG", help="A YAML or JSON fi
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="key.path=value", help="Changes to the configuration.")]
 
 
+def _after_show(given: Given) -> str:
+    return f"weft config show {word(given['config'])} > my.yaml, change it, and weft train my.yaml trains it"
+
+
 @config_app.command("show")
-@guarded
+@guarded(_after_show)
 def show(config: Config, overrides: Overrides = None, plugin: Plugin = None, json: Json = False) -> None:
     """Show the resolved configuration, defaults included."""
     prepare(plugin)
@@ -33,7 +38,7 @@ def show(config: Config, overrides: Overrides = None, plugin: Plugin = None, jso
 
 
 @config_app.command("schema")
-@guarded
+@guarded(lambda given: "an editor that knows JSON Schema completes and checks configurations by this file")
 def schema(config: Annotated[str | None, typer.Argument(metavar="CONFIG", help="A configuration; one that holds only a "
                                                         "model gives the schema of that kind of model.")] = None,
            out: Annotated[Path | None, typer.Option("--out", help="Write here; a new file.")] = None,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from weft.cli.closing import Given, word
 from weft.cli.options import (
     AllowPickles,
     Json,
@@ -25,7 +26,18 @@ if TYPE_CHECKING:
     from weft.interop.convert import Converted
 
 
-@guarded
+def _after(given: Given) -> str:
+    out, to = word(given["out"]), given["to"]
+    if to in ("adapter", "peft"):
+        return f"weft convert {out} FOLDER --to hf --base MODEL merges it into its model"
+    if to == "gguf":
+        return f"llama-cli -m {out} runs it"
+    if str(out).endswith((".arpa", ".arpa.gz")):
+        return f"weft convert {out} FOLDER --to weft reads it again"
+    return f"weft generate {out} --prompt TEXT writes with it"
+
+
+@guarded(_after)
 def convert(source: Annotated[Path, typer.Argument(metavar="SRC", help="A checkpoint, a run's folder, a Hugging "
                                                    "Face folder, or the .arpa file of an n-gram model.")],
             out: Annotated[Path, typer.Argument(metavar="DST", help="The folder or file to write.")],

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from weft.cli.closing import Given, word
 from weft.cli.mixture import mixture
 from weft.cli.options import CONTEXT, Json, Plugin, Seed, guarded, prepare, print_json
 from weft.cli.text import console, in_bytes, section, short, table
@@ -26,8 +27,13 @@ TRAIN = "train"
 BORDER = "──── a document begins ────"
 
 
+def _after_prepare(given: Given) -> str:
+    folder = word(given["out"])
+    return f"weft data inspect {folder} shows what it holds, weft train transformer data.path={folder} trains on it"
+
+
 @data_app.command("prepare")
-@guarded
+@guarded(_after_prepare)
 def prepare_data(
         source: Annotated[str, typer.Argument(metavar="CONFIG|TEXT", help="A run's YAML or JSON file or a preset, "
                                               "whose data and tokenizer are used; or a file or folder of text, JSONL "
@@ -75,7 +81,7 @@ def _repeated(parts: Mapping[str, Repeated | None]) -> list[str]:
 
 
 @data_app.command("inspect")
-@guarded
+@guarded(lambda given: f"weft data sample {word(given['folder'])} shows the first windows that training reads")
 def inspect_data(folder: Folder,
                  verify: Annotated[bool, typer.Option("--verify", help="Compare every byte of the shards with the "
                                                       "manifest, and the sources with what they were.")] = False,
@@ -92,7 +98,7 @@ def inspect_data(folder: Folder,
 
 
 @data_app.command("sample")
-@guarded
+@guarded(lambda given: f"weft train transformer data.path={word(given['folder'])} trains on it")
 def sample_data(folder: Folder,
                 windows: Annotated[int, typer.Option("-n", "--windows", help="Number of windows.")] = 3,
                 context: Annotated[int, CONTEXT] = 128,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from weft.analysis import Diagnosis
 
 
-@guarded
+@guarded(lambda given: "weft plan transformer shows what a model costs here")
 def doctor(measure: Annotated[bool, typer.Option("--measure/--no-measure", help="Time matrix products and memory "
                                                  "copies, which takes a few seconds.")] = True,
            renew_routes: Annotated[bool, typer.Option("--renew-routes", help="Measure the matrix products again whose "

@@ -9,6 +9,7 @@ import typer
 
 from weft.cli.benchmark import run_benchmark
 from weft.cli.bleu import require_bleu, require_pairs, translated
+from weft.cli.closing import Given, word
 from weft.cli.evaluation_text import show_evaluations
 from weft.cli.generate import Checkpoint
 from weft.cli.lengths import Lengths, lengths_of
@@ -40,7 +41,12 @@ if TYPE_CHECKING:
     from weft.tasks.material import HeldOut
 
 
-@guarded
+def _after(given: Given) -> str:
+    model = word(given["checkpoint"])
+    return f"weft eval {model} --by-document lists documents, weft generate {model} --prompt TEXT writes with the model"
+
+
+@guarded(_after)
 def evaluate(checkpoint: Checkpoint,
              data: Annotated[Path | None, typer.Option("--data", help="A text file or folder; read with the "
                                                        "run's settings; by default the text that the run held "

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from weft.cli.closing import Given, word
 from weft.cli.config import Overrides
 from weft.cli.evaluate import held_out_part
 from weft.cli.generate import Checkpoint
@@ -34,7 +35,12 @@ if TYPE_CHECKING:
 DEFAULT_METHOD = "yarn"
 
 
-@guarded
+def _after(given: Given) -> str:
+    folder = word(given["out"])
+    return f"weft eval {folder} measures it, weft generate {folder} --prompt TEXT writes with it"
+
+
+@guarded(_after)
 def extend(checkpoint: Checkpoint, overrides: Overrides = None,
            context: Annotated[int, CONTEXT] = ...,  # type: ignore[assignment]
            scaling: Annotated[str, typer.Option("--scaling", help="How rotary positions are rescaled: linear (position "

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from weft.cli.closing import word
 from weft.cli.options import (
     AllowPickles,
     Device,
@@ -58,7 +59,7 @@ Template = Annotated[str | None, typer.Option(
     "--template", help="The chat template: a name among the model's own, a Jinja file, or plain, chatml, llama2.")]
 
 
-@guarded
+@guarded(lambda given: f"weft score {word(given['checkpoint'])} --text TEXT shows how probable each token of a text is")
 def generate(checkpoint: Checkpoint,
              prompt: Annotated[list[str] | None, typer.Option(
                  "--prompt", help="Text to continue. May be repeated.")] = None,

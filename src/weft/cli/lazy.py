@@ -60,10 +60,8 @@ class LazyGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
         """The command that ``args`` name, imported and built."""
-        from weft.cli.renamed import renamed_option
-
         name, _, rest = super().resolve_command(ctx, args)
-        if told := renamed_option(name, rest) or empty_path(rest):
+        if told := empty_path(rest):
             typer.echo(f"error: {told}", err=True)
             raise typer.Exit(2)
         return name, None if name is None else self.lazy[name].load(name), rest

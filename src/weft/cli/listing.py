@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from weft.cli.closing import Given
 from weft.cli.options import Json, Plugin, guarded, prepare, print_json
 from weft.cli.text import console, section, table
 from weft.index.records import SETTINGS, Description, Entry, Index, Preset, Published
@@ -30,7 +31,12 @@ CLOSING = ("weft list GROUP adds states, traits and sources; weft list KIND show
            "weft list presets each preset, weft list families counts their parameters.")
 
 
-@guarded
+def _after(given: Given) -> str:
+    return ("weft list attention describes one part" if given["kind"] is None else
+            "a configuration names a part as its kind; weft config show transformer shows one")
+
+
+@guarded(_after)
 def list_parts(kind: Kind = None, plugin: Plugin = None, json: Json = False) -> None:
     """List the parts. With a KIND: states, traits, sources, fields."""
     prepare(plugin)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from weft.data.mixture import MixturePlan
 
 
-@guarded
+@guarded(lambda given: "a run reads sources that its data.sources names; weft plan CONFIG shows what it reads of each")
 def mixture(
         source: Annotated[str, typer.Argument(metavar="gpt3|pile|dolma|FILE", help="A published mixture, or a YAML or "
                                               "JSON file with sources, each with its tokens and weight.")] = "gpt3",

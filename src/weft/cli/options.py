@@ -11,7 +11,7 @@ from typing import Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
-from weft.cli.closing import say_next
+from weft.cli.closing import Given, say_next
 from weft.cli.ctrl_c import INTERRUPTED as INTERRUPTED
 from weft.cli.ctrl_c import WORD, begin_work
 from weft.cli.failures import close_output, explained, leave_for_torchrun
@@ -47,30 +47,37 @@ MOST_WHOLE = 2**63 - 1
 _command: ContextVar[ExitStack] = ContextVar("what ends with the command")
 
 
-def guarded(command: Callable[P, R]) -> Callable[P, R]:
-    """Turn Weft's errors into a message and an exit code, without a traceback: 2 for what the user can correct, 1 for
-    work that failed, 130 after Ctrl-C. After a command that has succeeded, say what to do next."""
+def guarded(closing: Callable[[Given], str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A decorator for the function of a command, which turns Weft's errors into a message and an exit code, without a
+    traceback: 2 for what the user can correct, 1 for work that failed, 130 after Ctrl-C.
 
-    @functools.wraps(command)
-    def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        inside = ExitStack()
-        token = _command.set(inside)
-        begin_work()
-        try:
-            _require_whole_numbers(kwargs)
-            with inside:
-                done = command(*args, **kwargs)
-            say_next(command.__name__, kwargs)
-            return done
-        except (Exception, KeyboardInterrupt) as error:
-            code = _told(error)
-            if code is None:
-                raise
-            raise typer.Exit(code) from None
-        finally:
-            _command.reset(token)
+    Args:
+        closing: returns what to do next, which is said after a command that has succeeded in a terminal.
+    """
 
-    return run
+    def decorated(command: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(command)
+        def run(*args: P.args, **kwargs: P.kwargs) -> R:
+            inside = ExitStack()
+            token = _command.set(inside)
+            begin_work()
+            try:
+                _require_whole_numbers(kwargs)
+                with inside:
+                    done = command(*args, **kwargs)
+                say_next(closing, kwargs)
+                return done
+            except (Exception, KeyboardInterrupt) as error:
+                code = _told(error)
+                if code is None:
+                    raise
+                raise typer.Exit(code) from None
+            finally:
+                _command.reset(token)
+
+        return run
+
+    return decorated
 
 
 def _require_whole_numbers(options: Mapping[str, object]) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from weft.cli.closing import Given, is_folder, word
 from weft.cli.config import Overrides
 from weft.cli.mixture import show_sources
 from weft.cli.options import (
@@ -43,7 +44,13 @@ Target = Annotated[str, typer.Argument(metavar="CONFIG|CHECKPOINT", help="A file
                                         "published model, or a checkpoint's folder.")]
 
 
-@guarded
+def _after(given: Given) -> str:
+    target = word(given["target"])
+    return (f"weft eval {target} measures it" if is_folder(target) else
+            f"weft check {target} runs the laws on it, weft train {target} trains it")
+
+
+@guarded(_after)
 def plan(target: Target, overrides: Overrides = None,
          tokens: TrainingTokens = None, context: Context = None, batch_size: OwnBatchSize = None,
          flops: Annotated[bool, typer.Option("--flops", help="Show only where the operations of a forward pass go: "

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from weft.cli.closing import Given, word
 from weft.cli.options import Json, Seed, guarded, print_json
 from weft.cli.text import console, section, table
 
@@ -16,7 +17,13 @@ if TYPE_CHECKING:
 METHODS = ("bradley-terry", "elo")
 
 
-@guarded
+def _after(given: Given) -> str:
+    file = word(given["file"])
+    return (f"weft rate {file} --method bradley-terry gives ratings that do not depend on the order of the games"
+            if given["method"] == "elo" else f"weft rate {file} --method elo gives late games more weight")
+
+
+@guarded(_after)
 def rate(
         file: Annotated[Path, typer.Argument(metavar="FILE", help="A CSV, TSV or JSONL file with one game a line.")],
         method: Annotated[str, typer.Option("--method", help="bradley-terry: maximum likelihood, whatever the order "

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from weft.cli.closing import word
 from weft.cli.generate import Checkpoint, texts_or_rows
 from weft.cli.options import (
     AllowPickles,
@@ -39,7 +40,7 @@ LogitsFile: TypeAlias = Annotated[Path | None, typer.Option(
     "encoder what its head gives, or its hidden vectors [T,D] if it has none.")]
 
 
-@guarded
+@guarded(lambda given: f"weft eval {word(given['checkpoint'])} --data FILE measures the model on a whole text")
 def score(checkpoint: Checkpoint,
           text: Annotated[list[str] | None, typer.Option("--text", help="Text to read; it is scored. May be "
                                                          "repeated.")] = None,

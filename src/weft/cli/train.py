@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from weft.cli.closing import Given, is_folder, word
 from weft.cli.config import Config, Overrides
 from weft.cli.options import (
     INTERRUPTED,
@@ -31,7 +32,13 @@ TERMINATED = 143
 """128 + SIGTERM, the exit code that shells report for a process ended by it."""
 
 
-@guarded
+def _after(given: Given) -> str:
+    config = given["config"]
+    folder = word(given["out"] or (config if is_folder(config) else "runs/latest"))
+    return f"weft eval {folder} measures it, weft generate {folder} --prompt TEXT writes with it"
+
+
+@guarded(_after)
 def train(config: Config, overrides: Overrides = None,
           data: Annotated[Path | None, typer.Option("--data", help="A text file or folder; default: that of the "
                                                     "configuration, or the source of Python's library.")] = None,

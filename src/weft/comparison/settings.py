@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -40,7 +40,6 @@ class TrialSettings(Settings):
             difference between two models), where it is known before; None: it is not known before the first runs.
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"values": "learning_rates"}
     count: int = Field(default=FEWEST_TRIALS, gt=0, le=MOST_RATES)
     ratio: float = Field(default=3.0, gt=1)
     learning_rates: list[Annotated[float, Field(gt=0)]] | None = Field(default=None, min_length=1)
@@ -138,7 +137,6 @@ class ModelSpec(Settings):
             which a study can be asked whether it finds a difference where there is none.
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"width": "solve_for"}
     config: str | dict[str, Any]
     overrides: list[str] = Field(default_factory=list)
     solve_for: dict[str, Annotated[float, Field(gt=0)]] | None = None
@@ -216,7 +214,6 @@ class MeasureSettings(Settings):
         sample_seed: of the random numbers that draw the sample.
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"checkpoints": "curve_points"}
     curve_points: int = Field(default=10, gt=0)
     curve_bytes: int = Field(default=50_000, gt=0)
     contexts: list[Annotated[int, Field(gt=0)]] | None = None

@@ -24,7 +24,6 @@ from weft.comparison.settings import (
 from weft.core.config import parse, rule
 from weft.core.errors import ConfigError
 from weft.core.part_config import Settings
-from weft.core.renamed import noting
 from weft.training.config import BUDGETS
 from weft.training.files import read_plain
 from weft.training.overrides import apply_overrides, limits_text, without_old_limit
@@ -230,8 +229,7 @@ def read_study(models: Named = (), overrides: Iterable[str] = (), *,
     if "data" in plain:
         limited = limits_text(overrides) or "max_bytes" in (given.get("data") or {})
         plain["data"] = without_old_limit(stated.get("data"), plain["data"], limited=limited)
-    with noting(where or "study"):
-        return parse(StudyConfig, plain, where=where)
+    return parse(StudyConfig, plain, where=where)
 
 
 def _named(known: Mapping[str, Any], models: Named) -> dict[str, Any]:

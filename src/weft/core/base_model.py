@@ -21,7 +21,6 @@ from weft.core.layer import LayerState
 from weft.core.output import Output
 from weft.core.part import Part
 from weft.core.part_config import Dims, PartConfig
-from weft.core.renamed import with_old_names
 from weft.core.span import Span
 from weft.core.state import fact_field
 
@@ -50,7 +49,6 @@ class ModelConfig(PartConfig):
     """
 
     group: ClassVar[str] = "model"
-    added_later: ClassVar[frozenset[str]] = frozenset({"rewrites"})
     reads_tokens: ClassVar[bool] = True
     """Whether it reads token ids, so that a run fills in ``vocab_size``."""
 
@@ -76,8 +74,8 @@ class ModelConfig(PartConfig):
         return None
 
     def fingerprint(self) -> str:
-        """A hash of the whole resolved configuration, by the names that its keys had first: stored states hold it."""
-        text = json.dumps(with_old_names(self, self.dump()), sort_keys=True, separators=(",", ":"))
+        """A hash of the whole resolved configuration, which stored states hold."""
+        text = json.dumps(self.dump(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, Self, TypeAlias, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 from torch import nn
 
 from weft.core.errors import ConfigError
-from weft.core.renamed import with_new_names
 
 Place: TypeAlias = tuple[int | str, ...]
 """A path in a configuration: keys and indices, outermost first."""
@@ -75,23 +72,11 @@ LARGEST = 2**63 - 1
 MOST_BLOCKS = 10_000
 """Of a model. The deepest published ones have about a thousand, and each takes about a millisecond to build."""
 
-_whole: ContextVar[bool] = ContextVar("plain data has all fields", default=False)
-
 
 class Settings(BaseModel):
-    """Base of all configuration models, which are frozen and refuse unknown keys.
-
-    Class attributes:
-        renamed: keys that had other names, old to new; files may hold either, see `weft.core.renamed`.
-    """
+    """Base of all configuration models, which are frozen and refuse unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
-    renamed: ClassVar[Mapping[str, str]] = MappingProxyType({})
-
-    @model_validator(mode="before")
-    @classmethod
-    def _by_new_names(cls, data: Any) -> Any:
-        return with_new_names(cls, data)
 
     @field_validator("*", mode="before")
     @classmethod
@@ -139,8 +124,6 @@ class PartConfig(Settings):
         pictured: of a task or a benchmark, a small example: what the model reads at each place, and what it is to
             predict there, empty where nothing counts.
         state_size: the size of its state for one row, in words; empty for parts without a state.
-        added_later: fields that files of earlier versions do not have. With their default they are left out of plain
-            data, so that a configuration keeps its fingerprint, and stored states their owner.
     """
 
     group: ClassVar[str] = ""
@@ -152,7 +135,6 @@ class PartConfig(Settings):
     differs: ClassVar[tuple[tuple[str, str], ...]] = ()
     pictured: ClassVar[tuple[tuple[str, str], ...]] = ()
     state_size: ClassVar[str] = ""
-    added_later: ClassVar[frozenset[str]] = frozenset()
 
     def build(self, dims: Dims) -> nn.Module:
         """Build the part for a model of these dimensions."""
@@ -194,20 +176,7 @@ class PartConfig(Settings):
 
     def dump(self) -> dict[str, Any]:
         """Plain data that `parse` reads back, kind included."""
-        if _whole.get():
-            return {"kind": self.kind, **self.model_dump(mode="json")}
-        fields = type(self).model_fields
-        later = {name for base in type(self).__mro__ for name in vars(base).get("added_later", ())}
-        absent = {name for name in later if getattr(self, name) == fields[name].get_default(call_default_factory=True)}
-        return {"kind": self.kind, **self.model_dump(mode="json", exclude=absent)}
-
-    def whole(self) -> dict[str, Any]:
-        """Plain data with all fields, those that were added later too."""
-        token = _whole.set(True)
-        try:
-            return self.dump()
-        finally:
-            _whole.reset(token)
+        return {"kind": self.kind, **self.model_dump(mode="json")}
 
 
 class Shared(PartConfig):

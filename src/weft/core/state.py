@@ -181,7 +181,7 @@ def _saved_facts(state: State) -> dict[str, tuple[Any, FactField]]:
 
 
 def _read_fact(array: Tensor | None, spec: FactField) -> Any:
-    """A fact from the number that every row has; its ``unsaved`` value without one, as in files of earlier versions."""
+    """A fact from the number that every row has; its ``unsaved`` value without one."""
     number = -1 if array is None or array.numel() == 0 else int(array[0])
     return spec.unsaved if number < 0 or spec.saved is None else spec.saved(number)
 

@@ -56,8 +56,7 @@ class Repeated(NamedTuple):
     Attributes:
         found: documents of which at least `FOUND` stands in the training text; blank documents are left out.
         of: all of them.
-        share: the part of the held-out text that stands in the training text; None: only equal documents were counted
-            (text prepared by earlier versions).
+        share: the part of the held-out text that stands in the training text; None: it was not measured.
     """
 
     found: int

@@ -15,8 +15,7 @@ from weft.data.duplicates import Repeated
 from weft.disk.documents import read_json
 from weft.disk.manifest import MANIFEST_FILE, FileEntry, differences, sha256_of
 
-FORMAT_VERSION = 4
-READ_VERSIONS = (1, 2, 3, 4)
+FORMAT_VERSION = 1
 SAMPLE_BLOCKS, SAMPLE_BLOCK = 256, 1 << 16
 AGAIN = "Prepare the data again, into another folder, or copy the folder again, whole."
 Depth: TypeAlias = Literal["size", "sample", "full"]
@@ -56,9 +55,8 @@ class ArrayFile(Entry):
 
 class Shard(Entry):
     """A stretch of the row of tokens with each array in a file: ids, document starts, bytes of each token, flags of one
-    byte per token (see `weft.data.stream.SCORED`), and nats for text that the tokens do not tell. Without flags, as in
-    formats 1 and 2, every token is scored. Without nats the tokenizer keeps every text, or, up to format 3, they are
-    not known."""
+    byte per token (see `weft.data.stream.SCORED`), and nats for text that the tokens do not tell. Without flags
+    every token is scored; without nats the tokenizer keeps every text."""
 
     length: int
     tokens: ArrayFile
@@ -79,11 +77,11 @@ class Part(Entry):
 
     Attributes:
         in_training: of a held-out part, documents that stand in the training text, see `weft.data.duplicates`; None:
-            the part is the training text, or they were not counted (format 1).
+            the part is the training text.
         searched: documents that were looked for; None: all.
-        share_in_training: the part of the text that stands in the training text; None: only equal documents were
-            counted (up to format 3).
-        scored_tokens: tokens that are flagged as scored; None: all (formats 1 and 2 have no flags).
+        share_in_training: the part of the text that stands in the training text; None: the part is
+            the training text.
+        scored_tokens: tokens that are flagged as scored; None: all.
     """
 
     corpus: str
@@ -180,8 +178,8 @@ def read_prepared_manifest(folder: Path) -> Manifest:
         version = content["format"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise _damaged(path, str(error) if isinstance(error, ValueError) else repr(error)) from None
-    if version not in READ_VERSIONS:
-        raise DataError(f"the prepared data have format {version!r}, this Weft reads formats up to {FORMAT_VERSION}.",
+    if version != FORMAT_VERSION:
+        raise DataError(f"the prepared data have format {version!r}, this Weft reads format {FORMAT_VERSION}.",
                         where=str(path), remedy="Upgrade Weft, or prepare the data again with this one.")
     found = content.pop("digest", None)
     if found != digest(content):

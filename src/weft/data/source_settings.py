@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -29,7 +29,6 @@ class HubDataset(Settings):
         revision: branch, tag or commit; None: the newest.
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"config": "subset"}
     name: str = Field(min_length=1)
     subset: str | None = None
     split: str = "train"

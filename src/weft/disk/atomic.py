@@ -16,13 +16,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from weft.core.errors import OccupiedError
-from weft.disk.manifest import has_manifest
 from weft.disk.ownership import Proof, require_free
 
 WORKSPACE = re.compile(r"\.(?P<name>.+)\.(?P<process>\d+)\.draft", re.DOTALL)
 DRAFT, BEFORE, DISCARDED = "weft-draft", "weft-before", "weft-discarded"
-FORMERLY_BEFORE = ".previous"
-"""Suffix by which earlier versions named a folder that was moved aside: ``.NAME.previous``."""
 
 
 @contextmanager
@@ -108,7 +105,6 @@ def standing_in(parent: Path) -> dict[str, Path]:
     names = {path.name for path in parent.glob("[!.]*")}
     names |= {found["name"] for path in parent.iterdir()
               if (found := WORKSPACE.fullmatch(path.name)) and is_workspace(path)}
-    names |= {path.name[1 : -len(FORMERLY_BEFORE)] for path in parent.glob(f".*{FORMERLY_BEFORE}")}
     places = {name: standing(parent / name) for name in sorted(names)}
     return {name: place for name, place in places.items() if place.is_dir()}
 
@@ -128,7 +124,7 @@ def recover(folder: Path) -> None:
     """`tidy` for one folder, beside which other processes may be writing."""
     workspaces = [path for path in _workspaces(folder) if not _at_work(path)]
     aside = _aside(folder)
-    if not os.path.lexists(folder) and aside is not None and aside.parent in (*workspaces, folder.parent):
+    if not os.path.lexists(folder) and aside is not None and aside.parent in workspaces:
         os.rename(aside, folder)
     for workspace in workspaces:
         _clear(workspace)
@@ -144,11 +140,8 @@ def _workspaces(folder: Path) -> list[Path]:
 
 
 def _aside(folder: Path) -> Path | None:
-    """The folder that was moved aside for a replacement of ``folder``, by this or an earlier version; None: there is
-    none."""
-    found = [path / BEFORE for path in _workspaces(folder)]
-    formerly = folder.parent / f".{folder.name}{FORMERLY_BEFORE}"
-    found += [formerly] if has_manifest(formerly) else []
+    """The folder that was moved aside for a replacement of ``folder``; None: there is none."""
+    found = (path / BEFORE for path in _workspaces(folder))
     return next((path for path in found if path.is_dir()), None)
 
 

@@ -96,8 +96,8 @@ def _take(handle: int, folder: Path, doing: str) -> None:
 
 
 def _refusal(folder: Path, doing: str, process: str, facts: dict[str, str]) -> str:
-    """Who holds the lock, and what can be done: of an earlier version's lock the number of the process is known alone,
-    and of one that is just being written nothing."""
+    """Who holds the lock, and what can be done: nothing is known of a lock that is just being written, and the number
+    of the process alone where the disk is full."""
     told = f"out: another process ({process or 'of unknown number'}) is {doing} in {folder}"
     if facts:
         command = " ".join(facts["command"].split())
@@ -119,7 +119,7 @@ def _runs(process: int) -> bool:
 
 
 def _is_lock(path: Path) -> bool:
-    """Whether a file is what `_take` writes, or an earlier version wrote (the number alone, or nothing)."""
+    """Whether a file is what `_take` writes, on a full disk a part of it."""
     if path.is_symlink() or not path.is_file():
         return False
     with path.open("rb") as file:

@@ -17,7 +17,7 @@ Data = dict[str, Any]
 
 def canonical(config: ModelConfig) -> Data:
     """The canonical form of a model's configuration."""
-    data = config.whole()
+    data = config.dump()
     form: Data = _walk(data, data)
     return form
 

@@ -93,7 +93,6 @@ class ChannelMixConfig(FeedForwardConfig):
         ("mlp", "reads the token before as well, so it has a state, and squares the rectified units."),
         ("glu", "its gate multiplies the output in place of the hidden units."))
     state_size: ClassVar[str] = "d_model numbers"
-    added_later: ClassVar[frozenset[str]] = frozenset({"receptance"})
 
     d_ff: int | None = Field(default=None, gt=0)
     receptance: bool = True

@@ -132,7 +132,6 @@ class GLUConfig(FeedForwardConfig):
     """
 
     kind: ClassVar[str] = "glu"
-    added_later: ClassVar[frozenset[str]] = frozenset({"limit", "shift"})
     source: ClassVar[str] = ("Shazeer 2020 (arXiv:2002.05202), equations 5 and 6; Agarwal et al. 2025 "
                              "(arXiv:2508.10925), section 2.1 (limit and shift)")
     equation: ClassVar[str] = r"y = W_{\text{down}} \left( f(W_{\text{gate}} x) \odot W_{\text{up}} x \right)"

@@ -212,7 +212,6 @@ class MixtureOfExpertsConfig(FeedForwardConfig):
     """
 
     kind: ClassVar[str] = "moe"
-    added_later: ClassVar[frozenset[str]] = frozenset({"shared_expert", "shared_gate", "routing"})
     source: ClassVar[str] = ("Shazeer et al. 2017 (arXiv:1701.06538), equation 1; Jiang et al. 2024 "
                              "(arXiv:2401.04088), section 2.1; Dai et al. 2024 (arXiv:2401.06066), section 3.2 "
                              "(shared); DeepSeek-AI 2024 (arXiv:2412.19437), section 2.1.2 (corrected routing)")

@@ -12,8 +12,7 @@ best expert; DeepSeek-V3 (arXiv:2412.19437, equations 12 to 16) takes the sigmoi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar, Literal, NamedTuple, final
+from typing import Literal, NamedTuple, final
 
 import torch
 from jaxtyping import Float, Int64
@@ -46,7 +45,6 @@ class RoutingSettings(Settings):
         bias: each expert's logit has a learned number added (gpt-oss).
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"groups": "n_expert_groups", "scores": "score_function"}
     score_function: Literal["softmax", "sigmoid"] = "softmax"
     n_expert_groups: int = Field(default=1, gt=0)
     top_groups: int | None = Field(default=None, gt=0)

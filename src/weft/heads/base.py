@@ -36,7 +36,6 @@ class ClassifierConfig(HeadConfig):
         norm: of the transformed vector; only with ``transform``.
     """
 
-    added_later: ClassVar[frozenset[str]] = frozenset({"activation", "transform_bias", "norm"})
 
     n_classes: int | None = Field(default=None, gt=1)
     labels: tuple[str, ...] = ()

@@ -33,7 +33,6 @@ class MaskedTokenConfig(HeadConfig):
         std: standard deviation of the initial W and of an E that is not tied.
     """
 
-    added_later: ClassVar[frozenset[str]] = frozenset({"transform_bias"})
 
     kind: ClassVar[str] = "masked_token"
     also_called: ClassVar[tuple[str, ...]] = ("mlm", "masked_lm", "masked_language_modeling", "fill_mask", "lm")

@@ -21,7 +21,6 @@ class PerTokenConfig(ClassifierConfig):
 
     kind: ClassVar[str] = "per_token"
     also_called: ClassVar[tuple[str, ...]] = ("token_classification", "tagging", "ner")
-    added_later: ClassVar[frozenset[str]] = frozenset({"transform"})
     source: ClassVar[str] = "Devlin et al. 2019, section 5.3 (named entities)"
     equation: ClassVar[str] = r"s_t = W h_t + b"
     differs: ClassVar[tuple[tuple[str, str], ...]] = (

@@ -51,7 +51,6 @@ class LinearReadoutConfig(ReadoutConfig):
     """
 
     kind: ClassVar[str] = "linear"
-    added_later: ClassVar[frozenset[str]] = frozenset({"scale"})
     source: ClassVar[str] = "Press and Wolf 2017 (tied); Gemma Team 2024 (soft-cap), section 2"
     equation: ClassVar[str] = r"\text{logits} = W s h + b"
     differs: ClassVar[tuple[tuple[str, str], ...]] = (

@@ -55,7 +55,6 @@ class LoRAConfig(RewriteConfig):
                  "applied."),)
     use = "adapt"
     names_outputs = True
-    added_later = RewriteConfig.added_later | {"dora", "ranks", "alphas"}
 
     rank: int = Field(default=8, gt=0)
     alpha: float = Field(default=16.0, gt=0)

@@ -51,7 +51,6 @@ class RewriteConfig(PartConfig):
     """Whether a map's matrix is the same parameter afterwards. Where it is not, everything that shares the matrix, such
     as a tied token embedding, is rewritten with it and shares the new one."""
 
-    added_later: ClassVar[frozenset[str]] = frozenset({"kinds"})
     names_outputs: ClassVar[bool] = False
     """Whether its patterns may name some of the outputs of a map (`Linear.outputs`): ``qkv.v``."""
 

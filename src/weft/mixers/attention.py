@@ -66,9 +66,7 @@ class AttentionConfig(MixerConfig):
         backend: the form of attention; ``auto``: chosen by what it can serve and what pays.
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"clip": "clip_qkv"}
     kind: ClassVar[str] = "attention"
-    added_later: ClassVar[frozenset[str]] = frozenset({"qk_norm_over", "sinks"})
     source: ClassVar[str] = ("Vaswani et al. 2017, section 3.2; Shazeer 2019 (multi-query); "
                              "Ainslie et al. 2023 (grouped-query); Agarwal et al. 2025, section 2.1 (learned sinks)")
     equation: ClassVar[str] = (

@@ -12,7 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -63,7 +63,6 @@ class DeltaMemoryConfig(MixerConfig):
         norm: of each head's result; the same weights for all heads.
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"kernel": "d_conv"}
     n_heads: int = Field(default=4, gt=0)
     d_head: int | None = Field(default=None, gt=0)
     d_value: int | None = Field(default=None, gt=0)

@@ -51,7 +51,6 @@ class FastWeightsConfig(MixerConfig):
         normalise_features: whether the features of a query or key are divided by their sum.
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"normalise": "normalise_features"}
     kind: ClassVar[str] = "fast_weights"
     also_called: ClassVar[tuple[str, ...]] = ("fast_weight_programmer", "dpfp")
     source: ClassVar[str] = "Schlag et al. 2021 (arXiv:2102.11174), sections 2, 4.2 and 5.3; Schmidhuber 1992"

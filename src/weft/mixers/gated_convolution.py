@@ -36,7 +36,6 @@ class GatedConvolutionConfig(MixerConfig):
         bias: whether the value and the gate have a bias.
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"kernel": "d_conv"}
     kind: ClassVar[str] = "gated_convolution"
     source: ClassVar[str] = "Dauphin et al. 2017, eq. 1; van den Oord et al. 2016, section 2.1 (dilation)"
     equation: ClassVar[str] = r"y = (X * W + b) \odot \sigma(X * V + c)"

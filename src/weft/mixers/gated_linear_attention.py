@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Annotated, ClassVar, Self, final
 
 import torch
@@ -38,7 +37,6 @@ class GatedLinearAttentionConfig(MixerConfig):
         norm: of each head's result; the same weights for all heads.
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"temperature": "decay_temperature", "rank": "decay_rank"}
     kind: ClassVar[str] = "gated_linear_attention"
     also_called: ClassVar[tuple[str, ...]] = ("gla",)
     source: ClassVar[str] = "Yang et al. 2024 (GLA), equation 3 and section 4.4"

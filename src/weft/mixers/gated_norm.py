@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar, Literal, final
+from typing import Literal, final
 
 import torch
 from jaxtyping import Float
@@ -28,7 +27,6 @@ class GatedNormSettings(Settings):
         eps: added to the mean square.
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"order": "gate_order"}
     gate_order: Order = "gate_first"
     per_group: bool = True
     eps: float = Field(default=1e-5, gt=0, allow_inf_nan=False)
@@ -38,7 +36,7 @@ class GatedNormSettings(Settings):
 class GatedNorm(Part):
     """weight y silu(z) / sqrt(mean((y silu(z))^2) + eps), or with the gate after the norm; in float32 or better.
 
-    Published Mamba-2 models gate first. With several groups their code has a mean for each, and an earlier version of
+    Published Mamba-2 models gate first. With several groups their code has a mean for each, and old versions of
     `transformers` had one for the whole width; with one group both are the same.
 
     Args:

@@ -76,7 +76,6 @@ class GlobalAttentionConfig(AttentionConfig):
         global_tokens: indices of the global tokens in every document; None: a call marks them.
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"tokens": "global_tokens"}
     kind: ClassVar[str] = "global_attention"
     also_called: ClassVar[tuple[str, ...]] = ("longformer", "longformer_attention")
     source: ClassVar[str] = "Beltagy et al. 2020 (Longformer), section 3.1 (global attention, linear projections)"

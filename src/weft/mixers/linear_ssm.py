@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import ClassVar, Literal, Self, final
 
 import torch
@@ -37,7 +36,6 @@ class LinearSSMConfig(SystemConfig):
             transform for chunks and the recurrence for single tokens. All agree.
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"compute": "backend"}
     kind: ClassVar[str] = "linear_ssm"
     title: ClassVar[str] = "linear SSM"
     also_called: ClassVar[tuple[str, ...]] = ("ssm", "lssl")

@@ -46,7 +46,6 @@ class StepSettings(Settings):
         most: largest step in use, in tokens; None: no bound.
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"low": "dt_min", "high": "dt_max", "floor": "dt_floor"}
     dt_min: float = Field(default=0.001, gt=0, allow_inf_nan=False)
     dt_max: float = Field(default=0.1, gt=0, allow_inf_nan=False)
     dt_floor: float = Field(default=1e-4, ge=0, allow_inf_nan=False)
@@ -101,7 +100,6 @@ class Mamba2Config(MixerConfig):
         multipliers: constant factors; None: all 1.
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"steps": "step_sizes", "factors": "multipliers"}
     kind: ClassVar[str] = "mamba2"
     title: ClassVar[str] = "Mamba-2"
     also_called: ClassVar[tuple[str, ...]] = ("mamba-2", "ssd")

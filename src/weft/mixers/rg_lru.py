@@ -47,7 +47,6 @@ class RGLRUConfig(MixerConfig):
         activation: of the gate.
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"kernel": "d_conv", "width": "d_recurrence"}
     kind: ClassVar[str] = "rg_lru"
     title: ClassVar[str] = "RG-LRU"
     also_called: ClassVar[tuple[str, ...]] = ("griffin", "hawk", "recurrentgemma")

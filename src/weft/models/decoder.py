@@ -96,7 +96,6 @@ class StackedConfig(ModelConfig):
         head: predictions of a task from the last vectors; None: no head.
     """
 
-    added_later: ClassVar[frozenset[str]] = frozenset({"head"})
 
     d_model: int = Field(gt=0)
     embedding: EmbeddingSettings = EmbeddingSettings()
@@ -120,12 +119,6 @@ class StackedConfig(ModelConfig):
 
     def labels(self) -> tuple[str, ...]:
         return self.head.names if isinstance(self.head, ClassifierConfig) else ()
-
-    def dump(self) -> dict[str, Any]:
-        data = super().dump()
-        if self.embedding.adaptive is None:  # as earlier versions wrote it, so that configurations keep fingerprints
-            del data["embedding"]["adaptive"]
-        return data
 
     @model_validator(mode="before")
     @classmethod
@@ -262,7 +255,6 @@ class DecoderConfig(StackedConfig):
         ("feedforward", "its context is as long as its layers reach, where that of feedforward is n - 1 tokens."))
     state_size: ClassVar[str] = "the sum of its layers'"
 
-    added_later: ClassVar[frozenset[str]] = frozenset({"parametrization"})
 
     readout: Annotated[ReadoutConfig, PartField("readout")] = LinearReadoutConfig()
     parametrization: WidthTransferSettings | None = None

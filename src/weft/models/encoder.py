@@ -49,7 +49,6 @@ class TokenEncoderConfig(StackedConfig):
     differs: ClassVar[tuple[tuple[str, str], ...]] = (
         ("decoder", "attends in both directions, so it has no state and writes no text."),
         ("image_encoder", "reads tokens in place of patches."))
-    added_later: ClassVar[frozenset[str]] = frozenset({"d_input", "padding_id"})
 
     n_types: int = Field(default=0, ge=0)
     d_input: int | None = Field(default=None, gt=0)

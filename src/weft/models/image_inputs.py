@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -31,7 +30,6 @@ class ImageSettings(Settings):
             patch, by itself (of a model that reads an image as one vector: each pixel).
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"scaling": "pixel_scaling"}
     height: int = Field(gt=0)
     width: int = Field(gt=0)
     channels: int = Field(default=1, gt=0)

@@ -67,7 +67,7 @@ def schemes_of(model: Model) -> list[Placed]:
     for path, scheme, own, sizes in _found(model):
         part = resolved(own, shared)
         learns = next(scheme.parameters(), None)
-        key = (part.whole().__repr__(), sizes) if learns is None or learns.is_meta else id(scheme)
+        key = (part.dump().__repr__(), sizes) if learns is None or learns.is_meta else id(scheme)
         if key not in groups:
             empty = any(tensor.is_meta for tensor in (*scheme.parameters(), *scheme.buffers())) or learns is None
             real = _built(part, model, sizes, shared) if empty and next(model.parameters()).is_meta else scheme

@@ -41,7 +41,6 @@ class AxialRopeConfig(PositionConfig):
     differs: ClassVar[tuple[tuple[str, str], ...]] = (
         ("rope", "a token has n coordinates, each of which turns its own share of the pairs."),
         ("axial_sinusoidal", "turns queries and keys in place of adding to embeddings."))
-    added_later: ClassVar[frozenset[str]] = frozenset({"first"})
     grid: tuple[int, ...] = Field(default=(14,), min_length=1)
     first: int = Field(default=0, ge=0)
     base: float = Field(default=100.0, gt=1, allow_inf_nan=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -55,7 +54,6 @@ class DebertaConfig(PositionConfig):
             both with a bias (v2 without shared projections); ``content``: the layer's own of queries and keys.
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"longest": "max_distance"}
     kind: ClassVar[str] = "deberta"
     title: ClassVar[str] = "DeBERTa positions"
     also_called: ClassVar[tuple[str, ...]] = ("disentangled",)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar, Self
 
 import torch
@@ -28,7 +27,6 @@ class ShawConfig(PositionConfig):
         std: standard deviation of the normal distribution that the vectors start from.
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"clip": "max_distance", "values": "on_values"}
     kind: ClassVar[str] = "shaw"
     title: ClassVar[str] = "Shaw positions"
     source: ClassVar[str] = "Shaw et al. 2018, equations 3 to 5"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import ClassVar, Self
 
 import torch
@@ -49,7 +48,6 @@ class T5Config(PositionConfig):
         std: standard deviation of the normal distribution that the table starts from.
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"longest": "max_distance"}
     kind: ClassVar[str] = "t5"
     title: ClassVar[str] = "T5 bias"
     also_called: ClassVar[tuple[str, ...]] = ("t5_bias", "relative_attention_bias")

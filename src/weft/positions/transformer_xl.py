@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import ClassVar, Self
 
@@ -37,7 +36,6 @@ class TransformerXlConfig(PositionConfig):
         std: standard deviation of the normal distribution that u and v start from.
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"clamp": "max_distance"}
     kind: ClassVar[str] = "transformer_xl"
     title: ClassVar[str] = "Transformer-XL positions"
     also_called: ClassVar[tuple[str, ...]] = ("txl", "xlnet")

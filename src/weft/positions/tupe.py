@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -39,7 +38,6 @@ class TupeConfig(PositionConfig):
         std: standard deviation of the normal distribution that the vectors start from.
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"first": "first_token"}
     kind: ClassVar[str] = "tupe"
     title: ClassVar[str] = "TUPE"
     source: ClassVar[str] = "Ke et al. 2021, equations 7, 8 and 10"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, ClassVar, Self, final
 
 import numpy as np
@@ -95,7 +95,6 @@ class ClassifyConfig(LabelledConfig):
         n_values: the number of values to predict in place of a class; of one value see also the task `regression`.
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"values": "n_values"}
     kind: ClassVar[str] = "classify"
     also_called: ClassVar[tuple[str, ...]] = ("classification", "sequence_classification", "text_classification",
                                               "text_pairs")

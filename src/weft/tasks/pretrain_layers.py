@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import ClassVar, Literal, Self, final
 
 import numpy as np
@@ -52,7 +51,6 @@ class PretrainLayersConfig(ImageTaskConfig):
             is trained to the end of the run. None: all layers together, as one deep autoencoder.
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"k": "gibbs_steps"}
     kind: ClassVar[str] = "pretrain_layers"
     also_called: ClassVar[tuple[str, ...]] = ("pretrain", "reconstruct", "autoencode", "contrastive_divergence",
                                               "greedy_pretraining")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
@@ -32,7 +31,6 @@ class SelectiveCopyingConfig(GeneratedTaskConfig):
         symbols: ids of the vocabulary.
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"tokens": "data_tokens"}
     kind: ClassVar[str] = "selective_copying"
     also_called: ClassVar[tuple[str, ...]] = ("copying", "selective_copy", "copy")
     source: ClassVar[str] = "Gu and Dao 2023, section 3.1 and appendix E.1; Arjovsky et al. 2016, section 4.1 (copying)"

@@ -23,7 +23,6 @@ from weft.core.config import parse
 from weft.core.errors import ConfigError
 from weft.core.model import Classifier, Counted, EncoderInputs, LanguageModel, Model, ModelState
 from weft.core.output import Loss
-from weft.core.renamed import with_old_names
 from weft.core.span import Span
 from weft.data.generated import GeneratedRows, Generator, RowBatch, RowBatches, RowExamples
 from weft.data.generated.draws import MOST_EXAMPLES
@@ -149,7 +148,7 @@ class GeneratedTaskConfig(RowTaskConfig):
         return self.generator.classes
 
     def digest(self, data: DataSettings) -> str:
-        made = [with_old_names(self, self.dump()), self.generator.version, data.split_seed]
+        made = [self.dump(), self.generator.version, data.split_seed]
         return hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()
 
 

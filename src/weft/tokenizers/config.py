@@ -305,7 +305,6 @@ class ExtendedTokenizerConfig(TokenizerConfig):
         added_tokens: spellings of the new tokens, in the order of their ids.
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"of": "extends", "tokens": "added_tokens"}
     kind: ClassVar[str] = "extended"
     source: ClassVar[str] = "the field added_tokens of tokenizer.json"
     equation: ClassVar[str] = r"V' = V \cup \{v_{|V|}, \ldots, v_{|V| + n - 1}\}"

@@ -4,7 +4,7 @@ averaged over a growing window."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, ClassVar, Self, final
 
 import torch
@@ -36,7 +36,6 @@ class AdafactorConfig(OptimizerConfig):
         weight_decay: of matrices.
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"d": "clip_threshold", "eps": "min_scale"}
     kind: ClassVar[str] = "adafactor"
     source: ClassVar[str] = "Shazeer and Stern 2018, algorithms 4 and 5, as in torch.optim.Adafactor"
     equation: ClassVar[str] = (
@@ -88,7 +87,6 @@ class UnfactoredAdafactorConfig(OptimizerConfig):
         weight_decay: factor of lr^2, with the group's current lr, in the decay of matrices.
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"d": "clip_threshold", "eps": "min_scale"}
     kind: ClassVar[str] = "adafactor_unfactored"
     also_called: ClassVar[tuple[str, ...]] = ("palm",)
     source: ClassVar[str] = ("Chowdhery et al. 2022 (PaLM), section 5; Shazeer and Stern 2018, sections 5 to 8 (step "

@@ -73,11 +73,8 @@ def _as_loaded(module: str) -> str:
     return REGISTRY.plugins.get(module, "")[:DIGITS]
 
 
-def changes(before: Mapping[str, str] | None, now: Mapping[str, str]) -> list[str]:
-    """The differences of the code: one clause for Weft's own files and one for plugins; empty where there are none, or
-    where no digests were recorded (``before`` is None)."""
-    if before is None:
-        return []
+def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """The differences of the code: one clause for Weft's own files and one for plugins; empty where there are none."""
     differing = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
     own = [name for name in differing if name.startswith(f"{OWN}/")]
     others = [f"{name} ({_how(before.get(name), now.get(name))})" for name in differing if name not in own]

@@ -145,7 +145,7 @@ class Compute(Record):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Read the output of `to_json`, or of an earlier version, which had no routes of single products.
+        """Read the output of `to_json`.
 
         Raises:
             CheckpointError: the record lacks a field, or a field has another type.
@@ -155,8 +155,8 @@ class Compute(Record):
         wrong = [name for name, kind in kinds.items() if type(data.get(name)) is not kind]
         if data.get("matmul") not in ("default", "onednn", "measured") and "matmul" not in wrong:
             wrong.append("matmul")
-        routes = data.get("routes", {})
-        if not isinstance(routes, dict) or not all(_readable(*each) for each in routes.items()):
+        routes: dict[str, Any] = data["routes"] if isinstance(data.get("routes"), dict) else {"": None}
+        if not all(_readable(*each) for each in routes.items()):
             wrong.append("routes")
         if wrong:
             raise CheckpointError(f"cannot be read: {', '.join(wrong)}.", where=RECORD,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import torch
 from pydantic import Field, field_validator, model_validator
@@ -67,7 +67,6 @@ class TrainingSettings(Settings):
             process holds the whole model and takes its rows of every batch.
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"clip": "clip_norm"}
     steps: int | None = Field(default=None, gt=0)
     seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     tokens: float | None = Field(default=None, gt=0, allow_inf_nan=False)

@@ -10,7 +10,6 @@ from weft.core.config import parse
 from weft.core.errors import ConfigError
 from weft.core.model import MODELS, ModelConfig, parse_model
 from weft.core.registry import REGISTRY
-from weft.core.renamed import noting
 from weft.disk.documents import Unreadable, read_document
 from weft.disk.yaml_documents import MOST_YAML_BYTES, parse_yaml
 from weft.training.config import RunConfig
@@ -56,9 +55,8 @@ def parse_model_config(data: dict[str, Any], overrides: Iterable[str] = (), *, w
     """
     if "kind" not in data:
         return parse_run(data, overrides, where=where).model
-    with noting(where or "configuration"):
-        filled = _with_vocabulary({"model": apply_overrides(data, overrides)}, where)
-        return parse_model(filled["model"], where=where)
+    filled = _with_vocabulary({"model": apply_overrides(data, overrides)}, where)
+    return parse_model(filled["model"], where=where)
 
 
 def parse_run(data: Mapping[str, Any], overrides: Iterable[str] = (), *, where: str | None = None) -> RunConfig:
@@ -68,10 +66,8 @@ def parse_run(data: Mapping[str, Any], overrides: Iterable[str] = (), *, where: 
         ConfigError: listing every problem.
     """
     plain = {"model": dict(data)} if "kind" in data else dict(data)
-    with noting(where or "configuration"):
-        begun = with_labels(with_prepared(with_start(run_overrides(plain, overrides))))
-        filled = _with_vocabulary(begun, where)
-        return parse(RunConfig, filled, where=where)
+    begun = with_labels(with_prepared(with_start(run_overrides(plain, overrides))))
+    return parse(RunConfig, _with_vocabulary(begun, where), where=where)
 
 
 def read_plain(path: str | Path) -> dict[str, Any]:

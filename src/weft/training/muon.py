@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal, Self, final
 
 import torch
@@ -53,7 +53,6 @@ class MuonConfig(OptimizerConfig):
         beta2: of AdamW.
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"scale": "update_scale"}
     kind: ClassVar[str] = "muon"
     source: ClassVar[str] = ("Jordan et al. 2024, kellerjordan.github.io/posts/muon; Liu et al. 2025 "
                              "(arXiv:2502.16982), section 2.2 (weight decay, the scale rms)")

@@ -36,7 +36,6 @@ class OptimizerConfig(PartConfig):
     """
 
     group: ClassVar[str] = "optimizer"
-    added_later: ClassVar[frozenset[str]] = frozenset({"layer_decay", "groups"})
     transfers: ClassVar[bool] = False
 
     lr: float = Field(default=1e-3, gt=0)

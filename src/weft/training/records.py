@@ -52,8 +52,8 @@ class _Inexact(BaseModel):
 
 @final
 class _RunFile(BaseModel):
-    """The types of what `weft.training.resuming.description` writes. Earlier versions wrote no ``ranks``, ``mesh``,
-    ``code`` or ``start``, and a later one may write more; `Compute` checks its own record."""
+    """The types of what `weft.training.resuming.description` writes. `Compute` checks
+    its own record."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -66,10 +66,11 @@ class _RunFile(BaseModel):
     compute: dict[str, Any]
     software: dict[str, str]
     inexact: list[_Inexact]
-    ranks: Annotated[int, Field(ge=1)] = 1
-    mesh: MeshSettings | None = None
-    code: dict[str, str] | None = None
-    start: _Start | None = None
+    ranks: Annotated[int, Field(ge=1)]
+    mesh: MeshSettings
+    arithmetic: dict[str, str]
+    code: dict[str, str]
+    start: _Start | None
 
 
 def read_run_file(path: Path) -> dict[str, Any]:

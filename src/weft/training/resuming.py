@@ -89,7 +89,7 @@ def terms_of(config: RunConfig, device: torch.device, record: Mapping[str, Any] 
     reasons = [*_changes(compute, record["software"], software, device),
                *_other_arithmetic(record, hashes),
                *_other_mesh(record, MeshSettings() if mesh is None else mesh),
-               *(f"{what}; so the run cannot go on to the same weights." for what in changes(record.get("code"), code))]
+               *(f"{what}; so the run cannot go on to the same weights." for what in changes(record["code"], code))]
     if not reasons:
         return Terms(compute, software, hashes, code)
     reason = " ".join(reasons)
@@ -246,7 +246,6 @@ def _usable(folder: RunFolder, read: Callable[[Path], U]) -> _Usable[U] | None:
 
 def _changes(compute: Compute, before: Mapping[str, str], now: Mapping[str, str], device: torch.device) -> list[str]:
     """Why the weights would differ from those of an uninterrupted run; empty if they would not."""
-    before = {"native_code": "none", **before}  # earlier versions had none
     changed = [f"{name.replace('_', ' ')} {before.get(name)!r} (here {value!r})" for name, value in now.items()
                if before.get(name) != value]
     reasons = [f"the run began with {', '.join(changed)}, so it cannot go on to the same weights."] if changed else []
@@ -260,20 +259,18 @@ def _changes(compute: Compute, before: Mapping[str, str], now: Mapping[str, str]
 
 
 def _other_arithmetic(record: Mapping[str, Any], here: Mapping[str, str]) -> list[str]:
-    """Why results that differ in the last bits would change the weights; empty if none do. A record of an earlier
-    version has no hashes, and one of another kind of device none of this CPU."""
-    before = record.get("arithmetic") or here
-    changed = [kind for kind, found in here.items() if not isinstance(before, Mapping) or before.get(kind) != found]
+    """Why results that differ in the last bits would change the weights; empty if none do. A record of another
+    kind of device has no hashes of this CPU."""
+    before = record["arithmetic"] or here
+    changed = [kind for kind, found in here.items() if before.get(kind) != found]
     return [f"{' and '.join(changed)} return other last bits here than when the run began, as after a change of "
             "MKL_CBWR, MKL_ENABLE_INSTRUCTIONS, DNNL_MAX_CPU_ISA, ONEDNN_DEFAULT_FPMATH_MODE or ATEN_CPU_CAPABILITY, "
             "so it cannot go on to the same weights."] if changed else []
 
 
 def _other_mesh(record: Mapping[str, Any], mesh: MeshSettings) -> list[str]:
-    """Why other processes would change the weights; empty if they would not. A record without a number of ranks is of
-    one, and one without a mesh of replicas."""
-    ranks = record.get("ranks", 1)
-    before = MeshSettings.model_validate(record.get("mesh") or {"replicate": ranks})
+    """Why other processes would change the weights; empty if they would not."""
+    ranks, before = record["ranks"], MeshSettings.model_validate(record["mesh"])
     why = "which round sums in another order and draw other dropout, so it cannot go on to the same weights."
     if before.processes != mesh.processes:
         return [f"the run began with {ranks} ranks (here {mesh.processes}), {why}"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
 from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
@@ -126,7 +125,6 @@ class WSDConfig(ScheduleConfig):
         final: the factor at the end of the run.
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"decay": "cooldown"}
     kind: ClassVar[str] = "wsd"
     source: ClassVar[str] = "Hu et al. 2024 (MiniCPM), section 4"
     equation: ClassVar[str] = (

@@ -286,9 +286,6 @@ def _begin(run: Run, terms: Terms, record: dict[str, Any] | None, *, step: int, 
     if terms.inexact is not None:
         run.emit(Notice(step, f"{terms.inexact} Going on as allowed: the weights will not be those of an "
                               "uninterrupted run."))
-    elif record is not None and "code" not in record:
-        run.emit(Notice(step, "the run began before Weft recorded which code runs, so changes of the code go "
-                              "unnoticed"))
     for text in terms.notices:
         run.emit(Notice(step, text))
     found = run.material.validation.repeated

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ClassVar, final
+from typing import final
 
 from pydantic import Field
 from torch import nn
@@ -27,7 +27,6 @@ class UnfreezeSettings(Settings):
         last_blocks: how many of the last blocks train from the first step.
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"blocks": "last_blocks"}
     until: float = Field(default=0.5, gt=0, lt=1)
     last_blocks: int = Field(default=0, ge=0)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, NamedTuple, Self, final
+from typing import Any, Literal, NamedTuple, Self, final
 
 import torch
 from pydantic import Field, model_validator
@@ -34,7 +33,6 @@ class VocabularySettings(Settings):
             padding.
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"add": "added_tokens", "rows": "new_rows"}
     added_tokens: list[str] = Field(default_factory=list)
     new_rows: Literal["mean", "normal"] = "mean"
     multiple: int = Field(default=1, gt=0)

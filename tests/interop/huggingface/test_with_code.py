@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import shutil
 import sys
@@ -56,19 +55,6 @@ def copy(hybrid: Path, tmp_path: Path) -> Path:
     """One that a test may change."""
     shutil.copytree(hybrid, tmp_path / "copy")
     return tmp_path / "copy"
-
-
-@pytest.mark.parametrize(("module", "names"), [
-    ("weft.families.columns", ("Reading", "in_rows", "read")),
-    ("weft.families.with_code", ("build", "set_constants", "tied_names"))])
-def test_modelling_files_of_earlier_folders_find_what_they_import(module: str, names: tuple[str, ...]) -> None:
-    """They lie beside weights that people have kept, and were written when these modules stood elsewhere."""
-    now = importlib.import_module(module.replace("weft.families", "weft.interop.huggingface"))
-    before = importlib.import_module(module)
-    assert [getattr(before, name) for name in names] == [getattr(now, name) for name in names]
-    bundled = (Path(str(now.__file__)).parent / "bundled" / "modeling_weft.py").read_text(encoding="utf-8")
-    imported = bundled.partition(f"from {now.__name__} import ")[2].partition("\n")[0].split(", ")
-    assert set(names) <= set(imported) and all(hasattr(now, name) for name in imported)
 
 
 @pytest.mark.parametrize("name", list(CONFIGS))
