@@ -1,4 +1,4 @@
-"""Writes the gallery, the command-line page, the study of positions, the index of `weft list` and the README's tables
+"""Writes the gallery, the command-line page, the study of positions and the README's tables
 from the code, and the pages of the studies from their recipes: ``python docs/generate.py``."""
 
 from __future__ import annotations
@@ -12,15 +12,12 @@ from typer.core import TyperCommand, TyperGroup
 
 from weft.analysis import catalogue
 from weft.analysis.catalogue import MASK
-from weft.api.listing import indexed
 from weft.cli.main import WeftGroup
 from weft.comparison import read_result
 from weft.comparison.results import Entry
 from weft.comparison.study_result import StudyResult
 from weft.comparison.verdict import letters, mean_interval
 from weft.families.family import families
-from weft.index.stored import FILE, written
-from weft.interop.listing import published
 from weft.pictures.position_page import page, study_figures
 from weft.pictures.position_study import study
 
@@ -162,7 +159,6 @@ if __name__ == "__main__":
     from results import write_results
     from studies import write_studies
 
-    FILE.write_text(written(indexed(published())), encoding="utf-8")
     write_pages(Path(__file__).parent / "_generated")
     write_studies(Path(__file__).parents[1], Path(__file__).parent / "_generated")
     write_results(Path(__file__).parents[1], Path(__file__).parent / "_generated")

@@ -171,7 +171,8 @@ def test_what_cannot_be_put_back_at_once_is_kept_and_put_back_later(
 def test_a_run_whose_only_checkpoint_stepped_aside_still_has_one(tmp_path: Path) -> None:
     place = tmp_path / "checkpoints/00000007"
     save_checkpoint(place, model_of(), None, facts={"step": 7})
-    place.rename(place.parent / ".00000007.previous")
+    (place.parent / ".00000007.1.draft").mkdir()
+    place.rename(place.parent / ".00000007.1.draft/weft-before")
     assert saved_step(tmp_path) == 7
 
 

@@ -1,9 +1,9 @@
-"""The stored index is the registry's, and is read back as it was written."""
+"""The index is made once for each version of the sources, and what is kept is read only if Weft wrote it."""
 
 from __future__ import annotations
 
-import difflib
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -14,33 +14,85 @@ from weft.core import registry
 from weft.core.errors import InputError
 from weft.index import stored as storing
 from weft.index.records import Index
-from weft.index.stored import FILE, stored, written
+from weft.index.stored import kept, read_kept
+
+EMPTY = Index((), (), (), ())
 
 
-def test_the_stored_index_is_that_of_the_registry(tmp_path: Path) -> None:
-    made = fresh(write_index, folder=tmp_path)
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    """The index as a process of its own makes it."""
+    folder = tmp_path_factory.mktemp("index")
+    made = fresh(write_index, folder / "index.json", folder=folder)
     assert made.returncode == 0, made.stderr
-    kept = FILE.read_text(encoding="utf-8")
-    differences = list(difflib.unified_diff(kept.splitlines(), made.stdout.splitlines(), "stored", "registry", n=0))
-    assert not differences, "run `python docs/generate.py`, which writes it:\n" + "\n".join(differences[:20])
+    return Index.from_json(json.loads((folder / "index.json").read_text(encoding="utf-8")))
 
 
-def test_it_is_read_as_it_was_written() -> None:
-    assert written(stored()) == FILE.read_text(encoding="utf-8")
-    assert Index.from_json(json.loads(written(stored()))) == stored()
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "index"
 
 
-def test_a_selection_is_of_a_group_a_kind_or_all_parts() -> None:
-    index = stored()
+def unmade() -> Index:
+    raise AssertionError("the index is made again")
+
+
+def test_it_is_made_once_and_again_where_the_sources_have_changed(cache: Path, monkeypatch: pytest.MonkeyPatch,
+                                                                  tmp_path: Path) -> None:
+    assert kept(lambda: EMPTY) == kept(unmade) == EMPTY
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    monkeypatch.setattr(storing, "SOURCES", sources)
+    with pytest.raises(AssertionError, match="is made again"):
+        kept(unmade)
+    kept(lambda: EMPTY)
+    (sources / "part.py").write_text("one")
+    with pytest.raises(AssertionError, match="is made again"):
+        kept(unmade)
+    assert len(list(cache.iterdir())) == 2, "no draft is left"
+
+
+def test_what_weft_did_not_write_is_neither_read_nor_replaced(cache: Path) -> None:
+    kept(lambda: EMPTY)
+    path, = cache.iterdir()
+    text = path.read_text()
+    for content in (text.replace("[]", "[1]", 1), "{", "[]", "", "[" * 100_000):
+        path.write_text(content)
+        assert read_kept(path) is None and kept(lambda: EMPTY) == EMPTY
+        assert path.read_text() == content
+    path.write_text(text)
+    path.chmod(0o666)
+    assert read_kept(path) is None, "others may have written it"
+    path.chmod(0o600)
+    assert read_kept(path) is not None
+    os.rename(path, cache / "elsewhere")
+    path.symlink_to(cache / "elsewhere")
+    assert read_kept(path) is None
+
+
+def test_without_a_cache_it_is_made_each_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "file"))
+    assert kept(lambda: EMPTY) == EMPTY
+
+    def homeless() -> Path:
+        raise RuntimeError
+
+    monkeypatch.setattr(storing, "cache_root", homeless)
+    assert kept(lambda: EMPTY) == EMPTY
+
+
+def test_a_selection_is_of_a_group_a_kind_or_all_parts(index: Index) -> None:
     assert index.select() == list(index.parts)
     assert {page.entry.group for page in index.select("mixer")} == {"mixer"}
     assert [page.entry.group for page in index.select("none")] == ["norm", "position", "rope_scaling"]
     assert [page.entry.kind for page in index.select("training")] == ["training"]
 
 
-def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+def test_an_unknown_name_is_answered_with_the_nearest(index: Index) -> None:
     with pytest.raises(InputError, match=r"called 'trainin'\. Did you mean 'training'\? Groups: .*settings"):
-        stored().select("trainin")
+        index.select("trainin")
 
 
 def test_plugins_are_looked_for_where_the_registry_looks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,16 +101,10 @@ def test_plugins_are_looked_for_where_the_registry_looks(monkeypatch: pytest.Mon
     assert storing.has_plugins()
 
 
-def test_every_summary_is_a_whole_sentence() -> None:
+def test_every_summary_is_a_whole_sentence(index: Index) -> None:
     """The first sentence of a docstring ends at a full stop, and so does what is cut at a product's point, before
     which there is a space."""
-    def entries(value: object) -> list[str]:
-        if isinstance(value, dict):
-            own = [value["summary"]] if isinstance(value.get("summary"), str) else []
-            return own + [each for part in value.values() for each in entries(part)]
-        return [each for part in value for each in entries(part)] if isinstance(value, list) else []
-
-    found = entries(json.loads(FILE.read_text(encoding="utf-8")))
+    found = [page.entry.summary for page in (*index.parts, *index.settings)]
     assert len(found) > 100
     assert not [each for each in found if not each.rstrip().endswith((".", ":")) or each.rstrip()[-2:-1].isspace()
                 or any(each.count(begin) != each.count(end) for begin, end in ("()", "[]", "{}"))

@@ -1,15 +1,17 @@
-"""The registry's index, as a process writes it in which no test has added a part."""
+"""The index, as a process makes it in which no test has added a part."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 
-def write_index() -> None:
-    """Write it to standard output."""
+def write_index(path: Path) -> None:
+    """Make the index, keep it in the cache, and write it to a file."""
     from weft.api.listing import indexed
-    from weft.index.stored import stored, written
+    from weft.core.strict_json import dumps
+    from weft.index.stored import kept
 
-    sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
-    # Counting published models takes seconds, and tests/families compares each of those that are stored.
-    sys.stdout.write(written(indexed(stored().published)))
+    made = kept(indexed)
+    assert kept(lambda: sys.exit("it is made twice")) == made
+    path.write_text(dumps(made), encoding="utf-8")

@@ -137,9 +137,3 @@ def test_groups_give_their_parameters_a_rate_and_a_decay(config: OptimizerConfig
     assert len(stopped) > 4
     for name, by in grouped.items():
         assert not by.any() if name in stopped else torch.equal(by, plain[name]), name
-
-
-@pytest.mark.parametrize("config", EXAMPLES)
-def test_configurations_of_earlier_versions_keep_their_plain_data(config: OptimizerConfig) -> None:
-    assert not {"groups", "layer_decay"} & set(config.dump())
-    assert {"groups", "layer_decay"} <= set(config.dump())

@@ -14,7 +14,7 @@ from weft.analysis.catalogue import MASK
 from weft.core.meanings import meanings, without_meanings
 from weft.core.part_config import PartConfig
 from weft.core.registry import REGISTRY
-from weft.core.schema import json_schema
+from weft.core.schema import definition_name, own_definitions
 from weft.index.records import Description, Difference, Entry, FieldDescription
 from weft.masks import Mask, known_masks
 
@@ -33,9 +33,8 @@ def describe(entry: Entry) -> Description:
 
 def fields_of(config: type[BaseModel]) -> Iterator[FieldDescription]:
     """The fields of a configuration, those of mappings inside it with both keys, parts inside it by their group."""
-    definitions = json_schema(config)["$defs"]
-    name = f"{config.group}.{config.kind}" if issubclass(config, PartConfig) else config.__name__
-    return _fields(config, name, definitions, name, "")
+    name = definition_name(config)
+    return _fields(config, name, own_definitions(config), name, "")
 
 
 def _described(entry: Entry, declared: type[PartConfig] | type[Mask], texts: list[str],

@@ -26,8 +26,8 @@ import torch
 
 from weft.analysis.arithmetic import arithmetic
 from weft.core.strict_json import Record, digest, dumps
+from weft.core.user_cache import cache_root, is_own
 from weft.disk.atomic import flush
-from weft.ops.native.build import cache_root, is_own
 from weft.ops.processor import processor_name
 from weft.ops.products import PRODUCT
 from weft.ops.routes import Product

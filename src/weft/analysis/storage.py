@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import final
 
 from weft.core.strict_json import Record
+from weft.index.stored import NAME, index_folder, read_kept
 from weft.ops.native.build import cache_folder, is_build
 
 REPORT = re.compile(rb"weft \S+, Python [^\n]*(\n[^\n]*)?\narguments: \[")
@@ -74,7 +75,8 @@ def kinds() -> tuple[Kind, ...]:
     return (
         Kind("compiled C code", builds, ours, r"[0-9a-f]{32}", is_build),
         Kind("drafts of compiled C code", builds, ours, r"\.draft-.*"),
-        Kind("other files of Weft's cache", builds.parent, ours, rf"(?!{builds.name}$).*"),
+        Kind("the index of weft list", index_folder(), ours, NAME, lambda path: read_kept(path) is not None),
+        Kind("other files of Weft's cache", builds.parent, ours, rf"(?!({builds.name}|{index_folder().name})$).*"),
         Kind("reports of errors", temporary, ("TMPDIR",), r"weft-error-\w{8}\.txt", is_report),
         Kind("folders of a benchmark's programs", temporary, ("TMPDIR",), r"weft-program-\w{8}"),
         Kind("code by torch.compile", _given("TORCHINDUCTOR_CACHE_DIR") or temporary / f"torchinductor_{user}",

@@ -20,7 +20,8 @@ from weft.data.mixture import MixtureSettings
 from weft.data.settings import DataSettings
 from weft.decoding.sampling import Sampling
 from weft.families.family import families
-from weft.index.records import SETTINGS, Description, Entry, FieldDescription, Index, Preset, Published
+from weft.index.records import SETTINGS, Description, Entry, FieldDescription, Index, Preset
+from weft.interop.listing import published
 from weft.parallel.mesh import MeshSettings
 from weft.training.config import ReportSettings, RunConfig, TrainingSettings
 
@@ -33,17 +34,10 @@ SHOWN_APART = frozenset({"data", "training", "report"})
 """Sections of a run's file that are listed by themselves."""
 
 
-def indexed(models: Iterable[Published]) -> Index:
-    """Return the index of everything that this process knows, plugins included, with the published ``models`` of
-    `weft.interop.listing.published`, whose parameters take seconds to count."""
-    return Index(tuple(selected()), tuple(settings_pages()), tuple(preset_lines()), tuple(models))
-
-
-def selected(only: str | None = None) -> list[Description]:
-    """Return the pages of a group or a kind alone, plugins included; see `weft.index.records.Index.select`."""
-    if only == SETTINGS or only in SECTIONS:
-        return [page for page in settings_pages() if only in (SETTINGS, page.entry.kind)]
-    return [describe(entry) for entry in catalogue(only)]
+def indexed() -> Index:
+    """Return the index of everything that this process knows, plugins included."""
+    return Index(tuple(map(describe, catalogue())), tuple(settings_pages()), tuple(preset_lines()),
+                 tuple(published()))
 
 
 def settings_pages() -> Iterator[Description]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import groupby
 from typing import Annotated
 
@@ -13,7 +12,7 @@ from weft.cli.closing import Given
 from weft.cli.options import Json, Plugin, guarded, prepare, print_json
 from weft.cli.text import console, section, table
 from weft.index.records import SETTINGS, Description, Entry, Index, Preset, Published
-from weft.index.stored import has_plugins, stored
+from weft.index.stored import has_plugins, kept
 
 Kind = Annotated[str | None, typer.Argument(metavar="KIND", help="A group (mixer, mask, ...), for states, traits "
                                             "and sources of its parts; a part, for everything about it; settings or "
@@ -40,14 +39,14 @@ def _after(given: Given) -> str:
 def list_parts(kind: Kind = None, plugin: Plugin = None, json: Json = False) -> None:
     """List the parts. With a KIND: states, traits, sources, fields."""
     prepare(plugin)
+    index = _made() if plugin or has_plugins() else kept(_made_once)
     if kind == FAMILIES:
-        _families(stored().published, json)
+        _families(index.published, json)
         return
-    live = bool(plugin) or has_plugins()
     if kind == PRESETS:
-        _presets(stored().presets, json)
+        _presets(index.presets, json)
         return
-    pages = _pages(kind, live=live)
+    pages = index.select(kind)
     single = kind is not None and (kind != pages[0].entry.group or len(pages) == 1)
     if json:
         print_json(pages if single else [page.entry for page in pages])
@@ -57,16 +56,19 @@ def list_parts(kind: Kind = None, plugin: Plugin = None, json: Json = False) -> 
     elif kind is not None:
         _group([page.entry for page in pages])
     else:
-        _all(replace(stored(), parts=tuple(pages)))
+        _all(index)
 
 
-def _pages(kind: str | None, *, live: bool) -> list[Description]:
-    """Stored pages, or those of the registry where plugins add to it."""
-    if not live:
-        return stored().select(kind)
-    from weft.api.listing import selected
+def _made() -> Index:
+    """The index of everything that this process knows, plugins included."""
+    from weft.api.listing import indexed
 
-    return selected(kind)
+    return indexed()
+
+
+def _made_once() -> Index:
+    typer.echo("the parts are read, once for this version of Weft; it takes some seconds", err=True)
+    return _made()
 
 
 def _families(models: Sequence[Published], json: bool) -> None:

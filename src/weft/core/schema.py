@@ -25,7 +25,7 @@ def json_schema(config: type[BaseModel]) -> dict[str, Any]:
     A part's file carries its kind, as `PartConfig.dump` writes it.
     """
     definitions: dict[str, Any] = {}
-    name = _name(config)
+    name = definition_name(config)
     waiting = [(name, config)]
     while waiting:
         key, model = waiting.pop()
@@ -36,11 +36,21 @@ def json_schema(config: type[BaseModel]) -> dict[str, Any]:
         definitions[key] = described
         for group, repeats in groups:
             definitions.setdefault(_group_name(group, repeats), _choices(group, repeats))
-            waiting += [(_name(part), part) for part in REGISTRY.parts(group)]
+            waiting += [(definition_name(part), part) for part in REGISTRY.parts(group)]
     return {"$schema": DIALECT, "$ref": _reference(name), "$defs": dict(sorted(definitions.items()))}
 
 
-def _name(config: type[BaseModel]) -> str:
+def own_definitions(config: type[BaseModel]) -> dict[str, Any]:
+    """The schemas of ``config`` and of the plain models inside it, by name, as `json_schema` has them; its own is under
+    `definition_name`."""
+    definitions: dict[str, Any] = {}
+    name = definition_name(config)
+    definitions[name], _ = _describe(name, config, definitions)
+    return definitions
+
+
+def definition_name(config: type[BaseModel]) -> str:
+    """The name of a configuration's schema: group and kind of a part, ``mixer.lstm``, and the class of settings."""
     return f"{config.group}.{config.kind}" if issubclass(config, PartConfig) else config.__name__
 
 
@@ -96,7 +106,7 @@ def _each_choice(group: str, repeats: bool) -> Iterator[dict[str, Any]]:
     alone = [part.kind for part in parts if not any(field.is_required() for field in part.model_fields.values())]
     if alone:
         yield {"enum": alone}
-    yield from ({"$ref": _reference(_name(part))} for part in parts)
+    yield from ({"$ref": _reference(definition_name(part))} for part in parts)
     if group in SHAREABLE:
         yield _mapping(Shared, {"shared": {"type": "string"}})
     if repeats:

@@ -1,4 +1,4 @@
-"""`published`: the models of each family as they were published, their parameters counted here."""
+"""`published`: the models of each family as they were published, with their parameters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from weft.families.family import Family, families
 from weft.index.records import Published
 from weft.interop.gguf.architectures import ARCHITECTURES
-from weft.interop.shapes import count_by_blocks
 from weft.preset_files.models import Size
 
 
@@ -20,13 +19,12 @@ def published(only: str | None = None) -> Iterator[Published]:
 
 
 def entry(family: Family, size: Size) -> Published:
-    """A published model of a family, with its parameters counted."""
-    count = count_by_blocks(family.config(size))
+    """A published model of a family."""
     model_type, architecture = ("", "") if family.native is None else (family.native.model_type,
                                                                       family.native.architecture)
     gguf = ARCHITECTURES[family.name].name if family.name in ARCHITECTURES else ""
-    return Published(family.name, model_type, architecture, gguf, size.name, count, size.parameters,
-                     agrees(size, count), size.source)
+    return Published(family.name, model_type, architecture, gguf, size.name, size.count, size.parameters,
+                     agrees(size, size.count), size.source)
 
 
 def agrees(size: Size, count: int) -> bool:

@@ -56,6 +56,8 @@ class Size:
             "memory": the same, retyped without a copy at hand; "shape": only the keys on which the shapes depend, from
             the paper or the file.
         rounded: significant digits of ``parameters``; None: exact.
+        counted: parameters of the model as Weft builds it, shared ones once; None: the published number, which is
+            exact.
         hub: its name on the Hub; empty: none.
         also: further names.
         quoted: shares of its operations, by part, that lectures quote.
@@ -69,10 +71,18 @@ class Size:
     source: str
     keys: Keys
     rounded: int | None = None
+    counted: int | None = None
     hub: str = ""
     also: tuple[str, ...] = ()
     quoted: Mapping[str, float] = field(default_factory=dict)
     found: Found | None = None
+
+    @property
+    def count(self) -> int:
+        """Parameters of the model as Weft builds it."""
+        count = self.parameters if self.counted is None else self.counted
+        assert count is not None, "one of the two is declared"
+        return count
 
 
 @cache
@@ -100,7 +110,8 @@ def size_named(name: str) -> Size | None:
 
 def _size(name: str, family: str, record: Mapping[str, Any]) -> Size:
     found = record.get("found")
+    copy = None if found is None else Found(found["repository"], found["path"], found.get("differs", {}),
+                                            tuple(found.get("lacks", ())))
     return Size(name, family, record["config"], record["parameters"], record["source"], record["keys"],
-                record.get("rounded"), record.get("hub", ""), tuple(record.get("also", ())), record.get("quoted", {}),
-                None if found is None else Found(found["repository"], found["path"], found.get("differs", {}),
-                                                 tuple(found.get("lacks", ()))))
+                record.get("rounded"), record.get("counted"), record.get("hub", ""), tuple(record.get("also", ())),
+                record.get("quoted", {}), copy)

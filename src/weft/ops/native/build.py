@@ -20,6 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import final
 
+from weft.core.user_cache import cache_root, is_own
+
 SOURCES = Path(__file__).parent
 COMMON = ("library.c", "sequence.c")
 """Compiled once; every other source is compiled once for each instruction set."""
@@ -56,27 +58,9 @@ def sets() -> tuple[str, ...]:
     return tuple(SETS) if platform.machine().lower() in ("x86_64", "amd64") else ("baseline",)
 
 
-def cache_root() -> Path:
-    """The folder of all that Weft keeps for later processes of this user.
-
-    Raises:
-        RuntimeError: the user has no home, and no variable names a folder.
-    """
-    if os.environ.get("WEFT_CACHE_DIR"):
-        return Path(os.environ["WEFT_CACHE_DIR"]).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "weft"
-
-
 def cache_folder() -> Path:
     """The folder of the builds."""
     return cache_root() / "native"
-
-
-def is_own(path: Path) -> bool:
-    """Whether a file or folder of the cache is this user's and no link, and nobody else may write to it."""
-    stat = path.lstat()
-    return not path.is_symlink() and (os.name == "nt" or (stat.st_uid == os.getuid() and not stat.st_mode & 0o022))
 
 
 def library() -> Path:
