@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 
-.PHONY: help install run figures test hybrids test-starting test-interop test-trl test-datasets test-lm-eval test-peft test-gguf test-gpu test-cluster test-mup test-processors mutants fuzz table table-parallel lint docs clean
+.PHONY: help install run figures test part hybrids test-starting test-interop test-trl test-datasets test-lm-eval test-peft test-gguf test-gpu test-cluster test-mup test-processors mutants fuzz table table-parallel lint docs clean
 
 help:
 	@echo "make run    compare language models of six ages, in about six minutes on two cores; leaves"
 	@echo "            runs/six_ages/report.html"
 	@echo "make install  the environment alone; '. .venv/bin/activate' then finds weft"
 	@echo "make test   the tests"
+	@echo "make part NAME=lstm  the page, the laws, the oracle and the tables of one part, in about half a minute"
 	@echo "make test-interop  the tests against transformers"
 	@echo "make test-peft  the tests against peft"
 	@echo "make test-lm-eval  the tests against lm-eval"
@@ -54,6 +55,19 @@ figures: run
 PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 test: $(STAMP)
 	$(PYTEST)
+
+# One part: its page, and every test that stands in its file or runs on its examples.
+PART = tests/laws/test_every_part.py tests/laws/test_bad_configs.py tests/core/test_schema.py tests/core/test_in_words.py \
+	tests/core/test_config_tree.py tests/analysis/test_flops.py tests/analysis/test_plan.py tests/pictures/test_part_page.py \
+	tests/integration/test_checkpointing.py tests/integration/test_dropout_fields.py tests/integration/test_transforms.py \
+	tests/decoding/test_decoding_rows.py tests/decoding/test_decoding_tape.py tests/architecture/test_meanings.py \
+	tests/mixers tests/feedforward tests/positions tests/norms tests/blocks tests/heads tests/masks
+part: $(STAMP)
+	@test -n "$(NAME)" || { echo "Name the part by its kind: make part NAME=lstm" >&2; exit 2; }
+	$(BIN)/ruff check src tests
+	$(BIN)/python docs/generate.py $(NAME)
+	$(PYTEST) --dist load -k "$(NAME)" $(PART)
+	@echo "$(NAME): done; the page is docs/_generated/parts, make mutants and make table-parallel are left for a new part"
 
 # Hybrids of parts drawn at random, which obey the laws too: more of them than `make test` draws.
 HYBRIDS ?= 1000

@@ -1,8 +1,10 @@
 """Writes the gallery, the command-line page, the study of positions and the README's tables
-from the code, and the pages of the studies from their recipes: ``python docs/generate.py``."""
+from the code, and the pages of the studies from their recipes: ``python docs/generate.py``; ``python docs/generate.py
+KIND`` writes the page of one part or family, and the README's tables."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from weft.comparison import read_result
 from weft.comparison.results import Entry
 from weft.comparison.study_result import StudyResult
 from weft.comparison.verdict import letters, mean_interval
+from weft.core.errors import nearest
 from weft.families.family import families
 from weft.pictures.position_page import page, study_figures
 from weft.pictures.position_study import study
@@ -159,8 +162,16 @@ if __name__ == "__main__":
     from results import write_results
     from studies import write_studies
 
-    write_pages(Path(__file__).parent / "_generated")
-    write_studies(Path(__file__).parents[1], Path(__file__).parent / "_generated")
-    write_results(Path(__file__).parents[1], Path(__file__).parent / "_generated")
-    readme = Path(__file__).parents[1] / "README.md"
+    root, generated, only = Path(__file__).parents[1], Path(__file__).parent / "_generated", sys.argv[1:]
+    known = {entry.kind for entry in catalogue()} | set(families())
+    if unknown := sorted(set(only) - known):
+        sys.exit(f"No part and no family is called {unknown[0]!r}. {nearest(unknown[0], known)}")
+    if only:
+        (generated / PICTURES).mkdir(parents=True, exist_ok=True)
+        write_gallery(generated, only)
+    else:
+        write_pages(generated)
+        write_studies(root, generated)
+        write_results(root, generated)
+    readme = root / "README.md"
     readme.write_text(with_tables(readme.read_text(encoding="utf-8")), encoding="utf-8")
