@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, ClassVar, Protocol, Self, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
@@ -83,7 +84,7 @@ class Settings(BaseModel):
     def _require_numbers(cls, value: Any, info: ValidationInfo) -> Any:
         """Refuse true and false for a number, which Python counts as 1 and 0, and whole numbers beyond 64 bits, which
         no tensor, file or seed holds."""
-        types = list(_types_in(cls.model_fields[str(info.field_name)].annotation))
+        types = _types(cls, str(info.field_name))
         for each in _scalars(value) if int in types or float in types else ():
             if isinstance(each, bool) and bool not in types and Any not in types:
                 raise ValueError("a number is expected, not true or false")
@@ -92,13 +93,17 @@ class Settings(BaseModel):
         return value
 
 
-def _types_in(annotation: Any) -> Iterator[Any]:
-    """The types in an annotation such as ``list[int] | None``."""
-    inner = get_args(annotation)
-    if not inner:
-        yield annotation
-    for each in inner:
-        yield from _types_in(each)
+@cache
+def _types(config: type[BaseModel], field: str) -> frozenset[Any]:
+    """The types that a field of a configuration may hold, also in lists and mappings."""
+    found, waiting = set[Any](), [config.model_fields[field].annotation]
+    while waiting:
+        annotation = waiting.pop()
+        inner = get_args(annotation)
+        waiting += inner
+        if not inner:
+            found.add(annotation)
+    return frozenset(found)
 
 
 def _scalars(value: Any) -> Iterator[Any]:

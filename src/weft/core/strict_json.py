@@ -13,6 +13,8 @@ from pathlib import Path, PurePath
 from typing import Any, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
+PLAIN = (str, int, bool, type(None))
+"""Types that JSON has as they are; records hold hundreds of such values."""
 
 
 @dataclass(frozen=True, eq=False)  # each subclass chooses how it compares
@@ -43,9 +45,9 @@ def plain(data: Any) -> Any:
     if is_dataclass(data) and not isinstance(data, type):
         return _by_name(data)
     if isinstance(data, Mapping):
-        return {str(key): plain(value) for key, value in data.items()}
+        return {str(key): value if type(value) in PLAIN else plain(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
-        return [plain(value) for value in data]
+        return [value if type(value) in PLAIN else plain(value) for value in data]
     if isinstance(data, float) and not math.isfinite(data):
         return "NaN" if math.isnan(data) else "Infinity" if data > 0 else "-Infinity"
     return str(data) if isinstance(data, PurePath) else data
@@ -94,9 +96,10 @@ def _value(hint: Any, value: Any) -> Any:
     if origin in (Union, types.UnionType):
         return None if value is None else _value(next(each for each in arguments if each is not type(None)), value)
     if origin is tuple:
-        return tuple(_value(arguments[0], each) for each in value)
+        return tuple(value) if arguments[0] in PLAIN else tuple(_value(arguments[0], each) for each in value)
     if origin is Mapping:
-        return {name: _value(arguments[1], each) for name, each in value.items()}
+        return dict(value) if arguments[1] in PLAIN else {name: _value(arguments[1], each)
+                                                          for name, each in value.items()}
     if isinstance(hint, type) and issubclass(hint, Record):
         return hint.from_json(value)
     if isinstance(hint, type) and is_dataclass(hint):

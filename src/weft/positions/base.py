@@ -135,9 +135,13 @@ class PositionConfig(PartConfig):
 def least_limit(module: nn.Module) -> int | None:
     """Return the maximum number of tokens of a document under all position schemes in ``module``, without those of an
     encoder beside a decoder; None if there is none."""
-    inside = [child for child in module.children() if not (isinstance(child, Part) and child.own_law)]
-    limits = [module.limit if isinstance(module, PositionScheme) else None, *map(least_limit, inside)]
-    return min((limit for limit in limits if limit is not None), default=None)
+    limits, waiting = list[int](), [module]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, PositionScheme) and each.limit is not None:
+            limits.append(each.limit)
+        waiting += [child for child in each.children() if not (isinstance(child, Part) and child.own_law)]
+    return min(limits, default=None)
 
 
 @final
