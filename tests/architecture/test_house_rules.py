@@ -73,6 +73,14 @@ def test_what_is_forbidden_would_be_found(source: str) -> None:
     assert len(list(forbidden(ast.parse(source)))) == 1
 
 
+def test_the_first_sentence_of_a_docstring_names_what_is_returned_or_done() -> None:
+    """A sentence that begins with "What" or "Of" makes a reader look for its noun at the end."""
+    found = [f"{path.relative_to(REPOSITORY)}, line {node.body[0].lineno}" for path in SOURCES
+             for node in walked(parsed(path)) if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+             and (ast.get_docstring(node) or "").startswith(("What ", "Of ", "Whatever "))]
+    assert found == []
+
+
 def test_methods_of_such_names_are_not_forbidden() -> None:
     source = "model.eval()\ntorch.load(f, weights_only=True)\nast.literal_eval('1')\ntorch.compile(f)\nre.compile('x')"
     assert list(forbidden(ast.parse(source))) == []
