@@ -36,7 +36,7 @@ from weft.ops.processor import processor_name
 
 HERE = Path(__file__).parent
 FLOATS, WHOLE = ("float32", "bfloat16"), ("int8", "int4")
-FORMS = {"weft": ("plain", "laid out", "compiled"), "transformers": ("eager", "compiled"), "llama.cpp": ("plain",)}
+FORMS = {"weft": ("plain", "compiled"), "transformers": ("eager", "compiled"), "llama.cpp": ("plain",)}
 RIVALS = {"transformers": "eager", "llama.cpp": "plain"}
 """Each other library, and the form of it that Weft's rows are compared with."""
 Job = dict[str, Any]
@@ -61,7 +61,7 @@ def jobs(shape: dict[str, int], options: argparse.Namespace) -> list[Job]:
 
 
 def name_of(job: Job) -> str:
-    """Such as ``weft bfloat16 x8 laid out``."""
+    """Such as ``weft bfloat16 x8 compiled``."""
     return f"{job['library']} {job['dtype']} x{job['batch']} {job['form']}"
 
 
@@ -89,8 +89,7 @@ def summary(job: Job, rounds: list[Row]) -> Row:
     return {**row, "seconds": seconds, "tokens_per_second": job["batch"] * job["new"] / seconds,
             "first": statistics.median(found["first"] for found in rounds),
             "peak_bytes": max(found["peak_bytes"] for found in rounds), "tokens": rounds[0]["tokens"],
-            "turns": {name: statistics.median(each["turns"][name] for each in rounds) for name in rounds[0]["turns"]},
-            "layouts": rounds[-1].get("layouts"), "kept": rounds[-1].get("kept")}
+            "turns": {name: statistics.median(each["turns"][name] for each in rounds) for name in rounds[0]["turns"]}}
 
 
 def compare(rows: list[Row]) -> list[str]:

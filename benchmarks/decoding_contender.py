@@ -19,7 +19,7 @@ from training_weft import model_of, names
 
 from weft.comparison.measures import peak_memory_bytes
 from weft.core.model import LanguageModel
-from weft.decoding import CompiledStep, Row, for_decoding, generate
+from weft.decoding import CompiledStep, Row, generate
 from weft.decoding.session import Session
 from weft.linear import rewritten
 from weft.linear.int4 import Int4Config
@@ -40,23 +40,11 @@ def weft_model(job: dict[str, Any], weights: dict[str, torch.Tensor]) -> Languag
     return rewritten(model.to(torch.bfloat16), [REWRITES[job["dtype"]]]).eval()
 
 
-def weft_generate(job: dict[str, Any], weights: dict[str, torch.Tensor], found: dict[str, Any],
-                  rivals: dict[str, Callable[[], Callable[..., Tokens]]]) -> Callable[..., Tokens]:
-    """Weft as its users decode: as it is, laid out for this machine, or compiled. Beside a layout, ``rivals`` gets the
-    model as it is, so that both are timed in turns."""
+def weft_generate(job: dict[str, Any], weights: dict[str, torch.Tensor]) -> Callable[..., Tokens]:
+    """Weft as its users decode: as it is, or compiled."""
     model = weft_model(job, weights)
     compiled = CompiledStep(model) if job["form"] == "compiled" else None
-    if job["form"] == "laid out":
-        form = for_decoding(model, rows=job["batch"])
-        rivals["weft"] = partial(continued, model, None)
-        model = form.model
-        found["kept"] = form.kept
-        found["layouts"] = {f"{a}x{b}": kind.chosen for kind in form.measured for a, b in [kind.shape]}
 
-    return continued(model, compiled)
-
-
-def continued(model: LanguageModel, compiled: CompiledStep | None) -> Callable[..., Tokens]:
     def run(prompts: Tokens, count: int) -> Tokens:
         done = generate(model, prompts, max_new_tokens=count, compiled=compiled)
         return [list(row.tokens) for row in done.rows]
@@ -84,7 +72,7 @@ def transformers_generate(job: dict[str, Any], weights: dict[str, torch.Tensor])
 
 def sweep(job: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, float]:
     """Seconds of a step by the tokens before it, medians; contexts in turns."""
-    model = for_decoding(weft_model(job, weights)).model
+    model = weft_model(job, weights)
     contexts = [c for c in (32, 64, 128, 256, 480) if c + SWEEP_STEPS <= job["shape"]["context"]]
     sessions = {c: Session(model, [Row(tuple(range(1, c + 1)))], max_new_tokens=2 * SWEEP_STEPS + BEFORE)
                 for c in contexts}
@@ -111,7 +99,7 @@ def main() -> None:
     rivals: dict[str, Callable[[], Callable[..., Tokens]]] = {}
     if job["beside"]:
         rivals[job["beside"]] = partial(llama_generate, job, folder)
-    run = (weft_generate(job, weights, found, rivals) if job["library"] == "weft" else llama_generate(job, folder)
+    run = (weft_generate(job, weights) if job["library"] == "weft" else llama_generate(job, folder)
            if job["library"] == "llama.cpp" else transformers_generate(job, weights))
     generator = torch.Generator().manual_seed(1)
     prompts = torch.randint(job["shape"]["vocabulary"], (job["batch"], job["prompt"]), generator=generator).tolist()

@@ -4,7 +4,7 @@
 
 Models have some ten million parameters (`recurrent_models.SUBJECTS`). Training: a step of AdamW on four rows of 512
 tokens, the contenders of a mixer in turns in one process; ratios to the first peer are medians over the turns.
-Decoding: 128 tokens after a prompt of 64, at batch 1, greedily, by Weft (plain, laid out and compiled) and by
+Decoding: 128 tokens after a prompt of 64, at batch 1, greedily, by Weft (plain and compiled) and by
 `transformers` from one folder of weights, in turns, in float32 and in bfloat16; in float32 all must give the same
 tokens. Growth: one layer of 256 features, forward and backward, on one row
 of 1,024 to 65,536 tokens, with the peak memory of a process of its own beyond what it held before; and a step of one
@@ -38,7 +38,7 @@ from weft import api
 from weft.core.config import parse_part
 from weft.core.layer import Layer
 from weft.core.part_config import Dims
-from weft.decoding import CompiledStep, for_decoding, generate
+from weft.decoding import CompiledStep, generate
 from weft.ops.forms import forced
 from weft.ops.native.library import describe
 from weft.ops.processor import processor_name
@@ -113,7 +113,7 @@ def training(subject: Subject, sizes: Sizes, rounds: int) -> dict[str, Any]:
 
 
 def decoding(subject: Subject, sizes: Sizes, rounds: int) -> dict[str, Any] | None:
-    """By dtype: tokens a second by Weft, as it is, laid out and compiled, and by `transformers`, from the same
+    """By dtype: tokens a second by Weft, as it is and compiled, and by `transformers`, from the same
     weights."""
     if subject.foreign is None or importlib.util.find_spec("transformers") is None:
         return None
@@ -126,7 +126,7 @@ def decoding(subject: Subject, sizes: Sizes, rounds: int) -> dict[str, Any] | No
 def _decoding(foreign: Any, own: Any, dtype: torch.dtype, sizes: Sizes, rounds: int) -> dict[str, Any]:
     """In one dtype; ``first``, seconds of the first run, holds what the compiler takes."""
     foreign, own = foreign.to(dtype).eval(), own.to(dtype).eval()
-    laid_out, compiled = for_decoding(own, rows=1).model, CompiledStep(own)
+    compiled = CompiledStep(own)
     prompt = torch.randint(sizes.vocabulary, (PROMPT,), generator=torch.Generator().manual_seed(1)).tolist()
 
     def by_weft(model: Any, step: CompiledStep | None = None) -> list[int]:
@@ -140,7 +140,7 @@ def _decoding(foreign: Any, own: Any, dtype: torch.dtype, sizes: Sizes, rounds: 
         return [int(token) for token in out[0, PROMPT:]]
 
     runs: dict[str, Callable[[], list[int]]] = {
-        "weft": lambda: by_weft(own), "weft laid out": lambda: by_weft(laid_out),
+        "weft": lambda: by_weft(own),
         "weft compiled": lambda: by_weft(own, compiled), "transformers": by_transformers}
     timed = {name: timed_run(run) for name, run in runs.items()}
     seconds: dict[str, list[float]] = {name: [] for name in runs}

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
         extend,
         generate,
         insides,
-        laid_out,
         load,
         load_plugin,
         measure,
@@ -59,7 +58,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BradleyTerry", "Elo", "Ends", "Sampling", "Search", "beam_search", "benchmark", "catalogue", "check",
            "classify", "compare", "compare_report", "convert", "data_inspect", "data_mixture", "data_prepare",
-           "data_sample", "doctor", "draw", "evaluate", "extend", "generate", "insides", "laid_out", "load",
+           "data_sample", "doctor", "draw", "evaluate", "extend", "generate", "insides", "load",
            "load_plugin", "measure", "measure_bleu", "plan", "presets", "probe", "rate", "read_model", "read_run",
            "resize_images", "save", "score", "stream", "train", "translate"]
 

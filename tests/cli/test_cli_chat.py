@@ -50,12 +50,6 @@ def test_without_a_terminal_each_line_is_a_message(weft: Any, run: Path) -> None
     assert [each["content"] for each in given["messages"] if each["role"] == "user"] == lines, "nothing was forgotten"
 
 
-def test_weights_laid_out_for_the_machine_say_the_same(weft: Any, run: Path) -> None:
-    plain, laid_out = (weft("chat", run, *QUICK, "--message", "line 1", "--json", *more).json()
-                       for more in ((), ("--lay-out",)))
-    assert laid_out == plain
-
-
 def test_a_conversation_can_be_gone_on_with(weft: Any, run: Path, talk: Path) -> None:
     found = weft("chat", run, *QUICK, "--messages", talk, "--message", "more", "--json").json()
     assert [message["content"] for message in found["messages"][:3]] == ["s", "line 1", "more"]

@@ -51,7 +51,6 @@ def test_a_wrong_name_is_told_before_anything_is_read(weft: Any, workplace: Path
 def test_doctor_shows_every_operation(weft: Any) -> None:
     told = weft("doctor", "--no-measure")
     assert told.code == 0 and all(operation.name in told.out for operation in OPERATIONS.all())
-    assert "thresholds measured on" in told.out
 
 
 def test_plan_takes_the_forms_that_a_run_names_for_training_and_those_of_the_option_for_all(weft: Any,

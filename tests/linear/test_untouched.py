@@ -17,11 +17,9 @@ from training.tiny_runs import next_token
 from weft.core.config import parse_part
 from weft.core.model import LanguageModel
 from weft.core.span import Span
-from weft.decoding import for_decoding
 from weft.decoding.compiled import CompiledStep
 from weft.feedforward.glu import GLU, FusedGLU
 from weft.heads.readout import LinearReadout
-from weft.linear import layout
 from weft.linear.inference import inference_form
 from weft.linear.untouched import untouched
 from weft.norms.rmsnorm import RMSNorm
@@ -78,16 +76,6 @@ def test_backward_hooks_count_too() -> None:
 
 def test_an_adapted_model_in_the_form_for_inference_is_the_adapted_model(adapted: Any) -> None:
     assert_close(inference_form(adapted)(TOKENS).y, adapted(TOKENS).y, **EXACT)
-
-
-def test_an_adapted_model_laid_out_is_the_adapted_model(adapted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "chosen", lambda turns: "columns")
-    monkeypatch.setattr(layout, "faster", lambda laid, plain: True)
-    assert any(isinstance(part, layout.LaidLinear) for part in for_decoding(model()).model.modules())
-    form = for_decoding(adapted)
-    assert not any(isinstance(part, layout.LaidLinear) for name, part in form.model.named_modules()
-                   if "readout.map" not in name)
-    assert_close(form.model(TOKENS).y, adapted(TOKENS).y, **EXACT)
 
 
 @pytest.fixture

@@ -21,10 +21,9 @@ from weft.mixers.attention import Attention, AttentionConfig
 from weft.mixers.cross_attention import CrossAttention, CrossAttentionConfig
 from weft.mixers.key_value import Stored
 from weft.mixers.rolling import RollingState
-from weft.ops.attention import ATTENTION
+from weft.ops.attention import ATTENTION, LONG_BIASED
 from weft.ops.banded_attention import ROWS
 from weft.ops.forms import forced
-from weft.ops.thresholds import threshold
 
 D = 6
 LONG = 2 * ROWS + 45
@@ -212,7 +211,7 @@ def test_the_form_follows_the_mask(fields: dict[str, Any], steps: int, name: str
     (torch.float32, True, {"kind": "alibi", "rounding": "bfloat16"}, "sdpa")])
 def test_blocks_train_a_bias_by_distance_in_long_rows(dtype: torch.dtype, gradients: bool, position: Any,
                                                       name: str) -> None:
-    for steps, expected in ((max(2 * ROWS, int(threshold("attention.bias")) + 1), name), (2 * ROWS - 1, "sdpa")):
+    for steps, expected in ((max(2 * ROWS, LONG_BIASED + 1), name), (2 * ROWS - 1, "sdpa")):
         layer, tokens = build("auto", mask="causal", position=position), torch.empty(1, steps, 2, 4, dtype=dtype)
         span = WHOLE.resolve(None, tokens)
         with torch.set_grad_enabled(gradients):
@@ -221,7 +220,7 @@ def test_blocks_train_a_bias_by_distance_in_long_rows(dtype: torch.dtype, gradie
 
 
 def test_blocks_leave_a_bias_in_bfloat16_to_others() -> None:
-    steps = max(2 * ROWS, int(threshold("attention.bias")) + 1)
+    steps = max(2 * ROWS, LONG_BIASED + 1)
     layer, tokens = build("auto", mask="causal", position="alibi"), torch.empty(1, steps, 2, 4, dtype=torch.bfloat16)
     span = WHOLE.resolve(None, tokens)
     call = layer.call(tokens, Stored(tokens, tokens, Keys.of(span.ticks), None), span)

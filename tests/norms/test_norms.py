@@ -21,7 +21,7 @@ from weft.norms.batchnorm import BatchNorm, BatchNormConfig
 from weft.norms.layernorm import LayerNorm, LayerNormConfig
 from weft.norms.none import NoNormConfig
 from weft.norms.rmsnorm import RMSNorm, RMSNormConfig
-from weft.ops.rms_norm import FEW, rms_norm
+from weft.ops.rms_norm import rms_norm
 
 B, T, D = 3, 4, 6
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
@@ -182,7 +182,7 @@ def test_bad_configurations_are_named(data: dict[str, object], message: str) -> 
     assert message in str(error.value)
 
 
-@pytest.mark.parametrize("rows", [1, 5, FEW // D + 1])
+@pytest.mark.parametrize("rows", [1, 5, 33])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_rmsnorm_without_gradients_is_the_same_norm(rows: int, weighted: bool) -> None:
     x, weight = 3 * random(rows, 1, D), random(D, seed=1) if weighted else None

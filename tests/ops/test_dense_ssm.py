@@ -10,20 +10,16 @@ import torch
 from torch import Tensor
 
 from oracles import dense_ssm as oracle
-from weft.analysis.formulas import flops_of
-from weft.ops import s4_kernel
 from weft.ops.dense_ssm import DenseSystem, Powers, discretise_dense
-from weft.ops.fft_convolution import fourier
 from weft.ops.hippo import diagonal_modes
 from weft.ops.s4 import Dplr, dense, discretised
 from weft.ops.s4_chunk import S4_CHUNK, S4Call
-from weft.ops.s4_kernel import cauchy_kernel, cauchy_kernel_in_pieces
+from weft.ops.s4_kernel import cauchy_kernel
 from weft.ops.ssm_chunk import Inputs
 
 B, H, N = 2, 3, 6
 Array = np.ndarray[Any, Any]
-KERNELS = {"cauchy": cauchy_kernel, "in pieces": cauchy_kernel_in_pieces,
-           "powers": lambda system, length: Powers(dense(system)).kernel(length)}
+KERNELS = {"cauchy": cauchy_kernel, "powers": lambda system, length: Powers(dense(system)).kernel(length)}
 
 
 def complexes(pairs: Tensor) -> Array:
@@ -82,32 +78,6 @@ def test_a_longer_kernel_begins_with_the_shorter_one(way: str) -> None:
     torch.testing.assert_close(long[:, :30], short, rtol=1e-10, atol=1e-11)
 
 
-def test_pieces_of_frequencies_give_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Values and gradients, of one piece and of many, against differentiation of the plain formula."""
-    outcomes = []
-    for piece in (2 ** 20, 40):
-        monkeypatch.setattr(s4_kernel, "PIECE", piece)
-        for way in ("cauchy", "in pieces"):
-            leaves = [each.requires_grad_() for each in legs(8, [0.01, 0.2])]
-            kernel = KERNELS[way](Dplr(*leaves), 37)
-            weights = torch.arange(kernel.numel(), dtype=torch.float64).sin().view(kernel.shape)
-            outcomes.append([kernel.detach(), *torch.autograd.grad((kernel * weights).sum(), leaves)])
-    for other in outcomes[1:]:
-        for ours, theirs in zip(other, outcomes[0], strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11)
-
-
-def test_the_backward_pass_can_be_differentiated() -> None:
-    """Second derivatives of the operator against those of PyTorch's own operators."""
-    found = []
-    for way in ("cauchy", "in pieces"):
-        leaves = [each.requires_grad_() for each in legs(4, [0.1])]
-        kernel = KERNELS[way](Dplr(*leaves), 9)
-        slopes = torch.autograd.grad(kernel.square().sum(), leaves, create_graph=True)
-        found.append(torch.autograd.grad(sum(each.square().sum() for each in slopes), leaves))
-    torch.testing.assert_close(found[1], found[0], rtol=1e-9, atol=1e-11)
-
-
 @pytest.mark.parametrize("way", KERNELS)
 def test_kernels_in_float32(way: str) -> None:
     """At the sizes of a model, against float64: eleven squarings, each of which may double an error of 2^-24, leave
@@ -148,14 +118,6 @@ def test_a_matrix_of_rank_one_never_makes_a_system_unstable() -> None:
     """Whatever P is, no eigenvalue of the discrete matrix leaves the unit disc."""
     system = random_system()._replace(p=torch.randn(H, N // 2, 2, dtype=torch.float64) * 30)
     assert torch.linalg.eigvals(dense(system).a).abs().max() < 1
-
-
-def test_operations_of_the_cauchy_products_are_counted() -> None:
-    system = legs(8, [0.01, 0.2])
-    given = s4_kernel.coefficients(system, 48)
-    counted = flops_of(torch.ops.weft.s4_spectrum, (*given, 48, 40), None)
-    # Eight sums over 4 modes of complex numbers for 25 frequencies and 2 channels, and a real transform of each.
-    assert counted == 2 * 8 * 4 * 2 * 25 * 2 + fourier(48, 2) // 2
 
 
 def test_forms_agree_on_a_chunk_of_65536_tokens() -> None:

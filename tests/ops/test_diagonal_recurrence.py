@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from weft.analysis.formulas import flops_of
 from weft.ops.diagonal_recurrence import DIAGONAL_RECURRENCE, DiagonalRecurrenceCall, diagonal_recurrence
 
-FAST = ("operator", "native", "pieces")
+FAST = ("operator", "native")
 
 
 def call(steps: int, width: int = 3, dtype: torch.dtype = torch.float64) -> DiagonalRecurrenceCall:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass, replace
@@ -25,7 +24,6 @@ from weft.ops.form_check import differences
 from weft.ops.forms import OPERATIONS, Form, Make, Offer, Operation, forced
 from weft.ops.linear import LINEAR, LinearCall
 from weft.ops.routes import routed
-from weft.ops.thresholds import FILE, measured
 
 C = TypeVar("C")
 
@@ -38,6 +36,17 @@ def test_every_form_computes_what_the_naive_one_does(operation: Operation[Any, A
     found = list(differences(operation, form))
     assert found, "none of the examples is served by it"
     assert [each for each in found if not (each.values <= each.allowed and each.gradients <= each.allowed)] == []
+
+
+@pytest.mark.parametrize(("operation", "gone", "instead"), [
+    *((name, "chunks", "operator") for name in ("delta_rule", "linear_recurrence", "wkv")),
+    ("wkv", "step", "reference"), ("diagonal_recurrence", "pieces", "operator"), ("rms_norm", "pair", "sweep"),
+    ("packed_convolution", "groups", "operator"), ("fft_convolution", "transforms", "operator"),
+    ("s4", "cauchy_at_once", "cauchy")])
+def test_a_form_that_is_gone_is_refused_with_the_name_to_write_instead(operation: str, gone: str, instead: str) -> None:
+    with pytest.raises(ConfigError, match=rf"kernels\.{operation}: no form is called '{gone}'\. "
+                       rf"Did you mean '{instead}'\?"):
+        OPERATIONS.get(operation).form(gone)
 
 
 class Sum(NamedTuple):
@@ -356,12 +365,3 @@ def test_what_does_not_pay_by_declaration_is_taken_where_it_is_named_or_pays(for
         traced: list[str] = []
         torch.compile(lambda x: traced.append(pays(Sum(x))) or x + 1, backend="eager", fullgraph=True)(torch.ones(4))
         assert traced == ["f"]
-
-
-def test_every_form_of_the_file_of_thresholds_exists_and_every_form_of_ours_is_in_it() -> None:
-    content = json.loads(FILE.read_text(encoding="utf-8"))
-    ours = {operation.name: sorted(form.name for form in operation.forms()) for operation in OPERATIONS.all()}
-    assert {name: sorted(forms) for name, forms in content["orders"].items() if name in ours} == ours
-    assert (Path(__file__).parents[2] / content["script"]).is_file()
-    assert measured("an abacus") == measured(content["measured"][0]["processor"]), "the first stands for the others"
-    assert measured().date and measured().torch and measured().threads

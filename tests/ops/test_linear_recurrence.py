@@ -192,7 +192,8 @@ def test_shared_queries_and_keys_are_those_of_every_state(form: str, kind: str) 
     q, k = x.q[:, :, :2], x.k
     for few, queries in ((q, q.repeat_interleave(3, 2)), (x.q.repeat(1, 1, 3, 1), x.q.repeat(1, 1, 3, 1))):
         found = LINEAR_RECURRENCE(LinearRecurrenceCall(few, k, v, decay, before), form)
-        wanted = LINEAR_RECURRENCE(LinearRecurrenceCall(queries, k.repeat_interleave(3, 2), v, decay, before), "chunks")
+        repeated = k.repeat_interleave(3, 2)
+        wanted = LINEAR_RECURRENCE(LinearRecurrenceCall(queries, repeated, v, decay, before), "reference")
         slopes = [torch.autograd.grad(y.sin().sum() + after.sin().sum(), [x.q, x.k]) for y, after in (found, wanted)]
         for got, expected in zip([*found, *slopes[0]], [*wanted, *slopes[1]], strict=True):
             assert_close(got, expected, rtol=1e-10, atol=1e-10)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from ops import rotary_formulas as formulas
 from oracles import rope as oracle
 from oracles.finite_difference import gradient_agrees
 from weft.ops import rotary
@@ -91,32 +92,32 @@ def test_low_precision_is_rounded_once(layout: rotary.Layout) -> None:
 def test_naive_complex_forms_equal_the_oracle() -> None:
     x, angles = waves(5, 6), angles_of()
     z = oracle.complex_pairs(x.numpy())
-    np.testing.assert_allclose(rotary.naive_complex(x, angles).numpy(), oracle.rope_complex(z, POSITIONS, THETA),
+    np.testing.assert_allclose(formulas.naive_complex(x, angles).numpy(), oracle.rope_complex(z, POSITIONS, THETA),
                                **EXACT)
-    np.testing.assert_allclose(rotary.naive_conjugate_pairs(x, angles).numpy(),
+    np.testing.assert_allclose(formulas.naive_conjugate_pairs(x, angles).numpy(),
                                oracle.rope_conjugate_pairs(z, POSITIONS, THETA), **EXACT)
 
 
 def test_naive_real_forms_equal_the_oracle() -> None:
     x, angles = waves(5, 6), angles_of()
     np.testing.assert_allclose(rotary.naive_matrix(angles[3]).numpy(), oracle.rotation_matrix(17.0, THETA), **EXACT)
-    for naive, wanted in ((rotary.naive_matrix_product, oracle.rope_matrix),
-                          (rotary.naive_interleaved, oracle.rope_interleaved),
-                          (rotary.naive_half_split, oracle.rope_half_split)):
+    for naive, wanted in ((formulas.naive_matrix_product, oracle.rope_matrix),
+                          (formulas.naive_interleaved, oracle.rope_interleaved),
+                          (formulas.naive_half_split, oracle.rope_half_split)):
         np.testing.assert_allclose(naive(x, angles).numpy(), wanted(x.numpy(), POSITIONS, THETA), **EXACT)
 
 
 def test_every_form_gives_the_same_scores() -> None:
     q, k, angles = waves(5, 6), waves(5, 6, seed=1), angles_of()
-    wanted = rotary.naive_matrix_product(q, angles) @ rotary.naive_matrix_product(k, angles).T
-    pairs = rotary.naive_conjugate_pairs(q, angles) @ rotary.naive_conjugate_pairs(k, angles).mH
+    wanted = formulas.naive_matrix_product(q, angles) @ formulas.naive_matrix_product(k, angles).T
+    pairs = formulas.naive_conjugate_pairs(q, angles) @ formulas.naive_conjugate_pairs(k, angles).mH
     order = rotary.half_split_order(6, 6)
     forms = {
-        "complex": (rotary.naive_complex(q, angles) @ rotary.naive_complex(k, angles).mH).real,
+        "complex": (formulas.naive_complex(q, angles) @ formulas.naive_complex(k, angles).mH).real,
         "conjugate pairs": pairs.real,
-        "real part": rotary.naive_real_part_scores(q, k, angles[:, None] - angles[None]),
-        "element-wise": rotary.naive_interleaved(q, angles) @ rotary.naive_interleaved(k, angles).T,
-        "half-split": rotary.naive_half_split(q[:, order], angles) @ rotary.naive_half_split(k[:, order], angles).T,
+        "real part": formulas.naive_real_part_scores(q, k, angles[:, None] - angles[None]),
+        "element-wise": formulas.naive_interleaved(q, angles) @ formulas.naive_interleaved(k, angles).T,
+        "half-split": formulas.naive_half_split(q[:, order], angles) @ formulas.naive_half_split(k[:, order], angles).T,
     }
     for name, scores in forms.items():
         torch.testing.assert_close(scores, wanted, rtol=1e-12, atol=1e-12, msg=name)

@@ -71,10 +71,9 @@ def test_what_was_measured_goes_before_what_the_instructions_let_expect(lacks: b
     assert wide.widens(x) == lacks
 
 
-def test_attention_is_made_in_float32_where_products_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_is_made_in_float32_where_products_are() -> None:
     torch.manual_seed(0)
-    # Fewer queries than the form in C pays for, whose threshold is another one on every processor.
-    monkeypatch.setattr("weft.ops.attention.threshold", lambda name: 22)
+    # Fewer queries than the form in C pays for.
     q, k, v = (torch.randn(2, 21, heads, 8).bfloat16().requires_grad_() for heads in (4, 2, 2))
     call = AttentionCall(q, k, v, 0.3, _causal(q))
     with routed({Product("forward", 8, 4, 4, "torch.bfloat16"): WIDE}):

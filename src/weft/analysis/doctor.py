@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from weft.analysis.kept_routes import KeptRoute, RouteCache
-from weft.analysis.kernels import KnownOperation, Thresholds, known_operations, known_thresholds
+from weft.analysis.kernels import KnownOperation, known_operations
 from weft.analysis.matmul import Timing, as_kept, copy_bandwidth, renew, timed, usual_products
 from weft.core.strict_json import Record
 from weft.core.version import VERSION
@@ -80,7 +80,6 @@ class Diagnosis(Record):
         native: the instruction set of Weft's native code and its file, or why there is none.
         triton: Triton's version, or why there is none.
         operations: the operations that have several forms, and the form that is chosen here.
-        thresholds: where the thresholds between forms were measured.
         disk_free: free bytes in the working directory's file system.
         disk_free_temporary: free bytes in the file system of temporary files.
         warnings: problems and their remedies, in words.
@@ -103,7 +102,6 @@ class Diagnosis(Record):
     native: str
     triton: str
     operations: tuple[KnownOperation, ...]
-    thresholds: Thresholds
     disk_free: int
     disk_free_temporary: int
     warnings: tuple[str, ...]
@@ -136,7 +134,7 @@ def doctor(*, measure: bool = True, renew_routes: bool = False) -> Diagnosis:
         kept=tuple(cache), kept_in=cache.folder,
         copy=copy_bandwidth() if measure else 0.0, compiler=compiler, python_headers=headers, native=describe(),
         triton=describe_triton(),
-        operations=known_operations(), thresholds=known_thresholds(),
+        operations=known_operations(),
         disk_free=shutil.disk_usage(Path.cwd()).free,
         disk_free_temporary=shutil.disk_usage(tempfile.gettempdir()).free,
         warnings=(*warnings_for(required, compiler, headers, cores, measured), *cache.problems()))

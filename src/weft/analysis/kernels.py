@@ -15,8 +15,6 @@ from weft.core.span import WHOLE
 from weft.core.strict_json import Record
 from weft.ops.form_check import example
 from weft.ops.forms import OPERATIONS, Decision
-from weft.ops.processor import processor_name
-from weft.ops.thresholds import measured
 
 TOKENS = 2
 """The reserved tokens of the state from which a single token is decoded."""
@@ -60,25 +58,6 @@ class KnownOperation(Record):
     others: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Thresholds(Record):
-    """Where the thresholds between forms were measured.
-
-    Attributes:
-        processor: the processor's name.
-        threads: the threads that PyTorch used.
-        torch: PyTorch's version.
-        date: the day of the measurement.
-        own: whether this machine has the same processor.
-    """
-
-    processor: str
-    threads: int
-    torch: str
-    date: str
-    own: bool
-
-
 def single_token(model: LanguageModel, mode: FakeTensorMode, batch: int) -> list[Decision]:
     """The forms that are chosen in a decoding step of one token.
 
@@ -112,9 +91,3 @@ def known_operations() -> tuple[KnownOperation, ...]:
         names = tuple(each.name for each in operation.forms() if each.name != form.name)
         operations.append(KnownOperation(operation.name, operation.about, form.name, reason, passed, names))
     return tuple(operations)
-
-
-def known_thresholds() -> Thresholds:
-    """Where the thresholds that are in use were measured."""
-    used = measured()
-    return Thresholds(used.processor, used.threads, used.torch, used.date, used.processor == processor_name())

@@ -24,7 +24,6 @@ from weft.api.using import (
     classify,
     evaluate,
     generate,
-    laid_out,
     measure,
     mixes,
     prompt_rows,
@@ -50,7 +49,7 @@ __all__ = ["Answer", "BradleyTerry", "ChatSettings", "Conversation", "Descriptio
            "Sampling", "Search", "Text", "Translated", "UserError", "beam_search", "benchmark", "catalogue", "check",
            "classify", "compare", "compare_report", "compared_by_request", "config_path", "config_schema", "convert",
            "data_inspect", "data_mixture", "data_prepare", "data_sample", "data_sources", "describe", "doctor", "draw",
-           "evaluate", "extend", "families", "generate", "insides", "is_arpa", "is_benchmark", "laid_out", "load",
+           "evaluate", "extend", "families", "generate", "insides", "is_arpa", "is_benchmark", "load",
            "load_language_model", "load_plugin", "measure", "measure_bleu", "mixes", "pictures", "plan", "presets",
            "probe", "prompt_rows", "rate", "read_model", "read_run", "require_device", "require_dtype",
            "resize_images", "row_kinds", "run_of", "save", "score", "stream", "task_kind", "train", "translate"]

@@ -18,7 +18,7 @@ from weft.core.model import Classifier, LanguageModel, Readout
 from weft.data import TokenStream
 from weft.data.division_settings import DocumentsSetting
 from weft.data.manifest import is_prepared
-from weft.decoding import GREEDY, Beams, CompiledStep, Ending, Generated, NewToken, Row, RowLike, Sampling, for_decoding
+from weft.decoding import GREEDY, Beams, CompiledStep, Ending, Generated, NewToken, Row, RowLike, Sampling
 from weft.decoding import beam_search as search_rows
 from weft.decoding import generate as continue_rows
 from weft.decoding import stream as stream_rows
@@ -87,14 +87,6 @@ def beam_search(model: Model, prompts: str | Sequence[str | RowLike], *, max_new
     return search_rows(causal, prompt_rows(loaded, prompts), max_new_tokens=max_new_tokens, beams=beams,
                        length_penalty=length_penalty, stop=ending.tokens, tokenizer=loaded.tokenizer,
                        start=_start(loaded.tokenizer))
-
-
-def laid_out(model: Model, *, rows: int = 1) -> Loaded:
-    """Return the model with its weights in the memory layout in which this machine decodes ``rows`` rows fastest, which
-    is measured in about a second; see `weft.decoding.for_decoding`. Results may differ in their last bits. The result
-    is for decoding only."""
-    loaded, causal = load_language_model(model, "decoding")
-    return replace(loaded, model=for_decoding(causal, rows=rows).model)
 
 
 def stream(model: Model, prompt: str | RowLike, *, max_new_tokens: int = 200, sampling: Sampling = GREEDY,

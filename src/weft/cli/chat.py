@@ -83,7 +83,6 @@ def chat(checkpoint: Checkpoint,
 
     loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype,
                       purpose="a conversation")
-    loaded = api.laid_out(loaded) if lay_out else loaded
     settings = api.ChatSettings(
         template=template, max_new_tokens=max_new_tokens, stops=tuple(stop or ()), seed=seed,
         sampling=sampling_of(greedy, temperature, top_k, top_p, min_p, repetition_penalty),

@@ -47,7 +47,7 @@ def doctor(measure: Annotated[bool, typer.Option("--measure/--no-measure", help=
     section(out, "Products of linear maps by every route, and their largest error against float64", _routes(found))
     section(out, f"Routes of products that training keeps for {_count(found.threads, 'thread')}, in {found.kept_in}",
             _kept(found))
-    section(out, f"Operations, and how they are computed in training here; {_thresholds(found)}", _operations(found))
+    section(out, "Operations, and how they are computed in training here", _operations(found))
     section(out, "Extras, for pip install 'weft[NAME]'", _extras(found))
     for warning in found.warnings:
         out.print(f"note: {warning}", style="yellow")
@@ -121,12 +121,6 @@ def _kept(found: Diagnosis) -> Table:
         rows.add_row(route, f"{len(own):,}", first if first == last else f"{first} to {last}",
                      f"{gains[0]:.2f} to {gains[-1]:.2f}")
     return rows
-
-
-def _thresholds(found: Diagnosis) -> str:
-    thresholds = found.thresholds
-    where = "this processor" if thresholds.own else f"another processor, {thresholds.processor}"
-    return f"thresholds measured on {where}, {thresholds.date}"
 
 
 def _operations(found: Diagnosis) -> Table:

@@ -52,9 +52,14 @@ Beams = Annotated[int | None, typer.Option(
 LengthPenalty = Annotated[float | None, typer.Option(
     "--length-penalty", min=0, help="Exponent a of the length by which log-probabilities of beams are divided; 1 "
                                        "(default) gives their mean, 0 their sum.")]
-LayOut = Annotated[bool, typer.Option(
-    "--lay-out", help="First measure layouts of the weights on this machine and take what makes a step faster: takes "
-                      "a second, and sometimes more memory.")]
+
+
+def _without_layouts(asked: bool) -> None:
+    if asked:
+        raise typer.BadParameter("weights are laid out no more, since plain steps are as fast. Leave it out.")
+
+
+LayOut = Annotated[bool, typer.Option("--lay-out", hidden=True, callback=_without_layouts)]
 Template = Annotated[str | None, typer.Option(
     "--template", help="The chat template: a name among the model's own, a Jinja file, or plain, chatml, llama2.")]
 
@@ -82,12 +87,8 @@ def generate(checkpoint: Checkpoint,
     """Continue texts or rows of token ids, or answer a conversation."""
     prepare(plugin, threads, kernels)
     from weft import api
-    from weft.core.errors import InputError
     from weft.decoding import read_rows
 
-    if compile and lay_out:
-        raise InputError("the compiler lays the weights out by itself.", where="--compile, --lay-out",
-                         remedy="Give one of them.")
     loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype,
                       purpose="generating text")
     ends = api.Ends(tuple(stop or ()), at_end=not ignore_end)
@@ -96,7 +97,6 @@ def generate(checkpoint: Checkpoint,
     else:
         given, ends = _conversation(loaded, messages, template, ends, bool(prompt) or rows is not None)
     sampling = sampling_of(greedy, temperature, top_k, top_p, min_p, repetition_penalty)
-    loaded = api.laid_out(loaded, rows=len(given)) if lay_out else loaded
     if beams is not None or length_penalty is not None:
         drawn = bool(stop) or compile or greedy or repetition_penalty != 1 or any(
             option is not None for option in (temperature, top_k, top_p, min_p))

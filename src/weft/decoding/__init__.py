@@ -7,21 +7,18 @@ from weft.decoding.beam import Beams, Hypothesis, LengthFormula, beam_search
 from weft.decoding.choosing import RowSettings
 from weft.decoding.compiled import CompiledStep
 from weft.decoding.generate import generate, stream
-from weft.decoding.laid_out import for_decoding
 from weft.decoding.output import Generated, GeneratedRow, NewToken
 from weft.decoding.prompts import Ragged, ragged, realign
 from weft.decoding.rows import Row, RowLike, WordsRow, parse_rows, read_rows, read_rows_or_words
 from weft.decoding.sampling import GREEDY, Sampling
 from weft.decoding.slots import Slots
 from weft.decoding.stopping import NEVER, Ending
-from weft.linear.layout import DecodingForm
 
 __all__ = [
     "GREEDY",
     "NEVER",
     "Beams",
     "CompiledStep",
-    "DecodingForm",
     "Ending",
     "Generated",
     "GeneratedRow",
@@ -36,7 +33,6 @@ __all__ = [
     "Slots",
     "WordsRow",
     "beam_search",
-    "for_decoding",
     "generate",
     "parse_rows",
     "ragged",

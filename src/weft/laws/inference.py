@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft.core.span import Memory, Span
 from weft.laws.report import Finding, difference
 from weft.laws.subject import Subject
 from weft.linear.inference import inference_form
-from weft.linear.linear import Linear
 
 LAW = "inference"
 
 
 def inference(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
-    """The form for inference, with its matrices stored by columns, against the part itself."""
-    form = subject.remake(inference_form(subject.module, by_columns))
+    """The form for inference against the part itself."""
+    form = subject.remake(inference_form(subject.module))
     x = subject.inputs(3, subject.steps, generator)
     memory = subject.memory(3, generator)
     with torch.inference_mode():
@@ -30,11 +29,6 @@ def inference(subject: Subject, generator: torch.Generator) -> Iterator[Finding]
                               ("form, then part", (form, subject))):
             actual = _one_by_one(runners, x, memory)
             yield Finding(LAW, f"token by token, {name}", difference(actual, expected), subject.bound)
-
-
-def by_columns(linear: nn.Linear) -> nn.Linear:
-    """An equal map whose matrix is stored column by column."""
-    return Linear.of(nn.Parameter(linear.weight.detach().t().contiguous().t()), linear.bias)
 
 
 def _one_by_one(runners: tuple[Subject, Subject], x: Tensor, memory: Memory | None) -> Tensor:

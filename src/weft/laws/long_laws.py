@@ -16,7 +16,6 @@ from weft.core.state import restore, state_arrays
 from weft.core.traits import Trait
 from weft.laws.choices import Choices, recorded
 from weft.laws.gradients import first_run, run
-from weft.laws.inference import by_columns
 from weft.laws.length import GRADIENT_STEPS, Row, across, around, late_state, one_by_one, row_in_pieces
 from weft.laws.precision import BOUNDS, largest
 from weft.laws.report import COUNT, Finding, compare, gradient_difference
@@ -248,7 +247,7 @@ def readout(row: Row) -> Iterator[Finding]:
 
 def inference(row: Row) -> Iterator[Finding]:
     """The form for inference against the part itself, in one call and in pieces."""
-    form = row.subject.remake(inference_form(row.subject.module, by_columns))
+    form = row.subject.remake(inference_form(row.subject.module))
     with torch.inference_mode():
         whole = form.whole(row.x, row.memory, Span(prefix=row.prefix)).y
         yield compare("inference", "whole", whole, row.y, row.subject.bound)

@@ -1,54 +1,43 @@
-"""Whole models in the form that is fastest without gradients: `Part.inference` of every part, and linear maps laid out
-as the caller chooses. Modules that have been adapted keep their form, and the model itself is not changed."""
+"""Whole models in the form that is fastest without gradients: `Part.inference` of every part. Modules that have been
+adapted keep their form, and the model itself is not changed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 from torch import nn
 
 from weft.core.layer import Part
 from weft.linear.law import require_same, runs
-from weft.linear.linear import allowed
 from weft.linear.replacing import Replaced, replaced_copy
 from weft.linear.untouched import untouched
 
 M = TypeVar("M", bound=nn.Module)
-Lay: TypeAlias = Callable[[nn.Linear], nn.Module]
 
 
-def inference_form(model: M, lay: Lay | None = None) -> M:
-    """A model with the outputs and the state of ``model``, in evaluation mode and without gradients.
+def inference_form(model: M) -> M:
+    """A model with the outputs and the state of ``model``, a language model or a layer, in evaluation mode and without
+    gradients.
 
     Weights whose form does not change are shared with ``model``; the others exist twice while both are held.
-
-    Args:
-        model: a language model or a layer.
-        lay: returns for a linear map that may be laid out an equal one, perhaps with another memory layout of its
-            weights; None: all maps keep theirs.
     """
-    return _form(model, lay).model
+    return _form(model).model
 
 
-def checked_inference_form(model: M, lay: Lay | None = None, *, where: str) -> M:
+def checked_inference_form(model: M, *, where: str) -> M:
     """`inference_form`, checked on a row of a few tokens: every module that was put in computes what it replaced.
 
     Raises:
         LawError: a layer does not; the message names it.
     """
-    form = _form(model, lay)
+    form = _form(model)
     require_same(form.model, form.replacements, where=where, runs=lambda: runs(model))
     return form.model
 
 
-def _form(model: M, lay: Lay | None) -> Replaced[M]:
+def _form(model: M) -> Replaced[M]:
     """The model in that form, with the list of replacements."""
-    def form_of(path: str, module: nn.Module) -> nn.Module:
-        form = _fused(module)
-        return lay(form) if lay is not None and isinstance(form, nn.Linear) and "lay_out" in allowed(form) else form
-
-    result = replaced_copy(model, form_of)
+    result = replaced_copy(model, lambda path, module: _fused(module))
     frozen: dict[int, nn.Parameter] = {}
     for module in result.model.modules():
         for name, own in module.named_parameters(recurse=False):

@@ -17,9 +17,9 @@ from weft.core.layer import Part
 from weft.linear.untouched import untouched
 from weft.ops.linear import LINEAR, LinearCall, Map
 
-Use: TypeAlias = Literal["fuse", "lay_out", "widen", "quantise", "adapt"]
-"""What may be done with a map: joined with its neighbours into one matrix; laid out otherwise in memory; multiplied in
-wider numbers than its input; stored in fewer bits, so that its weight is no longer a matrix of floats; extended by a
+Use: TypeAlias = Literal["fuse", "widen", "quantise", "adapt"]
+"""What may be done with a map: joined with its neighbours into one matrix; multiplied in wider numbers than its
+input; stored in fewer bits, so that its weight is no longer a matrix of floats; extended by a
 trained term beside its matrix."""
 
 EVERYTHING: frozenset[Use] = frozenset(get_args(Use))

@@ -26,8 +26,7 @@ M = TypeVar("M", bound=nn.Module)
 Rewriter: TypeAlias = Callable[[nn.Module], nn.Module]
 """From a map to its replacement; all modules that share a matrix are rewritten by the same rewriter."""
 
-WORDS: dict[Use, str] = {"fuse": "fused", "lay_out": "laid out", "widen": "widened", "quantise": "quantised",
-                         "adapt": "adapted"}
+WORDS: dict[Use, str] = {"fuse": "fused", "widen": "widened", "quantise": "quantised", "adapt": "adapted"}
 
 
 class RewriteConfig(PartConfig):

@@ -30,7 +30,6 @@ from weft.ops.native_attention import native, native_backward_flops, native_flop
 from weft.ops.native_query import native_query, query_flops, query_in_c
 from weft.ops.native_token import DTYPES
 from weft.ops.score_terms import ScoreTerm, WrittenTerm, joined
-from weft.ops.thresholds import threshold
 from weft.ops.wide_linear import widens
 
 
@@ -256,6 +255,14 @@ def _beyond_blocks(call: AttentionCall) -> str | None:
 
 LARGEST = 256
 """Features of a head for which a tile in C fits into a cache."""
+FEW_QUERIES = 64
+"""Queries from which tiles in C pay. With 48 queries PyTorch's kernel takes 0.9 of their time, with 64 as long and with
+96 1.2 times as long (forward and backward; AMD EPYC, Zen 3); on an Intel Xeon the border was 65."""
+BAND = 1.25
+"""Times the keys of a block that there must be for blocks to pay: 1.0 on an AMD EPYC, 1.5 on an Intel Xeon."""
+LONG_BIASED = 1024
+"""Queries beyond which blocks pay in training with a bias by distance: 384 on an AMD EPYC, 2048 on an Intel Xeon. It
+matters only where there is no C compiler."""
 
 
 def _beyond_native(call: AttentionCall) -> str | None:
@@ -279,7 +286,7 @@ def _beyond_native(call: AttentionCall) -> str | None:
 
 def _slow_native(call: AttentionCall) -> str | None:
     """Why the code in C does not pay."""
-    if call.q.shape[1] < threshold("attention.native"):
+    if call.q.shape[1] < FEW_QUERIES:
         return "too few queries"
     if torch.is_grad_enabled() and call.k.shape[0] * call.k.shape[2] < threads():
         return "it has fewer key heads than threads"
@@ -294,7 +301,7 @@ def _wide_band(call: AttentionCall) -> str | None:
     if _beyond_library(call) is not None or _slow_in_library(call) is not None:
         return None
     band = call.visible.band()
-    if band.size is not None and threshold("attention.band") * (band.size + ROWS) <= keys:
+    if band.size is not None and BAND * (band.size + ROWS) <= keys:
         return None
     return None if band.ahead == 0 and _biased_training(call) else "the mask hides too few keys"
 
@@ -306,7 +313,7 @@ def _biased_training(call: AttentionCall) -> bool:
     keeps in float32."""
     return (torch.is_grad_enabled() and call.q.device.type == "cpu" and call.q.dtype != torch.bfloat16
             and bool(call.terms) and all(term.by_distance for term in call.terms)
-            and call.q.shape[1] > threshold("attention.bias"))
+            and call.q.shape[1] > LONG_BIASED)
 
 
 def _examples(make: Make) -> Iterator[AttentionCall]:
@@ -331,12 +338,12 @@ def _examples(make: Make) -> Iterator[AttentionCall]:
 ATTENTION = OPERATIONS.add(Operation(
     "attention", "softmax(scale q.k + bias, masked) v",
     Form(REFERENCE, reference, "every stage written out", known_as=("naive", "eager", "math")),
-    Form("grouped_rows", grouped_rows, "each key read once for a group of query heads",
-         devices=frozenset({"cpu"}), gradients="without", transformed=False, serves=_beyond_rows),
     Form("one_query", one_query, "one query for each head, in C", devices=frozenset({"cpu"}), dtypes=DTYPES,
          gradients="without", compiled=False, transformed=False, serves=_beyond_query,
          flops={"weft.native_query": query_flops}, known_as=("native_query", "decode"),
          kernel=Kernel(_one_query_by_addresses, "q", "k", "v")),
+    Form("grouped_rows", grouped_rows, "each key read once for a group of query heads",
+         devices=frozenset({"cpu"}), gradients="without", transformed=False, serves=_beyond_rows),
     Form("native", in_c, "tiles in C, which stay in the cache", devices=frozenset({"cpu"}),
          dtypes=frozenset({torch.float32, torch.bfloat16}), transformed=False, serves=_beyond_native,
          worth=_slow_native, flops={"weft.native_attention": native_flops,
@@ -346,9 +353,9 @@ ATTENTION = OPERATIONS.add(Operation(
          serves=_beyond_blocks, worth=_wide_band, flops={"weft.banded_attention": banded_flops,
                                                          "weft.banded_attention_backward": banded_backward_flops},
          known_as=("window", "local", "sliding", "blocks")),
-    Form("sdpa", sdpa, "PyTorch's fused kernel", transformed=False, serves=_beyond_library, worth=_slow_in_library,
-         known_as=("flash", "fused", "library", "torch")),
     Form("wide_sdpa", wide_sdpa, "PyTorch's fused kernel in float32, rounded once", devices=frozenset({"cpu"}),
          dtypes=frozenset({torch.bfloat16}), gradients="with", transformed=False, serves=_beyond_library,
          worth=_not_wider),
+    Form("sdpa", sdpa, "PyTorch's fused kernel", transformed=False, serves=_beyond_library, worth=_slow_in_library,
+         known_as=("flash", "fused", "library", "torch")),
     subject="q", examples=_examples, known_as=("scores", "sdpa")))

@@ -17,12 +17,11 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
-from weft.ops.thresholds import threshold
 
 ClusterMap: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """From rows x [n,D] and the numbers [n] of their ids in the cluster to results [n,...]."""
 
-FEW_ROWS = int(threshold("expert_dispatch.few"))
+FEW_ROWS = 16
 """Rows up to which sorting them costs more than it saves, as for experts. Sorting reads sizes on the host, so a step
 that sorts cannot be recorded."""
 

@@ -16,7 +16,7 @@ All of it is computed in float32 or better.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -24,12 +24,11 @@ from torch import Tensor
 
 from weft.core.pieces import Pieces
 from weft.ops.delta_rule_chunks import backward, forward, products
-from weft.ops.delta_rule_gradient import backward_shapes, save, slopes_of
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 from weft.ops.linear_recurrence_chunks import CHUNK
 from weft.ops.native.library import threads, why_not
-from weft.ops.native_delta_rule import native, native_backward_flops, native_flops
-from weft.ops.operator import differentiate, operator, widen
+from weft.ops.native_delta_rule import native, native_backward_flops, native_flops, shapes
+from weft.ops.operator import differentiable, widen
 
 Recurred = tuple[Tensor, Tensor]
 """Outputs [B,T,H,F] and the state after the last token, [B,H,E,F]."""
@@ -136,10 +135,6 @@ def _step(call: DeltaRuleCall) -> Recurred:
     return (q.transpose(1, 2) @ after).transpose(1, 2), after
 
 
-def _chunks(call: DeltaRuleCall) -> Recurred:
-    return forward(*call)
-
-
 def _operator(call: DeltaRuleCall) -> Recurred:
     found: Recurred = _forward(*call)
     return found
@@ -151,30 +146,17 @@ def _native(call: DeltaRuleCall) -> Recurred:
 
 def _run(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, log_decay: Tensor | None,
          before: Tensor) -> tuple[Tensor, Tensor]:
-    y, after = forward(q, k, v, a, b, log_decay, before)
-    return y.contiguous(), after.contiguous()
-
-
-def _run_shapes(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, log_decay: Tensor | None,
-                before: Tensor) -> tuple[Tensor, Tensor]:
-    return v.new_empty(v.shape), before.new_empty(before.shape)
+    return forward(q, k, v, a, b, log_decay, before)
 
 
 def _run_backward(grad: Tensor, grad_after: Tensor, q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor,
                   log_decay: Tensor | None, before: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
                                                                      Tensor]:
     dq, dk, dv, da, db, dg, dbefore = backward(grad, grad_after, q, k, v, a, b, log_decay, before)
-    return (dq.contiguous(), dk.contiguous(), dv.contiguous(), da.contiguous(), db.contiguous(),
-            dq.new_empty(0) if dg is None else dg.contiguous(), dbefore.contiguous())
+    return dq, dk, dv, da, db, dq.new_empty(0) if dg is None else dg, dbefore
 
 
-def _gradient(ctx: Any, grad: Tensor | None, grad_after: Tensor | None) -> tuple[Tensor | None, ...]:
-    return slopes_of(ctx, grad, grad_after, _run_backward if torch.is_grad_enabled() else _backward)
-
-
-_forward = operator("delta_rule", _run, _run_shapes)
-_backward = operator("delta_rule_backward", _run_backward, backward_shapes)
-differentiate("delta_rule", _gradient, save)
+_forward = differentiable("delta_rule", _run, shapes, _run_backward, forward, 7)
 
 
 def _flops(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, log_decay: Tensor | None, before: Tensor) -> int:
@@ -227,7 +209,6 @@ DELTA_RULE = OPERATIONS.add(Operation(
     Form("native", _native, "token by token in C, in the cache", devices=frozenset({"cpu"}),
          dtypes=frozenset({torch.float32}), transformed=False, serves=_beyond_native, worth=_slow_native,
          flops={"weft.native_delta_rule": native_flops, "weft.native_delta_rule_backward": native_backward_flops}),
-    Form("chunks", _chunks, "chunks of 64 tokens by matrix products"),
     Form("operator", _operator, "chunks of 64 tokens, as one operator", transformed=False,
-         flops={"weft.delta_rule": _flops, "weft.delta_rule_backward": _backward_flops}),
+         flops={"weft.delta_rule": _flops, "weft.delta_rule_backward": _backward_flops}, known_as=("chunks",)),
     subject="q", examples=_examples, known_as=("deltanet", "gated_delta_net", "kda", "rwkv7", "householder")))

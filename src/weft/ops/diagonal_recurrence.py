@@ -208,6 +208,6 @@ DIAGONAL_RECURRENCE = OPERATIONS.add(Operation(
     Form("native", _native, "all steps in C, states in registers", devices=frozenset({"cpu"}),
          dtypes=frozenset({torch.float32}), transformed=False, serves=_in_c, worth=_single, flops=FLOPS,
          known_as=("c", "kernel")),
-    Form("operator", _operator, "sqrt(T) pieces side by side, as one operator", transformed=False, flops=FLOPS),
-    Form("pieces", _pieces, "sqrt(T) pieces side by side"),
+    Form("operator", _operator, "sqrt(T) pieces side by side, as one operator", transformed=False, flops=FLOPS,
+         known_as=("pieces",)),
     subject="x", examples=_examples, known_as=("rg_lru", "linear_rnn", "diagonal_scan")))

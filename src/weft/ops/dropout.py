@@ -85,9 +85,9 @@ def _shares(call: DropoutCall, y: Tensor) -> Tensor:
 DROPOUT = OPERATIONS.add(Operation(
     "dropout", "entries set to zero at random",
     Form(REFERENCE, _drawn, "one uniform random number per entry"),
-    Form("library", _library, "PyTorch's own, fused by torch.compile", known_as=("torch",)),
     Form("lots", _lots, "16 random bits per entry", devices=frozenset({"cpu"}),
          compiled=False, transformed=False, serves=_common),
+    Form("library", _library, "PyTorch's own, fused by torch.compile", known_as=("torch",)),
     # Shares of 99,300 entries scatter by 0.0016, their differences by 0.0023.
     subject="x", examples=_examples, summary=(_shares, 0.01)))
 

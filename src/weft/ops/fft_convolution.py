@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from weft.ops import native_long_convolution as in_c
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
-from weft.ops.operator import differentiate, operator
+from weft.ops.operator import differentiable
 
 
 class ConvolutionCall(NamedTuple):
@@ -39,10 +39,6 @@ def fft_convolution(u: Float[Tensor, "B H T"], kernel: Float[Tensor, "H T"]) -> 
     generates no code for complex numbers; the backward pass transforms again, so that no spectrum is kept.
     """
     return FFT_CONVOLUTION(ConvolutionCall(u, kernel))
-
-
-def _transforms(call: ConvolutionCall) -> Tensor:
-    return run(*call)
 
 
 def _operator(call: ConvolutionCall) -> Tensor:
@@ -117,24 +113,7 @@ def run_backward(grad: Tensor, u: Tensor, kernel: Tensor) -> tuple[Tensor, Tenso
     return grad_u, torch.fft.irfft(together, n=size)[..., :steps].contiguous()
 
 
-def _backward_shapes(grad: Tensor, u: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
-    return u.new_empty(u.shape), kernel.new_empty(kernel.shape)
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
-
-
-def _gradient(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-    # A backward pass that is itself differentiated consists of PyTorch's operators.
-    work = run_backward if torch.is_grad_enabled() else _backward
-    gradients: tuple[Tensor, Tensor] = work(grad, *ctx.saved_tensors)
-    return gradients
-
-
-_forward = operator("fft_convolution", run, _shapes)
-_backward = operator("fft_convolution_backward", run_backward, _backward_shapes)
-differentiate("fft_convolution", _gradient, _save)
+_forward = differentiable("fft_convolution", run, _shapes, run_backward, run, 2)
 
 
 def _examples(make: Make) -> Iterator[ConvolutionCall]:
@@ -147,7 +126,7 @@ FFT_CONVOLUTION = OPERATIONS.add(Operation(
     Form(REFERENCE, _direct, "term by term, in O(T^2)", known_as=("direct",)),
     Form("native", _native, "term by term in C", devices=frozenset({"cpu"}), dtypes=frozenset({torch.float32}),
          transformed=False, serves=_in_c, worth=_long, flops=in_c.FLOPS, known_as=("c",)),
-    Form("transforms", _transforms, "FFT, as PyTorch's operators"),
     Form("operator", _operator, "FFT, as one operator that keeps no spectrum", transformed=False,
-         flops={"weft.fft_convolution": _flops, "weft.fft_convolution_backward": _backward_flops}),
+         flops={"weft.fft_convolution": _flops, "weft.fft_convolution_backward": _backward_flops},
+         known_as=("transforms",)),
     subject="u", examples=_examples, known_as=("fft", "long_convolution")))

@@ -2,8 +2,8 @@
 
 An `Operation` has a naive form, called ``reference``, which is the truth, and others that are held to it. A `Form`
 declares where it can serve; `Operation.choose` takes the first that can and pays, and gives the reason. Neither ever
-reads a tensor: shapes, dtypes, devices and plain facts are all there is to go by. The order of preference stands in
-``thresholds.json``. `forced` names the form to take. All that a plugin needs can be imported from here.
+reads a tensor: shapes, dtypes, devices and plain facts are all there is to go by. The order of preference is that in
+which an operation names its forms. `forced` names the form to take. All that a plugin needs can be imported from here.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class Operations:
 
     def __init__(self) -> None:
         self._known: dict[str, Operation[Any, Any]] = {}
+        self._formulas: dict[str, Formula] = {}
         self._discovered = False
 
     def add(self, operation: Operation[C, R]) -> Operation[C, R]:
@@ -41,6 +42,8 @@ class Operations:
             raise ConfigError([f"the operation {operation.name!r} is defined by {other.file} and by {operation.file}. "
                                "Give one of them another name."])
         self._known[operation.name] = operation
+        self._formulas |= operation.formulas
+        operation.formulas = self._formulas  # so that those of forms that are added later are found here too
         return operation
 
     def get(self, name: str) -> Operation[Any, Any]:
@@ -70,10 +73,7 @@ class Operations:
 
     def formula(self, operator: str) -> Formula | None:
         """What a call of an operator costs, where one of the forms gives it."""
-        for operation in self._known.values():
-            if operator in operation.formulas:
-                return operation.formulas[operator]
-        return None
+        return self._formulas.get(operator)
 
     def problems(self, kernels: Mapping[str, str]) -> list[tuple[str, str]]:
         """What is wrong with ``kernels``: each operation concerned, and what is wrong with its name or its form's."""

@@ -123,10 +123,10 @@ def _examples(make: Make) -> Iterator[GatedFeedForwardCall]:
 GATED_FEED_FORWARD = OPERATIONS.add(Operation(
     "gated_feed_forward", "down(activation(gate(x)) up(x)), three linear maps and their gate",
     Form(REFERENCE, _written_out, "the naive form of each product"),
-    Form("parts", _parts, "each product by the form that is chosen for it"),
     Form("native", _native, "a few vectors, all three products in one call", devices=frozenset({"cpu"}),
          dtypes=frozenset({torch.float32, torch.bfloat16}), gradients="without", compiled=False, transformed=False,
          serves=_in_c, worth=_few, flops={"weft.native_gated_feed_forward": gated_flops}, known_as=("c", "few_rows"),
          kernel=Kernel(_by_addresses, "x", *(f"{map_}.{each}" for map_ in ("gate", "up", "down")
                                              for each in Map._fields))),
+    Form("parts", _parts, "each product by the form that is chosen for it"),
     subject="x", examples=_examples, known_as=("swiglu", "feed_forward", "mlp")))

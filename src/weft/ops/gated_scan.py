@@ -100,7 +100,6 @@ def _examples(make: Make) -> Iterator[GatedScanCall]:
 GATED_SCAN = OPERATIONS.add(Operation(
     "gated_scan", "the selective scan with the softplus, the skip and the gate around it",
     Form(REFERENCE, native.written_out, "step by step"),
-    Form("parts", _parts, "the scan by the form that is chosen for it, and operators around it"),
     Form("token", _token, "one token in C", devices=frozenset({"cpu"}), dtypes=frozenset({torch.float32}),
          gradients="without", compiled=False, transformed=False, serves=_beyond_token, worth=_unforced,
          flops={"weft.native_scan_token": native.gated_flops}),
@@ -108,4 +107,5 @@ GATED_SCAN = OPERATIONS.add(Operation(
          dtypes=frozenset({torch.float32}), transformed=False, serves=_beyond_native, worth=_free,
          flops={"weft.native_gated_scan": native.gated_flops,
                 "weft.native_gated_scan_backward": native.gated_backward_flops}, known_as=("c",)),
+    Form("parts", _parts, "the scan by the form that is chosen for it, and operators around it"),
     subject="u", examples=_examples, known_as=("mamba_block", "selective_gate")))

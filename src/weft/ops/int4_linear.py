@@ -147,7 +147,8 @@ def _examples(make: Make) -> Iterator[Int4Call]:
 INT4_LINEAR = OPERATIONS.add(Operation(
     "int4_linear", "x W^T, with W in whole numbers of four bits, scaled by groups",
     Form(REFERENCE, _written_out, "integers converted to floats, then a product"),
-    Form("lean", _lean, "converted to floats, again in backward", gradients="with", transformed=False),
+    Form("one_token", _one_token, "one vector times the matrix, as one loop", devices=frozenset({"cpu"}),
+         serves=_of_one, eager=False),
     Form("native", _native, "a few vectors, the matrix read once, in C", devices=frozenset({"cpu"}),
          dtypes=frozenset({torch.float32, torch.bfloat16}), gradients="without", compiled=False, transformed=False,
          serves=_in_c, rows=FEW_ROWS, known_as=("c", "few_rows"),
@@ -155,6 +156,5 @@ INT4_LINEAR = OPERATIONS.add(Operation(
     Form("opened", _opened, "converted to floats in C, then a product of floats", devices=frozenset({"cpu"}),
          dtypes=frozenset({torch.float32, torch.bfloat16}), gradients="without", compiled=False, transformed=False,
          serves=_in_c),
-    Form("one_token", _one_token, "one vector times the matrix, as one loop", devices=frozenset({"cpu"}),
-         serves=_of_one, eager=False),
+    Form("lean", _lean, "converted to floats, again in backward", gradients="with", transformed=False),
     subject="x", examples=_examples, known_as=("q4", "four_bits", "int4")))

@@ -16,7 +16,6 @@ from weft.ops.few_rows import native_hindrance, native_product, product_in_c
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Kernel, Make, Operation
 from weft.ops.linear import stored_token
 from weft.ops.operator import operator
-from weft.ops.thresholds import threshold
 
 LARGEST = 127
 """The largest integer of a matrix; -128 is left out, so that the range is symmetric."""
@@ -24,7 +23,7 @@ LARGEST = 127
 BLOCK = 16
 """Inputs that PyTorch's product takes at a time."""
 
-FEW_ROWS = int(threshold("int8_linear.few"))
+FEW_ROWS = 32
 """Rows up to which PyTorch's product with int8 weights is the faster one in bfloat16. It reads fewer bytes but
 multiplies more slowly; converting the matrix to floats costs the same for any number of rows. In float32 PyTorch 2.13
 has no vectorised kernel: 512 x 512 weights take 3 times as long as converted ones for one row, 38 times for 64."""
@@ -136,8 +135,8 @@ def _examples(make: Make) -> Iterator[Int8Call]:
 INT8_LINEAR = OPERATIONS.add(Operation(
     "int8_linear", "x Q^T, each output scaled, with Q in whole numbers of eight bits",
     Form(REFERENCE, _written_out, "integers converted to floats, then a product"),
-    Form("lean", _lean, "converted to floats, again in backward",
-         gradients="with", transformed=False),
+    Form("one_token", _one_token, "one vector times the matrix, as one loop", devices=frozenset({"cpu"}),
+         serves=_of_one, eager=False),
     Form("native", _native, "a few vectors, the matrix read once, in C", devices=frozenset({"cpu"}),
          dtypes=frozenset({torch.float32, torch.bfloat16}), gradients="without", compiled=False, transformed=False,
          serves=_in_c, rows=NATIVE_ROWS, known_as=("c", "few_rows"),
@@ -146,6 +145,6 @@ INT8_LINEAR = OPERATIONS.add(Operation(
          devices=frozenset({"cpu"}), dtypes=frozenset({torch.float32, torch.bfloat16, torch.float16}),
          gradients="without", transformed=False, pays_for=frozenset({torch.bfloat16}), serves=_whole_blocks,
          rows=FEW_ROWS),
-    Form("one_token", _one_token, "one vector times the matrix, as one loop", devices=frozenset({"cpu"}),
-         serves=_of_one, eager=False),
+    Form("lean", _lean, "converted to floats, again in backward",
+         gradients="with", transformed=False),
     subject="x", examples=_examples, known_as=("quantised", "quantized", "int8")))

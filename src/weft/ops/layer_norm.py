@@ -70,9 +70,9 @@ def _examples(make: Make) -> Iterator[LayerNormCall]:
 LAYER_NORM = OPERATIONS.add(Operation(
     "layer_norm", "weight (x - mean(x)) / sqrt(var(x) + eps) + bias",
     Form(REFERENCE, _written_out, "the formula, operator by operator"),
-    # Under torch.func second derivatives of the fused operator are wrong by the weight's (torch 2.13).
-    Form("library", _library, "PyTorch's own, fused", transformed=False, known_as=("torch",)),
     Form("native", _native, "a few vectors, in C", devices=frozenset({"cpu"}), dtypes=DTYPES, gradients="without",
          compiled=False, transformed=False, serves=norm_hindrance, rows=FEW_ROWS,
          flops={"weft.native_norm": by_element}, known_as=("c",), kernel=Kernel(norm_in_c, "x", "weight", "bias")),
+    # Under torch.func second derivatives of the fused operator are wrong by the weight's (torch 2.13).
+    Form("library", _library, "PyTorch's own, fused", transformed=False, known_as=("torch",)),
     subject="x", examples=_examples, known_as=("norm", "layernorm")))

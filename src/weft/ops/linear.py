@@ -16,10 +16,9 @@ from weft.ops.few_rows import functions, native_hindrance, native_product, produ
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Kernel, Make, Operation
 from weft.ops.routed_linear import backward_flops, flops, routed_linear
 from weft.ops.routes import ROUTING
-from weft.ops.thresholds import threshold
 from weft.ops.wide_linear import wide_linear, widens
 
-FEW_ROWS = int(threshold("linear.few"))
+FEW_ROWS = 16
 """Rows up to which an emulated product is cheaper than a wide one. The emulation takes three times as long for each
 multiplication; converting the matrix to float32 writes and reads four bytes per number beside the two that are read
 anyway, once for all rows. Where gradients are recorded the backward pass converts it again in any case."""
@@ -120,9 +119,6 @@ def _examples(make: Make) -> Iterator[LinearCall]:
 LINEAR = OPERATIONS.add(Operation(
     "linear", "x W^T + b",
     Form(REFERENCE, _written_out, "a product and a sum"),
-    Form("library", _library, "PyTorch's own", known_as=("torch", "default")),
-    Form("wide", _wide, "products in float32, each rounded once", devices=frozenset({"cpu"}),
-         pays_for=frozenset({torch.bfloat16}), transformed=False, worth=_emulated),
     # The compiler makes one loop of it, which reads the matrix once and as it is; libraries lay out and widen narrow
     # matrices for products of many rows.
     Form("one_token", _one_token, "one vector times the matrix, as one loop", devices=frozenset({"cpu"}),
@@ -134,4 +130,7 @@ LINEAR = OPERATIONS.add(Operation(
     Form("routed", _routed, "each product by its fastest measured library", transformed=False,
          devices=frozenset({"cpu"}), serves=_same_dtype, offer=ROUTING.offer,
          flops={"weft.linear": flops, "weft.linear_backward": backward_flops}),
+    Form("wide", _wide, "products in float32, each rounded once", devices=frozenset({"cpu"}),
+         pays_for=frozenset({torch.bfloat16}), transformed=False, worth=_emulated),
+    Form("library", _library, "PyTorch's own", known_as=("torch", "default")),
     subject="x", examples=_examples, known_as=("projection",)))

@@ -12,7 +12,7 @@ numbers to large ones.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -21,12 +21,10 @@ from torch import Tensor
 from weft.core.pieces import Pieces
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 from weft.ops.joined import matrix_before
-from weft.ops.linear_recurrence_chunks import CHUNK, Sizes, forward, products
-from weft.ops.linear_recurrence_operator import backward_shapes, forward_shapes, plain_backward, save, slopes_of
+from weft.ops.linear_recurrence_chunks import CHUNK, Sizes, backward, forward, products, shapes
 from weft.ops.native.library import why_not
 from weft.ops.native_linear_recurrence import native, native_backward_flops, native_flops
-from weft.ops.operator import differentiate, operator, widen
-from weft.ops.thresholds import threshold
+from weft.ops.operator import differentiable, widen
 from weft.ops.triton import linear_recurrence as triton
 from weft.ops.triton.library import devices, offer
 from weft.ops.triton.library import why_not as why_no_triton
@@ -152,10 +150,6 @@ def _shared(x: Tensor, heads: int) -> Tensor:
     return x.view(x.shape[0], x.shape[2], 1, -1).repeat_interleave(heads // x.shape[2], 1)
 
 
-def _chunks(call: LinearRecurrenceCall) -> Recurred:
-    return forward(*call)
-
-
 def _operator(call: LinearRecurrenceCall) -> Recurred:
     found: Recurred = _forward(*call)
     return found
@@ -170,17 +164,16 @@ def _by_triton(call: LinearRecurrenceCall) -> Recurred:
 
 
 def _run(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, before: Tensor) -> tuple[Tensor, Tensor]:
-    y, after = forward(q, k, v, log_decay, before)
-    return y.contiguous(), after.contiguous()
+    return forward(q, k, v, log_decay, before)
 
 
-def _gradient(ctx: Any, grad: Tensor | None, grad_after: Tensor | None) -> tuple[Tensor | None, ...]:
-    return slopes_of(ctx, grad, grad_after, _backward)
+def _run_backward(grad: Tensor, grad_after: Tensor, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None,
+                  before: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    dq, dk, dv, dg, dbefore = backward(grad, grad_after, q, k, v, log_decay, before)
+    return dq, dk, dv, dq.new_empty(0) if dg is None else dg, dbefore
 
 
-_forward = operator("linear_recurrence", _run, forward_shapes)
-_backward = operator("linear_recurrence_backward", plain_backward, backward_shapes)
-differentiate("linear_recurrence", _gradient, save)
+_forward = differentiable("linear_recurrence", _run, shapes, _run_backward, forward, 5)
 
 
 def _flops(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, before: Tensor) -> int:
@@ -222,11 +215,6 @@ def _beyond_triton(call: LinearRecurrenceCall) -> str | None:
     return why_no_triton()
 
 
-def _slow_native(call: LinearRecurrenceCall) -> str | None:
-    """Why the code in C does not pay."""
-    return "too few tokens" if call.q.shape[1] < threshold("linear_recurrence.native") else None
-
-
 def _examples(make: Make) -> Iterator[LinearRecurrenceCall]:
     for rows, steps in ((1, 1), (2, 7), (1, CHUNK + 5)):
         starts = (torch.arange(steps) % 5 == 2).expand(rows, steps)[..., None, None]
@@ -245,14 +233,14 @@ LINEAR_RECURRENCE = OPERATIONS.add(Operation(
     Form(REFERENCE, _recurrence, "step by step", known_as=("steps",)),
     Form("step", _step, "one token", serves=_one),
     Form("native", _native, "token by token in C, the state in registers", devices=frozenset({"cpu"}),
-         dtypes=frozenset({torch.float32}), transformed=False, serves=_beyond_native, worth=_slow_native,
+         dtypes=frozenset({torch.float32}), transformed=False, serves=_beyond_native,
          flops={"weft.native_linear_recurrence": native_flops,
                 "weft.native_linear_recurrence_backward": native_backward_flops}, known_as=("c", "cpp", "kernel")),
     Form("triton", _by_triton, "chunks of 64 tokens by Triton", devices=devices(), dtypes=frozenset({torch.float32}),
          transformed=False, serves=_beyond_triton, offer=offer(),
          flops={"weft.triton_linear_recurrence": _flops, "weft.triton_linear_recurrence_backward": _backward_flops},
          known_as=("cuda", "gpu")),
-    Form("chunks", _chunks, "chunks of 64 tokens by matrix products"),
     Form("operator", _operator, "chunks of 64 tokens, as one operator", transformed=False,
-         flops={"weft.linear_recurrence": _flops, "weft.linear_recurrence_backward": _backward_flops}),
+         flops={"weft.linear_recurrence": _flops, "weft.linear_recurrence_backward": _backward_flops},
+         known_as=("chunks",)),
     subject="q", examples=_examples, known_as=("linear_attention", "retention", "gla", "ssd", "fast_weights")))

@@ -99,6 +99,16 @@ def pieces(steps: int) -> list[tuple[int, int, int]]:
     return found + ([(whole, steps, steps - whole)] if whole < steps else [])
 
 
+def outputs_of(q: Tensor, v: Tensor) -> Tensor:
+    """An empty tensor for the outputs, [B,T,max(H,K),F]."""
+    return q.new_empty(*q.shape[:2], max(q.shape[2], v.shape[2]), v.shape[3])
+
+
+def shapes(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, before: Tensor) -> tuple[Tensor, Tensor]:
+    """Empty tensors for the results of `forward`."""
+    return outputs_of(q, v), before.new_empty(before.shape)
+
+
 def forward(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, before: Tensor) -> tuple[Tensor, Tensor]:
     """The outputs [B,T,max(H,K),F] and the state after the last token, [B,K,E,F]."""
     outputs, state = [], before.unflatten(1, (k.shape[2], -1))

@@ -81,6 +81,6 @@ def _examples(make: Make) -> Iterator[LinearSSMCall]:
 LINEAR_SSM = OPERATIONS.add(Operation(
     "linear_ssm", "a state-space model with dense matrices over a chunk",
     Form(REFERENCE, _recurrence, "step by step", known_as=("recurrence", "steps")),
-    Form("convolution", _convolution, "a convolution term by term, in O(T^2)", worth=_quadratic, known_as=("direct",)),
     Form("fft", _fft, "a convolution by FFT", worth=_several),
+    Form("convolution", _convolution, "a convolution term by term, in O(T^2)", worth=_quadratic, known_as=("direct",)),
     subject="x", examples=_examples, known_as=("lssl",)))

@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.ops.delta_rule_chunks import backward
-from weft.ops.delta_rule_gradient import backward_shapes, save, slopes_of
+from weft.ops.delta_rule_chunks import forward as plain
 from weft.ops.native.library import Incomplete, run
-from weft.ops.operator import differentiate, operator
+from weft.ops.operator import differentiable
 
 
 class _Call(ctypes.Structure):
@@ -65,8 +64,9 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, log_decay: T
     return y, after
 
 
-def _forward_shapes(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, log_decay: Tensor | None,
-                    before: Tensor) -> tuple[Tensor, Tensor]:
+def shapes(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, log_decay: Tensor | None,
+           before: Tensor) -> tuple[Tensor, Tensor]:
+    """Empty tensors for the results."""
     return v.new_empty(v.shape), before.new_empty(before.shape)
 
 
@@ -87,14 +87,7 @@ def _backward(dy: Tensor, dafter: Tensor, q: Tensor, k: Tensor, v: Tensor, a: Te
     return dq, dk, dv, da, db, ddecay, dbefore
 
 
-def _gradient(ctx: Any, dy: Tensor | None, dafter: Tensor | None) -> tuple[Tensor | None, ...]:
-    # Where the backward pass is differentiated itself, it takes plain operators.
-    return slopes_of(ctx, dy, dafter, backward if torch.is_grad_enabled() else _BACKWARD)
-
-
-_FORWARD = operator("native_delta_rule", _forward, _forward_shapes)
-_BACKWARD = operator("native_delta_rule_backward", _backward, backward_shapes)
-differentiate("native_delta_rule", _gradient, save)
+_FORWARD = differentiable("native_delta_rule", _forward, shapes, _backward, plain, 7)
 
 
 def native_flops(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> int:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from weft.ops.native.library import run
-from weft.ops.operator import again, differentiate, operator
+from weft.ops.operator import differentiable
 from weft.ops.s4d import Modes, blocks_kernel, discretise
 
 
@@ -81,24 +80,10 @@ def _hold_backward(dlog_radius: Tensor, dangle: Tensor, dheld: Tensor, log_dt: T
     return dlog_dt, dlog_decay, dfrequency, db
 
 
-def _hold_backward_shapes(dlog_radius: Tensor, dangle: Tensor, dheld: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
-    return _like(*given)
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    ctx.save_for_backward(*inputs)
-
-
-def _plain_hold(log_dt: Tensor, log_decay: Tensor, frequency: Tensor, b: Tensor) -> Tensor:
+def _plain_hold(log_dt: Tensor, log_decay: Tensor, frequency: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     a = torch.stack([-log_decay.exp(), frequency], dim=-1)
     modes = discretise(a, b, b, log_dt.exp(), "zoh")
-    return torch.cat([each.flatten() for each in (modes.log_radius, modes.angle, modes.b)])
-
-
-def _hold_gradient(ctx: Any, *above: Tensor) -> Any:
-    if torch.is_grad_enabled():  # the backward pass is differentiated itself: through plain operators
-        return tuple(again(_plain_hold, ctx.saved_tensors, torch.cat([each.flatten() for each in above])))
-    return _HOLD_BACKWARD(*above, *ctx.saved_tensors)
+    return modes.log_radius, modes.angle, modes.b
 
 
 def _kernel(log_radius: Tensor, angle: Tensor, b: Tensor, c: Tensor, length: int) -> Tensor:
@@ -112,40 +97,22 @@ def _kernel_shapes(log_radius: Tensor, angle: Tensor, b: Tensor, c: Tensor, leng
     return b.new_empty(b.shape[0], length)
 
 
-def _kernel_backward(dkernel: Tensor, log_radius: Tensor, angle: Tensor, b: Tensor,
-                     c: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _kernel_backward(dkernel: Tensor, log_radius: Tensor, angle: Tensor, b: Tensor, c: Tensor,
+                     length: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of the tensors of `_kernel`."""
     dlog_radius, dangle, db, dc = _like(log_radius, angle, b, c)
-    _run("modes_kernel_backward", _ModesKernel(channels=b.shape[0], modes=b.shape[1], steps=dkernel.shape[1]),
+    _run("modes_kernel_backward", _ModesKernel(channels=b.shape[0], modes=b.shape[1], steps=length),
          log_radius=log_radius, angle=angle, b=b, c=c, dkernel=dkernel, dlog_radius=dlog_radius, dangle=dangle, db=db,
          dc=dc)
     return dlog_radius, dangle, db, dc
-
-
-def _kernel_backward_shapes(dkernel: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
-    return _like(*given)
-
-
-def _save_kernel(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:4])
 
 
 def _plain_kernel(log_radius: Tensor, angle: Tensor, b: Tensor, c: Tensor, length: int) -> Tensor:
     return blocks_kernel(Modes(log_radius, angle, b, c), length)
 
 
-def _kernel_gradient(ctx: Any, dkernel: Tensor) -> Any:
-    if torch.is_grad_enabled():
-        return *again(partial(_plain_kernel, length=dkernel.shape[1]), ctx.saved_tensors, dkernel), None
-    return *_KERNEL_BACKWARD(dkernel, *ctx.saved_tensors), None
-
-
-_HOLD = operator("native_hold", _hold, _hold_shapes)
-_HOLD_BACKWARD = operator("native_hold_backward", _hold_backward, _hold_backward_shapes)
-differentiate("native_hold", _hold_gradient, _save)
-_KERNEL = operator("native_modes_kernel", _kernel, _kernel_shapes)
-_KERNEL_BACKWARD = operator("native_modes_kernel_backward", _kernel_backward, _kernel_backward_shapes)
-differentiate("native_modes_kernel", _kernel_gradient, _save_kernel)
+_HOLD = differentiable("native_hold", _hold, _hold_shapes, _hold_backward, _plain_hold, 4)
+_KERNEL = differentiable("native_modes_kernel", _kernel, _kernel_shapes, _kernel_backward, _plain_kernel, 4)
 
 
 def _kernel_flops(log_radius: Tensor, angle: Tensor, b: Tensor, c: Tensor, length: int) -> int:

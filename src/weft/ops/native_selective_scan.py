@@ -19,17 +19,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from weft.ops.native.library import Incomplete, run
-from weft.ops.operator import again, differentiate, operator
+from weft.ops.operator import differentiable
 from weft.ops.selective_scan_chunks import (
     Scanned,
     SelectiveScanCall,
     backward_flops,
-    backward_shapes,
     forward_flops,
     forward_shapes,
     kept_shape,
-    save,
-    slopes_of,
+    stepped,
     steps,
 )
 
@@ -82,25 +80,19 @@ def _run_forward(u: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, before:
     return y, after, kept
 
 
-def _run_backward(dy: Tensor, dafter: Tensor, u: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, kept: Tensor,
-                  starts: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _run_backward(dy: Tensor, dafter: Tensor, u: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, before: Tensor,
+                  starts: Tensor | None, keeps: bool,
+                  kept: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     dy, dafter, u, dt, a, b, c, kept = (x.contiguous() for x in (dy, dafter, u, dt, a, b, c, kept))
     places, batch, length = None if starts is None else starts.contiguous(), len(u), u.shape[1]
     du, ddt, da, dbefore = (u.new_empty(shape) for shape in (u.shape, u.shape, dafter.shape, dafter.shape))
     db, dc = (u.new_empty(batch, _slices(u), len(a), length) for _ in range(2))  # by piece of work
     _run("backward", u, a, dt=dt, b=b, c=c, starts=places, kept=kept, dy=dy, dafter=dafter, du=du, ddt=ddt, da=da,
          db=db, dc=dc, dbefore=dbefore)
-    db, dc = (x.sum(1).transpose(1, 2).contiguous() for x in (db, dc))
-    return du, ddt, da.sum(0), db, dc, dbefore
+    return du, ddt, da.sum(0), *(x.sum(1).transpose(1, 2) for x in (db, dc)), dbefore
 
 
-def _gradient(ctx: Any, dy: Tensor | None, dafter: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
-    return slopes_of(ctx, dy, dafter, _backward)
-
-
-_forward = operator("native_selective_scan", _run_forward, forward_shapes)
-_backward = operator("native_selective_scan_backward", _run_backward, backward_shapes)
-differentiate("native_selective_scan", _gradient, save)
+_forward = differentiable("native_selective_scan", _run_forward, forward_shapes, _run_backward, stepped, 6, keeps=True)
 
 
 class GatedScanCall(NamedTuple):
@@ -182,7 +174,8 @@ def _run_gated_by(name: str, given: Mapping[str, Tensor | None], **others: Tenso
 
 
 def _run_gated_backward(dy: Tensor, dafter: Tensor, u: Tensor, step: Tensor, bias: Tensor, a: Tensor, b: Tensor,
-                        c: Tensor, skip: Tensor, gate: Tensor, kept: Tensor, starts: Tensor | None) -> tuple[
+                        c: Tensor, skip: Tensor, gate: Tensor, before: Tensor, starts: Tensor | None, keeps: bool,
+                        kept: Tensor) -> tuple[
                             Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradients of a call's tensors, in their order."""
     given = _laid_out(GatedScanCall(u, step, bias, a, b, c, skip, gate, dafter, starts))
@@ -193,37 +186,16 @@ def _run_gated_backward(dy: Tensor, dafter: Tensor, u: Tensor, step: Tensor, bia
     db, dc = (u.new_empty(len(u), _slices(u), len(a), u.shape[1]) for _ in range(2))  # by piece of work
     _run_gated_by("backward", given, kept=kept.contiguous(), dy=dy.contiguous(), dafter=dafter, du=du, ddt=dstep,
                   da=da, db=db, dc=dc, dbefore=dbefore, dbias=dbias, dskip=dskip, dgate=dgate)
-    db, dc = (x.sum(1).transpose(1, 2).contiguous() for x in (db, dc))
+    db, dc = (x.sum(1).transpose(1, 2) for x in (db, dc))
     return du, dstep, dbias.sum(0), da.sum(0), db, dc, dskip.sum(0), dgate, dbefore
 
 
-def _gated_backward_shapes(dy: Tensor, dafter: Tensor, u: Tensor, step: Tensor, bias: Tensor, a: Tensor, b: Tensor,
-                           c: Tensor, skip: Tensor, gate: Tensor, kept: Tensor,
-                           starts: Tensor | None) -> tuple[Tensor, ...]:
-    return tuple(x.new_empty(x.shape) for x in (u, step, bias, a, b, c, skip, gate, dafter))
+def _gated_plain(*given: Any) -> Scanned:
+    return written_out(GatedScanCall._make(given[:-1]))
 
 
-def _save_gated(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(output[2])
-    ctx.save_for_backward(*inputs[:10], output[2])
-
-
-def _gated_gradient(ctx: Any, dy: Tensor | None, dafter: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
-    *tensors, before, starts, kept = ctx.saved_tensors
-    dy = torch.zeros_like(tensors[0]) if dy is None else dy
-    dafter = torch.zeros_like(before) if dafter is None else dafter
-    if torch.is_grad_enabled():  # the backward pass is differentiated itself: through plain operators
-        def plain(*given: Tensor) -> Tensor:
-            return torch.cat([each.flatten() for each in written_out(GatedScanCall._make((*given, starts)))])
-
-        return *again(plain, (*tensors, before), torch.cat([dy.flatten(), dafter.flatten()])), None, None
-    return *_gated_backward(dy, dafter, *tensors, kept, starts), None, None
-
-
-_gated_forward = operator("native_gated_scan", _run_gated, _gated_shapes)
-_gated_backward = operator("native_gated_scan_backward", _run_gated_backward, _gated_backward_shapes)
-differentiate("native_gated_scan", _gated_gradient, _save_gated)
+_gated_forward = differentiable("native_gated_scan", _run_gated, _gated_shapes, _run_gated_backward, _gated_plain, 9,
+                                keeps=True)
 
 
 def gated_flops(u: Tensor, step: Tensor, bias: Tensor, a: Tensor, *_: Any) -> int:

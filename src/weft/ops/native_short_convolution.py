@@ -7,7 +7,6 @@ is not depthwise, by PyTorch's operators.
 from __future__ import annotations
 
 import ctypes
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from weft.ops.native.library import run
-from weft.ops.operator import again, differentiate, operator
+from weft.ops.operator import differentiable
 
 TOKENS = 64
 """Of a piece of work; as in native/short_convolution.h."""
@@ -98,17 +97,7 @@ def _run_backward(dy: Tensor, inputs: Tensor, weight: Tensor, bias: Tensor | Non
     run("weft_short_convolution_backward", _call(x, taps, dy.shape[1], dilation, age=places, dy=dy, dx=dx,
                                                  dweight=parts))
     sums = parts.sum((0, 1))
-    return dx, sums[:-1].t()[:, None].contiguous(), sums[-1].clone()
-
-
-def _backward_shapes(dy: Tensor, inputs: Tensor, weight: Tensor, bias: Tensor | None, age: Tensor | None,
-                     dilation: int, silu: bool) -> tuple[Tensor, Tensor, Tensor]:
-    return inputs.new_empty(inputs.shape), weight.new_empty(weight.shape), weight.new_empty(weight.shape[0])
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:4])
-    ctx.dilation, ctx.silu = inputs[4:]
+    return dx, sums[:-1].t()[:, None], inputs.new_empty(0) if bias is None else sums[-1].clone()
 
 
 def _plain(inputs: Tensor, weight: Tensor, bias: Tensor | None, age: Tensor | None, dilation: int,
@@ -117,18 +106,7 @@ def _plain(inputs: Tensor, weight: Tensor, bias: Tensor | None, age: Tensor | No
     return F.silu(y) if silu else y
 
 
-def _gradient(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-    inputs, weight, bias, age = ctx.saved_tensors
-    if torch.is_grad_enabled():  # the backward pass is differentiated itself: through plain operators
-        plain = partial(_plain, age=age, dilation=ctx.dilation, silu=ctx.silu)
-        return *again(plain, (inputs, weight, bias), dy), None, None, None
-    dx, dweight, dbias = _BACKWARD(dy, inputs, weight, bias, age, ctx.dilation, ctx.silu)
-    return dx, dweight, None if bias is None else dbias, None, None, None
-
-
-_FORWARD = operator("native_short_convolution", _run, _run_shapes)
-_BACKWARD = operator("native_short_convolution_backward", _run_backward, _backward_shapes)
-differentiate("native_short_convolution", _gradient, _save)
+_FORWARD = differentiable("native_short_convolution", _run, _run_shapes, _run_backward, _plain, 3)
 
 
 def native_flops(inputs: Tensor, weight: Tensor, bias: Tensor | None, age: Tensor | None, dilation: int,

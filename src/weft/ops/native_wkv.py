@@ -10,12 +10,11 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from weft.ops.native.library import Incomplete, run
-from weft.ops.operator import again, differentiate, operator
+from weft.ops.operator import differentiable
 from weft.ops.wkv_chunks import forward as plain
 
 LANES = 64
@@ -59,8 +58,9 @@ def _forward(k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, before: Tensor,
     return y, after
 
 
-def _forward_shapes(k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, before: Tensor, starts: Tensor | None,
-                    valid: Tensor | None) -> tuple[Tensor, Tensor]:
+def shapes(k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, before: Tensor, starts: Tensor | None,
+           valid: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Empty tensors for the results."""
     return k.new_empty(k.shape), k.new_empty(before.shape)
 
 
@@ -78,31 +78,4 @@ def _backward(dy: Tensor, dafter: Tensor, k: Tensor, v: Tensor, decay: Tensor, b
     return dk, dv, ddecay.sum(0), dbonus.sum(0), dbefore
 
 
-def _backward_shapes(dy: Tensor, dafter: Tensor, k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, before: Tensor,
-                     starts: Tensor | None, valid: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return (k.new_empty(k.shape), k.new_empty(k.shape), k.new_empty(decay.shape), k.new_empty(bonus.shape),
-            k.new_empty(before.shape))
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*inputs)
-
-
-def _both(y: Tensor, after: Tensor) -> Tensor:
-    """Outputs and sums, without the exponent, which is a constant to gradients."""
-    return torch.cat([y, after[:, :2]], 1)
-
-
-def _gradient(ctx: Any, dy: Tensor | None, dafter: Tensor | None) -> tuple[Tensor | None, ...]:
-    saved = ctx.saved_tensors  # read once: what a checkpoint computes again it gives once
-    dy = torch.zeros_like(saved[0]) if dy is None else dy
-    dafter = torch.zeros_like(saved[4]) if dafter is None else dafter
-    if torch.is_grad_enabled():  # the backward pass is differentiated itself: through plain operators
-        return *again(lambda *given: _both(*plain(*given, *saved[5:])), saved[:5], _both(dy, dafter)), None, None
-    return *_BACKWARD(dy, dafter, *saved), None, None
-
-
-_FORWARD = operator("native_wkv", _forward, _forward_shapes)
-_BACKWARD = operator("native_wkv_backward", _backward, _backward_shapes)
-differentiate("native_wkv", _gradient, _save)
+_FORWARD = differentiable("native_wkv", _forward, shapes, _backward, plain, 5)

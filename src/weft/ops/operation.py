@@ -12,7 +12,6 @@ from torch.utils._pytree import tree_leaves
 from weft.core.compiling import compiler_traces, constant_to_compiler
 from weft.core.errors import ConfigError, UnsupportedError, nearest_meaning
 from weft.ops.form import PLAIN, REFERENCE, Circumstances, Form, Formula, Make, circumstances, hindrance
-from weft.ops.thresholds import order_of
 
 C = TypeVar("C")
 R = TypeVar("R")
@@ -56,7 +55,7 @@ class Operation(Generic[C, R]):
         name: by which ``kernels`` names it.
         about: what it computes, in a line.
         reference: the naive form, which serves every call.
-        others: the other forms.
+        others: the other forms, in the order of preference.
         subject: the field of a call that holds the tensor whose device and dtype decide.
         examples: calls of every kind that forms distinguish, at lengths past their borders; every form is held to the
             reference on those it can serve.
@@ -65,7 +64,8 @@ class Operation(Generic[C, R]):
 
     Attributes:
         forced: the form that is taken for every call, forced from outside (`weft.ops.forms.forced`); None: none is.
-        formulas: what a call of an operator costs, by the operator's name, as the forms give it.
+        formulas: what a call of an operator costs, by the operator's name, as the forms give it; with those of other
+            operations once it is registered.
     """
 
     def __init__(self, name: str, about: str, reference: Form[C, R], *others: Form[C, R], subject: str,
@@ -75,6 +75,7 @@ class Operation(Generic[C, R]):
         self.examples, self.summary = examples, summary
         self.file = reference.file
         self.formulas: dict[str, Formula] = {}
+        self._declared = (*(form.name for form in others), reference.name)
         self._forms: dict[str, Form[C, R]] = {}
         self._order: tuple[Form[C, R], ...] = ()
         self._admitted: dict[Circumstances, tuple[Form[C, R], ...]] = {}
@@ -171,7 +172,7 @@ class Operation(Generic[C, R]):
         return self._first(call, (form,), None, worth=False) is not None
 
     def add(self, form: Form[C, R]) -> None:
-        """Add a form. Those that the file of thresholds does not name come first, in the order in which they were
+        """Add a form. Those that the operation was not made with come first, in the order in which they were
         added; one from the same file as its namesake replaces that.
 
         Raises:
@@ -191,9 +192,8 @@ class Operation(Generic[C, R]):
                                "flows. Give it gradients='without' and transformed=False, or leave the kernel out."])
         self._forms[form.name] = form
         self.formulas.update(form.flops)
-        order = [*(name for name in order_of(self.name) if name != REFERENCE), REFERENCE]
-        self._order = tuple(sorted(self._forms.values(), key=lambda each: order.index(each.name)
-                                   if each.name in order else -1))
+        self._order = tuple(sorted(self._forms.values(), key=lambda each: self._declared.index(each.name)
+                                   if each.name in self._declared else -1))
         self._admitted.clear()
 
     def _first(self, call: C, forms: Sequence[Form[C, R]], passed: list[tuple[Form[C, R], str]] | None, *,

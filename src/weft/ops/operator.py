@@ -93,20 +93,71 @@ def widen(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float32 else x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def again(plain: Callable[..., Tensor], inputs: Sequence[Tensor | None], dy: Tensor) -> list[Tensor | None]:
+def again(plain: Callable[..., Tensor | tuple[Tensor, ...]], inputs: Sequence[Tensor | None],
+          *above: Tensor) -> list[Tensor | None]:
     """The gradients of ``inputs``, for a backward pass that is differentiated itself; None for those that need none.
 
     Args:
-        plain: computes the result again from the inputs, by PyTorch's operators, whose backward passes can be
-            differentiated.
+        plain: computes the result or results again from the inputs, by PyTorch's operators, whose backward passes can
+            be differentiated.
         inputs: the arguments of the operator. One of them may be a function of another, or another itself: each is
             passed on by a name of its own, so that its gradient is the partial one.
-        dy: the gradient of the result.
+        above: the gradients of the results.
     """
     named = [x if x is None or not x.requires_grad else x.view_as(x) for x in inputs]
     leaves = [x for x in named if x is not None and x.requires_grad]
-    gradients = iter(torch.autograd.grad(plain(*named), leaves, dy, create_graph=True))
+    gradients = iter(torch.autograd.grad(listed(plain(*named)), leaves, above, create_graph=True))
     return [None if x is None or not x.requires_grad else next(gradients) for x in named]
+
+
+def differentiable(name: str, kernel: Kernel, shapes: Kernel, backward: Kernel, plain: Kernel, count: int, *,
+                   keeps: bool = False) -> Kernel:
+    """Declare ``kernel`` as an operator that keeps its arguments for its backward pass, which is an operator too.
+
+    Args:
+        name: of the operator; that of the backward pass ends in ``_backward``.
+        kernel: as of `operator`.
+        shapes: as of `operator`.
+        backward: from the gradients of the results and the arguments to the gradients of the first ``count``
+            arguments, tensors, an empty one for an argument that is None.
+        plain: the results by PyTorch's operators, for a backward pass that is differentiated itself.
+        count: see above.
+        keeps: whether the last result is for the backward pass, which gets it after the arguments; it has no gradient.
+    """
+    def like(above: tuple[Tensor, ...], arguments: tuple[Any, ...]) -> Any:
+        found = tuple(above[0].new_empty(0) if x is None else x.new_empty(x.shape) for x in arguments[:count])
+        return found if count > 1 else found[0]
+
+    def gradient(ctx: Any, *slopes: Tensor | None) -> tuple[Tensor | None, ...]:
+        saved = iter(ctx.saved_tensors)  # read once: what a checkpoint computes again it gives once
+        given = [next(saved) if tensor else value for tensor, value in ctx.given]
+        above: list[Any] = list(slopes[:results])
+        if any(slope is None for slope in above):
+            above = [torch.zeros_like(empty) if slope is None else slope
+                     for slope, empty in zip(above, listed(shapes(*given)), strict=False)]
+        others: list[None] = [None] * (len(given) - count)
+        if torch.is_grad_enabled():
+            return *again(lambda *first: plain(*first, *given[count:]), given[:count], *above), *others
+        found = listed(work(*above, *given, *saved))
+        return *(None if x is None else slope for x, slope in zip(given[:count], found, strict=True)), *others
+
+    def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.given = [(isinstance(x, Tensor), None if isinstance(x, Tensor) else x) for x in inputs]
+        kept = output[-1:] if keeps else ()
+        ctx.set_materialize_grads(False)  # what is kept would get zeros
+        ctx.mark_non_differentiable(*kept)
+        ctx.save_for_backward(*(x for x in inputs if isinstance(x, Tensor)), *kept)
+
+    declared = operator(name, kernel, shapes)
+    results = len(declared._schema.returns) - keeps  # type: ignore[attr-defined]
+    work = operator(f"{name}_backward", backward, lambda *given: like(given[:results], given[results:]))
+    differentiate(name, gradient, save)
+    return declared
+
+
+def listed(results: Tensor | Sequence[Tensor]) -> Sequence[Tensor]:
+    """The results of an operator of one or of several."""
+    return (results,) if isinstance(results, Tensor) else results
 
 
 def differentiate(name: str, gradient: Kernel, save: Kernel) -> None:

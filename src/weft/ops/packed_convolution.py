@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -13,7 +13,7 @@ from weft.ops import fft_convolution as whole
 from weft.ops import native_long_convolution as in_c
 from weft.ops.documents import groups_of
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
-from weft.ops.operator import Kernel, differentiate, operator
+from weft.ops.operator import differentiable
 
 
 class PackedConvolutionCall(NamedTuple):
@@ -49,10 +49,6 @@ def _direct(call: PackedConvolutionCall) -> Tensor:
     # A selection: a product with zeros would let NaN through.
     terms = torch.where(visible[..., None], kernel.t()[lags.clamp(min=0)] * u[:, None], 0.0)  # [B,T,S,H]
     return terms.sum(2)
-
-
-def _groups(call: PackedConvolutionCall) -> Tensor:
-    return _run(*call)
 
 
 def _operator(call: PackedConvolutionCall) -> Tensor:
@@ -99,23 +95,7 @@ def _run_backward(grad: Tensor, u: Tensor, kernel: Tensor, starts: Tensor,
     return grad_u, grad_kernel
 
 
-def _backward_shapes(grad: Tensor, u: Tensor, kernel: Tensor, starts: Tensor,
-                     count: Tensor | None) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(u), torch.empty_like(kernel)
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
-
-
-def _gradient(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    work: Kernel = _run_backward if torch.is_grad_enabled() else _backward
-    return *work(grad, *ctx.saved_tensors), None, None
-
-
-_forward = operator("packed_convolution", _run, _run_shapes)
-_backward = operator("packed_convolution_backward", _run_backward, _backward_shapes)
-differentiate("packed_convolution", _gradient, _save)
+_forward = differentiable("packed_convolution", _run, _run_shapes, _run_backward, _run, 2)
 
 
 def _examples(make: Make) -> Iterator[PackedConvolutionCall]:
@@ -130,6 +110,6 @@ PACKED_CONVOLUTION = OPERATIONS.add(Operation(
     Form(REFERENCE, _direct, "term by term, in O(T^2)", known_as=("direct",)),
     Form("native", _native, "term by term in C", devices=frozenset({"cpu"}), dtypes=frozenset({torch.float32}),
          transformed=False, serves=_in_c, worth=_long, flops=in_c.FLOPS, known_as=("c",)),
-    Form("groups", _groups, "documents grouped by length"),
-    Form("operator", _operator, "documents grouped by length, as one operator", transformed=False),
+    Form("operator", _operator, "documents grouped by length, as one operator", transformed=False,
+         known_as=("groups",)),
     subject="u", examples=_examples))

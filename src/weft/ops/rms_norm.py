@@ -22,10 +22,6 @@ from weft.ops.forms import OPERATIONS, REFERENCE, Form, Kernel, Make, Operation
 from weft.ops.native_token import DTYPES, by_element, native_norm, norm_hindrance, norm_in_c
 from weft.ops.operator import again, widen
 from weft.ops.rematerialize import cheap
-from weft.ops.thresholds import threshold
-
-FEW = int(threshold("rms_norm.few"))
-"""Numbers in x up to which the calls of operators cost more than their arithmetic, so that one kernel is faster."""
 
 
 class RMSNormCall(NamedTuple):
@@ -61,15 +57,6 @@ def _sweep(call: RMSNormCall) -> Tensor:
     return _normalised(*call)[0]
 
 
-def _pair(call: RMSNormCall) -> Tensor:
-    """Layer normalisation of x concatenated with -x, whose mean is 0 and whose variance is mean(x^2): one kernel in
-    place of a chain, which takes narrow floats too and rounds once."""
-    x, scale, eps = call
-    size = x.shape[-1]
-    twice = None if scale is None else torch.cat([scale, scale])
-    return F.layer_norm(torch.cat([x, x.neg()], -1), (2 * size,), twice, None, eps).narrow(-1, 0, size)
-
-
 def _native(call: RMSNormCall) -> Tensor:
     y: Tensor = native_norm(call.x, call.scale, None, call.eps, False)
     return y
@@ -77,12 +64,6 @@ def _native(call: RMSNormCall) -> Tensor:
 
 def _by_addresses(call: RMSNormCall) -> Tensor:
     return norm_in_c((call.x, call.scale, None, call.eps), False)
-
-
-def _many(call: RMSNormCall) -> str | None:
-    if call.x.numel() <= FEW:
-        return None
-    return f"more than {FEW} numbers" if FEW else "it is slower for any number of them"
 
 
 def _normalised(x: Tensor, scale: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
@@ -126,20 +107,18 @@ class _RMSNorm(torch.autograd.Function):
 def _examples(make: Make) -> Iterator[RMSNormCall]:
     yield RMSNormCall(make(2, 3, 5), make(5), 1e-6)
     yield RMSNormCall(make(4, 7), None, 0.5)
-    yield RMSNormCall(make(FEW // 64 + 1, 64), make(64), 1e-6)
+    yield RMSNormCall(make(9, 64), make(64), 1e-6)
 
 
 RMS_NORM = OPERATIONS.add(Operation(
     "rms_norm", "scale x / sqrt(mean(x^2) + eps)",
     Form(REFERENCE, _written_out, "the formula, operator by operator"),
-    Form("library", _library, "PyTorch's own", known_as=("torch",)),
-    Form("lean", _lean, "keeps its input and one number per vector", gradients="with", compiled=False,
-         transformed=False),
-    Form("sweep", _sweep, "in place, without a backward pass", devices=frozenset({"cpu"}), gradients="without",
-         compiled=False, transformed=False),
-    Form("pair", _pair, "one kernel, of layer normalisation", devices=frozenset({"cpu"}), gradients="without",
-         compiled=False, transformed=False, worth=_many),
     Form("native", _native, "a few vectors, in C", devices=frozenset({"cpu"}), dtypes=DTYPES, gradients="without",
          compiled=False, transformed=False, serves=norm_hindrance, rows=FEW_ROWS,
          flops={"weft.native_norm": by_element}, known_as=("c",), kernel=Kernel(_by_addresses, "x", "scale")),
+    Form("sweep", _sweep, "in place, without a backward pass", devices=frozenset({"cpu"}), gradients="without",
+         compiled=False, transformed=False, known_as=("pair",)),
+    Form("lean", _lean, "keeps its input and one number per vector", gradients="with", compiled=False,
+         transformed=False),
+    Form("library", _library, "PyTorch's own", known_as=("torch",)),
     subject="x", examples=_examples, known_as=("norm", "rmsnorm")))

@@ -1,23 +1,19 @@
-"""Rotary position embedding: the fast forms, the formulas of the paper, and the permutation between its layouts.
+"""Rotary position embedding: its forms, its matrix, and the permutation between its layouts.
 
     y_m = R_m x_m,   <R_m q, R_n k> = q^T R_(n-m) k              (Su et al. 2021, equations 14 to 16)
 
 R_m turns pair i of the features by the angle m theta_i. Interleaved pairs are (x_0, x_1), (x_2, x_3), ...; half-split
 pairs are (x_0, x_{R/2}), (x_1, x_{R/2+1}), ... Where fewer than E features are turned (R < E), the others pass
 unchanged. Angles in radians; `cos` and `sin` have one entry a pair, [#B,T,R/2].
-
-The naive functions take queries or keys of one head, [T,E], angles [T,E/2], and interleaved pairs unless their name
-says otherwise.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple, get_args
 
 import torch
-from jaxtyping import Complex, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from weft.ops.few_rows import unavailable
@@ -149,11 +145,11 @@ def _examples(make: Make) -> Iterator[RotaryCall]:
 ROTARY = OPERATIONS.add(Operation(
     "rotary", "pairs of features turned by angles",
     Form(REFERENCE, _reference, "real arithmetic, pair by pair"),
-    Form("halves", _both_halves, "real arithmetic, both halves at once", serves=_half_split),
-    Form("complex", _by_complex, "products of complex numbers", compiled=False, serves=_interleaved),
     Form("native", _native, "one token, in C", devices=frozenset({"cpu"}), dtypes=DTYPES, gradients="without",
          compiled=False, transformed=False, serves=_in_c, flops={"weft.native_rotary": by_element}, known_as=("c",),
          kernel=Kernel(_by_addresses, "x", "by.cos", "by.sin")),
+    Form("halves", _both_halves, "real arithmetic, both halves at once", serves=_half_split),
+    Form("complex", _by_complex, "products of complex numbers", compiled=False, serves=_interleaved),
     subject="x", examples=_examples, known_as=("rope", "position")))
 
 
@@ -185,35 +181,6 @@ def permute_heads(weight: Tensor, n_heads: int, order: list[int]) -> Tensor:
     return heads[:, order].flatten(0, 1)
 
 
-def naive_complex_pairs(x: Float[Tensor, "T E"]) -> Complex[Tensor, "T pairs"]:
-    """z_i = x_{2i} + j x_{2i+1}."""
-    return torch.complex(x[:, 0::2], x[:, 1::2])
-
-
-def naive_complex(x: Float[Tensor, "T E"], angles: Float[Tensor, "T pairs"]) -> Complex[Tensor, "T pairs"]:
-    """The complex product z e^(j m theta); Su et al. 2021, equation 12."""
-    return naive_complex_pairs(x) * torch.polar(torch.ones_like(angles), angles)
-
-
-def naive_conjugate_pairs(x: Float[Tensor, "T E"], angles: Float[Tensor, "T pairs"]) -> Complex[Tensor, "T E"]:
-    """(z e^(j m theta), conj(z) e^(-j m theta)) / sqrt 2, whose complex inner products are the real scores."""
-    z = naive_complex(x, angles)
-    return torch.cat([z, z.conj()], dim=-1) / math.sqrt(2.0)
-
-
-def naive_real_part_scores(q: Float[Tensor, "T E"], k: Float[Tensor, "S E"],
-                           angles: Float[Tensor, "T S pairs"]) -> Float[Tensor, "T S"]:
-    """Re[sum_i q_i conj(k_i) e^(j (m-n) theta_i)]: only the distance enters, nothing is rotated.
-
-    Args:
-        q: queries.
-        k: keys.
-        angles: (m - n) theta_i of each pair of positions; Su et al. 2021, equation 12, function g.
-    """
-    zq, zk = naive_complex_pairs(q)[:, None], naive_complex_pairs(k)[None]
-    return (zq * zk.conj() * torch.polar(torch.ones_like(angles), angles)).sum(-1).real
-
-
 def naive_matrix(angles: Float[Tensor, " pairs"]) -> Float[Tensor, "E E"]:
     """R_m: 2 x 2 rotations along the diagonal; Su et al. 2021, equation 15."""
     cos, sin = angles.cos(), angles.sin()
@@ -222,22 +189,3 @@ def naive_matrix(angles: Float[Tensor, " pairs"]) -> Float[Tensor, "E E"]:
     matrix[even, even], matrix[even, even + 1] = cos, -sin
     matrix[even + 1, even], matrix[even + 1, even + 1] = sin, cos
     return matrix
-
-
-def naive_matrix_product(x: Float[Tensor, "T E"], angles: Float[Tensor, "T pairs"]) -> Float[Tensor, "T E"]:
-    """R_m x_m, row by row; Su et al. 2021, equation 14."""
-    return torch.stack([naive_matrix(row) @ features for row, features in zip(angles, x, strict=True)])
-
-
-def naive_interleaved(x: Float[Tensor, "T E"], angles: Float[Tensor, "T pairs"]) -> Float[Tensor, "T E"]:
-    """x cos(m theta) + (-x_1, x_0, -x_3, x_2, ...) sin(m theta), element by element; Su et al. 2021, equation 34."""
-    twice = angles.repeat_interleave(2, dim=-1)
-    crossed = torch.stack([-x[:, 1::2], x[:, 0::2]], dim=-1).flatten(-2)
-    return x * twice.cos() + crossed * twice.sin()
-
-
-def naive_half_split(x: Float[Tensor, "T E"], angles: Float[Tensor, "T pairs"]) -> Float[Tensor, "T E"]:
-    """[x_left | x_right] cos C + [-x_right | x_left] sin C with C = [m theta | m theta]: half-split pairs."""
-    left, right = x.chunk(2, dim=-1)
-    twice = torch.cat([angles, angles], dim=-1)
-    return x * twice.cos() + torch.cat([-right, left], dim=-1) * twice.sin()

@@ -12,12 +12,7 @@ from torch import Tensor
 from weft.ops.dense_ssm import Powers
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 from weft.ops.s4 import Dplr, advance, dense, discretised, reading, resolvent
-from weft.ops.s4_kernel import (
-    cauchy_kernel,
-    cauchy_kernel_in_pieces,
-    spectrum_backward_flops,
-    spectrum_flops,
-)
+from weft.ops.s4_kernel import cauchy_kernel
 from weft.ops.ssm_chunk import BY_FFT, Chunk, Inputs, convolved, inputs_for_forms, stepped
 
 
@@ -59,11 +54,6 @@ def _powers(call: S4Call) -> Chunk:
 
 
 def _cauchy(call: S4Call) -> Chunk:
-    kernel = cauchy_kernel_in_pieces(call.system, call.x.shape[1])
-    return convolved(call.given, kernel, lambda: Powers(dense(call.system)), BY_FFT)
-
-
-def _cauchy_at_once(call: S4Call) -> Chunk:
     kernel = cauchy_kernel(call.system, call.x.shape[1])
     return convolved(call.given, kernel, lambda: Powers(dense(call.system)), BY_FFT)
 
@@ -88,7 +78,5 @@ S4_CHUNK = OPERATIONS.add(Operation(
     Form(REFERENCE, _recurrence, "dense matrices, step by step", known_as=("recurrence", "naive")),
     Form("steps", _steps, "diagonal plus rank one, step by step", worth=_one, known_as=("step",)),
     Form("powers", _powers, "FFT, the kernel from dense powers", worth=_several),
-    Form("cauchy", _cauchy, "FFT, the kernel from Cauchy products in pieces", worth=_several, transformed=False,
-         flops={"weft.s4_spectrum": spectrum_flops, "weft.s4_spectrum_backward": spectrum_backward_flops}),
-    Form("cauchy_at_once", _cauchy_at_once, "FFT, the kernel from Cauchy products", worth=_several),
+    Form("cauchy", _cauchy, "FFT, the kernel from Cauchy products", worth=_several, known_as=("cauchy_at_once",)),
     subject="x", examples=_examples, known_as=("dplr",)))

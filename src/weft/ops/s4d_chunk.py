@@ -110,6 +110,6 @@ def _examples(make: Make) -> Iterator[S4DCall]:
 S4D_CHUNK = OPERATIONS.add(Operation(
     "s4d", "a diagonal state-space model over a chunk",
     Form(REFERENCE, _recurrence, "step by step", known_as=("steps",)),
-    Form("convolution", _convolution, "the whole chunk as a convolution", serves=_whole, worth=_several),
     Form("documents", _documents, "each document as a convolution", serves=_packed, worth=_several),
+    Form("convolution", _convolution, "the whole chunk as a convolution", serves=_whole, worth=_several),
     subject="x", examples=_examples, known_as=("ssm", "state_space")))

@@ -75,8 +75,6 @@ SELECTIVE_SCAN = OPERATIONS.add(Operation(
     "selective_scan", "the selective state-space recurrence over a chunk",
     Form(REFERENCE, steps, "step by step", known_as=("steps",)),
     Form("step", _step, "one token", serves=_one),
-    Form("operator", scan, "chunks of 32 tokens, as one operator", transformed=False,
-         flops={"weft.selective_scan": forward_flops, "weft.selective_scan_backward": backward_flops}),
     Form("native", _in_c, "chunks of 32 tokens in C", devices=frozenset({"cpu"}), dtypes=frozenset({torch.float32}),
          transformed=False, serves=_beyond_native,
          flops={"weft.native_selective_scan": forward_flops, "weft.native_selective_scan_backward": backward_flops},
@@ -85,4 +83,6 @@ SELECTIVE_SCAN = OPERATIONS.add(Operation(
          dtypes=frozenset({torch.float32}), transformed=False, offer=offer(), serves=triton.beyond,
          flops={"weft.triton_selective_scan": forward_flops, "weft.triton_selective_scan_backward": backward_flops},
          known_as=("cuda", "gpu")),
+    Form("operator", scan, "chunks of 32 tokens, as one operator", transformed=False,
+         flops={"weft.selective_scan": forward_flops, "weft.selective_scan_backward": backward_flops}),
     subject="u", examples=_examples, known_as=("mamba", "s6", "pscan")))

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from weft.ops.operator import again, differentiate, operator
+from weft.ops.operator import differentiable
 
 CHUNK = 32
 """Tokens whose states are computed together, here and in native/selective_scan.h."""
@@ -122,8 +122,9 @@ def kept_shape(before: Tensor, steps: int, keeps: bool) -> tuple[int, ...]:
     return (-(-steps // CHUNK), *before.shape) if keeps else (0,)
 
 
-def _run_backward(dy: Tensor, dafter: Tensor, u: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, kept: Tensor,
-                  starts: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _run_backward(dy: Tensor, dafter: Tensor, u: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, before: Tensor,
+                  starts: Tensor | None, keeps: bool,
+                  kept: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradients of u, dt, a, b, c and of the state before."""
     du, ddt, db, dc = (x.new_empty(x.shape) for x in (u, dt, b, c))
     da, carried = torch.zeros_like(a), dafter
@@ -152,45 +153,13 @@ def _carry_back(slopes: Tensor, decays: Tensor, carried: Tensor) -> Tensor:
     return carried
 
 
-def backward_shapes(dy: Tensor, dafter: Tensor, u: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, kept: Tensor,
-                    starts: Tensor | None) -> tuple[Tensor, ...]:
-    """Of a backward operator's results."""
-    return tuple(x.new_empty(x.shape) for x in (u, dt, a, b, c, dafter))
+def stepped(u: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, before: Tensor, starts: Tensor | None,
+            keeps: bool) -> Scanned:
+    """`steps` of the arguments of an operator."""
+    return steps(SelectiveScanCall(u, dt, a, b, c, before, starts))
 
 
-def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    """Keep what `slopes_of` reads."""
-    ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(output[2])
-    ctx.save_for_backward(*inputs[:7], output[2])
-
-
-def slopes_of(ctx: Any, dy: Tensor | None, dafter: Tensor | None, backward: Any) -> tuple[Tensor | None, ...]:
-    """The gradients of an operator's arguments, by its ``backward``, or by operators that can be differentiated again
-    where the backward pass is differentiated itself."""
-    # Read once: what a checkpoint computes again it gives once.
-    u, dt, a, b, c, before, starts, kept = ctx.saved_tensors
-    dy = torch.zeros_like(u) if dy is None else dy
-    dafter = torch.zeros_like(before) if dafter is None else dafter
-    if torch.is_grad_enabled():
-        def plain(u: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, before: Tensor) -> Tensor:
-            return _side_by_side(*steps(SelectiveScanCall(u, dt, a, b, c, before, starts)))
-
-        return *again(plain, (u, dt, a, b, c, before), _side_by_side(dy, dafter)), None, None
-    return *backward(dy, dafter, u, dt, a, b, c, kept, starts), None, None
-
-
-def _side_by_side(y: Tensor, after: Tensor) -> Tensor:
-    return torch.cat([y.flatten(), after.flatten()])
-
-
-def _gradient(ctx: Any, dy: Tensor | None, dafter: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
-    return slopes_of(ctx, dy, dafter, _backward)
-
-
-_forward = operator("selective_scan", _run, forward_shapes)
-_backward = operator("selective_scan_backward", _run_backward, backward_shapes)
-differentiate("selective_scan", _gradient, save)
+_forward = differentiable("selective_scan", _run, forward_shapes, _run_backward, stepped, 6, keeps=True)
 
 
 def forward_flops(u: Tensor, dt: Tensor, a: Tensor, *_: Any) -> int:

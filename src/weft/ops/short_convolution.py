@@ -169,7 +169,6 @@ def _examples(make: Make) -> Iterator[ShortConvolutionCall]:
 SHORT_CONVOLUTION = OPERATIONS.add(Operation(
     "short_convolution", "a causal convolution of a few taps, full or depthwise",
     Form(REFERENCE, _by_taps, "a sum over taps", known_as=("taps",)),
-    Form("library", _library, "PyTorch's own", serves=_unfenced, worth=_several, known_as=("conv1d", "torch")),
     Form("native_token", _token_in_c, "one token, depthwise, in C", devices=frozenset({"cpu"}), dtypes=DTYPES,
          gradients="without", compiled=False, transformed=False, serves=_beyond_token_in_c,
          flops={"weft.native_taps": taps_flops}),
@@ -178,4 +177,5 @@ SHORT_CONVOLUTION = OPERATIONS.add(Operation(
          transformed=False, serves=_beyond_native, worth=_several,
          flops={"weft.native_short_convolution": native_flops,
                 "weft.native_short_convolution_backward": native_backward_flops}, known_as=("c",)),
+    Form("library", _library, "PyTorch's own", serves=_unfenced, worth=_several, known_as=("conv1d", "torch")),
     subject="inputs", examples=_examples, known_as=("convolution",)))

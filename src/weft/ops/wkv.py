@@ -20,8 +20,8 @@ from torch import Tensor
 
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 from weft.ops.native.library import why_not
-from weft.ops.native_wkv import native
-from weft.ops.operator import Kernel, differentiate, operator, widen
+from weft.ops.native_wkv import native, shapes
+from weft.ops.operator import differentiable, widen
 from weft.ops.wkv_chunks import CHUNK, EMPTY, backward, forward
 
 Mixed = tuple[Tensor, Tensor]
@@ -88,14 +88,6 @@ def _by_steps(call: WKVCall) -> Mixed:
     return torch.stack(outputs, 1), torch.stack([over, under, top], 1)
 
 
-def _step(call: WKVCall) -> Mixed:
-    return _by_steps(call)
-
-
-def _chunks(call: WKVCall) -> Mixed:
-    return forward(*call)
-
-
 def _operator(call: WKVCall) -> Mixed:
     found: Mixed = _forward(*call)
     return found
@@ -107,43 +99,15 @@ def _native(call: WKVCall) -> Mixed:
 
 def _run(k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, before: Tensor, starts: Tensor | None,
          valid: Tensor | None) -> tuple[Tensor, Tensor]:
-    y, after = forward(k, v, decay, bonus, before, starts, valid)
-    return y.contiguous(), after.contiguous()
-
-
-def _run_shapes(k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, before: Tensor, starts: Tensor | None,
-                valid: Tensor | None) -> tuple[Tensor, Tensor]:
-    return k.new_empty(k.shape), k.new_empty(before.shape)
+    return forward(k, v, decay, bonus, before, starts, valid)
 
 
 def _run_backward(dy: Tensor, dafter: Tensor, k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, before: Tensor,
                   starts: Tensor | None, valid: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    dk, dv, ddecay, dbonus, dbefore = backward(dy, dafter, k, v, decay, bonus, before, starts, valid)
-    return dk.contiguous(), dv.contiguous(), ddecay.contiguous(), dbonus.contiguous(), dbefore.contiguous()
+    return backward(dy, dafter, k, v, decay, bonus, before, starts, valid)
 
 
-def _backward_shapes(dy: Tensor, dafter: Tensor, k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, before: Tensor,
-                     starts: Tensor | None, valid: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return (k.new_empty(k.shape), k.new_empty(k.shape), k.new_empty(decay.shape), k.new_empty(bonus.shape),
-            k.new_empty(before.shape))
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*inputs)
-
-
-def _gradient(ctx: Any, dy: Tensor | None, dafter: Tensor | None) -> tuple[Tensor | None, ...]:
-    saved = ctx.saved_tensors  # read once: what a checkpoint computes again it gives once
-    dy = torch.zeros_like(saved[0]) if dy is None else dy
-    dafter = torch.zeros_like(saved[4]) if dafter is None else dafter
-    work: Kernel = _run_backward if torch.is_grad_enabled() else _backward
-    return *work(dy, dafter, *saved), None, None
-
-
-_forward = operator("wkv", _run, _run_shapes)
-_backward = operator("wkv_backward", _run_backward, _backward_shapes)
-differentiate("wkv", _gradient, _save)
+_forward = differentiable("wkv", _run, shapes, _run_backward, forward, 5)
 
 
 def _flops(*_: Any) -> int:
@@ -151,8 +115,8 @@ def _flops(*_: Any) -> int:
     return 0
 
 
-def _one(call: WKVCall) -> str | None:
-    return None if call.k.shape[1] == 1 else "several tokens"
+def _single(call: WKVCall) -> str | None:
+    return "a single token" if call.k.shape[1] == 1 else None
 
 
 def _without_library(call: WKVCall) -> str | None:
@@ -173,12 +137,10 @@ def _examples(make: Make) -> Iterator[WKVCall]:
 
 WKV = OPERATIONS.add(Operation(
     "wkv", "RWKV-4's decaying mean over a chunk",
-    Form(REFERENCE, _by_steps, "step by step", known_as=("steps",)),
-    Form("step", _step, "one token", serves=_one),
+    Form(REFERENCE, _by_steps, "step by step", known_as=("steps", "step")),
     Form("native", _native, "channels side by side in C", devices=frozenset({"cpu"}),
-         dtypes=frozenset({torch.float32}), transformed=False, serves=_without_library,
+         dtypes=frozenset({torch.float32}), transformed=False, serves=_without_library, worth=_single,
          flops={"weft.native_wkv": _flops, "weft.native_wkv_backward": _flops}, known_as=("c", "cpp", "kernel")),
-    Form("chunks", _chunks, "chunks of 32 tokens side by side"),
-    Form("operator", _operator, "chunks of 32 tokens, as one operator", transformed=False,
-         flops={"weft.wkv": _flops, "weft.wkv_backward": _flops}),
+    Form("operator", _operator, "chunks of 32 tokens, as one operator", transformed=False, worth=_single,
+         flops={"weft.wkv": _flops, "weft.wkv_backward": _flops}, known_as=("chunks",)),
     subject="k", examples=_examples, known_as=("rwkv", "rwkv4", "aft")))

@@ -55,7 +55,7 @@ def code_of(config: BaseModel, *, plugins: Iterable[str | Path] | None = None,
 @cache
 def weft_code() -> Mapping[str, str]:
     """Digests of Weft's own files, read once in a process: on the first call."""
-    found = [*ROOT.rglob("*.py"), *ROOT.rglob("*.[ch]"), ROOT / "ops" / "thresholds.json"]
+    found = [*ROOT.rglob("*.py"), *ROOT.rglob("*.[ch]")]
     files = {path.relative_to(ROOT): path for path in sorted(found)}
     return MappingProxyType({f"{OWN}/{name.as_posix()}": hashlib.sha256(path.read_bytes()).hexdigest()[:DIGITS]
                              for name, path in files.items() if name.parts[0] not in NOT_RUN})

@@ -13,12 +13,16 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
-from weft.ops.linear_recurrence_operator import Slopes, backward_shapes, forward_shapes, outputs_of, save, slopes_of
-from weft.ops.operator import differentiate, operator
+from weft.ops.linear_recurrence_chunks import forward as plain
+from weft.ops.linear_recurrence_chunks import outputs_of, shapes
+from weft.ops.operator import differentiable
 from weft.ops.triton.library import kernels, on_device_of
 
 CHUNK = 64
 """Tokens of a chunk."""
+
+Slopes = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+"""Gradients of q, k, v, the logarithm of the decay (empty where there is none) and the state before."""
 
 WIDE = (9, 10)
 """Generations of GPUs (compute capability) whose programs have the 192 KiB of shared memory that tiles of 64 by 64 take
@@ -130,10 +134,4 @@ def tiles_for(x: Tensor) -> Tiles:
     return Tiles() if not x.is_cuda or torch.cuda.get_device_capability(x.device)[0] in WIDE else Tiles(side=32)
 
 
-def _gradient(ctx: Any, grad: Tensor | None, grad_after: Tensor | None) -> tuple[Tensor | None, ...]:
-    return slopes_of(ctx, grad, grad_after, _backward)
-
-
-_forward = operator("triton_linear_recurrence", _run_forward, forward_shapes)
-_backward = operator("triton_linear_recurrence_backward", _run_backward, backward_shapes)
-differentiate("triton_linear_recurrence", _gradient, save)
+_forward = differentiable("triton_linear_recurrence", _run_forward, shapes, _run_backward, plain, 5)

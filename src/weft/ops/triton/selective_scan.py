@@ -8,21 +8,19 @@ numbers for each token and channel. The sources are `kernels/selective_scan.py`.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
 
-from weft.ops.operator import differentiate, operator
+from weft.ops.operator import differentiable
 from weft.ops.selective_scan_chunks import (
     CHUNK,
     Scanned,
     SelectiveScanCall,
-    backward_shapes,
     forward_shapes,
     kept_shape,
-    save,
-    slopes_of,
+    stepped,
 )
 from weft.ops.triton.library import interpreted, kernels, on_device_of, why_not
 
@@ -154,8 +152,9 @@ def _run_forward(u: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, before:
     return run_forward(u, dt, a, b, c, before, starts, keeps, plan_of(len(a), forward=True))
 
 
-def _run_backward(dy: Tensor, dafter: Tensor, u: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, kept: Tensor,
-                  starts: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _run_backward(dy: Tensor, dafter: Tensor, u: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, before: Tensor,
+                  starts: Tensor | None, keeps: bool,
+                  kept: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     return run_backward(dy, dafter, u, dt, a, b, c, kept, starts, plan_of(len(a), forward=False))
 
 
@@ -168,10 +167,4 @@ def plan_of(states: int, *, forward: bool) -> Plan:
                 warps=max(1, states // 32))
 
 
-def _gradient(ctx: Any, dy: Tensor | None, dafter: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
-    return slopes_of(ctx, dy, dafter, _backward)
-
-
-_forward = operator("triton_selective_scan", _run_forward, forward_shapes)
-_backward = operator("triton_selective_scan_backward", _run_backward, backward_shapes)
-differentiate("triton_selective_scan", _gradient, save)
+_forward = differentiable("triton_selective_scan", _run_forward, forward_shapes, _run_backward, stepped, 6, keeps=True)
