@@ -19,7 +19,7 @@ from weft.core.config import PartField, rule
 from weft.core.errors import ConfigError
 from weft.core.layer import Layer, LayerState, traits_of
 from weft.core.output import Given, Loss, Output
-from weft.core.part_config import Dims, PartConfig, Shared
+from weft.core.part_config import About, Dims, PartConfig, Shared
 from weft.core.span import Memory, Span
 from weft.core.traits import Trait
 from weft.norms.base import NormConfig
@@ -46,7 +46,7 @@ class BlockConfig(PartConfig):
     """
 
     group: ClassVar[str] = "block"
-    added_later: ClassVar[frozenset[str]] = frozenset({"branch_scale"})
+    about = About(added_later=frozenset({"branch_scale"}))
 
     layers: list[Annotated[PartConfig, PartField("mixer", "feedforward")]]
     norm: Annotated[NormConfig, PartField("norm")] = LayerNormConfig()

@@ -20,7 +20,7 @@ from weft.core.heads import Head
 from weft.core.layer import LayerState
 from weft.core.output import Output
 from weft.core.part import Part
-from weft.core.part_config import Dims, PartConfig
+from weft.core.part_config import About, Dims, PartConfig
 from weft.core.renamed import with_old_names
 from weft.core.span import Span
 from weft.core.state import fact_field
@@ -50,7 +50,7 @@ class ModelConfig(PartConfig):
     """
 
     group: ClassVar[str] = "model"
-    added_later: ClassVar[frozenset[str]] = frozenset({"rewrites"})
+    about = About(added_later=frozenset({"rewrites"}))
     reads_tokens: ClassVar[bool] = True
     """Whether it reads token ids, so that a run fills in ``vocab_size``."""
 

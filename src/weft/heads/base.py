@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from weft.core.config import PartField, rule
 from weft.core.model import Head
-from weft.core.part_config import Dims, PartConfig
+from weft.core.part_config import About, Dims, PartConfig
 from weft.norms.base import NormConfig
 from weft.norms.none import NoNormConfig
 from weft.ops.activations import Activation
@@ -36,7 +36,7 @@ class ClassifierConfig(HeadConfig):
         norm: of the transformed vector; only with ``transform``.
     """
 
-    added_later: ClassVar[frozenset[str]] = frozenset({"activation", "transform_bias", "norm"})
+    about = About(added_later=frozenset({"activation", "transform_bias", "norm"}))
 
     n_classes: int | None = Field(default=None, gt=1)
     labels: tuple[str, ...] = ()

@@ -15,7 +15,7 @@ from torch import nn
 from weft.core.errors import ConfigError, nearest
 from weft.core.labels import label_modules
 from weft.core.model import Model
-from weft.core.part_config import PartConfig
+from weft.core.part_config import About, PartConfig
 from weft.linear.holds_matrix import HoldsMatrix, child_of, opens
 from weft.linear.law import require_same, runs
 from weft.linear.linear import Linear, Rewritten, Use, allowed
@@ -51,7 +51,7 @@ class RewriteConfig(PartConfig):
     """Whether a map's matrix is the same parameter afterwards. Where it is not, everything that shares the matrix, such
     as a tied token embedding, is rewritten with it and shares the new one."""
 
-    added_later: ClassVar[frozenset[str]] = frozenset({"kinds"})
+    about = About(added_later=frozenset({"kinds"}))
     names_outputs: ClassVar[bool] = False
     """Whether its patterns may name some of the outputs of a map (`Linear.outputs`): ``qkv.v``."""
 
