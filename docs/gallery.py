@@ -76,7 +76,7 @@ def family_text(page: FamilyPage, known: set[tuple[str, str]], families_known: s
     lines = [*TOP, f"# {page.family.name} (family)", "", BACK, "", f"{escaped(page.family.source)}.", "",
              *_figures([page.figure]), "## Equations", "", "Those of its parts:", ""]
     for group, kind in page.parts:
-        equation = REGISTRY.get((group,), kind).equation
+        equation = REGISTRY.get((group,), kind).about.equation
         lines += [f"{_link(group, kind, known, '../parts/')}", "", "```{math}", equation, "```", ""]
     lines += ["## State", ""]
     lines += [*_sizes(page.state), "", f"Bytes of one row of {page.size.name} in bfloat16."] if page.state else [

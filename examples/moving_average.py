@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from weft.core.clock import Clock
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.core.span import Memory, Span
 from weft.core.state import tensor_field
@@ -30,11 +30,11 @@ class MovingAverageConfig(MixerConfig):
     """s_t = a s_(t-1) + (1 - a) x_t with a in (0, 1) per channel; y_t = W s_t."""
 
     kind: ClassVar[str] = "moving_average"
-    source: ClassVar[str] = "exponential smoothing; Ma et al. 2023 (MEGA), section 3.1, with one dimension"
-    equation: ClassVar[str] = r"s_t = a \odot s_{t-1} + (1 - a) \odot x_t, \qquad y_t = W s_t"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("rg_lru", "decays are learned constants and do not depend on the token."),)
-    state_size: ClassVar[str] = "d_model numbers"
+    about = About(
+        source="exponential smoothing; Ma et al. 2023 (MEGA), section 3.1, with one dimension",
+        equation=r"s_t = a \odot s_{t-1} + (1 - a) \odot x_t, \qquad y_t = W s_t",
+        differs=(("rg_lru", "decays are learned constants and do not depend on the token."),),
+        state_size="d_model numbers")
 
     def build(self, dims: Dims) -> MovingAverage:
         return MovingAverage(dims.d_model)

@@ -21,10 +21,11 @@ class SinkAttentionConfig(AttentionConfig):
     may look away. The field ``sinks`` of attention learns that number."""
 
     kind: ClassVar[str] = "sink_attention"
-    source: ClassVar[str] = "Miller 2023 (Attention is off by one); Xiao et al. 2024, section 3.3 (zero sink)"
-    equation: ClassVar[str] = r"p_{ij} = \frac{e^{s_{ij}}}{1 + \sum_{j' \in A(i)} e^{s_{ij'}}}"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("attention", "the weights of a query may sum to less than 1, by a score of 0 that nothing has learned."),)
+    about = replace(AttentionConfig.about,
+        source="Miller 2023 (Attention is off by one); Xiao et al. 2024, section 3.3 (zero sink)",
+        equation=r"p_{ij} = \frac{e^{s_{ij}}}{1 + \sum_{j' \in A(i)} e^{s_{ij'}}}",
+        differs=(("attention", "the weights of a query may sum to less than 1, by a score of 0 that nothing has "
+                               "learned."),))
 
     def build(self, dims: Dims) -> SinkAttention:
         sizes = self.sizes(dims)

@@ -63,7 +63,7 @@ def _registries() -> dict[str, Mapping[str, Any]]:
         found["part"] = {f"{group}.{kind}": part.__module__ for group, kinds in registry.REGISTRY._parts.items()
                          for kind, part in kinds.items() if not part.__module__.startswith("weft.")}
     if masks := sys.modules.get("weft.masks.registry"):
-        found["mask"] = {kind: mask.__module__ for kind, mask in masks.MASKS._masks.items()
+        found["mask"] = {kind: mask.__module__ for kind, mask in masks.MASKS.items()
                          if not mask.__module__.startswith("weft.")}
     if forms := sys.modules.get("weft.ops.forms"):
         operations = forms.OPERATIONS._known

@@ -18,7 +18,7 @@ def taken_back() -> Iterator[None]:
     REGISTRY.discover()  # Weft's own parts stay, also where this is the first that asks for them
     OPERATIONS.all()
     parts = {group: dict(kinds) for group, kinds in REGISTRY._parts.items()}
-    known: tuple[dict[str, Any], ...] = (REGISTRY.plugins, MASKS._masks, OPERATIONS._known)
+    known: tuple[dict[str, Any], ...] = (REGISTRY.plugins, MASKS, OPERATIONS._known)
     tables = [(table, dict(table)) for table in known]
     modules = set(sys.modules)
     try:

@@ -19,7 +19,7 @@ from weft.masks import known_masks
 PLUGIN = '''
 from typing import Any
 
-from weft.core.part_config import PartConfig
+from weft.core.part_config import About, PartConfig
 from weft.core.registry import register
 
 @register
@@ -28,8 +28,7 @@ class SprocketConfig(PartConfig):
 
     group = "gadget"
     kind = "sprocket"
-    source = "nobody 2020"
-    state_size = "one tooth"
+    about = About(source="nobody 2020", state_size="one tooth")
     settings: dict[str, Any] = {}
     by_name: dict[str, dict[str, Any]] = {"one": {}}
 '''

@@ -25,7 +25,7 @@ class Foreign:
 
 CHANGES: dict[str, Callable[[pytest.MonkeyPatch], object]] = {
     "the part mixer.own is new": lambda patch: patch.setitem(REGISTRY._parts.setdefault("mixer", {}), "own", Foreign),
-    "the mask own is new": lambda patch: patch.setitem(MASKS._masks, "own", Foreign),
+    "the mask own is new": lambda patch: patch.setitem(MASKS, "own", Foreign),
     "the file loaded as a plugin weft_plugin_own is new": lambda patch: patch.setitem(
         sys.modules, "weft_plugin_own", sys),
     "the law split is gone": lambda patch: patch.delitem(LAWS, "split"),

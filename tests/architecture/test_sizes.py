@@ -93,7 +93,7 @@ def test_long_functions_would_be_found() -> None:
 @pytest.mark.parametrize("part", [pytest.param(part, id=f"{part.group}.{part.kind}") for part in REGISTRY.parts()])
 def test_a_part_has_few_fields_a_source_and_a_docstring(part: type[PartConfig]) -> None:
     assert (len(part.model_fields) > FIELDS) == (f"{part.group}.{part.kind}" in MANY_FIELDS)
-    assert part.source.strip()
+    assert part.about.source.strip()
     assert (part.__doc__ or "").strip()
     assert "__doc__" in vars(part)
     assert part.examples()

@@ -15,7 +15,7 @@ from weft.core.channels import Channel
 from weft.core.clock import Clock, Ticks
 from weft.core.layer import Layer, LayerState, advance
 from weft.core.output import Given, Output
-from weft.core.part_config import Dims, PartConfig
+from weft.core.part_config import About, Dims, PartConfig
 from weft.core.span import Memory, Span
 from weft.core.state import fact_field, pad_to, tensor_field
 from weft.mixers.base import MixerConfig
@@ -157,7 +157,7 @@ class KeyTaker(Layer):
 class SharingConfig(MixerConfig):
     """Base of the four."""
 
-    source: ClassVar[str] = "Zhou et al. 2024; Brandon et al. 2024"
+    about = About(source="Zhou et al. 2024; Brandon et al. 2024")
     builds: ClassVar[type[Plain] | type[KeyTaker]]
     behind: ClassVar[type[SharingConfig] | None] = None
     size: int = 4

@@ -18,6 +18,7 @@ PLUGIN = '''
 from weft.benchmarks import BenchmarkConfig, BenchmarkResult, Protocol
 from weft.benchmarks.result import mean_score
 from weft.benchmarks.text_model import Question
+from weft.core.part_config import About
 from weft.core.registry import register
 
 
@@ -26,7 +27,7 @@ class EchoConfig(BenchmarkConfig):
     """Whether a word follows itself."""
 
     kind = "echo_words"
-    source = "a test"
+    about = About(source="a test")
     times: int = 2
 
     def measure(self, model, data, conditions):

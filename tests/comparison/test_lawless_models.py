@@ -17,6 +17,7 @@ from weft.core.errors import LawError
 from weft.core.registry import load_plugin
 
 CHEAT = '''
+from dataclasses import replace
 from typing import ClassVar
 
 from weft.core.output import Output
@@ -33,7 +34,7 @@ class CheatConfig(ElmanConfig):
     """Reads the token that it is to predict."""
 
     kind: ClassVar[str] = "cheat"
-    source: ClassVar[str] = "nobody 2020"
+    about = replace(ElmanConfig.about, source="nobody 2020")
 
     def build(self, dims):
         return Cheat(dims.d_model, self.d_hidden, self.bias, self.activation)

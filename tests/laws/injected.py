@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from weft.core.clock import OWN, Clock, Keys
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.span import Memory, Span
 from weft.core.state import fact_field, tensor_field
 from weft.masks import Causal, Window
@@ -339,8 +339,7 @@ class InjectedConfig(MixerConfig):
     """The layer of the class ``defect``; attention has a window of 100 keys where it has one."""
 
     kind: ClassVar[str] = "injected"
-    source: ClassVar[str] = "these tests"
-    state_size: ClassVar[str] = "d_model numbers"
+    about = About(source="these tests", state_size="d_model numbers")
 
     defect: str = "Average"
 

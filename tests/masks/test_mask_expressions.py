@@ -15,7 +15,7 @@ from torch import Tensor
 
 from weft.core.config import parse
 from weft.core.errors import ConfigError
-from weft.core.part_config import Settings
+from weft.core.part_config import About, Settings
 from weft.masks import (
     Bidirectional,
     Block,
@@ -170,9 +170,10 @@ def test_the_schema_is_a_string_with_the_known_masks() -> None:
 @pytest.fixture
 def masks_of_a_test() -> Iterator[None]:
     """What the test registers is known in it alone."""
-    before = dict(KNOWN._masks)
+    before = dict(KNOWN)
     yield
-    KNOWN._masks = before
+    KNOWN.clear()
+    KNOWN.update(before)
 
 
 @pytest.mark.usefixtures("masks_of_a_test")
@@ -183,7 +184,7 @@ def test_a_registered_mask_is_known_everywhere() -> None:
         """Keys of even order."""
 
         kind: ClassVar[str] = "test_even"
-        source: ClassVar[str] = "this test"
+        about = About(source="this test")
 
         def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
             return key.order % 2 == 0

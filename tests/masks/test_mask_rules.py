@@ -146,7 +146,7 @@ def test_every_known_mask_is_among_the_leaves() -> None:
     ours = {mask.kind for mask in known_masks() if mask.__module__.startswith("weft.")}
     of_facts = {"same_type", "globals"}  # which need a span: tests/core/test_facts.py
     assert ours == {type(mask).kind for mask in LEAVES} | {"per_head"} | of_facts
-    assert all(mask.source and mask.__doc__ for mask in known_masks())
+    assert all(mask.about.source and mask.__doc__ for mask in known_masks())
 
 
 @pytest.mark.parametrize("mask", LEAVES, ids=repr)

@@ -23,6 +23,7 @@ from weft.masks import known_masks
 from weft.pictures.part_page import PartPage, part_page, state_bytes
 
 PLUGIN = '''
+from dataclasses import replace
 from typing import ClassVar
 
 from weft.core.registry import register
@@ -33,12 +34,12 @@ class SprocketConfig(ElmanConfig):
     """Turns."""
 
     kind: ClassVar[str] = "sprocket"
-    source: ClassVar[str] = "nobody 2020"
+    about = replace(ElmanConfig.about, source="nobody 2020")
     teeth: int = 3
 '''
 ADDED = '''
-    equation: ClassVar[str] = r"h_t = h_{t-1}"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (("elman", "has teeth."),)
+    about = replace(ElmanConfig.about, source="nobody 2020", equation=r"h_t = h_{t-1}",
+                    differs=(("elman", "has teeth."),))
 '''
 
 

@@ -41,7 +41,8 @@ def catalogue(only: str | None = None) -> list[Entry]:
 
 def _entry(part: type[PartConfig]) -> Entry:
     modules = list(_built(part))
-    return Entry(part.group, part.kind, part.kind, summary_of(part), part.source, part.state_size or _fields(modules),
+    return Entry(part.group, part.kind, part.kind, summary_of(part), part.about.source,
+                 part.about.state_size or _fields(modules),
                  _traits(modules), part.__module__, part.acts())
 
 
@@ -62,7 +63,7 @@ def _fields(modules: Iterable[nn.Module]) -> str:
 
 def _masks() -> Iterator[Entry]:
     for mask in known_masks():
-        yield Entry(MASK, mask.kind, usage(mask), summary_of(mask), mask.source, "", {}, mask.__module__, "")
+        yield Entry(MASK, mask.kind, usage(mask), summary_of(mask), mask.about.source, "", {}, mask.__module__, "")
 
 
 def summary_of(described: type) -> str:

@@ -40,8 +40,8 @@ def fields_of(config: type[BaseModel]) -> Iterator[FieldDescription]:
 def _described(entry: Entry, declared: type[PartConfig] | type[Mask], texts: list[str],
                fields: Iterator[FieldDescription]) -> Description:
     words = "\n\n".join(filter(None, map(without_meanings, texts)))
-    return Description(entry, words, tuple(fields), declared.equation,
-                       tuple(Difference(*each) for each in declared.differs))
+    return Description(entry, words, tuple(fields), declared.about.equation,
+                       tuple(Difference(*each) for each in declared.about.differs))
 
 
 def _built(part: type[PartConfig]) -> Iterator[str]:

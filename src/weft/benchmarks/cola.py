@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from weft.benchmarks.sentences import Sentence, SentenceConfig, label_of
 from weft.core.errors import DataError
+from weft.core.part_config import About
 from weft.core.registry import register
 
 
@@ -30,17 +31,17 @@ class ColaConfig(SentenceConfig):
     """
 
     kind: ClassVar[str] = "cola"
-    also_called: ClassVar[tuple[str, ...]] = ("acceptability", "linguistic_acceptability", "grammaticality")
-    source: ClassVar[str] = "Warstadt et al. 2019, section 3; Wang et al. 2019 (GLUE), section 3.1"
-    equation: ClassVar[str] = (
-        r"\hat{y} = \arg\max_{c \in \{\text{no},\,\text{yes}\}} \log p(c \mid \text{prompt}), \qquad \text{MCC} = "
-        r"\frac{TP \cdot TN - FP \cdot FN}{\sqrt{(TP+FP)(TP+FN)(TN+FP)(TN+FN)}}")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("sst2", "asks about grammar in place of sentiment, and is measured by a correlation, since the classes are "
-                 "of unequal size."),)
-    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("The book", ""), ("was written by John.", ""), ("Question: Does this sentence make sense?", ""),
-        ("Answer:", " yes"))
+    about = About(
+        also_called=("acceptability", "linguistic_acceptability", "grammaticality"),
+        source="Warstadt et al. 2019, section 3; Wang et al. 2019 (GLUE), section 3.1",
+        equation=(r"\hat{y} = \arg\max_{c \in \{\text{no},\,\text{yes}\}} \log p(c \mid \text{prompt}), \qquad "
+                  r"\text{MCC} = \frac{TP \cdot TN - FP \cdot FN}{\sqrt{(TP+FP)(TP+FN)(TN+FP)(TN+FN)}}"),
+        differs=(("sst2", "asks about grammar in place of sentiment, and is measured by a correlation, since the "
+                          "classes are of unequal size."),),
+        pictured=(("The book", ""),
+                  ("was written by John.", ""),
+                  ("Question: Does this sentence make sense?", ""),
+                  ("Answer:", " yes")))
     question: ClassVar[str] = "Does this sentence make sense?"
     words: ClassVar[tuple[str, str]] = ("no", "yes")
     class_names: ClassVar[tuple[tuple[str, ...], tuple[str, ...]]] = (("unacceptable",), ("acceptable",))

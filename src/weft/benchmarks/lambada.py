@@ -19,6 +19,7 @@ from weft.benchmarks.base import (
 from weft.benchmarks.result import MEAN_ERROR, BenchmarkResult, Protocol, mean_score, perplexity_score
 from weft.benchmarks.text_model import Question, TextModel
 from weft.core.errors import DataError
+from weft.core.part_config import About
 from weft.core.registry import register
 from weft.data.compression import content_suffix
 from weft.data.records import JSONL_SUFFIXES
@@ -42,16 +43,15 @@ class LambadaConfig(BenchmarkConfig):
     """
 
     kind: ClassVar[str] = "lambada"
-    also_called: ClassVar[tuple[str, ...]] = ("lambada_openai", "last_word", "word_prediction")
-    source: ClassVar[str] = "Paperno et al. 2016, section 3; Radford et al. 2019, section 3.3"
-    equation: ClassVar[str] = (
-        r"\text{accuracy} = \frac{1}{n} \sum_{i=1}^{n} \prod_{t} \left[ w_t = \arg\max_v p(v \mid w_{<t}) \right], "
-        r"\qquad \text{perplexity} = \exp\left(-\frac{1}{n} \sum_{i=1}^{n} \log p(w_i \mid \text{passage}_i)\right)")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("mmlu", "any word may be the answer, where mmlu offers four letters."),
-        ("mbpp", "one word is predicted, and nothing is sampled."))
-    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("She opened the box,", ""), ("and out of it", ""), ("flew the", " bird"))
+    about = About(
+        also_called=("lambada_openai", "last_word", "word_prediction"),
+        source="Paperno et al. 2016, section 3; Radford et al. 2019, section 3.3",
+        equation=(r"\text{accuracy} = \frac{1}{n} \sum_{i=1}^{n} \prod_{t} \left[ w_t = \arg\max_v p(v \mid w_{<t}) "
+                  r"\right], \qquad \text{perplexity} = \exp\left(-\frac{1}{n} \sum_{i=1}^{n} \log p(w_i \mid "
+                  r"\text{passage}_i)\right)"),
+        differs=(("mmlu", "any word may be the answer, where mmlu offers four letters."),
+                 ("mbpp", "one word is predicted, and nothing is sampled.")),
+        pictured=(("She opened the box,", ""), ("and out of it", ""), ("flew the", " bird")))
 
     field: str = Field(default="text", min_length=1)
 

@@ -24,6 +24,7 @@ from weft.benchmarks.result import MEAN_ERROR, BenchmarkResult, Protocol, Score,
 from weft.benchmarks.text_model import TextModel, Writing
 from weft.core.config import rule
 from weft.core.errors import DataError, InputError
+from weft.core.part_config import About
 from weft.core.registry import register
 from weft.decoding import Sampling
 from weft.disk.documents import Unreadable, parse_json
@@ -91,17 +92,18 @@ class MBPPConfig(BenchmarkConfig):
     """
 
     kind: ClassVar[str] = "mbpp"
-    also_called: ClassVar[tuple[str, ...]] = ("python_programs", "programs", "code_generation", "basic_python_problems",
-                                              "human_eval", "humaneval")
-    source: ClassVar[str] = "Austin et al. 2021, sections 2.1 and 3; Chen et al. 2021, equation 1 (pass@k)"
-    equation: ClassVar[str] = (
-        r"\text{pass@}k = \frac{1}{P} \sum_{p=1}^{P} \left( 1 - \frac{\binom{n - c_p}{k}}{\binom{n}{k}} \right)")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("lambada", "what the model writes is run, and not compared with a text."),
-        ("mmlu", "answers are programs in place of letters."))
-    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("Write a function that doubles a number.", ""), ("assert f(2) == 4", ""),
-        ("[BEGIN]", "def f(x): return 2 * x"), ("", "[DONE]"))
+    about = About(
+        also_called=("python_programs", "programs", "code_generation", "basic_python_problems", "human_eval",
+                     "humaneval"),
+        source="Austin et al. 2021, sections 2.1 and 3; Chen et al. 2021, equation 1 (pass@k)",
+        equation=(r"\text{pass@}k = \frac{1}{P} \sum_{p=1}^{P} \left( 1 - \frac{\binom{n - c_p}{k}}{\binom{n}{k}} "
+                  r"\right)"),
+        differs=(("lambada", "what the model writes is run, and not compared with a text."),
+                 ("mmlu", "answers are programs in place of letters.")),
+        pictured=(("Write a function that doubles a number.", ""),
+                  ("assert f(2) == 4", ""),
+                  ("[BEGIN]", "def f(x): return 2 * x"),
+                  ("", "[DONE]")))
     runs_programs: ClassVar[bool] = True
 
     shots: int = Field(default=3, ge=0, le=3)

@@ -25,6 +25,7 @@ from weft.benchmarks.result import MEAN_ERROR, BenchmarkResult, Protocol, Score,
 from weft.benchmarks.text_model import Question, TextModel
 from weft.core.config import rule
 from weft.core.errors import DataError, InputError, nearest
+from weft.core.part_config import About
 from weft.core.registry import register
 
 LETTERS = ("A", "B", "C", "D")
@@ -97,17 +98,14 @@ class MMLUConfig(BenchmarkConfig):
     """
 
     kind: ClassVar[str] = "mmlu"
-    also_called: ClassVar[tuple[str, ...]] = ("hendrycks_test", "hendryckstest", "massive_multitask",
-                                              "multiple_choice_questions")
-    source: ClassVar[str] = "Hendrycks et al. 2021, sections 3 and 4"
-    equation: ClassVar[str] = (
-        r"\hat{y} = \arg\max_{c \in \{A, B, C, D\}} \log p(c \mid \text{examples}, \text{question}), \qquad "
-        r"\text{macro} = \frac{1}{57} \sum_{s=1}^{57} \text{accuracy}_s")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("lambada", "four answers are offered, where lambada asks for any word."),
-        ("cola", "knowledge of 57 subjects is asked for, with worked examples before each question."))
-    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("What is 2 + 3?", ""), ("A. 4", ""), ("B. 5", ""), ("C. 6", ""), ("D. 7", ""), ("Answer:", " B"))
+    about = About(
+        also_called=("hendrycks_test", "hendryckstest", "massive_multitask", "multiple_choice_questions"),
+        source="Hendrycks et al. 2021, sections 3 and 4",
+        equation=(r"\hat{y} = \arg\max_{c \in \{A, B, C, D\}} \log p(c \mid \text{examples}, \text{question}), \qquad "
+                  r"\text{macro} = \frac{1}{57} \sum_{s=1}^{57} \text{accuracy}_s"),
+        differs=(("lambada", "four answers are offered, where lambada asks for any word."),
+                 ("cola", "knowledge of 57 subjects is asked for, with worked examples before each question.")),
+        pictured=(("What is 2 + 3?", ""), ("A. 4", ""), ("B. 5", ""), ("C. 6", ""), ("D. 7", ""), ("Answer:", " B")))
 
     shots: int = Field(default=5, ge=0)
     subjects: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from weft.benchmarks.sentences import Sentence, SentenceConfig, label_of
 from weft.core.errors import DataError
+from weft.core.part_config import About
 from weft.core.registry import register
 
 NAMES = ["sentence", "label"]
@@ -31,16 +32,15 @@ class SST2Config(SentenceConfig):
     """
 
     kind: ClassVar[str] = "sst2"
-    also_called: ClassVar[tuple[str, ...]] = ("sst", "sst_2", "sentiment", "stanford_sentiment_treebank")
-    source: ClassVar[str] = "Socher et al. 2013, section 5.2; Wang et al. 2019 (GLUE), section 3.1"
-    equation: ClassVar[str] = (
-        r"\hat{y} = \arg\max_{c \in \{\text{negative},\,\text{positive}\}} \log p(c \mid \text{prompt}), \qquad "
-        r"\text{accuracy} = \frac{1}{n} \sum_{i=1}^{n} [\hat{y}_i = y_i]")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("cola", "asks about sentiment in place of grammar, and is measured by the accuracy."),)
-    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("a gripping, funny film", ""), ("Question: Is this sentence positive or negative?", ""),
-        ("Answer:", " positive"))
+    about = About(
+        also_called=("sst", "sst_2", "sentiment", "stanford_sentiment_treebank"),
+        source="Socher et al. 2013, section 5.2; Wang et al. 2019 (GLUE), section 3.1",
+        equation=(r"\hat{y} = \arg\max_{c \in \{\text{negative},\,\text{positive}\}} \log p(c \mid \text{prompt}), "
+                  r"\qquad \text{accuracy} = \frac{1}{n} \sum_{i=1}^{n} [\hat{y}_i = y_i]"),
+        differs=(("cola", "asks about sentiment in place of grammar, and is measured by the accuracy."),),
+        pictured=(("a gripping, funny film", ""),
+                  ("Question: Is this sentence positive or negative?", ""),
+                  ("Answer:", " positive")))
     question: ClassVar[str] = "Is this sentence positive or negative?"
     words: ClassVar[tuple[str, str]] = ("negative", "positive")
     class_names: ClassVar[tuple[tuple[str, ...], tuple[str, ...]]] = (("negative", "neg"), ("positive", "pos"))

@@ -11,7 +11,7 @@ from weft.blocks.base import Block, BlockConfig
 from weft.blocks.wiring import Branch, Step, Wiring
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.core.span import Span
 
@@ -25,10 +25,11 @@ class ParallelConfig(BlockConfig):
     """
 
     kind: ClassVar[str] = "parallel"
-    source: ClassVar[str] = "Wang and Komatsuzaki 2021 (GPT-J); Chowdhery et al. 2022 (PaLM), section 2"
-    equation: ClassVar[str] = r"y = x + \sum_{f} f(\operatorname{norm}(x))"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("pre", "its layers read the block's input side by side, where those of pre read one another's results."),)
+    about = About(
+        source="Wang and Komatsuzaki 2021 (GPT-J); Chowdhery et al. 2022 (PaLM), section 2",
+        equation=r"y = x + \sum_{f} f(\operatorname{norm}(x))",
+        differs=(("pre", "its layers read the block's input side by side, where those of pre read one another's "
+                         "results."),))
 
     shared_norm: bool = True
 

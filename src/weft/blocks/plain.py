@@ -10,7 +10,7 @@ from weft.blocks.base import Block, BlockConfig
 from weft.blocks.wiring import Wiring, in_turn
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.core.span import Span
 
@@ -20,10 +20,10 @@ class PlainConfig(BlockConfig):
     """x + f(x) for every layer f, or f(x) with ``residual: false``: stacked recurrent networks."""
 
     kind: ClassVar[str] = "plain"
-    source: ClassVar[str] = "Zaremba et al. 2014, section 3 (stacked LSTM with dropout between layers)"
-    equation: ClassVar[str] = r"y = x + f(x) \quad \text{for every layer } f"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("pre", "has no norm; residual: false also leaves out the sum."),)
+    about = About(
+        source="Zaremba et al. 2014, section 3 (stacked LSTM with dropout between layers)",
+        equation=r"y = x + f(x) \quad \text{for every layer } f",
+        differs=(("pre", "has no norm; residual: false also leaves out the sum."),))
 
     def build(self, dims: Dims) -> Plain:
         return Plain(self, dims)

@@ -10,7 +10,7 @@ from weft.blocks.base import Block, BlockConfig
 from weft.blocks.wiring import Branch, Skip, Step, Wiring, in_turn
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.core.span import Span
 
@@ -25,11 +25,11 @@ class PostNormConfig(BlockConfig):
     """
 
     kind: ClassVar[str] = "post"
-    source: ClassVar[str] = "Vaswani et al. 2017, section 3.1; Liu et al. 2022 (Swin V2), section 3.2 (inside)"
-    equation: ClassVar[str] = r"y = \operatorname{norm}(x + f(x)) \quad \text{for every layer } f"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("pre", "the norm follows the sum, so that the residual path is normalised too."),
-        ("sandwich", "no norm precedes the layer."))
+    about = About(
+        source="Vaswani et al. 2017, section 3.1; Liu et al. 2022 (Swin V2), section 3.2 (inside)",
+        equation=r"y = \operatorname{norm}(x + f(x)) \quad \text{for every layer } f",
+        differs=(("pre", "the norm follows the sum, so that the residual path is normalised too."),
+                 ("sandwich", "no norm precedes the layer.")))
 
     inside: bool = False
 

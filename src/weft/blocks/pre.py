@@ -10,7 +10,7 @@ from weft.blocks.base import Block, BlockConfig
 from weft.blocks.wiring import Branch, Skip, Step, Wiring, in_turn
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.core.span import Span
 from weft.norms.none import NoNorm
@@ -28,12 +28,12 @@ class PreNormConfig(BlockConfig):
     """
 
     kind: ClassVar[str] = "pre"
-    source: ClassVar[str] = ("Xiong et al. 2020, figure 1b; Shoeybi et al. 2019 (Megatron-LM; skip_normed); "
-                             "Warner et al. 2024 (arXiv:2412.13663), section 2.1.1 (first_norm)")
-    equation: ClassVar[str] = r"y = x + f(\operatorname{norm}(x)) \quad \text{for every layer } f"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("post", "the residual path is never normalised, so the last block needs a norm behind it."),
-        ("parallel", "each layer reads the result of the one before it."))
+    about = About(
+        source=("Xiong et al. 2020, figure 1b; Shoeybi et al. 2019 (Megatron-LM; skip_normed); Warner et al. 2024 "
+                "(arXiv:2412.13663), section 2.1.1 (first_norm)"),
+        equation=r"y = x + f(\operatorname{norm}(x)) \quad \text{for every layer } f",
+        differs=(("post", "the residual path is never normalised, so the last block needs a norm behind it."),
+                 ("parallel", "each layer reads the result of the one before it.")))
 
 
     skip_normed: bool = False

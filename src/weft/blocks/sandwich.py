@@ -10,7 +10,7 @@ from weft.blocks.base import Block, BlockConfig
 from weft.blocks.wiring import Wiring, in_turn
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.core.span import Span
 
@@ -20,12 +20,10 @@ class SandwichNormConfig(BlockConfig):
     """x + norm(f(norm(x))) for every layer f: a norm before and after."""
 
     kind: ClassVar[str] = "sandwich"
-    source: ClassVar[str] = "Ding et al. 2021 (CogView), section 2.3"
-    equation: ClassVar[str] = (
-        r"y = x + \operatorname{norm}_2(f(\operatorname{norm}_1(x))) \quad \text{for every layer } f")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("pre", "a second norm bounds what each layer adds."),
-        ("post", "the sum itself is not normalised."))
+    about = About(
+        source="Ding et al. 2021 (CogView), section 2.3",
+        equation=r"y = x + \operatorname{norm}_2(f(\operatorname{norm}_1(x))) \quad \text{for every layer } f",
+        differs=(("pre", "a second norm bounds what each layer adds."), ("post", "the sum itself is not normalised.")))
 
     def build(self, dims: Dims) -> SandwichNorm:
         return SandwichNorm(self, dims)

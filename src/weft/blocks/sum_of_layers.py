@@ -12,7 +12,7 @@ from weft.blocks.base import Composite, build_all
 from weft.core.config import PartField, rule
 from weft.core.layer import LayerState
 from weft.core.output import Output
-from weft.core.part_config import Dims, PartConfig
+from weft.core.part_config import About, Dims, PartConfig
 from weft.core.registry import register
 from weft.core.span import Span
 from weft.mixers.base import MixerConfig
@@ -28,12 +28,11 @@ class SumConfig(MixerConfig):
     """
 
     kind: ClassVar[str] = "sum"
-    also_called: ClassVar[tuple[str, ...]] = ("side_by_side", "parallel_mixers")
-    source: ClassVar[str] = "Zuo et al. 2025 (Falcon-H1, arXiv:2507.22448), section 2.1"
-    equation: ClassVar[str] = r"y = \sum_{i} c_i f_i(x)"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("parallel", "adds mixers within one layer, in place of layers within a block."),)
-    state_size: ClassVar[str] = "the states of its layers"
+    about = About(
+        also_called=("side_by_side", "parallel_mixers"),
+        source="Zuo et al. 2025 (Falcon-H1, arXiv:2507.22448), section 2.1", equation=r"y = \sum_{i} c_i f_i(x)",
+        differs=(("parallel", "adds mixers within one layer, in place of layers within a block."),),
+        state_size="the states of its layers")
 
     layers: list[Annotated[PartConfig, PartField("mixer")]]
     factors: list[Annotated[float, Field(allow_inf_nan=False)]] | None = None

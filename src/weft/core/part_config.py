@@ -115,12 +115,11 @@ def _scalars(value: Any) -> Iterator[Any]:
         yield value
 
 
-class PartConfig(Settings):
-    """Base of a part's configuration.
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """The card of a kind of part: what it says of itself.
 
-    Class attributes:
-        group: of the part: ``mixer``, ``feedforward``, ``position``, ``norm``, ``block``, ``model``, ...
-        kind: its name in files.
+    Attributes:
         title: its name in text, such as ``RoPE``; empty where that is its kind.
         also_called: other common names, which files may not use; the error for one names the kind.
         source: the paper, with section or equation.
@@ -131,15 +130,27 @@ class PartConfig(Settings):
         state_size: the size of its state for one row, in words; empty for parts without a state.
     """
 
+    title: str = ""
+    also_called: tuple[str, ...] = ()
+    source: str = ""
+    equation: str = ""
+    differs: tuple[tuple[str, str], ...] = ()
+    pictured: tuple[tuple[str, str], ...] = ()
+    state_size: str = ""
+
+
+class PartConfig(Settings):
+    """Base of a part's configuration.
+
+    Class attributes:
+        group: of the part: ``mixer``, ``feedforward``, ``position``, ``norm``, ``block``, ``model``, ...
+        kind: its name in files.
+        about: what it says of itself. A subclass has that of its base unless it gives its own.
+    """
+
     group: ClassVar[str] = ""
     kind: ClassVar[str] = ""
-    title: ClassVar[str] = ""
-    also_called: ClassVar[tuple[str, ...]] = ()
-    source: ClassVar[str] = ""
-    equation: ClassVar[str] = ""
-    differs: ClassVar[tuple[tuple[str, str], ...]] = ()
-    pictured: ClassVar[tuple[tuple[str, str], ...]] = ()
-    state_size: ClassVar[str] = ""
+    about: ClassVar[About] = About()
 
     def build(self, dims: Dims) -> nn.Module:
         """Build the part for a model of these dimensions."""
@@ -165,7 +176,7 @@ class PartConfig(Settings):
         found = [f"{name} {value:,}" for name, value in self if isinstance(value, int) and not isinstance(value, bool)]
         found += [value.in_words(d_model) for _, value in self if isinstance(value, PartConfig)
                   and value.group in ("mixer", "feedforward", "position")]
-        name = self.title or self.kind.replace("_", " ")
+        name = self.about.title or self.kind.replace("_", " ")
         inside = ", ".join(each for each in found if each)
         return f"{name} ({inside})" if inside else name
 

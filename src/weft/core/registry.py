@@ -59,7 +59,7 @@ class Registry:
         for group in groups:
             if kind in self._parts.get(group, {}):
                 return self._parts[group][kind]
-        known = {part.kind: part.also_called for group in groups for part in self._parts.get(group, {}).values()}
+        known = {part.kind: part.about.also_called for group in groups for part in self._parts.get(group, {}).values()}
         raise KeyError(f"no {' or '.join(groups)} of kind {kind!r}. {nearest_meaning(kind, known)}")
 
     def kinds(self, groups: tuple[str, ...]) -> list[str]:

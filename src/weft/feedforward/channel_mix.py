@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from weft.core.clock import Clock
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.core.span import Memory, Span
 from weft.core.state import tensor_field
@@ -84,15 +84,14 @@ class ChannelMixConfig(FeedForwardConfig):
     """
 
     kind: ClassVar[str] = "channel_mix"
-    source: ClassVar[str] = ("Peng et al. 2023 (arXiv:2305.13048), section 3.1; Peng et al. 2025 (arXiv:2503.14456; "
-                             "without receptance)")
-    equation: ClassVar[str] = (
-        r"k_t = W_k\left(\mu_k x_t + (1 - \mu_k) x_{t-1}\right), \quad r_t = W_r\left(\mu_r x_t + (1 - \mu_r) "
-        r"x_{t-1}\right), \quad y_t = \sigma(r_t) \odot W_v \max(k_t, 0)^2")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("mlp", "reads the token before as well, so it has a state, and squares the rectified units."),
-        ("glu", "its gate multiplies the output in place of the hidden units."))
-    state_size: ClassVar[str] = "d_model numbers"
+    about = About(
+        source=("Peng et al. 2023 (arXiv:2305.13048), section 3.1; Peng et al. 2025 (arXiv:2503.14456; without "
+                "receptance)"),
+        equation=(r"k_t = W_k\left(\mu_k x_t + (1 - \mu_k) x_{t-1}\right), \quad r_t = W_r\left(\mu_r x_t + (1 - "
+                  r"\mu_r) x_{t-1}\right), \quad y_t = \sigma(r_t) \odot W_v \max(k_t, 0)^2"),
+        differs=(("mlp", "reads the token before as well, so it has a state, and squares the rectified units."),
+                 ("glu", "its gate multiplies the output in place of the hidden units.")),
+        state_size="d_model numbers")
 
     d_ff: int | None = Field(default=None, gt=0)
     receptance: bool = True

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from weft.core.compiling import compiler_traces
 from weft.core.declarations import WidthRoles
 from weft.core.layer import Pointwise
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.feedforward.base import FeedForwardConfig
 from weft.linear.division import Divisible, Division
@@ -132,12 +132,12 @@ class GLUConfig(FeedForwardConfig):
     """
 
     kind: ClassVar[str] = "glu"
-    source: ClassVar[str] = ("Shazeer 2020 (arXiv:2002.05202), equations 5 and 6; Agarwal et al. 2025 "
-                             "(arXiv:2508.10925), section 2.1 (limit and shift)")
-    equation: ClassVar[str] = r"y = W_{\text{down}} \left( f(W_{\text{gate}} x) \odot W_{\text{up}} x \right)"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("mlp", "a second map gates the hidden units: three matrices in place of two."),
-        ("moe", "every token uses all of its weights."))
+    about = About(
+        source=("Shazeer 2020 (arXiv:2002.05202), equations 5 and 6; Agarwal et al. 2025 (arXiv:2508.10925), section "
+                "2.1 (limit and shift)"),
+        equation=r"y = W_{\text{down}} \left( f(W_{\text{gate}} x) \odot W_{\text{up}} x \right)",
+        differs=(("mlp", "a second map gates the hidden units: three matrices in place of two."),
+                 ("moe", "every token uses all of its weights.")))
 
     d_ff: int | None = Field(default=None, gt=0)
     activation: Activation = "silu"

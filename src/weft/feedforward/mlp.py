@@ -11,7 +11,7 @@ from torch import Tensor
 
 from weft.core.declarations import WidthRoles
 from weft.core.layer import Pointwise
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.feedforward.base import FeedForwardConfig
 from weft.linear.division import Divisible, Division
@@ -64,12 +64,11 @@ class MLPConfig(FeedForwardConfig):
     """
 
     kind: ClassVar[str] = "mlp"
-    title: ClassVar[str] = "MLP"
-    source: ClassVar[str] = "Vaswani et al. 2017 (arXiv:1706.03762), equation 2"
-    equation: ClassVar[str] = r"y = W_{\text{down}}\, f(W_{\text{up}} x + b_{\text{up}}) + b_{\text{down}}"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("glu", "has no gate: two matrices in place of three."),
-        ("moe", "every token uses all of its weights."))
+    about = About(
+        title="MLP", source="Vaswani et al. 2017 (arXiv:1706.03762), equation 2",
+        equation=r"y = W_{\text{down}}\, f(W_{\text{up}} x + b_{\text{up}}) + b_{\text{down}}",
+        differs=(("glu", "has no gate: two matrices in place of three."),
+                 ("moe", "every token uses all of its weights.")))
 
     d_ff: int | None = Field(default=None, gt=0)
     activation: Activation = "gelu"
@@ -83,7 +82,7 @@ class MLPConfig(FeedForwardConfig):
         return ("d_ff",)
 
     def in_words(self, d_model: int = 0) -> str:
-        return f"{self.title} {self.width(d_model):,}"
+        return f"{self.about.title} {self.width(d_model):,}"
 
     def build(self, dims: Dims) -> MLP:
         return MLP(dims.d_model, self.width(dims.d_model), self.activation, bias=self.bias)

@@ -14,7 +14,7 @@ from weft.core.clock import Clock
 from weft.core.config import PartField, rule
 from weft.core.layer import Choice, Chooser, LayerState, Pointwise, advance
 from weft.core.output import Loss, Output
-from weft.core.part_config import Dims, Shared
+from weft.core.part_config import About, Dims, Shared
 from weft.core.registry import register
 from weft.core.span import Memory, Span
 from weft.core.traits import Trait
@@ -212,14 +212,13 @@ class MixtureOfExpertsConfig(FeedForwardConfig):
     """
 
     kind: ClassVar[str] = "moe"
-    source: ClassVar[str] = ("Shazeer et al. 2017 (arXiv:1701.06538), equation 1; Jiang et al. 2024 "
-                             "(arXiv:2401.04088), section 2.1; Dai et al. 2024 (arXiv:2401.06066), section 3.2 "
-                             "(shared); DeepSeek-AI 2024 (arXiv:2412.19437), section 2.1.2 (corrected routing)")
-    equation: ClassVar[str] = (
-        r"l = W_{\text{router}}\, x, \qquad y = \sum_{n \in \text{top-}k(l)} g_n \operatorname{expert}_n(x), \qquad g "
-        r"= \operatorname{softmax}(l_{\text{top-}k})")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("glu", "a token uses k of N such layers, so that parameters grow and operations do not."),)
+    about = About(
+        source=("Shazeer et al. 2017 (arXiv:1701.06538), equation 1; Jiang et al. 2024 (arXiv:2401.04088), section "
+                "2.1; Dai et al. 2024 (arXiv:2401.06066), section 3.2 (shared); DeepSeek-AI 2024 (arXiv:2412.19437), "
+                "section 2.1.2 (corrected routing)"),
+        equation=(r"l = W_{\text{router}}\, x, \qquad y = \sum_{n \in \text{top-}k(l)} g_n "
+                  r"\operatorname{expert}_n(x), \qquad g = \operatorname{softmax}(l_{\text{top-}k})"),
+        differs=(("glu", "a token uses k of N such layers, so that parameters grow and operations do not."),))
 
     expert: Annotated[FeedForwardConfig, PartField("feedforward")] = GLUConfig()
     shared_expert: Annotated[FeedForwardConfig, PartField("feedforward")] | None = None

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from weft.core.layer import Pointwise
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.feedforward.base import FeedForwardConfig
 from weft.feedforward.glu import GLU
@@ -30,10 +30,11 @@ class ScaledGLUConfig(FeedForwardConfig):
     """
 
     kind: ClassVar[str] = "scaled_glu"
-    source: ClassVar[str] = "Zuo et al. 2025 (Falcon-H1, arXiv:2507.22448), section 3.2"
-    equation: ClassVar[str] = r"y = c\, W_{\text{down}} \left( f(c_g W_{\text{gate}} x) \odot W_{\text{up}} x \right)"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("glu", "has constant factors on the gate and on the result, with which rates carry over between widths."),)
+    about = About(
+        source="Zuo et al. 2025 (Falcon-H1, arXiv:2507.22448), section 3.2",
+        equation=r"y = c\, W_{\text{down}} \left( f(c_g W_{\text{gate}} x) \odot W_{\text{up}} x \right)",
+        differs=(("glu", "has constant factors on the gate and on the result, with which rates carry over between "
+                         "widths."),))
 
     d_ff: int | None = Field(default=None, gt=0)
     activation: Activation = "silu"

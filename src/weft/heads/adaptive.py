@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from weft.core.calling import Direct
 from weft.core.errors import UnsupportedError
 from weft.core.heads import Readout
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.heads.adaptive_embedding import AdaptiveEmbedding, cluster_sizes, cluster_widths, require_increasing
 from weft.heads.readout import ReadoutConfig
@@ -47,14 +47,13 @@ class AdaptiveReadoutConfig(ReadoutConfig):
     """
 
     kind: ClassVar[str] = "adaptive"
-    also_called: ClassVar[tuple[str, ...]] = ("adaptive_softmax", "adaptive_log_softmax")
-    source: ClassVar[str] = ("Grave et al. 2017, section 4.2; Baevski and Auli 2019, section 3 (tied); "
-                             "Dai et al. 2019, released code")
-    equation: ClassVar[str] = (
-        r"\log p(n) = \log \operatorname{softmax}(z)_{c_1 + i - 1} + \log \operatorname{softmax}(z_i)_{n - c_i}, "
-        r"\qquad z_i = W_i\, p_i(h)")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("linear", "rare tokens are reached through the score of their cluster, by narrower matrices."),)
+    about = About(
+        also_called=("adaptive_softmax", "adaptive_log_softmax"),
+        source=("Grave et al. 2017, section 4.2; Baevski and Auli 2019, section 3 (tied); Dai et al. 2019, released "
+                "code"),
+        equation=(r"\log p(n) = \log \operatorname{softmax}(z)_{c_1 + i - 1} + \log \operatorname{softmax}(z_i)_{n - "
+                  r"c_i}, \qquad z_i = W_i\, p_i(h)"),
+        differs=(("linear", "rare tokens are reached through the score of their cluster, by narrower matrices."),))
 
     cutoffs: tuple[int, ...] = Field(min_length=1)
     div_val: int = Field(default=4, ge=1)

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from weft.core.model import Classifier
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.core.span import Span
 from weft.heads.base import ClassifierConfig
@@ -22,10 +22,10 @@ class LayerClassesConfig(ClassifierConfig):
     any other model, of its vectors alone. The vector of a row is that of its first token."""
 
     kind: ClassVar[str] = "layer_classes"
-    source: ClassVar[str] = "Bengio et al. 2006, section 4 (supervised greedy pre-training)"
-    equation: ClassVar[str] = r"s_l = W_l h_l + b_l \quad \text{for every layer } l"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("pooled", "scores classes from every layer, for training one layer after another."),)
+    about = About(
+        source="Bengio et al. 2006, section 4 (supervised greedy pre-training)",
+        equation=r"s_l = W_l h_l + b_l \quad \text{for every layer } l",
+        differs=(("pooled", "scores classes from every layer, for training one layer after another."),))
 
     def build(self, dims: Dims) -> LayerClasses:
         return self.build_for(dims, (dims.d_model,))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from weft.core.config import PartField
 from weft.core.model import Readout
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.heads.base import HeadConfig
 from weft.heads.readout import LinearReadoutConfig
@@ -33,14 +33,14 @@ class MaskedTokenConfig(HeadConfig):
         std: standard deviation of the initial W and of an E that is not tied.
     """
 
+    about = About(
+        also_called=("mlm", "masked_lm", "masked_language_modeling", "fill_mask", "lm"),
+        source="Devlin et al. 2019, section 3.1, task 1; their code's get_masked_lm_output (the map W)",
+        equation=r"\text{logits} = E \operatorname{norm}(f(W h + w)) + b",
+        differs=(("linear", "a further map, a non-linearity and a norm stand before the embedding matrix."),
+                 ("per_token", "predicts tokens of the vocabulary in place of classes.")))
 
     kind: ClassVar[str] = "masked_token"
-    also_called: ClassVar[tuple[str, ...]] = ("mlm", "masked_lm", "masked_language_modeling", "fill_mask", "lm")
-    source: ClassVar[str] = "Devlin et al. 2019, section 3.1, task 1; their code's get_masked_lm_output (the map W)"
-    equation: ClassVar[str] = r"\text{logits} = E \operatorname{norm}(f(W h + w)) + b"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("linear", "a further map, a non-linearity and a norm stand before the embedding matrix."),
-        ("per_token", "predicts tokens of the vocabulary in place of classes."))
 
     activation: Activation = "gelu"
     norm: Annotated[NormConfig, PartField("norm")] = LayerNormConfig(eps=1e-12)

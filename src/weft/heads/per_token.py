@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 from jaxtyping import Float
 from torch import Tensor
 
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.core.span import Span
 from weft.heads.base import ClassifierConfig
@@ -20,12 +20,11 @@ class PerTokenConfig(ClassifierConfig):
     (ModernBERT)."""
 
     kind: ClassVar[str] = "per_token"
-    also_called: ClassVar[tuple[str, ...]] = ("token_classification", "tagging", "ner")
-    source: ClassVar[str] = "Devlin et al. 2019, section 5.3 (named entities)"
-    equation: ClassVar[str] = r"s_t = W h_t + b"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("pooled", "scores every token in place of the row."),
-        ("masked_token", "predicts classes in place of tokens."))
+    about = About(
+        also_called=("token_classification", "tagging", "ner"),
+        source="Devlin et al. 2019, section 5.3 (named entities)", equation="s_t = W h_t + b",
+        differs=(("pooled", "scores every token in place of the row."),
+                 ("masked_token", "predicts classes in place of tokens.")))
 
     def build(self, dims: Dims) -> PerTokenHead:
         if self.classes is None:

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from weft.core.config import rule
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.core.span import Span
 from weft.heads.base import ClassifierConfig
@@ -27,13 +27,13 @@ class PooledConfig(ClassifierConfig):
     """
 
     kind: ClassVar[str] = "pooled"
-    also_called: ClassVar[tuple[str, ...]] = ("sequence_classification", "classification", "classifier", "classify",
-                                              "regression", "cls", "pooler")
-    source: ClassVar[str] = ("Devlin et al. 2019, section 4.1 (first); Radford et al. 2018, section 3.2 (last); "
-                             "Reimers and Gurevych 2019, section 3 (mean)")
-    equation: ClassVar[str] = r"s = W \operatorname{pool}(h_1, \ldots, h_T) + b"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("per_token", "scores the row in place of every token."),)
+    about = About(
+        also_called=("sequence_classification", "classification", "classifier", "classify", "regression", "cls",
+                     "pooler"),
+        source=("Devlin et al. 2019, section 4.1 (first); Radford et al. 2018, section 3.2 (last); Reimers and "
+                "Gurevych 2019, section 3 (mean)"),
+        equation=r"s = W \operatorname{pool}(h_1, \ldots, h_T) + b",
+        differs=(("per_token", "scores the row in place of every token."),))
 
     pool: Literal["first", "last", "mean"] = "first"
     n_values: int | None = Field(default=None, gt=0)

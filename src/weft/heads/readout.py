@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from weft.core.declarations import WidthRoles
 from weft.core.model import Readout
-from weft.core.part_config import Dims, PartConfig
+from weft.core.part_config import About, Dims, PartConfig
 from weft.core.registry import register
 from weft.linear.holds_matrix import HoldsMatrix
 from weft.linear.linear import Linear, dense
@@ -51,11 +51,11 @@ class LinearReadoutConfig(ReadoutConfig):
     """
 
     kind: ClassVar[str] = "linear"
-    source: ClassVar[str] = "Press and Wolf 2017 (tied); Gemma Team 2024 (soft-cap), section 2"
-    equation: ClassVar[str] = r"\text{logits} = W s h + b"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("adaptive", "one matrix scores all tokens."),
-        ("masked_token", "nothing but a matrix stands between vectors and logits."))
+    about = About(
+        source="Press and Wolf 2017 (tied); Gemma Team 2024 (soft-cap), section 2",
+        equation=r"\text{logits} = W s h + b",
+        differs=(("adaptive", "one matrix scores all tokens."),
+                 ("masked_token", "nothing but a matrix stands between vectors and logits.")))
 
     tied: bool = True
     bias: bool = False

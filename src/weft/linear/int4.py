@@ -9,6 +9,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn import functional as F
 
+from weft.core.part_config import About
 from weft.core.registry import register
 from weft.linear.quantised import QuantiseConfig, QuantisedMatrix
 from weft.ops.int4_linear import FARTHEST, GROUP, four_bits, int4_linear, matrix
@@ -57,12 +58,12 @@ class Int4Config(QuantiseConfig):
     matrices do not train; LoRA may be applied to them. A tied embedding is quantised with its readout."""
 
     kind: ClassVar[str] = "int4"
-    also_called: ClassVar[tuple[str, ...]] = ("nf4", "fp4", "four_bit")
-    source: ClassVar[str] = ("Dettmers & Zettlemoyer 2023 (arXiv:2212.09720), section 2 (a scale for each block of "
-                             "weights; theirs are of 64 and float data types beside integers)")
-    equation: ClassVar[str] = r"W_{r,g} \approx s_{r,g}\, q_{r,g}, \qquad q \in \{-8, \ldots, 7\}^{32}"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("int8", "half the bits, with a scale for 32 inputs in place of a whole row."),)
+    about = About(
+        also_called=("nf4", "fp4", "four_bit"),
+        source=("Dettmers & Zettlemoyer 2023 (arXiv:2212.09720), section 2 (a scale for each block of weights; theirs "
+                "are of 64 and float data types beside integers)"),
+        equation=r"W_{r,g} \approx s_{r,g}\, q_{r,g}, \qquad q \in \{-8, \ldots, 7\}^{32}",
+        differs=(("int8", "half the bits, with a scale for 32 inputs in place of a whole row."),))
 
     def matrix(self, weight: Tensor) -> Int4Matrix:
         return Int4Matrix(weight)

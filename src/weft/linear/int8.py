@@ -7,6 +7,7 @@ from typing import ClassVar, Self, final
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from weft.core.part_config import About
 from weft.core.registry import register
 from weft.linear.quantised import QuantiseConfig, QuantisedMatrix
 from weft.ops.int8_linear import int8_linear, quantised
@@ -47,13 +48,12 @@ class Int8Config(QuantiseConfig):
     embedding is quantised with its readout."""
 
     kind: ClassVar[str] = "int8"
-    also_called: ClassVar[tuple[str, ...]] = ("quantise", "quantize", "quantised", "quantized", "quantisation",
-                                              "quantization", "eight_bit")
-    source: ClassVar[str] = "Dettmers et al. 2022 (arXiv:2208.07339), section 2 (absolute maximum, one scale a row)"
-    equation: ClassVar[str] = (
-        r"W_r \approx s_r\, q_r, \qquad s_r = \frac{\max_j |W_{rj}|}{127}, \quad q_r \in \{-127, \ldots, 127\}")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("int4", "twice the bits, and one scale for a row."),)
+    about = About(
+        also_called=("quantise", "quantize", "quantised", "quantized", "quantisation", "quantization", "eight_bit"),
+        source="Dettmers et al. 2022 (arXiv:2208.07339), section 2 (absolute maximum, one scale a row)",
+        equation=(r"W_r \approx s_r\, q_r, \qquad s_r = \frac{\max_j |W_{rj}|}{127}, \quad q_r \in \{-127, \ldots, "
+                  r"127\}"),
+        differs=(("int4", "twice the bits, and one scale for a row."),))
 
     def matrix(self, weight: Tensor) -> Int8Matrix:
         return Int8Matrix(weight)

@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar, Self, TypeVar
 from pydantic import Field
 from torch import nn
 
+from weft.core.part_config import About
 from weft.core.registry import register
 from weft.linear.low_rank import Adapted, LowRank, LowRankParts, Recipe, rows_of
 from weft.linear.rewrite import RewriteConfig, Rewriter, matches, nearest_end, rows_named
@@ -45,14 +46,13 @@ class LoRAConfig(RewriteConfig):
     """
 
     kind: ClassVar[str] = "lora"
-    also_called: ClassVar[tuple[str, ...]] = ("adapter", "adapters", "low_rank", "peft", "dora")
-    source: ClassVar[str] = ("Hu et al. 2022 (arXiv:2106.09685), section 4.1; Kalajdzievski 2023 (arXiv:2312.03732), "
-                             "theorem 3.2 (rank-stabilised); Liu et al. 2024 (arXiv:2402.09353), equation 5 (dora)")
-    equation: ClassVar[str] = (
-        r"W x + \frac{\alpha}{r} B A x, \qquad A \in \mathbb{R}^{r \times m},\; B \in \mathbb{R}^{n \times r}")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("int8", "adds trained matrices and changes no weight, where int8 stores weights in fewer bits; both may be "
-                 "applied."),)
+    about = About(
+        also_called=("adapter", "adapters", "low_rank", "peft", "dora"),
+        source=("Hu et al. 2022 (arXiv:2106.09685), section 4.1; Kalajdzievski 2023 (arXiv:2312.03732), theorem 3.2 "
+                "(rank-stabilised); Liu et al. 2024 (arXiv:2402.09353), equation 5 (dora)"),
+        equation=r"W x + \frac{\alpha}{r} B A x, \qquad A \in \mathbb{R}^{r \times m},\; B \in \mathbb{R}^{n \times r}",
+        differs=(("int8", "adds trained matrices and changes no weight, where int8 stores weights in fewer bits; "
+                          "both may be applied."),))
     use = "adapt"
     names_outputs = True
 

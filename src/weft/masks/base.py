@@ -24,6 +24,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from weft.core.clock import Keys, Ticks
+from weft.core.part_config import About
 from weft.masks import flex, picture
 from weft.masks.share import pattern_share, visible_share
 from weft.masks.terms import AMOUNTS, Band, Key, Lookahead, Pattern, Query
@@ -43,15 +44,11 @@ class Mask(ABC):
 
     Class attributes:
         kind: its name in expressions.
-        source: the paper, with section or equation.
-        equation: the keys A(i) that query i may attend to, in LaTeX.
-        differs: the kinds of the nearest other masks, and how it differs from each, in a sentence.
+        about: what it says of itself; its equation gives the keys A(i) that query i may attend to.
     """
 
     kind: ClassVar[str] = ""
-    source: ClassVar[str] = ""
-    equation: ClassVar[str] = ""
-    differs: ClassVar[tuple[tuple[str, str], ...]] = ()
+    about: ClassVar[About] = About()
 
     @abstractmethod
     def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
+from weft.core.part_config import About
 from weft.masks.base import Mask
 from weft.masks.registry import register_mask
 from weft.masks.terms import Key, Lookahead, Pattern, Query
@@ -20,11 +21,9 @@ class Causal(Mask):
     """The query's own key and all earlier ones: key.order <= query.order."""
 
     kind: ClassVar[str] = "causal"
-    source: ClassVar[str] = "Vaswani et al. 2017, section 3.2.3"
-    equation: ClassVar[str] = r"A(i) = \{ j \le i \}"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("bidirectional", "later keys are hidden."),
-        ("window", "has no limit of distance."))
+    about = About(
+        source="Vaswani et al. 2017, section 3.2.3", equation=r"A(i) = \{ j \le i \}",
+        differs=(("bidirectional", "later keys are hidden."), ("window", "has no limit of distance.")))
 
     def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
         return key.order <= query.order
@@ -43,10 +42,9 @@ class Bidirectional(Mask):
     """Every key."""
 
     kind: ClassVar[str] = "bidirectional"
-    source: ClassVar[str] = "Devlin et al. 2019, section 3"
-    equation: ClassVar[str] = r"A(i) = \{j\}"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("causal", "later keys are visible too."),)
+    about = About(
+        source="Devlin et al. 2019, section 3", equation=r"A(i) = \{j\}",
+        differs=(("causal", "later keys are visible too."),))
 
     def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
         return torch.ones_like(key.order, dtype=torch.bool)
@@ -66,11 +64,11 @@ class Prefix(Mask):
     """
 
     kind: ClassVar[str] = "prefix"
-    source: ClassVar[str] = "Raffel et al. 2020, section 3.2.1; Dong et al. 2019, section 2.2"
-    equation: ClassVar[str] = r"A(i) = \{ j : \operatorname{begin}(i) \le j < \text{end of prefix}(i) \}"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("documents", "shows the beginning of the document alone."),
-        ("causal", "with `causal | prefix` the prefix is read in both directions."))
+    about = About(
+        source="Raffel et al. 2020, section 3.2.1; Dong et al. 2019, section 2.2",
+        equation=r"A(i) = \{ j : \operatorname{begin}(i) \le j < \text{end of prefix}(i) \}",
+        differs=(("documents", "shows the beginning of the document alone."),
+                 ("causal", "with `causal | prefix` the prefix is read in both directions.")))
 
     def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
         return (key.order >= query.begin) & (key.order < query.prefix_end)
@@ -89,11 +87,11 @@ class Documents(Mask):
     """
 
     kind: ClassVar[str] = "documents"
-    source: ClassVar[str] = "Krell et al. 2021, section 3.2 (packing without cross-contamination)"
-    equation: ClassVar[str] = r"A(i) = \{ j : \operatorname{begin}(j) = \operatorname{begin}(i) \}"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("padding", "tells documents of one row apart, where padding tells tokens from none."),
-        ("causal", "says nothing about the order."))
+    about = About(
+        source="Krell et al. 2021, section 3.2 (packing without cross-contamination)",
+        equation=r"A(i) = \{ j : \operatorname{begin}(j) = \operatorname{begin}(i) \}",
+        differs=(("padding", "tells documents of one row apart, where padding tells tokens from none."),
+                 ("causal", "says nothing about the order.")))
 
     def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
         return key.order >= query.begin if key.begin is None else key.begin == query.begin
@@ -109,10 +107,9 @@ class Padding(Mask):
     """The keys that exist, whether the padding is on the left or on the right."""
 
     kind: ClassVar[str] = "padding"
-    source: ClassVar[str] = "Vaswani et al. 2017, section 3.2.3"
-    equation: ClassVar[str] = r"A(i) = \{ j : j \text{ is a token} \}"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("documents", "tells tokens from none, where documents tells documents apart."),)
+    about = About(
+        source="Vaswani et al. 2017, section 3.2.3", equation=r"A(i) = \{ j : j \text{ is a token} \}",
+        differs=(("documents", "tells tokens from none, where documents tells documents apart."),))
 
     def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
         return torch.ones_like(key.order, dtype=torch.bool) if key.valid is None else key.valid

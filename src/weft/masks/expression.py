@@ -19,7 +19,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from weft.core.errors import ConfigError, nearest
 from weft.masks.base import Mask
-from weft.masks.registry import MASKS, known_masks, usage
+from weft.masks.registry import known_masks, mask_of_kind, usage
 
 HELP = "Write mask names joined by & | ~, such as 'causal & window(128)'."
 
@@ -77,7 +77,7 @@ def _kind(name: str) -> str:
 
 def _make(kind: str, values: list[Any], named: dict[str, Any]) -> Mask:
     try:
-        mask = MASKS.get(kind)
+        mask = mask_of_kind(kind)
     except KeyError as error:
         raise ConfigError([str(error.args[0])]) from None
     try:
@@ -94,7 +94,7 @@ def _of_mapping(value: Mapping[Any, Any]) -> Mask:
         raise ConfigError([f"{dict(value)!r} does not name a mask. Give its kind, as in {{kind: window, size: 128}}, "
                            "or write an expression."])
     try:
-        parameters = inspect.signature(MASKS.get(kind)).parameters
+        parameters = inspect.signature(mask_of_kind(kind)).parameters
     except KeyError as error:
         raise ConfigError([str(error.args[0])]) from None
     for name in fields:

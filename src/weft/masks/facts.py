@@ -7,6 +7,7 @@ from typing import ClassVar, final
 
 from torch import Tensor
 
+from weft.core.part_config import About
 from weft.masks.base import Mask
 from weft.masks.registry import register_mask
 from weft.masks.terms import Key, Query
@@ -23,10 +24,10 @@ class SameType(Mask):
     speakers."""
 
     kind: ClassVar[str] = "same_type"
-    source: ClassVar[str] = "Bugliarello et al. 2021, section 3 (intra-modal attention)"
-    equation: ClassVar[str] = r"A(i) = \{ j : \operatorname{type}(j) = \operatorname{type}(i) \}"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("documents", "types may alternate within a document."),)
+    about = About(
+        source="Bugliarello et al. 2021, section 3 (intra-modal attention)",
+        equation=r"A(i) = \{ j : \operatorname{type}(j) = \operatorname{type}(i) \}",
+        differs=(("documents", "types may alternate within a document."),))
 
     def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
         return query.facts[TYPES] == key.facts[TYPES]
@@ -46,10 +47,10 @@ class Globals(Mask):
     """
 
     kind: ClassVar[str] = "globals"
-    source: ClassVar[str] = "Beltagy et al. 2020, section 3.1 (global attention on chosen tokens)"
-    equation: ClassVar[str] = r"A(i) = \{ j : g_i = 1 \text{ or } g_j = 1 \}"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("global", "its tokens are marked in each row by the call."),)
+    about = About(
+        source="Beltagy et al. 2020, section 3.1 (global attention on chosen tokens)",
+        equation=r"A(i) = \{ j : g_i = 1 \text{ or } g_j = 1 \}",
+        differs=(("global", "its tokens are marked in each row by the call."),))
 
     def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
         return (query.facts[GLOBALS] != 0) | (key.facts[GLOBALS] != 0)

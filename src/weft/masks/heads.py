@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from weft.core.errors import ConfigError
+from weft.core.part_config import About
 from weft.masks.base import Mask
 from weft.masks.registry import register_mask
 from weft.masks.terms import AMOUNTS, Band, Key, Lookahead, Pattern, Query
@@ -27,10 +28,10 @@ class PerHead(Mask):
     """
 
     kind: ClassVar[str] = "per_head"
-    source: ClassVar[str] = "Child et al. 2019, section 4.2; Beltagy et al. 2020, section 3.1 (dilation by head)"
-    equation: ClassVar[str] = r"A_h(i) = A^{(h \bmod n)}(i)"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("strided", "gives different heads different masks, where any other mask is the same for all."),)
+    about = About(
+        source="Child et al. 2019, section 4.2; Beltagy et al. 2020, section 3.1 (dilation by head)",
+        equation=r"A_h(i) = A^{(h \bmod n)}(i)",
+        differs=(("strided", "gives different heads different masks, where any other mask is the same for all."),))
 
     masks: tuple[Mask, ...]
 

@@ -7,6 +7,7 @@ from typing import ClassVar, final
 
 from torch import Tensor
 
+from weft.core.part_config import About
 from weft.masks.base import Mask
 from weft.masks.registry import register_mask
 from weft.masks.terms import Key, Lookahead, Query, require_count
@@ -28,11 +29,11 @@ class Segments(Mask):
     """
 
     kind: ClassVar[str] = "segments"
-    source: ClassVar[str] = "Dai et al. 2019 (Transformer-XL), section 3.2"
-    equation: ClassVar[str] = r"A(i) = \left\{ j : s \lfloor i / s \rfloor - m \le j \le i \right\}"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("window", "how far a query sees depends on its place in the segment."),
-        ("block", "sees m tokens before its block as well."))
+    about = About(
+        source="Dai et al. 2019 (Transformer-XL), section 3.2",
+        equation=r"A(i) = \left\{ j : s \lfloor i / s \rfloor - m \le j \le i \right\}",
+        differs=(("window", "how far a query sees depends on its place in the segment."),
+                 ("block", "sees m tokens before its block as well.")))
 
     size: int
     memory: int

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from weft.core.errors import ConfigError
+from weft.core.part_config import About
 from weft.masks.base import Mask
 from weft.masks.registry import register_mask
 from weft.masks.terms import Band, Key, Lookahead, Query, require_count
@@ -36,11 +37,11 @@ class Strided(Mask):
     """
 
     kind: ClassVar[str] = "strided"
-    source: ClassVar[str] = "Child et al. 2019, section 4.2, second strided head"
-    equation: ClassVar[str] = r"A(i) = \{ j \le i : (i - j) \bmod s = 0 \}"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("dilated", "reaches to the beginning, however far that is."),
-        ("fixed", "its columns move with the query."))
+    about = About(
+        source="Child et al. 2019, section 4.2, second strided head",
+        equation=r"A(i) = \{ j \le i : (i - j) \bmod s = 0 \}",
+        differs=(("dilated", "reaches to the beginning, however far that is."),
+                 ("fixed", "its columns move with the query.")))
 
     stride: int
 
@@ -69,11 +70,11 @@ class Block(Mask):
     """
 
     kind: ClassVar[str] = "block"
-    source: ClassVar[str] = "Child et al. 2019, section 4.2, first fixed head"
-    equation: ClassVar[str] = r"A(i) = \{ j \le i : \lfloor j / s \rfloor = \lfloor i / s \rfloor \}"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("window", "starts anew at every block's border, where a window moves with the query."),
-        ("segments", "does not see the block before."))
+    about = About(
+        source="Child et al. 2019, section 4.2, first fixed head",
+        equation=r"A(i) = \{ j \le i : \lfloor j / s \rfloor = \lfloor i / s \rfloor \}",
+        differs=(("window", "starts anew at every block's border, where a window moves with the query."),
+                 ("segments", "does not see the block before.")))
 
     stride: int
 
@@ -107,11 +108,11 @@ class Fixed(Mask):
     """
 
     kind: ClassVar[str] = "fixed"
-    source: ClassVar[str] = "Child et al. 2019, section 4.2, second fixed head"
-    equation: ClassVar[str] = r"A(i) = \{ j \le i : j \bmod s \ge s - c \}"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("strided", "all queries see the same columns, where those of strided move with the query."),
-        ("block", "sees the ends of all blocks, where block sees all of its own."))
+    about = About(
+        source="Child et al. 2019, section 4.2, second fixed head",
+        equation=r"A(i) = \{ j \le i : j \bmod s \ge s - c \}",
+        differs=(("strided", "all queries see the same columns, where those of strided move with the query."),
+                 ("block", "sees the ends of all blocks, where block sees all of its own.")))
 
     stride: int
     summary: int
@@ -154,10 +155,10 @@ class GlobalTokens(Mask):
     """
 
     kind: ClassVar[str] = "global"
-    source: ClassVar[str] = "Beltagy et al. 2020, section 3.1; Xiao et al. 2024, section 3.2 (sinks)"
-    equation: ClassVar[str] = r"A(i) = \{ j : i \in G \text{ or } j \in G \}"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("globals", "its tokens have the same places in every document."),)
+    about = About(
+        source="Beltagy et al. 2020, section 3.1; Xiao et al. 2024, section 3.2 (sinks)",
+        equation=r"A(i) = \{ j : i \in G \text{ or } j \in G \}",
+        differs=(("globals", "its tokens have the same places in every document."),))
 
     indices: tuple[int, ...]
 

@@ -7,6 +7,7 @@ from typing import ClassVar, final
 
 from torch import Tensor
 
+from weft.core.part_config import About
 from weft.masks.base import Mask
 from weft.masks.registry import register_mask
 from weft.masks.terms import Band, Key, Lookahead, Pattern, Query, require_count
@@ -26,12 +27,12 @@ class Window(Mask):
     """
 
     kind: ClassVar[str] = "window"
-    source: ClassVar[str] = "Beltagy et al. 2020, section 3.1; Jiang et al. 2023, section 2"
-    equation: ClassVar[str] = r"A(i) = \{ j : i - w < j \le i \}"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("causal", "forgets keys at a distance of w or more, so that its state is bounded."),
-        ("symmetric_window", "later keys are hidden."),
-        ("segments", "every query sees as many keys."))
+    about = About(
+        source="Beltagy et al. 2020, section 3.1; Jiang et al. 2023, section 2",
+        equation=r"A(i) = \{ j : i - w < j \le i \}",
+        differs=(("causal", "forgets keys at a distance of w or more, so that its state is bounded."),
+                 ("symmetric_window", "later keys are hidden."),
+                 ("segments", "every query sees as many keys.")))
 
     size: int
 
@@ -70,10 +71,10 @@ class SymmetricWindow(Mask):
     """
 
     kind: ClassVar[str] = "symmetric_window"
-    source: ClassVar[str] = "Beltagy et al. 2020, section 3.1, figures 2b and 2c"
-    equation: ClassVar[str] = r"A(i) = \{ j : j - i \in \{-l d, \ldots, -d, 0, d, \ldots, r d\} \}"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("window", "sees later keys as well."),)
+    about = About(
+        source="Beltagy et al. 2020, section 3.1, figures 2b and 2c",
+        equation=r"A(i) = \{ j : j - i \in \{-l d, \ldots, -d, 0, d, \ldots, r d\} \}",
+        differs=(("window", "sees later keys as well."),))
 
     left: int
     right: int
@@ -123,11 +124,11 @@ class Dilated(Mask):
     """
 
     kind: ClassVar[str] = "dilated"
-    source: ClassVar[str] = "Beltagy et al. 2020, section 3.1, figure 2c (its causal half)"
-    equation: ClassVar[str] = r"A(i) = \{ i - d m : m = 0, \ldots, n - 1 \}"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("window", "leaves d - 1 keys out between any two, and so reaches d times as far."),
-        ("strided", "ends after n keys."))
+    about = About(
+        source="Beltagy et al. 2020, section 3.1, figure 2c (its causal half)",
+        equation=r"A(i) = \{ i - d m : m = 0, \ldots, n - 1 \}",
+        differs=(("window", "leaves d - 1 keys out between any two, and so reaches d times as far."),
+                 ("strided", "ends after n keys.")))
 
     size: int
     dilation: int

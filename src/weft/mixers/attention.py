@@ -18,7 +18,7 @@ from weft.core.config import PartField
 from weft.core.declarations import WidthRoles
 from weft.core.layer import LayerState
 from weft.core.output import Output
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.core.span import Span
 from weft.linear.division import Along, Divisible, Division
@@ -67,17 +67,17 @@ class AttentionConfig(MixerConfig):
     """
 
     kind: ClassVar[str] = "attention"
-    source: ClassVar[str] = ("Vaswani et al. 2017, section 3.2; Shazeer 2019 (multi-query); "
-                             "Ainslie et al. 2023 (grouped-query); Agarwal et al. 2025, section 2.1 (learned sinks)")
-    equation: ClassVar[str] = (
-        r"y_i = W_o \operatorname{concat}_h \sum_{j \in A(i)} \operatorname{softmax}_j\left( \frac{q_i \cdot "
-        r"k_j}{\sqrt{E}} + b_{ij} \right) v_j")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("linear_attention", "its state grows with the text, and no key is ever summarised."),
-        ("latent_attention", "keeps keys and values themselves, in place of a latent vector that they are made from."),
-        ("gated_attention", "what its heads return is not gated."))
-    state_size: ClassVar[str] = ("n_kv_heads (d_head + d_value) numbers a token; a window w keeps w tokens, with "
-                                 "global(0, ..., n - 1) beside it n more")
+    about = About(
+        source=("Vaswani et al. 2017, section 3.2; Shazeer 2019 (multi-query); Ainslie et al. 2023 (grouped-query); "
+                "Agarwal et al. 2025, section 2.1 (learned sinks)"),
+        equation=(r"y_i = W_o \operatorname{concat}_h \sum_{j \in A(i)} \operatorname{softmax}_j\left( \frac{q_i "
+                  r"\cdot k_j}{\sqrt{E}} + b_{ij} \right) v_j"),
+        differs=(("linear_attention", "its state grows with the text, and no key is ever summarised."),
+                 ("latent_attention", "keeps keys and values themselves, in place of a latent vector that they are "
+                                      "made from."),
+                 ("gated_attention", "what its heads return is not gated.")),
+        state_size=("n_kv_heads (d_head + d_value) numbers a token; a window w keeps w tokens, with global(0, ..., n "
+                    "- 1) beside it n more"))
 
     n_heads: int = Field(default=4, gt=0)
     n_kv_heads: int | None = Field(default=None, gt=0)
@@ -99,7 +99,7 @@ class AttentionConfig(MixerConfig):
 
     def in_words(self, d_model: int = 0) -> str:
         grouped = "" if self.n_kv_heads in (None, self.n_heads) else f" / {self.n_kv_heads} kv"
-        name = "" if self.kind == AttentionConfig.kind else f"{self.title or self.kind.replace('_', ' ')}, "
+        name = "" if self.kind == AttentionConfig.kind else f"{self.about.title or self.kind.replace('_', ' ')}, "
         mask = "" if self.mask == Causal() else repr(self.mask)
         words = [f"{name}{self.n_heads} heads{grouped}", mask, self.position.in_words(d_model)]
         return ", ".join(each for each in words if each)

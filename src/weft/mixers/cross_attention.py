@@ -18,7 +18,7 @@ from weft.core.config import PartField
 from weft.core.errors import InputError
 from weft.core.layer import Layer, LayerState, advance
 from weft.core.output import Output
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.core.span import Memory, Span
 from weft.core.state import tensor_field
@@ -69,13 +69,12 @@ class CrossAttentionConfig(MixerConfig):
     """
 
     kind: ClassVar[str] = "cross_attention"
-    source: ClassVar[str] = "Vaswani et al. 2017, section 3.2.3"
-    equation: ClassVar[str] = (
-        r"y_i = W_o \operatorname{concat}_h \sum_{j} \operatorname{softmax}_j\left( \frac{q_i \cdot k_j}{\sqrt{E}} "
-        r"\right) v_j, \qquad q = W_q x, \quad k, v = W_k m, W_v m")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("attention", "keys and values are those of a source, fixed from the start."),)
-    state_size: ClassVar[str] = "n_kv_heads (d_head + d_value) numbers a source token, fixed from the start"
+    about = About(
+        source="Vaswani et al. 2017, section 3.2.3",
+        equation=(r"y_i = W_o \operatorname{concat}_h \sum_{j} \operatorname{softmax}_j\left( \frac{q_i \cdot "
+                  r"k_j}{\sqrt{E}} \right) v_j, \qquad q = W_q x, \quad k, v = W_k m, W_v m"),
+        differs=(("attention", "keys and values are those of a source, fixed from the start."),),
+        state_size="n_kv_heads (d_head + d_value) numbers a source token, fixed from the start")
 
     n_heads: int = Field(default=4, gt=0)
     n_kv_heads: int | None = Field(default=None, gt=0)

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.linear.linear import Linear
 from weft.mixers.delta_memory import DeltaMemory, DeltaMemoryConfig
@@ -24,18 +24,14 @@ class DeltaNetConfig(DeltaMemoryConfig):
     """
 
     kind: ClassVar[str] = "delta_net"
-    title: ClassVar[str] = "DeltaNet"
-    also_called: ClassVar[tuple[str, ...]] = ("deltanet", "delta_rule")
-    source: ClassVar[str] = ("Yang et al. 2024b (arXiv:2406.06484), sections 2.2 and 3.3; Schlag et al. 2021, "
-                              "section 4.2")
-    equation: ClassVar[str] = (
-        r"S_t = (I - \beta_t k_t k_t^{\top}) S_{t-1} + \beta_t k_t v_t^{\top}, \qquad y_t = W_o "
-        r"\operatorname{norm}(q_t S_t)")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("linear_attention", "a token replaces what its key returns, in place of adding to it."),
-        ("gated_delta_net", "nothing is forgotten but what is replaced."))
-    state_size: ClassVar[str] = ("n_heads d_head d_value float32 numbers, and (kernel - 1) n_heads (2 d_head + "
-                                 "d_value) numbers")
+    about = About(
+        title="DeltaNet", also_called=("deltanet", "delta_rule"),
+        source="Yang et al. 2024b (arXiv:2406.06484), sections 2.2 and 3.3; Schlag et al. 2021, section 4.2",
+        equation=(r"S_t = (I - \beta_t k_t k_t^{\top}) S_{t-1} + \beta_t k_t v_t^{\top}, \qquad y_t = W_o "
+                  r"\operatorname{norm}(q_t S_t)"),
+        differs=(("linear_attention", "a token replaces what its key returns, in place of adding to it."),
+                 ("gated_delta_net", "nothing is forgotten but what is replaced.")),
+        state_size="n_heads d_head d_value float32 numbers, and (kernel - 1) n_heads (2 d_head + d_value) numbers")
 
     gate: bool = False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import ClassVar, Literal, Self
 
 from torch import Tensor, nn
@@ -22,12 +23,10 @@ class ElmanConfig(RecurrentConfig):
     """
 
     kind: ClassVar[str] = "elman"
-    title: ClassVar[str] = "Elman network"
-    source: ClassVar[str] = "Elman 1990; Mikolov et al. 2010"
-    equation: ClassVar[str] = r"h_t = f(W_x x_t + W_h h_{t-1} + b)"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("gru", "has no gates, so that gradients over many tokens vanish sooner."),
-        ("lstm", "has neither gates nor a cell."))
+    about = replace(RecurrentConfig.about,
+        title="Elman network", source="Elman 1990; Mikolov et al. 2010", equation="h_t = f(W_x x_t + W_h h_{t-1} + b)",
+        differs=(("gru", "has no gates, so that gradients over many tokens vanish sooner."),
+                 ("lstm", "has neither gates nor a cell.")))
 
     activation: Literal["tanh", "sigmoid", "relu"] = "tanh"
 

@@ -15,7 +15,7 @@ from weft.core.clock import Clock
 from weft.core.config import rule
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.core.span import Boundaries, Memory, Span
 from weft.linear.linear import Linear
@@ -52,15 +52,14 @@ class FastWeightsConfig(MixerConfig):
     """
 
     kind: ClassVar[str] = "fast_weights"
-    also_called: ClassVar[tuple[str, ...]] = ("fast_weight_programmer", "dpfp")
-    source: ClassVar[str] = "Schlag et al. 2021 (arXiv:2102.11174), sections 2, 4.2 and 5.3; Schmidhuber 1992"
-    equation: ClassVar[str] = (
-        r"S_t = S_{t-1} + \beta_t\, \phi(k_t) \left( v_t - \phi(k_t)^{\top} S_{t-1} \right)^{\top}, \qquad y_t = W_o\, "
-        r"\phi(q_t) S_t")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("delta_net", "queries and keys pass a feature map, and there is no convolution or norm."),
-        ("linear_attention", "a token can correct what was stored."))
-    state_size: ClassVar[str] = "n_heads M d_value float32 numbers; M = 2 nu d_head features for dpfp, else d_head"
+    about = About(
+        also_called=("fast_weight_programmer", "dpfp"),
+        source="Schlag et al. 2021 (arXiv:2102.11174), sections 2, 4.2 and 5.3; Schmidhuber 1992",
+        equation=(r"S_t = S_{t-1} + \beta_t\, \phi(k_t) \left( v_t - \phi(k_t)^{\top} S_{t-1} \right)^{\top}, \qquad "
+                  r"y_t = W_o\, \phi(q_t) S_t"),
+        differs=(("delta_net", "queries and keys pass a feature map, and there is no convolution or norm."),
+                 ("linear_attention", "a token can correct what was stored.")),
+        state_size="n_heads M d_value float32 numbers; M = 2 nu d_head features for dpfp, else d_head")
 
     n_heads: int = Field(default=4, gt=0)
     d_head: int | None = Field(default=None, gt=0)

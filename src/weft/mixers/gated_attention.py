@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, Self, final
 
 from jaxtyping import Float
@@ -30,10 +31,10 @@ class GatedAttentionConfig(AttentionConfig):
     A head may return nothing for a token, so that none has to attend to a token without content."""
 
     kind: ClassVar[str] = "gated_attention"
-    source: ClassVar[str] = "Qiu et al. 2025 (arXiv:2505.06708), section 2.2 (G1, element-wise); Qwen3-Next"
-    equation: ClassVar[str] = r"y = W_o \left( \sigma(W_g x) \odot \operatorname{heads}(x) \right)"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("attention", "a gate on what the heads return, so that none has to attend to anything."),)
+    about = replace(AttentionConfig.about,
+        source="Qiu et al. 2025 (arXiv:2505.06708), section 2.2 (G1, element-wise); Qwen3-Next",
+        equation=r"y = W_o \left( \sigma(W_g x) \odot \operatorname{heads}(x) \right)",
+        differs=(("attention", "a gate on what the heads return, so that none has to attend to anything."),))
 
     def build(self, dims: Dims) -> GatedAttention:
         sizes = self.sizes(dims)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from weft.core.clock import Clock
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.core.span import Memory, Span
 from weft.core.state import tensor_field
@@ -37,12 +37,12 @@ class GatedConvolutionConfig(MixerConfig):
     """
 
     kind: ClassVar[str] = "gated_convolution"
-    source: ClassVar[str] = "Dauphin et al. 2017, eq. 1; van den Oord et al. 2016, section 2.1 (dilation)"
-    equation: ClassVar[str] = r"y = (X * W + b) \odot \sigma(X * V + c)"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("mamba", "sees a fixed number of tokens, with weights that no token changes."),
-        ("s4d", "its kernel has few taps, each of its own."))
-    state_size: ClassVar[str] = "(kernel - 1) dilation d_model numbers"
+    about = About(
+        source="Dauphin et al. 2017, eq. 1; van den Oord et al. 2016, section 2.1 (dilation)",
+        equation=r"y = (X * W + b) \odot \sigma(X * V + c)",
+        differs=(("mamba", "sees a fixed number of tokens, with weights that no token changes."),
+                 ("s4d", "its kernel has few taps, each of its own.")),
+        state_size="(kernel - 1) dilation d_model numbers")
 
     d_conv: int = Field(default=4, gt=0)
     dilation: int = Field(default=1, gt=0)

@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.linear.linear import Linear
 from weft.mixers.delta_memory import DeltaMemory, DeltaMemoryConfig, time_steps
@@ -30,18 +30,16 @@ class GatedDeltaNetConfig(DeltaMemoryConfig):
     """
 
     kind: ClassVar[str] = "gated_delta_net"
-    title: ClassVar[str] = "gated DeltaNet"
-    also_called: ClassVar[tuple[str, ...]] = ("gated_deltanet", "gdn")
-    source: ClassVar[str] = "Yang et al. 2025 (arXiv:2412.06464), equation 10 and section 3.4"
-    equation: ClassVar[str] = (
-        r"S_t = \alpha_t (I - \beta_t k_t k_t^{\top}) S_{t-1} + \beta_t k_t v_t^{\top}, \qquad \alpha_t = e^{-e^{A} "
-        r"\operatorname{softplus}(W_a x_t + d)}")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("delta_net", "heads also forget, by what each token says."),
-        ("kimi_delta", "one decay for a head in place of one for each feature."),
-        ("mamba2", "what is stored is corrected, and not only added to."))
-    state_size: ClassVar[str] = ("n_value_heads d_head d_value float32 numbers, and (kernel - 1) (2 n_heads d_head + "
-                                 "n_value_heads d_value) numbers")
+    about = About(
+        title="gated DeltaNet", also_called=("gated_deltanet", "gdn"),
+        source="Yang et al. 2025 (arXiv:2412.06464), equation 10 and section 3.4",
+        equation=(r"S_t = \alpha_t (I - \beta_t k_t k_t^{\top}) S_{t-1} + \beta_t k_t v_t^{\top}, \qquad \alpha_t = "
+                  r"e^{-e^{A} \operatorname{softplus}(W_a x_t + d)}"),
+        differs=(("delta_net", "heads also forget, by what each token says."),
+                 ("kimi_delta", "one decay for a head in place of one for each feature."),
+                 ("mamba2", "what is stored is corrected, and not only added to.")),
+        state_size=("n_value_heads d_head d_value float32 numbers, and (kernel - 1) (2 n_heads d_head + n_value_heads "
+                    "d_value) numbers"))
 
     n_value_heads: int | None = Field(default=None, gt=0)
     gate: bool = True

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from weft.core.config import PartField
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.linear.linear import Linear
 from weft.mixers.base import MixerConfig
@@ -38,15 +38,14 @@ class GatedLinearAttentionConfig(MixerConfig):
     """
 
     kind: ClassVar[str] = "gated_linear_attention"
-    also_called: ClassVar[tuple[str, ...]] = ("gla",)
-    source: ClassVar[str] = "Yang et al. 2024 (GLA), equation 3 and section 4.4"
-    equation: ClassVar[str] = (
-        r"S_t = \operatorname{diag}(a_t) S_{t-1} + k_t v_t^{\top}, \qquad a_t = \sigma(W_2 W_1 x_t + b)^{1 / \tau}")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("retention", "decays depend on the token and differ by feature."),
-        ("linear_attention", "forgets, and has no normaliser."),
-        ("delta_net", "nothing is corrected."))
-    state_size: ClassVar[str] = "n_heads d_head d_value float32 numbers"
+    about = About(
+        also_called=("gla",), source="Yang et al. 2024 (GLA), equation 3 and section 4.4",
+        equation=(r"S_t = \operatorname{diag}(a_t) S_{t-1} + k_t v_t^{\top}, \qquad a_t = \sigma(W_2 W_1 x_t + b)^{1 "
+                  r"/ \tau}"),
+        differs=(("retention", "decays depend on the token and differ by feature."),
+                 ("linear_attention", "forgets, and has no normaliser."),
+                 ("delta_net", "nothing is corrected.")),
+        state_size="n_heads d_head d_value float32 numbers")
 
     n_heads: int = Field(default=4, gt=0)
     d_head: int | None = Field(default=None, gt=0)

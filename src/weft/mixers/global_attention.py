@@ -77,15 +77,14 @@ class GlobalAttentionConfig(AttentionConfig):
     """
 
     kind: ClassVar[str] = "global_attention"
-    also_called: ClassVar[tuple[str, ...]] = ("longformer", "longformer_attention")
-    source: ClassVar[str] = "Beltagy et al. 2020 (Longformer), section 3.1 (global attention, linear projections)"
-    equation: ClassVar[str] = (
-        r"y_i = \sum_{j \in A(i) \cup G} \operatorname{softmax}_j(s\, q_i \cdot k_j)\, v_j \;\; (i \notin G), \qquad "
-        r"y_i = \sum_{j} \operatorname{softmax}_j(s\, q'_i \cdot k'_j)\, v'_j \;\; (i \in G)")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("attention", "some tokens attend to all and have projections of their own for it."),)
-    state_size: ClassVar[str] = ("2 n_kv_heads (d_head + d_value) numbers a token; with ``global_tokens`` up to n - 1, "
-                                 "a causal window w keeps n + w tokens")
+    about = replace(AttentionConfig.about,
+        also_called=("longformer", "longformer_attention"),
+        source="Beltagy et al. 2020 (Longformer), section 3.1 (global attention, linear projections)",
+        equation=(r"y_i = \sum_{j \in A(i) \cup G} \operatorname{softmax}_j(s\, q_i \cdot k_j)\, v_j \;\; (i \notin "
+                  r"G), \qquad y_i = \sum_{j} \operatorname{softmax}_j(s\, q'_i \cdot k'_j)\, v'_j \;\; (i \in G)"),
+        differs=(("attention", "some tokens attend to all and have projections of their own for it."),),
+        state_size=("2 n_kv_heads (d_head + d_value) numbers a token; with ``global_tokens`` up to n - 1, a causal "
+                    "window w keeps n + w tokens"))
 
     mask: Annotated[Mask, MaskField()] = SymmetricWindow(256, 256)
     global_tokens: tuple[int, ...] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import ClassVar, Self
 
 import torch
@@ -19,14 +20,12 @@ class GRUConfig(RecurrentConfig):
     """A gated recurrent unit whose reset gate acts after the recurrent product."""
 
     kind: ClassVar[str] = "gru"
-    title: ClassVar[str] = "GRU"
-    source: ClassVar[str] = "Cho et al. 2014; Chung et al. 2014; the reset gate as in cuDNN and PyTorch"
-    equation: ClassVar[str] = (
-        r"r = \sigma(W_r x_t + U_r h_{t-1} + b_r), \quad z = \sigma(W_z x_t + U_z h_{t-1} + b_z), \quad n = \tanh(W_n "
-        r"x_t + b_n + r \odot (U_n h_{t-1} + c_n)), \quad h_t = (1 - z) \odot n + z \odot h_{t-1}")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("lstm", "two gates and no cell: its state is half as large."),
-        ("elman", "gates decide what is kept."))
+    about = replace(RecurrentConfig.about,
+        title="GRU", source="Cho et al. 2014; Chung et al. 2014; the reset gate as in cuDNN and PyTorch",
+        equation=(r"r = \sigma(W_r x_t + U_r h_{t-1} + b_r), \quad z = \sigma(W_z x_t + U_z h_{t-1} + b_z), \quad n = "
+                  r"\tanh(W_n x_t + b_n + r \odot (U_n h_{t-1} + c_n)), \quad h_t = (1 - z) \odot n + z \odot h_{t-1}"),
+        differs=(("lstm", "two gates and no cell: its state is half as large."),
+                 ("elman", "gates decide what is kept.")))
 
     def build(self, dims: Dims) -> GRU:
         return GRU(dims.d_model, self.d_hidden, self.bias)

@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.linear.linear import Linear
 from weft.mixers.delta_memory import DeltaMemory, DeltaMemoryConfig, time_steps
@@ -28,16 +28,13 @@ class KimiDeltaConfig(DeltaMemoryConfig):
     """
 
     kind: ClassVar[str] = "kimi_delta"
-    title: ClassVar[str] = "Kimi delta attention"
-    also_called: ClassVar[tuple[str, ...]] = ("kda", "kimi_delta_attention", "kimi_linear")
-    source: ClassVar[str] = "Kimi Team 2025 (Kimi Linear, arXiv:2510.26692), equation 1 and section 3"
-    equation: ClassVar[str] = (
-        r"S_t = (I - \beta_t k_t k_t^{\top}) \operatorname{diag}(\alpha_t) S_{t-1} + \beta_t k_t v_t^{\top}")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("gated_delta_net", "every feature of a key forgets at its own pace."),
-        ("rwkv7", "removes and writes by the same key."))
-    state_size: ClassVar[str] = ("n_heads d_head d_value float32 numbers, and (kernel - 1) n_heads (2 d_head + "
-                                 "d_value) numbers")
+    about = About(
+        title="Kimi delta attention", also_called=("kda", "kimi_delta_attention", "kimi_linear"),
+        source="Kimi Team 2025 (Kimi Linear, arXiv:2510.26692), equation 1 and section 3",
+        equation=r"S_t = (I - \beta_t k_t k_t^{\top}) \operatorname{diag}(\alpha_t) S_{t-1} + \beta_t k_t v_t^{\top}",
+        differs=(("gated_delta_net", "every feature of a key forgets at its own pace."),
+                 ("rwkv7", "removes and writes by the same key.")),
+        state_size="n_heads d_head d_value float32 numbers, and (kernel - 1) n_heads (2 d_head + d_value) numbers")
 
     rank: int | None = Field(default=None, gt=0)
 

@@ -18,7 +18,7 @@ from weft.core.clock import Ticks
 from weft.core.config import PartField
 from weft.core.layer import LayerState
 from weft.core.output import Output
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.core.span import Span
 from weft.linear.linear import Linear, dense
@@ -72,15 +72,15 @@ class LatentAttentionConfig(MixerConfig):
     """
 
     kind: ClassVar[str] = "latent_attention"
-    also_called: ClassVar[tuple[str, ...]] = ("mla", "multi_head_latent_attention")
-    source: ClassVar[str] = "DeepSeek-AI 2024 (arXiv:2405.04434), section 2.1, equations 9 to 19"
-    equation: ClassVar[str] = (
-        r"c_t = \operatorname{norm}(W_{DKV} x_t), \quad k_{h,t} = [W_{UK,h} c_t,\, r_t], \quad v_{h,t} = W_{UV,h} c_t, "
-        r"\quad y_t = W_o \operatorname{concat}_h \sum_s \operatorname{softmax}_s(s\, q_{h,t} \cdot k_{h,s})\, v_{h,s}")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("attention", "keeps one latent vector of a token, from which keys and values of all heads are made."),)
-    state_size: ClassVar[str] = ("d_latent + d_rope numbers a token, whatever the number of heads; a window w keeps w "
-                                 "tokens")
+    about = About(
+        also_called=("mla", "multi_head_latent_attention"),
+        source="DeepSeek-AI 2024 (arXiv:2405.04434), section 2.1, equations 9 to 19",
+        equation=(r"c_t = \operatorname{norm}(W_{DKV} x_t), \quad k_{h,t} = [W_{UK,h} c_t,\, r_t], \quad v_{h,t} = "
+                  r"W_{UV,h} c_t, \quad y_t = W_o \operatorname{concat}_h \sum_s \operatorname{softmax}_s(s\, q_{h,t} "
+                  r"\cdot k_{h,s})\, v_{h,s}"),
+        differs=(("attention", "keeps one latent vector of a token, from which keys and values of all heads are "
+                               "made."),),
+        state_size="d_latent + d_rope numbers a token, whatever the number of heads; a window w keeps w tokens")
 
     n_heads: int = Field(default=4, gt=0)
     d_latent: int | None = Field(default=None, gt=0)

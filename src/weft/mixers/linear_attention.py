@@ -9,7 +9,7 @@ from torch import Tensor
 
 from weft.core.config import rule
 from weft.core.layer import LayerState
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.core.span import Boundaries
 from weft.masks import Bidirectional
@@ -37,17 +37,16 @@ class LinearAttentionConfig(KernelAttentionConfig):
     """
 
     kind: ClassVar[str] = "linear_attention"
-    also_called: ClassVar[tuple[str, ...]] = ("linear_transformer",)
-    source: ClassVar[str] = ("Katharopoulos et al. 2020, equations 4 to 7 and 16 to 20; Su et al. 2021, equation 19 "
-                             "(rotary positions); Schlag et al. 2021, section 2 (fast weights)")
-    equation: ClassVar[str] = (
-        r"y_t = \frac{\phi(q_t) S_t}{\phi(q_t) z_t}, \qquad S_t = S_{t-1} + \phi(k_t)^{\top} v_t, \quad z_t = z_{t-1} "
-        r"+ \phi(k_t)")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("attention", "the softmax is replaced by feature maps, so that the state has a fixed size."),
-        ("performer", "the feature map is fixed and does not approximate softmax."),
-        ("retention", "forgets nothing."))
-    state_size: ClassVar[str] = "n_kv_heads d_head (d_value + 1) float32 numbers; without normaliser, d_value of them"
+    about = About(
+        also_called=("linear_transformer",),
+        source=("Katharopoulos et al. 2020, equations 4 to 7 and 16 to 20; Su et al. 2021, equation 19 (rotary "
+                "positions); Schlag et al. 2021, section 2 (fast weights)"),
+        equation=(r"y_t = \frac{\phi(q_t) S_t}{\phi(q_t) z_t}, \qquad S_t = S_{t-1} + \phi(k_t)^{\top} v_t, \quad z_t "
+                  r"= z_{t-1} + \phi(k_t)"),
+        differs=(("attention", "the softmax is replaced by feature maps, so that the state has a fixed size."),
+                 ("performer", "the feature map is fixed and does not approximate softmax."),
+                 ("retention", "forgets nothing.")),
+        state_size="n_kv_heads d_head (d_value + 1) float32 numbers; without normaliser, d_value of them")
 
     feature_map: FeatureMap = "elu"
     normalise: bool = True

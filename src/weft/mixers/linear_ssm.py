@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import ClassVar, Literal, Self, final
 
 import torch
@@ -37,13 +38,11 @@ class LinearSSMConfig(SystemConfig):
     """
 
     kind: ClassVar[str] = "linear_ssm"
-    title: ClassVar[str] = "linear SSM"
-    also_called: ClassVar[tuple[str, ...]] = ("ssm", "lssl")
-    source: ClassVar[str] = "Gu et al. 2021 (LSSL), sections 2 and 3; Gu et al. 2022 (S4), section 2"
-    equation: ClassVar[str] = r"x' = A x + B u, \qquad y = C x + D u, \qquad A \in \mathbb{R}^{N \times N}"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("s4", "A has no structure, so that its kernel costs N^3 operations."),
-        ("s4d", "A is not diagonal."))
+    about = replace(SystemConfig.about,
+        title="linear SSM", also_called=("ssm", "lssl"),
+        source="Gu et al. 2021 (LSSL), sections 2 and 3; Gu et al. 2022 (S4), section 2",
+        equation=r"x' = A x + B u, \qquad y = C x + D u, \qquad A \in \mathbb{R}^{N \times N}",
+        differs=(("s4", "A has no structure, so that its kernel costs N^3 operations."), ("s4d", "A is not diagonal.")))
 
     d_state: int = Field(default=16, gt=0)
     init: Literal["legs", "random"] = "legs"

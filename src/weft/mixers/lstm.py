@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import torch
@@ -28,15 +28,13 @@ class LSTMConfig(RecurrentConfig):
     """
 
     kind: ClassVar[str] = "lstm"
-    title: ClassVar[str] = "LSTM"
-    source: ClassVar[str] = "Hochreiter & Schmidhuber 1997; Gers et al. 2000 (forget gate); Zaremba et al. 2014"
-    equation: ClassVar[str] = (
-        r"i, f, o = \sigma(W x_t + U h_{t-1} + b), \quad g = \tanh(W_g x_t + U_g h_{t-1} + b_g), \quad c_t = f \odot "
-        r"c_{t-1} + i \odot g, \quad h_t = o \odot \tanh(c_t)")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("gru", "keeps a cell beside what it returns, and has three gates in place of two."),
-        ("elman", "gates decide what is written, kept and read."))
-    state_size: ClassVar[str] = "2 d_hidden float32 numbers"
+    about = replace(RecurrentConfig.about,
+        title="LSTM", source="Hochreiter & Schmidhuber 1997; Gers et al. 2000 (forget gate); Zaremba et al. 2014",
+        equation=(r"i, f, o = \sigma(W x_t + U h_{t-1} + b), \quad g = \tanh(W_g x_t + U_g h_{t-1} + b_g), \quad c_t "
+                  r"= f \odot c_{t-1} + i \odot g, \quad h_t = o \odot \tanh(c_t)"),
+        differs=(("gru", "keeps a cell beside what it returns, and has three gates in place of two."),
+                 ("elman", "gates decide what is written, kept and read.")),
+        state_size="2 d_hidden float32 numbers")
 
     forget_bias: float = 0.0
 

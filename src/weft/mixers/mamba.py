@@ -17,7 +17,7 @@ from weft.core.clock import Clock
 from weft.core.config import PartField, rule
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.core.span import Boundaries, Memory, Span
 from weft.core.state import tensor_field
@@ -53,17 +53,15 @@ class MambaConfig(MixerConfig):
     """
 
     kind: ClassVar[str] = "mamba"
-    title: ClassVar[str] = "Mamba"
-    also_called: ClassVar[tuple[str, ...]] = ("s6", "selective_ssm", "mamba1")
-    source: ClassVar[str] = ("Gu & Dao 2023 (arXiv:2312.00752), algorithm 2, sections 3.4 and 3.6; Lieber et al. 2024 "
-                             "(arXiv:2403.19887), section 6.4 (norm)")
-    equation: ClassVar[str] = (
-        r"h_t = e^{\Delta_t A} h_{t-1} + \Delta_t B_t u_t, \qquad y_t = C_t h_t + D u_t, \qquad \Delta_t, B_t, C_t "
-        r"\text{ from } u_t")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("s4d", "what is written, read and kept depends on the token, so that it is no convolution."),
-        ("mamba2", "every channel has N decays of its own."))
-    state_size: ClassVar[str] = "expand d_model (d_conv - 1) numbers and expand d_model d_state float32 numbers"
+    about = About(
+        title="Mamba", also_called=("s6", "selective_ssm", "mamba1"),
+        source=("Gu & Dao 2023 (arXiv:2312.00752), algorithm 2, sections 3.4 and 3.6; Lieber et al. 2024 "
+                "(arXiv:2403.19887), section 6.4 (norm)"),
+        equation=(r"h_t = e^{\Delta_t A} h_{t-1} + \Delta_t B_t u_t, \qquad y_t = C_t h_t + D u_t, \qquad \Delta_t, "
+                  r"B_t, C_t \text{ from } u_t"),
+        differs=(("s4d", "what is written, read and kept depends on the token, so that it is no convolution."),
+                 ("mamba2", "every channel has N decays of its own.")),
+        state_size="expand d_model (d_conv - 1) numbers and expand d_model d_state float32 numbers")
 
     d_state: int = Field(default=16, gt=0)
     expand: int = Field(default=2, gt=0)

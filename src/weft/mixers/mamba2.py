@@ -18,7 +18,7 @@ from weft.core.clock import Clock
 from weft.core.config import rule
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
-from weft.core.part_config import Dims, Settings
+from weft.core.part_config import About, Dims, Settings
 from weft.core.registry import register
 from weft.core.span import Boundaries, Memory, Span
 from weft.core.state import tensor_field
@@ -101,18 +101,16 @@ class Mamba2Config(MixerConfig):
     """
 
     kind: ClassVar[str] = "mamba2"
-    title: ClassVar[str] = "Mamba-2"
-    also_called: ClassVar[tuple[str, ...]] = ("mamba-2", "ssd")
-    source: ClassVar[str] = "Dao & Gu 2024 (Mamba-2, arXiv:2405.21060), sections 6 and 7"
-    equation: ClassVar[str] = (
-        r"h_t = e^{\Delta_t A} h_{t-1} + \Delta_t B_t x_t^{\top}, \qquad y_t = C_t h_t + D x_t, \qquad A \in "
-        r"\mathbb{R}")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("mamba", "one decay for a head, so that chunks are matrix products and states can be larger."),
-        ("retention", "decays and what is written depend on the token."),
-        ("gated_delta_net", "what is stored is only added to."))
-    state_size: ClassVar[str] = ("n_heads d_head d_state float32 numbers and (d_conv - 1) (n_heads d_head + 2 n_groups "
-                                 "d_state) numbers")
+    about = About(
+        title="Mamba-2", also_called=("mamba-2", "ssd"),
+        source="Dao & Gu 2024 (Mamba-2, arXiv:2405.21060), sections 6 and 7",
+        equation=(r"h_t = e^{\Delta_t A} h_{t-1} + \Delta_t B_t x_t^{\top}, \qquad y_t = C_t h_t + D x_t, \qquad A "
+                  r"\in \mathbb{R}"),
+        differs=(("mamba", "one decay for a head, so that chunks are matrix products and states can be larger."),
+                 ("retention", "decays and what is written depend on the token."),
+                 ("gated_delta_net", "what is stored is only added to.")),
+        state_size=("n_heads d_head d_state float32 numbers and (d_conv - 1) (n_heads d_head + 2 n_groups d_state) "
+                    "numbers"))
 
     n_heads: int | None = Field(default=None, gt=0)
     d_head: int = Field(default=64, gt=0)

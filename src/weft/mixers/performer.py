@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, Self, final
+from typing import ClassVar, Literal, Self, final
 
 import torch
 from jaxtyping import Float
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from weft.core.clock import Clock
 from weft.core.layer import LayerState
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.core.span import Boundaries, Span
 from weft.core.state import tensor_field
@@ -44,17 +44,16 @@ class PerformerConfig(KernelAttentionConfig):
     """
 
     kind: ClassVar[str] = "performer"
-    title: ClassVar[str] = "Performer attention"
-    also_called: ClassVar[tuple[str, ...]] = ("favor", "favor+")
-    source: ClassVar[str] = ("Choromanski et al. 2021, equations 5 and 10 and section 3.2; Su et al. 2021, equation 19 "
-                             "(rotary positions)")
-    equation: ClassVar[str] = (
-        r"y_t = \frac{\phi(q_t) S_t}{\phi(q_t) z_t}, \qquad \phi(x) = \exp\left( \frac{W x}{E^{1/4}} - \frac{|x|^2}{2 "
-        r"\sqrt{E}} \right)")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("linear_attention", "random features whose products are on average the exponentials of softmax attention."),
-        ("attention", "approximates it, with a state of fixed size."))
-    state_size: ClassVar[str] = "n_kv_heads (n_features (d_value + 1) + 1) float32 numbers"
+    about = About(
+        title="Performer attention", also_called=("favor", "favor+"),
+        source=("Choromanski et al. 2021, equations 5 and 10 and section 3.2; Su et al. 2021, equation 19 (rotary "
+                "positions)"),
+        equation=(r"y_t = \frac{\phi(q_t) S_t}{\phi(q_t) z_t}, \qquad \phi(x) = \exp\left( \frac{W x}{E^{1/4}} - "
+                  r"\frac{|x|^2}{2 \sqrt{E}} \right)"),
+        differs=(("linear_attention", "random features whose products are on average the exponentials of softmax "
+                                      "attention."),
+                 ("attention", "approximates it, with a state of fixed size.")),
+        state_size="n_kv_heads (n_features (d_value + 1) + 1) float32 numbers")
 
     n_features: int | None = Field(default=None, gt=0)
     redraw_every: int | None = Field(default=1000, gt=0)
@@ -120,40 +119,33 @@ class Performer(KernelAttention):
 
     def mapped(self, q: Tensor, k: Tensor, state: LayerState | None, boundaries: Boundaries) -> Features:
         of_query, of_key = (exponents(x, self.directions.to(x.dtype)) for x in (q, k))
-        peaks = self._peaks(of_key.detach().amax(-1), state, boundaries)
-        lowered = of_key - peaks.own[..., None]
+        peaks, log_decay, last = self._peaks(of_key.detach().amax(-1), state, boundaries)
+        lowered = of_key - peaks[..., None]
         if boundaries.valid is not None:
             lowered = lowered.masked_fill(~boundaries.valid[..., None, None], float("-inf"))
-        return Features((of_query - of_query.detach().amax(-1, keepdim=True)).exp(), lowered.exp(), peaks.log_decay,
-                        peaks.last)
+        return Features((of_query - of_query.detach().amax(-1, keepdim=True)).exp(), lowered.exp(), log_decay, last)
 
-    def _peaks(self, largest: Float[Tensor, "B T K"], state: LayerState | None, boundaries: Boundaries) -> _Peaks:
-        """By how much the exponents of keys are lowered, from each key's largest."""
+    def _peaks(self, largest: Float[Tensor, "B T K"], state: LayerState | None,
+               boundaries: Boundaries) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """By how much the exponents of each key are lowered [B,T,K], from its largest, the logarithm of the factor by
+        which that scales the sums before it [B,T,K,1], and what the last token leaves [B,K]; both None where no token
+        precedes another."""
         lowest = torch.finfo(largest.dtype).min
         if boundaries.valid is not None:
             largest = largest.masked_fill(~boundaries.valid[..., None], lowest)
         if not self.causal:
-            return _Peaks(_largest_of_documents(largest, boundaries.starts), None, None)
+            return _largest_of_documents(largest, boundaries.starts), None, None
         first = (largest.new_full(largest[:, :1].shape, lowest) if not isinstance(state, PerformerState)
                  else state.peak[:, None].to(largest.dtype))
         starts = None if boundaries.starts is None else torch.nn.functional.pad(boundaries.starts, (1, 0))
         after = running_maximum(torch.cat([first, largest], 1), starts)
-        return _Peaks(after[:, 1:], (after[:, :-1] - after[:, 1:])[..., None], after[:, -1].clone())
+        return after[:, 1:], (after[:, :-1] - after[:, 1:])[..., None], after[:, -1].clone()
 
     def after(self, state: MatrixState, span: Span, sums: Tensor, normaliser: Tensor | None,
               features: Features) -> PerformerState:
         assert normaliser is not None and features.peak is not None, "it is causal and normalised"
         kind = state.sums.dtype
         return PerformerState(span.after, sums.to(kind), normaliser.to(kind), features.peak.to(kind))
-
-
-class _Peaks(NamedTuple):
-    """By how much the exponents of each key are lowered [B,T,K], the logarithm of the factor by which that scales the
-    sums before it [B,T,K,1], and what the last token leaves [B,K]; both None where no token precedes another."""
-
-    own: Tensor
-    log_decay: Tensor | None
-    last: Tensor | None
 
 
 def _largest_of_documents(x: Float[Tensor, "B T K"], starts: Tensor | None) -> Float[Tensor, "B T K"]:

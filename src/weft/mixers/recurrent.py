@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from weft.core.clock import Clock
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
+from weft.core.part_config import About
 from weft.core.span import Memory, Span
 from weft.core.state import tensor_field
 from weft.linear.holds_matrix import HoldsMatrix, read
@@ -52,13 +53,14 @@ class RecurrentConfig(MixerConfig):
         bias: whether the steps add a bias.
     """
 
-    state_size: ClassVar[str] = "d_hidden float32 numbers"
+    about = About(state_size="d_hidden float32 numbers")
 
     d_hidden: int | None = Field(default=None, gt=0)
     bias: bool = True
 
     def in_words(self, d_model: int = 0) -> str:
-        return f"{self.title or self.kind.replace('_', ' ')} {d_model if self.d_hidden is None else self.d_hidden:,}"
+        name = self.about.title or self.kind.replace("_", " ")
+        return f"{name} {d_model if self.d_hidden is None else self.d_hidden:,}"
 
 
 class Recurrent(Layer, HoldsMatrix, ABC):

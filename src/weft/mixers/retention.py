@@ -12,7 +12,7 @@ from torch import Tensor
 
 from weft.core.clock import Ticks
 from weft.core.config import PartField
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.mixers.base import MixerConfig
 from weft.mixers.gated_memory import GatedMemory
@@ -39,14 +39,12 @@ class RetentionConfig(MixerConfig):
     """
 
     kind: ClassVar[str] = "retention"
-    also_called: ClassVar[tuple[str, ...]] = ("retnet",)
-    source: ClassVar[str] = "Sun et al. 2023 (RetNet), equations 6 to 8"
-    equation: ClassVar[str] = (
-        r"S_t = \gamma_h S_{t-1} + k_t v_t^{\top}, \qquad y_t = q_t S_t, \qquad \gamma_h = 1 - 2^{-5-h}")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("linear_attention", "forgets at a constant pace, turns queries and keys, and has no feature map."),
-        ("gated_linear_attention", "decays do not depend on the token."))
-    state_size: ClassVar[str] = "n_heads d_head d_value float32 numbers"
+    about = About(
+        also_called=("retnet",), source="Sun et al. 2023 (RetNet), equations 6 to 8",
+        equation=r"S_t = \gamma_h S_{t-1} + k_t v_t^{\top}, \qquad y_t = q_t S_t, \qquad \gamma_h = 1 - 2^{-5-h}",
+        differs=(("linear_attention", "forgets at a constant pace, turns queries and keys, and has no feature map."),
+                 ("gated_linear_attention", "decays do not depend on the token.")),
+        state_size="n_heads d_head d_value float32 numbers")
 
     n_heads: int = Field(default=4, gt=0)
     d_head: int | None = Field(default=None, gt=0)

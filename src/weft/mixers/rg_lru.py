@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from weft.core.clock import Clock
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.core.span import Boundaries, Memory, Span
 from weft.core.state import tensor_field
@@ -48,16 +48,15 @@ class RGLRUConfig(MixerConfig):
     """
 
     kind: ClassVar[str] = "rg_lru"
-    title: ClassVar[str] = "RG-LRU"
-    also_called: ClassVar[tuple[str, ...]] = ("griffin", "hawk", "recurrentgemma")
-    source: ClassVar[str] = "De et al. 2024 (Griffin), sections 2.3 and 2.4, equations 1 to 4"
-    equation: ClassVar[str] = (
-        r"r_t = \sigma(W_r u_t + b_r), \quad i_t = \sigma(W_i u_t + b_i), \quad a_t = e^{-c\, r_t "
-        r"\operatorname{softplus}(\Lambda)}, \quad h_t = a_t \odot h_{t-1} + \sqrt{1 - a_t^2} \odot (i_t \odot u_t)")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("mamba", "one number of state for each feature, in place of N."),
-        ("gru", "the gates do not read the state, so that a row is computed in parallel."))
-    state_size: ClassVar[str] = "kernel width numbers, of which width are float32"
+    about = About(
+        title="RG-LRU", also_called=("griffin", "hawk", "recurrentgemma"),
+        source="De et al. 2024 (Griffin), sections 2.3 and 2.4, equations 1 to 4",
+        equation=(r"r_t = \sigma(W_r u_t + b_r), \quad i_t = \sigma(W_i u_t + b_i), \quad a_t = e^{-c\, r_t "
+                  r"\operatorname{softplus}(\Lambda)}, \quad h_t = a_t \odot h_{t-1} + \sqrt{1 - a_t^2} \odot (i_t "
+                  r"\odot u_t)"),
+        differs=(("mamba", "one number of state for each feature, in place of N."),
+                 ("gru", "the gates do not read the state, so that a row is computed in parallel.")),
+        state_size="kernel width numbers, of which width are float32")
 
     d_recurrence: int | None = Field(default=None, gt=0)
     n_heads: int = Field(default=4, gt=0)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from weft.core.clock import Clock
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.core.span import Boundaries, Memory, Span
 from weft.core.state import tensor_field
@@ -40,16 +40,14 @@ class Rwkv4Config(MixerConfig):
     """
 
     kind: ClassVar[str] = "rwkv4"
-    title: ClassVar[str] = "RWKV-4"
-    also_called: ClassVar[tuple[str, ...]] = ("rwkv", "time_mix", "wkv")
-    source: ClassVar[str] = "Peng et al. 2023 (arXiv:2305.13048), section 3.1 and appendices D and E"
-    equation: ClassVar[str] = (
-        r"wkv_t = \frac{\sum_{s < t} e^{-(t - 1 - s) w + k_s} v_s + e^{u + k_t} v_t}{\sum_{s < t} e^{-(t - 1 - s) w + "
-        r"k_s} + e^{u + k_t}}, \qquad y_t = W_o (\sigma(r_t) \odot wkv_t)")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("rwkv5", "a channel keeps two sums, in place of a matrix for each head."),
-        ("linear_attention", "weights decay by channel, and the query is a gate."))
-    state_size: ClassVar[str] = "d_model numbers and 3 d_attention float32 ones"
+    about = About(
+        title="RWKV-4", also_called=("rwkv", "time_mix", "wkv"),
+        source="Peng et al. 2023 (arXiv:2305.13048), section 3.1 and appendices D and E",
+        equation=(r"wkv_t = \frac{\sum_{s < t} e^{-(t - 1 - s) w + k_s} v_s + e^{u + k_t} v_t}{\sum_{s < t} e^{-(t - "
+                  r"1 - s) w + k_s} + e^{u + k_t}}, \qquad y_t = W_o (\sigma(r_t) \odot wkv_t)"),
+        differs=(("rwkv5", "a channel keeps two sums, in place of a matrix for each head."),
+                 ("linear_attention", "weights decay by channel, and the query is a gate.")),
+        state_size="d_model numbers and 3 d_attention float32 ones")
 
     d_attention: int | None = Field(default=None, gt=0)
 

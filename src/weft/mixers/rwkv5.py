@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.core.span import Boundaries, Span
 from weft.linear.linear import Linear
@@ -31,17 +31,14 @@ class Rwkv5Config(RwkvHeadsConfig):
     """
 
     kind: ClassVar[str] = "rwkv5"
-    title: ClassVar[str] = "RWKV-5"
-    also_called: ClassVar[tuple[str, ...]] = ("eagle",)
-    source: ClassVar[str] = "Peng et al. 2024 (arXiv:2404.05892), sections 4.1.1 and 4.1.2"
-    equation: ClassVar[str] = (
-        r"o_t = r_t \left( S_{t-1} + \operatorname{diag}(u) k_t^{\top} v_t \right), \qquad S_t = "
-        r"\operatorname{diag}(e^{-e^{w}}) S_{t-1} + k_t^{\top} v_t")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("rwkv4", "heads keep matrices, and there is no normaliser."),
-        ("rwkv6", "decays do not depend on the token."),
-        ("retention", "every feature has its own decay, and the current token a bonus."))
-    state_size: ClassVar[str] = "d_model numbers and n_heads d_head d_head float32 ones"
+    about = About(
+        title="RWKV-5", also_called=("eagle",), source="Peng et al. 2024 (arXiv:2404.05892), sections 4.1.1 and 4.1.2",
+        equation=(r"o_t = r_t \left( S_{t-1} + \operatorname{diag}(u) k_t^{\top} v_t \right), \qquad S_t = "
+                  r"\operatorname{diag}(e^{-e^{w}}) S_{t-1} + k_t^{\top} v_t"),
+        differs=(("rwkv4", "heads keep matrices, and there is no normaliser."),
+                 ("rwkv6", "decays do not depend on the token."),
+                 ("retention", "every feature has its own decay, and the current token a bonus.")),
+        state_size="d_model numbers and n_heads d_head d_head float32 ones")
 
     def build(self, dims: Dims) -> Rwkv5:
         return Rwkv5(self, dims)

@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.core.span import Boundaries, Span
 from weft.linear.linear import Linear
@@ -38,17 +38,14 @@ class Rwkv6Config(RwkvHeadsConfig):
     """
 
     kind: ClassVar[str] = "rwkv6"
-    title: ClassVar[str] = "RWKV-6"
-    also_called: ClassVar[tuple[str, ...]] = ("finch",)
-    source: ClassVar[str] = "Peng et al. 2024 (arXiv:2404.05892), sections 4.2.1 and 4.2.2"
-    equation: ClassVar[str] = (
-        r"o_t = r_t \left( S_{t-1} + \operatorname{diag}(u) k_t^{\top} v_t \right), \qquad S_t = "
-        r"\operatorname{diag}(e^{-e^{w_t}}) S_{t-1} + k_t^{\top} v_t")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("rwkv5", "decays and the mixing with the token before depend on the token."),
-        ("gated_linear_attention", "the current token has a bonus, and the token before is mixed in."),
-        ("rwkv7", "nothing is corrected."))
-    state_size: ClassVar[str] = "d_model numbers and n_heads d_head d_head float32 ones"
+    about = About(
+        title="RWKV-6", also_called=("finch",), source="Peng et al. 2024 (arXiv:2404.05892), sections 4.2.1 and 4.2.2",
+        equation=(r"o_t = r_t \left( S_{t-1} + \operatorname{diag}(u) k_t^{\top} v_t \right), \qquad S_t = "
+                  r"\operatorname{diag}(e^{-e^{w_t}}) S_{t-1} + k_t^{\top} v_t"),
+        differs=(("rwkv5", "decays and the mixing with the token before depend on the token."),
+                 ("gated_linear_attention", "the current token has a bonus, and the token before is mixed in."),
+                 ("rwkv7", "nothing is corrected.")),
+        state_size="d_model numbers and n_heads d_head d_head float32 ones")
 
     shift_rank: int = Field(default=32, gt=0)
     decay_rank: int = Field(default=64, gt=0)

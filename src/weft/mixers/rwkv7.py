@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from weft.core.channels import Channel
 from weft.core.output import Given
-from weft.core.part_config import Dims, PartConfig
+from weft.core.part_config import About, Dims, PartConfig
 from weft.core.registry import register
 from weft.core.span import Boundaries, Span
 from weft.linear.linear import Linear
@@ -48,16 +48,13 @@ class Rwkv7Config(RwkvHeadsConfig):
     """
 
     kind: ClassVar[str] = "rwkv7"
-    title: ClassVar[str] = "RWKV-7"
-    also_called: ClassVar[tuple[str, ...]] = ("goose",)
-    source: ClassVar[str] = "Peng et al. 2025 (arXiv:2503.14456), section 4"
-    equation: ClassVar[str] = (
-        r"S_t = S_{t-1} \left( \operatorname{diag}(d_t) - \kappa_t^{\top} (a_t \odot \kappa_t) \right) + v_t^{\top} "
-        r"k_t")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("rwkv6", "what is stored can be removed, by a key of its own."),
-        ("kimi_delta", "the key that removes and the one that writes differ, and rates differ by feature."))
-    state_size: ClassVar[str] = "d_model numbers and n_heads d_head d_head float32 ones"
+    about = About(
+        title="RWKV-7", also_called=("goose",), source="Peng et al. 2025 (arXiv:2503.14456), section 4",
+        equation=(r"S_t = S_{t-1} \left( \operatorname{diag}(d_t) - \kappa_t^{\top} (a_t \odot \kappa_t) \right) + "
+                  r"v_t^{\top} k_t"),
+        differs=(("rwkv6", "what is stored can be removed, by a key of its own."),
+                 ("kimi_delta", "the key that removes and the one that writes differ, and rates differ by feature.")),
+        state_size="d_model numbers and n_heads d_head d_head float32 ones")
 
     value_residual: bool = False
     decay_rank: int | None = Field(default=None, gt=0)

@@ -4,6 +4,7 @@ trained as a convolution and decoded as a recurrence."""
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import ClassVar, Self, final
 
 import torch
@@ -26,13 +27,11 @@ class S4Config(SystemConfig):
     mixes channels."""
 
     kind: ClassVar[str] = "s4"
-    title: ClassVar[str] = "S4"
-    also_called: ClassVar[tuple[str, ...]] = ("dplr", "nplr")
-    source: ClassVar[str] = "Gu et al. 2022 (S4), sections 3.2 to 3.4 and appendix C"
-    equation: ClassVar[str] = r"x' = A x + B u, \quad y = C x + D u, \qquad A = \Lambda - P P^{*}"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("s4d", "A has a rank-one term beside its diagonal, and starts as HiPPO-LegS itself."),
-        ("linear_ssm", "A is stable, and structured so that kernels are cheap."))
+    about = replace(SystemConfig.about,
+        title="S4", also_called=("dplr", "nplr"), source="Gu et al. 2022 (S4), sections 3.2 to 3.4 and appendix C",
+        equation=r"x' = A x + B u, \quad y = C x + D u, \qquad A = \Lambda - P P^{*}",
+        differs=(("s4d", "A has a rank-one term beside its diagonal, and starts as HiPPO-LegS itself."),
+                 ("linear_ssm", "A is stable, and structured so that kernels are cheap.")))
 
     @model_validator(mode="after")
     def _require_pairs(self) -> Self:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from weft.core.clock import Clock
 from weft.core.config import rule
 from weft.core.layer import LayerState
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.core.span import Memory
 from weft.core.state import tensor_field
@@ -44,14 +44,13 @@ class S4DConfig(MixerConfig):
     """
 
     kind: ClassVar[str] = "s4d"
-    title: ClassVar[str] = "S4D"
-    source: ClassVar[str] = "Gu et al. 2022b (S4D), section 3; Gu et al. 2022 (S4), section 3.4 (the layer)"
-    equation: ClassVar[str] = (
-        r"x' = A x + B u, \quad y = 2 \operatorname{Re}(C x) + D u, \qquad A = \operatorname{diag}(-e^{a} + i \omega)")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("s4", "A is diagonal, without the rank-one term."),
-        ("mamba", "no token changes the dynamics, so that a row is one convolution."))
-    state_size: ClassVar[str] = "d_model d_state float32 numbers"
+    about = About(
+        title="S4D", source="Gu et al. 2022b (S4D), section 3; Gu et al. 2022 (S4), section 3.4 (the layer)",
+        equation=(r"x' = A x + B u, \quad y = 2 \operatorname{Re}(C x) + D u, \qquad A = \operatorname{diag}(-e^{a} + "
+                  r"i \omega)"),
+        differs=(("s4", "A is diagonal, without the rank-one term."),
+                 ("mamba", "no token changes the dynamics, so that a row is one convolution.")),
+        state_size="d_model d_state float32 numbers")
 
     d_state: int = Field(default=64, gt=0)
     init: Initialisation = "lin"

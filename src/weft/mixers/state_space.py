@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self, TypeAlias
+from typing import Literal, Self, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -18,6 +18,7 @@ from weft.core.clock import Clock
 from weft.core.config import rule
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
+from weft.core.part_config import About
 from weft.core.span import Boundaries, Memory, Span
 from weft.core.state import tensor_field
 from weft.linear.linear import Linear
@@ -89,7 +90,7 @@ class SystemConfig(MixerConfig):
         mixing: "glu", a linear map to 2 d_model and a gate, or "linear".
     """
 
-    state_size: ClassVar[str] = "d_model d_state float32 numbers"
+    about = About(state_size="d_model d_state float32 numbers")
 
     d_state: int = Field(default=64, gt=0)
     dt_min: float = Field(default=0.001, gt=0, allow_inf_nan=False)

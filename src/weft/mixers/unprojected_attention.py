@@ -44,14 +44,14 @@ class UnprojectedAttentionConfig(AttentionConfig):
     """
 
     kind: ClassVar[str] = "unprojected_attention"
-    source: ClassVar[str] = ("Luong et al. 2015, section 3.1 (general: bilinear scores); Vaswani et al. 2017, section "
-                             "3.2.1 (its separate projections, and the scale)")
-    equation: ClassVar[str] = (
-        r"s_{ij} = s\, x_i^{\top} W_h x_j, \qquad y_i = W_o \operatorname{concat}_h \sum_j p_{ij} x_j")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("attention", "scores compare the inputs by one matrix of a head, and the inputs themselves are averaged."),)
-    state_size: ClassVar[str] = ("d_model numbers a token; with projected values d_model + n_kv_heads d_value; with "
-                                 "separate queries and keys n_kv_heads d_head + d_model")
+    about = replace(AttentionConfig.about,
+        source=("Luong et al. 2015, section 3.1 (general: bilinear scores); Vaswani et al. 2017, section 3.2.1 (its "
+                "separate projections, and the scale)"),
+        equation=r"s_{ij} = s\, x_i^{\top} W_h x_j, \qquad y_i = W_o \operatorname{concat}_h \sum_j p_{ij} x_j",
+        differs=(("attention", "scores compare the inputs by one matrix of a head, and the inputs themselves are "
+                               "averaged."),),
+        state_size=("d_model numbers a token; with projected values d_model + n_kv_heads d_value; with separate "
+                    "queries and keys n_kv_heads d_head + d_model"))
 
     queries_keys: Literal["merged", "separate"] = "merged"
     values: Literal["inputs", "projected"] = "inputs"

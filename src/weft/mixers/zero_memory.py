@@ -41,12 +41,11 @@ class ZeroMemoryAttentionConfig(AttentionConfig):
     """
 
     kind: ClassVar[str] = "zero_memory_attention"
-    source: ClassVar[str] = "Dai et al. 2019, its released code (tf/train.py, which starts from np.zeros)"
-    equation: ClassVar[str] = (
-        r"y_i = \sum_{j \in A(i)} p_{ij} v_j, \qquad p_{ij} = \frac{e^{s_{ij}}}{\sum_{j' \in A(i)} e^{s_{ij'}} + "
-        r"\sum_{j' < \operatorname{begin}} e^{(q_i + v) \cdot W_r R_{i-j'}}}")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("attention", "zeros before the document's first token take weight and add nothing."),)
+    about = replace(AttentionConfig.about,
+        source="Dai et al. 2019, its released code (tf/train.py, which starts from np.zeros)",
+        equation=(r"y_i = \sum_{j \in A(i)} p_{ij} v_j, \qquad p_{ij} = \frac{e^{s_{ij}}}{\sum_{j' \in A(i)} "
+                  r"e^{s_{ij'}} + \sum_{j' < \operatorname{begin}} e^{(q_i + v) \cdot W_r R_{i-j'}}}"),
+        differs=(("attention", "zeros before the document's first token take weight and add nothing."),))
 
     mask: Annotated[Mask, MaskField()] = Causal() & Window(128)
     position: Annotated[PositionConfig, PartField("position")] = TransformerXlConfig()

@@ -19,7 +19,7 @@ from weft.core.config import SHAREABLE, PartField, rule
 from weft.core.layer import LayerState
 from weft.core.model import LanguageModel, ModelConfig, ModelState
 from weft.core.output import Output
-from weft.core.part_config import Dims, PartConfig, Settings, Shared, expand
+from weft.core.part_config import About, Dims, PartConfig, Settings, Shared, expand
 from weft.core.registry import register
 from weft.core.shared import SharedParts
 from weft.core.span import Memory, Span
@@ -245,15 +245,15 @@ class DecoderConfig(StackedConfig):
     """
 
     kind: ClassVar[str] = "decoder"
-    source: ClassVar[str] = "Radford et al. 2018; Vaswani et al. 2017, section 3 (the decoder side)"
-    equation: ClassVar[str] = (
-        r"h_0 = E_x, \qquad h_l = \operatorname{block}_l(h_{l-1}), \qquad p(x_{t+1} \mid x_{\le t}) = "
-        r"\operatorname{softmax}\left(\operatorname{readout}(\operatorname{norm}(h_{L,t}))\right)")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("encoder_decoder", "reads no source."),
-        ("encoder", "every token depends on earlier ones alone, so that it writes text."),
-        ("feedforward", "its context is as long as its layers reach, where that of feedforward is n - 1 tokens."))
-    state_size: ClassVar[str] = "the sum of its layers'"
+    about = About(
+        source="Radford et al. 2018; Vaswani et al. 2017, section 3 (the decoder side)",
+        equation=(r"h_0 = E_x, \qquad h_l = \operatorname{block}_l(h_{l-1}), \qquad p(x_{t+1} \mid x_{\le t}) = "
+                  r"\operatorname{softmax}\left(\operatorname{readout}(\operatorname{norm}(h_{L,t}))\right)"),
+        differs=(("encoder_decoder", "reads no source."),
+                 ("encoder", "every token depends on earlier ones alone, so that it writes text."),
+                 ("feedforward", "its context is as long as its layers reach, where that of feedforward is n - 1 "
+                                 "tokens.")),
+        state_size="the sum of its layers'")
 
 
     readout: Annotated[ReadoutConfig, PartField("readout")] = LinearReadoutConfig()

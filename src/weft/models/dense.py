@@ -16,7 +16,7 @@ from weft.core.images import LayeredModel, WayBack
 from weft.core.model import EncoderInputs, ModelState
 from weft.core.output import Output
 from weft.core.part import Part
-from weft.core.part_config import Dims, Settings
+from weft.core.part_config import About, Dims, Settings
 from weft.core.registry import register
 from weft.core.span import WHOLE, Span
 from weft.heads.layer_classes import LayerClasses, LayerClassesConfig
@@ -52,12 +52,12 @@ class DenseConfig(ImageModelConfig):
     """
 
     kind: ClassVar[str] = "dense"
-    also_called: ClassVar[tuple[str, ...]] = ("autoencoder", "stacked_autoencoder", "rbm", "boltzmann", "dbn",
-                                              "deep_belief_network", "perceptron", "fully_connected")
-    source: ClassVar[str] = "Bengio et al. 2006, sections 2 and 4; Hinton et al. 2006"
-    equation: ClassVar[str] = r"h_0 = x, \qquad h_l = f(W_l h_{l-1} + b_l), \qquad x' = g(W' h + b')"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("image_encoder", "reads an image as one vector, without patches, positions or attention."),)
+    about = About(
+        also_called=("autoencoder", "stacked_autoencoder", "rbm", "boltzmann", "dbn", "deep_belief_network",
+                     "perceptron", "fully_connected"),
+        source="Bengio et al. 2006, sections 2 and 4; Hinton et al. 2006",
+        equation=r"h_0 = x, \qquad h_l = f(W_l h_{l-1} + b_l), \qquad x' = g(W' h + b')",
+        differs=(("image_encoder", "reads an image as one vector, without patches, positions or attention."),))
 
     context: int = Field(default=1, gt=0)
     widths: tuple[Annotated[int, Field(gt=0)], ...] = Field(min_length=1)

@@ -14,7 +14,7 @@ from weft.core.errors import InputError
 from weft.core.layer import facts_of
 from weft.core.model import Encoder, EncoderInputs, ModelState
 from weft.core.output import Output
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.core.span import WHOLE, Span
 from weft.linear.linear import Linear
@@ -41,14 +41,13 @@ class TokenEncoderConfig(StackedConfig):
 
     group: ClassVar[str] = "encoder"
     kind: ClassVar[str] = "encoder"
-    source: ClassVar[str] = ("Vaswani et al. 2017, section 3.1; Devlin et al. 2019, section 3 (segments); "
-                             "Su et al. 2021 (RoFormer), its released code (d_input)")
-    equation: ClassVar[str] = (
-        r"h_0 = E_{x} + P + S_{\text{type}}, \qquad h_l = \operatorname{block}_l(h_{l-1}), \qquad h = "
-        r"\operatorname{norm}(h_L)")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("decoder", "attends in both directions, so it has no state and writes no text."),
-        ("image_encoder", "reads tokens in place of patches."))
+    about = About(
+        source=("Vaswani et al. 2017, section 3.1; Devlin et al. 2019, section 3 (segments); Su et al. 2021 "
+                "(RoFormer), its released code (d_input)"),
+        equation=(r"h_0 = E_{x} + P + S_{\text{type}}, \qquad h_l = \operatorname{block}_l(h_{l-1}), \qquad h = "
+                  r"\operatorname{norm}(h_L)"),
+        differs=(("decoder", "attends in both directions, so it has no state and writes no text."),
+                 ("image_encoder", "reads tokens in place of patches.")))
 
     n_types: int = Field(default=0, ge=0)
     d_input: int | None = Field(default=None, gt=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, ClassVar, Self
 
 import torch
@@ -28,13 +29,12 @@ class EncoderDecoderConfig(DecoderConfig):
     """
 
     kind: ClassVar[str] = "encoder_decoder"
-    source: ClassVar[str] = "Vaswani et al. 2017, section 3; Press and Wolf 2017 (three-way tied embeddings)"
-    equation: ClassVar[str] = (
-        r"p(y_{t+1} \mid y_{\le t}, x) = "
-        r"\operatorname{softmax}\left(\operatorname{readout}\left(\operatorname{decoder}(y_{\le t},\, "
-        r"\operatorname{encoder}(x))\right)\right)")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("decoder", "its blocks read the encoded source by cross-attention."),)
+    about = replace(DecoderConfig.about,
+        source="Vaswani et al. 2017, section 3; Press and Wolf 2017 (three-way tied embeddings)",
+        equation=(r"p(y_{t+1} \mid y_{\le t}, x) = "
+                  r"\operatorname{softmax}\left(\operatorname{readout}\left(\operatorname{decoder}(y_{\le t},\, "
+                  r"\operatorname{encoder}(x))\right)\right)"),
+        differs=(("decoder", "its blocks read the encoded source by cross-attention."),))
 
     encoder: Annotated[TokenEncoderConfig, PartField("encoder")]
     tied_source: bool = False

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from weft.core.config import PartField
 from weft.core.model import ModelConfig
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.heads.readout import LinearReadoutConfig, ReadoutConfig
 from weft.linear.linear import Linear
@@ -38,14 +38,13 @@ class FeedForwardLMConfig(ModelConfig):
     """
 
     kind: ClassVar[str] = "feedforward"
-    source: ClassVar[str] = "Bengio, Ducharme, Vincent and Jauvin 2003, section 2, equation 1"
-    equation: ClassVar[str] = (
-        r"x = [C_{w_{t-1}}; \ldots; C_{w_{t-n+1}}], \qquad p(w_t \mid w_{t-n+1}, \ldots, w_{t-1}) = "
-        r"\operatorname{softmax}\left(b + W x + U \tanh(d + H x)\right)")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("ngram", "similar words share statistics through their embeddings."),
-        ("decoder", "sees n - 1 tokens and no more."))
-    state_size: ClassVar[str] = "(order - 1) ids"
+    about = About(
+        source="Bengio, Ducharme, Vincent and Jauvin 2003, section 2, equation 1",
+        equation=(r"x = [C_{w_{t-1}}; \ldots; C_{w_{t-n+1}}], \qquad p(w_t \mid w_{t-n+1}, \ldots, w_{t-1}) = "
+                  r"\operatorname{softmax}\left(b + W x + U \tanh(d + H x)\right)"),
+        differs=(("ngram", "similar words share statistics through their embeddings."),
+                 ("decoder", "sees n - 1 tokens and no more.")),
+        state_size="(order - 1) ids")
 
     order: int = Field(default=5, gt=1)
     d_embedding: int = Field(default=64, gt=0)

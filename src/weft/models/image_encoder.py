@@ -14,7 +14,7 @@ from weft.core.config import SHAREABLE, PartField, rule
 from weft.core.model import EncoderInputs, ModelState
 from weft.core.output import Output
 from weft.core.part import Part
-from weft.core.part_config import Dims, PartConfig
+from weft.core.part_config import About, Dims, PartConfig
 from weft.core.registry import register
 from weft.core.shared import SharedParts
 from weft.core.span import WHOLE, Span
@@ -54,14 +54,13 @@ class ImageEncoderConfig(ImageModelConfig):
     """
 
     kind: ClassVar[str] = "image_encoder"
-    also_called: ClassVar[tuple[str, ...]] = ("vit", "vision_transformer", "vision", "image_transformer")
-    source: ClassVar[str] = "Dosovitskiy et al. 2021, section 3.1, equations 1 to 4"
-    equation: ClassVar[str] = (
-        r"h_0 = [x_{\text{class}};\, E p_1;\, \ldots;\, E p_N] + P, \qquad h_l = \operatorname{block}_l(h_{l-1}), "
-        r"\qquad h = \operatorname{norm}(h_L)")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("encoder", "its tokens are patches of an image that a linear map makes vectors."),
-        ("dense", "patches attend to one another, where dense reads all pixels as one vector."))
+    about = About(
+        also_called=("vit", "vision_transformer", "vision", "image_transformer"),
+        source="Dosovitskiy et al. 2021, section 3.1, equations 1 to 4",
+        equation=(r"h_0 = [x_{\text{class}};\, E p_1;\, \ldots;\, E p_N] + P, \qquad h_l = "
+                  r"\operatorname{block}_l(h_{l-1}), \qquad h = \operatorname{norm}(h_L)"),
+        differs=(("encoder", "its tokens are patches of an image that a linear map makes vectors."),
+                 ("dense", "patches attend to one another, where dense reads all pixels as one vector.")))
 
     patch: tuple[int, int] = (4, 4)
     class_token: bool = True

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from weft.core.config import rule
 from weft.core.errors import CheckpointError
 from weft.core.model import Counted, ModelConfig, Readout, Resizable
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.core.span import Span
 from weft.core.traits import Trait
@@ -52,12 +52,12 @@ class NgramConfig(ModelConfig):
     """
 
     kind: ClassVar[str] = "ngram"
-    source: ClassVar[str] = ("Jurafsky and Martin, 3rd ed., chapter 3; Katz 1987; Chen and Goodman 1998 "
-                             "(add-k: section 2.1, modified Kneser-Ney: section 3)")
-    equation: ClassVar[str] = r"p(w \mid u) = \frac{\max(c(u w) - D, 0)}{c(u)} + \lambda(u)\, p(w \mid u')"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("feedforward", "counts in place of learning, in one pass and without gradients."),)
-    state_size: ClassVar[str] = "(order - 1) ids"
+    about = About(
+        source=("Jurafsky and Martin, 3rd ed., chapter 3; Katz 1987; Chen and Goodman 1998 (add-k: section 2.1, "
+                "modified Kneser-Ney: section 3)"),
+        equation=r"p(w \mid u) = \frac{\max(c(u w) - D, 0)}{c(u)} + \lambda(u)\, p(w \mid u')",
+        differs=(("feedforward", "counts in place of learning, in one pass and without gradients."),),
+        state_size="(order - 1) ids")
 
     order: int = Field(default=5, gt=0, le=MOST_ORDER)
     smoothing: Literal["maximum_likelihood", "add_k", "katz", "kneser_ney"] = "kneser_ney"

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor, nn
 
+from weft.core.part_config import About
 from weft.core.registry import register
 from weft.core.traits import Trait
 from weft.norms.base import Norm, NormConfig
@@ -92,12 +93,12 @@ class BatchNormConfig(NormConfig):
     """
 
     kind: ClassVar[str] = "batchnorm"
-    source: ClassVar[str] = "Ioffe & Szegedy 2015 (arXiv:1502.03167), algorithms 1 and 2"
-    equation: ClassVar[str] = (
-        r"y = \gamma \odot \frac{x - \mathbb{E}[x]}{\sqrt{\operatorname{Var}[x] + \epsilon}} + \beta \quad \text{over "
-        r"the tokens of a batch}")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("layernorm", "statistics are those of a feature over the batch, so a token depends on others in training."),)
+    about = About(
+        source="Ioffe & Szegedy 2015 (arXiv:1502.03167), algorithms 1 and 2",
+        equation=(r"y = \gamma \odot \frac{x - \mathbb{E}[x]}{\sqrt{\operatorname{Var}[x] + \epsilon}} + \beta \quad "
+                  r"\text{over the tokens of a batch}"),
+        differs=(("layernorm", "statistics are those of a feature over the batch, so a token depends on others in "
+                               "training."),))
 
     eps: float = Field(default=1e-5, gt=0)
     momentum: float = Field(default=0.1, gt=0, le=1)

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor, nn
 
+from weft.core.part_config import About
 from weft.core.registry import register
 from weft.norms.base import Norm, NormConfig
 from weft.ops.layer_norm import LAYER_NORM, LayerNormCall
@@ -50,13 +51,12 @@ class LayerNormConfig(NormConfig):
     """
 
     kind: ClassVar[str] = "layernorm"
-    source: ClassVar[str] = "Ba, Kiros & Hinton 2016 (arXiv:1607.06450), section 3"
-    equation: ClassVar[str] = (
-        r"y = \gamma \odot \frac{x - \bar{x}}{\sqrt{\operatorname{Var}(x) + \epsilon}} + \beta \quad \text{over the "
-        r"features of a token}")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("rmsnorm", "also subtracts the mean, and has offsets."),
-        ("batchnorm", "statistics are those of one token, so that tokens do not depend on each other."))
+    about = About(
+        source="Ba, Kiros & Hinton 2016 (arXiv:1607.06450), section 3",
+        equation=(r"y = \gamma \odot \frac{x - \bar{x}}{\sqrt{\operatorname{Var}(x) + \epsilon}} + \beta \quad "
+                  r"\text{over the features of a token}"),
+        differs=(("rmsnorm", "also subtracts the mean, and has offsets."),
+                 ("batchnorm", "statistics are those of one token, so that tokens do not depend on each other.")))
 
     eps: float = Field(default=1e-5, gt=0)
     weight: bool = True

@@ -7,6 +7,7 @@ from typing import ClassVar
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from weft.core.part_config import About
 from weft.core.registry import register
 from weft.norms.base import Norm, NormConfig
 
@@ -23,10 +24,8 @@ class NoNormConfig(NormConfig):
     """No normalisation."""
 
     kind: ClassVar[str] = "none"
-    source: ClassVar[str] = "the identity"
-    equation: ClassVar[str] = r"y = x"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("rmsnorm", "changes nothing and has no parameters."),)
+    about = About(
+        source="the identity", equation="y = x", differs=(("rmsnorm", "changes nothing and has no parameters."),))
 
     def build_size(self, size: int) -> NoNorm:
         return NoNorm()

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from weft.core.config import rule
+from weft.core.part_config import About
 from weft.core.registry import register
 from weft.norms.base import Norm, NormConfig
 from weft.ops.operator import widen
@@ -73,10 +74,10 @@ class RMSNormConfig(NormConfig):
     """
 
     kind: ClassVar[str] = "rmsnorm"
-    source: ClassVar[str] = "Zhang & Sennrich 2019 (arXiv:1910.07467), equation 4; unit offset: Gemma Team 2024"
-    equation: ClassVar[str] = r"y = \gamma \odot \frac{x}{\sqrt{\frac{1}{D} \sum_{i} x_i^2 + \epsilon}}"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("layernorm", "neither subtracts the mean nor adds an offset."),)
+    about = About(
+        source="Zhang & Sennrich 2019 (arXiv:1910.07467), equation 4; unit offset: Gemma Team 2024",
+        equation=r"y = \gamma \odot \frac{x}{\sqrt{\frac{1}{D} \sum_{i} x_i^2 + \epsilon}}",
+        differs=(("layernorm", "neither subtracts the mean nor adds an offset."),))
 
     eps: float = Field(default=1e-6, gt=0)
     weight: bool = True

@@ -90,10 +90,10 @@ def _declared(entry: Entry) -> type[PartConfig] | type[Mask]:
 
 def _missing(page: PartPage, declared: type[PartConfig] | type[Mask]) -> Iterator[str]:
     """What a page lacks, in words; a part does not inherit its equation and differences."""
-    own = vars(declared)
+    own, base = declared.about, declared.__mro__[1].about  # type: ignore[attr-defined]
     pieces = {"a docstring": page.about.entry.summary, "`source`": page.about.entry.source,
-              "`equation`": own.get("equation"), "`differs`": own.get("differs"), "a picture": page.figures,
-              "a configuration that builds": page.used}
+              "`equation`": own.equation != base.equation, "`differs`": own.differs != base.differs,
+              "a picture": page.figures, "a configuration that builds": page.used}
     yield from (name for name, piece in pieces.items() if not piece)
     yield from (f"the meaning of `{field.name}`" for field in page.about.fields if not field.meaning)
 

@@ -105,10 +105,10 @@ def tokenizer(part: type[PartConfig], name: str) -> list[Figure]:
 
 def asked(part: type[PartConfig], name: str) -> list[Figure]:
     """What a task or a benchmark has the model read, and what it is to give back."""
-    if not part.pictured:
+    if not part.about.pictured:
         return []
     return [strip(name, f"What {part.kind} asks", "Above what the model reads, beneath it what is to be predicted "
-                  "there; empty places do not count.", part.pictured, "reads", "predicts")]
+                  "there; empty places do not count.", part.about.pictured, "reads", "predicts")]
 
 
 def strip(name: str, title: str, description: str, pairs: Sequence[tuple[str, str]], above: str, below: str) -> Figure:

@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from weft.core.clock import Keys, Ticks
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.positions.base import Point, PositionConfig, PositionScheme
 from weft.positions.constants import Constant, angle_dtype
@@ -53,12 +53,11 @@ class AlibiConfig(PositionConfig):
     """
 
     kind: ClassVar[str] = "alibi"
-    title: ClassVar[str] = "ALiBi"
-    source: ClassVar[str] = "Press et al. 2022, section 3"
-    equation: ClassVar[str] = r"s_{ij} = \frac{q_i \cdot k_j}{\sqrt{E}} - m_h (i - j), \qquad m_h = 2^{-8 h / H}"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("t5", "the bias is a fixed line in place of a learned table."),
-        ("rope", "acts on scores, and has no wavelengths that a longer text could leave."))
+    about = About(
+        title="ALiBi", source="Press et al. 2022, section 3",
+        equation=r"s_{ij} = \frac{q_i \cdot k_j}{\sqrt{E}} - m_h (i - j), \qquad m_h = 2^{-8 h / H}",
+        differs=(("t5", "the bias is a fixed line in place of a learned table."),
+                 ("rope", "acts on scores, and has no wavelengths that a longer text could leave.")))
     slopes: Literal["press", "mpt"] = "press"
     steepness: float = Field(default=8.0, gt=0)
     scaled: bool = False

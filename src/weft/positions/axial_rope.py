@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from weft.core.clock import Ticks
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.ops.rotary import Layout, Turns, turn, turns
 from weft.positions.base import Point, PositionConfig, PositionScheme
@@ -33,14 +33,13 @@ class AxialRopeConfig(PositionConfig):
     """
 
     kind: ClassVar[str] = "axial_rope"
-    title: ClassVar[str] = "axial RoPE"
-    also_called: ClassVar[tuple[str, ...]] = ("rope_2d", "rope_nd")
-    source: ClassVar[str] = "Su et al. 2021, section 3.4.1; Heo et al. 2024, section 3.1 (RoPE-Axial)"
-    equation: ClassVar[str] = (
-        r"q'_p = R(p_1 \theta) \oplus \cdots \oplus R(p_n \theta)\; q, \qquad \theta_i = \text{base}^{-2 i / d}")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("rope", "a token has n coordinates, each of which turns its own share of the pairs."),
-        ("axial_sinusoidal", "turns queries and keys in place of adding to embeddings."))
+    about = About(
+        title="axial RoPE", also_called=("rope_2d", "rope_nd"),
+        source="Su et al. 2021, section 3.4.1; Heo et al. 2024, section 3.1 (RoPE-Axial)",
+        equation=(r"q'_p = R(p_1 \theta) \oplus \cdots \oplus R(p_n \theta)\; q, \qquad \theta_i = \text{base}^{-2 i "
+                  r"/ d}"),
+        differs=(("rope", "a token has n coordinates, each of which turns its own share of the pairs."),
+                 ("axial_sinusoidal", "turns queries and keys in place of adding to embeddings.")))
     grid: tuple[int, ...] = Field(default=(14,), min_length=1)
     first: int = Field(default=0, ge=0)
     base: float = Field(default=100.0, gt=1, allow_inf_nan=False)

@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from weft.core.clock import Ticks
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.positions.base import Point, PositionConfig, PositionScheme
 from weft.positions.constants import Constant, angle_dtype
@@ -30,13 +30,12 @@ class AxialSinusoidalConfig(PositionConfig):
     """
 
     kind: ClassVar[str] = "axial_sinusoidal"
-    also_called: ClassVar[tuple[str, ...]] = ("sinusoidal_2d", "sincos_2d")
-    source: ClassVar[str] = "Vaswani et al. 2017, section 3.5, for each axis; Chen et al. 2021 (MoCo v3), section 4.1"
-    equation: ClassVar[str] = (
-        r"x + PE(p_1, \ldots, p_n), \qquad \sin(p_a \theta_i),\; \cos(p_a \theta_i), \qquad \theta_i = \text{base}^{-i "
-        r"/ k}, \quad k = \frac{d}{2 n}")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("sinusoidal", "a token has n coordinates, each of which fills its own share of the features."),)
+    about = About(
+        also_called=("sinusoidal_2d", "sincos_2d"),
+        source="Vaswani et al. 2017, section 3.5, for each axis; Chen et al. 2021 (MoCo v3), section 4.1",
+        equation=(r"x + PE(p_1, \ldots, p_n), \qquad \sin(p_a \theta_i),\; \cos(p_a \theta_i), \qquad \theta_i = "
+                  r"\text{base}^{-i / k}, \quad k = \frac{d}{2 n}"),
+        differs=(("sinusoidal", "a token has n coordinates, each of which fills its own share of the features."),))
     grid: tuple[int, ...] = Field(default=(14,), min_length=1)
     first: int = Field(default=0, ge=0)
     base: float = Field(default=10000.0, gt=1, allow_inf_nan=False)

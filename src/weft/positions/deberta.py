@@ -13,7 +13,7 @@ from torch import Tensor
 
 from weft.core.clock import Keys, Ticks
 from weft.core.config import PartField
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.linear.linear import Linear
 from weft.positions.base import Bias, Content, Point, PositionConfig, PositionScheme
@@ -55,15 +55,14 @@ class DebertaConfig(PositionConfig):
     """
 
     kind: ClassVar[str] = "deberta"
-    title: ClassVar[str] = "DeBERTa positions"
-    also_called: ClassVar[tuple[str, ...]] = ("disentangled",)
-    source: ClassVar[str] = "He et al. 2021 (DeBERTa), section 3.1, equations 2 to 4; its released code (v1, v2, v3)"
-    equation: ClassVar[str] = (
-        r"s_{ij} = \frac{q_i \cdot k_j + q_i \cdot W_k r_{\delta(i,j)} + W_q r_{\delta(j,i)} \cdot k_j}{\sqrt{3 E}}")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("shaw", "queries of content also meet vectors of distances projected as queries, and the projections are "
-                 "its own."),
-        ("transformer_xl", "distances have learned vectors in place of sinusoids."))
+    about = About(
+        title="DeBERTa positions", also_called=("disentangled",),
+        source="He et al. 2021 (DeBERTa), section 3.1, equations 2 to 4; its released code (v1, v2, v3)",
+        equation=(r"s_{ij} = \frac{q_i \cdot k_j + q_i \cdot W_k r_{\delta(i,j)} + W_q r_{\delta(j,i)} \cdot "
+                  r"k_j}{\sqrt{3 E}}"),
+        differs=(("shaw", "queries of content also meet vectors of distances projected as queries, and the "
+                          "projections are its own."),
+                 ("transformer_xl", "distances have learned vectors in place of sinusoids.")))
     table: Annotated[PositionTableConfig, PartField("position_table")] = PositionTableConfig()
     max_distance: int | None = Field(default=None, ge=3)
     terms: Terms = "both"

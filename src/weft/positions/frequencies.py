@@ -16,7 +16,7 @@ from torch import Tensor
 
 from weft.core.clock import Ticks
 from weft.core.layer import Part
-from weft.core.part_config import Dims, PartConfig
+from weft.core.part_config import About, Dims, PartConfig
 from weft.core.registry import register
 from weft.positions.constants import Constant
 
@@ -80,10 +80,9 @@ class NoScalingConfig(RopeScalingConfig):
     """theta_i = base^(-2i/R), unscaled."""
 
     kind: ClassVar[str] = "none"
-    source: ClassVar[str] = "Su et al. 2021, equation 15"
-    equation: ClassVar[str] = r"\theta_i = \text{base}^{-2 i / R}"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("linear", "frequencies are as the base says."),)
+    about = About(
+        source="Su et al. 2021, equation 15", equation=r"\theta_i = \text{base}^{-2 i / R}",
+        differs=(("linear", "frequencies are as the base says."),))
 
     def frequencies(self, dims: Dims, rot: int, base: float) -> Frequencies:
         return FixedFrequencies(base_frequencies(rot, base))

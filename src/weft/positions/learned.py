@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from weft.core.clock import Ticks
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.positions.base import Point, PositionConfig, PositionScheme
 from weft.positions.coordinates import counted_position, require_positions
@@ -29,11 +29,9 @@ class LearnedPositionConfig(PositionConfig):
     """
 
     kind: ClassVar[str] = "learned"
-    title: ClassVar[str] = "learned positions"
-    source: ClassVar[str] = "Radford et al. 2018, section 3.1; Gehring et al. 2017, section 3.1"
-    equation: ClassVar[str] = r"x_p + T_p"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("sinusoidal", "vectors are learned, and end with the table."),)
+    about = About(
+        title="learned positions", source="Radford et al. 2018, section 3.1; Gehring et al. 2017, section 3.1",
+        equation="x_p + T_p", differs=(("sinusoidal", "vectors are learned, and end with the table."),))
     max_length: int | None = Field(default=None, gt=0)
     offset: int = Field(default=0, ge=0)
     std: float = Field(default=0.02, gt=0)

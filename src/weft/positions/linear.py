@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 
 from pydantic import Field
 
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.positions.frequencies import FixedFrequencies, Frequencies, RopeScalingConfig, base_frequencies
 
@@ -20,11 +20,9 @@ class LinearScalingConfig(RopeScalingConfig):
     """
 
     kind: ClassVar[str] = "linear"
-    source: ClassVar[str] = "Chen et al. 2023 (position interpolation), section 2.3"
-    equation: ClassVar[str] = r"\theta'_i = \frac{\theta_i}{s}"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("ntk", "all pairs are slowed alike, the fastest too."),
-        ("none", "positions are divided by s."))
+    about = About(
+        source="Chen et al. 2023 (position interpolation), section 2.3", equation=r"\theta'_i = \frac{\theta_i}{s}",
+        differs=(("ntk", "all pairs are slowed alike, the fastest too."), ("none", "positions are divided by s.")))
     factor: float = Field(gt=0, allow_inf_nan=False)
 
     def frequencies(self, dims: Dims, rot: int, base: float) -> Frequencies:

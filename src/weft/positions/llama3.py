@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 from pydantic import Field, model_validator
 
 from weft.core.config import rule
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.positions.frequencies import FixedFrequencies, Frequencies, RopeScalingConfig, base_frequencies
 
@@ -26,12 +26,11 @@ class Llama3ScalingConfig(RopeScalingConfig):
     """
 
     kind: ClassVar[str] = "llama3"
-    source: ClassVar[str] = "Dubey et al. 2024, section 3.4.2, and Llama 3.1's released code"
-    equation: ClassVar[str] = (
-        r"\theta'_i = (1 - g_i) \frac{\theta_i}{s} + g_i \theta_i, \qquad g_i = \operatorname{clamp}\left( \frac{L_0 / "
-        r"\lambda_i - l}{h - l},\, 0,\, 1 \right), \quad \lambda_i = \frac{2 \pi}{\theta_i}")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("yarn", "the ramp is linear in turns in place of the index, and cosines are not scaled."),)
+    about = About(
+        source="Dubey et al. 2024, section 3.4.2, and Llama 3.1's released code",
+        equation=(r"\theta'_i = (1 - g_i) \frac{\theta_i}{s} + g_i \theta_i, \qquad g_i = \operatorname{clamp}\left( "
+                  r"\frac{L_0 / \lambda_i - l}{h - l},\, 0,\, 1 \right), \quad \lambda_i = \frac{2 \pi}{\theta_i}"),
+        differs=(("yarn", "the ramp is linear in turns in place of the index, and cosines are not scaled."),))
     factor: float = Field(gt=0, allow_inf_nan=False)
     original_length: int = Field(gt=0)
     low_freq_factor: float = Field(default=1.0, gt=0, allow_inf_nan=False)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from weft.core.clock import Ticks
 from weft.core.config import rule
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.positions.constants import Constant
 from weft.positions.frequencies import Frequencies, RopeScalingConfig, base_frequencies, pairs
@@ -34,11 +34,11 @@ class LongRopeConfig(RopeScalingConfig):
     """
 
     kind: ClassVar[str] = "longrope"
-    source: ClassVar[str] = "Ding et al. 2024, sections 3.2 and 3.3; the factor as in Phi-3's released code"
-    equation: ClassVar[str] = (
-        r"\theta'_i = \frac{\theta_i}{\lambda_i}, \qquad \lambda = \text{short or long, by the document's length}")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("yarn", "every pair has a searched factor of its own, in place of a formula."),)
+    about = About(
+        source="Ding et al. 2024, sections 3.2 and 3.3; the factor as in Phi-3's released code",
+        equation=(r"\theta'_i = \frac{\theta_i}{\lambda_i}, \qquad \lambda = \text{short or long, by the document's "
+                  r"length}"),
+        differs=(("yarn", "every pair has a searched factor of its own, in place of a formula."),))
     short_factor: tuple[float, ...]
     long_factor: tuple[float, ...]
     original_length: int = Field(gt=1)

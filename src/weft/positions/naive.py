@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Self
 
@@ -20,7 +21,7 @@ from pydantic import Field
 from torch import Tensor
 
 from weft.core.clock import Ticks
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.positions.base import Point, PositionConfig, PositionScheme
 from weft.positions.constants import angle_dtype
@@ -69,7 +70,7 @@ class NaiveConfig(PositionConfig):
 
     embedding_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({"std": 0.5})
 
-    source: ClassVar[str] = "folklore; Vaswani et al. 2017, section 3.5, discusses the choice"
+    about = About(source="folklore; Vaswani et al. 2017, section 3.5, discusses the choice")
     join: Join = "concatenate"
 
     @classmethod
@@ -82,10 +83,9 @@ class IntegerCodeConfig(NaiveConfig):
     """code(p) = p: unbounded, so positions outweigh the tokens."""
 
     kind: ClassVar[str] = "integer"
-    equation: ClassVar[str] = r"\operatorname{code}(p) = p"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("fraction", "unbounded, and needs no length."),
-        ("sine", "every position has its own number."))
+    about = replace(NaiveConfig.about,
+        equation=r"\operatorname{code}(p) = p",
+        differs=(("fraction", "unbounded, and needs no length."), ("sine", "every position has its own number.")))
 
     def build(self, dims: Dims) -> NaiveCode:
         return IntegerCode(1, self.join, dims)
@@ -103,9 +103,9 @@ class FractionCodeConfig(NaiveConfig):
     """code(p) = p / (N - 1) in a document of N tokens: bounded, but the size of a step depends on the document."""
 
     kind: ClassVar[str] = "fraction"
-    equation: ClassVar[str] = r"\operatorname{code}(p) = \frac{p}{N - 1}"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("integer", "bounded by 1, but depends on the document's length, which must be known."),)
+    about = replace(NaiveConfig.about,
+        equation=r"\operatorname{code}(p) = \frac{p}{N - 1}",
+        differs=(("integer", "bounded by 1, but depends on the document's length, which must be known."),))
 
     def build(self, dims: Dims) -> NaiveCode:
         return FractionCode(1, self.join, dims)
@@ -135,12 +135,11 @@ class BinaryCodeConfig(NaiveConfig):
     """
 
     kind: ClassVar[str] = "binary"
-    equation: ClassVar[str] = (
-        r"\operatorname{code}(p) = \left( \lfloor p / 2^{0} \rfloor \bmod 2,\; \ldots,\; \lfloor p / 2^{n-1} \rfloor "
-        r"\bmod 2 \right)")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("integer", "bounded, with a digit for each power of two."),
-        ("sinusoidal", "neighbours may differ in every feature, where sinusoids change smoothly."))
+    about = replace(NaiveConfig.about,
+        equation=(r"\operatorname{code}(p) = \left( \lfloor p / 2^{0} \rfloor \bmod 2,\; \ldots,\; \lfloor p / "
+                  r"2^{n-1} \rfloor \bmod 2 \right)"),
+        differs=(("integer", "bounded, with a digit for each power of two."),
+                 ("sinusoidal", "neighbours may differ in every feature, where sinusoids change smoothly.")))
     digits: int = Field(default=6, gt=0, le=62)
 
     def build(self, dims: Dims) -> NaiveCode:
@@ -168,10 +167,9 @@ class SineCodeConfig(NaiveConfig):
     """
 
     kind: ClassVar[str] = "sine"
-    equation: ClassVar[str] = r"\operatorname{code}(p) = \sin(\omega p)"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("sinusoidal", "has one wave, so that many positions share a value."),
-        ("integer", "bounded."))
+    about = replace(NaiveConfig.about,
+        equation=r"\operatorname{code}(p) = \sin(\omega p)",
+        differs=(("sinusoidal", "has one wave, so that many positions share a value."), ("integer", "bounded.")))
     frequency: float = Field(default=0.1, gt=0)
 
     def build(self, dims: Dims) -> NaiveCode:

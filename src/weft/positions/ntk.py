@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from weft.core.clock import Ticks
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.positions.constants import Constant
 from weft.positions.frequencies import FixedFrequencies, Frequencies, RopeScalingConfig, base_frequencies, pairs
@@ -27,11 +27,11 @@ class NtkScalingConfig(RopeScalingConfig):
     """
 
     kind: ClassVar[str] = "ntk"
-    source: ClassVar[str] = "Peng et al. 2023 (YaRN), section 3.1; bloc97 2023"
-    equation: ClassVar[str] = r"\text{base}' = \text{base} \cdot s^{R / (R - 2)}"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("linear", "fast pairs, which tell neighbours apart, are hardly slowed."),
-        ("dynamic", "the stretch is the same for all lengths."))
+    about = About(
+        source="Peng et al. 2023 (YaRN), section 3.1; bloc97 2023",
+        equation=r"\text{base}' = \text{base} \cdot s^{R / (R - 2)}",
+        differs=(("linear", "fast pairs, which tell neighbours apart, are hardly slowed."),
+                 ("dynamic", "the stretch is the same for all lengths.")))
     factor: float = Field(gt=0, allow_inf_nan=False)
 
     def frequencies(self, dims: Dims, rot: int, base: float) -> Frequencies:
@@ -55,10 +55,10 @@ class DynamicScalingConfig(RopeScalingConfig):
     """
 
     kind: ClassVar[str] = "dynamic"
-    source: ClassVar[str] = "Peng et al. 2023 (YaRN), section 3.3; emozilla 2023; s as in Hugging Face's transformers"
-    equation: ClassVar[str] = r"\text{base}' = \text{base} \left( \frac{s L}{L_0} - (s - 1) \right)^{R / (R - 2)}"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("ntk", "the stretch follows each document's length, and short ones are not changed."),)
+    about = About(
+        source="Peng et al. 2023 (YaRN), section 3.3; emozilla 2023; s as in Hugging Face's transformers",
+        equation=r"\text{base}' = \text{base} \left( \frac{s L}{L_0} - (s - 1) \right)^{R / (R - 2)}",
+        differs=(("ntk", "the stretch follows each document's length, and short ones are not changed."),))
     factor: float = Field(gt=0, allow_inf_nan=False)
     original_length: int = Field(gt=0)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from weft.core.config import PartField
 from weft.core.layer import Part
-from weft.core.part_config import Dims, PartConfig
+from weft.core.part_config import About, Dims, PartConfig
 from weft.core.registry import register
 
 
@@ -29,11 +29,11 @@ class PositionTableConfig(PartConfig):
 
     group: ClassVar[str] = "position_table"
     kind: ClassVar[str] = "position_table"
-    source: ClassVar[str] = "He et al. 2021 (DeBERTa), section 3.1"
-    equation: ClassVar[str] = r"r_{\delta} \in \mathbb{R}^{D}, \qquad \delta = 0, \ldots, n - 1"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("learned", "its rows are distances that a scheme of scores projects, in place of positions that are added "
-                    "to embeddings."),)
+    about = About(
+        source="He et al. 2021 (DeBERTa), section 3.1",
+        equation=r"r_{\delta} \in \mathbb{R}^{D}, \qquad \delta = 0, \ldots, n - 1",
+        differs=(("learned", "its rows are distances that a scheme of scores projects, in place of positions that "
+                             "are added to embeddings."),))
     rows: int = Field(default=512, ge=2)
     norm: Annotated[PartConfig, PartField("norm", shares=False)] | None = None
     std: float = Field(default=0.02, gt=0)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from weft.core.clock import Ticks
 from weft.core.config import PartField
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.ops.rotary import Layout, Turns, turn, turns
 from weft.positions.base import Point, PositionConfig, PositionScheme
@@ -40,15 +40,14 @@ class RopeConfig(PositionConfig):
     """
 
     kind: ClassVar[str] = "rope"
-    title: ClassVar[str] = "RoPE"
-    source: ClassVar[str] = "Su et al. 2021, equations 12 to 16 and 34"
-    equation: ClassVar[str] = (
-        r"q'_p = R_p q, \quad k'_p = R_p k, \qquad R_p = \operatorname{diag}_i \begin{pmatrix} \cos p \theta_i & -\sin "
-        r"p \theta_i \\ \sin p \theta_i & \cos p \theta_i \end{pmatrix}, \qquad \theta_i = \text{base}^{-2 i / R}")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("sinusoidal", "turns queries and keys in every layer in place of adding to embeddings once, so that scores "
-                       "depend on distances alone."),
-        ("alibi", "changes queries and keys in place of scores."))
+    about = About(
+        title="RoPE", source="Su et al. 2021, equations 12 to 16 and 34",
+        equation=(r"q'_p = R_p q, \quad k'_p = R_p k, \qquad R_p = \operatorname{diag}_i \begin{pmatrix} \cos p "
+                  r"\theta_i & -\sin p \theta_i \\ \sin p \theta_i & \cos p \theta_i \end{pmatrix}, \qquad \theta_i = "
+                  r"\text{base}^{-2 i / R}"),
+        differs=(("sinusoidal", "turns queries and keys in every layer in place of adding to embeddings once, so "
+                                "that scores depend on distances alone."),
+                 ("alibi", "changes queries and keys in place of scores.")))
     layout: Layout = "interleaved"
     base: float = Field(default=10000.0, gt=1, allow_inf_nan=False)
     rot: int | None = Field(default=None, gt=0)

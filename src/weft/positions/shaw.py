@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from weft.core.clock import Keys, Ticks
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.positions.base import Point, PositionConfig, PositionScheme
 from weft.positions.relative import distances, of_pairs
@@ -28,14 +28,12 @@ class ShawConfig(PositionConfig):
     """
 
     kind: ClassVar[str] = "shaw"
-    title: ClassVar[str] = "Shaw positions"
-    source: ClassVar[str] = "Shaw et al. 2018, equations 3 to 5"
-    equation: ClassVar[str] = (
-        r"s_{ij} = \frac{q_i \cdot (k_j + a^K_{j-i})}{\sqrt{E}}, \qquad y_i = \sum_j p_{ij} (v_j + a^V_{j-i}), \qquad "
-        r"a_{d} = a_{\operatorname{clip}(d, -c, c)}")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("t5", "a distance has a vector that meets the query, in place of one number."),
-        ("transformer_xl", "vectors are learned and clipped, and values have them too."))
+    about = About(
+        title="Shaw positions", source="Shaw et al. 2018, equations 3 to 5",
+        equation=(r"s_{ij} = \frac{q_i \cdot (k_j + a^K_{j-i})}{\sqrt{E}}, \qquad y_i = \sum_j p_{ij} (v_j + "
+                  r"a^V_{j-i}), \qquad a_{d} = a_{\operatorname{clip}(d, -c, c)}"),
+        differs=(("t5", "a distance has a vector that meets the query, in place of one number."),
+                 ("transformer_xl", "vectors are learned and clipped, and values have them too.")))
     max_distance: int = Field(default=16, ge=1)
     on_values: bool = True
     std: float = Field(default=0.02, gt=0)

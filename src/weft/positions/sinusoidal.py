@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from weft.core.clock import Ticks
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.positions.base import Point, PositionConfig, PositionScheme
 from weft.positions.constants import Constant, angle_dtype
@@ -35,14 +35,11 @@ class SinusoidalConfig(PositionConfig):
     """
 
     kind: ClassVar[str] = "sinusoidal"
-    title: ClassVar[str] = "sinusoidal positions"
-    source: ClassVar[str] = "Vaswani et al. 2017, sections 3.4 and 3.5"
-    equation: ClassVar[str] = (
-        r"x_p + PE(p), \qquad PE(p)_{2i} = \sin(p \theta_i), \quad PE(p)_{2i+1} = \cos(p \theta_i), \qquad \theta_i = "
-        r"\text{base}^{-2i/d}")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("learned", "fixed, and without a largest position."),
-        ("rope", "is added to embeddings once."))
+    about = About(
+        title="sinusoidal positions", source="Vaswani et al. 2017, sections 3.4 and 3.5",
+        equation=(r"x_p + PE(p), \qquad PE(p)_{2i} = \sin(p \theta_i), \quad PE(p)_{2i+1} = \cos(p \theta_i), \qquad "
+                  r"\theta_i = \text{base}^{-2i/d}"),
+        differs=(("learned", "fixed, and without a largest position."), ("rope", "is added to embeddings once.")))
     embedding_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({"scale": "sqrt_width",
                                                                          "std": "inverse_sqrt_width"})
     layout: Literal["interleaved", "halves"] = "interleaved"

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from weft.core.clock import Keys, Ticks
 from weft.core.config import rule
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.positions.base import Point, PositionConfig, PositionScheme
 from weft.positions.relative import distances
@@ -49,13 +49,12 @@ class T5Config(PositionConfig):
     """
 
     kind: ClassVar[str] = "t5"
-    title: ClassVar[str] = "T5 bias"
-    also_called: ClassVar[tuple[str, ...]] = ("t5_bias", "relative_attention_bias")
-    source: ClassVar[str] = "Raffel et al. 2020, section 2.1, and its released code (relative_position_bucket)"
-    equation: ClassVar[str] = r"s_{ij} = \frac{q_i \cdot k_j}{\sqrt{d}} + b_{\operatorname{bucket}(j - i),\, h}"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("alibi", "a learned number for each bucket of distances in place of a fixed line."),
-        ("shaw", "the bias does not depend on the query."))
+    about = About(
+        title="T5 bias", also_called=("t5_bias", "relative_attention_bias"),
+        source="Raffel et al. 2020, section 2.1, and its released code (relative_position_bucket)",
+        equation=r"s_{ij} = \frac{q_i \cdot k_j}{\sqrt{d}} + b_{\operatorname{bucket}(j - i),\, h}",
+        differs=(("alibi", "a learned number for each bucket of distances in place of a fixed line."),
+                 ("shaw", "the bias does not depend on the query.")))
     buckets: int = Field(default=32, ge=2)
     max_distance: int = Field(default=128, ge=2)
     bidirectional: bool = False

@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from weft.core.clock import Keys, Ticks
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.linear.linear import Linear
 from weft.positions.base import Bias, Content, Point, PositionConfig, PositionScheme
@@ -37,14 +37,12 @@ class TransformerXlConfig(PositionConfig):
     """
 
     kind: ClassVar[str] = "transformer_xl"
-    title: ClassVar[str] = "Transformer-XL positions"
-    also_called: ClassVar[tuple[str, ...]] = ("txl", "xlnet")
-    source: ClassVar[str] = "Dai et al. 2019, section 3.3; sinusoids in halves, as in its released code"
-    equation: ClassVar[str] = (
-        r"s_{ij} = \frac{q_i \cdot k_j + q_i \cdot W_r R_{i-j} + u \cdot k_j + v \cdot W_r R_{i-j}}{\sqrt{E}}")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("shaw", "distances have sinusoids that are projected, without a largest distance."),
-        ("deberta", "has constant queries u and v in place of projected ones of the distance."))
+    about = About(
+        title="Transformer-XL positions", also_called=("txl", "xlnet"),
+        source="Dai et al. 2019, section 3.3; sinusoids in halves, as in its released code",
+        equation=r"s_{ij} = \frac{q_i \cdot k_j + q_i \cdot W_r R_{i-j} + u \cdot k_j + v \cdot W_r R_{i-j}}{\sqrt{E}}",
+        differs=(("shaw", "distances have sinusoids that are projected, without a largest distance."),
+                 ("deberta", "has constant queries u and v in place of projected ones of the distance.")))
     max_distance: int | None = Field(default=None, ge=1)
     base: float = Field(default=10000.0, gt=1)
     std: float = Field(default=0.02, gt=0)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from weft.core.clock import Keys, Ticks
 from weft.core.config import PartField
-from weft.core.part_config import Dims, PartConfig
+from weft.core.part_config import About, Dims, PartConfig
 from weft.core.registry import register
 from weft.linear.linear import Linear
 from weft.positions.base import Bias, Content, Point, PositionConfig, PositionScheme
@@ -39,13 +39,12 @@ class TupeConfig(PositionConfig):
     """
 
     kind: ClassVar[str] = "tupe"
-    title: ClassVar[str] = "TUPE"
-    source: ClassVar[str] = "Ke et al. 2021, equations 7, 8 and 10"
-    equation: ClassVar[str] = (
-        r"s_{ij} = \frac{q_i \cdot k_j}{\sqrt{2 E}} + \frac{(p_i U_q) \cdot (p_j U_k)}{\sqrt{2 E}} + b_{j-i}")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("learned", "positions meet positions in the scores, apart from content, in place of being added to it."),
-        ("t5", "scores also depend on absolute positions."))
+    about = About(
+        title="TUPE", source="Ke et al. 2021, equations 7, 8 and 10",
+        equation=r"s_{ij} = \frac{q_i \cdot k_j}{\sqrt{2 E}} + \frac{(p_i U_q) \cdot (p_j U_k)}{\sqrt{2 E}} + b_{j-i}",
+        differs=(("learned", "positions meet positions in the scores, apart from content, in place of being added "
+                             "to it."),
+                 ("t5", "scores also depend on absolute positions.")))
     max_length: int | None = Field(default=None, gt=0)
     relative: Annotated[PositionConfig, PartField("position")] | None = None
     first_token: Literal["tied", "untied"] = "tied"

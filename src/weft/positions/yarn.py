@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 from pydantic import Field, model_validator
 
 from weft.core.config import rule
-from weft.core.part_config import Dims
+from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.positions.frequencies import FixedFrequencies, Frequencies, RopeScalingConfig, base_frequencies, pairs
 
@@ -32,13 +32,12 @@ class YarnConfig(RopeScalingConfig):
     """
 
     kind: ClassVar[str] = "yarn"
-    source: ClassVar[str] = "Peng et al. 2023 (YaRN), sections 3.2 and 3.4, and its released code"
-    equation: ClassVar[str] = (
-        r"\theta'_i = (1 - g_i) \frac{\theta_i}{s} + g_i \theta_i, \qquad \text{cosines and sines times } 0.1 \ln s + "
-        r"1")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("llama3", "the ramp is linear in the index, and scores grow with s."),
-        ("ntk", "fast pairs stay exactly as they are."))
+    about = About(
+        source="Peng et al. 2023 (YaRN), sections 3.2 and 3.4, and its released code",
+        equation=(r"\theta'_i = (1 - g_i) \frac{\theta_i}{s} + g_i \theta_i, \qquad \text{cosines and sines times } "
+                  r"0.1 \ln s + 1"),
+        differs=(("llama3", "the ramp is linear in the index, and scores grow with s."),
+                 ("ntk", "fast pairs stay exactly as they are.")))
     factor: float = Field(gt=0, allow_inf_nan=False)
     original_length: int = Field(gt=0)
     beta_fast: float = Field(default=32.0, gt=0, allow_inf_nan=False)

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from weft.core.config import rule
 from weft.core.errors import ConfigError, DataError
+from weft.core.part_config import About
 from weft.core.registry import register
 from weft.data.generated import ListOps, Pathfinder, RowExamples, Rows
 from weft.data.generated.draws import Draws
@@ -39,15 +40,13 @@ class ListOpsConfig(GeneratedTaskConfig):
     """
 
     kind: ClassVar[str] = "listops"
-    also_called: ClassVar[tuple[str, ...]] = ("list_ops", "lra_listops")
-    source: ClassVar[str] = "Nangia and Bowman 2018, section 3; Tay et al. 2021 (Long Range Arena), section 2.2.1"
-    equation: ClassVar[str] = (
-        r"[\operatorname{MAX}\; 4\; [\operatorname{MIN}\; 2\; 3]\; 1] = 4, \qquad L = -\log p(y \mid x)")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("pathfinder", "the rows are expressions, whose nesting must be followed."),
-        ("mqar", "the whole row is computed with, in place of looked up in."))
-    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("[MAX", ""), ("4", ""), ("[MIN", ""), ("2", ""), ("3", ""), ("]", ""), ("1", ""), ("]", "4"))
+    about = About(
+        also_called=("list_ops", "lra_listops"),
+        source="Nangia and Bowman 2018, section 3; Tay et al. 2021 (Long Range Arena), section 2.2.1",
+        equation=r"[\operatorname{MAX}\; 4\; [\operatorname{MIN}\; 2\; 3]\; 1] = 4, \qquad L = -\log p(y \mid x)",
+        differs=(("pathfinder", "the rows are expressions, whose nesting must be followed."),
+                 ("mqar", "the whole row is computed with, in place of looked up in.")),
+        pictured=(("[MAX", ""), ("4", ""), ("[MIN", ""), ("2", ""), ("3", ""), ("]", ""), ("1", ""), ("]", "4")))
 
     min_length: int = Field(default=500, ge=0)
     max_length: int = Field(default=2000, gt=4, le=1 << 16)
@@ -96,15 +95,14 @@ class PathfinderConfig(GeneratedTaskConfig):
     """
 
     kind: ClassVar[str] = "pathfinder"
-    also_called: ClassVar[tuple[str, ...]] = ("path_x", "pathx", "lra_pathfinder")
-    source: ClassVar[str] = ("Linsley et al. 2018, section 4.1; Kim et al. 2020; Tay et al. 2021 (Long Range Arena), "
-                             "sections 2.2.5 and 2.2.6")
-    equation: ClassVar[str] = r"L = -\log p(y \mid x_1, \ldots, x_{n^2}), \qquad y \in \{\text{joined}, \text{not}\}"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("pixels", "pictures are drawn by the task, and the answer depends on pixels that are far apart."),
-        ("listops", "the rows are pictures."))
-    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("pixel 1", ""), ("pixel 2", ""), ("...", ""), ("pixel 1024", "joined"))
+    about = About(
+        also_called=("path_x", "pathx", "lra_pathfinder"),
+        source=("Linsley et al. 2018, section 4.1; Kim et al. 2020; Tay et al. 2021 (Long Range Arena), sections "
+                "2.2.5 and 2.2.6"),
+        equation=r"L = -\log p(y \mid x_1, \ldots, x_{n^2}), \qquad y \in \{\text{joined}, \text{not}\}",
+        differs=(("pixels", "pictures are drawn by the task, and the answer depends on pixels that are far apart."),
+                 ("listops", "the rows are pictures.")),
+        pictured=(("pixel 1", ""), ("pixel 2", ""), ("...", ""), ("pixel 1024", "joined")))
 
     size: int = Field(default=32, ge=12, le=2048)
     contour: int = Field(default=14, gt=1, le=1000)
@@ -158,14 +156,13 @@ class PixelsConfig(RowTaskConfig):
     """
 
     kind: ClassVar[str] = "pixels"
-    also_called: ClassVar[tuple[str, ...]] = ("smnist", "psmnist", "sequential_mnist", "pixel_by_pixel")
-    source: ClassVar[str] = "Le et al. 2015, section 4.2 (and permuted); Tay et al. 2021, section 2.2.4"
-    equation: ClassVar[str] = r"L = -\log p(y \mid x_1, \ldots, x_{h w c})"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("classify_images", "pixels are tokens that come one after another."),
-        ("pathfinder", "images are those of the data."))
-    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("pixel 1", ""), ("pixel 2", ""), ("...", ""), ("pixel 784", "seven"))
+    about = About(
+        also_called=("smnist", "psmnist", "sequential_mnist", "pixel_by_pixel"),
+        source="Le et al. 2015, section 4.2 (and permuted); Tay et al. 2021, section 2.2.4",
+        equation=r"L = -\log p(y \mid x_1, \ldots, x_{h w c})",
+        differs=(("classify_images", "pixels are tokens that come one after another."),
+                 ("pathfinder", "images are those of the data.")),
+        pictured=(("pixel 1", ""), ("pixel 2", ""), ("...", ""), ("pixel 784", "seven")))
 
     images: int | None = Field(default=None, gt=0)
     permuted: bool = False

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from weft.core.config import rule
 from weft.core.model import Classifier, EncoderInputs, Model, ModelState
+from weft.core.part_config import About
 from weft.core.registry import register
 from weft.core.span import Span
 from weft.data.corpus import Corpus
@@ -96,15 +97,12 @@ class ClassifyConfig(LabelledConfig):
     """
 
     kind: ClassVar[str] = "classify"
-    also_called: ClassVar[tuple[str, ...]] = ("classification", "sequence_classification", "text_classification",
-                                              "text_pairs")
-    source: ClassVar[str] = "Devlin et al. 2019, section 4.1; Radford et al. 2018, section 3.3 (a pair of texts)"
-    equation: ClassVar[str] = r"L = -\frac{1}{n} \sum_{i=1}^{n} \log \operatorname{softmax}(s(x_i))_{y_i}"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("regression", "predicts a class in place of a number."),
-        ("classify_images", "reads texts."))
-    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("[CLS]", "positive"), ("a", ""), ("gripping", ""), ("film", ""))
+    about = About(
+        also_called=("classification", "sequence_classification", "text_classification", "text_pairs"),
+        source="Devlin et al. 2019, section 4.1; Radford et al. 2018, section 3.3 (a pair of texts)",
+        equation=r"L = -\frac{1}{n} \sum_{i=1}^{n} \log \operatorname{softmax}(s(x_i))_{y_i}",
+        differs=(("regression", "predicts a class in place of a number."), ("classify_images", "reads texts.")),
+        pictured=(("[CLS]", "positive"), ("a", ""), ("gripping", ""), ("film", "")))
 
     label_field: str = Field(default="label", min_length=1)
     n_values: int | None = Field(default=None, gt=0)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from weft.core.model import Classifier, Model, ModelState
 from weft.core.output import Loss
+from weft.core.part_config import About
 from weft.core.registry import register
 from weft.core.span import WHOLE
 from weft.data.images import Images
@@ -37,14 +38,12 @@ class ClassifyImagesConfig(ImageTaskConfig):
     """Predict the class of an image, by a model of images with a head that pools each row."""
 
     kind: ClassVar[str] = "classify_images"
-    also_called: ClassVar[tuple[str, ...]] = ("image_classification", "classify_image")
-    source: ClassVar[str] = "Dosovitskiy et al. 2021, section 3.1"
-    equation: ClassVar[str] = r"L = -\frac{1}{n} \sum_{i=1}^{n} \log \operatorname{softmax}(s(x_i))_{y_i}"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("classify", "reads images."),
-        ("pixels", "the model sees the whole image in patches, in place of one pixel after another."))
-    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("class token", "seven"), ("patch 1", ""), ("patch 2", ""), ("patch 3", ""), ("patch 4", ""))
+    about = About(
+        also_called=("image_classification", "classify_image"), source="Dosovitskiy et al. 2021, section 3.1",
+        equation=r"L = -\frac{1}{n} \sum_{i=1}^{n} \log \operatorname{softmax}(s(x_i))_{y_i}",
+        differs=(("classify", "reads images."),
+                 ("pixels", "the model sees the whole image in patches, in place of one pixel after another.")),
+        pictured=(("class token", "seven"), ("patch 1", ""), ("patch 2", ""), ("patch 3", ""), ("patch 4", "")))
 
     def create(self, settings: TaskSettings) -> ClassifyImages:
         return ClassifyImages(self.images, settings)

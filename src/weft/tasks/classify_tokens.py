@@ -13,6 +13,7 @@ from torch import Tensor
 from weft.core.config import rule
 from weft.core.model import Classifier, EncoderInputs, Model, ModelState
 from weft.core.output import Loss
+from weft.core.part_config import About
 from weft.core.registry import register
 from weft.core.span import Span
 from weft.data.corpus import Corpus
@@ -56,17 +57,21 @@ class ClassifyTokensConfig(RecordTaskConfig):
     """
 
     kind: ClassVar[str] = "classify_tokens"
-    also_called: ClassVar[tuple[str, ...]] = ("token_classification", "label_tokens", "tagging", "sequence_labeling",
-                                              "ner", "named_entities", "pos_tagging", "conll2003")
-    source: ClassVar[str] = ("Devlin et al. 2019, section 5.3 (a word's first token has its class); Tjong Kim Sang and "
-                             "De Meulder 2003, section 2 (F1 of spans)")
-    equation: ClassVar[str] = r"L = -\frac{1}{|W|} \sum_{w \in W} \log \operatorname{softmax}(s_{t(w)})_{y_w}"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("classify", "predicts a class for every word in place of one for the row."),
-        ("masked", "predicts classes of words that the model reads, in place of tokens that are hidden."))
-    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("[CLS]", ""), ("Ada", "B-PER"), ("Love", "I-PER"), ("##lace", ""), ("saw", "O"), ("London", "B-LOC"),
-        ("[SEP]", ""))
+    about = About(
+        also_called=("token_classification", "label_tokens", "tagging", "sequence_labeling", "ner", "named_entities",
+                     "pos_tagging", "conll2003"),
+        source=("Devlin et al. 2019, section 5.3 (a word's first token has its class); Tjong Kim Sang and De Meulder "
+                "2003, section 2 (F1 of spans)"),
+        equation=r"L = -\frac{1}{|W|} \sum_{w \in W} \log \operatorname{softmax}(s_{t(w)})_{y_w}",
+        differs=(("classify", "predicts a class for every word in place of one for the row."),
+                 ("masked", "predicts classes of words that the model reads, in place of tokens that are hidden.")),
+        pictured=(("[CLS]", ""),
+                  ("Ada", "B-PER"),
+                  ("Love", "I-PER"),
+                  ("##lace", ""),
+                  ("saw", "O"),
+                  ("London", "B-LOC"),
+                  ("[SEP]", "")))
 
     words_field: str = Field(default="words", min_length=1)
     labels_field: str = Field(default="labels", min_length=1)

@@ -9,6 +9,7 @@ import torch
 
 from weft.chat.answers import Which
 from weft.core.model import Model, ModelState
+from weft.core.part_config import About
 from weft.core.registry import register
 from weft.data import Batch, PackedBatches, TokenStream
 from weft.data.settings import DataSettings
@@ -37,16 +38,18 @@ class AnswersConfig(ConversationConfig):
     """
 
     kind: ClassVar[str] = "answers"
-    also_called: ClassVar[tuple[str, ...]] = ("sft", "instructions", "instruction_tuning", "supervised_finetuning",
-                                              "chat", "completion_only")
-    source: ClassVar[str] = "Ouyang et al. 2022, section 3.5 and appendix C.1; Wei et al. 2022 (instruction tuning)"
-    equation: ClassVar[str] = (
-        r"L = -\frac{1}{|A|} \sum_{t \in A} \log p(x_t \mid x_{<t}), \qquad A = \text{tokens of the assistant}")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("next_token", "only the tokens of answers count."),
-        ("preferences", "learns from one answer, without a worse one beside it."))
-    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("user:", ""), ("Who wrote it?", ""), ("assistant:", "Ada"), ("Ada", "did."), ("did.", "end of answer"))
+    about = About(
+        also_called=("sft", "instructions", "instruction_tuning", "supervised_finetuning", "chat", "completion_only"),
+        source="Ouyang et al. 2022, section 3.5 and appendix C.1; Wei et al. 2022 (instruction tuning)",
+        equation=(r"L = -\frac{1}{|A|} \sum_{t \in A} \log p(x_t \mid x_{<t}), \qquad A = \text{tokens of the "
+                  r"assistant}"),
+        differs=(("next_token", "only the tokens of answers count."),
+                 ("preferences", "learns from one answer, without a worse one beside it.")),
+        pictured=(("user:", ""),
+                  ("Who wrote it?", ""),
+                  ("assistant:", "Ada"),
+                  ("Ada", "did."),
+                  ("did.", "end of answer")))
 
     scored: Which = "all"
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from weft.core.config import rule
 from weft.core.errors import ConfigError, DataError
 from weft.core.model import EncoderInputs, LanguageModel, Model, ModelState, Readout
+from weft.core.part_config import About
 from weft.core.registry import register
 from weft.core.span import Span
 from weft.data import Batch, Batches, PackedBatches, Repeated, TokenStream
@@ -54,15 +55,14 @@ class MaskedConfig(TaskConfig):
     """
 
     kind: ClassVar[str] = "masked"
-    also_called: ClassVar[tuple[str, ...]] = ("mlm", "masked_lm", "masked_language_modeling", "fill_mask", "cloze")
+    about = About(
+        also_called=("mlm", "masked_lm", "masked_language_modeling", "fill_mask", "cloze"),
+        source="Devlin et al. 2019, section 3.1, task 1; Liu et al. 2019, section 4.1 (anew each epoch)",
+        equation=r"L = -\frac{1}{|M|} \sum_{t \in M} \log p(x_t \mid x_{\setminus M})",
+        differs=(("next_token", "hidden tokens are predicted from both sides, so most tokens of a row do not count."),
+                 ("span_corruption", "each hidden token keeps its place, and is predicted by itself.")),
+        pictured=(("the", ""), ("[MASK]", "cat"), ("sat", ""), ("on", ""), ("[MASK]", "the"), ("mat", "")))
     mixes: ClassVar[bool] = True
-    source: ClassVar[str] = "Devlin et al. 2019, section 3.1, task 1; Liu et al. 2019, section 4.1 (anew each epoch)"
-    equation: ClassVar[str] = r"L = -\frac{1}{|M|} \sum_{t \in M} \log p(x_t \mid x_{\setminus M})"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("next_token", "hidden tokens are predicted from both sides, so most tokens of a row do not count."),
-        ("span_corruption", "each hidden token keeps its place, and is predicted by itself."))
-    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("the", ""), ("[MASK]", "cat"), ("sat", ""), ("on", ""), ("[MASK]", "the"), ("mat", ""))
 
     rate: float = Field(default=0.15, gt=0, lt=1)
     masked: float = Field(default=0.8, ge=0, le=1)

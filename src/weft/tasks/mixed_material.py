@@ -24,7 +24,7 @@ OF_TEXT = ("max_bytes", "validation_path", "text_field", "prompt_field", "docume
 
 @final
 class Mixed(NamedTuple):
-    """The two streams of a mixture, its description and hash, and its tokenizer."""
+    """The two streams of a mixture or of one source, the description and hash of its text, and its tokenizer."""
 
     corpus: str
     corpus_sha256: str
@@ -49,12 +49,13 @@ def mixed_material(data: DataSettings, config: TokenizerConfig) -> Mixed:
     prepared = _prepared(sources)
     tokenizer = _tokenizer(data, config, prepared)
     found = {name: _streams(name, source, data, tokenizer, prepared.get(name)) for name, source in sources.items()}
-    lines = "; ".join(f"{name} {each.line}" for name, each in found.items())
-    digest = hashlib.sha256("\0".join(f"{name}\0{each.sha256}" for name, each in found.items()).encode()).hexdigest()
+    lines = "; ".join(f"{name} {each.corpus}" for name, each in found.items())
+    hashes = "\0".join(f"{name}\0{each.corpus_sha256}" for name, each in found.items())
+    digest = hashlib.sha256(hashes.encode()).hexdigest()
     weights = {name: source.weight or 0.0 for name, source in sources.items()}
     caps = {name: source.max_epochs for name, source in sources.items()}
     train = joined({name: each.train for name, each in found.items()}, weights, caps, when_capped=data.when_capped)
-    held = joined({name: each.held for name, each in found.items()}, weights, when_capped=data.when_capped)
+    held = joined({name: each.validation for name, each in found.items()}, weights, when_capped=data.when_capped)
     return Mixed(f"mixture of {len(found)} sources: {lines}", digest, tokenizer, train, held)
 
 
@@ -76,24 +77,18 @@ def mixed_texts(data: DataSettings) -> PartedTexts:
     return _Texts(data)
 
 
-@final
-class _Streams(NamedTuple):
-    line: str
-    sha256: str
-    train: TokenStream
-    held: TokenStream
-
-
 def _streams(name: str, source: TextSource, data: DataSettings, tokenizer: Tokenizer,
-             folder: PreparedData | None) -> _Streams:
+             folder: PreparedData | None) -> Mixed:
+    """The streams of one source."""
     if folder is not None:
         manifest = folder.manifest
-        return _Streams(manifest.corpus, manifest.corpus_sha256, folder.stream("train"), folder.stream("validation"))
+        return Mixed(manifest.corpus, manifest.corpus_sha256, tokenizer, folder.stream("train"),
+                     folder.stream("validation"))
     train, held = split_source(name, source, data)
     with of_source(name):
         streams = spooled_corpus(train, tokenizer), spooled_corpus(held, tokenizer, repeated=repeated(held, train))
     digest = hashlib.sha256(f"{train.sha256}\0{held.sha256}".encode()).hexdigest()
-    return _Streams(train.describe(), digest, *streams)
+    return Mixed(train.describe(), digest, tokenizer, *streams)
 
 
 def _held(name: str, source: TextSource, data: DataSettings, tokenizer: Tokenizer,

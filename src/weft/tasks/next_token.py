@@ -12,6 +12,7 @@ import torch
 from weft.core.errors import ConfigError, DataError
 from weft.core.layer import traits_of
 from weft.core.model import Counted, LanguageModel, Model, ModelState
+from weft.core.part_config import About
 from weft.core.registry import register
 from weft.core.traits import Trait
 from weft.data import Batch, Batches, PackedBatches, TokenStream
@@ -33,16 +34,13 @@ class NextTokenConfig(TaskConfig):
     """Predict each token of running text from those before it; any language model that needs no source."""
 
     kind: ClassVar[str] = "next_token"
-    also_called: ClassVar[tuple[str, ...]] = ("language_modeling", "language_modelling", "lm", "causal_lm", "clm",
-                                              "autoregressive")
+    about = About(
+        also_called=("language_modeling", "language_modelling", "lm", "causal_lm", "clm", "autoregressive"),
+        source="Bengio et al. 2003, section 2", equation=r"L = -\frac{1}{T} \sum_{t=1}^{T} \log p(x_t \mid x_{<t})",
+        differs=(("masked", "every token counts, and is predicted from earlier ones alone."),
+                 ("prefix_lm", "nothing is read in both directions.")),
+        pictured=(("the", "cat"), ("cat", "sat"), ("sat", "on"), ("on", "the"), ("the", "mat")))
     mixes: ClassVar[bool] = True
-    source: ClassVar[str] = "Bengio et al. 2003, section 2"
-    equation: ClassVar[str] = r"L = -\frac{1}{T} \sum_{t=1}^{T} \log p(x_t \mid x_{<t})"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("masked", "every token counts, and is predicted from earlier ones alone."),
-        ("prefix_lm", "nothing is read in both directions."))
-    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("the", "cat"), ("cat", "sat"), ("sat", "on"), ("on", "the"), ("the", "mat"))
 
     def create(self, settings: TaskSettings) -> NextToken:
         return NextToken(settings)

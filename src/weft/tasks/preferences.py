@@ -18,6 +18,7 @@ from weft.core.config import rule
 from weft.core.errors import DataError
 from weft.core.model import LanguageModel, Model, ModelState
 from weft.core.output import Loss
+from weft.core.part_config import About
 from weft.core.registry import register
 from weft.data import TokenStream
 from weft.data.preference_batches import (
@@ -63,15 +64,13 @@ class PreferencesConfig(ConversationConfig):
     """
 
     kind: ClassVar[str] = "preferences"
-    also_called: ClassVar[tuple[str, ...]] = ("dpo", "ipo", "preference", "alignment", "preference_optimization")
-    source: ClassVar[str] = "Rafailov et al. 2023, equation 7; Azar et al. 2023, equation 17"
-    equation: ClassVar[str] = (
-        r"L = -\log \sigma(\beta h), \qquad h = \log \frac{p(w)}{p_{\text{ref}}(w)} - \log "
-        r"\frac{p(l)}{p_{\text{ref}}(l)}")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("answers", "compares two answers, and holds the model near the one that it started from."),)
-    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("Who wrote it?", ""), ("better: Ada did.", "more probable"), ("worse: No idea.", "less probable"))
+    about = About(
+        also_called=("dpo", "ipo", "preference", "alignment", "preference_optimization"),
+        source="Rafailov et al. 2023, equation 7; Azar et al. 2023, equation 17",
+        equation=(r"L = -\log \sigma(\beta h), \qquad h = \log \frac{p(w)}{p_{\text{ref}}(w)} - \log "
+                  r"\frac{p(l)}{p_{\text{ref}}(l)}"),
+        differs=(("answers", "compares two answers, and holds the model near the one that it started from."),),
+        pictured=(("Who wrote it?", ""), ("better: Ada did.", "more probable"), ("worse: No idea.", "less probable")))
     pairs: ClassVar[bool] = True
 
     loss: Literal["dpo", "ipo"] = "dpo"

@@ -10,6 +10,7 @@ import torch
 from weft.core.errors import DataError
 from weft.core.layer import traits_of
 from weft.core.model import LanguageModel, Model, ModelState
+from weft.core.part_config import About
 from weft.core.registry import register
 from weft.core.traits import Trait
 from weft.data import Batch, Batches, PackedBatches, TokenStream
@@ -40,15 +41,13 @@ class PrefixLMConfig(TaskConfig):
     """
 
     kind: ClassVar[str] = "prefix_lm"
-    also_called: ClassVar[tuple[str, ...]] = ("prefix_language_modeling", "prefix_language_model", "prefixlm")
-    source: ClassVar[str] = "Raffel et al. 2020, sections 3.2.1 and 3.2.3; Dong et al. 2019, section 2.2"
-    equation: ClassVar[str] = (
-        r"L = -\sum_{t > p} \log p(x_t \mid x_{<t}), \qquad x_1, \ldots, x_p \text{ read in both directions}")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("next_token", "the prefix is read in both directions and does not count."),
-        ("span_corruption", "what is predicted follows the text in place of filling its gaps."))
-    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("the", ""), ("cat", ""), ("sat", "on"), ("on", "the"), ("the", "mat"))
+    about = About(
+        also_called=("prefix_language_modeling", "prefix_language_model", "prefixlm"),
+        source="Raffel et al. 2020, sections 3.2.1 and 3.2.3; Dong et al. 2019, section 2.2",
+        equation=r"L = -\sum_{t > p} \log p(x_t \mid x_{<t}), \qquad x_1, \ldots, x_p \text{ read in both directions}",
+        differs=(("next_token", "the prefix is read in both directions and does not count."),
+                 ("span_corruption", "what is predicted follows the text in place of filling its gaps.")),
+        pictured=(("the", ""), ("cat", ""), ("sat", "on"), ("on", "the"), ("the", "mat")))
 
     prefix: Literal["random", "prompt"] = "random"
 

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from weft.core.config import rule
 from weft.core.images import LayeredModel
 from weft.core.model import Model, ModelState
+from weft.core.part_config import About
 from weft.core.registry import register
 from weft.data.images import Images
 from weft.data.settings import DataSettings
@@ -52,17 +53,16 @@ class PretrainLayersConfig(ImageTaskConfig):
     """
 
     kind: ClassVar[str] = "pretrain_layers"
-    also_called: ClassVar[tuple[str, ...]] = ("pretrain", "reconstruct", "autoencode", "contrastive_divergence",
-                                              "greedy_pretraining")
-    source: ClassVar[str] = ("Bengio et al. 2006, sections 2 and 4; Hinton 2002, section 3 (contrastive divergence); "
-                             "Hinton et al. 2006, section 4")
-    equation: ClassVar[str] = (
-        r"L_l = -\sum_j \left( h_{l-1,j} \log \hat{h}_j + (1 - h_{l-1,j}) \log (1 - \hat{h}_j) \right), \qquad \hat{h} "
-        r"= g(W'_l h_l + b'_l)")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("classify_images", "each layer learns to give back what it reads, before any class is learned."),)
-    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("pixels", "pixels"), ("units of layer 1", "units of layer 1"), ("units of layer 2", "units of layer 2"))
+    about = About(
+        also_called=("pretrain", "reconstruct", "autoencode", "contrastive_divergence", "greedy_pretraining"),
+        source=("Bengio et al. 2006, sections 2 and 4; Hinton 2002, section 3 (contrastive divergence); Hinton et al. "
+                "2006, section 4"),
+        equation=(r"L_l = -\sum_j \left( h_{l-1,j} \log \hat{h}_j + (1 - h_{l-1,j}) \log (1 - \hat{h}_j) \right), "
+                  r"\qquad \hat{h} = g(W'_l h_l + b'_l)"),
+        differs=(("classify_images", "each layer learns to give back what it reads, before any class is learned."),),
+        pictured=(("pixels", "pixels"),
+                  ("units of layer 1", "units of layer 1"),
+                  ("units of layer 2", "units of layer 2")))
 
     method: Literal["autoencoder", "boltzmann", "supervised"] = "autoencoder"
     loss: Literal["cross_entropy", "squared"] = "cross_entropy"

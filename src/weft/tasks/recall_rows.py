@@ -7,6 +7,7 @@ from typing import ClassVar, Self
 from pydantic import Field, model_validator
 
 from weft.core.config import rule
+from weft.core.part_config import About
 from weft.core.registry import register
 from weft.data.generated import AssociativeRecall, InductionHeads, SelectiveCopying
 from weft.tasks.rows import GeneratedTaskConfig
@@ -32,14 +33,13 @@ class SelectiveCopyingConfig(GeneratedTaskConfig):
     """
 
     kind: ClassVar[str] = "selective_copying"
-    also_called: ClassVar[tuple[str, ...]] = ("copying", "selective_copy", "copy")
-    source: ClassVar[str] = "Gu and Dao 2023, section 3.1 and appendix E.1; Arjovsky et al. 2016, section 4.1 (copying)"
-    equation: ClassVar[str] = r"x = \ldots a_1 \ldots a_2 \ldots a_n \ldots | \cdots | \;\to\; a_1 a_2 \ldots a_n"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("mqar", "what is recalled is found by its order in place of its key."),
-        ("induction_heads", "many tokens are recalled."))
-    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("noise", ""), ("3", ""), ("noise", ""), ("8", ""), ("noise", ""), ("marker", "3"), ("marker", "8"))
+    about = About(
+        also_called=("copying", "selective_copy", "copy"),
+        source="Gu and Dao 2023, section 3.1 and appendix E.1; Arjovsky et al. 2016, section 4.1 (copying)",
+        equation=r"x = \ldots a_1 \ldots a_2 \ldots a_n \ldots | \cdots | \;\to\; a_1 a_2 \ldots a_n",
+        differs=(("mqar", "what is recalled is found by its order in place of its key."),
+                 ("induction_heads", "many tokens are recalled.")),
+        pictured=(("noise", ""), ("3", ""), ("noise", ""), ("8", ""), ("noise", ""), ("marker", "3"), ("marker", "8")))
 
     length: int = Field(default=4096, gt=1, le=MOST_TOKENS)
     data_tokens: int = Field(default=16, gt=0)
@@ -77,14 +77,13 @@ class InductionHeadsConfig(GeneratedTaskConfig):
     """
 
     kind: ClassVar[str] = "induction_heads"
-    also_called: ClassVar[tuple[str, ...]] = ("induction", "induction_head")
-    source: ClassVar[str] = "Olsson et al. 2022; Gu and Dao 2023, section 4.1.2 and appendix E.1"
-    equation: ClassVar[str] = r"x = \ldots\, a\, b \ldots\, a \;\to\; b"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("mqar", "one pair is recalled, and the key is always the same."),
-        ("selective_copying", "one token is recalled in place of many."))
-    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("4", ""), ("9", ""), ("trigger", ""), ("7", ""), ("2", ""), ("5", ""), ("trigger", "7"))
+    about = About(
+        also_called=("induction", "induction_head"),
+        source="Olsson et al. 2022; Gu and Dao 2023, section 4.1.2 and appendix E.1",
+        equation=r"x = \ldots\, a\, b \ldots\, a \;\to\; b",
+        differs=(("mqar", "one pair is recalled, and the key is always the same."),
+                 ("selective_copying", "one token is recalled in place of many.")),
+        pictured=(("4", ""), ("9", ""), ("trigger", ""), ("7", ""), ("2", ""), ("5", ""), ("trigger", "7")))
 
     length: int = Field(default=256, gt=2, le=MOST_TOKENS)
     symbols: int = Field(default=16, gt=2, le=MOST_IDS)
@@ -119,15 +118,20 @@ class AssociativeRecallConfig(GeneratedTaskConfig):
     """
 
     kind: ClassVar[str] = "mqar"
-    also_called: ClassVar[tuple[str, ...]] = ("multi_query_associative_recall", "associative_recall", "recall")
-    source: ClassVar[str] = "Arora et al. 2023 (Zoology), section 3.2 and appendix C.1"
-    equation: ClassVar[str] = r"x = k_1 v_1 \ldots k_n v_n \ldots k_i \;\to\; v_i"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("induction_heads", "there are many pairs, all of which are asked for."),
-        ("selective_copying", "what is recalled is found by its key in place of its order."))
-    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("key 1", ""), ("value 4", ""), ("key 2", ""), ("value 7", ""), ("filler", ""), ("key 2", "value 7"),
-        ("filler", ""), ("key 1", "value 4"))
+    about = About(
+        also_called=("multi_query_associative_recall", "associative_recall", "recall"),
+        source="Arora et al. 2023 (Zoology), section 3.2 and appendix C.1",
+        equation=r"x = k_1 v_1 \ldots k_n v_n \ldots k_i \;\to\; v_i",
+        differs=(("induction_heads", "there are many pairs, all of which are asked for."),
+                 ("selective_copying", "what is recalled is found by its key in place of its order.")),
+        pictured=(("key 1", ""),
+                  ("value 4", ""),
+                  ("key 2", ""),
+                  ("value 7", ""),
+                  ("filler", ""),
+                  ("key 2", "value 7"),
+                  ("filler", ""),
+                  ("key 1", "value 4")))
 
     length: int = Field(default=64, gt=3, le=MOST_TOKENS)
     pairs: int = Field(default=4, gt=0)

@@ -6,6 +6,7 @@ from typing import ClassVar, Self
 
 from pydantic import Field
 
+from weft.core.part_config import About
 from weft.core.registry import register
 from weft.data.records import Fields
 from weft.tasks.classify import LabelledConfig
@@ -24,13 +25,12 @@ class RegressionConfig(LabelledConfig):
     """
 
     kind: ClassVar[str] = "regression"
-    also_called: ClassVar[tuple[str, ...]] = ("text_regression", "semantic_similarity", "stsb", "sts")
-    source: ClassVar[str] = "Cer et al. 2017 (STS-B); Devlin et al. 2019, section 4.1 (GLUE)"
-    equation: ClassVar[str] = r"L = \frac{1}{n} \sum_{i=1}^{n} (y(x_i) - v_i)^2"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("classify", "predicts a number in place of a class."),)
-    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("[CLS]", "4.2"), ("a man sings", ""), ("[SEP]", ""), ("someone is singing", ""))
+    about = About(
+        also_called=("text_regression", "semantic_similarity", "stsb", "sts"),
+        source="Cer et al. 2017 (STS-B); Devlin et al. 2019, section 4.1 (GLUE)",
+        equation=r"L = \frac{1}{n} \sum_{i=1}^{n} (y(x_i) - v_i)^2",
+        differs=(("classify", "predicts a number in place of a class."),),
+        pictured=(("[CLS]", "4.2"), ("a man sings", ""), ("[SEP]", ""), ("someone is singing", "")))
 
     value_field: str = Field(default="value", min_length=1)
 

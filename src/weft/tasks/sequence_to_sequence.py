@@ -14,6 +14,7 @@ from torch import Tensor
 from weft.core.config import rule
 from weft.core.errors import DataError
 from weft.core.model import EncoderInputs, LanguageModel, Model, ModelState
+from weft.core.part_config import About
 from weft.core.registry import register
 from weft.core.span import Span
 from weft.data.corpus import Corpus
@@ -47,14 +48,13 @@ class SequenceToSequenceConfig(RecordTaskConfig):
     """
 
     kind: ClassVar[str] = "sequence_to_sequence"
-    also_called: ClassVar[tuple[str, ...]] = ("seq2seq", "translation", "summarization", "encoder_decoder")
-    source: ClassVar[str] = "Sutskever et al. 2014, section 2; Williams and Zipser 1989 (teacher forcing)"
-    equation: ClassVar[str] = r"L = -\frac{1}{T} \sum_{t=1}^{T} \log p(y_t \mid y_{<t}, x)"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("next_token", "every target has a source that an encoder reads."),
-        ("span_corruption", "sources and targets are given in place of being cut from one text."))
-    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("source: die Katze saß", ""), ("begin", "the"), ("the", "cat"), ("cat", "sat"), ("sat", "end"))
+    about = About(
+        also_called=("seq2seq", "translation", "summarization", "encoder_decoder"),
+        source="Sutskever et al. 2014, section 2; Williams and Zipser 1989 (teacher forcing)",
+        equation=r"L = -\frac{1}{T} \sum_{t=1}^{T} \log p(y_t \mid y_{<t}, x)",
+        differs=(("next_token", "every target has a source that an encoder reads."),
+                 ("span_corruption", "sources and targets are given in place of being cut from one text.")),
+        pictured=(("source: die Katze saß", ""), ("begin", "the"), ("the", "cat"), ("cat", "sat"), ("sat", "end")))
 
     source_field: str = Field(default="source", min_length=1)
     target_field: str = Field(default="target", min_length=1)

@@ -15,6 +15,7 @@ from torch import Tensor
 from weft.core.errors import DataError
 from weft.core.model import EncoderInputs, LanguageModel, Model, ModelState
 from weft.core.output import Loss
+from weft.core.part_config import About
 from weft.core.registry import register
 from weft.core.span import Span
 from weft.data import Repeated, ShuffledBatches, TokenStream
@@ -54,16 +55,19 @@ class SpanCorruptionConfig(TaskConfig):
     """
 
     kind: ClassVar[str] = "span_corruption"
-    also_called: ClassVar[tuple[str, ...]] = ("t5", "span_denoising", "denoising", "span_masking", "infilling")
-    source: ClassVar[str] = "Raffel et al. 2020, sections 3.1.4 and 3.3.4; Tay et al. 2023 (UL2), section 3 (one row)"
-    equation: ClassVar[str] = (
-        r"L = -\frac{1}{T} \sum_{t} \log p(y_t \mid y_{<t}, \tilde{x}), \qquad \tilde{x} = a\, b\, X\, e\, f\, g\, Y, "
-        r"\quad y = X\, c\, d\, Y\, h\, Z")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("masked", "whole spans are hidden behind one sentinel each, and written in order."),
-        ("sequence_to_sequence", "source and target are cut from one text."))
-    pictured: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("source: the X sat on Y", ""), ("begin", "X"), ("X", "cat"), ("cat", "Y"), ("Y", "the mat"), ("the mat", "Z"))
+    about = About(
+        also_called=("t5", "span_denoising", "denoising", "span_masking", "infilling"),
+        source="Raffel et al. 2020, sections 3.1.4 and 3.3.4; Tay et al. 2023 (UL2), section 3 (one row)",
+        equation=(r"L = -\frac{1}{T} \sum_{t} \log p(y_t \mid y_{<t}, \tilde{x}), \qquad \tilde{x} = a\, b\, X\, e\, "
+                  r"f\, g\, Y, \quad y = X\, c\, d\, Y\, h\, Z"),
+        differs=(("masked", "whole spans are hidden behind one sentinel each, and written in order."),
+                 ("sequence_to_sequence", "source and target are cut from one text.")),
+        pictured=(("source: the X sat on Y", ""),
+                  ("begin", "X"),
+                  ("X", "cat"),
+                  ("cat", "Y"),
+                  ("Y", "the mat"),
+                  ("the mat", "Z")))
 
     rate: float = Field(default=0.15, gt=0, lt=1)
     mean_span: float = Field(default=3.0, ge=1, allow_inf_nan=False)

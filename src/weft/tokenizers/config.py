@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from weft.core.config import PartField
 from weft.core.errors import TokenizerError
-from weft.core.part_config import PartConfig
+from weft.core.part_config import About, PartConfig
 from weft.core.registry import REGISTRY, register
 from weft.tokenizers.base import SETTINGS_FILE, Tokenizer
 from weft.tokenizers.bpe import SMALLEST_BPE, BPETokenizer
@@ -70,11 +70,10 @@ class ByteTokenizerConfig(TokenizerConfig):
     """UTF-8 bytes: 256 ids and the end of a document."""
 
     kind: ClassVar[str] = "bytes"
-    source: ClassVar[str] = "Xue et al. 2022 (ByT5), section 3.1"
-    equation: ClassVar[str] = r"V = \{0, \ldots, 255\} \cup \{\text{end}\}"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("characters", "the vocabulary does not depend on the text, and nothing is unknown."),
-        ("bpe", "nothing is learned, and rows are longer."))
+    about = About(
+        source="Xue et al. 2022 (ByT5), section 3.1", equation=r"V = \{0, \ldots, 255\} \cup \{\text{end}\}",
+        differs=(("characters", "the vocabulary does not depend on the text, and nothing is unknown."),
+                 ("bpe", "nothing is learned, and rows are longer.")))
     tokenizer: ClassVar[type[Tokenizer]] = ByteTokenizer
 
     def fit(self, texts: Iterable[str]) -> ByteTokenizer:
@@ -93,11 +92,10 @@ class CharacterTokenizerConfig(TokenizerConfig):
     """
 
     kind: ClassVar[str] = "characters"
-    source: ClassVar[str] = "Graves 2013, section 3"
-    equation: ClassVar[str] = r"V = \{\text{characters of the training text}\} \cup \{\text{end}\}"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("bytes", "a character is one token, however many bytes it has."),
-        ("words", "tokens are letters in place of words."))
+    about = About(
+        source="Graves 2013, section 3", equation=r"V = \{\text{characters of the training text}\} \cup \{\text{end}\}",
+        differs=(("bytes", "a character is one token, however many bytes it has."),
+                 ("words", "tokens are letters in place of words.")))
     tokenizer: ClassVar[type[Tokenizer]] = CharacterTokenizer
     unknown: bool = False
 
@@ -114,12 +112,11 @@ class BPETokenizerConfig(TokenizerConfig):
     """
 
     kind: ClassVar[str] = "bpe"
-    source: ClassVar[str] = "Sennrich et al. 2016, algorithm 1; Radford et al. 2019 (GPT-2), section 2.2"
-    equation: ClassVar[str] = (
-        r"V \leftarrow V \cup \{ab\}, \qquad (a, b) = \arg\max_{(a, b)} \operatorname{count}(a\, b)")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("unigram", "the vocabulary grows by merges, and a text is encoded by repeating them."),
-        ("wordpiece", "pairs are merged by their count, and every byte has an id."))
+    about = About(
+        source="Sennrich et al. 2016, algorithm 1; Radford et al. 2019 (GPT-2), section 2.2",
+        equation=r"V \leftarrow V \cup \{ab\}, \qquad (a, b) = \arg\max_{(a, b)} \operatorname{count}(a\, b)",
+        differs=(("unigram", "the vocabulary grows by merges, and a text is encoded by repeating them."),
+                 ("wordpiece", "pairs are merged by their count, and every byte has an id.")))
     tokenizer: ClassVar[type[Tokenizer]] = BPETokenizer
     vocab_size: int = Field(default=USUAL_SIZE, ge=SMALLEST_BPE, le=MOST_IDS)
 
@@ -141,12 +138,11 @@ class WordTokenizerConfig(TokenizerConfig):
     """
 
     kind: ClassVar[str] = "words"
-    source: ClassVar[str] = "Mikolov et al. 2010, section 3 (the Penn Treebank protocol)"
-    equation: ClassVar[str] = (
-        r"V = \{\text{the most frequent words}\} \cup \{\langle\text{eos}\rangle, \langle\text{unk}\rangle\}")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("characters", "tokens are words, and rare ones are unknown."),
-        ("bpe", "no word is cut into pieces."))
+    about = About(
+        source="Mikolov et al. 2010, section 3 (the Penn Treebank protocol)",
+        equation=r"V = \{\text{the most frequent words}\} \cup \{\langle\text{eos}\rangle, \langle\text{unk}\rangle\}",
+        differs=(("characters", "tokens are words, and rare ones are unknown."),
+                 ("bpe", "no word is cut into pieces.")))
     tokenizer: ClassVar[type[Tokenizer]] = WordTokenizer
     vocab_size: int | None = Field(default=None, ge=3)
     min_count: int = Field(default=1, ge=1)
@@ -168,12 +164,12 @@ class WordPieceTokenizerConfig(TokenizerConfig):
     """
 
     kind: ClassVar[str] = "wordpiece"
-    source: ClassVar[str] = "Schuster and Nakajima 2012; Devlin et al. 2019 (BERT), section 3"
-    equation: ClassVar[str] = (
-        r"V \leftarrow V \cup \{ab\}, \qquad (a, b) = \arg\max_{(a, b)} \operatorname{count}(a\, b), \qquad w = "
-        r"\text{longest pieces first}")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("bpe", "a word is cut from the left into the longest pieces, and unknown characters make it unknown."),)
+    about = About(
+        source="Schuster and Nakajima 2012; Devlin et al. 2019 (BERT), section 3",
+        equation=(r"V \leftarrow V \cup \{ab\}, \qquad (a, b) = \arg\max_{(a, b)} \operatorname{count}(a\, b), \qquad "
+                  r"w = \text{longest pieces first}"),
+        differs=(("bpe", "a word is cut from the left into the longest pieces, and unknown characters make it "
+                         "unknown."),))
     tokenizer: ClassVar[type[Tokenizer]] = WordPieceTokenizer
     vocab_size: int = Field(default=USUAL_SIZE, ge=6, le=MOST_IDS)
     lowercase: bool = False
@@ -194,11 +190,11 @@ class UnigramTokenizerConfig(TokenizerConfig):
     """
 
     kind: ClassVar[str] = "unigram"
-    source: ClassVar[str] = "Kudo 2018, section 3.2"
-    equation: ClassVar[str] = r"x^{*} = \arg\max_{x \in S(X)} \sum_i \log p(x_i), \qquad \sum_{v \in V} p(v) = 1"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("bpe", "pieces have probabilities, and the most probable division of a text is taken."),
-        ("sentencepiece", "needs no other library."))
+    about = About(
+        source="Kudo 2018, section 3.2",
+        equation=r"x^{*} = \arg\max_{x \in S(X)} \sum_i \log p(x_i), \qquad \sum_{v \in V} p(v) = 1",
+        differs=(("bpe", "pieces have probabilities, and the most probable division of a text is taken."),
+                 ("sentencepiece", "needs no other library.")))
     tokenizer: ClassVar[type[Tokenizer]] = UnigramTokenizer
     vocab_size: int = Field(default=USUAL_SIZE, ge=SMALLEST_UNIGRAM, le=MOST_IDS)
 
@@ -220,11 +216,9 @@ class SentencePieceTokenizerConfig(TokenizerConfig):
     """
 
     kind: ClassVar[str] = "sentencepiece"
-    source: ClassVar[str] = "Kudo and Richardson 2018"
-    equation: ClassVar[str] = r"x^{*} = \arg\max_{x \in S(X)} \sum_i \log p(x_i)"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("unigram", "is computed by SentencePiece's own library."),
-        ("file", "can learn a vocabulary too."))
+    about = About(
+        source="Kudo and Richardson 2018", equation=r"x^{*} = \arg\max_{x \in S(X)} \sum_i \log p(x_i)",
+        differs=(("unigram", "is computed by SentencePiece's own library."), ("file", "can learn a vocabulary too.")))
     tokenizer: ClassVar[type[Tokenizer]] = SentencePieceTokenizer
     path: str | None = None
     vocab_size: int | None = Field(default=None, ge=SMALLEST_UNIGRAM, le=MOST_IDS)
@@ -266,11 +260,11 @@ class TokenizerFileConfig(TokenizerConfig):
     """
 
     kind: ClassVar[str] = "file"
-    source: ClassVar[str] = "the formats of tokenizers, SentencePiece, GPT-2, BERT and RWKV World"
-    equation: ClassVar[str] = r"V = \text{as published}"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("bpe", "nothing is learned: ids are those of a published model."),
-        ("sentencepiece", "reads any format, without the format's own library."))
+    about = About(
+        source="the formats of tokenizers, SentencePiece, GPT-2, BERT and RWKV World",
+        equation=r"V = \text{as published}",
+        differs=(("bpe", "nothing is learned: ids are those of a published model."),
+                 ("sentencepiece", "reads any format, without the format's own library.")))
     tokenizer: ClassVar[type[Tokenizer]] = FileTokenizer
     path: str
     bos: str | None = None
@@ -306,10 +300,9 @@ class ExtendedTokenizerConfig(TokenizerConfig):
     """
 
     kind: ClassVar[str] = "extended"
-    source: ClassVar[str] = "the field added_tokens of tokenizer.json"
-    equation: ClassVar[str] = r"V' = V \cup \{v_{|V|}, \ldots, v_{|V| + n - 1}\}"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("file", "adds special tokens to another tokenizer, and changes no other id."),)
+    about = About(
+        source="the field added_tokens of tokenizer.json", equation=r"V' = V \cup \{v_{|V|}, \ldots, v_{|V| + n - 1}\}",
+        differs=(("file", "adds special tokens to another tokenizer, and changes no other id."),))
     tokenizer: ClassVar[type[Tokenizer]] = FileTokenizer
     extends: Annotated[TokenizerConfig, PartField("tokenizer")]
     added_tokens: list[str] = Field(min_length=1)

@@ -11,6 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from weft.core.part_config import About
 from weft.core.registry import register
 from weft.parallel.layout import whole
 from weft.training.optimizers import OptimizerConfig
@@ -37,15 +38,14 @@ class AdafactorConfig(OptimizerConfig):
     """
 
     kind: ClassVar[str] = "adafactor"
-    source: ClassVar[str] = "Shazeer and Stern 2018, algorithms 4 and 5, as in torch.optim.Adafactor"
-    equation: ClassVar[str] = (
-        r"V = \frac{R\, C}{\operatorname{mean}(R)}, \quad U = \frac{G}{\sqrt{V}}, \quad W \leftarrow W - "
-        r"\min\left(\eta, \tfrac{1}{\sqrt{t}}\right) \max(\epsilon, \operatorname{RMS}(W)) \frac{U}{\max(1, "
-        r"\operatorname{RMS}(U) / d)} - \eta \lambda W")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("adamw", "keeps n + m numbers of a matrix in place of 2 n m, has no momentum, and its steps are relative to "
-                  "the size of the weights."),
-        ("adafactor_unfactored", "the second moments are factored."))
+    about = About(
+        source="Shazeer and Stern 2018, algorithms 4 and 5, as in torch.optim.Adafactor",
+        equation=(r"V = \frac{R\, C}{\operatorname{mean}(R)}, \quad U = \frac{G}{\sqrt{V}}, \quad W \leftarrow W - "
+                  r"\min\left(\eta, \tfrac{1}{\sqrt{t}}\right) \max(\epsilon, \operatorname{RMS}(W)) \frac{U}{\max(1, "
+                  r"\operatorname{RMS}(U) / d)} - \eta \lambda W"),
+        differs=(("adamw", "keeps n + m numbers of a matrix in place of 2 n m, has no momentum, and its steps are "
+                           "relative to the size of the weights."),
+                 ("adafactor_unfactored", "the second moments are factored.")))
 
     lr: float = Field(default=1e-2, gt=0)
     decay_exponent: float = Field(default=0.8, ge=0)
@@ -88,15 +88,16 @@ class UnfactoredAdafactorConfig(OptimizerConfig):
     """
 
     kind: ClassVar[str] = "adafactor_unfactored"
-    also_called: ClassVar[tuple[str, ...]] = ("palm",)
-    source: ClassVar[str] = ("Chowdhery et al. 2022 (PaLM), section 5; Shazeer and Stern 2018, sections 5 to 8 (step "
-                             "sizes relative to parameters, clipped updates, growing window)")
-    equation: ClassVar[str] = (
-        r"v \leftarrow \beta_{2,k} v + (1 - \beta_{2,k}) g^2, \quad u = \frac{g}{\sqrt{v}}, \quad m \leftarrow \beta_1 "
-        r"m + (1 - \beta_1)\, a\, u, \quad w \leftarrow w - m - \lambda \eta^2 w, \quad \beta_{2,k} = 1 - k^{-e}")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("adafactor", "keeps all second moments and a momentum."),
-        ("adamw", "its steps are relative to the size of the weights, and its window of second moments grows."))
+    about = About(
+        also_called=("palm",),
+        source=("Chowdhery et al. 2022 (PaLM), section 5; Shazeer and Stern 2018, sections 5 to 8 (step sizes "
+                "relative to parameters, clipped updates, growing window)"),
+        equation=(r"v \leftarrow \beta_{2,k} v + (1 - \beta_{2,k}) g^2, \quad u = \frac{g}{\sqrt{v}}, \quad m "
+                  r"\leftarrow \beta_1 m + (1 - \beta_1)\, a\, u, \quad w \leftarrow w - m - \lambda \eta^2 w, \quad "
+                  r"\beta_{2,k} = 1 - k^{-e}"),
+        differs=(("adafactor", "keeps all second moments and a momentum."),
+                 ("adamw", "its steps are relative to the size of the weights, and its window of second moments "
+                           "grows.")))
 
     lr: float = Field(default=1e-2, gt=0)
     decay_exponent: float = Field(default=0.8, ge=0)

@@ -10,6 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from weft.core.part_config import About
 from weft.core.registry import register
 from weft.parallel.layout import as_held, whole
 from weft.training.optimizers import OptimizerConfig
@@ -54,14 +55,14 @@ class MuonConfig(OptimizerConfig):
     """
 
     kind: ClassVar[str] = "muon"
-    source: ClassVar[str] = ("Jordan et al. 2024, kellerjordan.github.io/posts/muon; Liu et al. 2025 "
-                             "(arXiv:2502.16982), section 2.2 (weight decay, the scale rms)")
-    equation: ClassVar[str] = (
-        r"B \leftarrow \mu B + (1 - \mu) G, \quad X_0 = \frac{U}{\lVert U \rVert}, \quad X_{i+1} = a X_i + b (X_i "
-        r"X_i^{\top}) X_i + c (X_i X_i^{\top})^2 X_i, \quad W \leftarrow W - \eta \lambda W - \eta s X")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("adamw", "the update of a matrix has singular values near 1, in place of entries near 1; other parameters "
-                  "move by AdamW."),)
+    about = About(
+        source=("Jordan et al. 2024, kellerjordan.github.io/posts/muon; Liu et al. 2025 (arXiv:2502.16982), section "
+                "2.2 (weight decay, the scale rms)"),
+        equation=(r"B \leftarrow \mu B + (1 - \mu) G, \quad X_0 = \frac{U}{\lVert U \rVert}, \quad X_{i+1} = a X_i + "
+                  r"b (X_i X_i^{\top}) X_i + c (X_i X_i^{\top})^2 X_i, \quad W \leftarrow W - \eta \lambda W - \eta s "
+                  r"X"),
+        differs=(("adamw", "the update of a matrix has singular values near 1, in place of entries near 1; other "
+                           "parameters move by AdamW."),))
 
     lr: float = Field(default=0.02, gt=0)
     update_scale: Literal["jordan", "rms"] = "jordan"

@@ -11,7 +11,7 @@ from torch import nn
 
 from weft.core.config import rule
 from weft.core.model import Model
-from weft.core.part_config import PartConfig
+from weft.core.part_config import About, PartConfig
 from weft.core.registry import register
 from weft.parallel.layout import as_sharded
 from weft.training.parameter_groups import PLACE, GroupSettings, blocks_of, depths, group_of, group_problems
@@ -108,13 +108,12 @@ class AdamWConfig(OptimizerConfig):
 
     kind: ClassVar[str] = "adamw"
     transfers: ClassVar[bool] = True
-    source: ClassVar[str] = "Loshchilov and Hutter 2019, algorithm 2"
-    equation: ClassVar[str] = (
-        r"m \leftarrow \beta_1 m + (1 - \beta_1) g, \quad v \leftarrow \beta_2 v + (1 - \beta_2) g^2, \quad w "
-        r"\leftarrow w - \eta \left( \frac{\hat{m}}{\sqrt{\hat{v}} + \epsilon} + \lambda w \right)")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("sgd", "every weight has a step size of its own, by the size of its gradients."),
-        ("muon", "treats a matrix as so many numbers."))
+    about = About(
+        source="Loshchilov and Hutter 2019, algorithm 2",
+        equation=(r"m \leftarrow \beta_1 m + (1 - \beta_1) g, \quad v \leftarrow \beta_2 v + (1 - \beta_2) g^2, \quad "
+                  r"w \leftarrow w - \eta \left( \frac{\hat{m}}{\sqrt{\hat{v}} + \epsilon} + \lambda w \right)"),
+        differs=(("sgd", "every weight has a step size of its own, by the size of its gradients."),
+                 ("muon", "treats a matrix as so many numbers.")))
 
     beta1: float = Field(default=0.9, ge=0, lt=1)
     beta2: float = Field(default=0.95, ge=0, lt=1)
@@ -146,10 +145,10 @@ class SGDConfig(OptimizerConfig):
     """
 
     kind: ClassVar[str] = "sgd"
-    source: ClassVar[str] = "Robbins and Monro 1951; Sutskever et al. 2013 (momentum, Nesterov's form)"
-    equation: ClassVar[str] = r"u \leftarrow \mu u + g + \lambda w, \qquad w \leftarrow w - \eta u"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("adamw", "all weights have one step size, and the decay is part of the gradient."),)
+    about = About(
+        source="Robbins and Monro 1951; Sutskever et al. 2013 (momentum, Nesterov's form)",
+        equation=r"u \leftarrow \mu u + g + \lambda w, \qquad w \leftarrow w - \eta u",
+        differs=(("adamw", "all weights have one step size, and the decay is part of the gradient."),))
 
     lr: float = Field(default=1.0, gt=0)
     momentum: float = Field(default=0.0, ge=0, lt=1)

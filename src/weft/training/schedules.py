@@ -10,7 +10,7 @@ from typing import ClassVar, Self
 from pydantic import Field, model_validator
 
 from weft.core.config import rule
-from weft.core.part_config import PartConfig
+from weft.core.part_config import About, PartConfig
 from weft.core.registry import register
 
 
@@ -42,10 +42,9 @@ class ConstantConfig(ScheduleConfig):
     """1 after the warm-up."""
 
     kind: ClassVar[str] = "constant"
-    source: ClassVar[str] = "Goyal et al. 2017, section 2.2 (the warm-up)"
-    equation: ClassVar[str] = r"f(s) = 1 \quad \text{for } s \ge W"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("wsd", "does not fall at the end."),)
+    about = About(
+        source="Goyal et al. 2017, section 2.2 (the warm-up)", equation=r"f(s) = 1 \quad \text{for } s \ge W",
+        differs=(("wsd", "does not fall at the end."),))
 
     def course(self, since: int, warm: int, steps: int) -> float:
         return 1.0
@@ -77,11 +76,11 @@ class CosineConfig(DecayConfig):
     """Half a cosine from 1 to ``final``, without restarts."""
 
     kind: ClassVar[str] = "cosine"
-    source: ClassVar[str] = "Loshchilov and Hutter 2017 (SGDR), equation 5"
-    equation: ClassVar[str] = r"f(s) = e + \frac{1 - e}{2} \left( 1 + \cos \pi \frac{s - W}{S - W} \right)"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("linear", "falls slowly at first and at the end."),
-        ("wsd", "falls from the end of the warm-up on, so the run's length must be known at its start."))
+    about = About(
+        source="Loshchilov and Hutter 2017 (SGDR), equation 5",
+        equation=r"f(s) = e + \frac{1 - e}{2} \left( 1 + \cos \pi \frac{s - W}{S - W} \right)",
+        differs=(("linear", "falls slowly at first and at the end."),
+                 ("wsd", "falls from the end of the warm-up on, so the run's length must be known at its start.")))
 
     def fall(self, share: float) -> float:
         return 0.5 * (1 + math.cos(math.pi * share))
@@ -92,10 +91,9 @@ class LinearConfig(DecayConfig):
     """A line from 1 to ``final``."""
 
     kind: ClassVar[str] = "linear"
-    source: ClassVar[str] = "Devlin et al. 2019, appendix A.2"
-    equation: ClassVar[str] = r"f(s) = 1 - (1 - e) \frac{s - W}{S - W}"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("cosine", "falls by the same amount in every step."),)
+    about = About(
+        source="Devlin et al. 2019, appendix A.2", equation=r"f(s) = 1 - (1 - e) \frac{s - W}{S - W}",
+        differs=(("cosine", "falls by the same amount in every step."),))
 
     def fall(self, share: float) -> float:
         return 1 - share
@@ -106,11 +104,10 @@ class InverseSqrtConfig(ScheduleConfig):
     """sqrt((W + 1) / (s + 1)): Vaswani's schedule with its peak, at the end of the warm-up, scaled to 1."""
 
     kind: ClassVar[str] = "inverse_sqrt"
-    source: ClassVar[str] = "Vaswani et al. 2017, equation 3"
-    equation: ClassVar[str] = r"f(s) = \sqrt{\frac{W + 1}{s + 1}}"
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("cosine", "does not depend on the length of the run."),
-        ("constant", "falls as one over the root of the step."))
+    about = About(
+        source="Vaswani et al. 2017, equation 3", equation=r"f(s) = \sqrt{\frac{W + 1}{s + 1}}",
+        differs=(("cosine", "does not depend on the length of the run."),
+                 ("constant", "falls as one over the root of the step.")))
 
     def course(self, since: int, warm: int, steps: int) -> float:
         return math.sqrt((warm + 1) / (warm + since + 1))
@@ -126,13 +123,11 @@ class WSDConfig(ScheduleConfig):
     """
 
     kind: ClassVar[str] = "wsd"
-    source: ClassVar[str] = "Hu et al. 2024 (MiniCPM), section 4"
-    equation: ClassVar[str] = (
-        r"f(s) = \begin{cases} 1 & s < (1 - d) S \\ 1 - (1 - e) \frac{s - (1 - d) S}{d S} & \text{otherwise} "
-        r"\end{cases}")
-    differs: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("cosine", "stays at its peak until the last share of the run."),
-        ("constant", "falls at the end."))
+    about = About(
+        source="Hu et al. 2024 (MiniCPM), section 4",
+        equation=(r"f(s) = \begin{cases} 1 & s < (1 - d) S \\ 1 - (1 - e) \frac{s - (1 - d) S}{d S} & "
+                  r"\text{otherwise} \end{cases}"),
+        differs=(("cosine", "stays at its peak until the last share of the run."), ("constant", "falls at the end.")))
 
     cooldown: float = Field(default=0.1, gt=0, le=1)
     final: float = Field(default=0.1, ge=0, le=1)

@@ -161,7 +161,8 @@ def _with_family_head(given: Mapping[str, Any], base: ModelConfig, folder: Path)
     if is_adapter(folder) or not isinstance(head, Mapping) or not isinstance(head.get("kind"), str):
         return given
     name = open_folder(folder).family.name if is_foreign(folder) else read_facts(folder).get("family")
-    kind = next((part.kind for part in REGISTRY.parts(HEAD) if head["kind"] in (part.kind, *part.also_called)), None)
+    kind = next((part.kind for part in REGISTRY.parts(HEAD)
+                 if head["kind"] in (part.kind, *part.about.also_called)), None)
     if not isinstance(name, str) or name not in families() or kind is None:
         return given
     if before is not None and before["kind"] == kind:
