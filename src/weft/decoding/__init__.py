@@ -11,7 +11,7 @@ from weft.decoding.laid_out import for_decoding
 from weft.decoding.output import Generated, GeneratedRow, NewToken
 from weft.decoding.prompts import Ragged, ragged, realign
 from weft.decoding.rows import Row, RowLike, WordsRow, parse_rows, read_rows, read_rows_or_words
-from weft.decoding.sampling import GREEDY, Sampling
+from weft.decoding.sampling import GREEDY, Sampling, combined
 from weft.decoding.slots import Slots
 from weft.decoding.stopping import NEVER, Ending
 from weft.linear.layout import DecodingForm
@@ -36,6 +36,7 @@ __all__ = [
     "Slots",
     "WordsRow",
     "beam_search",
+    "combined",
     "for_decoding",
     "generate",
     "parse_rows",

@@ -23,9 +23,10 @@ from weft.interop.adapters.peft import write_peft
 from weft.interop.gguf.target import GgufFile, foreign_llama
 from weft.interop.huggingface.folder import is_foreign
 from weft.interop.huggingface.from_text import Texts, reads_pairs
+from weft.interop.huggingface.generation import GENERATION_FILE, generation_of, settings_of
 from weft.interop.huggingface.letters import write_letters
 from weft.interop.huggingface.loading import load_folder
-from weft.interop.huggingface.text import GENERATION_FILE, generation_of, settings_of, write_tokenizer
+from weft.interop.huggingface.text import write_tokenizer
 from weft.interop.huggingface.with_code import CODE_FILES, require_writable, write_own_tokenizer, write_with_code
 from weft.interop.huggingface.writing import fit, write_json, write_model
 from weft.interop.verify import foreign_logits

@@ -34,9 +34,10 @@ from weft.families.family import families
 from weft.interop.adapters.base import is_adapter
 from weft.interop.adapters.opening import adapted_config, load_adapted
 from weft.interop.huggingface.folder import is_foreign, open_folder
+from weft.interop.huggingface.generation import GENERATION
 from weft.interop.huggingface.letters import LETTERS
 from weft.interop.huggingface.loading import load_folder
-from weft.interop.huggingface.text import GENERATION, VOCABULARIES
+from weft.interop.huggingface.text import VOCABULARIES
 from weft.linear.merging import merged
 from weft.linear.rewrite import drawn_by_rewrites, rewritten
 from weft.tokenizers.base import SETTINGS_FILE

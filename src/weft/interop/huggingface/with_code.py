@@ -31,8 +31,9 @@ from weft.core.registry import PLUGIN
 from weft.core.traits import Trait
 from weft.core.version import VERSION
 from weft.interop.huggingface.folder import is_foreign, read_raw
+from weft.interop.huggingface.generation import GENERATION, read_generation, special_ids
 from weft.interop.huggingface.stored import COPY_AGAIN, Stored, listed, open_stored
-from weft.interop.huggingface.text import GENERATION, folder_tokenizer, read_generation, special_ids
+from weft.interop.huggingface.text import folder_tokenizer
 from weft.interop.huggingface.writing import write_json, write_weights
 from weft.masks.configured import parts_and_masks
 from weft.positions.constants import Constant
