@@ -35,14 +35,6 @@ LONGEST_REASON = 4_000
 """The most characters of a template's own message."""
 
 
-class TooMuch(Exception):
-    """A template writes more than it may."""
-
-
-class Refused(TemplateError):
-    """The exception of a template's ``raise_exception``."""
-
-
 @final
 class Environment(ImmutableSandboxedEnvironment):
     """Jinja's sandbox in the dialect of chat templates."""
@@ -84,7 +76,7 @@ class Generation(Extension):
 
 
 def _raise_exception(message: object = "") -> NoReturn:
-    raise Refused(str(message))
+    raise TemplateError(str(message))
 
 
 @lru_cache(maxsize=16)
@@ -116,12 +108,12 @@ def rendered(asked: Mapping[str, Any]) -> Mapping[str, Any]:
             parts.append(piece)
             length += len(piece)
             if length > asked["most"]:
-                raise TooMuch(f"it wrote more than {asked['most']:,} characters")
+                return {"kind": "endless", "reason": f"it wrote more than {asked['most']:,} characters", "line": None}
         return {"text": "".join(parts)}
     except MemoryError:
         raise
     except Exception as error:  # expressions in a template can raise anything
-        kinds = {SecurityError: "escape", TooMuch: "endless", Refused: "refused"}
+        kinds = {SecurityError: "escape", TemplateError: "refused"}  # Jinja's own others are subclasses
         return {"kind": kinds.get(type(error), "fails"), "line": line_of(error.__traceback__),
                 "reason": (str(error) or type(error).__name__)[:LONGEST_REASON]}
 

@@ -40,7 +40,7 @@ from weft.interop.huggingface.loading import load_folder
 from weft.interop.huggingface.text import VOCABULARIES
 from weft.linear.merging import merged
 from weft.linear.rewrite import drawn_by_rewrites, rewritten
-from weft.tokenizers.base import SETTINGS_FILE
+from weft.tokenizers.files import folder_of_own
 from weft.training.config import RunConfig
 from weft.training.filling import task_of, tokenizer_of, vocab_size_of
 from weft.training.vocabulary import VocabularySettings, resized
@@ -97,7 +97,7 @@ def with_start(plain: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(given, Mapping) and "kind" not in given:
         base = _config_of(folder)
         filled["model"] = _laid_over(base.dump(), _with_family_head(given, base, folder))
-    if any((folder / name).is_file() for name in (SETTINGS_FILE, *VOCABULARIES)):
+    if folder_of_own(folder) is not None or any((folder / name).is_file() for name in VOCABULARIES):
         filled.setdefault("tokenizer", {"kind": "file", "path": str(folder)})
     return _with_vocabulary(filled, given)
 

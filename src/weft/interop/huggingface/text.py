@@ -40,14 +40,12 @@ def folder_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
     return tokenizer
 
 
-def write_tokenizer(tokenizer: Tokenizer | None, source: Path | None, draft: Path, model: Model, *,
-                    framed: bool = True) -> list[str]:
+def write_tokenizer(tokenizer: Tokenizer | None, source: Path | None, draft: Path, model: Model) -> list[str]:
     """Put the tokenizer's files into a folder that is being written.
 
     Args:
         source: the foreign folder that the model came from, whose files are copied unchanged; None for Weft's own.
         model: that the tokenizer belongs to, which says what stands around a text.
-        framed: whether the library's file itself puts that around a text; not where Weft reads the same file again.
 
     Returns:
         Notes for the user: a tokenizer that cannot be written.
@@ -68,9 +66,7 @@ def write_tokenizer(tokenizer: Tokenizer | None, source: Path | None, draft: Pat
     if LIBRARY_FILE not in files:
         return [f"the tokenizer {tokenizer.name!r} has no tokenizer.json, so none was written; give rows of token ids."]
     frame = framing(tokenizer, model)
-    if framed:
-        pairs = not isinstance(model, LanguageModel)
-        files = {**files, LIBRARY_FILE: with_frame(files[LIBRARY_FILE], *frame, pairs=pairs)}
+    files = {**files, LIBRARY_FILE: with_frame(files[LIBRARY_FILE], *frame, pairs=reads_whole(model))}
     for name, content in files.items():
         (draft / name).write_bytes(content)
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": model.config.context,
@@ -80,15 +76,20 @@ def write_tokenizer(tokenizer: Tokenizer | None, source: Path | None, draft: Pat
     return []
 
 
+def reads_whole(model: Model) -> bool:
+    """Whether what a model predicts is of whole rows, and not of the next token."""
+    return not isinstance(model, LanguageModel) or model.head is not None
+
+
 def framing(tokenizer: Tokenizer, model: Model) -> tuple[int | None, int | None]:
-    """The ids before and after a text that the model is given: those of a document for an encoder, the closing one for
-    the source of an encoder-decoder (and the opening one if the vocabulary declares it), and for a model of the next
-    token the opening one, unless the vocabulary declares that it adds none."""
+    """The ids before and after a text that the model is given: those of a document where it is read whole, the closing
+    one for the source of an encoder-decoder (and the opening one if the vocabulary declares it), and for a model of the
+    next token the opening one, unless the vocabulary declares that it adds none."""
     layout, adds = layout_of(tokenizer), tokenizer.conventions.adds_bos
     closing = layout.final if layout.closing is None else layout.closing
-    if not isinstance(model, LanguageModel):
+    if reads_whole(model):
         return layout.opening, closing
-    if model.takes_source:
+    if isinstance(model, LanguageModel) and model.takes_source:
         return (tokenizer.bos_id if adds else None), closing
     return (None if adds is False else layout.opening), None
 
@@ -98,7 +99,7 @@ def _roles(tokenizer: Tokenizer, model: Model, opening: int | None, closing: int
     closing token where the vocabulary has none for that; attention leaves it out."""
     names = {place: token for token, place in tokenizer.special_tokens.items()}
     roles = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_id}
-    if not isinstance(model, LanguageModel):
+    if reads_whole(model):
         known = tokenizer.special_tokens
         usual = {role: next((known[name] for name in spelled if name in known), None)
                  for role, spelled in USUAL_ROLES.items()}
