@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         data_mixture,
         data_prepare,
         data_sample,
+        decoding_defaults,
         doctor,
         draw,
         evaluate,
@@ -58,9 +59,9 @@ if TYPE_CHECKING:
 
 __all__ = ["BradleyTerry", "Elo", "Ends", "Sampling", "Search", "beam_search", "benchmark", "catalogue", "check",
            "classify", "compare", "compare_report", "convert", "data_inspect", "data_mixture", "data_prepare",
-           "data_sample", "doctor", "draw", "evaluate", "extend", "generate", "insides", "load",
-           "load_plugin", "measure", "measure_bleu", "plan", "presets", "probe", "rate", "read_model", "read_run",
-           "resize_images", "save", "score", "stream", "train", "translate"]
+           "data_sample", "decoding_defaults", "doctor", "draw", "evaluate", "extend", "generate", "insides",
+           "load", "load_plugin", "measure", "measure_bleu", "plan", "presets", "probe", "rate",
+           "read_model", "read_run", "resize_images", "save", "score", "stream", "train", "translate"]
 
 
 def __getattr__(name: str) -> Any:

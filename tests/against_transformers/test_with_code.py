@@ -15,6 +15,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from against_transformers.tiny import own_modules
 from interop.huggingface.with_code_models import CONFIGS, VOCABULARY, build, converted, model, padded, rows
 from weft import api
 from weft.tokenizers import BPETokenizer
@@ -26,9 +27,7 @@ TOLERANCE = 1e-5
 @pytest.fixture(scope="module", autouse=True)
 def modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Where transformers copies a folder's code to before it runs it, and looks for modules from then on."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "path", [*sys.path])
-        patch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path_factory.mktemp("modules")))
+    with own_modules(tmp_path_factory.mktemp("modules")):
         yield
 
 

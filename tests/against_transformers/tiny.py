@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib
 import json
 import pkgutil
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import transformers
 from torch import Tensor
@@ -116,6 +119,18 @@ def given(case: Case, lengths: tuple[int, ...] = LENGTHS) -> list[Any]:
         return made
     sources = rows(67, tuple(1 + (5 * length) % 24 for length in lengths))
     return [{"source": source, "target": target} for source, target in zip(sources, made, strict=True)]
+
+
+@contextmanager
+def own_modules(folder: Path) -> Iterator[None]:
+    """A folder to which transformers copies the code of other folders before it runs it, in place of the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [*sys.path])
+        patch.setenv("TOKENIZERS_PARALLELISM", "false")  # as a pipeline sets it, for good
+        patch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(folder))
+        yield
+    for name in [name for name in sys.modules if name.startswith("transformers_modules")]:
+        del sys.modules[name]  # which would be looked for in this folder for ever
 
 
 def opened(folder: Path, **options: Any) -> Any:

@@ -107,6 +107,32 @@ def test_sentencepiece_files_are_read_under_both_names(tmp_path: Path) -> None:
     assert (found.bos_id, found.conventions.adds_bos) == (1, None)
 
 
+def sentinels_of(folder: Path) -> dict[str, int]:
+    return {token: place for token, place in read_tokenizer(folder).special_tokens.items() if "extra_id" in token}
+
+
+@pytest.mark.parametrize("named", ["config", "tokenizer_config"])
+def test_a_model_of_t5_alone_has_the_tokens_for_hidden_spans(named: str, tmp_path: Path) -> None:
+    """Behind its pieces, the first with the highest id, as T5's class adds them."""
+    says = {"config": {"model_type": "t5"}, "tokenizer_config": {"tokenizer_class": "T5TokenizerFast"}}[named]
+    (model_file(tmp_path, "spiece.model") / f"{named}.json").write_text(json.dumps(says))
+    found, size = read_tokenizer(tmp_path), len(read_sentence_piece(tmp_path / "spiece.model").pieces) - 100
+    assert found.vocab_size == size + 100 and found.conventions.adds_eos
+    assert sentinels_of(tmp_path) == {f"<extra_id_{index}>": size + 99 - index for index in range(100)}
+    ids = found.encode("a<extra_id_3>b", specials=True)
+    assert size + 96 in ids and size + 96 not in found.encode("a<extra_id_3>b")
+
+
+def test_how_many_tokens_for_hidden_spans_there_are_is_read(tmp_path: Path) -> None:
+    write(model_file(tmp_path, "spiece.model"), tokenizer_config={"tokenizer_class": "T5Tokenizer", "extra_ids": 2})
+    assert list(sentinels_of(tmp_path)) == ["<extra_id_1>", "<extra_id_0>"]
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "T5Tokenizer", "extra_ids": 0}')
+    assert sentinels_of(tmp_path) == {}
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "T5Tokenizer", "extra_ids": "many"}')
+    with pytest.raises(TokenizerError, match="extra_ids is 'many', and no number"):
+        read_tokenizer(tmp_path)
+
+
 @pytest.mark.parametrize(("config", "prefix"), [
     ({}, "always"), ({"tokenizer_class": "T5Tokenizer"}, "always"), ({"tokenizer_class": "LlamaTokenizer"}, "first"),
     ({"tokenizer_class": "LlamaTokenizerFast", "legacy": True}, "always"),

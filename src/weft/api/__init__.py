@@ -11,6 +11,15 @@ from weft.api.data import data_inspect, data_mixture, data_prepare, data_sample,
 from weft.api.drawing import Text, draw, pictures
 from weft.api.examining import check, plan
 from weft.api.extending import extend
+from weft.api.generating import (
+    Ends,
+    beam_search,
+    decoding_defaults,
+    generate,
+    prompt_rows,
+    stream,
+    task_kind,
+)
 from weft.api.images import resize_images
 from weft.api.insides import Insides, insides
 from weft.api.models import Model, convert, families, load, load_language_model, require_device, require_dtype, save
@@ -18,20 +27,7 @@ from weft.api.rating import rate
 from weft.api.rows import row_kinds
 from weft.api.training import compare, compare_report, train
 from weft.api.translating import Search, Translated, measure_bleu, translate
-from weft.api.using import (
-    Ends,
-    beam_search,
-    classify,
-    evaluate,
-    generate,
-    measure,
-    mixes,
-    prompt_rows,
-    run_of,
-    score,
-    stream,
-    task_kind,
-)
+from weft.api.using import classify, evaluate, measure, mixes, run_of, score
 from weft.chat.conversation import ChatSettings, Conversation
 from weft.checkpoints import Loaded
 from weft.comparison.ratings import BradleyTerry, Elo, GameFields, Ratings, Resampling
@@ -48,8 +44,9 @@ __all__ = ["Answer", "BradleyTerry", "ChatSettings", "Conversation", "Descriptio
            "Entry", "GameFields", "Insides", "Loaded", "Measuring", "Model", "Plan", "Ratings", "Resampling", "Row",
            "Sampling", "Search", "Text", "Translated", "UserError", "beam_search", "benchmark", "catalogue", "check",
            "classify", "compare", "compare_report", "compared_by_request", "config_path", "config_schema", "convert",
-           "data_inspect", "data_mixture", "data_prepare", "data_sample", "data_sources", "describe", "doctor", "draw",
-           "evaluate", "extend", "families", "generate", "insides", "is_arpa", "is_benchmark", "load",
+           "data_inspect", "data_mixture", "data_prepare", "data_sample", "data_sources", "decoding_defaults",
+           "describe", "doctor", "draw", "evaluate", "extend", "families", "generate", "insides", "is_arpa",
+           "is_benchmark", "load",
            "load_language_model", "load_plugin", "measure", "measure_bleu", "mixes", "pictures", "plan", "presets",
            "probe", "prompt_rows", "rate", "read_model", "read_run", "require_device", "require_dtype",
            "resize_images", "row_kinds", "run_of", "save", "score", "stream", "task_kind", "train", "translate"]

@@ -11,8 +11,8 @@ from weft.core.config import parse_part
 from weft.core.errors import InputError
 from weft.interop.arpa.convert import is_arpa
 from weft.tokenizers import Tokenizer, load_tokenizer
-from weft.tokenizers.base import SETTINGS_FILE
 from weft.tokenizers.config import ByteTokenizerConfig, TokenizerConfig, known_tokenizers
+from weft.tokenizers.files import folder_of_own
 from weft.training.overrides import apply_overrides
 
 TARGET = "arpa"
@@ -66,8 +66,9 @@ def given_tokenizer(tokenizer: str | None) -> Tokenizer | None:
     path = Path(tokenizer)
     if (path / RUN_CHECKPOINTS).is_dir():
         path = find_checkpoint(path)
-    if (path / SETTINGS_FILE).is_file():
-        return load_tokenizer(path, kinds=known_tokenizers())
+    own = folder_of_own(path)
+    if own is not None:
+        return load_tokenizer(own, kinds=known_tokenizers())
     plain = {"kind": "file", "path": tokenizer} if path.exists() else apply_overrides(
         {}, [f"tokenizer={tokenizer}"])["tokenizer"]
     config = parse_part(("tokenizer",), plain)

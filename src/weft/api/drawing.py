@@ -11,7 +11,7 @@ import torch
 from weft.api.arguments import one_or_more
 from weft.api.configs import Config, read_config, read_run
 from weft.api.examining import Target, resolved_target
-from weft.api.using import prompt_rows
+from weft.api.generating import prompt_rows
 from weft.checkpoints import Loaded
 from weft.checkpoints.layout import RUN_CHECKPOINTS
 from weft.core.empty_model import built_empty

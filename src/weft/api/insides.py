@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from weft.api.arguments import one_or_more
+from weft.api.generating import prompt_rows
 from weft.api.models import Model, load
-from weft.api.using import prompt_rows
 from weft.core.errors import UnsupportedError
 from weft.core.layer import traits_of
 from weft.core.model import LanguageModel

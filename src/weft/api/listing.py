@@ -11,8 +11,8 @@ from pydantic import BaseModel
 
 from weft.analysis.catalogue import catalogue, summary_of
 from weft.analysis.describe import REQUIRED, describe, fields_of
+from weft.api.generating import Ends
 from weft.api.translating import Search
-from weft.api.using import Ends
 from weft.chat.conversation import ChatSettings
 from weft.comparison.study import StudyConfig
 from weft.core.meanings import meanings, without_meanings

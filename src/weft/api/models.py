@@ -184,12 +184,12 @@ def convert(source: Model, out: str | Path, *, to: str | None = None, dtype: str
     if isinstance(source, Loaded | nn.Module) and kind is not None:
         # Casting is in place, and the caller's model must keep its weights.
         loaded = dataclasses.replace(loaded, model=copy.deepcopy(loaded.model))
-    joined = merged_within_bounds(loaded.model)
-    loaded = dataclasses.replace(loaded, model=joined.model, config=joined.model.config)
+    plain, difference, bound = merged_within_bounds(loaded.model)
+    loaded = dataclasses.replace(loaded, model=plain, config=plain.config)
     pooled = None if n_kv_heads is None else pool_heads(language_model(loaded.model, "pooling heads"), n_kv_heads)
     found = convert_model(loaded, Path(out), to=to, pooled=pooled, family=family, max_shard_size=max_shard_size,
                           with_code=with_code, dtype=kind, replace=replace)
-    return dataclasses.replace(found, merged=joined.difference, merged_bound=joined.bound)
+    return dataclasses.replace(found, merged=difference, merged_bound=bound)
 
 
 def families(only: str | None = None) -> Iterable[Published]:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from weft.api.arguments import one_or_more
+from weft.api.generating import Ends, ending_of, require_tokenizer
 from weft.api.models import Model, load_language_model
-from weft.api.using import Ends, ending_of, require_tokenizer, run_of
+from weft.api.using import run_of
 from weft.checkpoints import Loaded
 from weft.core.errors import InputError
 from weft.core.model import LanguageModel
@@ -18,7 +19,7 @@ from weft.data.pairs import ends_of, texts_of
 from weft.decoding import Beams, LengthFormula, Row
 from weft.decoding import beam_search as search_rows
 from weft.evaluation.bleu import Bleu, bleu
-from weft.interop.huggingface.text import GENERATION
+from weft.interop.huggingface.generation import GENERATION
 from weft.tasks.material import HeldOut
 from weft.tasks.sequence_to_sequence import SequenceToSequenceConfig
 

@@ -1,13 +1,14 @@
-"""Use of a model: generation, scoring, classification and evaluation."""
+"""Use of a model: scoring, classification and evaluation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeGuard, cast
 
 from weft.api.arguments import one_or_more
+from weft.api.generating import prompt_rows, require_tokenizer, start_of
 from weft.api.models import Model, load, load_language_model
 from weft.api.rows import measure_rows
 from weft.checkpoints import Loaded
@@ -18,10 +19,7 @@ from weft.core.model import Classifier, LanguageModel, Readout
 from weft.data import TokenStream
 from weft.data.division_settings import DocumentsSetting
 from weft.data.manifest import is_prepared
-from weft.decoding import GREEDY, Beams, CompiledStep, Ending, Generated, NewToken, Row, RowLike, Sampling
-from weft.decoding import beam_search as search_rows
-from weft.decoding import generate as continue_rows
-from weft.decoding import stream as stream_rows
+from weft.decoding import RowLike
 from weft.decoding.rows import WordsRow, has_words, parse_rows, words_row
 from weft.evaluation import Evaluation, Scored
 from weft.evaluation import evaluate as evaluate_stream
@@ -29,74 +27,14 @@ from weft.evaluation import score as score_rows
 from weft.evaluation.by_document import texts_of, words_in
 from weft.evaluation.evaluate import Mode
 from weft.evaluation.score import ScoredRow
-from weft.interop.huggingface.text import end_ids
 from weft.tasks import Validation
 from weft.tasks.answers import Answer, TextOfWords, by_word, score_hidden, text_of_words, text_row
 from weft.tasks.answers import classify as answers_of
 from weft.tasks.masked import mask_of
 from weft.tasks.material import HeldOut, held_out_text, text_stream
-from weft.tasks.next_token import NextTokenConfig
-from weft.tasks.prefix_lm import PrefixLMConfig
 from weft.tasks.whole_rows import WholeRow, head_outputs, whole_rows
-from weft.tokenizers import Tokenizer
 from weft.training.config import DataSettings, RunConfig
 from weft.training.starting import opened
-
-
-@dataclass(frozen=True)
-class Ends:
-    """When generation stops before its maximum number of tokens.
-
-    Attributes:
-        strings: strings of text that end it.
-        at_end: stop at the tokens that end a document or a turn, which the tokenizer declares or, without a tokenizer,
-            the model's own files.
-        tokens: further ids that end it.
-    """
-
-    strings: str | tuple[str, ...] = ()
-    at_end: bool = True
-    tokens: tuple[int, ...] = ()
-
-
-def generate(model: Model, prompts: str | Sequence[str | RowLike], *, max_new_tokens: int = 200,
-             sampling: Sampling = GREEDY, ends: Ends | None = None, seed: int = 0, log_probs: bool = False,
-             compile: bool = False) -> Generated:
-    """Continue a text, texts, or rows of ids; see `weft.decoding.generate`. With ``compile`` the step of one token is
-    compiled first, which takes about a minute."""
-    loaded, causal = load_language_model(model, "generating text")
-    return continue_rows(causal, prompt_rows(loaded, prompts), max_new_tokens=max_new_tokens, sampling=sampling,
-                         ending=ending_of(loaded, ends or Ends()), tokenizer=loaded.tokenizer,
-                         start=_start(loaded.tokenizer), seed=seed, log_probs=log_probs,
-                         compiled=CompiledStep(causal) if compile else None)
-
-
-def beam_search(model: Model, prompts: str | Sequence[str | RowLike], *, max_new_tokens: int = 200, beams: int = 4,
-                length_penalty: float = 1.0, ends: Ends | None = None) -> Beams:
-    """Search the most probable continuations of a text, texts, or rows of ids; see `weft.decoding.beam_search`. A
-    continuation ends at tokens only.
-
-    Raises:
-        InputError: rows or options that cannot be used, including strings in ``ends``.
-    """
-    loaded, causal = load_language_model(model, "generating text")
-    ending = ending_of(loaded, ends or Ends())
-    if ending.strings:
-        raise InputError("beam search stops at tokens, not at text.", where="ends.strings",
-                         remedy="Leave the strings out, or generate without beams.")
-    return search_rows(causal, prompt_rows(loaded, prompts), max_new_tokens=max_new_tokens, beams=beams,
-                       length_penalty=length_penalty, stop=ending.tokens, tokenizer=loaded.tokenizer,
-                       start=_start(loaded.tokenizer))
-
-
-def stream(model: Model, prompt: str | RowLike, *, max_new_tokens: int = 200, sampling: Sampling = GREEDY,
-           ends: Ends | None = None, seed: int = 0, compile: bool = False) -> Iterable[NewToken]:
-    """Continue one prompt as `generate` does, and yield it token by token."""
-    loaded, causal = load_language_model(model, "generating text")
-    return stream_rows(causal, prompt_rows(loaded, [prompt]), max_new_tokens=max_new_tokens, sampling=sampling,
-                       ending=ending_of(loaded, ends or Ends()), tokenizer=loaded.tokenizer,
-                       start=_start(loaded.tokenizer), seed=seed,
-                       compiled=CompiledStep(causal) if compile else None)
 
 
 def score(model: Model, rows: str | Sequence[str | tuple[str, str] | RowLike], *, logits: bool = False) -> Scored:
@@ -112,7 +50,7 @@ def score(model: Model, rows: str | Sequence[str | tuple[str, str] | RowLike], *
     alone = [cast(str | RowLike, row) for row in given if not _is_pair(row)]
     if len(alone) < len(given):
         raise InputError("a pair of texts, for a model of the next token.", where="rows", remedy="Give one text.")
-    start = _start(loaded.tokenizer) if all(isinstance(row, str) for row in alone) else None
+    start = start_of(loaded.tokenizer) if all(isinstance(row, str) for row in alone) else None
     return score_rows(causal, prompt_rows(loaded, alone, open_text=False), start=start, logits=logits)
 
 
@@ -160,12 +98,6 @@ def _require_by_token(loaded: Loaded, where: str) -> None:
 
 def _is_pair(row: object) -> TypeGuard[tuple[str, str]]:
     return isinstance(row, tuple) and len(row) == 2 and all(isinstance(text, str) for text in row)
-
-
-def task_kind(loaded: Loaded) -> str:
-    """Return the kind of the task that a checkpoint was trained on; ``next_token`` if it records no run."""
-    task = (loaded.run or {}).get("task") or {}
-    return str(task.get("kind", NextTokenConfig.kind))
 
 
 def _whole_rows(loaded: Loaded, rows: Sequence[str | tuple[str, str] | RowLike]) -> list[WholeRow]:
@@ -294,50 +226,3 @@ def run_of(loaded: Loaded) -> RunConfig:
                          remedy="Give the checkpoint of a run; a language model also takes a text.")
     with naming_parts("run", str(loaded.path)):
         return parse(RunConfig, loaded.run)
-
-
-def prompt_rows(loaded: Loaded, prompts: str | Sequence[str | RowLike], *, open_text: bool = True) -> list[RowLike]:
-    """Encode a text or texts, each after the token that begins a document if the tokenizer has one and is not declared
-    to add none; rows of ids stay as they are. With ``open_text`` False no such token is added. For a model that was
-    trained on `prefix_lm`, texts that it continues are prefixes."""
-    rows: list[RowLike] = []
-    for prompt in one_or_more(prompts):
-        if not isinstance(prompt, str):
-            rows.append(prompt)
-            continue
-        tokenizer = require_tokenizer(loaded)
-        opens = open_text and tokenizer.conventions.adds_bos is not False
-        start = _start(tokenizer) if opens else None
-        tokens = (*([] if start is None else [start]), *tokenizer.encode(prompt))
-        rows.append(Row(tokens, prefix=len(tokens) if open_text and task_kind(loaded) == PrefixLMConfig.kind else 0))
-    return rows
-
-
-def require_tokenizer(loaded: Loaded) -> Tokenizer:
-    """Return the model's tokenizer.
-
-    Raises:
-        InputError: it has none.
-    """
-    if loaded.tokenizer is None:
-        raise InputError("the checkpoint has no tokenizer.", where=str(loaded.path),
-                         remedy="Give rows of token ids instead of text.")
-    return loaded.tokenizer
-
-
-def _start(tokenizer: Tokenizer | None) -> int | None:
-    """Return the token that begins a document: the start token, or without one the token that ends the document
-    before."""
-    if tokenizer is None:
-        return None
-    return tokenizer.eos_id if tokenizer.bos_id is None else tokenizer.bos_id
-
-
-def ending_of(loaded: Loaded, ends: Ends) -> Ending:
-    """Return what ends a generation of this model: its own tokens, unless ``ends`` leaves them out, and those of
-    ``ends``."""
-    own: tuple[int, ...] = ()
-    if ends.at_end:
-        known = loaded.tokenizer
-        own = end_ids(loaded.facts, loaded.model.vocab_size) if known is None else known.end_ids
-    return Ending(tokens=tuple(dict.fromkeys((*own, *ends.tokens))), strings=tuple(one_or_more(ends.strings)))

@@ -21,11 +21,10 @@ import numpy as np
 from jaxtyping import Bool, Int32
 
 from weft.chat.guard import Guard, encode
-from weft.chat.messages import Message
+from weft.chat.messages import ASSISTANT, Message
 from weft.chat.template import NO_EXTRAS, ChatTemplate, Extras, Rendering
 from weft.core.errors import InputError
 
-ASSISTANT = "assistant"
 Which: TypeAlias = Literal["all", "last"]
 Border: TypeAlias = tuple[int, int]
 ONLY_LAST = "Score the last answer alone (scored: last), or give a template with {% generation %}."

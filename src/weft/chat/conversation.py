@@ -70,7 +70,7 @@ class Turn:
         prompt_tokens: tokens of the conversation before the answer.
         reused_tokens: how many of them were already in the state.
         tokens: the answer's ids, with the token that ended it.
-        text: the answer.
+        text: the answer, with the special tokens that its template looks for in answers (the marks of a thought).
         finish: why it ended; ``interrupted`` when the caller stopped reading.
     """
 
@@ -197,7 +197,9 @@ class Conversation:
         settings, template = self._settings, self._template
         ending = Ending(template.end_ids, (*template.stops, *settings.stops))
         slots = Slots(self._model, 1, capacity=len(row.tokens) + room - 1, tokenizer=template.tokenizer)
-        slot = slots.admit(row, RowSettings(room, settings.sampling, ending, self._turns, settings.seed), begun)
+        spelled = tuple(template.marks.values())
+        slot = slots.admit(row, RowSettings(room, settings.sampling, ending, self._turns, settings.seed,
+                                            spelled=spelled), begun)
         try:
             while slots.live:
                 for new in slots.step():

@@ -4,13 +4,16 @@ Before a message is given to the template, the first character of every special 
 stand-in, a private-use character that occurs nowhere in this conversation. Templates can still compare, slice and trim
 messages; in the result only the template's own special tokens are spelled out. `encode` recognises these, and encodes
 everything else, with the stand-ins replaced again, as ordinary text.
+
+The marks by which a template finds the thoughts in an answer are special tokens too, for many models. What the model
+has written keeps them: the template finds them, and they are tokens again. Nobody else's text does.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -34,30 +37,31 @@ class Guard:
     Args:
         specials: spellings that must stay ordinary text in a message.
         texts: all texts to be rendered; stand-ins are characters that occur in none of them.
+        marks: those of the special tokens that stay what they are in the model's own messages.
     """
 
-    def __init__(self, specials: Iterable[str], texts: Iterable[str]) -> None:
-        self._specials = sorted(filter(None, specials), key=len, reverse=True)
-        firsts = sorted({special[0] for special in self._specials})
+    def __init__(self, specials: Iterable[str], texts: Iterable[str], marks: Collection[str] = ()) -> None:
+        self._of_others = _hidden(specials)
+        self._of_the_model = _hidden(special for special in self._of_others[0] if special not in marks)
+        firsts = sorted({special[0] for special in self._of_others[0]})
         free = unused(texts)
         self.mark, self.opens, self.closes = next(free), next(free), next(free)
         self._standing = {first: next(free) for first in firsts}
         self._back = str.maketrans({stand_in: first for first, stand_in in self._standing.items()})
-        # By look-ahead, since occurrences that overlap count as well.
-        self._spelled = re.compile("|".join(f"(?={re.escape(special)})" for special in self._specials) or r"(?!)")
 
     @property
     def stand_ins(self) -> str:
         """The private characters in use, the marks among them."""
         return self.mark + self.opens + self.closes + "".join(self._standing.values())
 
-    def cover(self, value: Any) -> Any:
-        """Replace the first characters of special tokens in all texts of plain data by stand-ins."""
+    def cover(self, value: Any, *, own: bool = False) -> Any:
+        """Replace the first characters of special tokens in all texts of plain data by stand-ins; ``own``: the model
+        has written it, so its marks stay."""
         if isinstance(value, str):
-            return self._cover_text(value)
+            return self._cover_text(value, own)
         if isinstance(value, dict):
-            return {self._cover_text(key): self.cover(item) for key, item in value.items()}
-        return [self.cover(item) for item in value] if isinstance(value, list) else value
+            return {self._cover_text(key, own): self.cover(item, own=own) for key, item in value.items()}
+        return [self.cover(item, own=own) for item in value] if isinstance(value, list) else value
 
     def bare(self, text: str) -> str:
         """``text`` with the stand-ins replaced by the characters they stand for."""
@@ -67,19 +71,32 @@ class Guard:
         """Whether a message contributed something that could be taken for a special token."""
         return any(stand_in in text for stand_in in self._standing.values())
 
-    def _cover_text(self, text: str) -> str:
-        places = {found.start() for found in self._spelled.finditer(text)} | set(self._unfinished(text))
+    def _cover_text(self, text: str, own: bool) -> str:
+        specials, spelled = self._of_the_model if own else self._of_others
+        places = {found.start() for found in spelled.finditer(text)} | set(_unfinished(text, specials))
         if not places:
             return text
         return "".join(self._standing[char] if place in places else char for place, char in enumerate(text))
 
-    def _unfinished(self, text: str) -> Iterator[int]:
-        """Places near the end at which a special token begins that text of the template could complete. White space at
-        the end is ignored, since templates trim it."""
-        end = len(text.rstrip())
-        for start in range(max(0, end - len(self._specials[0]) + 1) if self._specials else end, end):
-            if any(special.startswith(text[start:end]) for special in self._specials):
-                yield start
+
+def _hidden(specials: Iterable[str]) -> tuple[list[str], re.Pattern[str]]:
+    """Spellings, the longest first, and the places where a text has one: by look-ahead, since those that overlap count
+    as well."""
+    ordered = sorted(filter(None, specials), key=len, reverse=True)
+    return ordered, re.compile("|".join(f"(?={re.escape(special)})" for special in ordered) or r"(?!)")
+
+
+def _unfinished(text: str, specials: Sequence[str]) -> Iterator[int]:
+    """Places near the end of a text at which a special token begins that text of the template could complete. White
+    space at the end is ignored, since templates trim it.
+
+    Args:
+        specials: the longest first.
+    """
+    end = len(text.rstrip())
+    for start in range(max(0, end - len(specials[0]) + 1) if specials else end, end):
+        if any(special.startswith(text[start:end]) for special in specials):
+            yield start
 
 
 def unused(texts: Iterable[str]) -> Iterator[str]:

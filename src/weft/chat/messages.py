@@ -20,6 +20,10 @@ Message: TypeAlias = Mapping[str, Any]
 ROLE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 """A role is a plain word, since templates write it among the model's own control tokens."""
 
+ASSISTANT = "assistant"
+REASONING = ("reasoning_content", "thinking", "reasoning")
+"""Keys of an answer's thoughts, of which the first is that of most templates."""
+
 GIVE_MESSAGES = 'Give a list such as [{"role": "user", "content": "Hello"}].'
 DEEPEST = 64
 KINDS: Mapping[type, str] = MappingProxyType({list: "a list", tuple: "a list", dict: "an object", type(None): "null"})
@@ -71,6 +75,14 @@ def plain_data(value: object, where: str, depth: int = 0) -> Any:
     if isinstance(value, list | tuple):
         return [plain_data(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)]
     raise InputError(f"{_kind(value)}, which JSON cannot express.", where=where, remedy="Give plain data.")
+
+
+def with_reasoning(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message as templates expect it: thoughts that stand under one of `REASONING` under the two keys that templates
+    read, and no key that holds null, as `transformers` does it (5.24, ``_alias_reasoning_fields``)."""
+    given = {key: value for key, value in message.items() if value is not None}
+    thoughts = next((given[key] for key in REASONING if key in given), None)
+    return given if thoughts is None else {"thinking": thoughts, **given, "reasoning_content": thoughts}
 
 
 def _message(data: object, where: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import re
 import resource
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from functools import lru_cache
 from types import TracebackType
@@ -27,16 +27,12 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from weft.confinement.guards import confine
 
+SEARCHES = frozenset({"split", "rsplit", "partition", "rpartition", "find", "rfind", "index", "rindex", "count",
+                      "startswith", "endswith", "removeprefix", "removesuffix", "replace"})
+"""Methods of texts whose first argument is looked for."""
+
 LONGEST_REASON = 4_000
 """The most characters of a template's own message."""
-
-
-class TooMuch(Exception):
-    """A template writes more than it may."""
-
-
-class Refused(TemplateError):
-    """The exception of a template's ``raise_exception``."""
 
 
 @final
@@ -80,7 +76,7 @@ class Generation(Extension):
 
 
 def _raise_exception(message: object = "") -> NoReturn:
-    raise Refused(str(message))
+    raise TemplateError(str(message))
 
 
 @lru_cache(maxsize=16)
@@ -92,7 +88,7 @@ def compiled(source: str) -> tuple[Environment, Template]:
 
 def rendered(asked: Mapping[str, Any]) -> Mapping[str, Any]:
     """The answer to a request: ``text``, or ``kind`` and ``reason`` and ``line`` of what is wrong; without variables,
-    whether the template marks text of the model."""
+    whether the template marks text of the model, and what it looks for in texts."""
     try:
         environment, template = compiled(asked["source"])
     except TemplateSyntaxError as error:
@@ -102,7 +98,8 @@ def rendered(asked: Mapping[str, Any]) -> Mapping[str, Any]:
     except (SyntaxError, ValueError, OverflowError) as error:  # of the Python that it becomes
         return {"kind": "syntax", "reason": str(error) or type(error).__name__, "line": None}
     if asked["variables"] is None:
-        return {"declares_answers": environment.declares_answers}
+        return {"declares_answers": environment.declares_answers,
+                "sought": sorted(sought(environment.parse(asked["source"])))}
     environment.marks, environment.kept = tuple(asked["marks"]), asked["kept"]
     environment.now = datetime.fromisoformat(asked["now"])
     try:
@@ -111,14 +108,29 @@ def rendered(asked: Mapping[str, Any]) -> Mapping[str, Any]:
             parts.append(piece)
             length += len(piece)
             if length > asked["most"]:
-                raise TooMuch(f"it wrote more than {asked['most']:,} characters")
+                return {"kind": "endless", "reason": f"it wrote more than {asked['most']:,} characters", "line": None}
         return {"text": "".join(parts)}
     except MemoryError:
         raise
     except Exception as error:  # expressions in a template can raise anything
-        kinds = {SecurityError: "escape", TooMuch: "endless", Refused: "refused"}
+        kinds = {SecurityError: "escape", TemplateError: "refused"}  # Jinja's own others are subclasses
         return {"kind": kinds.get(type(error), "fails"), "line": line_of(error.__traceback__),
                 "reason": (str(error) or type(error).__name__)[:LONGEST_REASON]}
+
+
+def sought(tree: nodes.Template) -> Iterator[str]:
+    """The texts that a template looks for in others, by ``in``, by methods such as ``split`` and by the filter
+    ``replace``: constants, or names that stand for one."""
+    named = {(node.target.name, node.node.value) for node in tree.find_all(nodes.Assign)
+             if isinstance(node.target, nodes.Name) and isinstance(node.node, nodes.Const)}
+    asked: list[nodes.Expr] = [node.expr for node in tree.find_all(nodes.Compare) if node.ops[0].op in ("in", "notin")]
+    asked += [argument for node in tree.find_all(nodes.Call) if isinstance(node.node, nodes.Getattr)
+              and node.node.attr in SEARCHES for argument in node.args[:1]]
+    asked += [argument for node in tree.find_all(nodes.Filter) if node.name == "replace" for argument in node.args[:1]]
+    for node in asked:
+        values = [node.value] if isinstance(node, nodes.Const) else [
+            value for name, value in named if isinstance(node, nodes.Name) and node.name == name]
+        yield from (value.strip() for value in values if isinstance(value, str))
 
 
 def line_of(traceback: TracebackType | None) -> int | None:

@@ -113,8 +113,11 @@ class SandboxedTemplate:
         if len(source) > LONGEST_SOURCE:
             raise InputError(f"a template of {len(source):,} characters; at most {LONGEST_SOURCE:,} are read.",
                              where=f"chat template {name!r}", remedy=ANOTHER)
-        self.declares_answers = bool(self._answer({"variables": None}).get("declares_answers"))
+        about = self._answer({"variables": None})
+        self.declares_answers = bool(about.get("declares_answers"))
         """Whether it says with ``{% generation %}`` which text is the model's."""
+        self.sought = frozenset(about.get("sought", ()))
+        """The texts that it looks for in messages."""
 
     def render(self, variables: Mapping[str, Any], now: datetime, kept: str = "",
                marks: tuple[str, str] = ("", "")) -> str:

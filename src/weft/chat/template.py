@@ -4,8 +4,8 @@
     ids = template.encode([{"role": "user", "content": "Hello"}])
 
 `transformers` gives the template the messages unchanged and recognises every special token in the result, also those
-that a user has typed. Here a message is always ordinary text; for messages that spell none of the tokenizer's special
-tokens, text and ids are the same as with `transformers`.
+that a user has typed. Here a message is ordinary text, but for the marks of thoughts in the model's own; for messages
+that spell no other special tokens, text and ids are the same as with `transformers`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, final
 
 from weft.chat.guard import Guard, all_texts, encode
-from weft.chat.messages import Message, parse_messages, plain_data
+from weft.chat.messages import ASSISTANT, Message, parse_messages, plain_data, with_reasoning
 from weft.chat.sandbox import SandboxedTemplate
 from weft.chat.styles import STYLES
 from weft.core.errors import InputError, nearest
@@ -123,6 +123,15 @@ class ChatTemplate:
         return tuple(dict.fromkeys((*self.tokenizer.end_ids, *more)))
 
     @property
+    def marks(self) -> Mapping[str, int]:
+        """The ids of special tokens that the template looks for in messages, such as the one behind a thought, and of
+        their partners (``<think>`` of ``</think>``), by their spellings; none that begins or ends a turn. The model's
+        own messages keep them."""
+        closed, sought = {*self.end_ids, self.tokenizer.bos_id}, {_bare(text) for text in self._template.sought}
+        return {content: place for content, place in self.tokenizer.special_tokens.items()
+                if _bare(content) in sought and place not in closed}
+
+    @property
     def stops(self) -> tuple[str, ...]:
         """The texts that end an answer."""
         texts = (*self._ends, *self.tokenizer.conventions.stops)
@@ -175,11 +184,12 @@ class ChatTemplate:
         Raises:
             InputError: a message is malformed.
         """
-        parsed = parse_messages(messages)
+        parsed = [with_reasoning(message) for message in parse_messages(messages)]
         given = self._given(extras)
         guard = Guard((*self.tokenizer.special_tokens, *self.stops),
-                      [self._source, *all_texts(parsed), *all_texts(given)])
-        covered = [{**guard.cover(message), "role": message["role"]} for message in parsed]
+                      [self._source, *all_texts(parsed), *all_texts(given)], self.marks)
+        covered = [{**guard.cover(message, own=message["role"] == ASSISTANT), "role": message["role"]}
+                   for message in parsed]
         variables = {**self._special_variables(), **{key: guard.cover(value) for key, value in given.items()}}
         return Rendering(self._template, guard, covered, variables, extras.now or datetime.now())
 
@@ -196,6 +206,11 @@ class ChatTemplate:
     def _special_variables(self) -> dict[str, str]:
         roles = {"bos_token": self.tokenizer.bos_id, "eos_token": self.tokenizer.eos_id}
         return {role: self._names[place] for role, place in roles.items() if place is not None and place in self._names}
+
+
+def _bare(mark: str) -> str:
+    """A mark without the stroke that tells the closing one of a pair from the opening one."""
+    return mark.replace("/", "", 1)
 
 
 def chat_template(tokenizer: Tokenizer, choice: str | Path | None = None, *, with_tools: bool = False) -> ChatTemplate:

@@ -29,7 +29,7 @@ BESIDE_WEIGHTS = (
     "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
     "added_tokens.json", "tokenizer.model", "spiece.model", "vocab.json", "merges.txt", "encoder.json", "vocab.bpe",
     "vocab.txt", "rwkv_vocab_v20230424.txt", "chat_template.jinja", "chat_template.json",
-    "additional_chat_templates/*.jinja", "weft_tokenizer.json", MANIFEST_FILE, TRAINING_FILE)
+    "additional_chat_templates/*.jinja", "weft_tokenizer.json", "weft_tokenizer/*", MANIFEST_FILE, TRAINING_FILE)
 """Files of configuration and tokenizer, in the formats of `transformers` and of Weft."""
 
 SAFE_WEIGHTS = ("model.safetensors", "model-*.safetensors", "model.safetensors.index.json")

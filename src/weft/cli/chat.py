@@ -22,8 +22,8 @@ from weft.cli.generate import (
     Template,
     TopK,
     TopP,
+    options_of,
     require_tokenizer,
-    sampling_of,
 )
 from weft.cli.options import (
     AllowPickles,
@@ -63,9 +63,10 @@ def chat(checkpoint: Checkpoint,
              "--message", help="Send this message and exit after its answer. May be repeated.")] = None,
          system: Annotated[str | None, typer.Option("--system", help="The system message.")] = None,
          messages: Messages = None, template: Template = None, variable: Variables = None,
-         max_new_tokens: Annotated[int, typer.Option(min=1, help="Most new tokens; of one answer.")] = 512,
+         max_new_tokens: Annotated[int | None, typer.Option(
+             min=1, help="Most new tokens; of one answer, default 512.")] = None,
          greedy: Greedy = False, temperature: Temperature = None, top_k: TopK = None, top_p: TopP = None,
-         min_p: MinP = None, repetition_penalty: Penalty = 1.0, stop: Stop = None,
+         min_p: MinP = None, repetition_penalty: Penalty = None, stop: Stop = None,
          lay_out: LayOut = False,
          seed: Seed = 0, device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
          plugin: Plugin = None, json: Json = False, revision: Revision = None,
@@ -74,7 +75,8 @@ def chat(checkpoint: Checkpoint,
 
     Messages are formatted by the model's own chat template; a model without one needs --template. In a terminal,
     Ctrl-C stops an answer, Ctrl-D exits, and /help lists the commands. Without a terminal, each line of standard input
-    is one message, even where it begins with a slash.
+    is one message, even where it begins with a slash. Where an option is not given, the settings of the model's own
+    generation_config.json apply, and are named.
     """
     prepare(plugin, threads, kernels)
     from weft import api
@@ -83,9 +85,11 @@ def chat(checkpoint: Checkpoint,
 
     loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype,
                       purpose="a conversation")
+    sampling, most, line = api.decoding_defaults(loaded, {"max_new_tokens": max_new_tokens, **options_of(
+        greedy, temperature, top_k, top_p, min_p, repetition_penalty)}, draws=True, most=512)
+    typer.echo(line, err=True, nl=bool(line))
     settings = api.ChatSettings(
-        template=template, max_new_tokens=max_new_tokens, stops=tuple(stop or ()), seed=seed,
-        sampling=sampling_of(greedy, temperature, top_k, top_p, min_p, repetition_penalty),
+        template=template, max_new_tokens=most, stops=tuple(stop or ()), seed=seed, sampling=sampling,
         extras=Extras(variables=_variables(variable or [])))
     _, model = api.load_language_model(loaded, "a conversation")
     conversation = api.Conversation(model, require_tokenizer(loaded), settings,

@@ -44,7 +44,8 @@ TopP = Annotated[float | None, typer.Option(
     "--top-p", help="Sample among the most probable tokens whose probabilities sum to p.")]
 MinP = Annotated[float | None, typer.Option(
     "--min-p", help="Sample among tokens at least p times as probable as the best.")]
-Penalty = Annotated[float, typer.Option("--repetition-penalty", help="Above 1, repeated tokens become less probable.")]
+Penalty = Annotated[float | None, typer.Option(
+    "--repetition-penalty", help="Above 1, repeated tokens become less probable.")]
 Stop = Annotated[list[str] | None, typer.Option("--stop", help="Stop at this text. May be repeated.")]
 Beams = Annotated[int | None, typer.Option(
     "--beams", min=1, help="Beams of the search for the most probable continuation; without it, tokens are "
@@ -73,9 +74,9 @@ def generate(checkpoint: Checkpoint,
                  "--messages", help="A JSON file of messages; they are answered in the model's chat "
                  "template.")] = None,
              template: Template = None,
-             max_new_tokens: Annotated[int, typer.Option(min=0, help="Most new tokens.")] = 200,
+             max_new_tokens: Annotated[int | None, typer.Option(min=0, help="Most new tokens; default 200.")] = None,
              greedy: Greedy = False, temperature: Temperature = None, top_k: TopK = None, top_p: TopP = None,
-             min_p: MinP = None, repetition_penalty: Penalty = 1.0, stop: Stop = None,
+             min_p: MinP = None, repetition_penalty: Penalty = None, stop: Stop = None,
              beams: Beams = None, length_penalty: LengthPenalty = None,
              ignore_end: Annotated[bool, typer.Option("--ignore-end", help="Continue after the end symbol.")] = False,
              compile: Annotated[bool, typer.Option(
@@ -84,7 +85,9 @@ def generate(checkpoint: Checkpoint,
              seed: Seed = 0, device: Device = "cpu", dtype: Dtype = None, threads: Threads = None,
              kernels: Kernels = None, plugin: Plugin = None, json: Json = False, revision: Revision = None,
              offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
-    """Continue texts or rows of token ids, or answer a conversation."""
+    """Continue texts or rows of token ids, or answer a conversation.
+
+    Where an option is not given, the settings of the model's own generation_config.json apply, and are named."""
     prepare(plugin, threads, kernels)
     from weft import api
     from weft.decoding import read_rows
@@ -96,32 +99,34 @@ def generate(checkpoint: Checkpoint,
         given: list[str | RowLike] = [*texts_or_rows(prompt, rows, "--prompt", read_rows)]
     else:
         given, ends = _conversation(loaded, messages, template, ends, bool(prompt) or rows is not None)
-    sampling = sampling_of(greedy, temperature, top_k, top_p, min_p, repetition_penalty)
-    if beams is not None or length_penalty is not None:
-        drawn = bool(stop) or compile or greedy or repetition_penalty != 1 or any(
-            option is not None for option in (temperature, top_k, top_p, min_p))
-        _searched(loaded, given, max_new_tokens, beams, length_penalty, ends, drawn, json)
+    beamed = beams is not None or length_penalty is not None
+    drawn = options_of(greedy, temperature, top_k, top_p, min_p, repetition_penalty)
+    sampling, most, line = api.decoding_defaults(loaded, {"max_new_tokens": max_new_tokens, **drawn}, draws=True,
+                                                 beams=beamed)
+    typer.echo(line, err=True, nl=bool(line))
+    if beamed:
+        chosen = bool(stop) or compile or any(option is not None for option in drawn.values())
+        _searched(loaded, given, most, beams, length_penalty, ends, chosen, json)
     elif json or len(given) > 1 or loaded.tokenizer is None:
-        _whole(loaded, given, max_new_tokens, sampling, ends, seed, json, compile)
+        _whole(loaded, given, most, sampling, ends, seed, json, compile)
     else:
-        _streamed(loaded, given[0], max_new_tokens, sampling, ends, seed, compile)
+        _streamed(loaded, given[0], most, sampling, ends, seed, compile)
 
 
-def sampling_of(greedy: bool, temperature: float | None, top_k: int | None, top_p: float | None, min_p: float | None,
-                repetition_penalty: float) -> Sampling:
-    """The sampling that the options describe.
+def options_of(greedy: bool, temperature: float | None, top_k: int | None, top_p: float | None, min_p: float | None,
+               repetition_penalty: float | None) -> dict[str, float | None]:
+    """The options of sampling by the names of `weft.decoding.Sampling`'s fields; None: not given.
 
     Raises:
-        InputError: both a temperature and greedy, or a value out of range.
+        InputError: both a temperature and greedy.
     """
     from weft.core.errors import InputError
-    from weft.decoding import Sampling
 
     if greedy and temperature is not None:
         raise InputError(f"greedy decoding has no temperature, got {temperature:g}.", where="--greedy, --temperature",
                          remedy="Give one of them.")
-    heat = 0.0 if greedy else 1.0 if temperature is None else temperature
-    return Sampling(temperature=heat, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty)
+    return {"temperature": 0.0 if greedy else temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
+            "repetition_penalty": repetition_penalty}
 
 
 def _conversation(loaded: Loaded, messages: Path | None, template: str | None, ends: Ends,

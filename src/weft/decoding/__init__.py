@@ -10,7 +10,7 @@ from weft.decoding.generate import generate, stream
 from weft.decoding.output import Generated, GeneratedRow, NewToken
 from weft.decoding.prompts import Ragged, ragged, realign
 from weft.decoding.rows import Row, RowLike, WordsRow, parse_rows, read_rows, read_rows_or_words
-from weft.decoding.sampling import GREEDY, Sampling
+from weft.decoding.sampling import GREEDY, Sampling, combined
 from weft.decoding.slots import Slots
 from weft.decoding.stopping import NEVER, Ending
 
@@ -33,6 +33,7 @@ __all__ = [
     "Slots",
     "WordsRow",
     "beam_search",
+    "combined",
     "generate",
     "parse_rows",
     "ragged",

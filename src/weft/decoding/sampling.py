@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
@@ -88,6 +90,30 @@ class Sampling:
 
 GREEDY = Sampling(temperature=0.0)
 """Chooses the most probable token; among equally probable ones, the lowest id."""
+
+PENALTY = "repetition_penalty"
+
+
+def combined(options: Mapping[str, float | None], said: Mapping[str, Any], *, draws: bool) -> Sampling:
+    """The sampling that explicit options describe, and a model's files where no option does.
+
+    Args:
+        options: values by the names of `Sampling`'s fields; None: not given. One that narrows the choice, or a
+            temperature above 0, asks for sampling whatever the files say.
+        said: values likewise, and ``do_sample``: whether tokens are drawn.
+        draws: whether they are where neither decides.
+
+    Raises:
+        InputError: a value out of range.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    if set(given) <= {PENALTY}:
+        draws = said.get("do_sample", draws)
+    else:
+        draws = given.get("temperature") != 0
+    heeded = {name: said[name] for name in Sampling.__dataclass_fields__ if name in said and (draws or name == PENALTY)}
+    values: dict[str, Any] = {**heeded, **given}
+    return replace(Sampling() if draws else GREEDY, **values)
 
 
 def penalise_repetition(logits: Float[Tensor, "B V"], seen: Bool[Tensor, "B V"],

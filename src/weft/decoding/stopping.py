@@ -95,18 +95,21 @@ class Writer:
     """The output of one row: its incremental text, and whether it has ended."""
 
     def __init__(self, row: int, prompt: Row, max_new_tokens: int, ending: Ending,
-                 tokenizer: Tokenizer | None) -> None:
+                 tokenizer: Tokenizer | None, spelled: Sequence[int] = ()) -> None:
         self.row, self._left, self._stops = row, max_new_tokens, frozenset(ending.tokens)
         self._text: GrowingText | None = None
+        self._silent = frozenset[int]()
         if tokenizer is not None:
-            decoder = tokenizer.stream()
+            if spelled:
+                self._silent = frozenset(tokenizer.special_tokens.values()).difference(spelled)
+            decoder = tokenizer.stream(specials=bool(spelled))
             decoder.follow(token for token in prompt.tokens if token < tokenizer.vocab_size)
             self._text = GrowingText(decoder, ending.strings)
 
     def write(self, token: int, log_prob: float | None) -> NewToken:
         """Append a token, and return it with its text and, if it is the last, the reason."""
         self._left -= 1
-        piece = None if self._text is None else self._text.push(token)
+        piece = None if self._text is None else "" if token in self._silent else self._text.push(token)
         finish = self._finish(token)
         if self._text is not None and piece is not None and finish:
             piece += self._text.finish()

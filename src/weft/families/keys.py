@@ -200,10 +200,12 @@ class Fixed(KeyRule):
 @final
 @dataclass(frozen=True)
 class Kept(KeyRule):
-    """A key on which the model's output does not depend (ids of special tokens), kept and written back where known."""
+    """A key on which the model's output does not depend (ids of special tokens), kept and written back where known, and
+    else as null, or not at all where `transformers` takes no null (``left_out``)."""
 
     key: str
     old: tuple[str, ...] = ()
+    left_out: bool = False
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -214,7 +216,8 @@ class Kept(KeyRule):
         return {KEPT: {**facts.get(KEPT, {}), self.key: found[0]}} if found else {}
 
     def write(self, facts: Facts) -> dict[str, Any]:
-        return {self.key: facts.get(KEPT, {}).get(self.key)}
+        value = facts.get(KEPT, {}).get(self.key)
+        return {} if value is None and self.left_out else {self.key: value}
 
 
 KEPT = "kept"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,44 +97,24 @@ def convert(loaded: Loaded, out: Path, *, to: str, pooled: Model | None = None, 
     require_free(out, single=target.single, proof=_proof, replace=replace)
     if target.causal:
         language_model(source.model, f"the format {to!r}", where=str(loaded.path))
-    before = _before(source)
+    tokens, kind = probe(source.model), _dtype(source.model)
+    before = logits_of(source.model, tokens)
+    moved = None if pooled is None else largest_difference(logits_of(loaded.model, tokens), before)
     source.model.to(dtype)
     target.check(source)
-    expected = before.logits if _dtype(source.model) == before.dtype else logits_of(source.model, before.tokens)
+    cast = _dtype(source.model) != kind
+    expected = logits_of(source.model, tokens) if cast else before
     try:
         writing = new_file(out) if target.single else replacing(out, proof=_proof if replace else None)
         with made(out.parent), writing as draft:
-            written = target.write(source, draft)
-            difference, foreign, notes = _verify(target, source, draft, before.tokens, expected)
+            written, notes = target.write(source, draft)
+            difference, foreign, more = _verify(target, source, draft, tokens, expected)
     except (OSError, SafetensorError) as error:
         raise not_written(error, out, _bytes(source.model)) from error
     reader = target.foreign.name if target.foreign else None
-    return before.compared(expected, Converted(out, to, written.family, _dtype(source.model), difference, reader,
-                                               foreign, before.pooled, (*written.notes, *notes)))
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class _Before:
-    """Logits of random tokens before the weights are cast, their dtype, and their change by pooling heads."""
-
-    tokens: Tensor
-    logits: Tensor
-    dtype: str
-    pooled: float | None
-
-    def compared(self, cast: Tensor, made: Converted) -> Converted:
-        """The result, with the change by casting filled in."""
-        return made if made.dtype == self.dtype else dataclasses.replace(
-            made, source_dtype=self.dtype, cast=largest_difference(self.logits, cast),
-            largest=float(self.logits.abs().max()))
-
-
-def _before(source: Source) -> _Before:
-    tokens = probe(source.model)
-    logits, own = logits_of(source.model, tokens), source.loaded.model
-    pooled = None if source.model is own else largest_difference(logits_of(own, tokens), logits)
-    return _Before(tokens, logits, _dtype(source.model), pooled)
+    return Converted(out, to, written, _dtype(source.model), difference, reader, foreign, moved, (*notes, *more),
+                     kind if cast else None, largest_difference(before, expected) if cast else None,
+                     float(before.abs().max()) if cast else None)
 
 
 def _dtype(model: Model) -> str:

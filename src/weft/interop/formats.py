@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import torch
 from torch import Tensor
@@ -23,13 +23,19 @@ from weft.interop.adapters.peft import write_peft
 from weft.interop.gguf.target import GgufFile, foreign_llama
 from weft.interop.huggingface.folder import is_foreign
 from weft.interop.huggingface.from_text import Texts, reads_pairs
+from weft.interop.huggingface.generation import GENERATION_FILE, generation_of, settings_of
 from weft.interop.huggingface.letters import write_letters
 from weft.interop.huggingface.loading import load_folder
-from weft.interop.huggingface.text import GENERATION_FILE, generation_of, settings_of, write_tokenizer
-from weft.interop.huggingface.with_code import CODE_FILES, require_writable, write_own_tokenizer, write_with_code
+from weft.interop.huggingface.text import write_tokenizer
+from weft.interop.huggingface.with_code import (
+    CODE_FILES,
+    require_writable,
+    write_own_tokenizer,
+    write_with_code,
+)
 from weft.interop.huggingface.writing import fit, write_json, write_model
 from weft.interop.verify import foreign_logits
-from weft.tokenizers.base import SETTINGS_FILE
+from weft.tokenizers.files import folder_of_own
 
 
 @final
@@ -77,13 +83,8 @@ class Source:
         return generation_of(self.loaded.facts, self.kept, self.loaded.tokenizer)
 
 
-@final
-@dataclass(frozen=True)
-class Written:
-    """The result of writing a target: the family, if it has one, and notes for the user."""
-
-    family: str | None = None
-    notes: tuple[str, ...] = ()
+Written: TypeAlias = tuple[str | None, tuple[str, ...]]
+"""The result of writing a target: the family, if it has one, and notes for the user."""
 
 
 @final
@@ -139,7 +140,7 @@ def _fitted(source: Source) -> Any:
     except UnsupportedError:
         if not source.with_code:
             raise
-        require_writable(source.causal)
+        require_writable(source.model)
         return None
 
 
@@ -154,43 +155,43 @@ def _write_hf(source: Source, draft: Path) -> Written:
     if source.with_code:
         notes += [f"the native class of {fitted.family.name} opens this model, so no modelling file was needed"]
     write_manifest(draft)
-    return Written(fitted.family.name, tuple(notes))
+    return fitted.family.name, tuple(notes)
 
 
 def _write_code(source: Source, draft: Path) -> Written:
-    write_with_code(source.causal, source.kept, draft, shard_bytes=source.shard_bytes)
+    write_with_code(source.model, source.kept, draft, shard_bytes=source.shard_bytes)
     write_json(draft / GENERATION_FILE, source.generation)
     notes = [f"transformers opens it with trust_remote_code=True, where weft is installed: {', '.join(CODE_FILES)}"]
     origin, tokenizer = _origin(source), source.loaded.tokenizer
     if origin is not None or tokenizer is None:
         notes += write_tokenizer(tokenizer, origin, draft, source.model)
     else:
-        write_tokenizer(tokenizer, None, draft, source.model, framed=False)  # the next line reports what it lacks
+        write_tokenizer(tokenizer, None, draft, source.model)  # the next line reports what it lacks
         notes += write_own_tokenizer(tokenizer, draft)
     write_manifest(draft)
-    return Written(None, tuple(notes))
+    return None, tuple(notes)
 
 
 def _origin(source: Source) -> Path | None:
     """The foreign folder whose tokenizer's files are copied unchanged; None where the tokenizer is Weft's own."""
     folder = source.loaded.path
-    return folder if is_foreign(folder) and not (folder / SETTINGS_FILE).is_file() else None
+    return folder if is_foreign(folder) and folder_of_own(folder) is None else None
 
 
 def _write_weft(source: Source, draft: Path) -> Written:
     loaded = source.loaded
     fill_checkpoint(draft, source.model, loaded.tokenizer, run=loaded.run, facts=loaded.facts)
-    return Written()
+    return None, ()
 
 
 def _write_adapter(source: Source, draft: Path) -> Written:
     write_own(source.model, source.base, draft)
-    return Written()
+    return None, ()
 
 
 def _write_peft(source: Source, draft: Path) -> Written:
     write_peft(source.loaded, source.base, draft)
-    return Written()
+    return None, ()
 
 
 def _read_adapter(source: Source, draft: Path) -> Model:
@@ -205,7 +206,7 @@ def _write_gguf(source: Source, draft: Path) -> Written:
     file = _gguf(source)
     left = settings_of(source.loaded.facts)
     notes = (f"generation_config.json sets {', '.join(left)}, which the file cannot hold: give them to llama.cpp.",)
-    return Written(file.fitted.family, (*file.write(draft), *(notes if left else ())))
+    return file.fitted.family, (*file.write(draft), *(notes if left else ()))
 
 
 def _in_transformers(source: Source, folder: Path, tokens: Tensor) -> tuple[Tensor | None, tuple[str, ...]]:

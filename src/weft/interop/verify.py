@@ -20,6 +20,7 @@ from weft.core.span import WHOLE, Span
 from weft.families.family import Native, families
 from weft.interop.huggingface.folder import read_raw
 from weft.interop.huggingface.from_text import Texts
+from weft.interop.huggingface.text import reads_whole
 from weft.interop.huggingface.with_code import brings_bundled_code
 
 ROWS, LENGTH, SEED = 2, 16, 0
@@ -52,9 +53,10 @@ def logits_of(model: Model, tokens: Tensor) -> Tensor:
 
 def run(model: Model, tokens: Tensor) -> Tensor:
     """The numbers of `logits_of`, with gradients."""
-    if not isinstance(model, LanguageModel):
+    if reads_whole(model):
         inputs = model.images(tokens) if isinstance(model, ImageModel) else EncoderInputs(tokens)
         return outputs(model.head, model.vectors(inputs).y, WHOLE)
+    assert isinstance(model, LanguageModel), "any other model reads rows whole"
     found: Tensor = model(tokens, None, Span(memory=model.encode(EncoderInputs(tokens)))
                           if model.takes_source else None).y
     return found

@@ -13,11 +13,11 @@ from weft.core.config import PartField
 from weft.core.errors import TokenizerError
 from weft.core.part_config import About, PartConfig
 from weft.core.registry import REGISTRY, register
-from weft.tokenizers.base import SETTINGS_FILE, Tokenizer
+from weft.tokenizers.base import Tokenizer
 from weft.tokenizers.bpe import SMALLEST_BPE, BPETokenizer
 from weft.tokenizers.byte import ByteTokenizer
 from weft.tokenizers.character import CharacterTokenizer
-from weft.tokenizers.files import KINDS, load_tokenizer
+from weft.tokenizers.files import KINDS, folder_of_own, load_tokenizer
 from weft.tokenizers.foreign import MOST_IDS
 from weft.tokenizers.library import FileTokenizer
 from weft.tokenizers.published import read_sentence_piece, read_tokenizer
@@ -274,12 +274,13 @@ class TokenizerFileConfig(TokenizerConfig):
         return self.from_file()
 
     def from_file(self) -> Tokenizer:
-        if not (Path(self.path) / SETTINGS_FILE).is_file():
+        own = folder_of_own(Path(self.path))
+        if own is None:
             return read_tokenizer(self.path, bos=self.bos, eos=self.eos)
         if self.bos is not None or self.eos is not None:
             raise TokenizerError("bos or eos for the tokenizer of a checkpoint, which has its own.", where=self.path,
                                  remedy="Leave them out.")
-        return load_tokenizer(self.path, kinds=known_tokenizers())
+        return load_tokenizer(own, kinds=known_tokenizers())
 
     def known_vocab_size(self) -> int:
         return self.from_file().vocab_size

@@ -42,6 +42,15 @@ KINDS: Mapping[str, type[Tokenizer]] = MappingProxyType(
 """Weft's own classes of tokenizers by kind."""
 
 
+APART = "weft_tokenizer"
+"""The folder within a folder of `transformers` for a tokenizer in Weft's format: files of both have the same names."""
+
+
+def folder_of_own(folder: Path) -> Path | None:
+    """Where a folder has a tokenizer in Weft's format; None where it has none."""
+    return next((place for place in (folder / APART, folder) if (place / SETTINGS_FILE).is_file()), None)
+
+
 def load_tokenizer(folder: str | Path, *, kinds: Mapping[str, type[Tokenizer]] = KINDS) -> Tokenizer:
     """The tokenizer that ``Tokenizer.save`` wrote into ``folder``.
 

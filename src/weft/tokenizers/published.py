@@ -11,14 +11,14 @@ import tokenizers
 from weft.core.errors import TokenizerError
 from weft.tokenizers.base import SETTINGS_FILE, Tokenizer
 from weft.tokenizers.declared import Declared, read_declared, read_file
-from weft.tokenizers.files import load_tokenizer
+from weft.tokenizers.files import folder_of_own, load_tokenizer
 from weft.tokenizers.foreign import library_errors
 from weft.tokenizers.library import LIBRARY_FILE, FileTokenizer, parse_library
 from weft.tokenizers.rwkv_world import END_ID, WORLD_FILE, RWKVWorldTokenizer
 from weft.tokenizers.sentence_piece import Prefix, SentencePieceTokenizer
 from weft.tokenizers.sentence_piece_model import MODEL_FILE
 from weft.tokenizers.specials import END_OF_DOCUMENT, AddedToken
-from weft.tokenizers.vocabulary_files import pair_library, word_piece_file
+from weft.tokenizers.vocabulary_files import CLASS_OF_MODEL, pair_library, word_piece_file
 
 CLASS_ADDS: Mapping[str, tuple[bool, bool]] = MappingProxyType(
     {
@@ -62,9 +62,10 @@ def read_tokenizer(path: str | Path, *, bos: str | None = None, eos: str | None 
         MissingExtra: a SentencePiece model without its library.
     """
     path = Path(path)
+    own = folder_of_own(path) if path.is_dir() else path.parent if path.name == SETTINGS_FILE else None
+    if own is not None:
+        return load_tokenizer(own)
     file = _find(path) if path.is_dir() else path
-    if file.name == SETTINGS_FILE:
-        return load_tokenizer(file.parent)
     declared = read_declared(file.parent)
     if file.name == WORLD_FILE:
         return _world(file, declared)
@@ -112,7 +113,10 @@ def read_sentence_piece(
     added = [token for token in declared.added if pieces.get(token.content) != token.id]
     given = {token.content for token in added} | set(bare.special_tokens) | {bare.unknown}
     added += [AddedToken(name, pieces[name]) for name in declared.special_names if name in pieces and name not in given]
-    adds = CLASS_ADDS.get(declared.tokenizer_class, (None, None))
+    kind = declared.tokenizer_class or CLASS_OF_MODEL.get(declared.model_type, "")
+    if kind == "T5Tokenizer" and not any(token.content.startswith("<extra_id_") for token in added):
+        added += sentinels(declared.config.get("extra_ids", 100), bare.vocab_size)
+    adds = CLASS_ADDS.get(kind, (None, None))
     return SentencePieceTokenizer(
         model,
         bos=bos or declared.token("bos_token"),
@@ -121,6 +125,21 @@ def read_sentence_piece(
         conventions=declared.conventions(*adds),
         prefix=_prefix(declared),
     )
+
+
+def sentinels(count: Any, first: int) -> list[AddedToken]:
+    """The tokens for hidden spans that T5's class adds behind the pieces of its model, the first with the highest id.
+
+    Raises:
+        TokenizerError: ``count`` is no number of tokens.
+    """
+    if type(count) is not int or not 0 <= count <= MOST_SENTINELS:
+        raise TokenizerError(f"extra_ids is {count!r}, and no number of tokens.", where="tokenizer_config.json",
+                             remedy=f"Give a whole number from 0 to {MOST_SENTINELS}.")
+    return [AddedToken(f"<extra_id_{index}>", first + count - 1 - index) for index in reversed(range(count))]
+
+
+MOST_SENTINELS = 10_000
 
 
 def _prefix(declared: Declared) -> Prefix:

@@ -26,7 +26,8 @@ GPT2_LIKE = (
     "GPT2Tokenizer", "RobertaTokenizer", "BartTokenizer", "LongformerTokenizer", "LEDTokenizer", "CodeGenTokenizer",
 )  # fmt: skip
 BERT_LIKE = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBertTokenizer")
-CLASS_OF_MODEL = {"openai-gpt": "OpenAIGPTTokenizer", "qwen2": "Qwen2Tokenizer", "qwen3": "Qwen2Tokenizer"}
+CLASS_OF_MODEL = {"openai-gpt": "OpenAIGPTTokenizer", "qwen2": "Qwen2Tokenizer", "qwen3": "Qwen2Tokenizer",
+                  "t5": "T5Tokenizer"}
 """The tokenizer class by model type, where ``tokenizer_config.json`` names none; for all other types it is GPT-2's."""
 
 

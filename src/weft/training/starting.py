@@ -34,12 +34,13 @@ from weft.families.family import families
 from weft.interop.adapters.base import is_adapter
 from weft.interop.adapters.opening import adapted_config, load_adapted
 from weft.interop.huggingface.folder import is_foreign, open_folder
+from weft.interop.huggingface.generation import GENERATION
 from weft.interop.huggingface.letters import LETTERS
 from weft.interop.huggingface.loading import load_folder
-from weft.interop.huggingface.text import GENERATION, VOCABULARIES
+from weft.interop.huggingface.text import VOCABULARIES
 from weft.linear.merging import merged
 from weft.linear.rewrite import drawn_by_rewrites, rewritten
-from weft.tokenizers.base import SETTINGS_FILE
+from weft.tokenizers.files import folder_of_own
 from weft.training.config import RunConfig
 from weft.training.filling import task_of, tokenizer_of, vocab_size_of
 from weft.training.vocabulary import VocabularySettings, resized
@@ -96,7 +97,7 @@ def with_start(plain: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(given, Mapping) and "kind" not in given:
         base = _config_of(folder)
         filled["model"] = _laid_over(base.dump(), _with_family_head(given, base, folder))
-    if any((folder / name).is_file() for name in (SETTINGS_FILE, *VOCABULARIES)):
+    if folder_of_own(folder) is not None or any((folder / name).is_file() for name in VOCABULARIES):
         filled.setdefault("tokenizer", {"kind": "file", "path": str(folder)})
     return _with_vocabulary(filled, given)
 

@@ -36,6 +36,17 @@ def bpe() -> BPETokenizer:
     return BPETokenizer.train([TEXT], 300)
 
 
+def test_files_of_the_first_versions_are_written_as_today_s_are(bpe: BPETokenizer) -> None:
+    """GPT-2's published tokenizer.json does not say of which kind its model is, and joins the two halves of a merge."""
+    declared = json.loads(bpe.files()["tokenizer.json"])
+    first = {"dropout": None, "unk_token": None, "continuing_subword_prefix": "", "end_of_word_suffix": "",
+             "fuse_unk": False, "vocab": declared["model"]["vocab"],
+             "merges": [" ".join(pair) for pair in declared["model"]["merges"]]}
+    found, today = (keys_of(FileTokenizer(json.dumps(declared | {"model": model}), bos=None, eos="<|endoftext|>"))
+                    for model in (first, declared["model"]))
+    assert found == today and found.keys["tokenizer.ggml.model"] == "gpt2"
+
+
 @pytest.fixture(scope="module")
 def pieces() -> SentencePieceTokenizer:
     return train_sentence_piece([TEXT], 600, algorithm="bpe")

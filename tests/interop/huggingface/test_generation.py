@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from interop.huggingface.test_writing import model_of
 from interop.huggingface.tiny_folders import change_config, write
 from weft import api
 from weft.checkpoints import save_checkpoint
+from weft.cli.main import app
 from weft.interop.gguf.vocabulary import vocabulary
-from weft.interop.huggingface.text import end_ids, generation_of
+from weft.interop.huggingface.generation import end_ids, generation_of
 from weft.tokenizers import BPETokenizer, Conventions, FileTokenizer
 
 SAID: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": [1, 2], "temperature": 0.6, "top_p": 0.9, "do_sample": True,
@@ -57,6 +59,68 @@ def test_a_folder_without_the_file_gets_the_ids(tmp_path: Path) -> None:
     kept = {"eos_token_id": plain.eos_id}
     assert generation_of({}, kept, plain) == {"_from_model_config": True, "eos_token_id": plain.eos_id}
     assert generation_of({}, kept, several) == {"_from_model_config": False, "eos_token_id": [plain.eos_id, 7]}
+
+
+def greedy(path: Path, **options: float) -> list[int]:
+    """Tokens of a greedy text of the command, whose options stand behind the file's settings."""
+    words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    rows = str(path / "rows.json")
+    done = CliRunner().invoke(app, ["generate", str(path), "--rows", rows, "--greedy", "--json", *words])
+    assert done.exit_code == 0, done.output
+    tokens: list[int] = json.loads(done.stdout)["rows"][0]["tokens"]
+    return tokens
+
+
+def test_settings_of_a_folder_are_the_defaults_and_options_win(tmp_path: Path) -> None:
+    source = folder_with(tmp_path / "a", repetition_penalty=3.5, max_new_tokens=9)
+    (source / "rows.json").write_text("[[3, 4, 5]]")
+    plain, penalised = (api.generate(source, [[3, 4, 5]], max_new_tokens=9, sampling=api.Sampling(
+        0.0, repetition_penalty=penalty)).rows[0].tokens for penalty in (1.0, 3.5))
+    assert plain != penalised
+    with pytest.warns(UserWarning, match="note: generation_config.json sets repetition_penalty 3.5, max_new_tokens 9; "
+                                         "options win over it."):
+        assert api.generate(source, [[3, 4, 5]]).rows[0].tokens == penalised
+    assert greedy(source) == list(penalised) and greedy(source, repetition_penalty=1) == list(plain)
+    assert greedy(source, max_new_tokens=4) == list(penalised[:4])
+    api.convert(source, tmp_path / "b", to="weft")
+    assert api.decoding_defaults(tmp_path / "b")[:2] == (api.Sampling(0.0, repetition_penalty=3.5), 9)
+
+
+@pytest.mark.parametrize(("said", "options", "sampling", "line"), [
+    ({"do_sample": True, "temperature": 0.6, "top_p": 0.9, "cache_implementation": "hybrid", "num_beams": 1}, {},
+     api.Sampling(0.6, top_k=50, top_p=0.9),
+     "note: generation_config.json sets temperature 0.6, top_k 50, top_p 0.9; options win over it."),
+    ({"do_sample": True, "temperature": 0.6, "top_k": 0}, {"temperature": 2.0, "min_p": 0.1},
+     api.Sampling(2.0, min_p=0.1), ""),
+    ({"do_sample": True, "temperature": 0.6}, {"temperature": 0.0}, api.Sampling(0.0), ""),
+    ({"do_sample": False, "top_k": 9}, {}, api.Sampling(0.0),
+     "note: generation_config.json sets temperature 0.0; options win over it."),
+    ({"do_sample": False, "temperature": 0.5}, {"top_k": 4}, api.Sampling(0.5, top_k=4),
+     "note: generation_config.json sets temperature 0.5; options win over it."),
+    ({"repetition_penalty": 1.1, "no_repeat_ngram_size": 3, "max_length": 40, "use_cache": False}, {},
+     api.Sampling(1.0, repetition_penalty=1.1), "note: generation_config.json sets repetition_penalty 1.1; options win "
+     "over it; its no_repeat_ngram_size 3, max_length 40 are not followed."),
+    ({"temperature": "hot", "top_k": -1}, {}, api.Sampling(),
+     "note: generation_config.json: temperature hot, top_k -1 are not followed."),
+    ({"bos_token_id": 3, "top_p": 1.0, "num_beams": 1, "min_length": 0}, {}, api.Sampling(), "")])
+def test_what_a_file_decides_and_what_it_does_not(said: dict[str, Any], options: dict[str, float],
+                                                  sampling: api.Sampling, line: str, tmp_path: Path) -> None:
+    loaded = api.load(folder_with(tmp_path / "a", **said))
+    assert api.decoding_defaults(loaded, options, draws=True) == (sampling, 200, line)
+
+
+def test_python_draws_where_the_file_asks_for_it_alone(tmp_path: Path) -> None:
+    quiet = api.load(folder_with(tmp_path / "a", temperature=0.5, top_k=3))
+    assert api.decoding_defaults(quiet) == (api.Sampling(0.0), 200, ""), "transformers would be greedy here too"
+    drawing = api.load(folder_with(tmp_path / "b", do_sample=True, top_k=3))
+    assert api.decoding_defaults(drawing)[0] == api.Sampling(1.0, top_k=3)
+
+
+def test_a_search_by_beams_follows_the_number_of_tokens_alone(tmp_path: Path) -> None:
+    loaded = api.load(folder_with(tmp_path / "a", repetition_penalty=1.1, max_new_tokens=7, num_beams=4))
+    assert api.decoding_defaults(loaded, beams=True)[1:] == (
+        7, "note: generation_config.json sets max_new_tokens 7; options win over it; its repetition_penalty 1.1, "
+           "num_beams 4 are not followed.")
 
 
 def test_every_stop_token_ends_a_generation_without_a_tokenizer(tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ from weft.interop.huggingface.with_code import brings_bundled_code, has_code, re
 from weft.models.encoder_decoder import EncoderDecoderConfig
 from weft.models.ngram import NgramModel
 from weft.tokenizers import BPETokenizer, ByteTokenizer
+from weft.tokenizers.published import read_tokenizer
+from weft.training.starting import with_start
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -75,7 +77,7 @@ def test_the_folder_says_what_transformers_needs(hybrid: Path) -> None:
                                "AutoModelForCausalLM": "modeling_weft.WeftForCausalLM"}
     assert raw["weft"]["model"] == model("hybrid").config.dump()
     code = (hybrid / "modeling_weft.py").read_text()
-    assert "class WeftForCausalLM(PreTrainedModel, GenerationMixin)" in code
+    assert "class WeftForCausalLM(WeftModel, GenerationMixin)" in code
     assert "class WeftConfig(PreTrainedConfig)" in (hybrid / "configuration_weft.py").read_text()
     assert brings_bundled_code(hybrid)
 
@@ -149,6 +151,8 @@ def test_tokenizers_come_along_and_back(tokenizer: Any, tmp_path: Path) -> None:
         again = api.load(folder).tokenizer
         assert again is not None
         assert again.fingerprint() == tokenizer.fingerprint()
+        assert read_tokenizer(folder).fingerprint() == again.fingerprint(), "with which a run that starts there begins"
+        assert with_start({"start": str(folder)})["tokenizer"] == {"kind": "file", "path": str(folder)}
         raw = json.loads((folder / "generation_config.json").read_text())
         assert raw.get("eos_token_id") == tokenizer.eos_id
 
@@ -255,7 +259,7 @@ def test_wrong_tensors(change: Callable[[dict[str, Tensor]], None], said: str, c
     (None, "there is no configuration of Weft under 'weft'. Copy the folder again"),
     ({"format": 99, "version": "9.0", "model": {}}, "format 99 is newer than this Weft reads (1); it was written by "
      "Weft 9.0. Update Weft"),
-    ({"format": 1, "version": "0.1.0", "model": {"kind": "decodr"}}, "no model of kind 'decodr'. Did you mean")],
+    ({"format": 1, "version": "0.1.0", "model": {"kind": "decodr"}}, "of kind 'decodr'. Did you mean 'decoder'")],
     ids=["none", "newer", "unknown"])
 def test_wrong_configurations(content: Any, said: str, copy: Path) -> None:
     raw = json.loads((copy / "config.json").read_text())

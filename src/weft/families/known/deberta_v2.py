@@ -135,7 +135,8 @@ SHARED_KEYS: tuple[KeyRule, ...] = (
     Together((TYPE,), read_terms, lambda facts: {TYPE: TERMS[facts["terms"]]}),
     Together((NARROW, ABSOLUTE, "type_vocab_size"), read_inputs, write_inputs), POOLER,
     Together(("pooler_hidden_size",), read_pooler_width, lambda facts: {"pooler_hidden_size": facts["d_model"]}),
-    Kept("legacy"), Ignored(("pooler_dropout", "cls_dropout"), "dropout before and after the pooler, for training"),
+    Kept("legacy", left_out=True),
+    Ignored(("pooler_dropout", "cls_dropout"), "dropout before and after the pooler, for training"),
     LEFT_OVER)
 """Keys that v1 has too."""
 

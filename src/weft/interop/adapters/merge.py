@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import final
 
 from weft.checkpoints.load import Loaded
 from weft.core.errors import InputError
@@ -14,25 +12,11 @@ from weft.interop.verify import a_tensor, bound_of, largest_difference, logits_o
 from weft.linear.merging import merged
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Merged:
-    """A model without rewrites.
-
-    Attributes:
-        model: it.
-        difference: the largest difference of logits from the model with rewrites; None where that is the same model.
-        bound: the difference above which merging is refused: 1e-6 of the largest logit, or of 1 if that is larger, in
-            float64, 1e-3 in float32, a quarter in bfloat16, in which W + s B A is rounded to 8 bits.
-    """
-
-    model: Model
-    difference: float | None
-    bound: float | None
-
-
-def merged_within_bounds(model: Model) -> Merged:
-    """The model with one matrix for each map.
+def merged_within_bounds(model: Model) -> tuple[Model, float | None, float | None]:
+    """The model with one matrix for each map, the largest difference of its logits from those of the model with
+    rewrites, and the difference above which merging is refused: 1e-6 of the largest logit, or of 1 if that is larger,
+    in float64, 1e-3 in float32, a quarter in bfloat16, in which W + s B A is rounded to 8 bits. The differences are
+    None where it is the same model.
 
     Raises:
         UnsupportedError: two parts shared a matrix that is no longer the same in both.
@@ -41,12 +25,12 @@ def merged_within_bounds(model: Model) -> Merged:
     """
     plain = merged(model)
     if plain is model:
-        return Merged(model, None, None)
+        return model, None, None
     tokens = probe(model)
     before = logits_of(model.eval(), tokens)
     difference, dtype = largest_difference(before, logits_of(plain.eval(), tokens)), a_tensor(plain).dtype
     require_close(difference, before, (dtype,), "the model with its rewrites merged")
-    return Merged(plain, difference, bound_of(before, (dtype,)))
+    return plain, difference, bound_of(before, (dtype,))
 
 
 def base_of(loaded: Loaded, given: str | None) -> str:

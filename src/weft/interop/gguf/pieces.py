@@ -10,7 +10,7 @@ from weft.interop.gguf.pre_tokenizers import pre_tokenizer
 from weft.interop.gguf.sentence_piece import scores, sentence_pieces
 from weft.interop.gguf.tokens import Inexpressible, Pieces, Token, TokenType
 from weft.tokenizers import ByteTokenizer, Tokenizer
-from weft.tokenizers.library import LIBRARY_FILE, LibraryTokenizer
+from weft.tokenizers.library import LIBRARY_FILE, LibraryTokenizer, parse_library
 from weft.tokenizers.library_pieces import SPACE, byte_alphabet
 from weft.tokenizers.sentence_piece import SentencePieceTokenizer
 
@@ -32,7 +32,8 @@ def read_pieces(tokenizer: Tokenizer) -> Pieces:
         return _bytes(tokenizer)
     if not isinstance(tokenizer, LibraryTokenizer):
         raise Inexpressible(f"llama.cpp has no tokenizer of the kind {tokenizer.kind!r}.")
-    declared = json.loads(tokenizer.files()[LIBRARY_FILE])
+    # As the library writes it: files of its first versions, such as GPT-2's, do not name the kind of their model.
+    declared = json.loads(parse_library(tokenizer.files()[LIBRARY_FILE]).to_str())
     model = declared["model"]
     if model["type"] != "BPE":
         raise Inexpressible(f"llama.cpp has no tokenizer of the kind {model['type']!r} for decoders.")

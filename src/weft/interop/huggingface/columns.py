@@ -14,8 +14,10 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from weft.core.errors import InputError
+from weft.core.heads import outputs
+from weft.core.images import ImageModel
 from weft.core.layer import traits_of
-from weft.core.model import LanguageModel, ModelState
+from weft.core.model import EncoderInputs, LanguageModel, Model, ModelState
 from weft.core.output import Output
 from weft.core.span import Span
 from weft.core.traits import Trait
@@ -138,15 +140,48 @@ def read(model: LanguageModel, tokens: Int64[Tensor, "B T"], mask: Tensor | None
     Raises:
         InputError: a mask of another shape than the tokens.
     """
-    if mask is not None and mask.shape != tokens.shape:
-        raise InputError(f"shape {tuple(mask.shape)} for tokens of shape {tuple(tokens.shape)}.",
-                         where="attention_mask", remedy="Give a number for each token, 0 for padding.")
+    _require_like(mask, tokens)
     tokens, flags = tokens.long(), None if mask is None else mask.bool()
     if reading is not None:
         return reading.read(model, tokens, flags)
     packed = pack(tokens, flags)
     out = model.hidden(packed.tokens, None, Span(count=packed.count))
     return out._replace(y=packed.columns(out.y))
+
+
+def read_whole(model: Model, tokens: Tensor, mask: Tensor | None = None, types: Tensor | None = None,
+               global_tokens: Tensor | None = None) -> Output[ModelState]:
+    """What a model's head gives for whole rows: [B,C] of rows, or [B,T,...] of tokens by column, see `read`; the hidden
+    vectors without a head.
+
+    Args:
+        tokens: ids [B,T], or images [B,C,H,W] for a model that reads these.
+        mask: 0 for padding, in any column; None: there is none.
+        types: segments [B,T]; left out of a model with one.
+        global_tokens: 1 for each token that is global, for a model that reads these.
+
+    Raises:
+        InputError: a mask of another shape than the tokens.
+    """
+    if isinstance(model, ImageModel):
+        out, span = model.vectors(model.images(tokens)), Span()
+        return out._replace(y=outputs(model.head, out.y, span))
+    _require_like(mask, tokens)
+    flags = None if mask is None else mask.bool()
+    packed, sizes = pack(tokens.long(), flags), model.reads()
+    beside = [None if given is None or sizes.get(name, 0) < 2 else pack(given.long(), flags).tokens
+              for name, given in (("types", types), ("globals_", global_tokens))]
+    inputs = EncoderInputs(packed.tokens, beside[0], None if beside[1] is None else beside[1].bool())
+    out, span = model.vectors(inputs, Span(count=packed.count)), Span(count=packed.count)
+    found = outputs(model.head, out.y, span)
+    return out._replace(y=found if found.ndim == 2 else packed.columns(found))
+
+
+def _require_like(mask: Tensor | None, tokens: Tensor) -> None:
+    """Refuse a mask of another shape than the tokens."""
+    if mask is not None and mask.shape != tokens.shape:
+        raise InputError(f"shape {tuple(mask.shape)} for tokens of shape {tuple(tokens.shape)}.",
+                         where="attention_mask", remedy="Give a number for each token, 0 for padding.")
 
 
 def in_rows(logits: Float[Tensor, "B T V"], labels: Int64[Tensor, "B T"],

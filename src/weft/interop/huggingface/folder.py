@@ -19,8 +19,8 @@ from weft.families.family import Family, family_of
 from weft.families.keys import KEPT
 from weft.families.template import Facts
 from weft.families.weights import Account
+from weft.interop.huggingface.generation import read_generation, special_ids
 from weft.interop.huggingface.stored import COPY_AGAIN, Entry, Stored, listed, open_stored
-from weft.interop.huggingface.text import read_generation, special_ids
 
 LOGGER = logging.getLogger(__name__)
 

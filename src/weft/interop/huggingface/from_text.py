@@ -12,10 +12,10 @@ from torch import Tensor
 
 from weft.core.errors import FailedError, TokenizerError
 from weft.core.heads import outputs
-from weft.core.model import EncoderInputs, LanguageModel, Model
+from weft.core.model import EncoderInputs, Model
 from weft.core.span import Span
 from weft.data.labelled import Frame
-from weft.interop.huggingface.text import framing
+from weft.interop.huggingface.text import framing, reads_whole
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.library import LIBRARY_FILE
 
@@ -71,7 +71,7 @@ class Texts:
             rows = [self._row(texts) for texts in samples]
         except TokenizerError:  # a vocabulary of few characters, which has none for these texts
             return ()
-        padded = not isinstance(self.model, LanguageModel)
+        padded = reads_whole(self.model)
         given = read(*map(list, zip(*samples, strict=True)), padding=padded, return_tensors="pt" if padded else None)
         for place, (ids, second) in enumerate(rows):
             found = [int(token) for token, real in zip(given["input_ids"][place], given["attention_mask"][place],
@@ -86,7 +86,7 @@ class Texts:
 
     def _row(self, texts: Sequence[str]) -> tuple[list[int], int]:
         """The ids of a text or a pair as the model's task reads them, and how many belong to the second text."""
-        if not isinstance(self.model, LanguageModel):
+        if reads_whole(self.model):
             tokens, second, _ = Frame(self.tokenizer).around([self.tokenizer.measure(text) for text in texts])
             return tokens.tolist(), second
         first, last = ([] if place is None else [place] for place in framing(self.tokenizer, self.model))

@@ -13,13 +13,13 @@ from typing import Any
 
 from weft.core.strict_json import plain
 from weft.disk.documents import lawful_link, read_document
+from weft.interop.huggingface.generation import GENERATION_FILE
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.declared import CHAT_TEMPLATE
 from weft.tokenizers.library import LIBRARY_FILE
 
 LETTERS = "letters"
 """The key of a checkpoint's facts for these files."""
-GENERATION_FILE = "generation_config.json"
 SETTINGS = "tokenizer_config.json"
 TOKENIZER_FILES = (SETTINGS, "special_tokens_map.json", "added_tokens.json", CHAT_TEMPLATE, "chat_template.json")
 MOST_BYTES = 2**20

@@ -11,8 +11,9 @@ from torch import Tensor
 from weft.checkpoints.load import Loaded
 from weft.core.model import Model
 from weft.interop.huggingface.folder import Opened, open_folder, refuse
+from weft.interop.huggingface.generation import GENERATION
 from weft.interop.huggingface.letters import letters_of
-from weft.interop.huggingface.text import GENERATION, folder_tokenizer
+from weft.interop.huggingface.text import folder_tokenizer
 from weft.interop.huggingface.with_code import has_code, load_with_code
 from weft.interop.shapes import place, settle
 

@@ -1,18 +1,15 @@
-"""The files beside the weights of a foreign folder: its tokenizer and its settings for generating text."""
+"""The files of a foreign folder's tokenizer."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from weft.core.errors import CheckpointError
 from weft.core.model import LanguageModel, Model
 from weft.data.layout import layout_of
-from weft.disk.documents import lawful_link, read_json
-from weft.interop.huggingface.stored import COPY_AGAIN
+from weft.disk.documents import lawful_link
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.declared import CHAT_TEMPLATE, DEFAULT_TEMPLATE, MORE_TEMPLATES
 from weft.tokenizers.library import LIBRARY_FILE
@@ -28,13 +25,6 @@ BESIDE = ("merges.txt", "vocab.bpe", "tokenizer_config.json", "special_tokens_ma
 """Further files of a tokenizer."""
 
 SETTINGS = "tokenizer_config.json"
-GENERATION_FILE = "generation_config.json"
-GENERATION = "generation"
-"""The key of a checkpoint's facts for the content of that file."""
-
-SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")
-NO_SETTINGS = frozenset({*SPECIAL, "_from_model_config", "transformers_version"})
-"""Keys that are ids of tokens or describe the origin of the file."""
 
 
 def folder_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
@@ -50,14 +40,12 @@ def folder_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
     return tokenizer
 
 
-def write_tokenizer(tokenizer: Tokenizer | None, source: Path | None, draft: Path, model: Model, *,
-                    framed: bool = True) -> list[str]:
+def write_tokenizer(tokenizer: Tokenizer | None, source: Path | None, draft: Path, model: Model) -> list[str]:
     """Put the tokenizer's files into a folder that is being written.
 
     Args:
         source: the foreign folder that the model came from, whose files are copied unchanged; None for Weft's own.
         model: that the tokenizer belongs to, which says what stands around a text.
-        framed: whether the library's file itself puts that around a text; not where Weft reads the same file again.
 
     Returns:
         Notes for the user: a tokenizer that cannot be written.
@@ -78,9 +66,7 @@ def write_tokenizer(tokenizer: Tokenizer | None, source: Path | None, draft: Pat
     if LIBRARY_FILE not in files:
         return [f"the tokenizer {tokenizer.name!r} has no tokenizer.json, so none was written; give rows of token ids."]
     frame = framing(tokenizer, model)
-    if framed:
-        pairs = not isinstance(model, LanguageModel)
-        files = {**files, LIBRARY_FILE: with_frame(files[LIBRARY_FILE], *frame, pairs=pairs)}
+    files = {**files, LIBRARY_FILE: with_frame(files[LIBRARY_FILE], *frame, pairs=reads_whole(model))}
     for name, content in files.items():
         (draft / name).write_bytes(content)
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": model.config.context,
@@ -90,15 +76,20 @@ def write_tokenizer(tokenizer: Tokenizer | None, source: Path | None, draft: Pat
     return []
 
 
+def reads_whole(model: Model) -> bool:
+    """Whether what a model predicts is of whole rows, and not of the next token."""
+    return not isinstance(model, LanguageModel) or model.head is not None
+
+
 def framing(tokenizer: Tokenizer, model: Model) -> tuple[int | None, int | None]:
-    """The ids before and after a text that the model is given: those of a document for an encoder, the closing one for
-    the source of an encoder-decoder (and the opening one if the vocabulary declares it), and for a model of the next
-    token the opening one, unless the vocabulary declares that it adds none."""
+    """The ids before and after a text that the model is given: those of a document where it is read whole, the closing
+    one for the source of an encoder-decoder (and the opening one if the vocabulary declares it), and for a model of the
+    next token the opening one, unless the vocabulary declares that it adds none."""
     layout, adds = layout_of(tokenizer), tokenizer.conventions.adds_bos
     closing = layout.final if layout.closing is None else layout.closing
-    if not isinstance(model, LanguageModel):
+    if reads_whole(model):
         return layout.opening, closing
-    if model.takes_source:
+    if isinstance(model, LanguageModel) and model.takes_source:
         return (tokenizer.bos_id if adds else None), closing
     return (None if adds is False else layout.opening), None
 
@@ -108,7 +99,7 @@ def _roles(tokenizer: Tokenizer, model: Model, opening: int | None, closing: int
     closing token where the vocabulary has none for that; attention leaves it out."""
     names = {place: token for token, place in tokenizer.special_tokens.items()}
     roles = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_id}
-    if not isinstance(model, LanguageModel):
+    if reads_whole(model):
         known = tokenizer.special_tokens
         usual = {role: next((known[name] for name in spelled if name in known), None)
                  for role, spelled in USUAL_ROLES.items()}
@@ -133,55 +124,3 @@ def _write_templates(tokenizer: Tokenizer, draft: Path) -> None:
         path = draft / (CHAT_TEMPLATE if name == DEFAULT_TEMPLATE else f"{MORE_TEMPLATES}/{name}.jinja")
         path.parent.mkdir(exist_ok=True)
         path.write_text(template, encoding="utf-8")
-
-
-def read_generation(folder: Path) -> dict[str, Any]:
-    """The content of generation_config.json; empty where there is none.
-
-    Raises:
-        CheckpointError: it is damaged.
-    """
-    path = folder / GENERATION_FILE
-    if not path.is_file():
-        return {}
-    try:
-        content = read_json(path)
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"the file is damaged ({error}).", where=str(path), remedy=COPY_AGAIN) from None
-    return dict(content) if isinstance(content, dict) else {}
-
-
-def special_ids(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The ids of special tokens among the content of generation_config.json."""
-    return {key: content[key] for key in SPECIAL if content.get(key) is not None}
-
-
-def generation_of(facts: Mapping[str, Any], kept: Mapping[str, Any], tokenizer: Tokenizer | None) -> dict[str, Any]:
-    """The content of generation_config.json for a folder to be written: that of the folder the model came from, or else
-    the ids of its special tokens, with all that end a generation.
-
-    Args:
-        facts: facts of the model to be written.
-        kept: ids of special tokens by their keys in config.json.
-        tokenizer: the model's; None: it has none.
-    """
-    known: Mapping[str, Any] = facts.get(GENERATION) or {}
-    if known:
-        return dict(known)
-    ends = () if tokenizer is None else tokenizer.end_ids
-    several = {"eos_token_id": list(ends)} if len(ends) > 1 else {}
-    return {"_from_model_config": not several, **special_ids(kept), **several}
-
-
-def end_ids(facts: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:
-    """The ids that end a generation, for a model without a tokenizer; those beyond its vocabulary are left out."""
-    for source in (facts.get(GENERATION) or {}, facts.get("kept") or {}):
-        found = source.get("eos_token_id")
-        if found is not None:
-            return tuple(place for place in (found if isinstance(found, list) else [found]) if 0 <= place < vocab_size)
-    return ()
-
-
-def settings_of(facts: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of the settings besides ids of tokens (temperature, top_p, ...)."""
-    return tuple(sorted(set(facts.get(GENERATION) or {}) - NO_SETTINGS))

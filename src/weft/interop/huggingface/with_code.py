@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -22,23 +21,24 @@ from torch import Tensor, nn
 from weft.checkpoints.layout import CONFIG_FILE
 from weft.checkpoints.load import Loaded
 from weft.checkpoints.tensors import assign_tensors, own_tensors
-from weft.core.config import parse_part
 from weft.core.errors import CheckpointError, ConfigError, UnsupportedError
+from weft.core.images import ImageModel
 from weft.core.layer import traits_of
-from weft.core.model import Counted, LanguageModel, ModelConfig
+from weft.core.model import Classifier, Counted, LanguageModel, Model, Readout, parse_model
 from weft.core.part import kept_dtypes
 from weft.core.registry import PLUGIN
 from weft.core.traits import Trait
 from weft.core.version import VERSION
 from weft.interop.huggingface.folder import is_foreign, read_raw
+from weft.interop.huggingface.generation import GENERATION, read_generation, special_ids
 from weft.interop.huggingface.stored import COPY_AGAIN, Stored, listed, open_stored
-from weft.interop.huggingface.text import GENERATION, folder_tokenizer, read_generation, special_ids
+from weft.interop.huggingface.text import folder_tokenizer, reads_whole
 from weft.interop.huggingface.writing import write_json, write_weights
 from weft.masks.configured import parts_and_masks
 from weft.positions.constants import Constant
 from weft.tokenizers import Tokenizer, load_tokenizer
-from weft.tokenizers.base import SETTINGS_FILE
 from weft.tokenizers.config import known_tokenizers
+from weft.tokenizers.files import APART, folder_of_own
 from weft.tokenizers.library import LIBRARY_FILE
 
 MODEL_TYPE = "weft"
@@ -49,9 +49,9 @@ FORMAT = 1
 PREFIX = "model."
 CODE_FILES = ("configuration_weft.py", "modeling_weft.py")
 BUNDLED = Path(__file__).parent / "bundled"
-ARCHITECTURE = "WeftForCausalLM"
-AUTO_MAP: Mapping[str, str] = MappingProxyType({"AutoConfig": "configuration_weft.WeftConfig",
-                                                "AutoModelForCausalLM": f"modeling_weft.{ARCHITECTURE}"})
+HEADS = ("ForCausalLM", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForImageClassification",
+         "Model")
+"""Ends of the names of the bundled classes."""
 KEEP = "Keep it as a Weft checkpoint."
 
 
@@ -62,23 +62,47 @@ def has_code(folder: Path) -> bool:
 
 def brings_bundled_code(folder: Path) -> bool:
     """Whether the code in a folder is, byte for byte, that which Weft writes."""
-    if not has_code(folder) or read_raw(folder).get("auto_map") != AUTO_MAP:
+    if not has_code(folder) or read_raw(folder).get("auto_map") not in [_auto_map(head) for head in HEADS]:
         return False
     found = {path.name for path in folder.rglob("*.py")}
     return found == set(CODE_FILES) and all(
         (folder / name).read_bytes() == (BUNDLED / name).read_bytes() for name in CODE_FILES)
 
 
-def require_writable(model: LanguageModel) -> None:
+def head_of(model: Model) -> str:
+    """The end of the name of the bundled class that serves a model."""
+    if not reads_whole(model):
+        return "ForCausalLM"
+    if isinstance(model.head, Classifier):
+        rows = "ForImageClassification" if isinstance(model, ImageModel) else "ForSequenceClassification"
+        return rows if model.head.pooled else "ForTokenClassification"
+    return "ForMaskedLM" if isinstance(model.head, Readout) else "Model"
+
+
+def _auto_map(head: str) -> dict[str, str]:
+    auto = "AutoModel" if head == "Model" else f"AutoModel{head}"
+    return {"AutoConfig": "configuration_weft.WeftConfig", auto: f"modeling_weft.Weft{head}"}
+
+
+def _classes(head: Classifier) -> dict[str, Any]:
+    """The keys of config.json for the classes or values of a head."""
+    names = head.labels or [f"LABEL_{index}" for index in range(head.n_outputs)]
+    return {"id2label": {str(index): name for index, name in enumerate(names)},
+            "label2id": {name: index for index, name in enumerate(names)},
+            "problem_type": "regression" if head.values else "single_label_classification" if head.pooled else None}
+
+
+def require_writable(model: Model) -> None:
     """Raise unless the bundled modelling file can serve a model.
 
     Raises:
-        UnsupportedError: an encoder-decoder, a bidirectional model, tables of counts, parts from a plugin's file.
+        UnsupportedError: an encoder-decoder, a bidirectional model of the next token, tables of counts, parts from a
+            plugin's file.
     """
     what = None
-    if model.takes_source:
+    if isinstance(model, LanguageModel) and model.takes_source:
         what = "a model that decodes from a source cannot be opened as a causal language model."
-    elif Trait.BIDIRECTIONAL in traits_of(model):
+    elif not reads_whole(model) and Trait.BIDIRECTIONAL in traits_of(model):
         what = "this model attends to later tokens, so it cannot be opened as a causal language model."
     elif isinstance(model, Counted):
         what = "tables of counts are not weights that `transformers` could load."
@@ -91,7 +115,7 @@ def require_writable(model: LanguageModel) -> None:
                                "group weft.parts, or keep the model as a Weft checkpoint.")
 
 
-def write_with_code(model: LanguageModel, kept: Mapping[str, Any], draft: Path, *, shard_bytes: int) -> None:
+def write_with_code(model: Model, kept: Mapping[str, Any], draft: Path, *, shard_bytes: int) -> None:
     """Fill an empty folder, except for the tokenizer's files.
 
     Args:
@@ -100,9 +124,11 @@ def write_with_code(model: LanguageModel, kept: Mapping[str, Any], draft: Path, 
     """
     own = own_tensors(model)
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    head = head_of(model)
+    classes = _classes(model.head) if isinstance(model.head, Classifier) else {}
     write_json(draft / CONFIG_FILE, {
-        "architectures": [ARCHITECTURE], "model_type": MODEL_TYPE, "auto_map": dict(AUTO_MAP), "dtype": dtype,
-        "torch_dtype": dtype, **special_ids(kept),
+        "architectures": [f"Weft{head}"], "model_type": MODEL_TYPE, "auto_map": _auto_map(head), "dtype": dtype,
+        "torch_dtype": dtype, **special_ids(kept), **classes,
         KEY: {"format": FORMAT, "version": VERSION, "model": model.config.dump()}})
     for name in CODE_FILES:
         (draft / name).write_bytes((BUNDLED / name).read_bytes())
@@ -111,17 +137,18 @@ def write_with_code(model: LanguageModel, kept: Mapping[str, Any], draft: Path, 
 
 
 def write_own_tokenizer(tokenizer: Tokenizer, draft: Path) -> list[str]:
-    """Save a tokenizer in Weft's format into a folder, beside the files of `write_tokenizer`.
+    """Save a tokenizer in Weft's format into a folder of its own, beside the files of `write_tokenizer`, which for
+    `transformers` put tokens around texts.
 
     Returns:
         Notes for the user: a tokenizer that `transformers` cannot read.
     """
-    tokenizer.save(draft)
+    tokenizer.save(draft / APART)
     return [] if LIBRARY_FILE in tokenizer.files() else [
         f"the tokenizer {tokenizer.name!r} has no tokenizer.json, so only Weft reads it; give transformers token ids."]
 
 
-def build(content: Any, where: str = CONFIG_FILE) -> LanguageModel:
+def build(content: Any, where: str = CONFIG_FILE) -> Model:
     """Build a model, freshly initialised, from the content of config.json under `KEY`. Called by the bundled file.
 
     Raises:
@@ -135,16 +162,12 @@ def build(content: Any, where: str = CONFIG_FILE) -> LanguageModel:
         raise CheckpointError(f"format {version} is newer than this Weft reads ({FORMAT}); it was written by Weft "
                               f"{content.get('version')}.", where=where, remedy="Update Weft.")
     try:
-        config = parse_part(("model",), content["model"])
-        assert isinstance(config, ModelConfig), "the group model holds model configurations"
-        model = config.build()
+        return parse_model(content["model"]).build()
     except ConfigError as error:
         listed = "".join(f"\n  - {problem}" for problem in error.problems)
         raise CheckpointError(f"the model of this folder cannot be built here:{listed}\n", where=where,
                               remedy=f"It was written by Weft {content.get('version')}: use that one or a later one, "
                                      "with the packages that add those parts.") from None
-    assert isinstance(model, LanguageModel), "the group model holds language models"
-    return model
 
 
 def tied_names(model: nn.Module) -> dict[str, str]:
@@ -189,7 +212,7 @@ def load_with_code(folder: Path, *, device: torch.device | str = "cpu", dtype: t
     return Loaded(model, _tokenizer(folder, model.vocab_size), model.config, None, facts, folder)
 
 
-def _tensors(model: LanguageModel, stored: Stored, folder: Path, strict: bool) -> dict[str, Tensor]:
+def _tensors(model: Model, stored: Stored, folder: Path, strict: bool) -> dict[str, Tensor]:
     """The stored tensors by the model's names. Of tied tensors a file may hold any one."""
     tied = tied_names(model)
     found: dict[str, Tensor] = {}
@@ -209,6 +232,5 @@ def _tensors(model: LanguageModel, stored: Stored, folder: Path, strict: bool) -
 
 def _tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
     """The tokenizer in Weft's format where the folder has it, else that of `transformers`."""
-    if (folder / SETTINGS_FILE).is_file():
-        return load_tokenizer(folder, kinds=known_tokenizers())
-    return folder_tokenizer(folder, vocab_size)
+    own = folder_of_own(folder)
+    return folder_tokenizer(folder, vocab_size) if own is None else load_tokenizer(own, kinds=known_tokenizers())

@@ -1,4 +1,4 @@
-"""A language model of Weft as a causal language model of `transformers`.
+"""A model of Weft as a model of `transformers`, with the class for its head.
 
 The parts are those of the installed package `weft`; this file translates calls. A row in a batch that is padded on
 either side has the same logits as that row alone.
@@ -10,12 +10,19 @@ from typing import Any
 
 from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedModel
-from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    CausalLMOutputWithPast,
+    ImageClassifierOutput,
+    MaskedLMOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
+)
 
 from .configuration_weft import WeftConfig
 
 try:
-    from weft.interop.huggingface.columns import Reading, in_rows, read
+    from weft.interop.huggingface.columns import Reading, in_rows, read, read_whole
     from weft.interop.huggingface.with_code import build, exact_names, set_constants, tied_names
 except ImportError as error:
     raise ImportError(f"This model is built by the Python package `weft`, which cannot be used here ({error}). Install "
@@ -27,6 +34,7 @@ class WeftCache:
 
     is_compileable = False
     is_croppable = False
+    is_linear = (False,)
 
     def __init__(self) -> None:
         self.reading = Reading()
@@ -40,12 +48,13 @@ class WeftCache:
         self.reading.select(beam_idx)
 
 
-class WeftForCausalLM(PreTrainedModel, GenerationMixin):
-    """Any language model of Weft that predicts the next token."""
+class WeftModel(PreTrainedModel):
+    """Any encoder of Weft without a head. The classes of heads read whole rows as it does, but for that of causal
+    language models."""
 
     config_class = WeftConfig
     main_input_name = "input_ids"
-    _is_stateful = True
+    output: type[Any] = BaseModelOutput
 
     def __init__(self, config: WeftConfig) -> None:
         super().__init__(config)
@@ -69,6 +78,52 @@ class WeftForCausalLM(PreTrainedModel, GenerationMixin):
                              "its files again.")
         return (model, found) if output_loading_info else model
 
+    def _init_weights(self, module: nn.Module) -> None:
+        set_constants(module)  # Weft's parts initialise their own weights; these constants are stored in no file
+
+    def _returned(self, found: Any, losses: Any, return_dict: bool | None) -> Any:
+        """Add auxiliary losses to the loss, if there is one; as a tuple if that is wanted."""
+        if found.get("loss") is not None:
+            found["loss"] = found["loss"] + sum(each.value for each in losses)
+        return found if (self.config.return_dict if return_dict is None else return_dict) else found.to_tuple()
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None,
+                global_attention_mask: Tensor | None = None, labels: Tensor | None = None,
+                return_dict: bool | None = None) -> Any:
+        """Return what the head gives for whole rows, or their vectors.
+
+        Args:
+            input_ids: ids [B,T].
+            attention_mask: 0 for padding, which may be in any column and is skipped, 1 elsewhere.
+            token_type_ids: segments [B,T], for a model with at least two.
+            global_attention_mask: 1 for tokens that attend to all, for a model whose masks read that.
+            labels: classes or values of the rows, or classes or ids of the tokens with -100 where there is none.
+            return_dict: False returns a tuple.
+
+        Returns:
+            ``loss``, the mean over what is labelled with auxiliary losses, if there are labels; and ``logits`` [B,C] of
+            rows or [B,T,C] of tokens, or without a head ``last_hidden_state`` [B,T,D].
+        """
+        out = read_whole(self.model, input_ids, attention_mask, token_type_ids, global_attention_mask)
+        return self._headed(out, labels, return_dict)
+
+    def _headed(self, out: Any, labels: Tensor | None, return_dict: bool | None) -> Any:
+        if self.output is BaseModelOutput:
+            return self._returned(BaseModelOutput(last_hidden_state=out.y), out.losses, return_dict)
+        loss = None if labels is None else self._loss(out.y, labels)
+        return self._returned(self.output(loss=loss, logits=out.y), out.losses, return_dict)
+
+    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        if self.config.problem_type == "regression":
+            return nn.functional.mse_loss(logits.reshape(-1), labels.reshape(-1).to(logits.dtype))
+        return nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
+
+
+class WeftForCausalLM(WeftModel, GenerationMixin):
+    """Any language model of Weft that predicts the next token."""
+
+    _is_stateful = True
+
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
         return False  # the cache depends on the architecture: see WeftCache
@@ -77,14 +132,13 @@ class WeftForCausalLM(PreTrainedModel, GenerationMixin):
         """As `GenerationMixin.prepare_inputs_for_generation`, without ``cache_position``: the cache stores how many
         tokens each row has."""
         inputs = super().prepare_inputs_for_generation(*args, **kwargs)
-        return {name: value for name, value in inputs.items() if value is not None and name != "cache_position"}
-
-    def _init_weights(self, module: nn.Module) -> None:
-        set_constants(module)  # Weft's parts initialise their own weights; these constants are stored in no file
+        renamed = {"cache": "past_key_values"}  # its name from transformers 5.24 on
+        return {renamed.get(name, name): value for name, value in inputs.items()
+                if value is not None and name != "cache_position"}
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None,
                 past_key_values: WeftCache | None = None, labels: Tensor | None = None, use_cache: bool | None = None,
-                logits_to_keep: int | Tensor = 0, return_dict: bool | None = None,
+                logits_to_keep: int | Tensor = 0, return_dict: bool | None = None, cache: WeftCache | None = None,
                 ) -> CausalLMOutputWithPast | tuple[Any, ...]:
         """Return the logits of the next token.
 
@@ -98,10 +152,12 @@ class WeftForCausalLM(PreTrainedModel, GenerationMixin):
             use_cache: whether to return a cache; None: as configured, and never in training.
             logits_to_keep: return the logits of this number of last columns, or of these columns; 0: of all.
             return_dict: False returns a tuple.
+            cache: the name of ``past_key_values`` from transformers 5.24 on.
 
         Returns:
             ``loss`` in nats including auxiliary losses, if there are labels; ``logits`` [B,T,V]; ``past_key_values``.
         """
+        past_key_values = cache if past_key_values is None else past_key_values
         if use_cache is None:
             use_cache = bool(self.config.use_cache) and not self.training
         if use_cache and past_key_values is None:
@@ -112,11 +168,38 @@ class WeftForCausalLM(PreTrainedModel, GenerationMixin):
         loss = None
         if labels is not None:
             loss = self.loss_function(*in_rows(logits, labels, mask), vocab_size=self.config.vocab_size)
-            loss = loss + sum(each.value for each in out.losses)
             logits = _kept(logits, logits_to_keep)
         found = CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past_key_values if use_cache else None)
-        wanted = self.config.return_dict if return_dict is None else return_dict
-        return found if wanted else found.to_tuple()
+        return self._returned(found, out.losses, return_dict)
+
+
+class WeftForMaskedLM(WeftModel):
+    """Any encoder of Weft that predicts hidden tokens."""
+
+    output = MaskedLMOutput
+
+
+class WeftForSequenceClassification(WeftModel):
+    """Any model of Weft that predicts a class, or values, of a row."""
+
+    output = SequenceClassifierOutput
+
+
+class WeftForTokenClassification(WeftModel):
+    """Any model of Weft that predicts a class of each token."""
+
+    output = TokenClassifierOutput
+
+
+class WeftForImageClassification(WeftModel):
+    """Any model of Weft that predicts a class, or values, of an image."""
+
+    main_input_name = "pixel_values"
+    output = ImageClassifierOutput
+
+    def forward(self, pixel_values: Tensor, labels: Tensor | None = None, return_dict: bool | None = None) -> Any:
+        """Return scores [B,C] of images [B,C,H,W], and with labels the mean loss."""
+        return self._headed(read_whole(self.model, pixel_values), labels, return_dict)
 
 
 def _kept(columns: Tensor, keep: int | Tensor) -> Tensor:
