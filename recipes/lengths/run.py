@@ -146,9 +146,9 @@ def study(data: Path, runs: Path, seeds: int, threads: int) -> None:
     made = {scheme: each for scheme, each in before["made"].items()
             if each["settings_sha256"] == settings_sha256(scheme) and len(before["models"][scheme]) == seeds}
     models = {scheme: before["models"][scheme] for scheme in made}
-    facts = {"seeds": seeds, "context": 128, "longer": LONGER, "lengths": LENGTHS}
-    here = {"threads": threads, "processor": processor_name(), "torch": torch.__version__,
-            "date": date.today().isoformat()}
+    last = {"torch": torch.__version__, "date": date.today().isoformat()}
+    facts = {"seeds": seeds, "context": 128, "longer": LONGER, "lengths": LENGTHS, **last}
+    here = {"threads": threads, "processor": processor_name(), **last}
     for scheme in [each for each in SCHEMES if each not in made]:
         models[scheme] = {}
         for seed in range(seeds):
