@@ -92,8 +92,24 @@ def page(found: StudyResult, name: str) -> str:
         f"{machine.torch}, {machine.processor}.", "",
         f"Differences in bits per byte, tested {'run by run' if found.test == 'paired' else 'as independent runs'} and "
         "over the documents of the test text at once, p corrected for the number of pairs:", "",
-        *differences(found), "",
+        *differences(found), "", rates(found), "",
         *(f"![{figure.title}]({figure.name}.svg)" for figure in pictures(found, name)), ""])
+
+
+def rates(found: StudyResult) -> str:
+    """The learning rates among which runs chose, and how many chose the lowest or the highest."""
+    runs = [(entry.name, run.lr, sorted(trial.lr for trial in run.trials)) for entry in found.entries
+            for run in entry.finished if run.lr]
+    given = sorted({lr for _, lr, tried in runs if not tried})
+    if given:
+        return f"Every run has the rate {', '.join(f'{lr:g}' for lr in given)}; no other was tried, of no model."
+    at_edge = {end: [name for name, lr, tried in runs if lr == tried[place]]
+               for end, place in (("lowest", 0), ("highest", -1))}
+    said = [f"{len(names)} of {len(runs)} runs chose the {end} ({', '.join(dict.fromkeys(names))})"
+            for end, names in at_edge.items() if names]
+    tried = sorted({lr for _, _, each in runs for lr in each})
+    return (f"Each run chose among the rates {', '.join(f'{lr:g}' for lr in tried)}. "
+            + (f"{'; '.join(said)}: a better one may lie beyond." if said else "None chose the lowest or the highest."))
 
 
 def runs_of(found: StudyResult) -> str:

@@ -6,8 +6,8 @@ DATA is a folder of long texts with the names below. Each scheme is trained at 1
 model is measured on the last tokens of a book that it was not trained on, in windows of each length that advance by
 half of it, so that all lengths predict the same tokens. Models with rotary positions are also extended to 1,024 tokens
 by three methods, and measured as they are and after a tenth of the training's tokens more. Runs lie in
-``runs/lengths``; one that was interrupted goes on. `result.json` keeps every figure, and the tables and the pictures
-of the README are made from it.
+``runs/lengths``; one that was interrupted goes on, and schemes whose settings have not changed since they were recorded
+are not run again. `result.json` keeps every figure, and the tables and the pictures of the README are made from it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SCHEMES: dict[str, tuple[str, ...]] = {
     "none": (),
     "sinusoidal": ("model.position=sinusoidal", "model.embedding={}"),
     "learned": ("model.position=learned",),
-    "t5": ("model.shared={bias: {kind: t5, scaled: false}}", f"{PLACE}={{shared: bias}}"),
+    "t5": ("model.shared={bias: t5}", f"{PLACE}={{shared: bias}}"),
     "alibi": (f"{PLACE}=alibi",),
     "rope": (f"{PLACE}=rope",),
 }
@@ -129,33 +129,40 @@ def main() -> None:
         write_file(HERE / f"{figure.name}.svg", figure.alone())
 
 
-def settings_sha256() -> str:
-    """Of all that decides what is computed."""
+def settings_sha256(scheme: str) -> str:
+    """Of all that decides what is computed of a scheme."""
     given = (MODEL.read_text(encoding="utf-8"), TRAINED_ON, TESTED_ON, LENGTHS, LONGER, TUNING_SHARE, MEASURED, METHODS,
-             SCHEMES)
+             SCHEMES[scheme])
     return hashlib.sha256(repr(given).encode()).hexdigest()
 
 
 def study(data: Path, runs: Path, seeds: int, threads: int) -> None:
-    """Train and measure every model, and keep the figures after each."""
+    """Train and measure every model, and keep the figures after each. A scheme of which the record has as many seeds
+    and whose settings have not changed since stands as it is."""
     torch.set_num_threads(threads)
     prepare(data, runs)
     os.chdir(runs)  # the configuration names the folders of the texts alone
-    models: dict[str, Any] = {}
-    facts = {"settings_sha256": settings_sha256(),
-             "seeds": seeds, "context": 128, "longer": LONGER, "lengths": LENGTHS, "threads": threads,
-             "processor": processor_name(), "torch": torch.__version__, "date": date.today().isoformat()}
-    for seed in range(seeds):
-        for scheme in SCHEMES:
+    before = json.loads(RESULT.read_text(encoding="utf-8"))
+    made = {scheme: each for scheme, each in before["made"].items()
+            if each["settings_sha256"] == settings_sha256(scheme) and len(before["models"][scheme]) == seeds}
+    models = {scheme: before["models"][scheme] for scheme in made}
+    last = {"torch": torch.__version__, "date": date.today().isoformat()}
+    facts = {"seeds": seeds, "context": 128, "longer": LONGER, "lengths": LENGTHS, **last}
+    here = {"threads": threads, "processor": processor_name(), **last}
+    for scheme in [each for each in SCHEMES if each not in made]:
+        models[scheme] = {}
+        for seed in range(seeds):
             checkpoint = trained(scheme, seed, runs)
             found = {"trained": measured(checkpoint)}
             if scheme == "rope":
                 found |= extended(checkpoint, scheme, seed, runs)
-            models.setdefault(scheme, {})[str(seed)] = found
+            models[scheme][str(seed)] = found
             print(f"{scheme}, seed {seed}: " + "  ".join(
                 f"{length} {figures.get('perplexity', math.nan):.1f}" for length, figures in found["trained"].items()),
                 flush=True)
-            write_file(RESULT, json.dumps({**facts, "models": models}, indent=1) + "\n")
+        made[scheme] = {"settings_sha256": settings_sha256(scheme), **here}
+        ordered = {each: models[each] for each in SCHEMES if each in models}
+        write_file(RESULT, json.dumps({**facts, "made": made, "models": ordered}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
                            {"accumulation": 2}),
     "channel mix": (decoder(ATTENTION, "channel_mix"), {"accumulation": 2}),
     "feed-forward": ({"kind": "feedforward", "context": 64, "order": 5, "d_embedding": 16, "d_hidden": 48,
-                      "dropout": 0.1}, {"accumulation": 2}),
+                      "std": 0.1, "dropout": 0.1}, {"accumulation": 2}),
     "sgd with momentum": (decoder(ATTENTION, MLP), {"optimizer": {"kind": "sgd", "lr": 0.1, "momentum": 0.9}}),
 }
 

@@ -7,10 +7,10 @@
     python recipes/rows/run.py recipes/recall --draw      the tables and pictures of result.json anew
 
 A study is a folder with ``study.yaml``: models (a contestant, in several sizes), a task, rates; a contestant may have
-``steps`` and ``rows`` of its own. Each rate is tried with seed 0 on held-out rows (``validation``); the best then
-trains with every other seed, and all its runs are measured on other rows (``test``), at every length; a run that
-diverges counts as 0. Writes result.json and its page (page.py): tables in README.md between the marks, and a picture
-for each axis.
+``steps`` and ``rows`` of its own. Each rate is tried with ``trial_seed`` on held-out rows (``validation``); the best
+then trains with every seed, and those runs are measured on other rows (``test``), at every length; a run that diverges
+counts as 0. A trial seed that is among the seeds counts with a rate that was chosen for it. Writes result.json and its
+page (page.py): tables in README.md between the marks, and a picture for each axis.
 """
 
 from __future__ import annotations
@@ -125,12 +125,12 @@ def state_bytes(run: RunConfig, length: int) -> int | None:
 
 def best_rate(study: Mapping[str, Any], task: str, name: str, size: int, device: str,
               place: Path) -> tuple[float, list[float], Trained | None]:
-    """The rate with the highest accuracy on held-out rows with seed 0, the accuracies of all, and the run at that rate;
-    a model that is counted has no rate to try."""
-    rates = [float(rate) for rate in study["rates"]]
-    if counted(run_of(study, task, name, size, rates[0], 0)):
+    """The rate with the highest accuracy on held-out rows with the trial seed, the accuracies of all, and the run at
+    that rate; a model that is counted has no rate to try."""
+    rates, seed = [float(rate) for rate in study["rates"]], study["trial_seed"]
+    if counted(run_of(study, task, name, size, rates[0], seed)):
         return rates[0], [], None
-    runs = [trained(run_of(study, task, name, size, rate, 0), place / f"trial{number}", device)
+    runs = [trained(run_of(study, task, name, size, rate, seed), place / f"trial{number}", device)
             for number, rate in enumerate(rates)]
     found = [run.accuracy for run in runs]
     best = found.index(max(found))
@@ -160,7 +160,7 @@ def outcome(study: Mapping[str, Any], task: str, name: str, size: int, device: s
         rate, tried, kept = best_rate(study, task, name, size, device, Path(folder))
         for seed in study["seeds"]:
             run = run_of(study, task, name, size, rate, seed)
-            again = kept if kept is not None and seed == 0 else trained(run, Path(folder) / f"seed{seed}", device)
+            again = kept if kept and seed == study["trial_seed"] else trained(run, Path(folder) / f"seed{seed}", device)
             if again.checkpoint is None:
                 for values in scores.values():
                     values.append(0.0)

@@ -1,6 +1,6 @@
 """Keep what `make run` found as what the README quotes: ``python recipes/six_ages/record.py runs/six_ages``.
 
-``result.json`` is the study's own; ``inputs.json`` has a hash of the study's file and of each of its presets, so that a
+``result.json`` is the study's own; ``inputs.json`` has a hash of the study's file and of each of its models, so that a
 test can tell when the figures are of something else than what stands there now. The tables of the README, each row
 with its learning rates and with the flag of one at the edge, the learning curves above them and, where there is a
 Chromium, the picture of the report are made from the result. Nothing is written of a result whose intervals do not
@@ -12,17 +12,19 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import runpy
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import yaml
 
-from weft.api.configs import config_path
 from weft.comparison import read_result, rerender
 from weft.comparison.results import Entry
 from weft.comparison.study_result import StudyResult
@@ -39,15 +41,14 @@ SIZE, SCALE = (1240, 2280), 0.7
 
 
 def inputs() -> dict[str, str]:
-    """A hash of everything that the study's figures depend on in this folder; comments are not among it."""
+    """A hash of the study and of each of its models as the study runs it: its preset with the study's changes.
+    ``recipes/defaults.json`` has what these leave to defaults."""
     study = yaml.safe_load(STUDY.read_text(encoding="utf-8"))
-    presets = {name: spec if isinstance(spec, str) else spec["config"] for name, spec in study["models"].items()}
-    files = {STUDY.name: STUDY, **{f"{name}.yaml": config_path(preset) for name, preset in presets.items()}}
-    return {name: _digest(path) for name, path in files.items()}
+    models = runpy.run_path(str(ROOT / "recipes/defaults.py"))["of_models"](study)
+    return {STUDY.name: _digest(study), **{name: _digest(plain) for name, plain in models.items()}}
 
 
-def _digest(path: Path) -> str:
-    plain = yaml.safe_load(path.read_text(encoding="utf-8"))
+def _digest(plain: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 

@@ -10,7 +10,9 @@ without being named. `make test` runs a sample, `make test-starting` all of them
 from __future__ import annotations
 
 import json
+import math
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,6 +36,11 @@ DOCUMENT = 2_000
 ROTARY: dict[str, Any] = {"kind": "attention", "position": "rope"}
 MIXERS = ("attention", "gru")
 """Layers of other kinds, for hybrids and for parts that need layers."""
+FITTED: dict[str, dict[str, Any]] = {"global_attention": {"mask": "causal"},
+                                     "zero_memory_attention": {"mask": "causal & window(8)"},
+                                     "adaptive": {"cutoffs": [128]}}
+"""Masks of parts whose own is for an encoder, or wider than the law's rows, and refused in its decoders; a cluster of
+rare bytes where the part has none of its own."""
 
 Plain = dict[str, Any]
 
@@ -75,19 +82,26 @@ def models_with(part: type[PartConfig]) -> dict[str, Plain]:
             return {"": translator(mine) if reads else decoder(mine, mine), " hybrid": translator(
                 block(*MIXERS), mine) if reads else decoder(mine, block(ROTARY, "glu"), mine)}
         case "position":
-            if "embeddings" in acts_on(part):
-                return {"": decoder(block("attention", "mlp"), block("attention", "mlp"), position=own),
-                        " hybrid": decoder(block("attention", "mlp"), block("gru", "mlp"), position=own)}
+            scheme: Any = part().build_for_heads(Dims(WIDTH, 256, CONTEXT), 4, WIDTH // 4)  # type: ignore[attr-defined]
+            if "embeddings" in scheme.acts_on:
+                # Where positions are concatenated, embeddings are narrower than what a tied readout reads.
+                whole = {"position": own, "readout": {"kind": "linear", "tied": scheme.width == 0}}
+                return {"": decoder(block("attention", "mlp"), block("attention", "mlp"), **whole),
+                        " hybrid": decoder(block("attention", "mlp"), block("gru", "mlp"), **whole)}
             mine = block({"kind": "attention", "position": own}, "mlp")
             return {"": decoder(mine, mine), " hybrid": decoder(mine, block("gru", "mlp"))}
         case "norm":
             mine = block(ROTARY, "mlp", norm=own)
-            return {"": decoder(mine, mine, norm=own), " hybrid": decoder(mine, block("gru", "mlp"), norm=own)}
+            # Batch statistics as the last norm take the mean from every feature, and with it what a tied readout says
+            # of how often tokens occur.
+            last = {} if part.kind == "batchnorm" else {"norm": own}
+            return {"": decoder(mine, mine, **last), " hybrid": decoder(mine, block("gru", "mlp"), **last)}
         case "block":
             mine = block(ROTARY, "mlp", kind=part.kind)
             return {"": decoder(mine, mine), " hybrid": decoder(mine, block("gru", "mlp"))}
         case "readout":
-            return {"": decoder(block(ROTARY, "mlp"), block(ROTARY, "mlp"), readout=own)}
+            tables = {"embedding": {"adaptive": {"cutoffs": own["cutoffs"]}}} if "cutoffs" in own else {}
+            return {"": decoder(block(ROTARY, "mlp"), block(ROTARY, "mlp"), readout=own, **tables)}
         case "model" if part.kind == "feedforward":
             return {"": {"kind": part.kind, "context": CONTEXT}}
     return {}
@@ -98,13 +112,8 @@ def at_defaults(part: type[PartConfig]) -> Plain:
     needed = {name for name, field in part.model_fields.items() if field.is_required()}
     known: Plain = {"layers": list(MIXERS)} if "layers" in needed else {}
     example = part.examples()[0].dump() if needed - known.keys() else {}
-    return {"kind": part.kind, **{name: known.get(name, example.get(name)) for name in needed}}
-
-
-def acts_on(part: type[PartConfig]) -> frozenset[str]:
-    """Where a position scheme acts."""
-    found: frozenset[str] = part().build_for_heads(Dims(WIDTH, 256, CONTEXT), 4, WIDTH // 4).acts_on  # type: ignore[attr-defined]
-    return found
+    return {"kind": part.kind, **{name: known.get(name, example.get(name)) for name in needed},
+            **FITTED.get(part.kind, {})}
 
 
 def block(*layers: Any, **fields: Any) -> Plain:
@@ -123,12 +132,13 @@ def translator(*blocks: Plain) -> Plain:
 
 
 def write_texts(folder: Path) -> None:
-    """The embedded corpus in documents of one size, as text and as pairs of short pieces."""
+    """The embedded corpus in documents of one size, as text and as pairs of pieces of one size, of which a target has
+    as many tokens as a window, its end among them."""
     text = "".join(document.text for document in embedded_corpus(max_bytes=BYTES).documents)
     pieces = [text[at:at + DOCUMENT] for at in range(0, len(text), DOCUMENT)]
     lines = [json.dumps({"text": piece}) for piece in pieces]
     (folder / "text.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    halves = [text[at:at + CONTEXT // 2] for at in range(0, len(text), CONTEXT // 2)]
+    halves = [text[at:at + CONTEXT - 1] for at in range(0, len(text), CONTEXT - 1)]
     pairs = [{"source": source, "target": target} for source, target in zip(halves[::2], halves[1::2], strict=False)
              if source.strip() and target.strip()]
     (folder / "pairs.jsonl").write_text("\n".join(json.dumps(each) for each in pairs), encoding="utf-8")
@@ -145,6 +155,8 @@ def loss_of(run: Mapping[str, Any], texts: Path, out: Path) -> float:
     return train(whole, out).validation.loss
 
 
+NEVER = ("position integer", "position integer hybrid")
+"""A code that grows without bound outweighs the tokens, which is what it is there to show."""
 SAMPLE = ("mixer s4d hybrid", "position t5", "norm layernorm", "optimizer sgd")
 """Some six seconds of one core."""
 STARTS = {start.name: start for start in starts()}
@@ -161,11 +173,20 @@ class Plateaus:
 
     def below(self, run: Plain, out: Path) -> float:
         """By how many nats a token the run ends below its plateau."""
-        tokenizer = run.get("tokenizer", "bytes")
-        if str(tokenizer) not in self._found:
+        pairs, tokenizer = run["model"]["kind"] == "encoder_decoder", run.get("tokenizer", "bytes")
+        name = "targets" if pairs else str(tokenizer)
+        if name not in self._found:
             unigram = {"kind": "ngram", "order": 1, "context": CONTEXT}
-            self._found[str(tokenizer)] = loss_of({"model": unigram, "tokenizer": tokenizer}, self.folder, out / "1")
-        return self._found[str(tokenizer)] - loss_of(run, self.folder, out / "run")
+            self._found[name] = self._of_targets() if pairs else loss_of({"model": unigram, "tokenizer": tokenizer},
+                                                                         self.folder, out / "1")
+        return self._found[name] - loss_of(run, self.folder, out / "run")
+
+    def _of_targets(self) -> float:
+        """Entropy of the targets' bytes and ends, in nats: no n-gram is trained on pairs."""
+        lines = (self.folder / "pairs.jsonl").read_text(encoding="utf-8").splitlines()
+        targets = [json.loads(line)["target"].encode() for line in lines]
+        counts = [*Counter(b"".join(targets)).values(), len(targets)]
+        return sum(count / sum(counts) * math.log(sum(counts) / count) for count in counts)
 
 
 @pytest.fixture(scope="module")
@@ -175,4 +196,4 @@ def plateaus(tmp_path_factory: pytest.TempPathFactory) -> Plateaus:
 
 @pytest.mark.parametrize("name", list(STARTS) if WHOLE else SAMPLE)
 def test_at_its_defaults_a_model_leaves_the_unigram_plateau(name: str, plateaus: Plateaus, tmp_path: Path) -> None:
-    assert plateaus.below(STARTS[name].run, tmp_path) > MARGIN
+    assert (plateaus.below(STARTS[name].run, tmp_path) > MARGIN) is (name not in NEVER)

@@ -20,7 +20,7 @@ TINY: dict[str, Any] = {
     "tasks": {"mqar": {"kind": "mqar", "length": 8, "pairs": 2, "symbols": 8, "held_out": 20, "rows": 50}},
     "lengths": {"mqar": [8, 16]}, "model": {"kind": "decoder", "context": 8}, "blocks": 1, "sizes": [4, 8],
     "contestants": {"LSTM": ["lstm"], "trigram": {"kind": "ngram", "order": 3}},
-    "rates": [0.001, 0.01], "seeds": [0, 1], "steps": 2, "batch_size": 4, "eval_rows": 10}
+    "rates": [0.001, 0.01], "seeds": [0, 1], "trial_seed": 0, "steps": 2, "batch_size": 4, "eval_rows": 10}
 
 
 @pytest.fixture(scope="module")
@@ -70,18 +70,34 @@ def test_a_tiny_study_writes_its_page_and_pictures(tmp_path: Path, made: tuple[A
     assert (tmp_path / "mqar-state.svg").is_file() and (tmp_path / "mqar-length.svg").is_file()
 
 
-def test_the_best_trial_is_the_run_of_its_seed(made: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two rates with seed 0 and one run with seed 1 are three trainings, and what is measured of seed 0 is what
-    training it anew at the best rate gives."""
+@pytest.fixture
+def begun(made: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int]]:
+    """The rate and the seed of every training, as it begins."""
     make, _ = made
-    begun: list[tuple[float, int]] = []
+    found: list[tuple[float, int]] = []
     train = make.train
 
     def counted(run: Any, *rest: Any, **named: Any) -> Any:
-        begun.append((run.training.optimizer.lr, run.seed))
+        found.append((run.training.optimizer.lr, run.seed))
         return train(run, *rest, **named)
 
     monkeypatch.setattr(make, "train", counted)
+    return found
+
+
+def test_a_seed_that_chose_the_rate_counts_only_where_the_study_says_so(
+        made: tuple[Any, Any], begun: list[tuple[float, int]]) -> None:
+    """Trials with a seed of their own come before runs with all seeds; the record says what the trials came to."""
+    row = made[0].outcome({**TINY, "trial_seed": 7}, "mqar", "LSTM", 8, "cpu")
+    assert begun == [(0.001, 7), (0.01, 7), (row["rate"], 0), (row["rate"], 1)]
+    assert row["rate"] == TINY["rates"][row["tried"].index(max(row["tried"]))]
+    assert made[0].standing({"study": TINY, "rows": [row]}, {**TINY, "trial_seed": 7}) == []
+
+
+def test_the_best_trial_is_the_run_of_its_seed(made: tuple[Any, Any], begun: list[tuple[float, int]]) -> None:
+    """Two rates with seed 0 and one run with seed 1 are three trainings, and what is measured of seed 0 is what
+    training it anew at the best rate gives."""
+    make, _ = made
     row = make.outcome(TINY, "mqar", "LSTM", 8, "cpu")
     assert begun == [(0.001, 0), (0.01, 0), (row["rate"], 1)]
     alone = make.outcome({**TINY, "rates": [row["rate"]], "seeds": [0]}, "mqar", "LSTM", 8, "cpu")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar, Self, final
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
@@ -53,6 +55,11 @@ class DeltaNet(DeltaMemory):
         super().__init__(config, config.sizes(dims), dims)
         self.config = config
         self.gate = Linear(dims.d_model, self.widths[2], bias=False) if config.gate else None
+        if self.gate is None:
+            # What is read has size one behind the norm, the root of the width times that of embeddings, which it would
+            # hide. So an output begins with length one, as they do; a gate, which begins small, does as much.
+            with torch.no_grad():
+                self.output.weight.mul_(math.sqrt(3 / dims.d_model))
 
     def log_decay(self, x: Float[Tensor, "B T D"]) -> None:
         return None

@@ -34,7 +34,9 @@ class FeedForwardLMConfig(ModelConfig):
             to the embeddings if d_hidden = d_embedding and ``direct`` is false.
         dropout: probability with which an embedding's or hidden unit's number is dropped in training; the paper has
             none.
-        std: standard deviation of initial embeddings.
+        std: standard deviation of initial embeddings. None: 1, so that sums of hidden units begin at 0.6 whatever the
+            widths (with 0.1 a short run leaves them where they began), or where the readout is tied to the embeddings
+            one over the root of d_embedding, so that logits begin at 1.
     """
 
     kind: ClassVar[str] = "feedforward"
@@ -52,7 +54,7 @@ class FeedForwardLMConfig(ModelConfig):
     direct: bool = False
     readout: Annotated[ReadoutConfig, PartField("readout")] = LinearReadoutConfig(tied=False, bias=True)
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    std: float = Field(default=0.1, gt=0)
+    std: float | None = Field(default=None, gt=0)
 
     def in_words(self, d_model: int = 0) -> str:
         return f"window of {self.order - 1} tokens, embedding {self.d_embedding:,}, hidden layer {self.d_hidden:,}"
@@ -81,8 +83,10 @@ class FeedForwardLM(FixedContextModel):
         width = self.reach * config.d_embedding
         self.tokens = nn.Embedding(config.vocab_size, config.d_embedding)
         self.start_embedding = nn.Parameter(torch.empty(config.d_embedding))
-        nn.init.normal_(self.tokens.weight, std=config.std)
-        nn.init.normal_(self.start_embedding, std=config.std)
+        tied = isinstance(config.readout, LinearReadoutConfig) and config.readout.tied
+        std = config.std or (config.d_embedding ** -0.5 if tied else 1.0)
+        nn.init.normal_(self.tokens.weight, std=std)
+        nn.init.normal_(self.start_embedding, std=std)
         self.hidden_layer = Linear(width, config.d_hidden)
         self.direct = config.direct
         self.dropout = Dropout(config.dropout)
