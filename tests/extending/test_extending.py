@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,13 @@ from torch.testing import assert_close
 from weft import api
 from weft.checkpoints import Loaded
 from weft.core.config import parse_part
-from weft.core.errors import DataError, InputError, OccupiedError, UnsupportedError
+from weft.core.errors import CheckpointError, ConfigError, DataError, InputError, UnsupportedError
 from weft.core.model import LanguageModel, ModelConfig, parse_model
 from weft.core.span import Span
 from weft.data import TokenStream
+from weft.disk.lock import held
 from weft.evaluation import evaluate
+from weft.extending import lengths as lengths_module
 from weft.extending.extend import Measuring, extend
 from weft.extending.lengths import beyond, doubled, part_of
 from weft.extending.scaling import FIXED, METHODS, frequencies, longrope, rescaled, with_weights
@@ -184,9 +188,91 @@ def test_what_cannot_be_extended_is_refused_before_anything_is_written(text: Pat
     refused(InputError, "the checkpoint records no run", tuning=["training.steps=1"])
     out.mkdir()
     (out / "mine.txt").write_text("mine")
-    with pytest.raises(OccupiedError, match=r"mine\.txt"):
+    with pytest.raises(ConfigError, match=r"holds mine\.txt, and no extension"):
         extend(loaded_of(config_of()), stream(text), out, context=64, measuring=replace(MEASURED, search=None))
     assert [path.name for path in out.iterdir()] == ["mine.txt"]
+
+
+class Killed(BaseException):
+    """Stands for a signal that ends the process."""
+
+
+class Stopping:
+    """Stops the process at the replacement of a file or folder after ``left`` others, and counts evaluations."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left, self.evaluated = 0, 0
+        for name in ("rename", "replace"):
+            monkeypatch.setattr(os, name, self._counted(getattr(os, name)))
+        monkeypatch.setattr(lengths_module, "evaluate", self._evaluate)
+
+    def _counted(self, move: Callable[..., None]) -> Callable[..., None]:
+        def moved(source: Any, target: Any) -> None:
+            if not self.left:
+                raise Killed
+            self.left -= 1
+            move(source, target)
+        return moved
+
+    def _evaluate(self, *args: Any, **options: Any) -> Any:
+        self.evaluated += 1
+        return evaluate(*args, **options)
+
+
+def files_of(folder: Path) -> dict[str, str]:
+    """The contents of an extension's results and weights by name: other files hold seconds, in which any two runs
+    differ."""
+    found = {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    kept = {name: content for name, content in found.items()
+            if name in ("extension.json", "result.json") or name.endswith("model.safetensors")}
+    return {name: content.replace(str(folder).encode(), b"OUT").decode("latin-1") for name, content in kept.items()}
+
+
+@pytest.mark.parametrize(("method", "steps"), [("yarn", 2), ("longrope", None)])
+def test_an_extension_stopped_at_any_moment_goes_on_to_the_same_files(
+        method: str, steps: int | None, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped at the first replacement of a file or folder, gone on with, stopped again, and so on; four times each
+    after one, two and more replacements."""
+    run = {"model": config_of().dump(), "tokenizer": "bytes", "data": {"path": str(text)},
+           "training": {"steps": 2, "batch_size": 8}, "report": {"eval_batches": 1}}
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    trained = api.load(api.train(tmp_path / "run.json", out=tmp_path / "run").checkpoint)
+    def extended(out: Path) -> Any:
+        return api.extend(trained, out, context=32, method=method, data=text, steps=steps,
+                          measuring=MEASURED if method == "longrope" else replace(MEASURED, search=None))
+
+    whole = extended(tmp_path / "whole")
+    stopping, out, stops, found = Stopping(monkeypatch), tmp_path / "out", 0, None
+    while found is None:
+        stopping.left = stops // 4 + 1
+        try:
+            found = extended(out)
+        except Killed:
+            stops += 1
+    assert stops >= 6
+    assert files_of(out) == files_of(tmp_path / "whole") and len(files_of(out)) == (3 if steps is None else 4)
+    assert replace(found, path=whole.path, checkpoint=whole.checkpoint) == whole
+    assert stopping.evaluated <= 3 * 3 + stops, "what had been measured was measured again"
+    again, stopping.left = stopping.evaluated, 10 ** 9
+    assert extended(out) == found and stopping.evaluated == again
+
+
+def test_an_extension_goes_on_only_as_it_began(text: Path, tmp_path: Path) -> None:
+    out, how = tmp_path / "out", replace(MEASURED, search=None)
+    loaded = loaded_of(config_of())
+    extend(loaded, stream(text), out, context=64, measuring=how)
+    record = (out / "extension.json").read_text()
+    with pytest.raises(ConfigError, match=r"context: 48, and the extension in .* began with 64"):
+        extend(loaded, stream(text), out, context=48, measuring=how)
+    torch.manual_seed(1)
+    other = config_of().build().eval()
+    with pytest.raises(ConfigError, match="weights: "):
+        extend(replace(loaded, model=other), stream(text), out, context=64, measuring=how)
+    (out / "extension.json").write_text(record[:-20])
+    with pytest.raises(CheckpointError, match=r"record of the extension cannot be read .*Put it back"):
+        extend(loaded, stream(text), out, context=64, measuring=how)
+    with held(out, "extending a model"), pytest.raises(ConfigError, match="another process"):
+        extend(loaded, stream(text), out, context=64, measuring=how)
 
 
 def test_changes_without_a_training_are_refused(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def extend(model: Model, out: str | Path, *, context: int, method: str = "yarn",
 
     Args:
         model: the checkpoint.
-        out: a new folder.
+        out: a new folder, or one in which this extension was begun.
         context: length of the new context, in tokens.
         method: linear, ntk, yarn or longrope.
         data: a text to measure on; by default the text that the model's run held out.

@@ -46,7 +46,8 @@ def extend(checkpoint: Checkpoint, overrides: Overrides = None,
            scaling: Annotated[str, typer.Option("--scaling", help="How rotary positions are rescaled: linear (position "
                                                "interpolation), ntk, yarn or longrope (which searches for its "
                                                "factors).")] = DEFAULT_METHOD,
-           out: Annotated[Path, typer.Option("--out", help="Write here; a new folder.")] = Path("runs/extended"),
+           out: Annotated[Path, typer.Option("--out", help="Write here; a new folder, or the one that the same "
+                                                  "command left.")] = Path("runs/extended"),
            data: Annotated[Path | None, typer.Option("--data", help="A text file or folder; of long documents, to "
                                                      "measure perplexity on; by default what the model's run held "
                                                      "out.")] = None,
@@ -67,7 +68,7 @@ def extend(checkpoint: Checkpoint, overrides: Overrides = None,
     """Extend a model with rotary positions to a longer context.
 
     Its perplexity is measured against the length of the context: before, after the rescaling, and after brief training
-    where --steps asks for it.
+    where --steps asks for it. A command that was stopped goes on when it is given again.
     """
     prepare(plugin, threads)
     from weft import api

@@ -3,20 +3,24 @@ after."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
 from weft.checkpoints import Loaded
 from weft.checkpoints.save import save_checkpoint
+from weft.checkpoints.tensors import own_tensors, tensors_digest
 from weft.core.errors import InputError
 from weft.core.model import LanguageModel, language_model
-from weft.core.strict_json import Record, dumps
+from weft.core.strict_json import Record, build, dumps, number
 from weft.data import TokenStream
 from weft.disk.atomic import write_file
-from weft.disk.ownership import require_free
-from weft.evaluation import evaluate
+from weft.disk.lock import LOCK_FILE
+from weft.disk.manifest import has_manifest
+from weft.evaluation import Evaluation, evaluate
+from weft.extending.folder import RESCALED, RESULT, TUNED, Once, extension_folder
 from weft.extending.lengths import Stage, doubled, measure, part_of, require_lengths, require_long
 from weft.extending.scaling import (
     FIXED,
@@ -32,9 +36,8 @@ from weft.extending.search import Factors, search
 from weft.extending.tuning import run_with, tuning_run
 from weft.positions.frequencies import RopeScalingConfig
 from weft.training import Event, Notice, RunConfig, train
+from weft.training.folder import RUN_FILE
 
-RESCALED, TUNED, RESULT = "rescaled", "tuned", "result.json"
-"""Names inside ``out``: the rescaled checkpoint, the run of the training, and the file of measurements."""
 EVALUATIONS = 48
 """Default number of lists of factors that a search evaluates."""
 SEARCH_TOKENS = 8192
@@ -96,12 +99,13 @@ class Measuring:
 def extend(loaded: Loaded, text: TokenStream, out: str | Path, *, context: int, method: str = "yarn",
            measuring: Measuring | None = None, tuning: Sequence[str] | None = None,
            on_event: Listener | None = None) -> Extended:
-    """Rescale a model's rotary positions for a longer context, and measure it.
+    """Rescale a model's rotary positions for a longer context, and measure it. The same call goes on where an earlier
+    one was stopped.
 
     Args:
         loaded: the model.
         text: the text on whose last tokens perplexity is measured. A search for factors uses the tokens before those.
-        out: a folder that does not exist yet, or is empty.
+        out: a folder that does not exist yet, is empty, or holds this extension.
         context: length of the new context, in tokens.
         method: ``linear`` (position interpolation), ``ntk``, ``yarn`` or ``longrope``.
         measuring: how perplexity is measured.
@@ -112,48 +116,63 @@ def extend(loaded: Loaded, text: TokenStream, out: str | Path, *, context: int, 
     Raises:
         InputError: an unknown method, or a context or lengths out of range.
         UnsupportedError: the model is not a language model, or has no rotary positions to rescale.
-        ConfigError: changes to the run that are not valid.
+        ConfigError: changes to the run that are not valid, or ``out`` holds something else, or another extension.
         DataError: the text has no document longer than the model's context.
-        OccupiedError: the folder ``out`` is not empty.
+        CheckpointError: the record of an extension in ``out`` is damaged.
     """
     how, report = measuring or Measuring(), on_event or _silent
     folder, model = Path(out), language_model(loaded.model, "perplexity", where=str(loaded.path))
-    _require_possible(model, folder, context, method, how)
+    _require_possible(model, context, method, how)
     if tuning is not None:
         tuning_run(loaded, loaded.path, context, tuning)  # an error in it is reported before anything is computed
     counted = part_of(text, max(len(text) - how.tokens, 0), len(text))
     trained, start = model.config.context, len(text) - len(counted)
     lengths = require_lengths(how.lengths or doubled(trained, context), len(counted))
     share = require_long(counted, trained)
+    asked = {"model": str(loaded.path), "weights": tensors_digest(own_tensors(model)), "text": text.corpus_sha256,
+             "tokens": len(text), "tokenizer": text.tokenizer_sha256, "context": context, "method": method,
+             "measuring": asdict(how), "tuning": tuning}
 
-    def measured(name: str, model: LanguageModel) -> Stage:
-        report(Notice(0, f"perplexity {name}, at {', '.join(f'{length:,}' for length in lengths)} tokens of context"))
-        return measure(name, model, counted, lengths, how.batch_tokens)
+    with extension_folder(folder, asked) as once:
+        def stage(name: str, model: LanguageModel) -> Stage:
+            return Stage(name, tuple(_measured(name, model, counted, length, how, once, report) for length in lengths))
 
-    before = measured("before", model)
-    scaling = _scaling(model, text, start, context, method, how, report)
-    config = rescaled(model.config, context, scaling)
-    longer = with_weights(config, model)
-    saved = save_checkpoint(folder / RESCALED, longer, loaded.tokenizer, run=run_with(loaded, config),
+        before = stage("before", model)
+        scaling = _scaling(model, text, start, context, method, how, once, report)
+        config = rescaled(model.config, context, scaling)
+        longer, saved = with_weights(config, model), folder / RESCALED
+        if not has_manifest(saved):
+            save_checkpoint(saved, longer, loaded.tokenizer, run=run_with(loaded, config),
                             facts={"extended": {"from": str(loaded.path), "method": method, "trained": trained}})
-    stages, facts = [before, measured("rescaled", longer)], None
-    if tuning is not None:
-        run = tuning_run(loaded, saved, context, tuning)
-        result = train(run, folder / TUNED, on_event=on_event)
-        saved, facts = result.checkpoint, _tuning_facts(run, result.steps)
-        stages.append(measured("tuned", language_model(result.model, "perplexity")))
-    extended = Extended(folder, saved, method, scaling.dump(), trained, context, share, lengths, tuple(stages), facts)
-    write_file(folder / RESULT, dumps(extended, indent=1) + "\n")
+        stages, facts = [before, stage("rescaled", longer)], None
+        if tuning is not None:
+            run, place = tuning_run(loaded, saved, context, tuning), folder / TUNED
+            begun = (place / RUN_FILE).exists() or (place / LOCK_FILE).exists()
+            result = train(run, place, resume=begun, on_event=on_event)
+            saved, facts = result.checkpoint, _tuning_facts(run, result.steps)
+            stages.append(stage("tuned", language_model(result.model, "perplexity")))
+        extended = Extended(folder, saved, method, scaling.dump(), trained, context, share, lengths, tuple(stages),
+                            facts)
+        write_file(folder / RESULT, dumps(extended, indent=1) + "\n")
     return extended
 
 
-def _require_possible(model: LanguageModel, folder: Path, context: int, method: str, how: Measuring) -> None:
+def _measured(name: str, model: LanguageModel, counted: TokenStream, length: int, how: Measuring, once: Once,
+              report: Listener) -> Evaluation:
+    """Return the evaluation of a stage at a length, which is kept."""
+    def compute() -> dict[str, Any]:
+        report(Notice(0, f"perplexity {name}, at {length:,} tokens of context"))
+        return asdict(measure(model, counted, length, how.batch_tokens))
+
+    return build(Evaluation, once(f"{name}, {length} tokens", compute))
+
+
+def _require_possible(model: LanguageModel, context: int, method: str, how: Measuring) -> None:
     """Refuse what cannot be done, before anything is computed or written; `extend` lists the errors."""
     require_extensible(model, context, method)
     if how.search is not None and method != SEARCHED:
         raise InputError(f"the method {method!r} has no search, so it cannot have {how.search} evaluations.",
                          where="search", remedy=f"Leave it out, or use the method {SEARCHED!r}.")
-    require_free(folder)
 
 
 def _tuning_facts(run: RunConfig, steps: int) -> dict[str, Any]:
@@ -162,7 +181,7 @@ def _tuning_facts(run: RunConfig, steps: int) -> dict[str, Any]:
 
 
 def _scaling(model: LanguageModel, text: TokenStream, start: int, context: int, method: str, how: Measuring,
-             report: Listener) -> RopeScalingConfig:
+             once: Once, report: Listener) -> RopeScalingConfig:
     """Return the scaling of a method; LongRoPE's factors are searched for on the tokens before ``start``."""
     trained = model.config.context
     if method in FIXED:
@@ -170,15 +189,18 @@ def _scaling(model: LanguageModel, text: TokenStream, start: int, context: int, 
     own, pieces = frequencies(model), max(-(-SEARCH_TOKENS // context), 1)
     sample = part_of(text, max(start - pieces * context - 1, 0), start)
     require_long(sample, trained)
-    done, evaluations = 0, how.search or EVALUATIONS
+    evaluations = how.search or EVALUATIONS
+    done = itertools.count(1)
 
     def cost(factors: Factors) -> float:
-        nonlocal done
-        done += 1
-        candidate = with_weights(rescaled(model.config, context, longrope(trained, context, factors)), model)
-        loss = evaluate(candidate, sample, context=context, batch_size=max(how.batch_tokens // context, 1)).loss
-        report(Notice(done, f"search for factors, {done} of {evaluations}: {loss:.4f} nats per token"))
-        return loss
+        tried = next(done)
+        def compute() -> float:
+            candidate = with_weights(rescaled(model.config, context, longrope(trained, context, factors)), model)
+            loss = evaluate(candidate, sample, context=context, batch_size=max(how.batch_tokens // context, 1)).loss
+            report(Notice(tried, f"search for factors, {tried} of {evaluations}: {loss:.4f} nats per token"))
+            return loss
+
+        return number(once(f"factors {list(factors)}", compute))
 
     seeds = [tuple(theta / other for theta, other in zip(own, others, strict=True)) for others in
              (frequencies(built(rescaled(model.config, context, FIXED[name](trained, context)))) for name in FIXED)]

@@ -29,20 +29,18 @@ class Stage(Record):
     evaluations: tuple[Evaluation, ...]
 
 
-def measure(name: str, model: LanguageModel, stream: TokenStream, lengths: Sequence[int], batch_tokens: int) -> Stage:
-    """Measure the model's perplexity at these lengths. The windows of each length advance by half of it, so that all
-    tokens but those of the first window are predicted from more than half a window.
+def measure(model: LanguageModel, stream: TokenStream, length: int, batch_tokens: int) -> Evaluation:
+    """Measure the model's perplexity at a length. Windows advance by half of it, so that all tokens but those of the
+    first window are predicted from more than half a window.
 
     Args:
-        name: name of the stage.
-        model: the model, which need not have been trained for these lengths.
+        model: the model, which need not have been trained for this length.
         stream: the text that is predicted.
-        lengths: lengths of windows, in tokens.
+        length: length of windows, in tokens.
         batch_tokens: number of tokens that run together, rounded down to whole windows; one window at least.
     """
-    return Stage(name, tuple(
-        evaluate(model, stream, context=length, stride=max(length // 2, 1), batch_size=max(batch_tokens // length, 1))
-        for length in lengths))
+    return evaluate(model, stream, context=length, stride=max(length // 2, 1),
+                    batch_size=max(batch_tokens // length, 1))
 
 
 def doubled(trained: int, context: int) -> tuple[int, ...]:

@@ -195,12 +195,14 @@ def _none_yet(run: Run) -> None:
 
 
 def _begin_after(run: Run, step: int, path: str, damaged: list[tuple[Any, str]]) -> None:
-    """Forget what a run has logged after a step, and put damaged checkpoints aside."""
+    """Forget what a run has logged after a step, put damaged checkpoints aside, and delete old ones, which the process
+    did not come to that saved the last."""
     run.folder.forget_after(step)
     for each, problem in damaged:
         aside = run.folder.put_aside(each)
         run.emit(Notice(step, f"the checkpoint {each} is damaged, and is now {aside} ({problem}); going on from "
                         f"step {step:,}, {path}"))
+    run.folder.prune(run.config.report.keep)
 
 
 def _read(run: Run, model: Model, training: dict[str, torch.Tensor]) -> dict[str, Any] | None:

@@ -11,18 +11,16 @@ that fine-tuning needs little more than a new head:
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
 import torch
-from torch import Tensor
 
 from weft.checkpoints.load import Loaded, load_checkpoint, read_facts, read_model_config
 from weft.checkpoints.locate import find_checkpoint
-from weft.checkpoints.tensors import own_tensors
+from weft.checkpoints.tensors import own_tensors, tensors_digest
 from weft.core.config import parse
 from weft.core.errors import ConfigError
 from weft.core.layer import traits_of
@@ -292,21 +290,13 @@ def _taken(config: RunConfig, checkpoint: Loaded, source: Model, model: Model) -
     with torch.no_grad():
         for name, tensor in shared.items():
             own[name].copy_(tensor)
-    return Taken(str(config.start), _digest(shared), len(shared), sum(map(torch.numel, shared.values())), tuple(fresh),
-                 tuple(left), {name: rows for name, rows in grown.items() if name in shared},
+    return Taken(str(config.start), tensors_digest(shared), len(shared), sum(map(torch.numel, shared.values())),
+                 tuple(fresh), tuple(left), {name: rows for name, rows in grown.items() if name in shared},
                  {name: checkpoint.facts[name] for name in CARRIED if name in checkpoint.facts})
 
 
 def _in_head(name: str) -> bool:
     return name.startswith(f"{HEAD}.")
-
-
-def _digest(tensors: Mapping[str, Tensor]) -> str:
-    found = hashlib.sha256()
-    for name in sorted(tensors):
-        found.update(name.encode())
-        found.update(tensors[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return found.hexdigest()
 
 
 def _sized(plain: dict[str, Any], config: RunConfig) -> dict[str, Any]:
