@@ -16,33 +16,7 @@ from weft.decoding.slots import Slots
 from weft.decoding.stopping import NEVER, Ending
 from weft.linear.layout import DecodingForm
 
-__all__ = [
-    "GREEDY",
-    "NEVER",
-    "Beams",
-    "CompiledStep",
-    "DecodingForm",
-    "Ending",
-    "Generated",
-    "GeneratedRow",
-    "Hypothesis",
-    "LengthFormula",
-    "NewToken",
-    "Ragged",
-    "Row",
-    "RowLike",
-    "RowSettings",
-    "Sampling",
-    "Slots",
-    "WordsRow",
-    "beam_search",
-    "combined",
-    "for_decoding",
-    "generate",
-    "parse_rows",
-    "ragged",
-    "read_rows",
-    "read_rows_or_words",
-    "realign",
-    "stream",
-]
+__all__ = ["GREEDY", "NEVER", "Beams", "CompiledStep", "DecodingForm", "Ending", "Generated", "GeneratedRow",
+           "Hypothesis", "LengthFormula", "NewToken", "Ragged", "Row", "RowLike", "RowSettings", "Sampling", "Slots",
+           "WordsRow", "beam_search", "combined", "for_decoding", "generate", "parse_rows", "ragged", "read_rows",
+           "read_rows_or_words", "realign", "stream"]
