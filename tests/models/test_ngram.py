@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from oracles.ngrams import START, NaiveNgrams
 from weft.checkpoints import load_checkpoint, save_checkpoint
 from weft.core.config import parse
 from weft.core.errors import CheckpointError, ConfigError, InputError, StateError
 from weft.core.model import Counted, Resizable
 from weft.core.span import Span
 from weft.models.ngram import NgramConfig, NgramModel
-from weft.ngram.naive import START, NaiveNgrams
 
 V = 7
 UNIFORM = torch.full((V,), -math.log(V), dtype=torch.float64)

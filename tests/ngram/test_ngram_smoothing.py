@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oracles.ngrams import START, NaiveNgrams
 from weft.core.errors import InputError
 from weft.ngram import NgramCounts, NgramTable, add_k, count_ngrams, katz, maximum_likelihood, modified_kneser_ney
 from weft.ngram.kneser_ney import estimate_discounts
-from weft.ngram.naive import START, NaiveNgrams
 from weft.ngram.smoothing import katz_discounts
 
 V = 4

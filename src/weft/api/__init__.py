@@ -11,15 +11,7 @@ from weft.api.data import data_inspect, data_mixture, data_prepare, data_sample,
 from weft.api.drawing import Text, draw, pictures
 from weft.api.examining import check, plan
 from weft.api.extending import extend
-from weft.api.generating import (
-    Ends,
-    beam_search,
-    decoding_defaults,
-    generate,
-    prompt_rows,
-    stream,
-    task_kind,
-)
+from weft.api.generating import Ends, beam_search, decoding_defaults, generate, prompt_rows, stream, task_kind
 from weft.api.images import resize_images
 from weft.api.insides import Insides, insides
 from weft.api.models import Model, convert, families, load, load_language_model, require_device, require_dtype, save

@@ -113,7 +113,8 @@ def rendered(asked: Mapping[str, Any]) -> Mapping[str, Any]:
     except MemoryError:
         raise
     except Exception as error:  # expressions in a template can raise anything
-        kinds = {SecurityError: "escape", TemplateError: "refused"}  # Jinja's own others are subclasses
+        # Of templates' own errors alone is the type the class itself: Jinja's are subclasses.
+        kinds: dict[type[Exception], str] = {SecurityError: "escape", TemplateError: "refused"}
         return {"kind": kinds.get(type(error), "fails"), "line": line_of(error.__traceback__),
                 "reason": (str(error) or type(error).__name__)[:LONGEST_REASON]}
 

@@ -13,20 +13,6 @@ from weft.data.stream import TokenStream, encode_corpus
 from weft.data.text import read_text
 from weft.data.windows import EvaluationWindows
 
-__all__ = [
-    "Batch",
-    "Batches",
-    "Corpus",
-    "Document",
-    "EvaluationWindows",
-    "PackedBatches",
-    "Repeated",
-    "SequentialBatches",
-    "ShuffledBatches",
-    "TokenStream",
-    "embedded_corpus",
-    "encode_corpus",
-    "overlap",
-    "read_text",
-    "repeated",
-]
+__all__ = ["Batch", "Batches", "Corpus", "Document", "EvaluationWindows", "PackedBatches", "Repeated",
+           "SequentialBatches", "ShuffledBatches", "TokenStream", "embedded_corpus", "encode_corpus", "overlap",
+           "read_text", "repeated"]

@@ -90,14 +90,7 @@ def cut(
     scored = stream.scored(places[:, 1:], begins[:, 1:])
     if score_from is not None:
         scored &= places[:, 1:] >= score_from[:, None]
-    return Batch(
-        inputs=np.ascontiguousarray(tokens[:, :-1]),
-        targets=np.ascontiguousarray(tokens[:, 1:]),
-        begins=np.ascontiguousarray(begins[:, :-1]),
-        scored=scored,
-        target_bytes=stream.byte_lengths[places[:, 1:]].astype(np.int64),
-        fresh=fresh,
-        places=places[:, :-1],
-        epoch=epoch,
-        target_lost=None if stream.lost is None else stream.lost[places[:, 1:]],
-    )
+    return Batch(inputs=np.ascontiguousarray(tokens[:, :-1]), targets=np.ascontiguousarray(tokens[:, 1:]),
+                 begins=np.ascontiguousarray(begins[:, :-1]), scored=scored,
+                 target_bytes=stream.byte_lengths[places[:, 1:]].astype(np.int64), fresh=fresh, places=places[:, :-1],
+                 epoch=epoch, target_lost=None if stream.lost is None else stream.lost[places[:, 1:]])

@@ -126,11 +126,8 @@ class Corpus:
             DataError: the share is outside (0, 1), or the corpus is too small to give both parts text.
         """
         if not 0.0 < validation < 1.0:
-            raise DataError(
-                f"the share held out must be above 0 and below 1, received {validation}.",
-                where="validation",
-                remedy="Give a share such as 0.1.",
-            )
+            raise DataError(f"the share held out must be above 0 and below 1, received {validation}.",
+                            where="validation", remedy="Give a share such as 0.1.")
         by_document = self.whole or len(self.documents) >= FEWEST_TO_SPLIT
         parts = self._by_document(validation, seed, by) if by_document else self._within_documents(validation)
         train, held_out = (
@@ -138,11 +135,8 @@ class Corpus:
             for side, documents in zip(("train", "validation"), parts, strict=True)
         )
         if not train.size_bytes or not held_out.size_bytes:
-            raise DataError(
-                f"{self.size_bytes} bytes are too few to hold out a share of {validation}.",
-                where=self.name,
-                remedy="Give more text, or a separate validation text.",
-            )
+            raise DataError(f"{self.size_bytes} bytes are too few to hold out a share of {validation}.",
+                            where=self.name, remedy="Give more text, or a separate validation text.")
         return train, held_out
 
     def _by_document(self, share: float, seed: int, by: SplitBy) -> tuple[Documents, Documents]:
@@ -215,11 +209,8 @@ def _fitting(sizes: np.ndarray, order: np.ndarray, max_bytes: int) -> np.ndarray
 def _cut(document: Document, max_bytes: int) -> Document:
     place = character_start(document.utf8, max_bytes)
     if not place:
-        raise DataError(
-            f"a limit of {max_bytes} bytes does not hold the first character.",
-            where=document.name,
-            remedy="Raise max_bytes.",
-        )
+        raise DataError(f"a limit of {max_bytes} bytes does not hold the first character.", where=document.name,
+                        remedy="Raise max_bytes.")
     return document.until(place)
 
 

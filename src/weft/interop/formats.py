@@ -23,16 +23,11 @@ from weft.interop.adapters.peft import write_peft
 from weft.interop.gguf.target import GgufFile, foreign_llama
 from weft.interop.huggingface.folder import is_foreign
 from weft.interop.huggingface.from_text import Texts, reads_pairs
-from weft.interop.huggingface.generation import GENERATION_FILE, generation_of, settings_of
+from weft.interop.huggingface.generation import GENERATION, GENERATION_FILE, NO_SETTINGS, generation_of
 from weft.interop.huggingface.letters import write_letters
 from weft.interop.huggingface.loading import load_folder
 from weft.interop.huggingface.text import write_tokenizer
-from weft.interop.huggingface.with_code import (
-    CODE_FILES,
-    require_writable,
-    write_own_tokenizer,
-    write_with_code,
-)
+from weft.interop.huggingface.with_code import CODE_FILES, require_writable, write_own_tokenizer, write_with_code
 from weft.interop.huggingface.writing import fit, write_json, write_model
 from weft.interop.verify import foreign_logits
 from weft.tokenizers.files import folder_of_own
@@ -204,7 +199,7 @@ def _gguf(source: Source) -> GgufFile:
 
 def _write_gguf(source: Source, draft: Path) -> Written:
     file = _gguf(source)
-    left = settings_of(source.loaded.facts)
+    left = sorted(set(source.loaded.facts.get(GENERATION) or {}) - NO_SETTINGS)
     notes = (f"generation_config.json sets {', '.join(left)}, which the file cannot hold: give them to llama.cpp.",)
     return file.fitted.family, (*file.write(draft), *(notes if left else ()))
 

@@ -12,22 +12,6 @@ from weft.laws.report import Finding, Report
 from weft.laws.run import LAWS, check_module, examine, examine_far, examine_long
 from weft.laws.subject import Subject, encoder_subject, layer_subject, model_subject
 
-__all__ = [
-    "LAWS",
-    "CheckResult",
-    "Fault",
-    "Finding",
-    "Hybrids",
-    "Report",
-    "Subject",
-    "check",
-    "check_module",
-    "encoder_subject",
-    "every_example",
-    "examine",
-    "examine_far",
-    "examine_long",
-    "layer_subject",
-    "model_subject",
-    "subject_of",
-]
+__all__ = ["LAWS", "CheckResult", "Fault", "Finding", "Hybrids", "Report", "Subject", "check", "check_module",
+           "encoder_subject", "every_example", "examine", "examine_far", "examine_long", "layer_subject",
+           "model_subject", "subject_of"]

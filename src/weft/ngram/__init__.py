@@ -7,16 +7,5 @@ from weft.ngram.kneser_ney import Discounts, estimate_discounts, modified_kneser
 from weft.ngram.smoothing import add_k, katz, maximum_likelihood
 from weft.ngram.table import NgramTable, TableLevel
 
-__all__ = [
-    "CountLevel",
-    "Discounts",
-    "NgramCounts",
-    "NgramTable",
-    "TableLevel",
-    "add_k",
-    "count_ngrams",
-    "estimate_discounts",
-    "katz",
-    "maximum_likelihood",
-    "modified_kneser_ney",
-]
+__all__ = ["CountLevel", "Discounts", "NgramCounts", "NgramTable", "TableLevel", "add_k", "count_ngrams",
+           "estimate_discounts", "katz", "maximum_likelihood", "modified_kneser_ney"]

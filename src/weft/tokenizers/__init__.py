@@ -19,25 +19,7 @@ from weft.tokenizers.unigram import UnigramTokenizer
 from weft.tokenizers.wordpiece import WordPieceTokenizer
 from weft.tokenizers.words import WordTokenizer
 
-__all__ = [
-    "AddedToken",
-    "BPETokenizer",
-    "ByteTokenizer",
-    "CharacterTokenizer",
-    "Conventions",
-    "Encoded",
-    "FileTokenizer",
-    "Ids",
-    "IdsLike",
-    "RWKVWorldTokenizer",
-    "SentencePieceTokenizer",
-    "StreamDecoder",
-    "Tokenizer",
-    "UnigramTokenizer",
-    "WordPieceTokenizer",
-    "WordTokenizer",
-    "load_tokenizer",
-    "read_tokenizer",
-    "read_tokenizer_json",
-    "train_sentence_piece",
-]
+__all__ = ["AddedToken", "BPETokenizer", "ByteTokenizer", "CharacterTokenizer", "Conventions", "Encoded",
+           "FileTokenizer", "Ids", "IdsLike", "RWKVWorldTokenizer", "SentencePieceTokenizer", "StreamDecoder",
+           "Tokenizer", "UnigramTokenizer", "WordPieceTokenizer", "WordTokenizer", "load_tokenizer", "read_tokenizer",
+           "read_tokenizer_json", "train_sentence_piece"]

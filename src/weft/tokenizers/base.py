@@ -266,8 +266,7 @@ class Tokenizer(ABC):
             raise TokenizerError(
                 f"the tokenizer {self.name} has {self.vocab_size} ids, while the model's vocabulary has {vocab_size}.",
                 where=where,
-                remedy="Use the tokenizer that the model was trained with, or give the model as many rows.",
-            )
+                remedy="Use the tokenizer that the model was trained with, or give the model as many rows.")
 
     @classmethod
     @abstractmethod

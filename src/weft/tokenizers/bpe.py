@@ -35,10 +35,7 @@ class BPETokenizer(LibraryTokenizer):
         if vocab_size < SMALLEST_BPE:
             raise TokenizerError(
                 f"byte-level BPE needs at least {SMALLEST_BPE} ids (256 bytes and the end of a document), "
-                f"received {vocab_size}.",
-                where="vocab_size",
-                remedy="Raise it, or use the tokenizer 'bytes'.",
-            )
+                f"received {vocab_size}.", where="vocab_size", remedy="Raise it, or use the tokenizer 'bytes'.")
         library = _train(texts, vocab_size)
         require_size(library.get_vocab_size(), vocab_size)
         return cls(library.to_str(), bos=END_OF_DOCUMENT, eos=END_OF_DOCUMENT)
@@ -48,12 +45,8 @@ def _train(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
     library = tokenizers.Tokenizer(tokenizers.models.BPE())
     library.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = tokenizers.decoders.ByteLevel()
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        min_frequency=2,
-        special_tokens=[END_OF_DOCUMENT],
-        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=vocab_size, min_frequency=2, special_tokens=[END_OF_DOCUMENT],
+                                             initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+                                             show_progress=False)
     library.train_from_iterator(words_apart(texts), trainer)
     return library

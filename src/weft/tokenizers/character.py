@@ -39,8 +39,7 @@ class CharacterTokenizer(Tokenizer):
         self._characters = "".join(sorted(set("".join(characters))))
         if not self._characters:
             raise TokenizerError(
-                "the vocabulary is empty.", where="characters", remedy="Train it on text that is not empty."
-            )
+                "the vocabulary is empty.", where="characters", remedy="Train it on text that is not empty.")
         self._unknown = unknown
         self._code_points = _code_points(self._characters)
         texts = [*self._characters, "", *([REPLACEMENT] if unknown else [])]
@@ -104,10 +103,8 @@ class CharacterTokenizer(Tokenizer):
         array = check_ids(ids, self.vocab_size)
         if self._unknown and (array == self.unknown_id).any():
             raise TokenizerError(
-                "the id of the unknown character does not determine how many bytes of text it stands for.",
-                where="ids",
-                remedy="Measure the text itself, with measure(text).",
-            )
+                "the id of the unknown character does not determine how many bytes of text it stands for.", where="ids",
+                remedy="Measure the text itself, with measure(text).")
         return self._table.lengths(array)
 
     def stream(self, *, specials: bool = False) -> StreamDecoder:
@@ -126,10 +123,8 @@ class CharacterTokenizer(Tokenizer):
     def _unknown_character(self, text: str, place: int) -> TokenizerError:
         return TokenizerError(
             f"the character {text[place]!r} (U+{ord(text[place]):04X}) at position {place} is not in the vocabulary "
-            f"of {len(self._characters)} characters.",
-            where="text",
-            remedy="Train the vocabulary on text that has it, or declare an unknown character (unknown: true).",
-        )
+            f"of {len(self._characters)} characters.", where="text",
+            remedy="Train the vocabulary on text that has it, or declare an unknown character (unknown: true).")
 
 
 def _code_points(text: str) -> NDArray[np.uint32]:

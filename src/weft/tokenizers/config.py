@@ -150,8 +150,7 @@ class WordTokenizerConfig(TokenizerConfig):
 
     def fit(self, texts: Iterable[str]) -> WordTokenizer:
         return WordTokenizer.train(
-            texts, vocab_size=self.vocab_size, min_count=self.min_count, end_of_line=self.end_of_line
-        )
+            texts, vocab_size=self.vocab_size, min_count=self.min_count, end_of_line=self.end_of_line)
 
 
 @register

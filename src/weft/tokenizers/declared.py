@@ -74,12 +74,9 @@ class Declared:
     def conventions(self, adds_bos: bool | None, adds_eos: bool | None) -> Conventions:
         """How the vocabulary is used; ``adds_bos`` and ``adds_eos`` stand in where the files have no entry."""
         declared_bos, declared_eos = self.flag("add_bos_token"), self.flag("add_eos_token")
-        return Conventions(
-            adds_bos=adds_bos if declared_bos is None else declared_bos,
-            adds_eos=adds_eos if declared_eos is None else declared_eos,
-            end_ids=self.eos_ids,
-            chat_templates=self.chat_templates,
-        )
+        return Conventions(adds_bos=adds_bos if declared_bos is None else declared_bos,
+                           adds_eos=adds_eos if declared_eos is None else declared_eos, end_ids=self.eos_ids,
+                           chat_templates=self.chat_templates)
 
 
 def read_declared(folder: Path) -> Declared:
@@ -97,14 +94,10 @@ def read_declared(folder: Path) -> Declared:
         raise _damaged(folder / ADDED_TOKENS, "it is not an object of tokens and ids")
     files = [folder / "generation_config.json", folder / "config.json"]
     model = _read(files[1])
-    return Declared(
-        config=config,
-        added=tuple(sorted(_added(config, listed), key=lambda token: token.id)),
-        bos_ids=_ids("bos_token_id", files),
-        eos_ids=_ids("eos_token_id", files),
-        model_type=str(model.get("model_type") or ""),
-        chat_templates=_templates(config.get("chat_template"), folder),
-    )
+    return Declared(config=config, added=tuple(sorted(_added(config, listed), key=lambda token: token.id)),
+                    bos_ids=_ids("bos_token_id", files), eos_ids=_ids("eos_token_id", files),
+                    model_type=str(model.get("model_type") or ""),
+                    chat_templates=_templates(config.get("chat_template"), folder))
 
 
 def _problem(config: Mapping[str, Any]) -> str:
@@ -207,5 +200,4 @@ def read_file(path: Path) -> bytes:
 
 def _damaged(path: Path, reason: str) -> TokenizerError:
     return TokenizerError(
-        f"the file cannot be read ({reason}).", where=str(path), remedy="Copy the tokenizer's folder again, whole."
-    )
+        f"the file cannot be read ({reason}).", where=str(path), remedy="Copy the tokenizer's folder again, whole.")

@@ -22,23 +22,9 @@ from weft.tokenizers.unigram import UnigramTokenizer
 from weft.tokenizers.wordpiece import WordPieceTokenizer
 from weft.tokenizers.words import WordTokenizer
 
-KINDS: Mapping[str, type[Tokenizer]] = MappingProxyType(
-    {
-        cls.kind: cls
-        for cls in (
-            ByteTokenizer,
-            CharacterTokenizer,
-            WordTokenizer,
-            BPETokenizer,
-            WordPieceTokenizer,
-            UnigramTokenizer,
-            SentencePieceTokenizer,
-            RWKVWorldTokenizer,
-            FileTokenizer,
-            NoTokenizer,
-        )
-    }
-)
+KINDS: Mapping[str, type[Tokenizer]] = MappingProxyType({cls.kind: cls for cls in (
+    ByteTokenizer, CharacterTokenizer, WordTokenizer, BPETokenizer, WordPieceTokenizer, UnigramTokenizer,
+    SentencePieceTokenizer, RWKVWorldTokenizer, FileTokenizer, NoTokenizer)})
 """Weft's own classes of tokenizers by kind."""
 
 
@@ -62,9 +48,7 @@ def load_tokenizer(folder: str | Path, *, kinds: Mapping[str, type[Tokenizer]] =
     if content.get("format") != FORMAT_VERSION:
         raise CheckpointError(
             f"the tokenizer's format is {content.get('format')!r}, this Weft reads format {FORMAT_VERSION}.",
-            where=str(path),
-            remedy="Load it with the version of Weft that wrote it.",
-        )
+            where=str(path), remedy="Load it with the version of Weft that wrote it.")
     kind = str(content.get("kind"))
     if kind not in kinds:
         raise CheckpointError(f"unknown kind of tokenizer {kind!r}.", where=str(path), remedy=nearest(kind, kinds))
@@ -78,10 +62,8 @@ def load_tokenizer(folder: str | Path, *, kinds: Mapping[str, type[Tokenizer]] =
         ) from error
     if tokenizer.fingerprint() != content.get("fingerprint"):
         raise CheckpointError(
-            "the tokenizer's files have changed since they were saved (their fingerprint differs).",
-            where=str(folder),
-            remedy="Copy the folder again, whole; a model is only right with the tokenizer it was trained with.",
-        )
+            "the tokenizer's files have changed since they were saved (their fingerprint differs).", where=str(folder),
+            remedy="Copy the folder again, whole; a model is only right with the tokenizer it was trained with.")
     return tokenizer
 
 
@@ -95,9 +77,6 @@ def _read_json(path: Path) -> dict[str, Any]:
             remedy="Give the folder of a checkpoint that was saved whole.",
         ) from None
     if not isinstance(content, dict):
-        raise CheckpointError(
-            f"the tokenizer's settings are a {type(content).__name__}, not an object.",
-            where=str(path),
-            remedy="Give the folder of a checkpoint that was saved whole.",
-        )
+        raise CheckpointError(f"the tokenizer's settings are a {type(content).__name__}, not an object.",
+                              where=str(path), remedy="Give the folder of a checkpoint that was saved whole.")
     return content

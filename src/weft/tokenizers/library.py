@@ -148,10 +148,8 @@ class LibraryTokenizer(Tokenizer):
         if not self._exact or self._table is None:
             raise TokenizerError(
                 f"the ids of this {self.name} tokenizer do not determine how many bytes of text they stand for, since "
-                "it normalises the text or adds to it.",
-                where="ids",
-                remedy="Measure the text itself, with measure(text).",
-            )
+                "it normalises the text or adds to it.", where="ids",
+                remedy="Measure the text itself, with measure(text).")
         return self._table.lengths(ids)
 
     def stream(self, *, specials: bool = False) -> StreamDecoder:
@@ -204,11 +202,8 @@ class LibraryTokenizer(Tokenizer):
             return None
         found = self._library.token_to_id(token)
         if found is None:
-            raise TokenizerError(
-                f"the token {token!r} is not in the vocabulary of {self._vocab_size} ids.",
-                where=LIBRARY_FILE,
-                remedy="Name a token that the file has as bos and eos, or none.",
-            )
+            raise TokenizerError(f"the token {token!r} is not in the vocabulary of {self._vocab_size} ids.",
+                                 where=LIBRARY_FILE, remedy="Name a token that the file has as bos and eos, or none.")
         return int(found)
 
 
@@ -272,9 +267,7 @@ def _require_known_tokens(declared: Any) -> None:
         if lacking:
             raise TokenizerError(
                 f"the template of post_processor names {lacking[0]!r}, which is not among its special_tokens.",
-                where=LIBRARY_FILE,
-                remedy="Define it there, with its ids.",
-            )
+                where=LIBRARY_FILE, remedy="Define it there, with its ids.")
 
 
 def require_size(reached: int, vocab_size: int) -> None:
@@ -284,17 +277,12 @@ def require_size(reached: int, vocab_size: int) -> None:
         TokenizerError: fewer ids, or more (an alphabet that does not fit).
     """
     if reached < vocab_size:
-        raise TokenizerError(
-            f"the training text gives only {reached} ids, and {vocab_size} are requested.",
-            where="vocab_size",
-            remedy=f"Give more text, or request at most {reached}.",
-        )
+        raise TokenizerError(f"the training text gives only {reached} ids, and {vocab_size} are requested.",
+                             where="vocab_size", remedy=f"Give more text, or request at most {reached}.")
     if reached > vocab_size:
         raise TokenizerError(
             f"the characters of the training text alone take {reached} ids, and {vocab_size} are requested.",
-            where="vocab_size",
-            remedy=f"Request at least {reached}.",
-        )
+            where="vocab_size", remedy=f"Request at least {reached}.")
 
 
 def _encode(library: tokenizers.Tokenizer, text: str) -> Ids:

@@ -26,11 +26,8 @@ def check_ids(ids: IdsLike, vocab_size: int) -> NDArray[np.int64]:
     outside = np.flatnonzero((array < 0) | (array >= vocab_size))
     if outside.size:
         place = int(outside[0])
-        raise TokenizerError(
-            f"id {array[place]} at position {place} is outside the vocabulary of {vocab_size} ids.",
-            where="ids",
-            remedy="Decode with the tokenizer that the model was trained with.",
-        )
+        raise TokenizerError(f"id {array[place]} at position {place} is outside the vocabulary of {vocab_size} ids.",
+                             where="ids", remedy="Decode with the tokenizer that the model was trained with.")
     return array
 
 

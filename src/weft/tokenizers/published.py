@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import tokenizers
 
@@ -117,14 +118,8 @@ def read_sentence_piece(
     if kind == "T5Tokenizer" and not any(token.content.startswith("<extra_id_") for token in added):
         added += sentinels(declared.config.get("extra_ids", 100), bare.vocab_size)
     adds = CLASS_ADDS.get(kind, (None, None))
-    return SentencePieceTokenizer(
-        model,
-        bos=bos or declared.token("bos_token"),
-        eos=eos or declared.token("eos_token"),
-        added=added,
-        conventions=declared.conventions(*adds),
-        prefix=_prefix(declared),
-    )
+    return SentencePieceTokenizer(model, bos=bos or declared.token("bos_token"), eos=eos or declared.token("eos_token"),
+                                  added=added, conventions=declared.conventions(*adds), prefix=_prefix(declared))
 
 
 def sentinels(count: Any, first: int) -> list[AddedToken]:
@@ -182,10 +177,7 @@ def _vocabulary(file: Path, declared: Declared, bos: str | None, eos: str | None
     else:
         raise TokenizerError(
             f"{file.name!r} is not a known tokenizer file: {LIBRARY_FILE}, *.model, {', '.join(PAIRS)}, "
-            f"vocab.txt, {WORLD_FILE}.",
-            where=str(file),
-            remedy="Give such a file, or a folder that has one.",
-        )
+            f"vocab.txt, {WORLD_FILE}.", where=str(file), remedy="Give such a file, or a folder that has one.")
     _add(library, declared)
     opening, closing = _roles(library, declared, bos, eos)
     usual = [pair for pair in USUAL_ENDS if None not in map(library.token_to_id, pair)]
@@ -225,18 +217,15 @@ def _add(library: tokenizers.Tokenizer, declared: Declared) -> bool:
     for token in declared.added:
         if token.content not in already:
             made = tokenizers.AddedToken(
-                token.content, special=token.special, lstrip=token.lstrip, rstrip=token.rstrip, normalized=False
-            )
+                token.content, special=token.special, lstrip=token.lstrip, rstrip=token.rstrip, normalized=False)
             fresh.append(token.content)
             (library.add_special_tokens if token.special else library.add_tokens)([made])
         found = library.token_to_id(token.content)
         if found != token.id:
             raise TokenizerError(
                 f"the added token {token.content!r} is declared with id {token.id}, while the vocabulary has it as "
-                f"{found}.",
-                where="added tokens",
-                remedy="Copy the tokenizer's folder again, whole; its files do not belong together.",
-            )
+                f"{found}.", where="added tokens",
+                remedy="Copy the tokenizer's folder again, whole; its files do not belong together.")
     return bool(fresh)
 
 

@@ -168,5 +168,4 @@ def _trie(pieces: Sequence[bytes]) -> tuple[dict[int, int], list[int]]:
 
 def _damaged(what: str) -> TokenizerError:
     return TokenizerError(
-        f"not an RWKV World vocabulary ({what}).", where=WORLD_FILE, remedy="Copy the file again, whole."
-    )
+        f"not an RWKV World vocabulary ({what}).", where=WORLD_FILE, remedy="Copy the file again, whole.")

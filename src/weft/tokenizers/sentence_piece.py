@@ -127,10 +127,7 @@ class SentencePieceTokenizer(Tokenizer):
         check_ids(ids, self.vocab_size)
         raise TokenizerError(
             "the ids of a SentencePiece model do not determine how many bytes of text they stand for, since it "
-            "normalises the text or adds to it.",
-            where="ids",
-            remedy="Measure the text itself, with measure(text).",
-        )
+            "normalises the text or adds to it.", where="ids", remedy="Measure the text itself, with measure(text).")
 
     def stream(self, *, specials: bool = False) -> StreamDecoder:
         return self._table.stream(specials=specials)
@@ -212,11 +209,8 @@ class SentencePieceTokenizer(Tokenizer):
         if token is None:
             return default if default >= 0 else None
         if token not in self._known:
-            raise TokenizerError(
-                f"the token {token!r} is not in the vocabulary of {self.vocab_size} ids.",
-                where=MODEL_FILE,
-                remedy="Name a token that the model has as bos and eos, or none.",
-            )
+            raise TokenizerError(f"the token {token!r} is not in the vocabulary of {self.vocab_size} ids.",
+                                 where=MODEL_FILE, remedy="Name a token that the model has as bos and eos, or none.")
         return self._known[token]
 
 

@@ -28,18 +28,10 @@ def learned_model(texts: Iterable[str], vocab_size: int, algorithm: str) -> byte
     library = _import()
     written = io.BytesIO()
     try:
-        library.SentencePieceTrainer.train(
-            sentence_iterator=_lines(texts),
-            model_writer=written,
-            vocab_size=vocab_size,
-            model_type=algorithm,
-            byte_fallback=True,
-            normalization_rule_name="identity",
-            remove_extra_whitespaces=False,
-            max_sentence_length=1 << 20,
-            num_threads=1,
-            minloglevel=3,
-        )
+        library.SentencePieceTrainer.train(sentence_iterator=_lines(texts), model_writer=written, vocab_size=vocab_size,
+                                           model_type=algorithm, byte_fallback=True, normalization_rule_name="identity",
+                                           remove_extra_whitespaces=False, max_sentence_length=1 << 20, num_threads=1,
+                                           minloglevel=3)
     except (RuntimeError, OSError) as error:
         raise TokenizerError(
             f"SentencePiece cannot learn {vocab_size} pieces from the training text "
@@ -91,11 +83,8 @@ def opened(model: bytes) -> tuple[SentencePieceProcessor, ModelFacts]:
         raise TokenizerError("the model has no piece for characters that it does not know.", where=MODEL_FILE,
                              remedy="Give the .model file whole.")
     if facts.denormalizes:
-        raise TokenizerError(
-            "the model rewrites decoded text (a denormalizer_spec), which Weft does not support.",
-            where=MODEL_FILE,
-            remedy="Train the model without denormalization rules.",
-        )
+        raise TokenizerError("the model rewrites decoded text (a denormalizer_spec), which Weft does not support.",
+                             where=MODEL_FILE, remedy="Train the model without denormalization rules.")
     return processor, facts
 
 

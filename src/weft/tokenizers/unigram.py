@@ -54,18 +54,11 @@ class UnigramTokenizer(LibraryTokenizer):
         if vocab_size < SMALLEST_UNIGRAM:
             raise TokenizerError(
                 f"a unigram vocabulary needs at least {SMALLEST_UNIGRAM} ids (256 bytes, special tokens, characters), "
-                f"received {vocab_size}.",
-                where="vocab_size",
-                remedy="Raise it, or use the tokenizer 'bytes'.",
-            )
+                f"received {vocab_size}.", where="vocab_size", remedy="Raise it, or use the tokenizer 'bytes'.")
         library = _untrained()
-        trainer = tokenizers.trainers.UnigramTrainer(
-            vocab_size=vocab_size - len(BYTES),
-            special_tokens=list(SPECIALS),
-            unk_token=UNKNOWN,
-            initial_alphabet=list("<0x123456789ABCDEF>"),
-            show_progress=False,
-        )
+        trainer = tokenizers.trainers.UnigramTrainer(vocab_size=vocab_size - len(BYTES), special_tokens=list(SPECIALS),
+                                                     unk_token=UNKNOWN, initial_alphabet=list("<0x123456789ABCDEF>"),
+                                                     show_progress=False)
         try:
             library.train_from_iterator(words_apart(texts, skip=True), trainer)
         except Exception as error:  # bare Exception where the characters alone take more ids

@@ -16,10 +16,8 @@ from weft.tokenizers.foreign import require_ids
 from weft.tokenizers.wordpiece import MAX_CHARACTERS, UNKNOWN, word_piece_library
 
 WORD_END = "</w>"
-QWEN2_WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-    r"|\s+(?!\S)|\s+"
-)
+QWEN2_WORDS = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+               r"|\s+(?!\S)|\s+")
 """The expression by which Qwen2's released ``tokenization_qwen2.py`` splits text into words."""
 
 GPT2_LIKE = (
@@ -62,12 +60,9 @@ def word_piece_file(vocabulary: Path, declared: Declared) -> tokenizers.Tokenize
     if unknown not in ids:
         raise _damaged(vocabulary, f"it has no {unknown!r}, the unknown word")
     lowercase, chinese = declared.flag("do_lower_case"), declared.flag("tokenize_chinese_chars")
-    return word_piece_library(
-        models.WordPiece(ids, unk_token=unknown, max_input_chars_per_word=MAX_CHARACTERS),
-        lowercase=lowercase is not False,
-        strip_accents=declared.flag("strip_accents"),
-        split_chinese=chinese is not False,
-    )
+    return word_piece_library(models.WordPiece(ids, unk_token=unknown, max_input_chars_per_word=MAX_CHARACTERS),
+                              lowercase=lowercase is not False, strip_accents=declared.flag("strip_accents"),
+                              split_chinese=chinese is not False)
 
 
 def _gpt2(ids: dict[str, int], merges: Merges, declared: Declared) -> tokenizers.Tokenizer:
@@ -83,8 +78,7 @@ def _qwen2(ids: dict[str, int], merges: Merges, declared: Declared) -> tokenizer
     library.normalizer = normalizers.NFC()
     words = pre_tokenizers.Split(tokenizers.Regex(QWEN2_WORDS), "isolated")
     library.pre_tokenizer = pre_tokenizers.Sequence(
-        [words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
-    )
+        [words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     return library
 
 
@@ -102,9 +96,7 @@ def _choose(known: Mapping[str, T], name: str, path: Path) -> T:
     if name not in known:
         raise TokenizerError(
             f"the tokenizer's class is {name!r}, which this file alone does not describe (known: {', '.join(known)}).",
-            where=str(path),
-            remedy="Save the tokenizer with its tokenizer.json and give that.",
-        )
+            where=str(path), remedy="Save the tokenizer with its tokenizer.json and give that.")
     return known[name]
 
 
@@ -143,5 +135,4 @@ def _text(path: Path) -> str:
 
 def _damaged(path: Path, reason: str) -> TokenizerError:
     return TokenizerError(
-        f"the vocabulary is damaged: {reason}.", where=str(path), remedy="Copy the tokenizer's folder again, whole."
-    )
+        f"the vocabulary is damaged: {reason}.", where=str(path), remedy="Copy the tokenizer's folder again, whole.")

@@ -70,8 +70,7 @@ def word_piece_library(
     """
     library = tokenizers.Tokenizer(model)
     library.normalizer = tokenizers.normalizers.BertNormalizer(
-        clean_text=True, handle_chinese_chars=split_chinese, strip_accents=strip_accents, lowercase=lowercase
-    )
+        clean_text=True, handle_chinese_chars=split_chinese, strip_accents=strip_accents, lowercase=lowercase)
     library.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     library.decoder = tokenizers.decoders.WordPiece(prefix="##")
     return library

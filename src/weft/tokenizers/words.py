@@ -126,9 +126,7 @@ class WordTokenizer(Tokenizer):
         check_ids(ids, self.vocab_size)
         raise TokenizerError(
             "words do not determine how many bytes of text they stand for: they lack white space and unknown words.",
-            where="ids",
-            remedy="Measure the text itself, with measure(text).",
-        )
+            where="ids", remedy="Measure the text itself, with measure(text).")
 
     def stream(self, *, specials: bool = False) -> StreamDecoder:
         shown = END if specials and not self._end_of_line else self._texts[END_ID]
@@ -184,17 +182,11 @@ def _is_space() -> NDArray[np.bool_]:
 
 def _check_words(words: Sequence[str]) -> None:
     if not words:
-        raise TokenizerError(
-            "the vocabulary has no words.",
-            where="words",
-            remedy="Train it on text that is not empty, lower min_count or raise vocab_size.",
-        )
+        raise TokenizerError("the vocabulary has no words.", where="words",
+                             remedy="Train it on text that is not empty, lower min_count or raise vocab_size.")
     counts = Counter(words)
     wrong = [word for word in words if word.split() != [word] or counts[word] > 1 or word == UNKNOWN]
     if wrong:
         raise TokenizerError(
             f"{wrong[0]!r} cannot be a word of the vocabulary: each occurs once, has no white space and is not "
-            f"{UNKNOWN}.",
-            where="words",
-            remedy="Remove it.",
-        )
+            f"{UNKNOWN}.", where="words", remedy="Remove it.")

@@ -9,23 +9,6 @@ from weft.training.files import load_model_config, load_run, parse_run
 from weft.training.interrupt import Terminated
 from weft.training.train import TrainResult, train
 
-__all__ = [
-    "DataSettings",
-    "Event",
-    "Notice",
-    "Progress",
-    "ReportSettings",
-    "RunConfig",
-    "Saved",
-    "Started",
-    "Terminated",
-    "TrainResult",
-    "TrainingSettings",
-    "Validated",
-    "Validation",
-    "load_model_config",
-    "load_run",
-    "parse_run",
-    "print_event",
-    "train",
-]
+__all__ = ["DataSettings", "Event", "Notice", "Progress", "ReportSettings", "RunConfig", "Saved", "Started",
+           "Terminated", "TrainResult", "TrainingSettings", "Validated", "Validation", "load_model_config", "load_run",
+           "parse_run", "print_event", "train"]

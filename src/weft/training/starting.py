@@ -31,11 +31,12 @@ from weft.core.traits import Trait
 from weft.families.family import families
 from weft.interop.adapters.base import is_adapter
 from weft.interop.adapters.opening import adapted_config, load_adapted
-from weft.interop.huggingface.folder import is_foreign, open_folder
+from weft.interop.huggingface.folder import is_foreign, open_folder, read_raw
 from weft.interop.huggingface.generation import GENERATION
 from weft.interop.huggingface.letters import LETTERS
 from weft.interop.huggingface.loading import load_folder
 from weft.interop.huggingface.text import VOCABULARIES
+from weft.interop.huggingface.with_code import KEY, build, has_code
 from weft.linear.merging import merged
 from weft.linear.rewrite import drawn_by_rewrites, rewritten
 from weft.tokenizers.files import folder_of_own
@@ -149,6 +150,8 @@ def _with_vocabulary(filled: dict[str, Any], given: Any) -> dict[str, Any]:
 def _config_of(folder: Path) -> ModelConfig:
     if is_adapter(folder):
         return adapted_config(folder)
+    if has_code(folder):
+        return build(read_raw(folder).get(KEY), str(folder)).config
     return open_folder(folder).config if is_foreign(folder) else read_model_config(folder)
 
 
@@ -157,7 +160,7 @@ def _with_family_head(given: Mapping[str, Any], base: ModelConfig, folder: Path)
     besides (BERT's has a map before that of classes), so that the trained model is one of the family too."""
     head, before = given.get(HEAD), base.dump().get(HEAD)
     head = {"kind": head} if isinstance(head, str) else head
-    if is_adapter(folder) or not isinstance(head, Mapping) or not isinstance(head.get("kind"), str):
+    if is_adapter(folder) or has_code(folder) or not isinstance(head, Mapping) or not isinstance(head.get("kind"), str):
         return given
     name = open_folder(folder).family.name if is_foreign(folder) else read_facts(folder).get("family")
     kind = next((part.kind for part in REGISTRY.parts(HEAD)

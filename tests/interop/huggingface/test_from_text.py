@@ -62,3 +62,14 @@ def test_a_new_head_has_what_that_of_the_family_has(tmp_path: Path) -> None:
     assert found == {"kind": "pooled", "transform": True}
     given = {"start": str(tmp_path), "model": {"head": {"kind": "classifier", "transform": False, "n_classes": 2}}}
     assert with_start(given)["model"]["head"] == {"kind": "classifier", "transform": False, "n_classes": 2}
+
+
+def test_a_key_that_takes_no_null_is_left_out(tmp_path: Path) -> None:
+    """DeBERTa's class refuses ``"legacy": null`` (transformers 5.24), which a model of Weft's own does not know."""
+    write(tmp_path / "a", "deberta")
+    save_checkpoint(tmp_path / "b", api.load(tmp_path / "a").model, None)
+    api.convert(tmp_path / "b", tmp_path / "c", to="hf")
+    assert "legacy" not in json.loads((tmp_path / "c/config.json").read_text())
+    api.convert(tmp_path / "a", tmp_path / "d", to="hf")
+    kept = json.loads((tmp_path / "a/config.json").read_text()).get("legacy")
+    assert json.loads((tmp_path / "d/config.json").read_text()).get("legacy") == kept

@@ -129,8 +129,3 @@ def end_ids(facts: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:
         if found is not None:
             return tuple(place for place in (found if isinstance(found, list) else [found]) if 0 <= place < vocab_size)
     return ()
-
-
-def settings_of(facts: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of the settings besides ids of tokens (temperature, top_p, ...)."""
-    return tuple(sorted(set(facts.get(GENERATION) or {}) - NO_SETTINGS))
