@@ -156,12 +156,19 @@ def test_a_study_whose_figures_are_not_those_of_its_runs_is_not_recorded(
     assert (RECIPE / "result.json").read_bytes() == before
 
 
-def test_a_changed_preset_has_another_hash_and_a_changed_comment_has_not(tmp_path: Path) -> None:
+def test_a_changed_preset_has_another_hash_but_where_the_study_says_otherwise(tmp_path: Path) -> None:
+    """Of a model as the study runs it: a comment changes nothing, nor does a value that the study gives itself."""
     digest = runpy.run_path(str(RECIPE / "record.py"))["_digest"]
-    files = {name: tmp_path / name for name in ("as_is", "comment", "value")}
-    for name, text in zip(files, ("lr: 0.1", "lr: 0.1  # high", "lr: 0.2"), strict=True):
-        files[name].write_text(text)
-    assert digest(files["as_is"]) == digest(files["comment"]) != digest(files["value"])
+    of_models = runpy.run_path(str(ROOT / "recipes" / "defaults.py"))["of_models"]
+    written = {"as_is": "model: {d_model: 8}\ntraining: {clip_norm: 1}", "comment": "model: {d_model: 8}  # narrow\n"
+               "training: {clip_norm: 1}", "own": "model: {d_model: 9}\ntraining: {clip_norm: 1}",
+               "value": "model: {d_model: 8}\ntraining: {clip_norm: 2}"}
+    for name, text in written.items():
+        (tmp_path / f"{name}.yaml").write_text(text)
+    models = of_models({"models": {name: {"config": str(tmp_path / f"{name}.yaml"), "overrides": ["model.d_model=16"]}
+                                   for name in written}})
+    hashes = {name: digest(plain) for name, plain in models.items()}
+    assert hashes["as_is"] == hashes["comment"] == hashes["own"] != hashes["value"]
 
 
 def test_the_picture_is_small_and_a_png() -> None:
