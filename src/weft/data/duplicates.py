@@ -95,7 +95,7 @@ def overlap(held: Iterable[Document], train: Iterable[Document]) -> tuple[Float6
 
 
 def clusters(documents: Sequence[Document], size_bytes: int) -> Int64[np.ndarray, " D"]:
-    """The number of each document's cluster, which are documents that share much, directly or through others.
+    """The number of the first document in each document's cluster: those that share much, directly or through others.
 
     Two documents are joined if `FOUND` of the stretches of the smaller one stand in the other. That is counted on a
     sample of the stretches, chosen by their hashes as in Broder 1997 (section 4, modulo m), so that the same stretch is
@@ -106,9 +106,6 @@ def clusters(documents: Sequence[Document], size_bytes: int) -> Int64[np.ndarray
         documents: which are read once.
         size_bytes: of all of them.
     """
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
     every = np.uint64(1 + size_bytes // MOST_SAMPLED)
     sampled = [_sample(document, every) for document in documents]
     counts = np.array([len(each) for each in sampled], dtype=np.int64)
@@ -117,9 +114,14 @@ def clusters(documents: Sequence[Document], size_bytes: int) -> Int64[np.ndarray
     same = hashes[order][1:] == hashes[order][:-1]
     pairs, shared = np.unique(np.stack([owners[order][:-1][same], owners[order][1:][same]]), axis=1, return_counts=True)
     first, second = pairs[:, shared >= FOUND * np.minimum(*counts[pairs])]
-    joined = coo_array((np.ones(len(first), dtype=np.bool_), (first, second)), shape=(len(counts), len(counts)))
-    found: Int64[np.ndarray, " D"] = connected_components(joined, directed=False)[1].astype(np.int64)
-    return found
+    numbers = np.arange(len(counts))
+    while True:  # a document takes the smaller number of two, and then the number of the document of that number
+        least, before = np.minimum(numbers[first], numbers[second]), numbers.copy()
+        np.minimum.at(numbers, first, least)
+        np.minimum.at(numbers, second, least)
+        numbers = numbers[numbers]
+        if np.array_equal(numbers, before):
+            return numbers
 
 
 def _sample(document: Document, every: np.uint64) -> Hashes:
