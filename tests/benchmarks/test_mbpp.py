@@ -14,6 +14,7 @@ from benchmarks.asked import asked, counted, transformer
 from benchmarks.test_sentences import classifier
 from weft.benchmarks import Conditions, TextModel
 from weft.benchmarks.mbpp import MBPPConfig, pass_at
+from weft.benchmarks.programs import Limits
 from weft.core.config import parse_part
 from weft.core.errors import ConfigError, DataError, InputError, UnsupportedError
 
@@ -32,6 +33,11 @@ def written(folder: Path, numbers: tuple[int, ...] = tuple(CODE), **changes: Any
         "test_setup_code": "five = 5" if number == 11 else "", "test_list": TESTS[number],
         "challenge_test_list": [], **changes}) + "\n" for number in numbers), "utf-8")
     return file
+
+
+def test_a_program_has_the_time_that_the_slowest_solution_takes() -> None:
+    """Of the 974 solutions that come with MBPP one takes 6 seconds, and all others less than one."""
+    assert MBPPConfig().seconds == Limits().seconds >= 10
 
 
 def prompt_of(number: int) -> str:
@@ -60,7 +66,7 @@ def test_programs_are_what_the_model_writes_before_the_stop_and_are_run_with_set
     shown = "".join(f"{prompt_of(number)}{CODE[number]}\n[DONE]\n\n" for number in (2, 3)).replace("\r\n", "\n")
     assert found.example == shown + prompt_of(11)
     told = found.protocol.describe()
-    assert "examples: 2, problems 2, 3" in told and "run under limits of 1 seconds, 512 MiB" in told
+    assert "examples: 2, problems 2, 3" in told and "run under limits of 1 seconds of a processor, 512 MiB" in told
     assert "audit hooks" in told
 
 

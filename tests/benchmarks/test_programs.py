@@ -165,6 +165,11 @@ def test_no_test_lies_in_the_memory_of_the_program() -> None:
     assert outcome(source, tested) in ("AssertionError", "PermissionError")
 
 
+def test_a_program_that_waits_for_the_processor_is_not_late() -> None:
+    """As on a machine with other work, where a sound program takes longer by the clock and not of the processor."""
+    assert outcome("import time\ntime.sleep(1.5)", "assert 1", limits=Limits(seconds=1)) == "passed"
+
+
 def test_time_and_processor_are_bounded() -> None:
     began = time.monotonic()
     ran = run_program("while True: pass", ["assert 1"], limits=Limits(seconds=1))

@@ -56,6 +56,23 @@ def test_a_vocabulary_beyond_the_memory(refused: Refuse, workplace: Path, tmp_pa
     assert not (tmp_path / "run").exists()
 
 
+def test_a_context_that_no_plan_ends_with(refused: Refuse) -> None:
+    message = refused("plan", "lstm", "--context", "1000000000000")
+    assert "context: 1,000,000,000,000 tokens, and at most 16,777,216 are planned. Give fewer" in message
+    assert "context: 1,000,000,000,000 tokens, and at most" in refused("plan", "lstm", "model.context=1000000000000")
+
+
+@pytest.mark.parametrize("command", ["check", "train"])
+def test_a_window_beyond_the_memory(refused: Refuse, tmp_path: Path, command: str) -> None:
+    """The window of a convolution, which no smaller model of the same kind leaves out."""
+    file = tmp_path / "wide.yaml"
+    file.write_text("model: {kind: decoder, vocab_size: 257, d_model: 16, context: 32, blocks: [{kind: pre, layers: "
+                    "[{kind: mamba, d_conv: 1000000000000}]}]}", encoding="utf-8")
+    message = refused(command, file, *(("--out", tmp_path / "run") if command == "train" else ()))
+    assert "GB with their gradients, and this machine has" in message and "x 1,000,000,000,000. Make the" in message
+    assert not (tmp_path / "run").exists()
+
+
 def test_tensors_whose_size_overflows() -> None:
     model = parse_model({"kind": "decoder", "vocab_size": 9 * 10**18, "d_model": 128, "context": 8,
                          "blocks": [{"kind": "pre", "layers": ["mlp"]}]})

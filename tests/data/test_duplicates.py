@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ from typer.testing import CliRunner
 from weft.cli.main import app
 from weft.core.errors import DataError
 from weft.data import Corpus, Document, Repeated, duplicates, embedded_corpus, overlap, repeated
+from weft.data import corpus as corpus_module
 from weft.data.corpus import FEWEST_TO_SPLIT
-from weft.data.duplicates import FOUND
+from weft.data.duplicates import FOUND, clusters
 from weft.data.manifest import read_prepared_manifest
 from weft.data.settings import DataSettings
 from weft.tasks.material import held_out_text, read_texts
@@ -129,7 +131,7 @@ def test_boilerplate_is_told_as_a_share_and_finds_no_document() -> None:
 
 
 def test_of_a_long_held_out_text_documents_spread_over_it_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(duplicates, "MOST_SEARCHED", 1000)
+    monkeypatch.setattr(corpus_module, "MOST_SEARCHED", 1000)
     held = corpus([f"the text of number {index:04d}, which is no other" for index in range(100)])
     assert repeated(held, held)[:2] == (20, 20)
 
@@ -153,6 +155,84 @@ def test_copies_of_one_text_cannot_be_split_by_content() -> None:
     assert all(side.documents for side in two) and repeated(two[1], two[0]).found == 0
 
 
+def drawn_text(draw: random.Random, size: int) -> str:
+    return "".join(draw.choice("abcdefghij \n") for _ in range(size))
+
+
+def near_copies(kinds: int = 40) -> Corpus:
+    """Families of five documents: one text, and four ways in which it is found again; and as many texts without."""
+    draw, found = random.Random(5), list[str]()
+    for _ in range(kinds):
+        text = drawn_text(draw, draw.randrange(400, 1500))
+        found += [text, *(COPIES[kind](text) for kind in ("one character changed", "capitals", "its second half",
+                                                          "inside another")), drawn_text(draw, 800)]
+    draw.shuffle(found)
+    return corpus(found)
+
+
+@pytest.mark.parametrize(("of", "seeds"), [(near_copies, 3), (lambda: embedded_corpus().limited(3_000_000), 1)],
+                         ids=["drawn", "default"])
+def test_a_split_by_copies_holds_out_nothing_that_is_trained_on(of: Callable[[], Corpus], seeds: int) -> None:
+    """What is told of a split by name, and no longer after what the notice recommends."""
+    texts = of()
+    for seed in range(seeds):
+        train_text, held = texts.split(0.1, seed=seed, by="copies")
+        found = repeated(held, train_text)
+        assert found.found == 0 and not found.told
+        assert sorted(d.name for side in (train_text, held) for d in side.documents) == sorted(
+            d.name for d in texts.documents)
+        assert 0.02 < len(held.documents) / len(texts.documents) < 0.2
+        again = texts.split(0.1, seed=seed, by="copies")[1]
+        assert [document.name for document in again.documents] == [document.name for document in held.documents]
+    assert any(repeated(*reversed(texts.split(0.1, seed=seed))).told for seed in range(seeds))
+
+
+def test_clusters_are_what_shares_much() -> None:
+    """Against the share of each pair, found by `overlap`; boilerplate joins nothing."""
+    licence, draw = drawn_text(random.Random(2), 300), random.Random(7)
+    texts = [licence + drawn_text(draw, 900) for _ in range(40)]
+    copied = [*texts, *(text[:700] + drawn_text(draw, 100) for text in texts[::4]), "short", "Short ", " ", "other"]
+    documents = corpus(copied).documents
+    numbers = clusters(documents, sum(map(len, copied)))
+    for index, number in enumerate(numbers.tolist()):
+        others = [place for place in range(len(copied)) if place != index and numbers[place] == number]
+        wanted = [place for place in range(len(copied)) if place != index and copied[index].strip() and max(
+            overlap([documents[a]], [documents[b]])[0][0] for a, b in ((index, place), (place, index))) >= FOUND]
+        assert others == wanted, index
+    assert len(set(numbers.tolist())) == 40 + 3
+
+
+def test_a_piece_of_many_documents_is_not_held_out() -> None:
+    """No two documents share much, and one is made of pieces of others: it is moved to the training text."""
+    draw = random.Random(4)
+    texts = [drawn_text(draw, 1000) for _ in range(120)]
+    pieced = ["".join(texts[(7 * index + place) % 120][:120] for place in range(10)) for index in range(17)]
+    whole = corpus([*texts, *pieced])
+    assert len(set(clusters(whole.documents, whole.size_bytes).tolist())) == 137
+    by_name, by_copies = whole.split(0.2), whole.split(0.2, by="copies")
+    assert repeated(by_name[1], by_name[0]).found > 0
+    assert repeated(by_copies[1], by_copies[0]).found == 0
+    assert {d.name for d in by_copies[1].documents} < {d.name for d in by_name[1].documents}
+
+
+def test_few_documents_are_split_by_copies_as_wholes() -> None:
+    draw = random.Random(6)
+    texts = [drawn_text(draw, 500) for _ in range(6)]
+    train_text, held = corpus([*texts, *texts]).split(0.3, by="copies")
+    assert {d.text for d in train_text.documents} | {d.text for d in held.documents} == set(texts)
+    assert not {d.text for d in train_text.documents} & {d.text for d in held.documents}
+    with pytest.raises(DataError, match=r"drawn: all 2 documents share much of their text, so none can be held out"):
+        corpus([texts[0], texts[0].upper()]).split(0.1, by="copies")
+
+
+def test_the_remedy_is_one_that_helps() -> None:
+    settings = DataSettings(path="texts")
+    assert "data.split_by=copies" in settings.remedy
+    assert settings.model_copy(update={"split_by": "copies"}).remedy.startswith("what is left is text that many")
+    held = DataSettings.model_validate({"path": "texts", "validation_path": "held"})
+    assert held.remedy == "take what is in both out of one of the two texts"
+
+
 def test_what_is_read_follows_the_setting(tmp_path: Path) -> None:
     path = folder_of(tmp_path / "texts", copies=3)
     for by, some in (("name", True), ("content", False)):
@@ -170,13 +250,13 @@ def test_preparing_and_inspecting_say_how_many(tmp_path: Path) -> None:
     part = read_prepared_manifest(tmp_path / "out").parts["validation"]
     assert part.in_training and part.in_training <= part.documents
     said = f"validation: {part.in_training} of {part.documents} documents also stand in the training text, by 40%"
-    assert said in made.output and "data.split_by=content" in made.output
+    assert said in made.output and "data.split_by=copies holds out" in " ".join(made.output.split())
     shown = run.invoke(app, ["data", "inspect", str(tmp_path / "out")])
     assert said in " ".join(shown.output.split())
     facts = {part["name"]: part for part in json.loads(run.invoke(
         app, ["data", "inspect", str(tmp_path / "out"), "--json"]).output)["parts"]}
     assert facts["validation"]["in_training"] == part.in_training and facts["train"]["in_training"] is None
-    quiet = run.invoke(app, ["data", "prepare", str(path), "data.split_by=content", "--out", str(tmp_path / "by")])
+    quiet = run.invoke(app, ["data", "prepare", str(path), "data.split_by=copies", "--out", str(tmp_path / "by")])
     assert quiet.exit_code == 0 and "also stand" not in quiet.output
     assert read_prepared_manifest(tmp_path / "by").parts["validation"].in_training == 0
 
@@ -188,6 +268,11 @@ def test_training_and_evaluation_say_how_many(tmp_path: Path) -> None:
     train(config, tmp_path / "run", on_event=told.append)
     notices = [event.line() for event in told if isinstance(event, Notice)]
     assert len(notices) == 1 and "documents also stand in the training text, by 40% or more" in notices[0]
+    assert "data.split_by=copies holds out no document of which the training text has so much" in notices[0]
+    told.clear()
+    config = config.model_copy(update={"data": config.data.model_copy(update={"split_by": "copies"})})
+    train(config, tmp_path / "remedied", on_event=told.append)
+    assert not [event for event in told if isinstance(event, Notice)], "the remedy that was named"
     shown = CliRunner().invoke(app, ["eval", str(tmp_path / "run")])
     assert shown.exit_code == 0 and "documents also stand in the training text, by 40% or more" in shown.output
     copied = tmp_path / "copied.txt"

@@ -102,21 +102,26 @@ def test_decays_of_any_strength_are_exact_in_float32(kind: str, strength: float)
         assert (got.double() - expected).abs().max() <= 2e-5 * expected.abs().max()
 
 
+@pytest.mark.parametrize("form", ["operator", "native"])
 @pytest.mark.parametrize("kind", ["constant", "token", "feature"])
-def test_the_gradient_of_a_strong_decay_is_as_exact_as_that_of_a_weak_one(kind: str) -> None:
+def test_the_gradient_of_a_strong_decay_is_as_exact_as_that_of_a_weak_one(kind: str, form: str) -> None:
     """Of each head by itself, one of which keeps exp(-9) of its state from token to token and one nearly all of it:
     what is left of the first is a thousandth of the products of queries and keys that the decay does not touch."""
     x = call(2048 + 9, kind, dtype=torch.float32)
     assert x.log_decay is not None
+    x = x._replace(q=x.q[:, :, :2].detach() if form == "native" else x.q)  # which has one query for each state
     heads = torch.tensor([-9.0, -0.02])[:, None]
     x = x._replace(log_decay=(heads + 0 * x.log_decay.detach()).requires_grad_())
     exact = double(x)
-    slopes = [torch.autograd.grad(sum(each.sin().sum() for each in LINEAR_RECURRENCE(of, form)), given(of)[3])[0]
-              for of, form in ((exact, "reference"), (x, "operator"))]
+    slopes = [torch.autograd.grad(sum(each.sin().sum() for each in LINEAR_RECURRENCE(of, which)), given(of)[3])[0]
+              for of, which in ((exact, "reference"), (x, form))]
     expected, got = (each.double().sum((0, 1)) for each in slopes)
     # Sums of 4,000 tokens with both signs, each of a hundred roundings of 2^-24 at most: 1e-5 of the terms' own size,
-    # which for these numbers is the sum's times some ten.
-    assert ((got - expected).abs().amax(1) <= 1e-4 * expected.abs().amax(1)).all(), (got, expected)
+    # which for these numbers is the sum's times some ten. In C a token's slope is that of the token after it and a
+    # difference, over blocks of 64 tokens: a rounding is in up to 64 slopes, so that they no longer cancel in the sum:
+    # between 8 and 64 times as much. Without that, a token's own product in both terms, it was 1e-2.
+    bound = 1e-4 if form == "operator" else 1e-3
+    assert ((got - expected).abs().amax(1) <= bound * expected.abs().amax(1)).all(), (got, expected)
 
 
 def test_a_later_document_does_not_depend_on_an_earlier_one() -> None:

@@ -99,7 +99,7 @@ def state_sizes(model: Model, mode: FakeTensorMode, batch: int, contexts: Sequen
 
 
 def require_room(model: Model) -> None:
-    """Refuse to train a model whose weights and gradients alone are more than this machine's main memory.
+    """Refuse to train or check a model whose weights and gradients alone are more than this machine's main memory.
 
     Args:
         model: on the meta device.
@@ -110,9 +110,11 @@ def require_room(model: Model) -> None:
     there, count = main_memory(), sum(p.numel() for p in model.parameters())
     needed = sum(p.numel() * p.element_size() * (2 if p.requires_grad else 1) for p in model.parameters())
     if there and needed > there:
+        name, largest = max(model.named_parameters(), key=lambda each: each[1].numel())
         raise ConfigError([f"model: {count:,} parameters take {needed / GIGABYTE:,.0f} GB with their gradients, and "
-                           f"this machine has {there / GIGABYTE:,.0f} GB of memory. Make vocab_size, d_model or the "
-                           "number of blocks smaller; `weft plan` says what each takes."])
+                           f"this machine has {there / GIGABYTE:,.0f} GB of memory. The largest, {name}, has "
+                           f"{' x '.join(f'{size:,}' for size in largest.shape)}. Make the field that gives it this "
+                           "size smaller, or the number of blocks; `weft plan` says what each takes."])
 
 
 def growth(sizes: tuple[StateSize, ...]) -> States:

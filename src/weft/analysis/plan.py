@@ -101,6 +101,11 @@ class Plan(Record):
     here: Here | None = None
 
 
+MOST_TOKENS = 1 << 24
+"""Tokens of a row that is planned: forms that go through a row in chunks do so on fake tensors too, some minutes for
+more."""
+
+
 def plan(source: ModelConfig | Model, *, context: int | None = None, contexts: Sequence[int] = CONTEXTS,
          batch: int = 1, dtype: torch.dtype | None = None, tokens: int | None = None,
          kernels: Mapping[str, str] = MappingProxyType({})) -> Plan:
@@ -196,6 +201,9 @@ def _require(context: int, batch: int, tokens: int | None, contexts: Sequence[in
                         *(("contexts", each) for each in contexts)]:
         if value is not None and value < 1:
             raise InputError(f"{value} is not a positive number.", where=name, remedy="Give 1 or more.")
+    if context > MOST_TOKENS:
+        raise InputError(f"{context:,} tokens, and at most {MOST_TOKENS:,} are planned.", where="context",
+                         remedy="Give fewer; costs of longer rows follow from those of two shorter ones.")
     if limit is not None and context > limit:
         raise InputError(f"{context} tokens, but this model's positions end at {limit}.", where="context",
                          remedy=f"Give at most {limit}, or use a position scheme without a table.")

@@ -12,6 +12,7 @@ from torch import nn
 from weft.analysis import Plan
 from weft.analysis import plan as plan_model
 from weft.analysis.here import run_here
+from weft.analysis.memory import require_room
 from weft.analysis.shares import Shares, shares_of
 from weft.api.arguments import one_or_more
 from weft.api.configs import Config, forms_of, preset_hint, presets, read_model, training_of
@@ -26,6 +27,7 @@ from weft.core.model import ModelConfig
 from weft.interop.arpa.convert import sum_error
 from weft.laws.check import CheckResult
 from weft.laws.check import check as check_laws
+from weft.laws.twin import NARROW, shrink
 from weft.ops.forms import OPERATIONS
 from weft.parallel.mesh import MeshSettings
 from weft.parallel.tensor import plan_of
@@ -48,12 +50,14 @@ def check(target: Target, overrides: Iterable[str] = (), *, seed: int = 0, lengt
 
     Raises:
         InputError: ``length`` is below `LEAST_LENGTH`, or overrides cannot be applied.
+        ConfigError: even the small models that are checked are larger than this machine's memory.
     """
     if length is not None and length < LEAST_LENGTH:
         raise InputError(f"{length} tokens are too few to cut.", where="length",
                          remedy=f"Give {LEAST_LENGTH} or more, or leave it out.")
     found = resolved_target(target, overrides)
     if isinstance(found, ModelConfig):
+        require_room(built_empty(shrink(found, NARROW).config))
         return check_laws(found, seed=seed, length=length, on_law=on_law)
     return check_laws(found.config, found.model, seed=seed, sum_error=sum_error(found), length=length, on_law=on_law)
 

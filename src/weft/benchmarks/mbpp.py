@@ -87,7 +87,7 @@ class MBPPConfig(BenchmarkConfig):
         top_p: probability, as in sampling.
         max_new_tokens: tokens of a program at most.
         seed: of the random numbers that draw the samples.
-        seconds: a program's time at most, in seconds.
+        seconds: of processor time that a program may take.
         megabytes: a program's memory at most, in megabytes.
     """
 
@@ -113,7 +113,7 @@ class MBPPConfig(BenchmarkConfig):
     top_p: float | None = Field(default=None, gt=0, le=1)
     max_new_tokens: int = Field(default=512, gt=0)
     seed: int = Field(default=0, ge=0)
-    seconds: float = Field(default=3.0, gt=0)
+    seconds: float = Field(default=Limits.seconds, gt=0)
     megabytes: int = Field(default=512, ge=64)
 
     @classmethod

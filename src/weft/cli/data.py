@@ -70,13 +70,15 @@ def prepare_data(
         return
     tokens = ", ".join(f"{name} {part.tokens:,} tokens" for name, part in manifest.parts.items())
     typer.echo(f"{'kept' if made.reused else 'prepared'} {made.data.path}: {tokens}; {manifest.tokenizer.name}")
-    for line in _repeated({name: part.repeated for name, part in manifest.parts.items()}):
+    for line in _repeated(made.data.path, {name: part.repeated for name, part in manifest.parts.items()}):
         typer.echo(line)
 
 
-def _repeated(parts: Mapping[str, Repeated | None]) -> list[str]:
-    """Lines about held-out documents that also stand in the training text."""
-    return [f"{name}: {found.describe()} (data.split_by=content keeps equal documents on one side)"
+def _repeated(folder: Path, parts: Mapping[str, Repeated | None]) -> list[str]:
+    """Lines about held-out documents of a prepared folder that also stand in the training text."""
+    from weft.data.settings import DataSettings
+
+    return [f"{name}: {found.describe()} ({DataSettings(path=str(folder)).remedy})"
             for name, found in parts.items() if found is not None and found.told]
 
 
@@ -140,7 +142,7 @@ def _show(found: Inspection) -> None:
                       f"{part.scored_tokens / part.tokens:.1%}", f"{part.bytes_per_token:.3f}", str(part.shards),
                       in_bytes(part.shard_bytes))
     section(out, "parts", sizes)
-    for line in _repeated({part.name: part.repeated for part in found.parts}):
+    for line in _repeated(found.path, {part.name: part.repeated for part in found.parts}):
         out.print(f"{line}\n")
     for part in found.parts:
         _show_part(out, part)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from weft.data.batch import Batch
 from weft.data.batches import Batches, SequentialBatches, ShuffledBatches
-from weft.data.corpus import Corpus
+from weft.data.corpus import Corpus, repeated
 from weft.data.document import Document
-from weft.data.duplicates import Repeated, overlap, repeated
+from weft.data.duplicates import Repeated, overlap
 from weft.data.embedded import embedded_corpus
 from weft.data.packed import PackedBatches
 from weft.data.stream import TokenStream, encode_corpus

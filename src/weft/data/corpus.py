@@ -9,11 +9,12 @@ from functools import cached_property
 from typing import Literal, TypeAlias, final, overload
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64
 
 from weft.core.errors import DataError
 from weft.data.document import Document
 from weft.data.documents import Documents, documents_of
+from weft.data.duplicates import FOUND, Repeated, clusters, overlap
 from weft.data.utf8 import LINE_END, character_at, character_count, character_start, find_byte, parts_of
 from weft.tokenizers.seams import PartedTexts
 
@@ -21,7 +22,10 @@ FEWEST_TO_SPLIT = 100
 BORDERS = b"\xff" * 8
 """Precedes a document's borders in the hash of a corpus: a length that no name and no text has."""
 Split: TypeAlias = tuple["Corpus", "Corpus"]
-SplitBy: TypeAlias = Literal["name", "content"]
+SplitBy: TypeAlias = Literal["name", "content", "copies"]
+MOST_SEARCHED = 1 << 26
+"""Bytes of held-out text that are searched for in the training text, at some 50 bytes of memory each; of a longer text,
+documents spread over it."""
 
 
 @final
@@ -113,22 +117,33 @@ class Corpus:
 
         The part of a document depends on its name, or on its text, and on the seed alone, so it does not change when
         other documents are added or removed. Documents with the same text and different names may be in different parts
-        when names decide (see `weft.data.duplicates`), but not when texts do. With fewer than 100 documents, the last
-        ``validation`` of each document's characters, from the next line start on if there is one, is held out instead.
-        Documents that must stay `whole` are never divided so.
+        when names decide (see `weft.data.duplicates`), but not when texts do. By ``copies``, documents that share much
+        are in one part, that of the name which comes first among theirs, and what is held out has no document of which
+        `FOUND` stands in the training text: the last are moved there, which holds out less than the share. With fewer
+        than 100 documents, the last ``validation`` of each document's characters, from the next line start on if there
+        is one, is held out instead. Documents that must stay `whole`, or are split by ``copies``, are never divided so.
 
         Args:
             validation: the share to hold out, above 0 and below 1.
             seed: of the split.
-            by: whether a document's ``name`` or its ``content`` decides.
+            by: whether a document's ``name``, its ``content``, or the document with its near ``copies`` decides.
 
         Raises:
             DataError: the share is outside (0, 1), or the corpus is too small to give both parts text.
         """
         if not 0.0 < validation < 1.0:
+<<<<<<< HEAD
             raise DataError(f"the share held out must be above 0 and below 1, received {validation}.",
                             where="validation", remedy="Give a share such as 0.1.")
         by_document = self.whole or len(self.documents) >= FEWEST_TO_SPLIT
+=======
+            raise DataError(
+                f"the share held out must be above 0 and below 1, received {validation}.",
+                where="validation",
+                remedy="Give a share such as 0.1.",
+            )
+        by_document = self.whole or by == "copies" or len(self.documents) >= FEWEST_TO_SPLIT
+>>>>>>> runs
         parts = self._by_document(validation, seed, by) if by_document else self._within_documents(validation)
         train, held_out = (
             replace(self, name=f"{self.name} ({side})", documents=documents)
@@ -143,17 +158,28 @@ class Corpus:
         """Documents with the same key have the same rank, so they stay together. The lowest rank is always held out,
         and the highest never."""
         documents = documents_of(self.documents)
-        keys = (document.name if by == "name" else document.digest().hex() for document in documents)
-        ranks = _ranks("split", seed, keys, len(documents))
+        ranks = _ranks("split", seed, self._keys(by), len(documents))
         first, last = ranks.min(initial=1), ranks.max(initial=0)
         held = (ranks == first) | ((ranks < share) & (ranks != last))
-        if first >= last:
-            raise self._indivisible()
+        if by == "copies":
+            _move_copies(documents, held)
+        if first >= last or not held.any():
+            raise self._indivisible(by)
         return documents.select(np.flatnonzero(~held)), documents.select(np.flatnonzero(held))
 
-    def _indivisible(self) -> DataError:
+    def _keys(self, by: SplitBy) -> Iterator[str]:
+        if by != "copies":
+            return (document.name if by == "name" else document.digest().hex() for document in self.documents)
+        names, first = [document.name for document in self.documents], dict[int, str]()
+        numbers = clusters(self.documents, self.size_bytes).tolist()
+        for name, number in sorted(zip(names, numbers, strict=True)):
+            first.setdefault(number, name)
+        return (first[number] for number in numbers)
+
+    def _indivisible(self, by: SplitBy) -> DataError:
         count = len(self.documents)
-        what = f"all {count} documents have the same text" if count > 1 else "one record cannot be divided"
+        what = ("one record cannot be divided" if count == 1 else f"all {count} documents share much of their text"
+                if by == "copies" else f"all {count} documents have the same text")
         return DataError(f"{what}, so none can be held out.", where=self.name,
                          remedy="Give more text, or a separate validation text.")
 
@@ -162,6 +188,26 @@ class Corpus:
         heads = (Document(document.name, document.utf8[:place]) for document, place in pairs)
         tails = (Document(document.name, document.utf8[place:]) for document, place in pairs)
         return _with_text(heads), _with_text(tails)
+
+
+def repeated(held: Corpus, train: Corpus) -> Repeated:
+    """How much of ``held`` is also in ``train``. Texts are read once; the time is linear in both."""
+    searched = documents_of(held.documents)
+    every = max(1, -(-held.size_bytes // MOST_SEARCHED))
+    if every > 1:
+        searched = searched.select(np.arange(0, len(searched), every))
+    return Repeated.over(*overlap(searched, train.documents))
+
+
+def _move_copies(documents: Documents, held: Bool[np.ndarray, " n"]) -> None:
+    """Mark as not held out what the training text has, until it has none of it. A document that goes there may be what
+    others are found by. Of more than `MOST_SEARCHED` bytes nothing is moved."""
+    while held.any() and int(documents.sizes()[held].sum(dtype=np.int64)) <= MOST_SEARCHED:
+        places = np.flatnonzero(held)
+        found = overlap(documents.select(places), documents.select(np.flatnonzero(~held)))[0] >= FOUND
+        if not found.any():
+            return
+        held[places[found]] = False
 
 
 @final

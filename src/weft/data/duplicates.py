@@ -10,16 +10,14 @@ text that many documents share are part of every corpus.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import NamedTuple, TypeAlias, final
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64, UInt8, UInt64
 
-from weft.data.corpus import Corpus
 from weft.data.document import Document
-from weft.data.documents import documents_of
 
 WINDOW = 50
 """Bytes of a stretch. Of a shorter document all of it is one stretch, which stands at the end of another document, or
@@ -33,9 +31,8 @@ TOLD = 0.05
 """The share of all held-out text from which on it is told, even if no document counts as found: boilerplate alone has
 less."""
 
-MOST_SEARCHED = 1 << 26
-"""Bytes of held-out text that are searched for, at some 50 bytes of memory each; of a longer text, documents spread
-over it."""
+MOST_SAMPLED = 1 << 22
+"""Stretches, about, of which it is noted in which documents they stand, at some 60 bytes of memory each."""
 
 BLOCK = 1 << 18
 BORDER = bytes([0xFF]) * WINDOW
@@ -82,15 +79,6 @@ class Repeated(NamedTuple):
                 f"all text {self.share:.1%} does, in stretches of {WINDOW} bytes")
 
 
-def repeated(held: Corpus, train: Corpus) -> Repeated:
-    """How much of ``held`` is also in ``train``. Texts are read once; the time is linear in both."""
-    searched = documents_of(held.documents)
-    every = max(1, -(-held.size_bytes // MOST_SEARCHED))
-    if every > 1:
-        searched = searched.select(np.arange(0, len(searched), every))
-    return Repeated.over(*overlap(searched, train.documents))
-
-
 def overlap(held: Iterable[Document], train: Iterable[Document]) -> tuple[Float64[np.ndarray, " D"],
                                                                         Int64[np.ndarray, " D"]]:
     """The share of each held-out document that stands in the training text, and the document's bytes, both without
@@ -103,6 +91,47 @@ def overlap(held: Iterable[Document], train: Iterable[Document]) -> tuple[Float6
     found = np.zeros(len(content), dtype=np.bool_)
     found[places] = met[np.searchsorted(wanted, hashes)]
     return _shares(found, ends)
+
+
+def clusters(documents: Sequence[Document], size_bytes: int) -> Int64[np.ndarray, " D"]:
+    """The number of the first document in each document's cluster: those that share much, directly or through others.
+
+    Two documents are joined if `FOUND` of the stretches of the smaller one stand in the other. That is counted on a
+    sample of the stretches, chosen by their hashes as in Broder 1997 (section 4, modulo m), so that the same stretch is
+    chosen in every document; of the documents in which one stands, those that follow each other are compared. Time is
+    linear in the text, memory bounded but for 16 bytes a document.
+
+    Args:
+        documents: which are read once.
+        size_bytes: of all of them.
+    """
+    every = np.uint64(1 + size_bytes // MOST_SAMPLED)
+    sampled = [_sample(document, every) for document in documents]
+    counts = np.array([len(each) for each in sampled], dtype=np.int64)
+    hashes, owners = np.concatenate([_NONE, *sampled]), np.repeat(np.arange(len(counts)), counts)
+    order = np.argsort(hashes, kind="stable")  # of equal hashes, in the order of the documents
+    same = hashes[order][1:] == hashes[order][:-1]
+    pairs, shared = np.unique(np.stack([owners[order][:-1][same], owners[order][1:][same]]), axis=1, return_counts=True)
+    first, second = pairs[:, shared >= FOUND * np.minimum(*counts[pairs])]
+    numbers = np.arange(len(counts))
+    while True:  # a document takes the smaller number of two, and then the number of the document of that number
+        least, before = np.minimum(numbers[first], numbers[second]), numbers.copy()
+        np.minimum.at(numbers, first, least)
+        np.minimum.at(numbers, second, least)
+        numbers = numbers[numbers]
+        if np.array_equal(numbers, before):
+            return numbers
+
+
+def _sample(document: Document, every: np.uint64) -> Hashes:
+    """One in ``every`` of a document's hashes, each once; the smallest if there is none, and none of a blank one."""
+    content = b"".join(_plain(document))
+    if not content:
+        return _NONE
+    within = np.frombuffer(content if len(content) >= WINDOW else (content + BORDER)[:WINDOW], dtype=np.uint8)
+    found = np.unique(np.concatenate(list(_hashes(within))))
+    chosen: Hashes = found[(found >> np.uint64(40)) % every == 0]
+    return chosen if len(chosen) else found[:1]
 
 
 def _met(wanted: Hashes, train: Iterable[Document]) -> Bool[np.ndarray, " n"]:

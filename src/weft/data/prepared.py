@@ -13,8 +13,8 @@ import numpy as np
 
 from weft.core.errors import CheckpointError, DataError, nearest
 from weft.core.version import VERSION
-from weft.data.corpus import Corpus
-from weft.data.duplicates import Repeated, repeated
+from weft.data.corpus import Corpus, repeated
+from weft.data.duplicates import Repeated
 from weft.data.encoding import encode_documents
 from weft.data.layout import Row, layout_of
 from weft.data.manifest import (

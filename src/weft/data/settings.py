@@ -47,8 +47,9 @@ class DataSettings(Settings):
         validation: share held out, by document where there are enough; 0.1 unless there is a ``validation_path``.
         order_seed: of the random order of the training windows, and nothing else.
         split_seed: of the random choice of documents under a limit and of those that are held out.
-        split_by: where whole documents are held out, whether the ``name`` of a document decides, or its ``content``,
-            so that documents with the same text are on the same side.
+        split_by: whether the ``name`` of a document decides on which side it is, where whole documents are held out; or
+            its ``content``, so that documents with the same text are on the same side; or ``copies``, so that documents
+            that share much are, and of none that is held out 40 % or more stands in the training text.
         text_field: the field that holds the text of a JSONL or Parquet record.
         prompt_field: the field that holds a text that precedes it, which is read and counts neither in the loss nor in
             an evaluation. Every record is then a document that is never cut in two to hold out a share.
@@ -69,7 +70,7 @@ class DataSettings(Settings):
     validation: float | None = Field(default=0.1, gt=0, lt=1)
     order_seed: int = 0
     split_seed: int = 0
-    split_by: Literal["name", "content"] = "name"
+    split_by: Literal["name", "content", "copies"] = "name"
     text_field: str = TEXT_FIELD
     prompt_field: str | None = None
     documents: DocumentsSetting = "file"
@@ -89,6 +90,15 @@ class DataSettings(Settings):
     def prepared(self) -> Path | None:
         """``path``, if a prepared folder stands there."""
         return Path(self.path) if isinstance(self.path, str) and is_prepared(Path(self.path)) else None
+
+    @property
+    def remedy(self) -> str:
+        """What keeps the training text free of what is held out, in words."""
+        if self.validation_path is not None:
+            return "take what is in both out of one of the two texts"
+        if self.split_by == "copies":
+            return "what is left is text that many documents share, such as a licence"
+        return "data.split_by=copies holds out no document of which the training text has so much"
 
     def recipe(self) -> dict[str, Any]:
         """The settings that decide the text and its split, without the path."""

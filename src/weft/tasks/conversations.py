@@ -21,9 +21,9 @@ from weft.core.model import LanguageModel, Model
 from weft.core.traits import Trait
 from weft.data.conversation import Shape
 from weft.data.conversations import preference_of, read_conversations, talk_of, texts_in
-from weft.data.corpus import Corpus
+from weft.data.corpus import Corpus, repeated
 from weft.data.document import Document
-from weft.data.duplicates import Repeated, repeated
+from weft.data.duplicates import Repeated
 from weft.data.layout import Row
 from weft.data.manifest import is_prepared
 from weft.data.places import Where

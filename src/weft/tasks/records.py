@@ -9,8 +9,8 @@ from typing import Any, Generic, TypeVar
 
 from weft.core.errors import ConfigError, DataError
 from weft.data.aligned import read_aligned
-from weft.data.corpus import Corpus
-from weft.data.duplicates import Repeated, repeated
+from weft.data.corpus import Corpus, repeated
+from weft.data.duplicates import Repeated
 from weft.data.manifest import is_prepared
 from weft.data.places import Where
 from weft.data.records import TEXT_FIELD, Fields, Record

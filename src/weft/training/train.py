@@ -291,7 +291,7 @@ def _begin(run: Run, terms: Terms, record: dict[str, Any] | None, *, step: int, 
     found = run.material.validation.repeated
     if found is not None and found.told:
         run.emit(Notice(step, f"validation: {found.describe()}, so it is a weaker test of new text; "
-                              "data.split_by=content keeps equal documents on one side."))
+                              f"{run.config.data.remedy}"))
     # Of a model without storage, since one that is sharded cannot be copied.
     reached = coverage(only_trained(built_empty(run.model.config), run.config.training.train),
                        run.config.context) if step == 0 and run.model.config.rewrites else None

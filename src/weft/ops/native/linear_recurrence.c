@@ -9,7 +9,9 @@
  * dq_t = S_t dy_t, and backwards in time, with G_t = a_{t+1} G_{t+1} + q_t dy_t^T, dk_t = G_t v_t and dv_t = G_t^T k_t.
  * The gradient of log a_t is the sum, over the features that it is for, of S_{t-1} a_t G_t: within a block from the sums
  * of q dq - k dk after it, and at the block's end S G itself, for which the state at the end of every block is kept while
- * one head of one row is worked on. Sums have one order, so any number of threads gives the same bits. */
+ * one head of one row is worked on. A token's own k_t v_t^T is in dq and dk alike, and all that a strong decay leaves is
+ * small beside it: so these sweeps read the state before they add to it, and it is added to dq and dk alone, afterwards.
+ * Sums have one order, so any number of threads gives the same bits. */
 
 #include <stdlib.h>
 
@@ -31,9 +33,9 @@ typedef struct {
     long x_down, y_down, z_down, out_down, decay_down;
 } Tokens;
 
-/* For every token, in order or backwards: S = decay S + x y^T, and out += z S. A strip of `wide` vectors of a state whose
- * rows are `down` numbers apart. */
-INLINE void strip(const int wide, const int how, const int first, const Tokens *t, long count, long step, float *state,
+/* For every token, in order or backwards: S = decay S + x y^T, and out += z S; `early`: out += z (decay S). A strip of
+ * `wide` vectors of a state whose rows are `down` numbers apart. */
+INLINE void strip(const int wide, const int how, const int early, const int first, const Tokens *t, long count, long step, float *state,
                   long down) {
     vec s[ROWS][ACROSS];
     const float *x = t->x, *y = t->y, *z = t->z, *decay = t->decay;
@@ -56,12 +58,9 @@ INLINE void strip(const int wide, const int how, const int first, const Tokens *
             const float factor = x[r], reads = z[r], own = how == BY_ROW ? decay[r] : one;
 #pragma GCC unroll 8
             for (int v = 0; v < wide; v++) {
-                vec added = factor * row[v];
-                if (how == NONE)
-                    s[r][v] += added;
-                else
-                    s[r][v] = (how == BY_LANE ? kept[v] * s[r][v] : own * s[r][v]) + added;
-                sums[v] += reads * s[r][v];
+                vec left = how == NONE ? s[r][v] : how == BY_LANE ? kept[v] * s[r][v] : own * s[r][v];
+                s[r][v] = left + factor * row[v];
+                sums[v] += reads * (early ? left : s[r][v]);
             }
         }
 #pragma GCC unroll 8
@@ -75,39 +74,41 @@ INLINE void strip(const int wide, const int how, const int first, const Tokens *
         for (int v = 0; v < wide; v++) store(state + r * down + v * LANES, s[r][v]);
 }
 
-INLINE void strips(const int wide, const int how, Tokens t, long count, long step, long rows, float *state, long down) {
-    strip(wide, how, 1, &t, count, step, state, down);
+INLINE void strips(const int wide, const int how, const int early, Tokens t, long count, long step, long rows, float *state, long down) {
+    strip(wide, how, early, 1, &t, count, step, state, down);
     for (long r = ROWS; r < rows; r += ROWS) {
         t.x += ROWS, t.z += ROWS;
         if (how == BY_ROW) t.decay += ROWS;
-        strip(wide, how, 0, &t, count, step, state + r * down, down);
+        strip(wide, how, early, 0, &t, count, step, state + r * down, down);
     }
 }
 
 /* The sweep of a block over a whole state of `rows` rows and `lanes` lanes, multiples of ROWS and of LANES. */
-INLINE void swept(const int how, Tokens t, long count, long step, long rows, long lanes, float *state) {
+INLINE void swept(const int how, const int early, Tokens t, long count, long step, long rows, long lanes, float *state) {
     long l = 0;
     for (; l + ACROSS * LANES <= lanes; l += ACROSS * LANES) {
-        strips(ACROSS, how, t, count, step, rows, state + l, lanes);
+        strips(ACROSS, how, early, t, count, step, rows, state + l, lanes);
         t.y += ACROSS * LANES, t.out += ACROSS * LANES;
         if (how == BY_LANE) t.decay += ACROSS * LANES;
     }
     for (; l < lanes; l += LANES) {
-        strips(1, how, t, count, step, rows, state + l, lanes);
+        strips(1, how, early, t, count, step, rows, state + l, lanes);
         t.y += LANES, t.out += LANES;
         if (how == BY_LANE) t.decay += LANES;
     }
 }
 
-static void sweep(int how, Tokens t, long count, long step, long rows, long lanes, float *state) {
+static void sweep(int how, int early, Tokens t, long count, long step, long rows, long lanes, float *state) {
     if (step < 0) {
         t.x += (count - 1) * t.x_down, t.y += (count - 1) * t.y_down, t.z += (count - 1) * t.z_down;
         t.out += (count - 1) * t.out_down, t.decay += (count - 1) * t.decay_down;
     }
-    if (how == NONE) swept(NONE, t, count, step, rows, lanes, state);
-    if (how == ONE) swept(ONE, t, count, step, rows, lanes, state);
-    if (how == BY_ROW) swept(BY_ROW, t, count, step, rows, lanes, state);
-    if (how == BY_LANE) swept(BY_LANE, t, count, step, rows, lanes, state);
+    if (how == NONE && early) swept(NONE, 1, t, count, step, rows, lanes, state);
+    if (how == NONE && !early) swept(NONE, 0, t, count, step, rows, lanes, state);
+    if (how == ONE && early) swept(ONE, 1, t, count, step, rows, lanes, state);
+    if (how == ONE && !early) swept(ONE, 0, t, count, step, rows, lanes, state);
+    if (how == BY_ROW) swept(BY_ROW, 0, t, count, step, rows, lanes, state);
+    if (how == BY_LANE) swept(BY_LANE, 1, t, count, step, rows, lanes, state);
 }
 
 /* What a thread works with: a block's tensors with rows of `e` and `f` numbers, which are `size` and `value_size` and
@@ -162,7 +163,7 @@ static void forward_head(const Recurrence *c, long row, long head, Desk *d) {
         lay_of(c->v, c->v_at, row, begin, head, count, c->value_size, d->f, d->v);
         if (c->kept) lay_decays(c, row, head, begin, count, wide, d->decay);
         Tokens t = {d->k, d->v, d->q, d->decay, d->out, d->e, d->f, d->e, d->f, wide};
-        sweep(how, t, count, 1, d->e, d->f, d->state);
+        sweep(how, 0, t, count, 1, d->e, d->f, d->state);
         for (long i = 0; i < count; i++)
             memcpy(c->y + ((row * c->steps + begin + i) * c->heads + head) * c->value_size, d->out + i * d->f,
                    sizeof(float) * c->value_size);
@@ -171,13 +172,26 @@ static void forward_head(const Recurrence *c, long row, long head, Desk *d) {
         memcpy(c->after + at + e * c->value_size, d->state + e * d->f, sizeof(float) * c->value_size);
 }
 
-/* Adds rows of `size` numbers to those of a part, or sets them. */
-static void give(const float *x, long across, long count, long size, float *to, long stride, int adds) {
-    for (long i = 0; i < count; i++)
-        for (long e = 0; e < size; e++) to[i * stride + e] = x[i * across + e] + (adds ? to[i * stride + e] : 0);
+/* v_t dy_t of a block's tokens. */
+static void meet(const Desk *d, long count, float *met) {
+    for (long i = 0; i < count; i++) {
+        vec total = {0};
+        for (long f = 0; f < d->f; f += LANES) total += load(d->v + i * d->f + f) * load(d->dy + i * d->f + f);
+        met[i] = 0;
+        for (long l = 0; l < LANES; l++) met[i] += total[l];
+    }
 }
 
-/* The gradients of the decays of a block: `passing` [e] is the sum over values of S G at its end. */
+/* Adds rows of `size` numbers, x + met y, to those of a part, or sets them. */
+static void give(const float *x, const float *met, const float *y, long across, long count, long size, float *to,
+                 long stride, int adds) {
+    for (long i = 0; i < count; i++)
+        for (long e = 0; e < size; e++)
+            to[i * stride + e] = x[i * across + e] + met[i] * y[i * across + e] + (adds ? to[i * stride + e] : 0);
+}
+
+/* The gradients of the decays of a block, from dq and dk without a token's own part: `passing` [e] is the sum over values
+ * of S G at its end. */
 static void give_decays(const Recurrence *c, const Desk *d, const float *dq, long dq_down, const float *passing,
                         long count, float *to, long stride) {
     float sum[BLOCK] __attribute__((aligned(64)));
@@ -200,6 +214,7 @@ static void backward_head(const Recurrence *c, long row, long head, long part, l
     const long group = head / (c->heads / c->groups), at = (row * c->heads + head) * c->size * c->value_size;
     const long wide = decay_width(c, d), blocks = (c->steps + BLOCK - 1) / BLOCK, area = d->e * d->f;
     const int by_row = c->kept == 0 ? NONE : c->kept == 1 ? ONE : BY_ROW, by_lane = by_row == BY_ROW ? BY_LANE : by_row;
+    float met[BLOCK];
     begin_state(c, c->before + at, d, d->state, d->turned);
     for (long n = 0; n < blocks; n++) { /* dq, from the states again, [f][e] */
         const long begin = n * BLOCK, count = least(BLOCK, c->steps - begin);
@@ -209,8 +224,9 @@ static void backward_head(const Recurrence *c, long row, long head, long part, l
         if (c->kept) lay_decays(c, row, head, begin, count, wide, d->decay);
         float *dq = c->kept ? d->dq + begin * d->e : d->dq;
         Tokens t = {d->v, d->k, d->dy, d->decay, dq, d->f, d->e, d->f, d->e, wide};
-        sweep(by_lane, t, count, 1, d->f, d->e, d->turned);
-        give(dq, d->e, count, c->size, c->dq + ((row * c->steps + begin) * c->groups * parts + part) * c->size,
+        sweep(by_lane, 1, t, count, 1, d->f, d->e, d->turned);
+        meet(d, count, met);
+        give(dq, met, d->k, d->e, count, c->size, c->dq + ((row * c->steps + begin) * c->groups * parts + part) * c->size,
              c->groups * parts * c->size, adds);
         if (c->kept) memcpy(d->ends + n * area, d->turned, sizeof(float) * area);
     }
@@ -233,13 +249,15 @@ static void backward_head(const Recurrence *c, long row, long head, long part, l
         }
         Tokens to_k = {d->dy, d->q, d->v, d->next, d->out, d->f, d->e, d->f, d->e, wide};
         to_k.out = d->dk;
-        sweep(by_lane, to_k, count, -1, d->f, d->e, d->turned);
-        give(d->dk, d->e, count, c->size, c->dk + ((row * c->steps + begin) * c->groups * parts + part) * c->size,
+        sweep(by_lane, 1, to_k, count, -1, d->f, d->e, d->turned);
+        meet(d, count, met);
+        give(d->dk, met, d->q, d->e, count, c->size, c->dk + ((row * c->steps + begin) * c->groups * parts + part) * c->size,
              c->groups * parts * c->size, adds);
         Tokens to_v = {d->q, d->dy, d->k, d->next, d->out, d->e, d->f, d->e, d->f, wide};
-        sweep(by_row, to_v, count, -1, d->e, d->f, d->state);
-        give(d->out, d->f, count, c->value_size, c->dv + ((row * c->steps + begin) * c->heads + head) * c->value_size,
-             c->heads * c->value_size, 0);
+        sweep(by_row, 0, to_v, count, -1, d->e, d->f, d->state);
+        for (long i = 0; i < count; i++)
+            memcpy(c->dv + ((row * c->steps + begin + i) * c->heads + head) * c->value_size, d->out + i * d->f,
+                   sizeof(float) * c->value_size);
         if (c->kept)
             give_decays(c, d, d->dq + begin * d->e, d->e, passing, count,
                         c->dlog + ((row * c->steps + begin) * c->heads + head) * c->kept, c->heads * c->kept);
