@@ -13,7 +13,6 @@ from weft.cli.chat_dialogue import Dialogue
 from weft.cli.generate import (
     Checkpoint,
     Greedy,
-    LayOut,
     MinP,
     Penalty,
     Stop,
@@ -61,7 +60,6 @@ def chat(checkpoint: Checkpoint,
          max_new_tokens: Annotated[int, typer.Option(min=1, help="Most new tokens; of one answer.")] = 512,
          greedy: Greedy = False, temperature: Temperature = None, top_k: TopK = None, top_p: TopP = None,
          min_p: MinP = None, repetition_penalty: Penalty = 1.0, stop: Stop = None,
-         lay_out: LayOut = False,
          seed: Seed = 0, device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
          plugin: Plugin = None, json: Json = False, revision: Revision = None,
          offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
