@@ -13,12 +13,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from typer.testing import CliRunner
 
 import weft as library
 from fresh import Fresh
 from fresh import weft as command
-from weft.cli.main import app
 
 
 def test_train_prints_progress_and_where_the_checkpoint_is(weft: Any, workplace: Path, tmp_path: Path) -> None:
@@ -151,14 +149,6 @@ def test_generate_continues_ragged_rows_in_the_shape_promised(weft: Any, workpla
     alone = library.generate(run, [[4]], max_new_tokens=3, ends=library.Ends(at_end=False)).rows[0]
     assert found["rows"][1]["tokens"] == list(alone.tokens)
     assert found["rows"][1]["text"] == alone.text
-
-
-@pytest.mark.parametrize("named", ["generate", "chat"])
-def test_layouts_of_weights_are_refused_with_what_to_do(named: str, run: Path) -> None:
-    told = CliRunner().invoke(app, [named, str(run), "--lay-out"])
-    assert told.exit_code == 2
-    assert "weights are laid out no more, since plain steps are as fast. Leave it out." in " ".join(
-        told.output.replace("│", " ").split())
 
 
 def test_generate_searches_with_beams(weft: Any, refused: Any, workplace: Path, run: Path) -> None:

@@ -14,7 +14,6 @@ from weft.cli.closing import Given, word
 from weft.cli.generate import (
     Checkpoint,
     Greedy,
-    LayOut,
     MinP,
     Penalty,
     Stop,
@@ -67,7 +66,6 @@ def chat(checkpoint: Checkpoint,
              min=1, help="Most new tokens; of one answer, default 512.")] = None,
          greedy: Greedy = False, temperature: Temperature = None, top_k: TopK = None, top_p: TopP = None,
          min_p: MinP = None, repetition_penalty: Penalty = None, stop: Stop = None,
-         lay_out: LayOut = False,
          seed: Seed = 0, device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
          plugin: Plugin = None, json: Json = False, revision: Revision = None,
          offline: Offline = False, allow_pickles: AllowPickles = False) -> None:

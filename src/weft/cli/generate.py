@@ -53,14 +53,6 @@ Beams = Annotated[int | None, typer.Option(
 LengthPenalty = Annotated[float | None, typer.Option(
     "--length-penalty", min=0, help="Exponent a of the length by which log-probabilities of beams are divided; 1 "
                                        "(default) gives their mean, 0 their sum.")]
-
-
-def _without_layouts(asked: bool) -> None:
-    if asked:
-        raise typer.BadParameter("weights are laid out no more, since plain steps are as fast. Leave it out.")
-
-
-LayOut = Annotated[bool, typer.Option("--lay-out", hidden=True, callback=_without_layouts)]
 Template = Annotated[str | None, typer.Option(
     "--template", help="The chat template: a name among the model's own, a Jinja file, or plain, chatml, llama2.")]
 
@@ -81,7 +73,6 @@ def generate(checkpoint: Checkpoint,
              ignore_end: Annotated[bool, typer.Option("--ignore-end", help="Continue after the end symbol.")] = False,
              compile: Annotated[bool, typer.Option(
                  "--compile", help="Compile the model first, which takes a minute; faster for long outputs.")] = False,
-             lay_out: LayOut = False,
              seed: Seed = 0, device: Device = "cpu", dtype: Dtype = None, threads: Threads = None,
              kernels: Kernels = None, plugin: Plugin = None, json: Json = False, revision: Revision = None,
              offline: Offline = False, allow_pickles: AllowPickles = False) -> None:

@@ -132,18 +132,9 @@ class Corpus:
             DataError: the share is outside (0, 1), or the corpus is too small to give both parts text.
         """
         if not 0.0 < validation < 1.0:
-<<<<<<< HEAD
             raise DataError(f"the share held out must be above 0 and below 1, received {validation}.",
                             where="validation", remedy="Give a share such as 0.1.")
-        by_document = self.whole or len(self.documents) >= FEWEST_TO_SPLIT
-=======
-            raise DataError(
-                f"the share held out must be above 0 and below 1, received {validation}.",
-                where="validation",
-                remedy="Give a share such as 0.1.",
-            )
         by_document = self.whole or by == "copies" or len(self.documents) >= FEWEST_TO_SPLIT
->>>>>>> runs
         parts = self._by_document(validation, seed, by) if by_document else self._within_documents(validation)
         train, held_out = (
             replace(self, name=f"{self.name} ({side})", documents=documents)

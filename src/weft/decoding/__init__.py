@@ -14,7 +14,7 @@ from weft.decoding.sampling import GREEDY, Sampling, combined
 from weft.decoding.slots import Slots
 from weft.decoding.stopping import NEVER, Ending
 
-__all__ = ["GREEDY", "NEVER", "Beams", "CompiledStep", "DecodingForm", "Ending", "Generated", "GeneratedRow",
+__all__ = ["GREEDY", "NEVER", "Beams", "CompiledStep", "Ending", "Generated", "GeneratedRow",
            "Hypothesis", "LengthFormula", "NewToken", "Ragged", "Row", "RowLike", "RowSettings", "Sampling", "Slots",
            "WordsRow", "beam_search", "combined", "generate", "parse_rows", "ragged", "read_rows",
            "read_rows_or_words", "realign", "stream"]

@@ -88,10 +88,6 @@ class Decays(NamedTuple):
         return x if self.out is None or self.by_feature() else x * self.out
 
 
-Arguments = tuple[Tensor, Tensor, Tensor, Tensor | None]
-"""q [B,T,H,E], k [B,T,J,E], v [B,T,K,F] and the logarithm of the decay, [B,T,K,E], [B,T,K,1], [1,1,K,1] or None."""
-
-
 def pieces(steps: int) -> list[tuple[int, int, int]]:
     """First token, end, and tokens of a chunk, of the segments of a sequence and of the rest after its whole chunks."""
     whole = steps - steps % CHUNK
@@ -99,14 +95,9 @@ def pieces(steps: int) -> list[tuple[int, int, int]]:
     return found + ([(whole, steps, steps - whole)] if whole < steps else [])
 
 
-def outputs_of(q: Tensor, v: Tensor) -> Tensor:
-    """An empty tensor for the outputs, [B,T,max(H,K),F]."""
-    return q.new_empty(*q.shape[:2], max(q.shape[2], v.shape[2]), v.shape[3])
-
-
 def shapes(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, before: Tensor) -> tuple[Tensor, Tensor]:
     """Empty tensors for the results of `forward`."""
-    return outputs_of(q, v), before.new_empty(before.shape)
+    return q.new_empty(*q.shape[:2], max(q.shape[2], v.shape[2]), v.shape[3]), before.new_empty(before.shape)
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, before: Tensor) -> tuple[Tensor, Tensor]:
@@ -141,17 +132,14 @@ def backward(grad: Tensor, grad_after: Tensor, q: Tensor, k: Tensor, v: Tensor, 
     columns = list(zip(*found, strict=True))
     dq, dk, dv = (torch.cat([_joined(each if each.dim() == 7 else each[..., None, :, :]) for each in column], 1)
                   for column in columns[:3])
-    return dq, dk, dv, _decay_gradient(log_decay, columns[3]), grad_state.flatten(1, 2)
-
-
-def _decay_gradient(log_decay: Tensor | None, found: tuple[Tensor, ...]) -> Tensor | None:
     if log_decay is None:
-        return None
-    whole = torch.cat([_joined(each[..., None, :, :]) for each in found], 1)
-    return (whole if log_decay.shape[3] > 1 else whole.sum(3, keepdim=True)).sum_to_size(log_decay.shape)
+        return dq, dk, dv, None, grad_state.flatten(1, 2)
+    whole = torch.cat([_joined(each[..., None, :, :]) for each in columns[3]], 1)
+    whole = whole if log_decay.shape[3] > 1 else whole.sum(3, keepdim=True)
+    return dq, dk, dv, whole.sum_to_size(log_decay.shape), grad_state.flatten(1, 2)
 
 
-def _cut(arguments: Arguments, first: int, end: int, size: int) -> Cut:
+def _cut(arguments: tuple[Tensor, Tensor, Tensor, Tensor | None], first: int, end: int, size: int) -> Cut:
     q, k, v, log_decay = arguments
     keys, states = k.shape[2], v.shape[2]
     if log_decay is not None:

@@ -89,7 +89,8 @@ def _run_backward(dy: Tensor, dafter: Tensor, u: Tensor, dt: Tensor, a: Tensor, 
     db, dc = (u.new_empty(batch, _slices(u), len(a), length) for _ in range(2))  # by piece of work
     _run("backward", u, a, dt=dt, b=b, c=c, starts=places, kept=kept, dy=dy, dafter=dafter, du=du, ddt=ddt, da=da,
          db=db, dc=dc, dbefore=dbefore)
-    return du, ddt, da.sum(0), *(x.sum(1).transpose(1, 2) for x in (db, dc)), dbefore
+    db, dc = (x.sum(1).transpose(1, 2) for x in (db, dc))
+    return du, ddt, da.sum(0), db, dc, dbefore
 
 
 _forward = differentiable("native_selective_scan", _run_forward, forward_shapes, _run_backward, stepped, 6, keeps=True)

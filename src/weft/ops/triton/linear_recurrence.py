@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from weft.ops.linear_recurrence_chunks import forward as plain
-from weft.ops.linear_recurrence_chunks import outputs_of, shapes
+from weft.ops.linear_recurrence_chunks import shapes
 from weft.ops.operator import differentiable
 from weft.ops.triton.library import kernels, on_device_of
 
@@ -85,7 +85,7 @@ def run_forward(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, befor
                 tiles: Tiles) -> tuple[Tensor, Tensor]:
     """The forward operator, by tiles."""
     q, k, v, log_decay, before = _contiguous(q, k, v, log_decay, before)
-    y, sizes = outputs_of(q, v), _sizes(q, v, log_decay, tiles)
+    (y, _), sizes = shapes(q, k, v, log_decay, before), _sizes(q, v, log_decay, tiles)
     with on_device_of(q):
         kept, after = _states(k, v, log_decay, before, tiles, sizes)
         kernels("linear_recurrence").outputs[len(v) * y.shape[2] * kept.shape[2], tiles.blocks(v.shape[3])](
