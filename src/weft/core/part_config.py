@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol, Self, TypeAlias, get_args
+from typing import Any, ClassVar, Protocol, Self, TypeAlias, final, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator, model_validator
 from torch import nn
@@ -213,6 +213,7 @@ class PartConfig(Settings):
         absent = {name for name in later if getattr(self, name) == fields[name].get_default(call_default_factory=True)}
         return {"kind": self.kind, **self.model_dump(mode="json", exclude=absent)}
 
+    @final
     def whole(self) -> dict[str, Any]:
         """Plain data with all fields, those that were added later too."""
         token = _whole.set(True)

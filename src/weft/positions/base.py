@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.core.clock import OWN, Keys, Ticks
+from weft.core.declarations import Declared
 from weft.core.layer import Part
 from weft.core.part_config import Dims, PartConfig
 from weft.masks.grid import Grid, Parts, keys_at, picked, ticks_at
@@ -42,10 +43,10 @@ Content: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]
 class PositionScheme(Part):
     """Base of position schemes; subclasses override the points that ``acts_on`` names."""
 
-    role = "positions"
-    holds_table = True
-
     acts_on: ClassVar[frozenset[Point]] = frozenset()
+
+    def declares(self) -> Declared:
+        return Declared(role="positions", holds_table=True)
 
     @property
     def relative(self) -> bool:
@@ -135,7 +136,7 @@ class PositionConfig(PartConfig):
 def least_limit(module: nn.Module) -> int | None:
     """Return the maximum number of tokens of a document under all position schemes in ``module``, without those of an
     encoder beside a decoder; None if there is none."""
-    inside = [child for child in module.children() if not (isinstance(child, Part) and child.own_law)]
+    inside = [child for child in module.children() if not (isinstance(child, Part) and child.declares().own_law)]
     limits = [module.limit if isinstance(module, PositionScheme) else None, *map(least_limit, inside)]
     return min((limit for limit in limits if limit is not None), default=None)
 

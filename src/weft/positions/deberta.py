@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from weft.core.clock import Keys, Ticks
 from weft.core.config import PartField
+from weft.core.declarations import Declared
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.linear.linear import Linear
@@ -118,8 +120,8 @@ class Deberta(PositionScheme):
     def scale(self, d_head: int) -> float:
         return float((d_head * (3 if self.config.terms == "both" else 2)) ** -0.5)
 
-    def borders(self) -> tuple[int, ...]:
-        return (self.config.max_distance or self.span,)
+    def declares(self) -> Declared:
+        return replace(super().declares(), borders=(self.config.max_distance or self.span,))
 
     def prepared(self, content: Content) -> Bias:
         vectors = self.table()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar, Self
 
 import torch
@@ -11,6 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from weft.core.clock import Keys, Ticks
+from weft.core.declarations import Declared
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.positions.base import Point, PositionConfig, PositionScheme
@@ -70,8 +72,8 @@ class ShawKeys(PositionScheme):
     def scale(self, d_head: int) -> float:
         return float(d_head ** -0.5)
 
-    def borders(self) -> tuple[int, ...]:
-        return (self.clip,)
+    def declares(self) -> Declared:
+        return replace(super().declares(), borders=(self.clip,))
 
     def bias(self, q: Float[Tensor, "B T H E"], k: Tensor, ticks: Ticks, keys: Keys) -> Float[Tensor, "B H T S"]:
         products = torch.einsum("bthe,re->bhtr", q, self.keys) * self.scale(q.shape[3])

@@ -25,7 +25,7 @@ DEFAULT_TEMPLATE = "default"
 
 @final
 @dataclass(frozen=True)
-class Declared:
+class DeclaredFiles:
     """The files beside a vocabulary, read but not yet tied to its ids.
 
     Attributes:
@@ -82,7 +82,7 @@ class Declared:
         )
 
 
-def read_declared(folder: Path) -> Declared:
+def read_declared(folder: Path) -> DeclaredFiles:
     """Read the files beside a vocabulary in ``folder``; all of them are optional.
 
     Raises:
@@ -97,7 +97,7 @@ def read_declared(folder: Path) -> Declared:
         raise _damaged(folder / ADDED_TOKENS, "it is not an object of tokens and ids")
     files = [folder / "generation_config.json", folder / "config.json"]
     model = _read(files[1])
-    return Declared(
+    return DeclaredFiles(
         config=config,
         added=tuple(sorted(_added(config, listed), key=lambda token: token.id)),
         bos_ids=_ids("bos_token_id", files),
