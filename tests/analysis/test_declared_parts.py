@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import pytest
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from blocks.sharing import Plain
 from weft.analysis import Plan, plan
 from weft.core.clock import Clock
+from weft.core.declarations import Adjustable, Declared
 from weft.core.layer import Layer, LayerState, Pointwise, advance, source_width, with_boundaries
 from weft.core.output import Given, Output
 from weft.core.part_config import Dims
@@ -20,7 +20,7 @@ from weft.core.span import Memory, Span
 from weft.core.state import tensor_field
 from weft.feedforward.base import FeedForwardConfig
 from weft.laws import LAWS, Report, examine, subject_of
-from weft.masks import Mask, parse_mask
+from weft.masks import parse_mask
 from weft.mixers.base import MixerConfig
 from weft.models.decoder import DecoderConfig
 from weft.ops.dropout import dropout
@@ -28,20 +28,17 @@ from weft.ops.dropout import dropout
 D, T, V, E = 8, 24, 11, 4
 
 
-class Talking(Plain):
+class Talking(Plain, Adjustable):
     """A mixer with scores that Weft knows nothing of: attention of one head, its values dropped at random."""
-
-    role = "attention scores"
 
     def __init__(self, d_model: int, size: int, mask: str = "causal") -> None:
         super().__init__(d_model, size)
         self.mask, self.dropout_rate = parse_mask(mask), 0.3
 
-    def child_roles(self) -> Mapping[str, str]:
-        return {"qkv": "attention projections", "output": "attention projections"}
-
-    def attended(self) -> Mask:
-        return self.mask
+    def declares(self) -> Declared:
+        return replace(super().declares(), role="attention scores",
+                       child_roles={"qkv": "attention projections", "output": "attention projections"},
+                       attended=self.mask)
 
     def mixed(self, v: Tensor, span: Span) -> tuple[Tensor, tuple[Given, ...]]:
         return dropout(v, self.dropout_rate) if self.training else v, ()
@@ -74,8 +71,8 @@ class Reader(Layer):
         super().__init__()
         self.map = nn.Linear(6, d_model)
 
-    def source_width(self) -> int:
-        return 6
+    def declares(self) -> Declared:
+        return Declared(source_width=6)
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> LayerState:
         return Source(clock, _mean(memory).to(dtype))
@@ -100,8 +97,8 @@ class Quarter(Pointwise):
         super().__init__()
         self.maps = nn.ModuleList(nn.Linear(d_model, d_model, bias=False) for _ in range(4))
 
-    def idle_parameters(self) -> int:
-        return 3 * sum(p.numel() for p in self.parameters()) // 4
+    def declares(self) -> Declared:
+        return Declared(idle_parameters=3 * sum(p.numel() for p in self.parameters()) // 4)
 
     def each(self, x: Tensor) -> Tensor:
         y: Tensor = self.maps[0](x)

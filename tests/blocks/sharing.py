@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from weft.core.channels import Channel
 from weft.core.clock import Clock, Ticks
+from weft.core.declarations import Declared
 from weft.core.layer import Layer, LayerState, advance
 from weft.core.output import Given, Output
 from weft.core.part_config import About, Dims, PartConfig
@@ -104,8 +105,8 @@ def attend(q: Tensor, known: Known, ticks: Ticks) -> Tensor:
 class ValueGiver(Plain):
     """The first layer of a ResFormer: its values go to all later layers."""
 
-    def gives(self) -> tuple[Channel, ...]:
-        return (Channel(VALUES, (self.size,)),)
+    def declares(self) -> Declared:
+        return Declared(gives=(Channel(VALUES, (self.size,)),))
 
     def mixed(self, v: Tensor, span: Span) -> tuple[Tensor, tuple[Given, ...]]:
         return v, (Given(VALUES, v),)
@@ -118,8 +119,8 @@ class ValueResidual(Plain):
         super().__init__(d_model, size)
         self.shares = nn.Parameter(torch.tensor([0.7, 0.4]))
 
-    def takes(self) -> tuple[Channel, ...]:
-        return (Channel(VALUES, (self.size,)),)
+    def declares(self) -> Declared:
+        return Declared(takes=(Channel(VALUES, (self.size,)),))
 
     def mixed(self, v: Tensor, span: Span) -> tuple[Tensor, tuple[Given, ...]]:
         return self.shares[0] * span.take(VALUES) + self.shares[1] * v, ()
@@ -128,8 +129,8 @@ class ValueResidual(Plain):
 class KeyGiver(Plain):
     """Attention whose keys and values another layer reads too."""
 
-    def gives(self) -> tuple[Channel, ...]:
-        return (Channel(KEYS, (self.size,)),)
+    def declares(self) -> Declared:
+        return Declared(gives=(Channel(KEYS, (self.size,)),))
 
     def shared(self, known: Known) -> tuple[Given, ...]:
         return (Given(KEYS, known),)
@@ -143,8 +144,8 @@ class KeyTaker(Layer):
         self.size = size
         self.q, self.output = nn.Linear(d_model, size), nn.Linear(size, d_model)
 
-    def takes(self) -> tuple[Channel, ...]:
-        return (Channel(KEYS, (self.size,)),)
+    def declares(self) -> Declared:
+        return Declared(takes=(Channel(KEYS, (self.size,)),))
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> LayerState:
         return LayerState(clock)

@@ -88,7 +88,7 @@ def test_an_encoder_learns_hidden_tokens_and_is_fine_tuned_to_classify(weft: Wef
                         r"row 1: animals \(animals -0\.\d{3}, fruits -\d+\.\d{3}\)\n", told.out), told.out
     pair = weft("score", tmp_path / "run", "--text", "plum fig", "--second", "hen dog", "--json").json()["rows"]
     assert pair == json.loads(dumps(api.classify(loaded, [("plum fig", "hen dog")])))
-    assert tuple(pair[0]["tokens"]) == text_row(loaded.tokenizer, "plum fig", "hen dog").tokens
+    assert tuple(pair[0]["tokens"]) == text_row(loaded.tokenizer, "plum fig", "hen dog")[0]
     told = weft("score", tmp_path / "run", "--text", "plum", "--text", "fig", "--second", "hen")
     assert told.code == 2 and "--second: 1 second texts, and --text gives 2. Give one --second for each" in told.err
     told = weft("score", encoder / "run", "--text", "plum", "--second", "hen")

@@ -19,6 +19,7 @@ from weft.checkpoints import load_checkpoint, save_checkpoint
 from weft.checkpoints.layout import MODEL_FILE
 from weft.checkpoints.tensors import read_tensors, write_tensors
 from weft.core.config import parse_part
+from weft.core.declarations import Declared
 from weft.core.layer import Part, Pointwise, kept_dtypes
 from weft.disk.manifest import MANIFEST_FILE, write_manifest
 from weft.positions.constants import Constant
@@ -38,11 +39,8 @@ class Decay(Pointwise):
         self.register_buffer("angle", torch.randn(3, dtype=torch.complex64))
         self.w = nn.Parameter(torch.randn(3))
 
-    def dynamics(self) -> tuple[nn.Parameter, ...]:
-        return (self.rate,)
-
-    def exact(self) -> tuple[Tensor, ...]:
-        return (self.rate, self.get_buffer("angle"))
+    def declares(self) -> Declared:
+        return Declared(dynamics=(self.rate,), exact=(self.rate, self.get_buffer("angle")))
 
     def each(self, x: Tensor) -> Tensor:
         return (torch.exp(-torch.exp(self.rate)) * x + self.w * x).to(x.dtype)
@@ -55,8 +53,8 @@ class Counts(Part):
         super().__init__()
         self.register_buffer("table", torch.ones(2, dtype=torch.float64))
 
-    def same_dtype(self) -> tuple[Tensor, ...]:
-        return (self.get_buffer("table"),)
+    def declares(self) -> Declared:
+        return Declared(same_dtype=(self.get_buffer("table"),))
 
 
 class Borrower(nn.Module):

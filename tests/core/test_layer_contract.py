@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from weft.core.clock import Clock
 from weft.core.config import parse
+from weft.core.declarations import Declared
 from weft.core.errors import StateError
 from weft.core.layer import Layer, LayerState, Part, Pointwise, advance, traits_of
 from weft.core.model import EncoderInputs, parameter_count
@@ -58,14 +60,15 @@ class Doubles(Pointwise):
 class Ahead(Part):
     """A part with a trait."""
 
-    def own_traits(self) -> frozenset[Trait]:
-        return frozenset({Trait.BIDIRECTIONAL})
+    def declares(self) -> Declared:
+        return Declared(traits=frozenset({Trait.BIDIRECTIONAL}))
 
 
 class Apart(Ahead):
     """A part whose trait is its own affair."""
 
-    own_law = True
+    def declares(self) -> Declared:
+        return replace(super().declares(), own_law=True)
 
 
 def model(**fields: object) -> Decoder:
@@ -175,3 +178,12 @@ def test_a_state_is_as_the_model_is_or_as_it_is_told() -> None:
 def test_parameters_that_are_shared_are_counted_once() -> None:
     shared = nn.Linear(3, 2)
     assert parameter_count(nn.ModuleList([shared, shared, nn.Linear(2, 2, bias=False)])) == 8 + 4
+
+
+@pytest.mark.parametrize(("name", "told"), [
+    ("borders", "Return it as a field of weft.core.declarations.Declared from the method `declares`."),
+    ("begin_step", "Inherit from weft.core.declarations.StepHooks too."),
+    ("inference", "Inherit from weft.core.declarations.HasInferenceForm too.")])
+def test_a_declaration_that_would_not_be_read_is_refused_when_its_class_is_made(name: str, told: str) -> None:
+    with pytest.raises(TypeError, match=rf"Deaf: {name} would not be read\. {re.escape(told)}"):
+        type("Deaf", (Pointwise,), {name: lambda self: ()})

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 
 from weft.core.config import parse
+from weft.core.declarations import Adjustable
 from weft.core.errors import InputError
 from weft.core.layer import Pointwise
 from weft.core.probes import points_of, probe
@@ -223,7 +224,7 @@ def test_a_model_that_is_not_probed_runs_no_line_of_the_probes() -> None:
     assert not any("core/points" in file or "core/probes" in file for file in files)
 
 
-class Halves(Pointwise):
+class Halves(Pointwise, Adjustable):
     """A part of a new kind, which shows a value of its own, and makes it only where it is asked for."""
 
     points = ("halves",)

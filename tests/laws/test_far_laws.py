@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from blocks.sharing import Known, Plain, attend, remember
+from weft.core.declarations import HasInferenceForm
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
 from weft.core.span import Span
@@ -80,7 +81,7 @@ class BlindInFloat32Pieces(Blind):
         return x.dtype == torch.float32 and state is not None and x.shape[1] > 1
 
 
-class BlindForm(Blind):
+class BlindForm(Blind, HasInferenceForm):
     """In the form for inference."""
 
     def __init__(self, d_model: int, size: int) -> None:

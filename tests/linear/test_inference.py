@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from weft.core.config import parse_part
+from weft.core.declarations import HasInferenceForm
 from weft.core.layer import Part
 from weft.feedforward.glu import GLU, FusedGLU
 from weft.linear.inference import inference_form
@@ -67,7 +68,7 @@ class Numbered(nn.Module):
         self.number = number
 
 
-class Renewed(Part):
+class Renewed(Part, HasInferenceForm):
     """Its inference form has a new child, and comes into being among others that come and go."""
 
     def __init__(self, number: int, others: list[nn.Module], draw: random.Random) -> None:

@@ -192,7 +192,7 @@ def test_at_first_decays_are_as_published() -> None:
         assert low <= rates.min() < low + 2 and 14 < rates.max() <= 16
         # Log-uniform: the median of 64 or 128 lies within three deviations of 0.01.
         assert steps.min() >= 0.001 and steps.max() <= 0.1001 and 0.004 < steps.median() < 0.025
-        assert {id(each) for each in layer.dynamics()} == {id(layer.log_rate), id(layer.decay_bias)}
+        assert {id(each) for each in layer.declares().dynamics} == {id(layer.log_rate), id(layer.decay_bias)}
 
 
 def test_the_inverse_of_softplus() -> None:

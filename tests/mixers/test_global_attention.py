@@ -158,7 +158,7 @@ def test_projections_start_as_copies_and_are_counted_as_projections() -> None:
     assert all(torch.equal(value, layer.qkv.state_dict()[name])
                for name, value in layer.global_qkv.state_dict().items())
     assert layer.global_qkv.weight is not layer.qkv.weight
-    assert dict(layer.child_roles()) == dict.fromkeys(("qkv", "output", "global_qkv"), "attention projections")
+    assert dict(layer.declares().child_roles) == dict.fromkeys(("qkv", "output", "global_qkv"), "attention projections")
 
 
 def test_an_encoder_reads_the_marks_and_a_classifier_s_first_token_needs_none() -> None:

@@ -103,7 +103,7 @@ def test_it_starts_as_published() -> None:
 
 def test_what_decays_and_steps_has_no_weight_decay() -> None:
     layer = build()
-    assert {id(p) for p in layer.dynamics()} == {id(layer.a_log), id(layer.dt_bias)}
+    assert {id(p) for p in layer.declares().dynamics} == {id(layer.a_log), id(layer.dt_bias)}
 
 
 @pytest.mark.parametrize(("fields", "message"), [

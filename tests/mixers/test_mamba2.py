@@ -126,8 +126,8 @@ def test_the_first_values_are_the_published_ones() -> None:
 
 def test_dynamics_have_no_weight_decay_and_stay_exact() -> None:
     layer = built().to(torch.bfloat16)
-    assert {id(p) for p in layer.dynamics()} == {id(layer.log_rate), id(layer.dt_bias), id(layer.skip)}
-    assert all(p.dtype == torch.float64 or p.dtype == torch.float32 for p in layer.dynamics())
+    assert {id(p) for p in layer.declares().dynamics} == {id(layer.log_rate), id(layer.dt_bias), id(layer.skip)}
+    assert all(p.dtype == torch.float64 or p.dtype == torch.float32 for p in layer.declares().dynamics)
 
 
 @pytest.mark.parametrize(("given", "message"), [

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from weft.core.config import parse_part
-from weft.core.declarations import WidthRoles
+from weft.core.declarations import Declared, WidthRoles
 from weft.core.errors import ConfigError
 from weft.core.layer import Pointwise
 from weft.core.model import built_model
@@ -165,27 +165,27 @@ class Gate(Pointwise):
         return (self.v(x) * torch.tanh(self.sharpness * products)) @ self.out.T
 
 
-class Declared(Gate):
+class Declaring(Gate):
     """Declares what follows the width."""
 
-    def width_roles(self) -> WidthRoles:
-        return WidthRoles(products={"sharpness": self.out.shape[1]}, matrices=("out",))
+    def declares(self) -> Declared:
+        return Declared(width_roles=WidthRoles(Declaring, {"sharpness": self.out.shape[1]}, matrices=("out",)))
 
 
-class Inheriting(Declared):
+class Inheriting(Declaring):
     """May compute something else."""
 
 
 class GateConfig(FeedForwardConfig):
     kind: ClassVar[str] = "gate"
     d_inner: int = 8
-    what: str = "Declared"
+    what: str = "Declaring"
 
     def width_fields(self) -> tuple[str, ...]:
         return ("d_inner",)
 
     def build(self, dims: Dims) -> Gate:
-        kinds: dict[str, type[Gate]] = {"Gate": Gate, "Declared": Declared, "Inheriting": Inheriting}
+        kinds: dict[str, type[Gate]] = {"Gate": Gate, "Declaring": Declaring, "Inheriting": Inheriting}
         return kinds[self.what](dims.d_model, self.d_inner)
 
 

@@ -102,7 +102,7 @@ def test_states_are_as_large_as_those_that_have_read_as_many_tokens(pages: dict[
         subject = subject_of(config, kind, dtype=torch.float32)
         assert subject is not None
         generator = torch.Generator().manual_seed(0)
-        reads = isinstance(subject.module, Layer) and subject.module.source_width() is not None
+        reads = isinstance(subject.module, Layer) and subject.module.declares().source_width is not None
         state = subject.start(1, subject.memory(1, generator) if reads else None, None, None)
         with torch.no_grad():
             after = subject.call(subject.inputs(1, 16, generator), state, WHOLE).state

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
 from weft.core.config import parse_part
+from weft.core.declarations import Declared
 from weft.core.layer import Part
 from weft.core.traits import Trait
 from weft.positions.regimes import regimes
@@ -55,8 +57,8 @@ def test_an_encoder_s_rotation_is_its_own_affair() -> None:
 
 def test_a_part_that_only_holds_the_trait_shares_no_state_between_lengths() -> None:
     class Silent(Part):
-        def own_traits(self) -> frozenset[Trait]:
-            return frozenset({Trait.DECLARED_LENGTH})
+        def declares(self) -> Declared:
+            return replace(super().declares(), traits=frozenset({Trait.DECLARED_LENGTH}))
 
     assert regimes(nn.Sequential(nn.Linear(1, 1), Silent()), 3).tolist() == [0, 1, 2, 3]
     assert torch.equal(regimes(Silent(), 0), torch.tensor([0]))

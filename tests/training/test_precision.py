@@ -14,6 +14,7 @@ from torch import Tensor
 from weft.core.config import parse, parse_part
 from weft.core.errors import ConfigError
 from weft.core.layer import Chooser, Layer, Part, traits_of
+from weft.core.part import exact_of
 from weft.core.part_config import Dims, PartConfig
 from weft.core.registry import REGISTRY
 from weft.core.span import Memory, Span
@@ -107,8 +108,8 @@ def test_a_state_that_is_added_to_is_in_float32(kind: str) -> None:
     assert layer(x[:, :1], state.to(dtype=torch.bfloat16)).y.dtype == torch.bfloat16
 
 
-def exact_of(model: torch.nn.Module) -> list[Tensor]:
-    return [tensor for part in model.modules() if isinstance(part, Part) for tensor in part.exact()]
+def all_exact(model: torch.nn.Module) -> list[Tensor]:
+    return [tensor for part in model.modules() if isinstance(part, Part) for tensor in exact_of(part)]
 
 
 def model() -> Any:
@@ -121,16 +122,16 @@ def decoder(block: dict[str, Any]) -> Any:
 
 def test_what_a_part_needs_exact_is_left_wide_by_every_cast_and_by_training() -> None:
     original = model()
-    assert len(exact_of(original)) == 4 + 2 * 2
+    assert len(all_exact(original)) == 4 + 2 * 2
     double = copy.deepcopy(original).double()
     for found in (copy.deepcopy(original).to(torch.bfloat16), copy.deepcopy(original).half(),
                   copy.deepcopy(double).bfloat16(), narrowed(original, torch.bfloat16),
                   Precision(original, torch.bfloat16).working):
-        for tensor, wanted in zip(exact_of(found), exact_of(original), strict=True):
+        for tensor, wanted in zip(all_exact(found), all_exact(original), strict=True):
             assert tensor.dtype == torch.float32 and torch.equal(tensor, wanted)
         assert found.embedding.tokens.weight.dtype in (torch.bfloat16, torch.float16)
-    assert {tensor.dtype for tensor in exact_of(double)} == {torch.float64}
-    assert {tensor.device.type for tensor in exact_of(copy.deepcopy(original).to("meta", torch.bfloat16))} == {"meta"}
+    assert {tensor.dtype for tensor in all_exact(double)} == {torch.float64}
+    assert {tensor.device.type for tensor in all_exact(copy.deepcopy(original).to("meta", torch.bfloat16))} == {"meta"}
 
 
 @pytest.mark.parametrize("norm", ["rmsnorm", "layernorm", "batchnorm"])

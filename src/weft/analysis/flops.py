@@ -98,7 +98,7 @@ def _by_part(model: Model, tally: Tally, context: int) -> Flops:
 def _fraction(module: nn.Module, length: int, cache: dict[tuple[Pairs, int], float]) -> float:
     """The fraction of a module's own work, on a row of ``length`` tokens, on pairs of a query and a key that its mask
     allows."""
-    pairs = module.attended() if isinstance(module, Part) else None
+    pairs = module.declares().attended if isinstance(module, Part) else None
     if pairs is None:
         return 1.0
     if (pairs, length) not in cache:

@@ -19,7 +19,8 @@ def all_notes(model: Model, flops: Flops | None) -> tuple[str, ...]:
     """All notes on a model, in whole sentences."""
     notes = list(_trait_notes(model, flops))
     if flops is not None:
-        remarks = dict.fromkeys(each for part in model.modules() if isinstance(part, Part) for each in part.remarks())
+        parts = (part for part in model.modules() if isinstance(part, Part))
+        remarks = dict.fromkeys(each for part in parts for each in part.declares().remarks)
         notes = [DEFINITION, *notes, *remarks, *_packing_notes(flops)]
         if flops.uncounted:
             notes.append(f"Operators without a formula are not counted: {', '.join(flops.uncounted)}.")

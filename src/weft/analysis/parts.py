@@ -78,7 +78,7 @@ def _group(path: str, shape: tuple[int, ...], numbers: int) -> ParameterGroup:
 
 def _idle(model: Model) -> int:
     """The number of parameters that one token does not use."""
-    return sum(part.idle_parameters() for part in model.modules() if isinstance(part, Part))
+    return sum(part.declares().idle_parameters for part in model.modules() if isinstance(part, Part))
 
 
 def _is_tied(model: Model) -> bool:

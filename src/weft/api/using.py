@@ -106,9 +106,9 @@ def _whole_rows(loaded: Loaded, rows: Sequence[str | tuple[str, str] | RowLike])
     made, seconds = list[RowLike](), list[int]()
     for row in rows:
         texts = (row,) if isinstance(row, str) else row if _is_pair(row) else ()
-        text = text_row(require_tokenizer(loaded), *texts) if texts else None
-        made.append(cast(RowLike, row) if text is None else text.tokens)
-        seconds.append(0 if text is None else text.second)
+        tokens, second = text_row(require_tokenizer(loaded), *texts) if texts else (cast(RowLike, row), 0)
+        made.append(tokens)
+        seconds.append(second)
     whole: list[WholeRow | tuple[int, ...]] = []
     for index, (each, second) in enumerate(zip(parse_rows(made), seconds, strict=True)):
         if each.source is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Annotated, Any, ClassVar, Self
@@ -13,9 +13,10 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from weft.blocks.wiring import Wiring
-from weft.core.channels import Channel, Ends, untaken
+from weft.core.channels import Ends, untaken
 from weft.core.clock import Clock
 from weft.core.config import PartField, rule
+from weft.core.declarations import Adjustable, Declared
 from weft.core.errors import ConfigError
 from weft.core.layer import Layer, LayerState, traits_of
 from weft.core.output import Given, Loss, Output
@@ -122,7 +123,7 @@ def _role(part: PartConfig, dims: Dims) -> str:
     return "feed-forward" if config.group == "feedforward" else config.kind
 
 
-class Composite(Layer):
+class Composite(Layer, Adjustable):
     """A layer that calls other layers."""
 
     composite = True
@@ -131,17 +132,17 @@ class Composite(Layer):
     def __init__(self, layers: list[Layer]) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
+        inside = [layer.declares() for layer in layers]
+        self.channels = Ends("", tuple(channel for each in inside for channel in each.gives),
+                             untaken(Ends("", each.gives, each.takes) for each in inside))
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> BlockState:
         return BlockState(clock, tuple(layer.start(clock, capacity=capacity, dtype=dtype, memory=memory)
                                        for layer in self.children_layers()))
 
-    def gives(self) -> tuple[Channel, ...]:
-        return tuple(channel for layer in self.children_layers() for channel in layer.gives())
-
-    def takes(self) -> tuple[Channel, ...]:
-        """The channels that its layers take without an earlier one of them giving them."""
-        return untaken(Ends("", layer.gives(), layer.takes()) for layer in self.children_layers())
+    def declares(self) -> Declared:
+        """It gives the channels of all its layers, and takes those that none of its earlier layers gives."""
+        return Declared(gives=self.channels.gives, takes=self.channels.takes)
 
     def ends(self, places: Sequence[str]) -> Iterator[Ends]:
         """The channels of every layer inside, in the order in which they run.
@@ -153,7 +154,8 @@ class Composite(Layer):
             if isinstance(layer, Composite):
                 yield from layer.ends([f"{place}.layers.{index}" for index in range(len(layer.layers))])
             else:
-                yield Ends(place, layer.gives(), layer.takes())
+                declared = layer.declares()
+                yield Ends(place, declared.gives, declared.takes)
 
     def children_layers(self) -> list[Layer]:
         """The layers in order, typed."""
@@ -203,8 +205,8 @@ class Block(Composite):
         count = self.norms_per_layer * len(self.layers)
         self.norms = nn.ModuleList(config.norm.build(dims.at("norm")) for _ in range(count))
 
-    def child_roles(self) -> Mapping[str, str]:
-        return self._roles
+    def declares(self) -> Declared:
+        return replace(super().declares(), child_roles=self._roles)
 
     def run(self, x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
         outs: list[Output[LayerState]] = []

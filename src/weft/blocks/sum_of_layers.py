@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, ClassVar, Self, final
 
 from pydantic import Field, model_validator
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from weft.blocks.base import Composite, build_all
 from weft.core.config import PartField, rule
+from weft.core.declarations import Declared
 from weft.core.layer import LayerState
 from weft.core.output import Output
 from weft.core.part_config import About, Dims, PartConfig
@@ -63,15 +64,13 @@ class SumConfig(MixerConfig):
 class Sum(Composite):
     """y = sum over i of factor_i f_i(x), all of one x [B,T,D]. State: those of its layers."""
 
-    role = "sums of mixers"
-
     def __init__(self, config: SumConfig, dims: Dims) -> None:
         super().__init__(build_all([(("layers", index), part) for index, part in enumerate(config.layers)], dims))
         self.config = config
         self.factors = [1.0] * len(config.layers) if config.factors is None else list(config.factors)
 
-    def child_roles(self) -> Mapping[str, str]:
-        return {}
+    def declares(self) -> Declared:
+        return replace(super().declares(), role="sums of mixers")
 
     def run(self, x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
         outs: list[Output[LayerState]] = []

@@ -98,7 +98,7 @@ def complex_names(file: Any) -> frozenset[str]:
 
 def assign_tensors(model: nn.Module, tensors: Mapping[str, Tensor], *, where: str) -> None:
     """Assign tensors to the parameters and buffers of a model, with their dtypes except where a part declares its own
-    (`Part.exact`). Tied weights stay tied.
+    (`Declared.exact`). Tied weights stay tied.
 
     Raises:
         CheckpointError: tensors are missing, unexpected or of another shape; the error lists all of them.

@@ -1,10 +1,10 @@
 """Channels: named values that a layer gives to later layers of the same call.
 
 They serve value residuals (Zhou et al. 2024) and keys and values shared across layers (Brandon et al. 2024; YOCO, Sun
-et al. 2024). A layer declares the channels that it gives (`Layer.gives`) and returns their values in `Output.given`; a
-later one declares those that it takes (`Layer.takes`) and reads a value with `Span.take`. Blocks and stacks pass the
-values on. A stack is refused when it is built if a channel would have no value when it runs. A channel exists within
-one call only: what later calls need belongs in the state of a layer.
+et al. 2024). A layer declares the channels that it gives (`Declared.gives`) and returns their values in `Output.given`;
+a later one declares those that it takes (`Declared.takes`) and reads a value with `Span.take`. Blocks and stacks pass
+the values on. A stack is refused when it is built if a channel would have no value when it runs. A channel exists
+within one call only: what later calls need belongs in the state of a layer.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from torch import Tensor, nn
 
+from weft.core.declarations import Adjustable
 from weft.core.errors import InputError, nearest
 from weft.core.history import Lookback
 from weft.core.part import Part
@@ -14,21 +15,21 @@ from weft.core.traits import Trait
 
 def traits_of(module: nn.Module) -> frozenset[Trait]:
     """The traits of a module and of the modules in it."""
-    traits = module.own_traits() if isinstance(module, Part) else frozenset[Trait]()
+    traits = module.declares().traits if isinstance(module, Part) else frozenset[Trait]()
     for child in module.children():
-        if not (isinstance(child, Part) and child.own_law):
+        if not (isinstance(child, Part) and child.declares().own_law):
             traits |= traits_of(child)
     return traits
 
 
-def with_boundaries(module: nn.Module) -> list[Part]:
+def with_boundaries(module: nn.Module) -> list[Adjustable]:
     """The parts inside with boundaries at which recomputation for a backward pass can start."""
-    return [part for part in module.modules() if isinstance(part, Part) and part.kept_activations is not None]
+    return [part for part in module.modules() if isinstance(part, Adjustable) and part.kept_activations is not None]
 
 
 def source_width(module: nn.Module) -> int | None:
     """The number of features of the encoded source that a part inside reads; None if no part reads one."""
-    widths = (part.source_width() for part in module.modules() if isinstance(part, Part))
+    widths = [part.declares().source_width for part in module.modules() if isinstance(part, Part)]
     return next((width for width in widths if width is not None), None)
 
 
@@ -37,7 +38,7 @@ def facts_of(module: nn.Module) -> dict[str, int | None]:
     which a part reads it; None: all."""
     reaches: dict[str, int | None] = {}
     for part in module.modules():
-        for name, reach in part.facts().items() if isinstance(part, Part) else ():
+        for name, reach in part.declares().facts.items() if isinstance(part, Part) else ():
             farthest = reaches.get(name, 0)
             reaches[name] = None if reach is None or farthest is None else max(reach, farthest)
     return reaches
@@ -45,12 +46,13 @@ def facts_of(module: nn.Module) -> dict[str, int | None]:
 
 def borders_of(module: nn.Module) -> frozenset[int]:
     """The borders that a module and the modules in it declare."""
-    return frozenset(border for part in module.modules() if isinstance(part, Part) for border in part.borders())
+    parts = (part for part in module.modules() if isinstance(part, Part))
+    return frozenset(border for part in parts for border in part.declares().borders)
 
 
 def lookbacks_of(module: nn.Module) -> Iterator[Lookback]:
     """The earlier tokens whose positions the parts inside read."""
-    lookbacks = (part.lookback() for part in module.modules() if isinstance(part, Part))
+    lookbacks = [part.declares().lookback for part in module.modules() if isinstance(part, Part)]
     return (lookback for lookback in lookbacks if lookback is not None)
 
 

@@ -1,26 +1,28 @@
-"""`Declarations`: what a part declares about itself, so that analyses, laws and training do not depend on its class.
+"""`Declared`: what a part declares about itself, so that analyses, laws and training do not depend on its class.
 
-Everything has a default that is right for a part that declares nothing. A plugin's part that overrides what applies to
-it is counted, planned, checked and trained like Weft's own.
+Everything has a default that is right for a part that declares nothing. A plugin's part that declares what applies to
+it is counted, planned, checked and trained like Weft's own. What few parts have (`Adjustable`, `StepHooks`,
+`HasInferenceForm`) is asked for by class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import ClassVar, Literal, Protocol, TypeAlias, final
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from weft.core.channels import Channel
+from weft.core.history import Lookback
 from weft.core.points import Points
+from weft.core.traits import Trait
 
 Kept: TypeAlias = Literal["everything", "costly", "inputs"]
 """Which activations are kept for the backward pass: all that it reads; only those that are not cheap to recompute; or
 only the input of each part between two boundaries, which is then run again."""
 
-NONE: Mapping[str, str] = MappingProxyType({})
-NO_FACTS: Mapping[str, int | None] = MappingProxyType({})
 
 
 class Pairs(Protocol):
@@ -53,6 +55,7 @@ class WidthRoles:
     their inputs, or with a constant one where they are among ``outputs``; its vectors start independently of the width.
 
     Attributes:
+        of: the class for which this holds; a subclass, which may compute something else, declares it anew.
         products: attributes by which the part multiplies products of two of its vectors, each with their number of
             features, such as the scale of attention's scores.
         outputs: its own matrices [outputs, width] from the width to the model's outputs, each with the attribute by
@@ -60,77 +63,124 @@ class WidthRoles:
         matrices: its own matrices [..., outputs, inputs] that multiply vectors as linear maps do.
     """
 
+    of: type
     products: Mapping[str, int] = field(default_factory=dict)
     outputs: Mapping[str, str] = field(default_factory=dict)
     matrices: tuple[str, ...] = ()
 
 
-class Declarations:
-    """What a part may declare. Each declaration covers the part alone and not those in it, unless stated otherwise."""
+@final
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """What a part declares of itself alone, and not of those in it, unless stated otherwise.
 
-    role: ClassVar[str] = ""
-    """The heading under which its parameters, operations and memory are listed: "attention scores", "norms",
-    "feed-forward", ... Empty: the heading that the enclosing part gives it (`child_roles`), or else that part's."""
+    Attributes:
+        role: the heading under which its parameters, operations and memory are listed: "attention scores", "norms",
+            "feed-forward", ... Empty: the heading that the enclosing part gives it (``child_roles``), or else that
+            part's.
+        child_roles: the roles of modules inside that declare none themselves, by their path from here.
+        prefix: a word before the roles of the parts in it, and the heading of its own parameters: "encoder".
+        traits: the ways in which it does less than the law.
+        own_law: whether its traits do not weaken the model that contains it: an encoder beside a causal decoder.
+        attended: the pairs of a query and a key that its own operations need: a mask. Operators that cannot leave pairs
+            out compute all of them. None: its operations do not work on pairs.
+        facts: the facts of tokens that it reads (`weft.core.ticks.Facts`), by name, each with the number of most recent
+            tokens, the newest included, of which it reads it; None: all.
+        lookback: the earlier tokens whose positions it reads; None if it reads none.
+        borders: lengths, in tokens, beyond which it computes in another way: the reach of its window or convolution,
+            the chunk of its scan. The laws run past the longest in a model.
+        source_width: features of the encoded source (`weft.core.span.Memory`) that it reads; None if it reads none.
+        gives: the channels whose values a layer returns in `Output.given` for later ones (`weft.core.channels`).
+        takes: the channels of earlier layers whose values a layer reads with `Span.take`.
+        joins_pieces: whether a layer's `run` takes what it needs of the pieces of other processes by itself
+            (`Span.pieces`). Any other layer with a state waits for that of the process before (`weft.core.pieces`).
+        joins_without_state: whether that holds for calls without a state too, in which tokens read later ones.
+        idle_parameters: the number of parameters, in it and the parts in it, that one token does not use: those of
+            experts to which it is not routed.
+        holds_table: whether its own parameters are tables of which rows are looked up, such as vectors of positions:
+            optimisers treat them as they do embeddings.
+        dynamics: its parameters that determine how a state evolves, whatever their shape: modes, rates, time steps.
+            Weight decay would pull them to other dynamics, not to simpler ones, so optimisers do not apply it to them.
+        exact: its parameters and buffers that a cast to narrower floats leaves in float32 or wider, because the
+            computation magnifies their rounding error: the angle of a mode is multiplied by the number of tokens.
+            None: its ``dynamics``.
+        same_dtype: its parameters and buffers whose dtype no cast changes: counts, numbers that a configuration fixes.
+        wide_in_training: its parameters that training in narrow floats keeps in float32 or wider for computing: those
+            near 1, where a step of an optimiser is smaller than the spacing of bfloat16. They must not widen what the
+            part returns.
+        width_roles: what of it follows the width of the model, so that it can be in a model whose settings transfer
+            from one width to another (muP); None: it is not known, and such a model is refused.
+        remarks: what the figures of a plan do not show of it, in whole sentences.
+    """
 
-    prefix: ClassVar[str] = ""
-    """A word before the roles of the parts in it, and the heading of its own parameters: "encoder"."""
+    role: str = ""
+    child_roles: Mapping[str, str] = field(default_factory=dict)
+    prefix: str = ""
+    traits: frozenset[Trait] = frozenset()
+    own_law: bool = False
+    attended: Pairs | None = None
+    facts: Mapping[str, int | None] = field(default_factory=dict)
+    lookback: Lookback | None = None
+    borders: tuple[int, ...] = ()
+    source_width: int | None = None
+    gives: tuple[Channel, ...] = ()
+    takes: tuple[Channel, ...] = ()
+    joins_pieces: bool = False
+    joins_without_state: bool = False
+    idle_parameters: int = 0
+    holds_table: bool = False
+    dynamics: tuple[nn.Parameter, ...] = ()
+    exact: tuple[Tensor, ...] | None = None
+    same_dtype: tuple[Tensor, ...] = ()
+    wide_in_training: tuple[nn.Parameter, ...] = ()
+    width_roles: WidthRoles | None = None
+    remarks: tuple[str, ...] = ()
+
+
+class Adjustable(nn.Module):
+    """A part with an attribute that others set: probes, the laws, training.
+
+    Attributes:
+        points: names of the values that a probe can read besides its output (`weft.core.probes`).
+        asked: those of its points that probes currently read; None without a probe.
+        dropout_rate: the probability with which it drops something in training. It is read in every call, so that a
+            part whose rate is set to 0 drops nothing.
+        kept_activations: which activations are kept for the backward pass of the parts in it, at whose inputs
+            recomputation can start; None for a part without such boundaries. Training sets it.
+    """
 
     points: ClassVar[tuple[str, ...]] = ()
-    """Names of the values that a probe can read besides its output (`weft.core.probes`)."""
-
     asked: Points | None = None
-    """Those of its points that probes currently read; None without a probe."""
-
     dropout_rate: float = 0.0
-    """The probability with which it drops something in training. It is read in every call, so that a part whose rate
-    is set to 0 drops nothing."""
-
     kept_activations: Kept | None = None
-    """Which activations are kept for the backward pass of the parts in it, at whose inputs recomputation can start;
-    None for a part without such boundaries. Training sets it."""
 
-    holds_table: ClassVar[bool] = False
-    """Whether its own parameters are tables of which rows are looked up, such as vectors of positions: optimisers treat
-    them as they do embeddings."""
 
-    def child_roles(self) -> Mapping[str, str]:
-        """The roles of modules inside that declare none themselves, by their path from here."""
-        return NONE
+class StepHooks:
+    """A part that does something before or after a step of training, which evaluation and decoding never ask for."""
 
-    def attended(self) -> Pairs | None:
-        """The pairs of a query and a key that the part's own operations need: a mask. Operators that cannot leave pairs
-        out compute all of them. None: its operations do not work on pairs."""
-        return None
+    def begin_step(self, step: int, seed: int) -> None:
+        """Prepare for a step of training, before its first batch. It may change buffers that checkpoints hold, such as
+        random features, as a pure function of its arguments, so that a resumed run goes on exactly.
 
-    def facts(self) -> Mapping[str, int | None]:
-        """The facts of tokens that it reads (`weft.core.ticks.Facts`), by name, each with the number of most recent
-        tokens, the newest included, of which it reads it; None: all."""
-        return NO_FACTS
+        Args:
+            step: of the run, from 0.
+            seed: for random numbers, another one for every run's seed, step and part of the model.
+        """
 
-    def idle_parameters(self) -> int:
-        """The number of parameters, in it and the parts in it, that one token does not use: those of experts to which
-        it is not routed."""
-        return 0
+    def after_step(self, total: Callable[..., list[float]]) -> bool:
+        """Change what training changes otherwise than by gradients, once after every step of the optimiser; return
+        whether anything was. ``total(*values)`` sums each value over all processes, which must all call it alike."""
+        return False
 
-    def source_width(self) -> int | None:
-        """Features of the encoded source (`weft.core.span.Memory`) that it reads; None if it reads none."""
-        return None
 
-    def borders(self) -> tuple[int, ...]:
-        """Lengths, in tokens, beyond which it computes in another way: the reach of its window or convolution, the
-        chunk of its scan. The laws run past the longest in a model."""
-        return ()
+class HasInferenceForm(ABC):
+    """A part with another form for calls without gradients."""
 
-    def width_roles(self) -> WidthRoles | None:
-        """What of it follows the width of the model, so that it can be in a model whose settings transfer from one
-        width to another (muP); None: it is not known, and such a model is refused. A subclass may compute something
-        else, so this counts only where its own class defines it."""
-        return None
+    @abstractmethod
+    def inference(self) -> nn.Module:
+        """This part in the form that is fastest without gradients, with equal outputs and losses and the same state, so
+        that either continues the state of the other.
 
-    def remarks(self) -> tuple[str, ...]:
-        """What the figures of a plan do not show of it, in whole sentences."""
-        return ()
-
-    def same_dtype(self) -> tuple[Tensor, ...]:
-        """Its parameters and buffers whose dtype no cast changes: counts, numbers that a configuration fixes."""
-        return ()
+        It is this part itself if there is nothing to gain, or if a child that the form would replace is not
+        `untouched`. It may share weights with this part, which does not change. `weft.linear.inference` converts whole
+        models. It ignores an inherited method, because a subclass may compute something else."""

@@ -11,6 +11,7 @@ from typing import ClassVar
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from weft.core.declarations import Declared
 from weft.core.part import Part
 from weft.core.span import Span
 
@@ -18,7 +19,8 @@ from weft.core.span import Span
 class Head(Part, ABC):
     """A map from a model's hidden vectors to what a task needs."""
 
-    role = "logits"
+    def declares(self) -> Declared:
+        return Declared(role="logits")
 
 
 class Readout(Head, ABC):

@@ -21,7 +21,7 @@ def label_modules(model: nn.Module) -> dict[str, str]:
     for path, module in model.named_modules():
         holder = path.rpartition(".")[0]
         inherited, prefix = labels.get(holder, ""), prefixes.get(holder, "")
-        own = module.prefix if isinstance(module, Part) and path else ""
+        own = module.declares().prefix if isinstance(module, Part) and path else ""
         prefixes[path] = own or prefix
         role = "" if own else _role(module) or declared.get(id(module), "")
         labels[path] = own or f"{prefix} {role}".strip() if own or role else _inherited(module, path, inherited)
@@ -32,7 +32,7 @@ def _child_roles(model: nn.Module) -> Iterator[tuple[int, str]]:
     """The roles that parts declare for modules inside them, by the identity of the module, which may have several
     paths."""
     for holder in model.modules():
-        roles = holder.child_roles() if isinstance(holder, Part) else {}
+        roles = holder.declares().child_roles if isinstance(holder, Part) else {}
         inside = dict(holder.named_modules(remove_duplicate=False)) if roles else {}
         yield from ((id(inside[path]), role) for path, role in roles.items() if path in inside)
 
@@ -40,7 +40,7 @@ def _child_roles(model: nn.Module) -> Iterator[tuple[int, str]]:
 def _role(module: nn.Module) -> str:
     """The role that a module declares for itself."""
     if isinstance(module, Part):
-        return module.role
+        return module.declares().role
     return EMBEDDINGS if isinstance(module, nn.Embedding) else ""
 
 

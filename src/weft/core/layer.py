@@ -8,13 +8,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, final
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from weft.core.channels import Channel
 from weft.core.clock import Clock
 from weft.core.collected import (
     borders_of,
@@ -25,6 +24,7 @@ from weft.core.collected import (
     traits_of,
     with_boundaries,
 )
+from weft.core.declarations import Declared
 from weft.core.errors import StateError
 from weft.core.history import Lookback, start_history
 from weft.core.output import Output
@@ -56,24 +56,10 @@ class Layer(Part, ABC):
     composite: ClassVar[bool] = False
     """True for layers that only call other layers, which zero the padding themselves."""
 
-    joins_pieces: ClassVar[bool] = False
-    """True for layers whose `run` takes what it needs of the pieces of other processes by itself (`Span.pieces`). Any
-    other layer with a state waits for the state of the process before (`weft.core.pieces`)."""
-
-    joins_without_state: ClassVar[bool] = False
-    """Whether `joins_pieces` holds for calls without a state too, in which tokens read later ones."""
-
     state_type: type[LayerState] = LayerState
     """The class of the state that `start` returns and `run` takes."""
 
-    def gives(self) -> tuple[Channel, ...]:
-        """The channels whose values it returns in `Output.given` for later layers (`weft.core.channels`)."""
-        return ()
-
-    def takes(self) -> tuple[Channel, ...]:
-        """The channels of earlier layers whose values it reads with `Span.take`."""
-        return ()
-
+    @final
     def init_state(self, batch: int, *, capacity: int | None = None, dtype: torch.dtype | None = None,
                    device: torch.device | str | None = None, memory: Memory | None = None,
                    horizon: int | Tensor | None = None) -> LayerState:
@@ -123,11 +109,12 @@ class Layer(Part, ABC):
 
     def _in_pieces(self, pieces: Pieces, x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
         """The output of this process's piece of the rows."""
-        if self.joins_pieces and (state is not None or self.joins_without_state):
+        declared = self.declares()
+        if declared.joins_pieces and (state is not None or declared.joins_without_state):
             out = self.run(span.clean(x), state, span)
             return out._replace(y=span.clean(out.y))
         alone = replace(span, pieces=None)
-        if self.state_type is LayerState and Trait.BIDIRECTIONAL not in self.own_traits():
+        if self.state_type is LayerState and Trait.BIDIRECTIONAL not in declared.traits:
             return self.forward(x, state, alone)
         if state is None:
             return pieces.together(lambda whole, every: self.forward(whole, None, every), x)
@@ -229,8 +216,8 @@ class Chooser(Layer, ABC):
     In training every parameter gets a gradient from every call, zero where no token chose it: processes that share the
     layer add their gradients together, and each must have all of them."""
 
-    def own_traits(self) -> frozenset[Trait]:
-        return frozenset({Trait.DISCRETE_CHOICE})
+    def declares(self) -> Declared:
+        return Declared(traits=frozenset({Trait.DISCRETE_CHOICE}))
 
     @abstractmethod
     def choose(self, x: Float[Tensor, "B T D"]) -> Choice:

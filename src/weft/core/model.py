@@ -33,6 +33,7 @@ from weft.core.base_model import (
 )
 from weft.core.clock import Clock
 from weft.core.collected import require_read
+from weft.core.declarations import Declared
 from weft.core.errors import InputError, StateError, UnsupportedError
 from weft.core.heads import Classifier, Head, Readout
 from weft.core.layer import beginning
@@ -149,11 +150,8 @@ class LanguageModel(Model, ABC):
 class Encoder(Model, ABC):
     """A bidirectional model, in which every token may attend to all others, without a state."""
 
-    prefix = "encoder"
-    own_law = True
-
-    def own_traits(self) -> frozenset[Trait]:
-        return frozenset({Trait.BIDIRECTIONAL})
+    def declares(self) -> Declared:
+        return Declared(prefix="encoder", own_law=True, traits=frozenset({Trait.BIDIRECTIONAL}))
 
     def forward(self, inputs: EncoderInputs, span: Span | None = None) -> Float[Tensor, "B S D"]:
         """The hidden vectors of `vectors`."""

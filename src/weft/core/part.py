@@ -3,71 +3,41 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Callable
-from typing import ClassVar, NamedTuple, Self
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from weft.core.calling import Direct
-from weft.core.declarations import Declarations
-from weft.core.history import Lookback
-from weft.core.traits import Trait
+from weft.core.declarations import Adjustable, Declared, HasInferenceForm, StepHooks
+
+ASKED_FOR: Mapping[type, frozenset[str]] = MappingProxyType({
+    Adjustable: frozenset({"points"}), StepHooks: frozenset({"begin_step", "after_step"}),
+    HasInferenceForm: frozenset({"inference"})})
+"""What a part may define besides, which is read of parts that inherit from these classes alone."""
 
 
-class Part(Direct, Declarations, ABC):
+class Part(Direct, ABC):
     """Base of everything that a configuration builds: layers, position schemes, norms, models."""
 
-    own_law: ClassVar[bool] = False
-    """True for parts whose traits do not weaken the model that contains them: an encoder beside a causal decoder."""
+    def declares(self) -> Declared:
+        """What analyses, laws and training know of this part. A subclass of a part that declares something replaces
+        fields of ``super().declares()``."""
+        return Declared()
 
-    def own_traits(self) -> frozenset[Trait]:
-        """The ways in which this part itself does less than the law."""
-        return frozenset()
-
-    def inference(self) -> nn.Module:
-        """This part in the form that is fastest without gradients, with equal outputs and losses and the same state, so
-        that either continues the state of the other.
-
-        It is this part itself if there is nothing to gain, or if a child that the form would replace is not
-        `untouched`. It may share weights with this part, which does not change. `weft.linear.inference` converts whole
-        models. It ignores an inherited method, because a subclass may compute something else."""
-        return self
-
-    def lookback(self) -> Lookback | None:
-        """The earlier tokens whose positions this part itself reads; None if it reads none."""
-        return None
-
-    def dynamics(self) -> tuple[nn.Parameter, ...]:
-        """Its parameters that determine how a state evolves, whatever their shape: modes, rates, time steps. Weight
-        decay would pull them to other dynamics, not to simpler ones, so optimisers do not apply it to them."""
-        return ()
-
-    def after_step(self, total: Callable[..., list[float]]) -> bool:
-        """Change what training changes otherwise than by gradients, once after every step of the optimiser; return
-        whether anything was. ``total(*values)`` sums each value over all processes, which must all call it alike."""
-        return False
-
-    def exact(self) -> tuple[Tensor, ...]:
-        """Its parameters and buffers that a cast to narrower floats leaves in float32 or wider, because the computation
-        magnifies their rounding error: the angle of a mode is multiplied by the number of tokens."""
-        return self.dynamics()
-
-    def wide_in_training(self) -> tuple[nn.Parameter, ...]:
-        """Its parameters that training in narrow floats keeps in float32 or wider for computing: those near 1, where a
-        step of an optimiser is smaller than the spacing of bfloat16. They must not widen what the part returns."""
-        return ()
-
-    def begin_step(self, step: int, seed: int) -> None:
-        """Prepare for a step of training, before its first batch: training calls it, evaluation and decoding never do.
-        It may change buffers that checkpoints hold, such as random features, as a pure function of its arguments, so
-        that a resumed run goes on exactly.
-
-        Args:
-            step: of the run, from 0.
-            seed: for random numbers, another one for every run's seed, step and part of the model.
-        """
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        own = vars(cls).keys()
+        if declared := sorted(own & Declared.__dataclass_fields__.keys()):
+            raise TypeError(f"{cls.__name__}: {', '.join(declared)} would not be read. Return it as a field of "
+                            "weft.core.declarations.Declared from the method `declares`.")
+        for base, names in ASKED_FOR.items():
+            if found := sorted(own & names - ({*names} if issubclass(cls, base) else set())):
+                raise TypeError(f"{cls.__name__}: {', '.join(found)} would not be read. Inherit from "
+                                f"weft.core.declarations.{base.__name__} too.")
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Override the method that `to`, `bfloat16`, `half` and `cuda` call."""
@@ -87,8 +57,8 @@ class KeptDtypes(NamedTuple):
     """Identities of the tensors that a cast treats differently from the rest.
 
     Attributes:
-        exact: those that stay in float32 or wider (`Part.exact`), and their gradients.
-        same: those that keep their dtype (`Declarations.same_dtype`).
+        exact: those that stay in float32 or wider (`Declared.exact`), and their gradients.
+        same: those that keep their dtype (`Declared.same_dtype`).
     """
 
     exact: frozenset[int]
@@ -107,19 +77,25 @@ def kept_dtypes(module: nn.Module) -> KeptDtypes:
     exact = [tensor for part in parts for tensor in _exact_tensors(part)]
     gradients = [tensor.grad for tensor in exact if tensor.is_leaf]  # only leaves have one that is kept
     return KeptDtypes(frozenset(id(each) for each in (*exact, *gradients) if each is not None),
-                      frozenset(id(tensor) for part in parts for tensor in part.same_dtype()))
+                      frozenset(id(tensor) for part in parts for tensor in part.declares().same_dtype))
 
 
 def _exact_tensors(part: Part) -> list[Tensor]:
     """The tensors that a part declares exact, and those from which a parametrisation computes one of them."""
     if not parametrize.is_parametrized(part):
-        return list(part.exact())
+        return exact_of(part)
     with parametrize.cached():  # the same tensor object each time a parametrised one is read, so identities compare
-        exact = list(part.exact())
+        exact = exact_of(part)
         identities = {id(tensor) for tensor in exact}
         sources = {name: each for name, each in part.get_submodule("parametrizations").named_children()
                    if id(getattr(part, name)) in identities}
     return [*exact, *(tensor for each in sources.values() for tensor in (*each.parameters(), *each.buffers()))]
+
+
+def exact_of(part: Part) -> list[Tensor]:
+    """The tensors that a part declares exact, or its dynamics where it says nothing of them."""
+    declared = part.declares()
+    return list(declared.dynamics if declared.exact is None else declared.exact)
 
 
 def _kept_wide(tensor: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
@@ -134,12 +110,14 @@ def _kept_wide(tensor: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def wide_in_training(module: nn.Module) -> frozenset[int]:
-    """Identities of the parameters that the parts in a module declare as `Part.wide_in_training`."""
-    return frozenset(id(own) for part in module.modules() if isinstance(part, Part) for own in part.wide_in_training())
+    """Identities of the parameters that the parts in a module declare as `Declared.wide_in_training`."""
+    declared = [part.declares() for part in module.modules() if isinstance(part, Part)]
+    return frozenset([id(own) for each in declared for own in each.wide_in_training])
 
 
 def computing_dtype(module: nn.Module) -> torch.dtype | None:
     """The dtype that a module computes in: that of its first parameter that a cast does not leave as it is
-    (`Part.exact`, `Part.wide_in_training`), or of its first parameter if there is no other; None without parameters."""
+    (`Declared.exact`, `Declared.wide_in_training`), or of its first parameter if there is no other; None without
+    parameters."""
     exact, parameters = kept_dtypes(module).exact | wide_in_training(module), list(module.parameters())
     return next((p.dtype for p in [*(p for p in parameters if id(p) not in exact), *parameters]), None)

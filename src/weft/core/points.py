@@ -13,7 +13,7 @@ Taker: TypeAlias = Callable[[Tensor], None]
 
 @final
 class Points:
-    """The points of one part that probes read. The part has them as `Part.asked` and passes each value on::
+    """The points of one part that probes read. The part has them as `Adjustable.asked` and passes each value on::
 
         if self.asked is not None and "weights" in self.asked:
             self.asked.give("weights", weights)

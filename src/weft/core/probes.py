@@ -6,9 +6,10 @@
     values["stack.layers.3.layers.0.weights"]     # a list of [B,H,T,S]
 
 A name is the path of a module and one of its points. Every module that is called has the point ``output``; a part
-declares more in `Part.points` (a block its residual ``stream``, attention its ``weights``, a mixture of experts its
-``choices`` and ``gates``) and passes their values on where it computes them. ``stack.layers.*.layers.?.output`` matches
-what mixers and feed-forwards add to the stream. Without a probe, a declared point costs the reading of one attribute.
+declares more in `Adjustable.points` (a block its residual ``stream``, attention its ``weights``, a mixture of experts
+its ``choices`` and ``gates``) and passes their values on where it computes them. ``stack.layers.*.layers.?.output``
+matches what mixers and feed-forwards add to the stream. Without a probe, a declared point costs the reading of one
+attribute.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from weft.core.declarations import Adjustable
 from weft.core.errors import InputError, nearest
-from weft.core.layer import Part
 from weft.core.output import Output
 from weft.core.points import Points, Taker
 
@@ -45,7 +46,7 @@ def points_of(model: nn.Module) -> dict[str, Point]:
     points: dict[str, Point] = {}
     for path, module in model.named_modules(remove_duplicate=False):
         names = [OUTPUT] if type(module).forward is not nn.Module.forward else []
-        for name in [*names, *(module.points if isinstance(module, Part) else ())]:
+        for name in [*names, *(module.points if isinstance(module, Adjustable) else ())]:
             points[f"{path}.{name}" if path else name] = Point(module, name)
     return points
 
@@ -115,7 +116,7 @@ def _recorded(point: Point, values: list[Tensor]) -> Iterator[None]:
         if point.name == OUTPUT:
             stack.callback(point.module.register_forward_hook(_output_hook(take)).remove)
         else:
-            assert isinstance(point.module, Part), "other modules declare no points"
+            assert isinstance(point.module, Adjustable), "other modules declare no points"
             # Rewriters and tapes leave a module alone if it has hooks; they do not check its points.
             stack.callback(point.module.register_forward_hook(_empty_hook).remove)
             stack.enter_context(_inside(point.module, point.name, take))
@@ -123,7 +124,7 @@ def _recorded(point: Point, values: list[Tensor]) -> Iterator[None]:
 
 
 @contextmanager
-def _inside(part: Part, point: str, taker: Taker) -> Iterator[None]:
+def _inside(part: Adjustable, point: str, taker: Taker) -> Iterator[None]:
     """Make a part pass the values of one of its points to ``taker``."""
     points = Points() if part.asked is None else part.asked
     points.add(point, taker)

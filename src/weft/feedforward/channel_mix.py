@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from weft.core.clock import Clock
+from weft.core.declarations import Declared
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
 from weft.core.part_config import About, Dims
@@ -43,7 +44,6 @@ class ChannelMix(Layer):
     (i / D)^(1 - layer / n_layers), and without receptance the fourth power of that exponent.
     """
 
-    joins_pieces = True
     state_type: type[LayerState] = ChannelMixState
 
     def __init__(self, d_model: int, d_ff: int, *, depth: float = 0.0, receptance: bool = True) -> None:
@@ -55,6 +55,9 @@ class ChannelMix(Layer):
         self.key = Linear(d_model, d_ff, bias=False)
         self.value = Linear(d_ff, d_model, bias=False)
         self.receptance = Linear(d_model, d_model, bias=False) if receptance else None
+
+    def declares(self) -> Declared:
+        return Declared(joins_pieces=True)
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype,
               memory: Memory | None) -> ChannelMixState:

@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from weft.core.compiling import compiler_traces
-from weft.core.declarations import WidthRoles
+from weft.core.declarations import Declared, HasInferenceForm, WidthRoles
 from weft.core.layer import Pointwise
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
@@ -26,7 +26,7 @@ from weft.ops.gated_product import gated_product
 from weft.ops.linear import Map
 
 
-class GLU(Pointwise, Divisible):
+class GLU(Pointwise, Divisible, HasInferenceForm):
     """A gated linear unit (Shazeer 2020, equations 5 and 6), for each token by itself.
 
         y = W_down (f(W_gate x + b_gate) * (W_up x + b_up)) + b_down
@@ -60,8 +60,8 @@ class GLU(Pointwise, Divisible):
         y: Tensor = self.down(gated_product(gate, up, self.activation))
         return y
 
-    def width_roles(self) -> WidthRoles:
-        return WidthRoles()
+    def declares(self) -> Declared:
+        return Declared(width_roles=WidthRoles(GLU))
 
     def division(self) -> Division:
         width = self.up.out_features

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from weft.core.declarations import WidthRoles
+from weft.core.declarations import Declared, WidthRoles
 from weft.core.layer import Pointwise
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
@@ -42,8 +42,8 @@ class MLP(Pointwise, Divisible):
         y: Tensor = children["down"](active)
         return y
 
-    def width_roles(self) -> WidthRoles:
-        return WidthRoles()
+    def declares(self) -> Declared:
+        return Declared(width_roles=WidthRoles(MLP))
 
     def division(self) -> Division:
         width = self.up.out_features

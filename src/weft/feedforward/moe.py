@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from weft.core.clock import Clock
 from weft.core.config import PartField, rule
+from weft.core.declarations import Adjustable, Declared, StepHooks
 from weft.core.layer import Choice, Chooser, LayerState, Pointwise, advance
 from weft.core.output import Loss, Output
 from weft.core.part_config import About, Dims, Shared
@@ -33,7 +35,7 @@ FORMS: dict[Dispatch, str | None] = {"auto": None, "grouped": "grouped", "dense"
 DEFAULT = RoutingSettings()
 
 
-class MixtureOfExperts(Chooser):
+class MixtureOfExperts(Chooser, Adjustable, StepHooks):
     """A dropless mixture of experts (Shazeer et al. 2017, equation 1; Mixtral, Jiang et al. 2024, section 2.1).
 
         l = W_router x in R^N        y = sum over the k largest l_n of g_n expert_n(x)
@@ -88,12 +90,13 @@ class MixtureOfExperts(Chooser):
         self.shared = shared
         self.shared_gate = Linear(d_model, 1, bias=False) if gated else None
 
-    def idle_parameters(self) -> int:
+    def declares(self) -> Declared:
         numbers = sum(parameter.numel() for parameter in self.experts.parameters())
-        return numbers - numbers * self.top_k // len(self.experts)
-
-    def own_traits(self) -> frozenset[Trait]:
-        return super().own_traits() | ({Trait.HOST_CHOICE} if self.dispatch == "grouped" else frozenset())
+        host = frozenset({Trait.HOST_CHOICE} if self.dispatch == "grouped" else ())
+        # The correction is exact: a step of training moves it by less than bfloat16 can add to it.
+        return replace(super().declares(), traits=super().declares().traits | host,
+                       idle_parameters=numbers - numbers * self.top_k // len(self.experts),
+                       exact=() if self.correction is None else (self.correction,))
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> LayerState:
         return LayerState(clock)
@@ -122,10 +125,6 @@ class MixtureOfExperts(Chooser):
         ranked = rank(self._logits(x.flatten(0, 1)), self.routing, self.correction)
         chosen, gap = ranked.experts[:, :self.top_k], margin(ranked, self.top_k, self.routing)
         return Choice(chosen.unflatten(0, x.shape[:2]), gap.unflatten(0, x.shape[:2]))
-
-    def exact(self) -> tuple[Tensor, ...]:
-        """The correction: a step of training moves it by less than bfloat16 can add to it."""
-        return () if self.correction is None else (self.correction,)
 
     @torch.no_grad()
     def after_step(self, total: Callable[..., list[float]]) -> bool:

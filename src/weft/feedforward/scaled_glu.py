@@ -8,7 +8,6 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from weft.core.layer import Pointwise
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.feedforward.base import FeedForwardConfig
@@ -63,6 +62,3 @@ class ScaledGLU(GLU):
         gate = self.gate(x) * self.config.gate_factor
         y: Tensor = self.down(gated_product(gate, self.up(x), self.activation))
         return y * self.config.factor
-
-    def inference(self) -> Pointwise:
-        return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Literal, Self, final
 
@@ -11,6 +12,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from weft.core.calling import Direct
+from weft.core.declarations import Declared
 from weft.core.errors import UnsupportedError
 from weft.core.heads import Readout
 from weft.core.part_config import About, Dims
@@ -114,10 +116,11 @@ class AdaptiveReadout(Readout):
         self.bias = nn.Parameter(torch.zeros(biased)) if biased else None
         self.cluster_bias = nn.Parameter(torch.zeros(len(config.cutoffs))) if biased else None
 
-    def remarks(self) -> tuple[str, ...]:
-        return ("The adaptive softmax is counted for every token with the scores of all ids, as generation needs them. "
-                "Training and scoring compute a rare cluster's scores only for tokens whose target it holds, and how "
-                "many these are depends on the text; a training step is counted as if clusters were equally frequent.",)
+    def declares(self) -> Declared:
+        return replace(super().declares(), remarks=(
+            "The adaptive softmax is counted for every token with the scores of all ids, as generation needs them. "
+            "Training and scoring compute a rare cluster's scores only for tokens whose target it holds, and how many "
+            "these are depends on the text; a training step is counted as if clusters were equally frequent.",))
 
     def log_prob(self, h: Float[Tensor, "B T D"], targets: Int64[Tensor, "B T"]) -> Float[Tensor, "B T"]:
         first = linear_log_prob(*self._first(h), self._first_targets(targets))

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from weft.core.config import rule
+from weft.core.declarations import Declared
 from weft.core.part import Part
 from weft.core.part_config import Dims, Settings
 from weft.linear.linear import Linear
@@ -85,8 +86,6 @@ class AdaptiveEmbedding(Part):
         widths: d_i.
     """
 
-    role = "embeddings"
-
     def __init__(self, settings: ClusterSettings, width: int, narrow: int | None, dims: Dims) -> None:
         super().__init__()
         sizes = cluster_sizes(settings.cutoffs, dims)
@@ -94,6 +93,9 @@ class AdaptiveEmbedding(Part):
         self.widths = cluster_widths(width if narrow is None else narrow, settings.cutoffs, settings.div_val, dims)
         self.tables = nn.ModuleList(nn.Embedding(*each) for each in zip(sizes, self.widths, strict=True))
         self.projections = nn.ModuleList(Linear(each, width, bias=False, allows=frozenset()) for each in self.widths)
+
+    def declares(self) -> Declared:
+        return Declared(role="embeddings")
 
     def forward(self, numbers: Int64[Tensor, "*N"]) -> Float[Tensor, "*N D"]:
         """The vectors of these ids.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 from typing import Any, ClassVar, Self, final
 
 import torch
@@ -10,7 +11,7 @@ from jaxtyping import Bool, Float, Int64
 from pydantic import Field
 from torch import Tensor, nn
 
-from weft.core.declarations import WidthRoles
+from weft.core.declarations import Declared, HasInferenceForm, WidthRoles
 from weft.core.model import Readout
 from weft.core.part_config import About, Dims, PartConfig
 from weft.core.registry import register
@@ -110,7 +111,7 @@ class MatrixReadout(Readout, HoldsMatrix):
             smoothing=smoothing, z_loss=z_loss)
 
 
-class LinearReadout(MatrixReadout):
+class LinearReadout(MatrixReadout, HasInferenceForm):
     """One matrix [V,D], the token embedding's if tied, after a map if one is declared."""
 
     def __init__(self, config: LinearReadoutConfig, tied: Tensor | None, dims: Dims) -> None:
@@ -125,8 +126,8 @@ class LinearReadout(MatrixReadout):
         self.weight = tied
         self.bias = nn.Parameter(torch.zeros(dims.vocab_size)) if config.bias else None
 
-    def width_roles(self) -> WidthRoles:
-        return WidthRoles(outputs={"weight": "scale"})
+    def declares(self) -> Declared:
+        return replace(super().declares(), width_roles=WidthRoles(LinearReadout, outputs={"weight": "scale"}))
 
     def inference(self) -> Readout:
         return self.opened()

@@ -129,7 +129,7 @@ def _reached(subject: Subject) -> list[tuple[str, Layer, int]]:
     """The layers inside that a call runs and that can run alone: path, layer and the width of its input."""
     widths: dict[str, int] = {}
     layers = [(path, part) for path, part in subject.module.named_modules()
-              if path and isinstance(part, Layer) and not part.takes()]
+              if path and isinstance(part, Layer) and not part.declares().takes]
 
     def record(path: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
         def hook(_module: nn.Module, inputs: tuple[Any, ...]) -> None:

@@ -13,7 +13,7 @@ from weft.laws.subject import Subject
 
 def masks(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
     """The rule of each mask repeats after as many heads as the mask declares, on a document longer than its borders."""
-    found = [part.attended() for part in subject.module.modules() if isinstance(part, Part)]
+    found = [part.declares().attended for part in subject.module.modules() if isinstance(part, Part)]
     for mask in dict.fromkeys(found):
         if mask is not None:
             case = f"pairs of {mask!r} in which a head differs from the one that is declared to be alike"

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from weft.core.layer import Part
+from weft.core.declarations import Adjustable
 from weft.core.model import Model
 from weft.core.span import Memory
 from weft.core.traits import Trait
@@ -95,13 +95,13 @@ def dropouts(module: nn.Module) -> list[str]:
 
 def _rate(part: nn.Module) -> float:
     """The dropout probability of this module itself."""
-    if isinstance(part, Part):
+    if isinstance(part, Adjustable):
         return part.dropout_rate
     return part.p if isinstance(part, nn.modules.dropout._DropoutNd) else 0.0
 
 
 def _without_dropout(part: nn.Module) -> None:
-    if isinstance(part, Part):
+    if isinstance(part, Adjustable):
         part.dropout_rate = 0.0
     elif isinstance(part, nn.modules.dropout._DropoutNd):
         part.p = 0.0

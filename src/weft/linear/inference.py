@@ -1,5 +1,5 @@
-"""Whole models in the form that is fastest without gradients: `Part.inference` of every part. Modules that have been
-adapted keep their form, and the model itself is not changed."""
+"""Whole models in the form that is fastest without gradients: `HasInferenceForm.inference` of every part. Modules that
+have been adapted keep their form, and the model itself is not changed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from torch import nn
 
-from weft.core.layer import Part
+from weft.core.declarations import HasInferenceForm
 from weft.linear.law import require_same, runs
 from weft.linear.replacing import Replaced, replaced_copy
 from weft.linear.untouched import untouched
@@ -48,5 +48,5 @@ def _form(model: M) -> Replaced[M]:
 
 def _fused(module: nn.Module) -> nn.Module:
     kind = type(module)
-    own = isinstance(module, Part) and "inference" in vars(kind)
-    return module.inference() if isinstance(module, Part) and own and untouched(module, kind) else module
+    own = isinstance(module, HasInferenceForm) and "inference" in vars(kind)
+    return module.inference() if isinstance(module, HasInferenceForm) and own and untouched(module, kind) else module

@@ -9,6 +9,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn import functional as F
 
+from weft.core.declarations import Declared
 from weft.core.part_config import About
 from weft.core.registry import register
 from weft.linear.quantised import QuantiseConfig, QuantisedMatrix
@@ -25,8 +26,8 @@ class Int4Matrix(QuantisedMatrix):
     def __init__(self, weight: Float[Tensor, "out in"]) -> None:
         super().__init__(weight, *four_bits(weight))
 
-    def same_dtype(self) -> tuple[Tensor, ...]:
-        return (self.scale,)
+    def declares(self) -> Declared:
+        return Declared(same_dtype=(self.scale,))
 
     def weight(self) -> Float[Tensor, "out in"]:
         return self._floats(self.values, self.scale)

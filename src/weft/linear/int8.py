@@ -7,6 +7,7 @@ from typing import ClassVar, Self, final
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from weft.core.declarations import Declared
 from weft.core.part_config import About
 from weft.core.registry import register
 from weft.linear.quantised import QuantiseConfig, QuantisedMatrix
@@ -21,8 +22,8 @@ class Int8Matrix(QuantisedMatrix):
     def __init__(self, weight: Float[Tensor, "out in"]) -> None:
         super().__init__(weight, *quantised(weight))
 
-    def exact(self) -> tuple[Tensor, ...]:
-        return (self.scale,)
+    def declares(self) -> Declared:
+        return Declared(exact=(self.scale,))
 
     def weight(self) -> Float[Tensor, "out in"]:
         return (self.values.to(self.scale.dtype) * self.scale[:, None]).to(self.like.dtype)

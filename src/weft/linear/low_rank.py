@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from weft.core.declarations import Declared
 from weft.core.layer import Part
 from weft.linear.holds_matrix import read
 from weft.linear.linear import Linear, Rewritten, dense
@@ -123,8 +124,9 @@ class Adapted(Rewritten):
         """The parameters that training changes."""
         return [p for term in self.terms().values() for p in term.trained()]
 
-    def wide_in_training(self) -> tuple[nn.Parameter, ...]:
-        return tuple(term.magnitude for term in self.terms().values() if term.magnitude is not None)
+    def declares(self) -> Declared:
+        magnitudes = (term.magnitude for term in self.terms().values())
+        return Declared(wide_in_training=tuple(each for each in magnitudes if each is not None))
 
     def perturb(self, generator: torch.Generator) -> None:
         with torch.no_grad():

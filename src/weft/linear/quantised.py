@@ -9,6 +9,7 @@ from typing import final
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from weft.core.declarations import Declared
 from weft.core.layer import Part
 from weft.linear.linear import UNNAMED, Linear, Rewritten, Use
 from weft.linear.rewrite import RewriteConfig, Rewriter
@@ -109,13 +110,14 @@ class QuantisedEmbedding(Rewritten):
     """Rows of a `QuantisedMatrix`: the embedding whose table is a quantised readout's matrix. Tokens [...] to vectors
     [...,in]."""
 
-    role = "embeddings"
-
     def __init__(self, matrix: QuantisedMatrix) -> None:
         super().__init__()
         self.num_embeddings, self.embedding_dim = matrix.out_features, matrix.in_features
         self.out_features, self.in_features = matrix.out_features, matrix.in_features
         self.matrix = matrix
+
+    def declares(self) -> Declared:
+        return Declared(role="embeddings")
 
     def forward(self, tokens: Int64[Tensor, "*shape"]) -> Float[Tensor, "*shape in"]:
         return self.matrix.rows(tokens)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from weft.core.clock import Ticks
 from weft.core.config import PartField
-from weft.core.declarations import WidthRoles
+from weft.core.declarations import Declared, WidthRoles
 from weft.core.layer import LayerState
 from weft.core.output import Output
 from weft.core.part_config import About, Dims
@@ -193,11 +193,9 @@ class Attention(SelfAttention, Divisible):
         self.sinks = nn.Parameter(torch.zeros(sizes.heads)) if config.sinks else None
         self.own: OwnDraws | None = None  # where other processes have other heads
 
-    def child_roles(self) -> Mapping[str, str]:
-        return PROJECTIONS
-
-    def width_roles(self) -> WidthRoles:
-        return WidthRoles(products={"scale": self.sizes.d_head})
+    def declares(self) -> Declared:
+        roles = WidthRoles(Attention, products={"scale": self.sizes.d_head})
+        return replace(super().declares(), child_roles=PROJECTIONS, width_roles=roles)
 
     def division(self) -> Division | str:
         sizes, q, v = self.sizes, self.widths[0], self.widths[2]

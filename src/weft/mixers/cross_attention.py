@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from weft.core.clock import Clock
 from weft.core.config import PartField
+from weft.core.declarations import Adjustable, Declared
 from weft.core.errors import InputError
 from weft.core.layer import Layer, LayerState, advance
 from weft.core.output import Output
@@ -99,13 +99,11 @@ class CrossAttentionConfig(MixerConfig):
 CROSS_PROJECTIONS = MappingProxyType(dict.fromkeys(("q", "kv", "output"), "cross-attention projections"))
 
 
-class CrossAttention(Layer):
+class CrossAttention(Layer, Adjustable):
     """Attention over a memory given when the state starts, or with ``span.memory`` in a call without a state."""
 
-    joins_pieces = True  # the source is that of the whole rows, and no call changes it
     state_type = MemoryState
     points = ("weights",)
-    role = "cross-attention scores"
 
     def __init__(self, config: CrossAttentionConfig, sizes: HeadSizes, dims: Dims) -> None:
         super().__init__()
@@ -122,11 +120,10 @@ class CrossAttention(Layer):
         self.form = named_form(config.backend)
         self.dropout_rate = config.scores.dropout
 
-    def child_roles(self) -> Mapping[str, str]:
-        return CROSS_PROJECTIONS
-
-    def source_width(self) -> int:
-        return self.d_model
+    def declares(self) -> Declared:
+        # It joins pieces, since the source is that of the whole rows, and no call changes it.
+        return Declared(role="cross-attention scores", child_roles=CROSS_PROJECTIONS, source_width=self.d_model,
+                        joins_pieces=True)
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> MemoryState:
         source = _require(memory, clock.seen.shape[0])

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
@@ -22,6 +21,7 @@ from torch.nn import functional as F
 
 from weft.core.clock import Clock
 from weft.core.config import PartField
+from weft.core.declarations import Declared
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
 from weft.core.part_config import Dims
@@ -115,8 +115,6 @@ class DeltaMemory(Layer, ABC):
         dims: of the model.
     """
 
-    role = "memory"
-    joins_pieces = True
     state_type = DeltaState
 
     def __init__(self, config: DeltaMemoryConfig, sizes: DeltaSizes, dims: Dims) -> None:
@@ -139,11 +137,10 @@ class DeltaMemory(Layer, ABC):
     def gated(self, o: Float[Tensor, "B T V"], x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
         """What the heads read, after the norm, times the gate where the mixer has one."""
 
-    def borders(self) -> tuple[int, ...]:
-        return (self.kernel, CHUNK)
-
-    def child_roles(self) -> Mapping[str, str]:
-        return {name: "memory projections" for name, child in self.named_children() if isinstance(child, Linear)}
+    def declares(self) -> Declared:
+        maps = [name for name, child in self.named_children() if isinstance(child, Linear)]
+        return Declared(role="memory", child_roles=dict.fromkeys(maps, "memory projections"),
+                        borders=(self.kernel, CHUNK), joins_pieces=True)
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> DeltaState:
         rows, device, sizes = clock.seen.shape[0], clock.seen.device, self.sizes

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, Self
 
 from torch import Tensor, nn
 
+from weft.core.declarations import HasInferenceForm
 from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.mixers.recurrent import Recurrent, RecurrentConfig
@@ -38,7 +39,7 @@ class ElmanConfig(RecurrentConfig):
         return [cls(), cls(activation="sigmoid", d_hidden=5), cls(activation="relu", bias=False)]
 
 
-class Elman(Recurrent):
+class Elman(Recurrent, HasInferenceForm):
     """The Elman network: h_t = f(W_x x_t + W_h h_{t-1} + b), h_0 = 0, f tanh, sigmoid or relu.
 
     State: h, d_hidden numbers a row. One bias, where PyTorch's nn.RNN adds two.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar, Literal, Self, final
 
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from weft.core.clock import Clock
 from weft.core.config import rule
+from weft.core.declarations import Declared
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
 from weft.core.part_config import About, Dims
@@ -100,8 +100,6 @@ class FastWeights(Layer):
     the delta rule cannot overshoot. State: S, H M d_value numbers in float32 or better, in which all of it is computed.
     """
 
-    role = "memory"
-    joins_pieces = True
     state_type = MatrixState
 
     def __init__(self, config: FastWeightsConfig, sizes: HeadSizes, dims: Dims) -> None:
@@ -113,11 +111,8 @@ class FastWeights(Layer):
         self.rate = Linear(dims.d_model, sizes.heads, bias=True) if config.rule == "delta" else None
         self.output = Linear(sizes.heads * sizes.d_value, dims.d_model, bias=False)
 
-    def borders(self) -> tuple[int, ...]:
-        return (CHUNK,)
-
-    def child_roles(self) -> Mapping[str, str]:
-        return PROJECTIONS
+    def declares(self) -> Declared:
+        return Declared(role="memory", child_roles=PROJECTIONS, borders=(CHUNK,), joins_pieces=True)
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> MatrixState:
         shape = (clock.seen.shape[0], self.sizes.heads, self.features, self.sizes.d_value)

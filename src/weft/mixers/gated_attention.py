@@ -8,6 +8,7 @@ from typing import ClassVar, Self, final
 from jaxtyping import Float
 from torch import Tensor
 
+from weft.core.declarations import Declared
 from weft.core.layer import LayerState
 from weft.core.output import Output
 from weft.core.part_config import Dims
@@ -55,8 +56,9 @@ class GatedAttention(Attention):
         super().__init__(config, sizes, position, dims)
         self.gate = Linear(dims.d_model, sizes.heads * sizes.d_value, bias=config.bias in ("qkv", "all"))
 
-    def child_roles(self) -> dict[str, str]:
-        return {**super().child_roles(), "gate": "attention projections"}
+    def declares(self) -> Declared:
+        declared = super().declares()
+        return replace(declared, child_roles={**declared.child_roles, "gate": "attention projections"})
 
     def run(self, x: Float[Tensor, "B T D"], state: LayerState | None, span: Span) -> Output[LayerState]:
         q, k, v = self.project(x, span.ticks)

@@ -13,6 +13,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from weft.core.clock import Clock
+from weft.core.declarations import Declared, HasInferenceForm
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
 from weft.core.part_config import About, Dims
@@ -63,7 +64,7 @@ class ConvolutionState(LayerState):
     history: Float[Tensor, "B P D"] = tensor_field()
 
 
-class GatedConvolution(Layer, HoldsMatrix):
+class GatedConvolution(Layer, HoldsMatrix, HasInferenceForm):
     """(X * W + b) sigmoid(X * V + c), * a causal convolution with ``kernel`` taps ``dilation`` tokens apart.
 
     W and V are the halves of one weight [2D, D, kernel]. Opened, it is the matrix [2D, D kernel] of a map from the
@@ -71,7 +72,6 @@ class GatedConvolution(Layer, HoldsMatrix):
     and the bottlenecks of the paper's deepest networks belong to the block.
     """
 
-    joins_pieces = True
     state_type = ConvolutionState
     child = "convolution"
     held: ClassVar[Mapping[str, str]] = MappingProxyType(
@@ -110,8 +110,8 @@ class GatedConvolution(Layer, HoldsMatrix):
         weight, bias = read(own, dtype)
         return weight.unflatten(1, (self.d_model, self.kernel)), bias
 
-    def borders(self) -> tuple[int, ...]:
-        return ((self.kernel - 1) * self.dilation + 1,)
+    def declares(self) -> Declared:
+        return Declared(borders=((self.kernel - 1) * self.dilation + 1,), joins_pieces=True)
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype,
               memory: Memory | None) -> ConvolutionState:

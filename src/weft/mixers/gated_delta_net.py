@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, Self, final
 
 import torch
@@ -10,6 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from weft.core.declarations import Declared
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.linear.linear import Linear
@@ -72,8 +74,8 @@ class GatedDeltaNet(DeltaMemory):
         self.decay_bias = nn.Parameter(time_steps(heads))
         self.gate = Linear(dims.d_model, self.widths[2], bias=False) if config.gate else None
 
-    def dynamics(self) -> tuple[nn.Parameter, ...]:
-        return self.log_rate, self.decay_bias
+    def declares(self) -> Declared:
+        return replace(super().declares(), dynamics=(self.log_rate, self.decay_bias))
 
     def log_decay(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T H 1"]:
         logits = self.decay(x)

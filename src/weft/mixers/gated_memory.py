@@ -7,7 +7,6 @@ reads from it normalised, and a gate.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from types import MappingProxyType
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from weft.core.clock import Clock, Ticks
+from weft.core.declarations import Declared
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
 from weft.core.part_config import Dims
@@ -43,8 +43,6 @@ class GatedMemory(Layer, ABC):
         dims: of the model.
     """
 
-    role = "memory"
-    joins_pieces = True
     state_type = MatrixState
 
     def __init__(self, sizes: HeadSizes, scale: float, norm: NormConfig, gate_bias: bool, dims: Dims) -> None:
@@ -64,11 +62,8 @@ class GatedMemory(Layer, ABC):
         """Queries or keys, rotated according to their positions where the mixer does so."""
         return x
 
-    def borders(self) -> tuple[int, ...]:
-        return (CHUNK,)
-
-    def child_roles(self) -> Mapping[str, str]:
-        return PROJECTIONS
+    def declares(self) -> Declared:
+        return Declared(role="memory", child_roles=PROJECTIONS, borders=(CHUNK,), joins_pieces=True)
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> MatrixState:
         shape = (clock.seen.shape[0], self.sizes.heads, self.sizes.d_head, self.sizes.d_value)

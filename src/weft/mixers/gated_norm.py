@@ -10,6 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from weft.core.declarations import Declared
 from weft.core.layer import Part
 from weft.core.part_config import Settings
 from weft.ops.operator import widen
@@ -45,15 +46,13 @@ class GatedNorm(Part):
         settings: of the norm.
     """
 
-    role = "norms"
-
     def __init__(self, size: int, groups: int, settings: GatedNormSettings) -> None:
         super().__init__()
         self.groups, self.settings = groups if settings.per_group else 1, settings
         self.weight = nn.Parameter(torch.ones(size))
 
-    def wide_in_training(self) -> tuple[nn.Parameter, ...]:
-        return (self.weight,)
+    def declares(self) -> Declared:
+        return Declared(role="norms", wide_in_training=(self.weight,))
 
     def forward(self, y: Float[Tensor, "B T D"], z: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         """The gated and normalised vectors, in float32 or better."""

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from weft.core.clock import Keys, Ticks
 from weft.core.config import rule
+from weft.core.declarations import Declared
 from weft.core.errors import ConfigError
 from weft.core.layer import LayerState
 from weft.core.output import Output
@@ -139,8 +140,8 @@ class GlobalAttention(Attention):
         if self.tokens is not None:
             self.rule = Rule.of(every & (config.mask | _KeysAt(self.tokens)), sizes.heads)
 
-    def child_roles(self) -> Mapping[str, str]:
-        return {**PROJECTIONS, "global_qkv": PROJECTIONS["qkv"]}
+    def declares(self) -> Declared:
+        return replace(super().declares(), child_roles={**PROJECTIONS, "global_qkv": PROJECTIONS["qkv"]})
 
     def run(self, x: Float[Tensor, "B T D"], state: LayerState | None, span: Span) -> Output[LayerState]:
         q, k, v = (torch.cat(pair, 2) for pair in zip(self.project(x, span.ticks), self.projected(

@@ -9,6 +9,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor, nn
 
+from weft.core.declarations import HasInferenceForm
 from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.mixers.recurrent import Recurrent, RecurrentConfig
@@ -35,7 +36,7 @@ class GRUConfig(RecurrentConfig):
         return [cls(), cls(d_hidden=5, bias=False)]
 
 
-class GRU(Recurrent):
+class GRU(Recurrent, HasInferenceForm):
     """The GRU, h_0 = 0, s the sigmoid:
 
         r = s(W_r x_t + U_r h_{t-1} + b_r)   z = s(W_z x_t + U_z h_{t-1} + b_z)

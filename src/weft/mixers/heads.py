@@ -9,8 +9,8 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
+from weft.core.declarations import Adjustable
 from weft.core.errors import ConfigError, nearest_meaning
-from weft.core.layer import Layer
 from weft.core.part_config import Dims, Settings
 from weft.ops.attention import ATTENTION, AttentionCall
 
@@ -85,7 +85,7 @@ def require_form(backend: str, softcap: float | None, dims: Dims) -> None:
         raise dims.problem("backend", f"the form {name!r} cannot express a softcap.", "Use 'auto' or 'reference'.")
 
 
-def attend(layer: Layer, call: AttentionCall, form: str | None) -> Float[Tensor, "B T H F"]:
+def attend(layer: Adjustable, call: AttentionCall, form: str | None) -> Float[Tensor, "B T H F"]:
     """The attention of a layer's call by the form that its configuration names; where a probe requests the weights, by
     a form that computes them."""
     if layer.asked is None or "weights" not in layer.asked:

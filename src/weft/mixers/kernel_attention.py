@@ -9,7 +9,6 @@ state of fixed size, whatever the length of the sequence (Katharopoulos et al. 2
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Literal, NamedTuple, Self
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from weft.core.clock import Clock, Ticks
 from weft.core.config import PartField, rule
+from weft.core.declarations import Declared
 from weft.core.errors import UnsupportedError
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
@@ -140,7 +140,6 @@ class KernelAttention(Layer, ABC):
             denominator is rotated too.
     """
 
-    role = "attention sums"
     state_type: type[MatrixState] = NormalisedState
 
     def __init__(self, config: KernelAttentionConfig, features: int, dims: Dims, *, normalise: bool = True,
@@ -160,14 +159,9 @@ class KernelAttention(Layer, ABC):
                boundaries: Boundaries) -> Features:
         """The features of queries and keys."""
 
-    def own_traits(self) -> frozenset[Trait]:
-        return frozenset() if self.causal else frozenset({Trait.BIDIRECTIONAL})
-
-    def borders(self) -> tuple[int, ...]:
-        return (CHUNK,)
-
-    def child_roles(self) -> Mapping[str, str]:
-        return PROJECTIONS
+    def declares(self) -> Declared:
+        return Declared(role="attention sums", child_roles=PROJECTIONS,
+                        traits=frozenset() if self.causal else frozenset({Trait.BIDIRECTIONAL}), borders=(CHUNK,))
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> MatrixState:
         if not self.causal:

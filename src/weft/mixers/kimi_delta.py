@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, Self, final
 
 import torch
@@ -10,6 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from weft.core.declarations import Declared
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.linear.linear import Linear
@@ -68,8 +70,8 @@ class KimiDelta(DeltaMemory):
         self.narrow_gate = Linear(dims.d_model, rank, bias=False)
         self.wide_gate = Linear(rank, self.widths[2], bias=True)
 
-    def dynamics(self) -> tuple[nn.Parameter, ...]:
-        return self.log_rate, self.decay_bias
+    def declares(self) -> Declared:
+        return replace(super().declares(), dynamics=(self.log_rate, self.decay_bias))
 
     def log_decay(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T H E"]:
         logits = self.wide_decay(self.narrow_decay(x))

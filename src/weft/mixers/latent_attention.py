@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Self
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from weft.core.clock import Ticks
 from weft.core.config import PartField
+from weft.core.declarations import Declared
 from weft.core.layer import LayerState
 from weft.core.output import Output
 from weft.core.part_config import About, Dims
@@ -186,8 +186,8 @@ class LatentAttention(SelfAttention):
         prescribed = position.scale(size) if config.scores.scale is None else config.scores.scale
         self.scale = 1.0 / math.sqrt(size) if prescribed is None else prescribed
 
-    def child_roles(self) -> Mapping[str, str]:
-        return MAPS
+    def declares(self) -> Declared:
+        return replace(super().declares(), child_roles=MAPS)
 
     def stored_sizes(self) -> KeyValueShape:
         return KeyValueShape(1, self.sizes.latent + self.sizes.turned, 0)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, Self, final
 
 from pydantic import model_validator
 from torch import Tensor
 
 from weft.core.config import rule
+from weft.core.declarations import Declared
 from weft.core.layer import LayerState
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
@@ -80,12 +82,13 @@ class LinearAttention(KernelAttention):
     They also add an epsilon of about 1e-6 to the normaliser, and this one does not.
     """
 
-    joins_pieces = True
-
     def __init__(self, config: LinearAttentionConfig, dims: Dims) -> None:
         super().__init__(config, config.sizes(dims).d_head, dims, normalise=config.normalise)
         self.config = config
         self.state_type = NormalisedState if config.normalise else MatrixState
+
+    def declares(self) -> Declared:
+        return replace(super().declares(), joins_pieces=True)
 
     def mapped(self, q: Tensor, k: Tensor, state: LayerState | None, boundaries: Boundaries) -> Features:
         phi = FEATURE_MAPS[self.config.feature_map]

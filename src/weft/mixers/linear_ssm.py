@@ -11,6 +11,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
+from weft.core.declarations import Declared
 from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.mixers.state_space import System, SystemConfig
@@ -82,8 +83,8 @@ class LinearSSM(System):
             self.b = nn.Parameter(torch.randn(d_model, size))
         self.c = nn.Parameter(torch.randn(d_model, size) / math.sqrt(size))
 
-    def dynamics(self) -> tuple[nn.Parameter, ...]:
-        return self.log_dt, self.a, self.b
+    def declares(self) -> Declared:
+        return Declared(dynamics=(self.log_dt, self.a, self.b))
 
     def discrete(self) -> DenseSystem:
         """The learned system in steps of the learned length, in float32 or better."""

@@ -11,6 +11,7 @@ from pydantic import model_validator
 from torch import Tensor, nn
 
 from weft.core.config import rule
+from weft.core.declarations import HasInferenceForm
 from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.core.state import tensor_field
@@ -63,7 +64,7 @@ class LSTMState(HiddenState):
         return (self.h, self.c)
 
 
-class LSTM(Recurrent):
+class LSTM(Recurrent, HasInferenceForm):
     """The LSTM, h_0 = c_0 = 0, s the sigmoid:
 
         i = s(W_i x_t + U_i h_{t-1} + b_i)      f = s(W_f x_t + U_f h_{t-1} + b_f)

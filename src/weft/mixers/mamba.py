@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, ClassVar, Self, final
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 
 from weft.core.clock import Clock
 from weft.core.config import PartField, rule
+from weft.core.declarations import Declared
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
 from weft.core.part_config import About, Dims
@@ -120,8 +120,6 @@ class Mamba(Layer, Divisible):
         config: of the mixer.
     """
 
-    role = "state space"
-    joins_pieces = True
     state_type = MambaState
 
     def __init__(self, d_model: int, config: MambaConfig) -> None:
@@ -140,14 +138,9 @@ class Mamba(Layer, Divisible):
         self.skip = nn.Parameter(torch.ones(self.inner))
         self.output = Linear(self.inner, d_model, config.bias)
 
-    def dynamics(self) -> tuple[nn.Parameter, ...]:
-        return self.a_log, self.dt_bias
-
-    def borders(self) -> tuple[int, ...]:
-        return CHUNK, self.config.d_conv
-
-    def child_roles(self) -> Mapping[str, str]:
-        return PROJECTIONS
+    def declares(self) -> Declared:
+        return Declared(role="state space", child_roles=PROJECTIONS, borders=(CHUNK, self.config.d_conv),
+                        dynamics=(self.a_log, self.dt_bias), joins_pieces=True)
 
     def division(self) -> Division:
         channels = (self.inner,)

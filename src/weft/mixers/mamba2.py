@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, Self, final
@@ -16,6 +15,7 @@ from torch.nn import functional as F
 
 from weft.core.clock import Clock
 from weft.core.config import rule
+from weft.core.declarations import Declared
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
 from weft.core.part_config import About, Dims, Settings
@@ -168,8 +168,6 @@ class Mamba2(Layer):
     code, whose names are in_proj (z, x, B, C, dt), conv1d, A_log, dt_bias, D, norm and out_proj.
     """
 
-    role = "state space"
-    joins_pieces = True
     state_type = Mamba2State
 
     def __init__(self, config: Mamba2Config, heads: int, d_model: int) -> None:
@@ -186,14 +184,9 @@ class Mamba2(Layer):
         self.norm = None if config.norm is None else GatedNorm(self.inner, config.n_groups, config.norm)
         self.output = Linear(self.inner, d_model, bias=config.bias)
 
-    def dynamics(self) -> tuple[nn.Parameter, ...]:
-        return self.log_rate, self.dt_bias, self.skip
-
-    def borders(self) -> tuple[int, ...]:
-        return CHUNK, self.config.d_conv
-
-    def child_roles(self) -> Mapping[str, str]:
-        return ROLES
+    def declares(self) -> Declared:
+        return Declared(role="state space", child_roles=ROLES, borders=(CHUNK, self.config.d_conv),
+                        dynamics=(self.log_rate, self.dt_bias, self.skip), joins_pieces=True)
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> Mamba2State:
         rows, device = clock.seen.shape[0], clock.seen.device

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self, final
 
 import torch
@@ -12,6 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from weft.core.clock import Clock
+from weft.core.declarations import Declared, StepHooks
 from weft.core.layer import LayerState
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
@@ -82,7 +83,7 @@ class PerformerState(NormalisedState):
 
 
 @final
-class Performer(KernelAttention):
+class Performer(KernelAttention, StepHooks):
     """y_t = phi(q_t) S_t / phi(q_t) z_t with phi(x) = exp(W x / E^(1/4) - |x|^2 / (2 sqrt(E))), whose products are on
     average exp(q.k / sqrt(E)). The rows of W are orthogonal in blocks of E, of the lengths of Gaussian vectors.
 
@@ -103,8 +104,8 @@ class Performer(KernelAttention):
         self.config = config
         self.register_buffer("directions", random_directions(features, self.sizes.d_head, None, orthogonal=True))
 
-    def exact(self) -> tuple[Tensor, ...]:
-        return (self.directions,)
+    def declares(self) -> Declared:
+        return replace(super().declares(), exact=(self.directions,))
 
     def begin_step(self, step: int, seed: int) -> None:
         every = self.config.redraw_every

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, Self, final
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from weft.core.clock import Clock
+from weft.core.declarations import Declared
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
 from weft.core.part_config import About, Dims
@@ -112,7 +112,6 @@ class RGLRU(Layer):
     the convolution and W of the memory.
     """
 
-    joins_pieces = True
     state_type = RGLRUState
 
     def __init__(self, d_model: int, width: int, config: RGLRUConfig) -> None:
@@ -125,14 +124,8 @@ class RGLRU(Layer):
         self.rate = nn.Parameter(torch.expm1(-squared.log() / 2).log())
         self.mix = Linear(width, d_model)
 
-    def dynamics(self) -> tuple[nn.Parameter, ...]:
-        return (self.rate,)
-
-    def borders(self) -> tuple[int, ...]:
-        return (self.config.d_conv,)
-
-    def child_roles(self) -> Mapping[str, str]:
-        return ROLES
+    def declares(self) -> Declared:
+        return Declared(child_roles=ROLES, borders=(self.config.d_conv,), dynamics=(self.rate,), joins_pieces=True)
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> RGLRUState:
         batch, device = clock.seen.shape[0], clock.seen.device

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, Self, final
@@ -13,6 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from weft.core.clock import Clock
+from weft.core.declarations import Declared
 from weft.core.layer import Layer, LayerState
 from weft.core.output import Output
 from weft.core.part_config import About, Dims
@@ -85,7 +85,6 @@ class Rwkv4(Layer):
     layers so that float16 does not overflow; here nothing is halved.
     """
 
-    role = "memory"
     state_type = Rwkv4State
 
     def __init__(self, d_model: int, d_attention: int, depth: Depth) -> None:
@@ -100,14 +99,8 @@ class Rwkv4(Layer):
         self.receptance = Linear(d_model, d_attention, bias=False)
         self.output = Linear(d_attention, d_model, bias=False)
 
-    def borders(self) -> tuple[int, ...]:
-        return (CHUNK,)
-
-    def child_roles(self) -> Mapping[str, str]:
-        return PROJECTIONS
-
-    def dynamics(self) -> tuple[nn.Parameter, ...]:
-        return self.decay, self.bonus
+    def declares(self) -> Declared:
+        return Declared(role="memory", child_roles=PROJECTIONS, borders=(CHUNK,), dynamics=(self.decay, self.bonus))
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> Rwkv4State:
         rows, device = clock.seen.shape[0], clock.seen.device

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, Self, final
 
 import torch
@@ -9,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from weft.core.declarations import Declared
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.core.span import Boundaries, Span
@@ -74,8 +76,8 @@ class Rwkv5(RwkvHeads):
         self.mix_receptance = nn.Parameter(rising(dims.d_model, 0.5 * earlier))
         self.mix_gate = nn.Parameter(rising(dims.d_model, 0.5 * earlier))
 
-    def dynamics(self) -> tuple[nn.Parameter, ...]:
-        return self.decay, self.bonus
+    def declares(self) -> Declared:
+        return replace(super().declares(), dynamics=(self.decay, self.bonus))
 
     def remembered(self, x: Float[Tensor, "B T D"], previous: Float[Tensor, "B T D"], before: Tensor | None,
                    boundaries: Boundaries, span: Span) -> tuple[Remembered, Float[Tensor, "B T A"]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, Self, final
 
 import torch
@@ -10,6 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from weft.core.declarations import Declared
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.core.span import Boundaries, Span
@@ -91,8 +93,8 @@ class Rwkv6(RwkvHeads):
         self.decay_wide = Linear(config.decay_rank, self.width, bias=False)
         nn.init.uniform_(self.decay_wide.weight, -SMALL, SMALL)
 
-    def dynamics(self) -> tuple[nn.Parameter, ...]:
-        return self.decay, self.bonus
+    def declares(self) -> Declared:
+        return replace(super().declares(), dynamics=(self.decay, self.bonus))
 
     def remembered(self, x: Float[Tensor, "B T D"], previous: Float[Tensor, "B T D"], before: Tensor | None,
                    boundaries: Boundaries, span: Span) -> tuple[Remembered, Float[Tensor, "B T A"]]:

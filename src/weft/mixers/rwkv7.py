@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import ClassVar, Self, final
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from weft.core.channels import Channel
+from weft.core.declarations import Declared
 from weft.core.output import Given
 from weft.core.part_config import About, Dims, PartConfig
 from weft.core.registry import register
@@ -133,17 +135,13 @@ class Rwkv7(RwkvHeads):
         self.key_rate = nn.Parameter(torch.full((size,), 1.02))
         self.bonus = nn.Parameter(torch.full((self.sizes.heads, self.sizes.d_head), -0.04))
 
-    def gives(self) -> tuple[Channel, ...]:
-        return () if self.config.value_residual else (self._channel(),)
-
-    def takes(self) -> tuple[Channel, ...]:
-        return (self._channel(),) if self.config.value_residual else ()
-
     def _channel(self) -> Channel:
         return Channel(VALUES, (self.sizes.heads, self.sizes.d_head))
 
-    def dynamics(self) -> tuple[nn.Parameter, ...]:
-        return self.decay.bias, self.bonus
+    def declares(self) -> Declared:
+        channel, takes = (self._channel(),), self.config.value_residual
+        return replace(super().declares(), dynamics=(self.decay.bias, self.bonus),
+                       gives=() if takes else channel, takes=channel if takes else ())
 
     def remembered(self, x: Float[Tensor, "B T D"], previous: Float[Tensor, "B T D"], before: Tensor | None,
                    boundaries: Boundaries, span: Span) -> tuple[Remembered, Float[Tensor, "B T A"]]:

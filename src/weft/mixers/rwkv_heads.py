@@ -4,7 +4,6 @@ shift before it, and a norm of each head's result after it."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
@@ -15,6 +14,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from weft.core.clock import Clock
+from weft.core.declarations import Declared
 from weft.core.layer import Layer, LayerState, Part
 from weft.core.output import Given, Output
 from weft.core.part_config import Dims
@@ -78,13 +78,14 @@ class Remembered(NamedTuple):
 class HeadNorm(Part):
     """Layer normalisation of each head's vector, with weights and biases of its own for every head: a group norm."""
 
-    role = "norms"
-
     def __init__(self, sizes: HeadSizes, eps: float, scale: float) -> None:
         super().__init__()
         self.eps = eps
         self.weight = nn.Parameter(torch.full((sizes.heads, sizes.d_head), scale))
         self.bias = nn.Parameter(torch.zeros(sizes.heads, sizes.d_head))
+
+    def declares(self) -> Declared:
+        return Declared(role="norms")
 
     def forward(self, x: Float[Tensor, "B T H E"]) -> Float[Tensor, "B T H E"]:
         """In float32 or better."""
@@ -100,8 +101,6 @@ class RwkvHeads(Layer, ABC):
         dims: of the model.
     """
 
-    role = "memory"
-    joins_pieces = True
     state_type = RwkvState
 
     def __init__(self, config: RwkvHeadsConfig, dims: Dims) -> None:
@@ -129,11 +128,8 @@ class RwkvHeads(Layer, ABC):
         """Features by head, in float32 or better."""
         return torch.unflatten(widen(x), -1, (self.sizes.heads, -1))
 
-    def borders(self) -> tuple[int, ...]:
-        return (CHUNK,)
-
-    def child_roles(self) -> Mapping[str, str]:
-        return PROJECTIONS
+    def declares(self) -> Declared:
+        return Declared(role="memory", child_roles=PROJECTIONS, borders=(CHUNK,), joins_pieces=True)
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> RwkvState:
         rows, device = clock.seen.shape[0], clock.seen.device

@@ -12,6 +12,7 @@ from pydantic import model_validator
 from torch import nn
 
 from weft.core.config import rule
+from weft.core.declarations import Declared
 from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.mixers.state_space import System, SystemConfig
@@ -76,8 +77,8 @@ class S4(System):
         self.b = nn.Parameter(b.to(like).repeat(d_model, 1, 1))
         self.c = nn.Parameter(torch.randn(d_model, config.d_state // 2, 2) / math.sqrt(2))
 
-    def dynamics(self) -> tuple[nn.Parameter, ...]:
-        return self.log_dt, self.log_decay, self.frequency, self.p, self.b
+    def declares(self) -> Declared:
+        return Declared(dynamics=(self.log_dt, self.log_decay, self.frequency, self.p, self.b))
 
     def continuous(self) -> Dplr:
         """The learned system, in float32 or better."""

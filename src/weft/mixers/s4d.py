@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from weft.core.clock import Clock
 from weft.core.config import rule
+from weft.core.declarations import Declared
 from weft.core.layer import LayerState
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
@@ -113,8 +114,8 @@ class S4D(StateSpace):
         self.skip = nn.Parameter(torch.randn(d_model))
         self.mix = Linear(d_model, 2 * d_model if config.mixing == "glu" else d_model)
 
-    def dynamics(self) -> tuple[nn.Parameter, ...]:
-        return self.log_dt, self.log_decay, self.frequency, self.b
+    def declares(self) -> Declared:
+        return Declared(dynamics=(self.log_dt, self.log_decay, self.frequency, self.b))
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> S4DState:
         shape = (clock.seen.shape[0], *self.c.shape)

@@ -4,12 +4,12 @@ of: which of them its mask lets a query see, and how they are kept."""
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from weft.core.clock import Clock, Keys
+from weft.core.declarations import Adjustable, Declared
 from weft.core.errors import UnsupportedError
 from weft.core.history import Lookback
 from weft.core.layer import Layer, LayerState
@@ -24,7 +24,7 @@ from weft.mixers.rolling import RollingState, start_rolling, store_rolling
 from weft.positions.base import PositionScheme
 
 
-class SelfAttention(Layer):
+class SelfAttention(Layer, Adjustable):
     """Base. A subclass projects, calls `store`, attends to what that returns, and mixes the heads.
 
     The state is the keys and values so far, or a rolling buffer of W slots if no query may attend to keys W or more
@@ -39,9 +39,7 @@ class SelfAttention(Layer):
         backend: the form of attention, or ``auto``.
     """
 
-    joins_pieces = joins_without_state = True
     points = ("weights",)
-    role = "attention scores"
 
     def __init__(self, mask: Mask, heads: int, position: PositionScheme, dropout: float, backend: str) -> None:
         super().__init__()
@@ -53,24 +51,17 @@ class SelfAttention(Layer):
         self.form = named_form(backend)
         self.state_type = KeyValueState if self.reach is None else RollingState
         self.dropout_rate = dropout
-
-    def own_traits(self) -> frozenset[Trait]:
-        return {"none": frozenset[Trait](), "prefix": frozenset({Trait.PREFIX_FIRST}),
-                "any": frozenset({Trait.BIDIRECTIONAL})}[self.mask.lookahead()]
-
-    def borders(self) -> tuple[int, ...]:
-        return self.mask.borders()
-
-    def lookback(self) -> Lookback | None:
-        asks = self.position.acts_on & {"scores", "values"} and self.mask.lookahead() != "any"
-        return Lookback(self.reach, self.first) if asks else None
-
-    def facts(self) -> Mapping[str, int | None]:
+        ahead = self.mask.lookahead()
+        traits = {"none": (), "prefix": (Trait.PREFIX_FIRST,), "any": (Trait.BIDIRECTIONAL,)}[ahead]
+        asks = self.position.acts_on & {"scores", "values"} and ahead != "any"
         # A document's first tokens stay visible at any distance, so their facts are needed without limit.
-        return dict.fromkeys(self.mask.reads(), None if self.first else self.reach)
+        facts = dict.fromkeys(self.mask.reads(), None if self.first else self.reach)
+        self._declared = Declared(role="attention scores", traits=frozenset(traits), attended=self.mask, facts=facts,
+                                  lookback=Lookback(self.reach, self.first) if asks else None,
+                                  borders=self.mask.borders(), joins_pieces=True, joins_without_state=True)
 
-    def attended(self) -> Mask:
-        return self.mask
+    def declares(self) -> Declared:
+        return self._declared
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> LayerState:
         if self.mask.lookahead() == "any":

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from weft.core.checks import require
 from weft.core.clock import Clock
+from weft.core.declarations import Declared
 from weft.core.errors import InputError
 from weft.core.model import LanguageModel, ModelConfig, ModelState
 from weft.core.output import Output
@@ -45,11 +46,8 @@ class FixedContextModel(LanguageModel):
         self.reach = reach
         self.start_id = config.vocab_size
 
-    def own_traits(self) -> frozenset[Trait]:
-        return frozenset({Trait.TOKENS_ONLY})
-
-    def borders(self) -> tuple[int, ...]:
-        return (self.reach + 1,)
+    def declares(self) -> Declared:
+        return Declared(traits=frozenset({Trait.TOKENS_ONLY}), borders=(self.reach + 1,))
 
     @abstractmethod
     def represent(self, contexts: Int64[Tensor, "B T P"]) -> Tensor:

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
+from weft.core.declarations import Declared
 from weft.core.errors import InputError
 from weft.core.model import EncoderInputs
 from weft.core.part import Part
@@ -75,8 +76,8 @@ class ImageInput(Part):
         """Places of an image: its patches and the blanks before them."""
         return self.grid[0] * self.grid[1] + self.blanks
 
-    def exact(self) -> tuple[Tensor, ...]:
-        return () if self.shift is None or self.factor is None else (self.shift, self.factor)
+    def declares(self) -> Declared:
+        return Declared(exact=() if self.shift is None or self.factor is None else (self.shift, self.factor))
 
     def cut(self, pixels: Tensor) -> EncoderInputs:
         """Images [B,C,H,W] as patches [B,S,P], with zeros in the blank places; whole numbers become float32.

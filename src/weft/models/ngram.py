@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -12,6 +13,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from weft.core.config import rule
+from weft.core.declarations import Declared
 from weft.core.errors import CheckpointError
 from weft.core.model import Counted, ModelConfig, Readout, Resizable
 from weft.core.part_config import About, Dims
@@ -104,8 +106,8 @@ class NgramModel(FixedContextModel, Counted, Resizable):
         self.smoothing, self.k, self.end = config.smoothing, config.k, config.end
         self.readout = NgramReadout(config.order, config.vocab_size)
 
-    def own_traits(self) -> frozenset[Trait]:
-        return frozenset({Trait.NOT_DIFFERENTIABLE, Trait.TOKENS_ONLY})
+    def declares(self) -> Declared:
+        return replace(super().declares(), traits=frozenset({Trait.NOT_DIFFERENTIABLE, Trait.TOKENS_ONLY}))
 
     def fit(self, tokens: Int64[Tensor, " N"], begins: Bool[Tensor, " N"] | None = None) -> None:
         """Count ``tokens`` and smooth, replacing the table.
@@ -199,8 +201,8 @@ class NgramReadout(Readout):
     def _hold(self, name: str, array: np.ndarray) -> None:
         self.register_buffer(name, torch.from_numpy(np.ascontiguousarray(array)))
 
-    def same_dtype(self) -> tuple[Tensor, ...]:
-        return tuple(self.buffers(recurse=False))
+    def declares(self) -> Declared:
+        return replace(super().declares(), same_dtype=tuple(self.buffers(recurse=False)))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Ignore moves and casts, as the class describes."""

@@ -132,8 +132,8 @@ def _untransferable(config: ModelConfig) -> Iterator[str]:
 
 def roles_of(module: nn.Module) -> WidthRoles | None:
     """What a module declares of the width itself; None where it declares nothing."""
-    declares = isinstance(module, Part) and "width_roles" in vars(type(module))
-    return module.width_roles() if declares and isinstance(module, Part) else None
+    roles = module.declares().width_roles if isinstance(module, Part) else None
+    return roles if roles is not None and roles.of is type(module) else None
 
 
 def _undeclared(model: nn.Module) -> Iterator[str]:
@@ -164,7 +164,7 @@ def _matrices(module: nn.Module) -> tuple[str, ...]:
 def _unknown(name: str, module: nn.Module, twin: nn.Module) -> Iterator[str]:
     """Tensors of a module itself that have no role in the table."""
     matrices, roles = _matrices(module), roles_of(module)
-    table = isinstance(module, nn.Embedding) or (isinstance(module, Part) and module.holds_table)
+    table = isinstance(module, nn.Embedding) or (isinstance(module, Part) and module.declares().holds_table)
     for own, parameter in module.named_parameters(recurse=False):
         grown = _grown(parameter, twin.get_parameter(own))
         known = table or own in matrices or (roles is not None and own in roles.outputs)

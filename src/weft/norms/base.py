@@ -8,6 +8,7 @@ from typing import ClassVar
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from weft.core.declarations import Declared
 from weft.core.layer import Part
 from weft.core.part_config import Dims, PartConfig
 
@@ -15,7 +16,8 @@ from weft.core.part_config import Dims, PartConfig
 class Norm(Part):
     """A map of vectors along the last dimension that keeps their number and size."""
 
-    role = "norms"
+    def declares(self) -> Declared:
+        return Declared(role="norms")
 
     @abstractmethod
     def forward(self, x: Float[Tensor, "... D"], valid: Bool[Tensor, "B T"] | None = None) -> Float[Tensor, "... D"]:

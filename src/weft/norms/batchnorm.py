@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -9,6 +10,7 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor, nn
 
+from weft.core.declarations import Declared
 from weft.core.part_config import About
 from weft.core.registry import register
 from weft.core.traits import Trait
@@ -43,15 +45,10 @@ class BatchNorm(Norm):
         self.register_buffer("running_mean", torch.zeros(size))
         self.register_buffer("running_var", torch.ones(size))
 
-    def own_traits(self) -> frozenset[Trait]:
-        return frozenset({Trait.BATCH_STATISTICS})
-
-    def exact(self) -> tuple[Tensor, ...]:
-        """The running statistics: a tenth of their change in a batch is less than bfloat16 can add to them."""
-        return self.running_mean, self.running_var
-
-    def wide_in_training(self) -> tuple[nn.Parameter, ...]:
-        return self.weight, self.bias
+    def declares(self) -> Declared:
+        # The running statistics are exact: a tenth of their change in a batch is less than bfloat16 can add to them.
+        return replace(super().declares(), traits=frozenset({Trait.BATCH_STATISTICS}),
+                       exact=(self.running_mean, self.running_var), wide_in_training=(self.weight, self.bias))
 
     def forward(self, x: Float[Tensor, "... D"], valid: Bool[Tensor, "B T"] | None = None) -> Float[Tensor, "... D"]:
         wide = widen(x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -9,6 +10,7 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor, nn
 
+from weft.core.declarations import Declared
 from weft.core.part_config import About
 from weft.core.registry import register
 from weft.norms.base import Norm, NormConfig
@@ -30,8 +32,9 @@ class LayerNorm(Norm):
         self.weight = nn.Parameter(torch.ones(size)) if weight else None
         self.bias = nn.Parameter(torch.zeros(size)) if bias else None
 
-    def wide_in_training(self) -> tuple[nn.Parameter, ...]:
-        return tuple(each for each in (self.weight, self.bias) if each is not None)
+    def declares(self) -> Declared:
+        weight = () if self.weight is None else (self.weight,)
+        return replace(super().declares(), wide_in_training=weight if self.bias is None else (*weight, self.bias))
 
     def forward(self, x: Float[Tensor, "... D"], valid: Bool[Tensor, "B T"] | None = None) -> Float[Tensor, "... D"]:
         own = self._parameters  # by name `torch.nn.Module` looks each of them up in a function of Python's

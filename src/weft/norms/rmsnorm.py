@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, final
 
 import torch
@@ -10,6 +11,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from weft.core.config import rule
+from weft.core.declarations import Declared, HasInferenceForm
 from weft.core.part_config import About
 from weft.core.registry import register
 from weft.norms.base import Norm, NormConfig
@@ -17,7 +19,7 @@ from weft.ops.operator import widen
 from weft.ops.rms_norm import rms_norm
 
 
-class RMSNorm(Norm):
+class RMSNorm(Norm, HasInferenceForm):
     """Root-mean-square normalisation (Zhang & Sennrich 2019, equation 4): no mean is subtracted, nothing is added.
 
         y = weight x / sqrt(mean(x^2) + eps)                  ``unit_offset``: (1 + weight) in place of weight
@@ -37,8 +39,8 @@ class RMSNorm(Norm):
     def forward(self, x: Float[Tensor, "... D"], valid: Bool[Tensor, "B T"] | None = None) -> Float[Tensor, "... D"]:
         return rms_norm(x, self._scale(), self.eps)
 
-    def wide_in_training(self) -> tuple[nn.Parameter, ...]:
-        return () if self.weight is None else (self.weight,)
+    def declares(self) -> Declared:
+        return replace(super().declares(), wide_in_training=() if self.weight is None else (self.weight,))
 
     def inference(self) -> Norm:
         return ScaledRMSNorm(self._scale(), self.eps)

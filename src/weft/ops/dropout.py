@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from weft.core.compiling import unseen_by_compiler
+from weft.core.declarations import Adjustable, HasInferenceForm
 from weft.core.layer import Part
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 
@@ -142,7 +143,7 @@ class OwnDraws:
 
 
 @final
-class Dropout(Part):
+class Dropout(Part, Adjustable, HasInferenceForm):
     """`dropout` with probability ``p`` in training; as the input is otherwise.
 
     Attributes:

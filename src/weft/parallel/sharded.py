@@ -5,9 +5,9 @@ backward pass. Blocks are one group each; embeddings, norms and readouts outside
 entered through one module, `Entered`, because Weft calls several methods of a model where FSDP2 expects `forward`.
 
 In bfloat16 the parameters that are stored are float32, blocks compute with bfloat16 copies, and gradients are added in
-float32. Parameters that a part keeps wide (`Part.exact`, `Part.wide_in_training`), small vectors all of them, are whole
-on every process, and their gradients are added by `weft.training.exchange`. FSDP2's casting of inputs is off: it would
-turn a float32 state into bfloat16.
+float32. Parameters that a part keeps wide (`Declared.exact`, `Declared.wide_in_training`), small vectors all of them,
+are whole on every process, and their gradients are added by `weft.training.exchange`. FSDP2's casting of inputs is off:
+it would turn a float32 state into bfloat16.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from weft.core.declarations import Declared
 from weft.core.layer import Part
 from weft.core.model import Readout
 from weft.heads.readout import LinearReadout, mapped
@@ -57,12 +58,13 @@ class DividedEmbedding(Part):
         group: name of the processes that have the others.
     """
 
-    holds_table = True
-
     def __init__(self, weight: nn.Parameter, rows: Rows, group: str) -> None:
         super().__init__()
         self.weight, self.rows, self.group = weight, rows, group
         self.embedding_dim = weight.shape[1]
+
+    def declares(self) -> Declared:
+        return Declared(holds_table=True)
 
     def forward(self, ids: Int64[Tensor, "..."]) -> Float[Tensor, "... E"]:
         here, places = self.rows.found(ids)

@@ -208,4 +208,4 @@ def _layer_box(layer: Layer, config: PartConfig, shared: Mapping[str, PartConfig
             scheme = resolved(dict(config)["position"], shared)
             lines.append(f"{scheme.kind}{in_brackets(scheme)} positions, on {acting(module)}")
     return Box(config.kind.replace("_", " "), (*lines, *sizes(layer)), amount(layer),
-               memory=layer.source_width() is not None)
+               memory=layer.declares().source_width is not None)

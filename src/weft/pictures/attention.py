@@ -125,7 +125,7 @@ def attention_maps(model: Model, tokens: Sequence[int], source: Sequence[int] | 
 
 def _reads_memory(model: Model, path: str) -> bool:
     module = model.get_submodule(path)
-    return isinstance(module, Layer) and module.source_width() is not None
+    return isinstance(module, Layer) and module.declares().source_width is not None
 
 
 def _limit(model: Model) -> int:

@@ -138,7 +138,7 @@ def masks_of(model: Model) -> Mapping[Mask, list[str]]:
     """The masks of a model's layers, each with the paths of the layers that have it."""
     found: dict[Mask, list[str]] = {}
     for path, module in model.named_modules():
-        mask = module.attended() if isinstance(module, Part) else None
+        mask = module.declares().attended if isinstance(module, Part) else None
         if isinstance(mask, Mask):
             found.setdefault(mask, []).append(path)
     return found

@@ -140,7 +140,7 @@ def state_bytes(subject: Subject, length: int) -> int:
 
 
 def _reads_source(subject: Subject) -> bool:
-    return not isinstance(subject.module, Layer) or subject.module.source_width() is not None
+    return not isinstance(subject.module, Layer) or subject.module.declares().source_width is not None
 
 
 __all__ = ["LENGTHS", "SOURCE_STEPS", "WIDTH", "PartPage", "StateCurve", "part_page", "state_bytes"]

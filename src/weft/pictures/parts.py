@@ -137,7 +137,7 @@ def _reads(config: PartConfig, name: str, kind: str = "") -> list[Figure]:
     layer: Any = config.build(Dims(WIDTH, VOCABULARY, CONTEXT)).double().eval()
     values = influence(layer)
     side, high = 210.0, 210.0 * values.shape[0] / values.shape[1]
-    reads = layer.source_width() is not None
+    reads = layer.declares().source_width is not None
     keys = "tokens of the source" if reads else "tokens read"
     top = float(values.max()) or 1.0
     body = join(label(16, 12, f"{keys} →"), field(17, 20, side, high, (values / top).sqrt().tolist()),
@@ -157,7 +157,7 @@ def influence(layer: Layer, tokens: int = TOKENS, seed: int = 0) -> Tensor:
         seed: of the input and of the directions in which gradients are taken.
     """
     generator = torch.Generator().manual_seed(seed)
-    width = layer.source_width()
+    width = layer.declares().source_width
     x = torch.randn(1, tokens, WIDTH, generator=generator, dtype=torch.float64, requires_grad=True)
     span, read = WHOLE, x
     if width is not None:

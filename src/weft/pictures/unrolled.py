@@ -84,14 +84,14 @@ def _layers(module: nn.Module) -> Iterator[Layer]:
 
 def _row(layer: Layer) -> Row:
     title = type(layer).__name__
-    if isinstance(layer, Pointwise) or layer.source_width() is not None or not layer_has_state(layer):
+    if isinstance(layer, Pointwise) or layer.declares().source_width is not None or not layer_has_state(layer):
         return Row(title)
     own = {name: found for name, found in layer.init_state(1).tensors().items() if not name.startswith("clock")}
-    grows = layer.attended() is not None or any(field.grows is not None for _, field in own.values())
+    grows = layer.declares().attended is not None or any(field.grows is not None for _, field in own.values())
     count = sum(tensor.numel() for tensor, _ in own.values())
     if not own:
         return Row(title)
-    return Row(title, "keys and values" if layer.attended() is not None else f"state: {si(count)} numbers",
+    return Row(title, "keys and values" if layer.declares().attended is not None else f"state: {si(count)} numbers",
                carries=True, grows=grows)
 
 

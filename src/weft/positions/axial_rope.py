@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import ClassVar, Self
 
 import torch
@@ -11,6 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from weft.core.clock import Ticks
+from weft.core.declarations import Declared
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.ops.rotary import Layout, Turns, turn, turns
@@ -79,8 +81,8 @@ class AxialRope(PositionScheme):
         self.grid, self.first, self.layout = config.grid, config.first, config.layout
         self.theta = Constant(base_frequencies(d_head // (len(config.grid) + 1), config.base))
 
-    def borders(self) -> tuple[int, ...]:
-        return (math.prod(self.grid),)
+    def declares(self) -> Declared:
+        return replace(super().declares(), borders=(math.prod(self.grid),))
 
     def rotate(self, x: Float[Tensor, "B T H E"], ticks: Ticks) -> Float[Tensor, "B T H E"]:
         """Queries or keys, turned.

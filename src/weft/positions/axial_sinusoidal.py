@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import ClassVar, Self
 
 import torch
@@ -11,6 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from weft.core.clock import Ticks
+from weft.core.declarations import Declared
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.positions.base import Point, PositionConfig, PositionScheme
@@ -69,8 +71,8 @@ class AxialSinusoidal(PositionScheme):
         self.grid, self.first = config.grid, config.first
         self.theta = Constant([config.base ** (-i / pairs) for i in range(pairs)])
 
-    def borders(self) -> tuple[int, ...]:
-        return (math.prod(self.grid),)
+    def declares(self) -> Declared:
+        return replace(super().declares(), borders=(math.prod(self.grid),))
 
     def embed(self, x: Float[Tensor, "B T D"], ticks: Ticks) -> Float[Tensor, "B T D"]:
         """Embeddings with positions.

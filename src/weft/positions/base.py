@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.core.clock import OWN, Keys, Ticks
+from weft.core.declarations import Declared
 from weft.core.layer import Part
 from weft.core.part_config import Dims, PartConfig
 from weft.masks.grid import Grid, Parts, keys_at, picked, ticks_at
@@ -42,10 +43,10 @@ Content: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]
 class PositionScheme(Part):
     """Base of position schemes; subclasses override the points that ``acts_on`` names."""
 
-    role = "positions"
-    holds_table = True
-
     acts_on: ClassVar[frozenset[Point]] = frozenset()
+
+    def declares(self) -> Declared:
+        return Declared(role="positions", holds_table=True)
 
     @property
     def relative(self) -> bool:
@@ -140,7 +141,7 @@ def least_limit(module: nn.Module) -> int | None:
         each = waiting.pop()
         if isinstance(each, PositionScheme) and each.limit is not None:
             limits.append(each.limit)
-        waiting += [child for child in each.children() if not (isinstance(child, Part) and child.own_law)]
+        waiting += [child for child in each.children() if not (isinstance(child, Part) and child.declares().own_law)]
     return min(limits, default=None)
 
 

@@ -8,6 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from weft.core.declarations import Declared
 from weft.core.layer import Part
 
 Numbers = Sequence[float] | Sequence[Sequence[float]]
@@ -43,8 +44,8 @@ class Constant(Part):
         """A hashable key, equal for equal numbers."""
         return self._key
 
-    def same_dtype(self) -> tuple[Tensor, ...]:
-        return (self.numbers,)
+    def declares(self) -> Declared:
+        return Declared(same_dtype=(self.numbers,))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from weft.core.clock import Keys, Ticks
 from weft.core.config import PartField
+from weft.core.declarations import Declared
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.linear.linear import Linear
@@ -116,8 +118,8 @@ class Deberta(PositionScheme):
     def scale(self, d_head: int) -> float:
         return float((d_head * (3 if self.config.terms == "both" else 2)) ** -0.5)
 
-    def borders(self) -> tuple[int, ...]:
-        return (self.config.max_distance or self.span,)
+    def declares(self) -> Declared:
+        return replace(super().declares(), borders=(self.config.max_distance or self.span,))
 
     def prepared(self, content: Content) -> Bias:
         vectors = self.table()

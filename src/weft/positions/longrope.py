@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
+from dataclasses import replace
 from typing import ClassVar, Self
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from weft.core.clock import Ticks
 from weft.core.config import rule
+from weft.core.declarations import Declared
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.positions.constants import Constant
@@ -107,8 +109,8 @@ class LongRopeFrequencies(LengthDependent, Frequencies):
     def regime(self, length: Int64[Tensor, "..."]) -> Int64[Tensor, "..."]:
         return (length > self.original_length).long()
 
-    def borders(self) -> tuple[int, ...]:
-        return (self.original_length,)
+    def declares(self) -> Declared:
+        return replace(super().declares(), borders=(self.original_length,))
 
     def at(self, ticks: Ticks, dtype: torch.dtype) -> Tensor:
         short, long = self.theta.at(dtype).unbind()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import replace
 from typing import ClassVar, Self
 
 import torch
@@ -11,6 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from weft.core.clock import Ticks
+from weft.core.declarations import Declared
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.positions.constants import Constant
@@ -84,8 +86,8 @@ class DynamicFrequencies(LengthDependent, Frequencies):
         self.exponents = Constant([-2 * i / (rot - 2) for i in range(pairs(rot))])
         self.factor, self.original_length = factor, original_length
 
-    def borders(self) -> tuple[int, ...]:
-        return (self.original_length,)
+    def declares(self) -> Declared:
+        return replace(super().declares(), borders=(self.original_length,))
 
     def regime(self, length: Int64[Tensor, "..."]) -> Int64[Tensor, "..."]:
         return length.clamp(min=self.original_length)

@@ -10,6 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from weft.core.config import PartField
+from weft.core.declarations import Declared
 from weft.core.layer import Part
 from weft.core.part_config import About, Dims, PartConfig
 from weft.core.registry import register
@@ -50,13 +51,14 @@ class PositionTableConfig(PartConfig):
 class PositionTable(Part):
     """The vectors [rows, D], normalised if the configuration names a norm."""
 
-    holds_table = True
-
     def __init__(self, rows: int, d_model: int, std: float, norm: nn.Module | None) -> None:
         super().__init__()
         self.vectors = nn.Parameter(torch.empty(rows, d_model))
         self.norm = norm
         nn.init.normal_(self.vectors, std=std)
+
+    def declares(self) -> Declared:
+        return Declared(holds_table=True)
 
     def forward(self) -> Float[Tensor, "rows D"]:
         """Return all vectors."""

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor, nn
 
+from weft.core.declarations import Declared
 from weft.core.layer import Part
 from weft.core.traits import Trait
 
@@ -21,8 +22,8 @@ from weft.core.traits import Trait
 class LengthDependent(Part, ABC):
     """A part whose output for a token depends on the length of the document."""
 
-    def own_traits(self) -> frozenset[Trait]:
-        return frozenset({Trait.DECLARED_LENGTH})
+    def declares(self) -> Declared:
+        return Declared(traits=frozenset({Trait.DECLARED_LENGTH}))
 
     @abstractmethod
     def regime(self, length: Int64[Tensor, "..."]) -> Int64[Tensor, "..."]:
@@ -41,7 +42,7 @@ def regimes(model: nn.Module, longest: int) -> Int64[Tensor, " lengths"]:
     for part in _parts(model):
         if isinstance(part, LengthDependent):
             changes |= part.regime(lengths).diff() != 0
-        elif Trait.DECLARED_LENGTH in part.own_traits():
+        elif Trait.DECLARED_LENGTH in part.declares().traits:
             changes[:] = True
     return torch.cat([torch.zeros(1, dtype=torch.int64), changes.cumsum(0)])
 
@@ -51,5 +52,5 @@ def _parts(module: nn.Module) -> Iterator[Part]:
     if isinstance(module, Part):
         yield module
     for child in module.children():
-        if not (isinstance(child, Part) and child.own_law):
+        if not (isinstance(child, Part) and child.declares().own_law):
             yield from _parts(child)

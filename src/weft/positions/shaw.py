@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, Self
 
 import torch
@@ -10,6 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from weft.core.clock import Keys, Ticks
+from weft.core.declarations import Declared
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.positions.base import Point, PositionConfig, PositionScheme
@@ -68,8 +70,8 @@ class ShawKeys(PositionScheme):
     def scale(self, d_head: int) -> float:
         return float(d_head ** -0.5)
 
-    def borders(self) -> tuple[int, ...]:
-        return (self.clip,)
+    def declares(self) -> Declared:
+        return replace(super().declares(), borders=(self.clip,))
 
     def bias(self, q: Float[Tensor, "B T H E"], k: Tensor, ticks: Ticks, keys: Keys) -> Float[Tensor, "B H T S"]:
         products = torch.einsum("bthe,re->bhtr", q, self.keys) * self.scale(q.shape[3])

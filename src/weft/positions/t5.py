@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import ClassVar, Self
 
 import torch
@@ -13,6 +14,7 @@ from torch.nn import functional as F
 
 from weft.core.clock import Keys, Ticks
 from weft.core.config import rule
+from weft.core.declarations import Declared
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.positions.base import Point, PositionConfig, PositionScheme
@@ -102,8 +104,8 @@ class T5(PositionScheme):
     def scale(self, d_head: int) -> float | None:
         return None if self.config.scaled else 1.0
 
-    def borders(self) -> tuple[int, ...]:
-        return (self.config.max_distance,)
+    def declares(self) -> Declared:
+        return replace(super().declares(), borders=(self.config.max_distance,))
 
     def bias(self, q: Tensor, k: Tensor, ticks: Ticks, keys: Keys) -> Float[Tensor, "#B H T S"]:
         bucket = self.bucket(distances(ticks, keys, "t5"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Self
 
@@ -11,6 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from weft.core.clock import Keys, Ticks
+from weft.core.declarations import Declared
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.linear.linear import Linear
@@ -90,8 +92,8 @@ class TransformerXl(PositionScheme):
     def scale(self, d_head: int) -> float:
         return float(d_head ** -0.5)
 
-    def borders(self) -> tuple[int, ...]:
-        return () if self.clamp is None else (self.clamp,)
+    def declares(self) -> Declared:
+        return replace(super().declares(), borders=() if self.clamp is None else (self.clamp,))
 
     def prepared(self, content: Content) -> Bias:
         matrix = self.r.weight.unflatten(0, self.u.shape)

@@ -54,18 +54,11 @@ class Answer(Record):
         return {"tokens": tokens, **words, "labels": labels, "best": plain(self.best), "scores": scores}
 
 
-class TextRow(NamedTuple):
-    """A text, or a pair of texts, as a row: its ids, and how many at its end belong to the second text."""
-
-    tokens: tuple[int, ...]
-    second: int
-
-
-def text_row(tokenizer: Tokenizer, *texts: str) -> TextRow:
-    """One or two texts as a row: an opening token, and a closing token after each text, as models with heads are
-    trained (see `weft.data.labelled`)."""
+def text_row(tokenizer: Tokenizer, *texts: str) -> tuple[tuple[int, ...], int]:
+    """The ids of one or two texts as a row, and how many at its end belong to the second: an opening token, and a
+    closing token after each text, as models with heads are trained (see `weft.data.labelled`)."""
     tokens, second, _ = Frame(tokenizer).around([tokenizer.measure(text) for text in texts])
-    return TextRow(tuple(tokens.tolist()), second)
+    return tuple(tokens.tolist()), second
 
 
 class TextOfWords(NamedTuple):

@@ -25,7 +25,7 @@ DEFAULT_TEMPLATE = "default"
 
 @final
 @dataclass(frozen=True)
-class Declared:
+class DeclaredFiles:
     """The files beside a vocabulary, read but not yet tied to its ids.
 
     Attributes:
@@ -79,7 +79,7 @@ class Declared:
                            chat_templates=self.chat_templates)
 
 
-def read_declared(folder: Path) -> Declared:
+def read_declared(folder: Path) -> DeclaredFiles:
     """Read the files beside a vocabulary in ``folder``; all of them are optional.
 
     Raises:
@@ -94,10 +94,10 @@ def read_declared(folder: Path) -> Declared:
         raise _damaged(folder / ADDED_TOKENS, "it is not an object of tokens and ids")
     files = [folder / "generation_config.json", folder / "config.json"]
     model = _read(files[1])
-    return Declared(config=config, added=tuple(sorted(_added(config, listed), key=lambda token: token.id)),
-                    bos_ids=_ids("bos_token_id", files), eos_ids=_ids("eos_token_id", files),
-                    model_type=str(model.get("model_type") or ""),
-                    chat_templates=_templates(config.get("chat_template"), folder))
+    return DeclaredFiles(config=config, added=tuple(sorted(_added(config, listed), key=lambda token: token.id)),
+                         bos_ids=_ids("bos_token_id", files), eos_ids=_ids("eos_token_id", files),
+                         model_type=str(model.get("model_type") or ""),
+                         chat_templates=_templates(config.get("chat_template"), folder))
 
 
 def _problem(config: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ import tokenizers
 
 from weft.core.errors import TokenizerError
 from weft.tokenizers.base import SETTINGS_FILE, Tokenizer
-from weft.tokenizers.declared import Declared, read_declared, read_file
+from weft.tokenizers.declared import DeclaredFiles, read_declared, read_file
 from weft.tokenizers.files import folder_of_own, load_tokenizer
 from weft.tokenizers.foreign import library_errors
 from weft.tokenizers.library import LIBRARY_FILE, FileTokenizer, parse_library
@@ -137,7 +137,7 @@ def sentinels(count: Any, first: int) -> list[AddedToken]:
 MOST_SENTINELS = 10_000
 
 
-def _prefix(declared: Declared) -> Prefix:
+def _prefix(declared: DeclaredFiles) -> Prefix:
     """Where the class of `transformers` puts the space that the model adds to a text."""
     if declared.tokenizer_class not in PREFIX_ONCE:
         return "always"
@@ -169,7 +169,7 @@ def _find(folder: Path) -> Path:
     )
 
 
-def _vocabulary(file: Path, declared: Declared, bos: str | None, eos: str | None) -> FileTokenizer:
+def _vocabulary(file: Path, declared: DeclaredFiles, bos: str | None, eos: str | None) -> FileTokenizer:
     if file.name in PAIRS:
         library = _guarded(lambda: pair_library(file, file.parent / PAIRS[file.name], declared), file)
     elif file.suffix == ".txt":
@@ -201,7 +201,7 @@ def _guarded(build: Callable[[], tokenizers.Tokenizer], file: Path) -> tokenizer
         ) from None
 
 
-def _add(library: tokenizers.Tokenizer, declared: Declared) -> bool:
+def _add(library: tokenizers.Tokenizer, declared: DeclaredFiles) -> bool:
     """Add to the library what the files beside the vocabulary declare: new tokens, and which old ones are special.
 
     Returns:
@@ -239,7 +239,7 @@ def _adds(library: tokenizers.Tokenizer, opening: str | None, closing: str | Non
 
 
 def _roles(
-    library: tokenizers.Tokenizer, declared: Declared, bos: str | None, eos: str | None
+    library: tokenizers.Tokenizer, declared: DeclaredFiles, bos: str | None, eos: str | None
 ) -> tuple[str | None, str | None]:
     """The opening and the closing token: the caller's, or else those of the tokenizer's files, or the model's; where
     neither names one, those that an encoder is trained with before and after a text ([CLS] and [SEP])."""
@@ -250,14 +250,14 @@ def _roles(
     return opening, closing
 
 
-def _role(name: str, declared: Declared, ids: Sequence[int], library: tokenizers.Tokenizer) -> str | None:
+def _role(name: str, declared: DeclaredFiles, ids: Sequence[int], library: tokenizers.Tokenizer) -> str | None:
     if declared.declares(name):
         return declared.token(name)
     token: str | None = library.id_to_token(ids[0]) if ids else None
     return token
 
 
-def _world(file: Path, declared: Declared) -> RWKVWorldTokenizer:
+def _world(file: Path, declared: DeclaredFiles) -> RWKVWorldTokenizer:
     source = read_file(file)
     end = next((token.content for token in declared.added if token.id == END_ID), END_OF_DOCUMENT)
     return RWKVWorldTokenizer(source, end=end, conventions=declared.conventions(None, None))

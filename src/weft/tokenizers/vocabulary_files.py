@@ -11,7 +11,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from weft.core.errors import TokenizerError
 from weft.disk.documents import parse_json
-from weft.tokenizers.declared import Declared, read_file
+from weft.tokenizers.declared import DeclaredFiles, read_file
 from weft.tokenizers.foreign import require_ids
 from weft.tokenizers.wordpiece import MAX_CHARACTERS, UNKNOWN, word_piece_library
 
@@ -31,10 +31,10 @@ CLASS_OF_MODEL = {"openai-gpt": "OpenAIGPTTokenizer", "qwen2": "Qwen2Tokenizer",
 
 T = TypeVar("T")
 Merges: TypeAlias = list[tuple[str, str]]
-Build: TypeAlias = Callable[[dict[str, int], Merges, Declared], tokenizers.Tokenizer]
+Build: TypeAlias = Callable[[dict[str, int], Merges, DeclaredFiles], tokenizers.Tokenizer]
 
 
-def pair_library(vocabulary: Path, merges: Path, declared: Declared) -> tokenizers.Tokenizer:
+def pair_library(vocabulary: Path, merges: Path, declared: DeclaredFiles) -> tokenizers.Tokenizer:
     """BPE from a vocabulary (JSON, token to id) and its merges in order.
 
     Raises:
@@ -47,7 +47,7 @@ def pair_library(vocabulary: Path, merges: Path, declared: Declared) -> tokenize
     return _choose(known, name, vocabulary)(ids, _merges(merges), declared)
 
 
-def word_piece_file(vocabulary: Path, declared: Declared) -> tokenizers.Tokenizer:
+def word_piece_file(vocabulary: Path, declared: DeclaredFiles) -> tokenizers.Tokenizer:
     """BERT's WordPiece from ``vocab.txt``, one token a line.
 
     Raises:
@@ -65,7 +65,7 @@ def word_piece_file(vocabulary: Path, declared: Declared) -> tokenizers.Tokenize
                               split_chinese=chinese is not False)
 
 
-def _gpt2(ids: dict[str, int], merges: Merges, declared: Declared) -> tokenizers.Tokenizer:
+def _gpt2(ids: dict[str, int], merges: Merges, declared: DeclaredFiles) -> tokenizers.Tokenizer:
     library = tokenizers.Tokenizer(models.BPE(ids, merges))
     prefix = declared.flag("add_prefix_space") is True
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
@@ -73,7 +73,7 @@ def _gpt2(ids: dict[str, int], merges: Merges, declared: Declared) -> tokenizers
     return library
 
 
-def _qwen2(ids: dict[str, int], merges: Merges, declared: Declared) -> tokenizers.Tokenizer:
+def _qwen2(ids: dict[str, int], merges: Merges, declared: DeclaredFiles) -> tokenizers.Tokenizer:
     library = _gpt2(ids, merges, declared)
     library.normalizer = normalizers.NFC()
     words = pre_tokenizers.Split(tokenizers.Regex(QWEN2_WORDS), "isolated")
@@ -82,7 +82,7 @@ def _qwen2(ids: dict[str, int], merges: Merges, declared: Declared) -> tokenizer
     return library
 
 
-def _gpt(ids: dict[str, int], merges: Merges, declared: Declared) -> tokenizers.Tokenizer:
+def _gpt(ids: dict[str, int], merges: Merges, declared: DeclaredFiles) -> tokenizers.Tokenizer:
     unknown = declared.token("unk_token") or "<unk>"
     model = models.BPE(ids, merges, unk_token=unknown if unknown in ids else None, end_of_word_suffix=WORD_END)
     library = tokenizers.Tokenizer(model)

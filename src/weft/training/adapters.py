@@ -28,7 +28,8 @@ class AdapterCheck:
     """
 
     def __init__(self, model: nn.Module, steps: int) -> None:
-        experts = [path for path, part in model.named_modules() if isinstance(part, Part) and part.idle_parameters()]
+        experts = [path for path, part in model.named_modules()
+                   if isinstance(part, Part) and part.declares().idle_parameters]
         self._idle: dict[str, list[Adapted]] = {}
         self._last = min(STEPS, steps) - 1
         for path, module in adapted_maps(model).items():

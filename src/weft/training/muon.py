@@ -35,7 +35,7 @@ class MuonConfig(OptimizerConfig):
     ``jordan``: s = sqrt(max(1, rows/columns)); ``rms``: s = 0.2 sqrt(max(rows, columns)), with which the entries of an
     update are as large as AdamW's, so that the learning rates and decays known for AdamW can be used (Liu et al. 2025).
 
-    Readouts, embeddings, vectors, `Part.dynamics`, kernels of convolutions, recurrent matrices and other tables of
+    Readouts, embeddings, vectors, `Declared.dynamics`, kernels of convolutions, recurrent matrices and other tables of
     numbers move by AdamW with the rate ``adamw_lr``, eps 1e-8 and the same ``weight_decay``. A map that computes
     several things, such as queries, keys and values, is one matrix. The iteration is computed in the dtype of the
     weights: bfloat16, as in Jordan's code and `torch.optim.Muon`, rounds the update to 8 bits, so that runs which

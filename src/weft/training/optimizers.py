@@ -27,8 +27,8 @@ class OptimizerConfig(PartConfig):
 
     Attributes:
         lr: peak learning rate.
-        dynamics_lr: factor of the learning rate of `Part.dynamics`, such as the modes and steps of state-space models
-            (Gu et al. 2022 train them with a lower one).
+        dynamics_lr: factor of the learning rate of `Declared.dynamics`, such as the modes and steps of state-space
+            models (Gu et al. 2022 train them with a lower one).
         layer_decay: factor of the learning rate from each block to the one below it: the parameters above the blocks
             have the whole rate, block l of L (from 1) layer_decay^(L+1-l) of it, embeddings and what else lies before
             the blocks layer_decay^(L+1). Howard and Ruder 2018, section 3.2, take 1/2.6.
@@ -65,7 +65,7 @@ class OptimizerConfig(PartConfig):
 
         Args:
             model: whose parameters.
-            weight_decay: of matrices, readouts and embeddings; vectors and `Part.dynamics` have none.
+            weight_decay: of matrices, readouts and embeddings; vectors and `Declared.dynamics` have none.
             others: the peak rate of all parameters but the matrices of hidden linear maps (`Labelled.hidden`), which
                 then are in groups whose ``hidden`` is true; None: every parameter has ``lr``.
         """
@@ -97,7 +97,7 @@ class AdamWConfig(OptimizerConfig):
 
         m <- beta1 m + (1-beta1) g;  v <- beta2 v + (1-beta2) g^2;  w <- w - lr (m^ / (sqrt(v^) + eps) + weight_decay w)
 
-    Matrices (embeddings too) decay; vectors such as biases and gains, and `Part.dynamics`, do not.
+    Matrices (embeddings too) decay; vectors such as biases and gains, and `Declared.dynamics`, do not.
 
     Attributes:
         beta1: decay of the average of gradients m, for each step.

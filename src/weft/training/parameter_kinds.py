@@ -11,9 +11,9 @@ from weft.core.heads import Head
 from weft.core.layer import Part
 
 Kind: TypeAlias = Literal["matrices", "vectors", "embeddings", "readouts", "dynamics"]
-"""``dynamics``: `Part.dynamics`, whatever their shape; ``embeddings``: tables of tokens, types and positions, and so a
-readout that is tied to one; ``readouts``: other tensors of two dimensions or more in readouts and heads; ``matrices``:
-all further ones; ``vectors``: what has one dimension or none, such as biases and gains."""
+"""``dynamics``: `Declared.dynamics`, whatever their shape; ``embeddings``: tables of tokens, types and positions, and
+so a readout that is tied to one; ``readouts``: other tensors of two dimensions or more in readouts and heads;
+``matrices``: all further ones; ``vectors``: what has one dimension or none, such as biases and gains."""
 
 
 class Labelled(NamedTuple):
@@ -47,9 +47,9 @@ class _Found:
     """Identities of the parameters of a model that are something particular."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.dynamics = {id(p) for part in model.modules() if isinstance(part, Part) for p in part.dynamics()}
+        self.dynamics = {id(p) for part in model.modules() if isinstance(part, Part) for p in part.declares().dynamics}
         tables = [module for module in model.modules()
-                  if isinstance(module, nn.Embedding) or (isinstance(module, Part) and module.holds_table)]
+                  if isinstance(module, nn.Embedding) or (isinstance(module, Part) and module.declares().holds_table)]
         self.tables = {id(p) for table in tables for p in table.parameters(recurse=False)}
         self.heads = {id(p) for module in model.modules() if isinstance(module, Head) for p in module.parameters()}
         self.maps = {id(p) for module in model.modules() if isinstance(module, nn.Linear)

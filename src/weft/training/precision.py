@@ -38,8 +38,8 @@ class Precision:
     In float32 and float64 they are the same. In bfloat16, whose 8 bits of mantissa would lose an update below 1/256 of
     a weight, the computing model is a copy that is refreshed after every update. What a part declares `exact`, such as
     the modes of a state-space model, is as exact in it, and so are the weights of norms, which are near 1: a step of
-    3e-4 would be lost there in bfloat16 (`Part.wide_in_training`). Linear maps multiply in float32 where that is faster
-    (`weft.ops.wide_linear`).
+    3e-4 would be lost there in bfloat16 (`Declared.wide_in_training`). Linear maps multiply in float32 where that is
+    faster (`weft.ops.wide_linear`).
 
     A weight that does not train is rounded once, which gives the copy of every step. Its float32 values are read only
     where the model is saved, so they lie in a file (`LaidAside`) until `finish`. Which weights train is read here, and

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -15,8 +15,9 @@ from torch import Tensor
 
 from weft.checkpoints.sharded import MODEL, TRAINING, Boxes, StoredTensors
 from weft.checkpoints.tensors import own_tensors
+from weft.core.declarations import StepHooks
 from weft.core.errors import ConfigError, DivergedError
-from weft.core.layer import Part, traits_of, with_boundaries
+from weft.core.layer import traits_of, with_boundaries
 from weft.core.model import Model, ModelState
 from weft.core.state import restore, state_arrays
 from weft.core.traits import Trait
@@ -104,8 +105,8 @@ class Trainer:
         for part in with_boundaries(self.precision.working):
             part.kept_activations = "inputs" if settings.compute.checkpoint_activations else "costly"
         self._context = context_of(mesh)
-        self._prepared = overriding(self.precision.working, "begin_step")
-        self._finished = overriding(self.model, "after_step")
+        self._prepared = with_step_hooks(self.precision.working)
+        self._finished = with_step_hooks(self.model)
         forward = forward_of(self.task, self.precision.working)
         self._forward = self.held.entering(compiled(forward) if self.compute.compile else forward)
         if self.device.type == "cpu":
@@ -260,10 +261,9 @@ def derived_seed(*numbers: int) -> int:
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint32)[0])
 
 
-def overriding(model: Model, method: Literal["begin_step", "after_step"]) -> list[tuple[int, Part]]:
-    """The parts of a model that override a method of `Part`, each with its place among all modules."""
-    return [(place, part) for place, part in enumerate(model.modules())
-            if isinstance(part, Part) and getattr(type(part), method) is not getattr(Part, method)]
+def with_step_hooks(model: Model) -> list[tuple[int, StepHooks]]:
+    """The parts of a model that do something before or after a step, each with its place among all modules."""
+    return [(place, part) for place, part in enumerate(model.modules()) if isinstance(part, StepHooks)]
 
 
 def require_possible(config: RunConfig, task: Task[Any, Any], model: Model) -> None:

@@ -43,7 +43,7 @@ def _said(model: Model, read: Callable[[Pairs], Mapping[str, int]]) -> Mapping[t
     """What the masks of a model say, each rule with its number, and the paths of the layers that have it."""
     found: dict[tuple[str, int], list[str]] = {}
     for path, module in model.named_modules():
-        pairs = module.attended() if isinstance(module, Part) else None
+        pairs = module.declares().attended if isinstance(module, Part) else None
         for rule in () if pairs is None else read(pairs).items():
             found.setdefault(rule, []).append(path)
     return found

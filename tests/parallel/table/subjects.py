@@ -32,7 +32,7 @@ def mixers() -> dict[str, PartConfig | str]:
 def _example(part: type[PartConfig]) -> PartConfig | str:
     for config in part.examples():
         layer: Any = config.build(Dims(WIDTH, VOCABULARY, CONTEXT))  # type: ignore[attr-defined]
-        if layer.source_width() is not None:
+        if layer.declares().source_width is not None:
             return SOURCE
         if Trait.BIDIRECTIONAL not in traits_of(layer):
             return part.model_validate(_undropped(config.model_dump()))
