@@ -28,7 +28,7 @@ from weft.core.clock import Keys
 from weft.core.errors import WeftError
 from weft.core.span import WHOLE
 from weft.masks import Causal
-from weft.masks.visible import Rule, visible
+from weft.masks.visible import MaskFacts, visible
 from weft.ops.attention import AttentionCall
 from weft.ops.delta_rule import DeltaRuleCall
 from weft.ops.forms import OPERATIONS
@@ -139,7 +139,7 @@ def attention(steps: int) -> AttentionCall:
     """Causal attention of four rows and eight heads of 64 features."""
     x = torch.randn(4, steps, 8, 64, requires_grad=True)
     span = WHOLE.resolve(None, x)
-    return AttentionCall(x, x, x, 0.125, visible(Rule.of(Causal(), 8), Keys.of(span.ticks), span))
+    return AttentionCall(x, x, x, 0.125, visible(MaskFacts.of(Causal(), 8), Keys.of(span.ticks), span))
 
 
 def rotary(steps: int, layout: Layout) -> RotaryCall:

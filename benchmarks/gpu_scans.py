@@ -33,7 +33,7 @@ from weft.ops.selective_scan_chunks import SelectiveScanCall
 from weft.ops.triton import linear_recurrence as chunked
 from weft.ops.triton.library import describe
 from weft.ops.triton.linear_recurrence import Tiles
-from weft.ops.triton.selective_scan import Plan, run_backward, run_forward
+from weft.ops.triton.selective_scan import ScanPlan, run_backward, run_forward
 from weft.training import parse_run
 from weft.training.train import build_model
 from weft.training.trainer import Trainer
@@ -55,7 +55,7 @@ class Scan(NamedTuple):
 SCANS = {"mamba, 130M, eight rows": Scan(8, 4096, 1536, 16), "mamba, 130M, one row": Scan(1, 4096, 1536, 16),
          "mamba, 2.8B, one row": Scan(1, 2048, 5120, 16)}
 TINY_SCANS = {"tiny": Scan(1, 4, 3, 2)}
-PLANS = tuple(Plan(16, tile, programs=programs) for tile in (8, 4) for programs in (1, 1056, 2112, 4224))
+PLANS = tuple(ScanPlan(16, tile, programs=programs) for tile in (8, 4) for programs in (1, 1056, 2112, 4224))
 
 
 class Recurrence(NamedTuple):
@@ -166,10 +166,10 @@ def plans(tiny: bool, rounds: int) -> dict[str, Any]:
         u, dt, a, b, c, before, _ = (x if x is None else x.detach() for x in scan_call(shape))
         y, after, kept = run_forward(u, dt, a, b, c, before, None, True, PLANS[0])
 
-        def forward(plan: Plan, given: tuple[Tensor, ...] = (u, dt, a, b, c, before)) -> Work:
+        def forward(plan: ScanPlan, given: tuple[Tensor, ...] = (u, dt, a, b, c, before)) -> Work:
             return lambda: run_forward(*given, None, True, plan)
 
-        def backward(plan: Plan, given: tuple[Tensor, ...] = (y, after, u, dt, a, b, c, kept)) -> Work:
+        def backward(plan: ScanPlan, given: tuple[Tensor, ...] = (y, after, u, dt, a, b, c, kept)) -> Work:
             return lambda: run_backward(*given, None, plan)
 
         taken = PLANS[:1] if tiny else PLANS

@@ -29,7 +29,7 @@ from attention import held
 from weft.core.clock import Keys
 from weft.core.span import WHOLE
 from weft.masks import Causal, Window
-from weft.masks.visible import Rule, visible
+from weft.masks.visible import MaskFacts, visible
 from weft.ops.attention import ATTENTION, AttentionCall
 from weft.ops.native.library import describe
 from weft.ops.processor import processor_name
@@ -46,7 +46,7 @@ def call_of(name: str, steps: int) -> AttentionCall:
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, steps, HEADS, SIZE, requires_grad=True) for _ in range(3))
     span = WHOLE.resolve(None, q)
-    rule = Rule.of(Causal() if name == "dense" else Window(WINDOW), HEADS)
+    rule = MaskFacts.of(Causal() if name == "dense" else Window(WINDOW), HEADS)
     return AttentionCall(q, k, v, SIZE**-0.5, visible(rule, Keys.of(span.ticks), span))
 
 
@@ -90,7 +90,7 @@ def short_rows(groups: int, rounds: int) -> dict[str, float]:
     torch.manual_seed(0)
     q, k, v = (torch.randn(8, 512, heads, SIZE, requires_grad=True) for heads in (HEADS, groups, groups))
     span = WHOLE.resolve(None, q)
-    call = AttentionCall(q, k, v, SIZE**-0.5, visible(Rule.of(Causal(), HEADS), Keys.of(span.ticks), span))
+    call = AttentionCall(q, k, v, SIZE**-0.5, visible(MaskFacts.of(Causal(), HEADS), Keys.of(span.ticks), span))
     pairs = [(step("dense", call), step("native", call)) for _ in range(4 * rounds + 1)][1:]
     return {"dense seconds": statistics.median(dense for dense, _ in pairs),
             "native seconds": statistics.median(own for _, own in pairs),

@@ -16,7 +16,7 @@ from weft.analysis import catalogue
 from weft.analysis.catalogue import MASK
 from weft.cli.main import WeftGroup
 from weft.comparison import read_result
-from weft.comparison.results import Entry
+from weft.comparison.results import StudyModel
 from weft.comparison.study_result import StudyResult
 from weft.comparison.verdict import letters, mean_interval
 from weft.core.errors import nearest
@@ -98,7 +98,7 @@ def study_table() -> str:
                       f"{machine.cores} cores." + (EDGE if any(entry.edge for entry in result.entries) else "")])
 
 
-def study_row(entry: Entry, result: StudyResult) -> str:
+def study_row(entry: StudyModel, result: StudyResult) -> str:
     """A model's row, with every rate that its runs chose, and the flag of a best at the edge of those tried."""
     interval = mean_interval([run.bits_per_byte for run in entry.finished if run.bits_per_byte is not None],
                              result.level)

@@ -11,7 +11,7 @@ from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.core.span import Span
 from weft.mixers.attention import Attention, AttentionConfig
-from weft.mixers.key_value import Stored
+from weft.mixers.key_value import ReadableKeys
 from weft.ops.attention import AttentionCall
 
 
@@ -40,5 +40,5 @@ class SinkAttentionConfig(AttentionConfig):
 class SinkAttention(Attention):
     """Attention with a sink of 0 in every head."""
 
-    def call(self, q: Tensor, stored: Stored, span: Span) -> AttentionCall:
+    def call(self, q: Tensor, stored: ReadableKeys, span: Span) -> AttentionCall:
         return replace(super().call(q, stored, span), sinks=q.new_zeros(self.sizes.heads))

@@ -15,7 +15,7 @@ from torch import Tensor
 from weft.core.clock import Keys
 from weft.core.span import WHOLE
 from weft.masks import Causal
-from weft.masks.visible import Rule, visible
+from weft.masks.visible import MaskFacts, visible
 from weft.ops.attention import ATTENTION, AttentionCall
 from weft.ops.dense_ssm import DenseSystem, discretise_dense
 from weft.ops.forms import REFERENCE
@@ -43,7 +43,7 @@ def attention(x: Tensor) -> Tensor:
     """[B,T,H] of causal attention whose queries, keys and values are the input, in the form that Weft chooses."""
     heads: Tensor = x.unflatten(-1, (HEADS, -1))
     span = WHOLE.resolve(None, x)
-    seen = visible(Rule.of(Causal(), HEADS), Keys.of(span.ticks), span)
+    seen = visible(MaskFacts.of(Causal(), HEADS), Keys.of(span.ticks), span)
     return ATTENTION(AttentionCall(heads, heads, heads, 1 / math.sqrt(heads.shape[-1]), seen)).flatten(2)
 
 

@@ -26,7 +26,7 @@ from typing import Any
 import yaml
 
 from weft.comparison import read_result, rerender
-from weft.comparison.results import Entry
+from weft.comparison.results import StudyModel
 from weft.comparison.study_result import StudyResult
 from weft.comparison.verdict import disagreement
 from weft.disk.atomic import write_file
@@ -63,7 +63,7 @@ def curves(result: StudyResult) -> Figure:
                  "bits per byte of held-out text", width=720, height=330)
 
 
-def _course(entry: Entry) -> list[tuple[float, float]]:
+def _course(entry: StudyModel) -> list[tuple[float, float]]:
     """The mean of an entry's runs at each number of tokens at which all of them were measured: during training on a
     sample, of which documents are easier or harder than the whole text, so that only its differences from the end are
     taken."""

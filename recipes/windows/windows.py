@@ -17,7 +17,7 @@ from torch import Tensor
 from weft.core.clock import Keys
 from weft.core.span import WHOLE
 from weft.masks import Causal, Window
-from weft.masks.visible import Rule, visible
+from weft.masks.visible import MaskFacts, visible
 from weft.ops.attention import ATTENTION, AttentionCall
 
 
@@ -63,7 +63,7 @@ def overlapping_chunks(q: Tensor, k: Tensor, v: Tensor, size: int) -> Tensor:
 def fast(q: Tensor, k: Tensor, v: Tensor, size: int) -> Tensor:
     """The form of attention that Weft chooses for the window."""
     span = WHOLE.resolve(None, q)
-    seen = visible(Rule.of(Causal() & Window(size), q.shape[2]), Keys.of(span.ticks), span)
+    seen = visible(MaskFacts.of(Causal() & Window(size), q.shape[2]), Keys.of(span.ticks), span)
     return ATTENTION(AttentionCall(q, k, v, 1 / math.sqrt(q.shape[-1]), seen))
 
 

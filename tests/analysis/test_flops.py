@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from weft.analysis.flops import Flops, PartFlops, forward_flops
-from weft.analysis.shapes import Tally, shape_of
+from weft.analysis.shapes import OperationCounter, shape_of
 from weft.analysis.step import training_step
 from weft.core.config import parse_part
 from weft.core.model import LanguageModel, ModelConfig
@@ -99,7 +99,7 @@ def test_a_short_state_space_model_in_c_by_hand() -> None:
 
 def test_fourier_transforms_of_others_by_hand() -> None:
     """A real transform of size n is half of 5 n log2 n, a complex one is all of it."""
-    with FakeTensorMode(), Tally() as tally:
+    with FakeTensorMode(), OperationCounter() as tally:
         spectrum = torch.fft.rfft(torch.zeros(3, 16))
         real = tally.total()
         torch.fft.irfft(spectrum, n=16)
@@ -110,7 +110,7 @@ def test_fourier_transforms_of_others_by_hand() -> None:
 
 def test_a_convolutions_backward_pass_by_hand() -> None:
     size, rows = transform_size(2 * T - 1), 2
-    with FakeTensorMode(), Tally() as tally:
+    with FakeTensorMode(), OperationCounter() as tally:
         u, kernel = torch.zeros(rows, D, T, requires_grad=True), torch.zeros(D, T, requires_grad=True)
         with forced({"fft_convolution": "operator"}):
             y = fft_convolution(u, kernel)
@@ -214,7 +214,7 @@ def test_operators_of_others_are_named_and_not_counted() -> None:
         return x.clone()
 
     call = operator("analysis_mystery", mystery, torch.empty_like)
-    with FakeTensorMode(), Tally() as tally:
+    with FakeTensorMode(), OperationCounter() as tally:
         call(torch.zeros(3))
     assert tally.total() == 0
     assert tally.uncounted == {"weft.analysis_mystery"}

@@ -7,8 +7,8 @@ import torch
 
 from weft import api
 from weft.analysis import Plan
-from weft.analysis.here import run_here, state_at
 from weft.analysis.memory import States, StateSize
+from weft.analysis.run_costs import run_here, state_at
 from weft.api.examining import flops_shares
 from weft.core.errors import UnsupportedError
 from weft.core.model import parse_model

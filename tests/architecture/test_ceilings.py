@@ -28,9 +28,9 @@ from weft.training.config import RunConfig
 SOURCE = Path(weft.__path__[0])
 CEILINGS = {
     "modules behind weft.mixers.lstm": 46, "modules behind weft.mixers.attention": 76,
-    "modules behind weft.mixers.mamba": 59, "classes": 1252, "names of classes with several homes": 77,
-    "names to override on a mixer": 17, "names to override on a task": 48, "names to override on a tokenizer": 30,
-    "names of files with several homes": 100, "percent of files under 60 lines": 19, "thousand lines": 113}
+    "modules behind weft.mixers.mamba": 59, "classes": 1251, "names of classes with several homes": 5,
+    "names to override on a mixer": 16, "names to override on a task": 47, "names to override on a tokenizer": 30,
+    "names of files with several homes": 96, "percent of files under 60 lines": 19, "thousand lines": 113}
 
 
 @cache
@@ -114,7 +114,7 @@ def small_run(text: Path) -> dict[str, Any]:
             "training": {"steps": 2, "batch_size": 2, "compute": {"matmul": "default"}}}
 
 
-@pytest.mark.parametrize(("command", "ceiling"), [("plan", 14_300), ("train", 19_800)])
+@pytest.mark.parametrize(("command", "ceiling"), [("plan", 14_300), ("train", 20_100)])
 def test_a_small_plan_and_a_small_run_come_to_few_functions(command: str, ceiling: int, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("the cat sat on the mat. " * 400, encoding="utf-8")

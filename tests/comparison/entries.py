@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from comparison.report.fixture import study
-from weft.comparison.results import CurvePoint, Entry, RunResult
+from weft.comparison.results import CurvePoint, RunResult, StudyModel
 from weft.comparison.student import SeedTest
 from weft.comparison.study_result import StudyResult
 from weft.comparison.verdict import judged
@@ -30,14 +30,14 @@ def run(index: int, nats: Sequence[float] | np.ndarray | None, curve: Sequence[f
                                document_nats=tuple(float(each) for each in nats))
 
 
-def entry(name: str, runs: Sequence[Sequence[float] | np.ndarray | None], trainable: bool = True) -> Entry:
+def entry(name: str, runs: Sequence[Sequence[float] | np.ndarray | None], trainable: bool = True) -> StudyModel:
     """A model with these runs' nats in each cluster, with a curve that stays level at the run's figure."""
     made = [run(index, nats) for index, nats in enumerate(runs)]
     level = [dataclasses.replace(each, curve=run(0, None, [each.bits_per_byte or 0.0] * 10).curve) for each in made]
     return dataclasses.replace(study(1).entries[0], name=name, trainable=trainable, runs=tuple(level))
 
 
-def result_of(entries: Sequence[Entry], test: SeedTest = "welch", resamples: int = 200,
+def result_of(entries: Sequence[StudyModel], test: SeedTest = "welch", resamples: int = 200,
               confidence: float = 0.95) -> StudyResult:
     """The study that these models make."""
     clusters = max(len(each.document_nats) for entry in entries for each in entry.runs)

@@ -10,7 +10,7 @@ import pytest
 from comparison.studies import ATTENTION, LSTM, NGRAM, run, study_of, write_text
 from weft.comparison import StudyProgress, StudyResult, work
 from weft.comparison.jobs import Job, Outcome
-from weft.comparison.results import Entry
+from weft.comparison.results import StudyModel
 from weft.core.errors import FailedError
 
 MODELS: dict[str, Any] = {"a": {"config": LSTM}, "b": {"config": ATTENTION}, "ngram": {"config": NGRAM}}
@@ -109,7 +109,7 @@ def test_a_model_with_seeds_of_its_own_has_other_runs(text: Path, tmp_path: Path
     assert "models have pairs of their own of seeds" in " ".join(result.protocol)
 
 
-def _statuses(entry: Entry) -> list[str]:
+def _statuses(entry: StudyModel) -> list[str]:
     return [each.status for each in entry.runs]
 
 

@@ -11,12 +11,12 @@ from scipy.optimize import curve_fit
 
 from comparison.report.fixture import study
 from weft.comparison.extension import FURTHEST, extended, fitted
-from weft.comparison.results import CurvePoint, Entry
+from weft.comparison.results import CurvePoint, StudyModel
 
 TOKENS = 1_000_000
 
 
-def entry_of(bits: Callable[[float], float], *, runs: int = 3, points: int = 10, noise: float = 0.0) -> Entry:
+def entry_of(bits: Callable[[float], float], *, runs: int = 3, points: int = 10, noise: float = 0.0) -> StudyModel:
     """A model whose runs' curves follow a function of the share of the budget."""
     draws, made = np.random.default_rng(0), study().entries[0]
     curves = [tuple(CurvePoint(round(100 * share), round(TOKENS * share), 0.0, share,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from weft.benchmarks import BenchmarkResult, Protocol
+from weft.benchmarks import BenchmarkProtocol, BenchmarkResult
 from weft.benchmarks.result import perplexity_score
 from weft.comparison.items import compared_by_request, mcnemar
 from weft.core.errors import InputError
@@ -18,7 +18,7 @@ from weft.core.errors import InputError
 
 def result(model: str, requests: Sequence[dict[str, Any]], **changes: Any) -> BenchmarkResult:
     """Of requests whose prompts are numbered."""
-    protocol = Protocol("p", "none", "s", "none", "t", "c", 0, "data", "e")
+    protocol = BenchmarkProtocol("p", "none", "s", "none", "t", "c", 0, "data", "e")
     fields = {"benchmark": "mmlu", "settings": {"shots": 5}, **changes}
     return BenchmarkResult(fields["benchmark"], fields["settings"], (), protocol, model, "f", "", tuple(
         {"prompt_sha256": str(place), **request} for place, request in enumerate(requests)))

@@ -16,7 +16,7 @@ from comparison.entries import CLUSTER, entry, result_of
 from comparison.report.fixture import study
 from weft.comparison import read_result, rerender
 from weft.comparison.measures import TokenScores
-from weft.comparison.results import Entry
+from weft.comparison.results import StudyModel
 from weft.comparison.student import SeedTest
 from weft.comparison.study_result import Difference, StudyResult
 from weft.comparison.verdict import disagreement, judged
@@ -26,13 +26,13 @@ from weft.core.strict_json import dumps
 TESTS: tuple[SeedTest, ...] = ("welch", "paired")
 
 
-def model(name: str, mean: float, seed: int, runs: int = 4, common: int | None = None) -> Entry:
+def model(name: str, mean: float, seed: int, runs: int = 4, common: int | None = None) -> StudyModel:
     """Runs of 40 clusters around ``mean`` nats; those with the same ``common`` share what varies from run to run."""
     own, shared = np.random.default_rng(seed), np.random.default_rng(common if common is not None else seed + 1000)
     return entry(name, [own.normal(mean + shared.normal(0, 0.1), 1.0, 40) for _ in range(runs)])
 
 
-def bits(found: Entry) -> list[float]:
+def bits(found: StudyModel) -> list[float]:
     return [each.bits_per_byte for each in found.finished if each.bits_per_byte is not None]
 
 

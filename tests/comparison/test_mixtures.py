@@ -15,11 +15,11 @@ from weft.comparison import StudyConfig
 from weft.comparison.findings import rates_differ
 from weft.comparison.mixtures import LEVEL, by_rate, equal_means, mixtures
 from weft.comparison.protocol import notes_of
-from weft.comparison.results import Entry
+from weft.comparison.results import StudyModel
 from weft.core.config import parse
 
 
-def model(name: str, runs: Sequence[tuple[float, float]]) -> Entry:
+def model(name: str, runs: Sequence[tuple[float, float]]) -> StudyModel:
     """A model with runs of these learning rates and bits per byte."""
     nats = [np.full(4, bits * CLUSTER * np.log(2)) for _, bits in runs]
     made = entry(name, nats)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.comparison.progress import Clock, StudyProgress
+from weft.comparison.progress import StudyProgress, WorkClock
 from weft.comparison.protocol import spread
 
 
@@ -13,7 +13,7 @@ def test_spreads() -> None:
 def test_the_time_left_is_by_the_pace_of_what_was_done_now() -> None:
     told: list[StudyProgress] = []
     moments = iter([0.0, 0.0, 0.0, 10.0, 10.0, 10.0, 10.0])
-    clock = Clock(told.append, lambda: next(moments))
+    clock = WorkClock(told.append, lambda: next(moments))
     for name, work in (("read", 4.0), ("a", 1.0), ("b", 3.0)):
         clock.expect(name, work)
     clock.finish("read", "finished", now=False)

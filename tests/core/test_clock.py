@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.core.clock import Clock, Keys, Moment, resolve_call
+from weft.core.clock import Clock, Keys, ResolvedCall, resolve_call
 
 F, X = False, True
 
 
-def call(clock: Clock | None, shape: tuple[int, int], **facts: Any) -> Moment:
+def call(clock: Clock | None, shape: tuple[int, int], **facts: Any) -> ResolvedCall:
     given: dict[str, Any] = {"count": None, "begins": None, "prefix": None, "coordinates": None, "horizon": None,
                              "one_document": clock is None}
     tensors = {name: torch.tensor(value) if isinstance(value, list) else value for name, value in facts.items()}

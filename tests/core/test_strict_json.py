@@ -16,7 +16,7 @@ from weft.comparison.results import CurvePoint, LengthPoint
 from weft.core.strict_json import Record, build, digest, dumps, number
 from weft.tasks import Validation
 from weft.training import train
-from weft.training.loop import Interval
+from weft.training.loop import ProgressSums
 from weft.training.sinks import scalars_of
 
 
@@ -101,7 +101,7 @@ def test_a_field_that_a_record_does_not_have_is_an_error_that_names_it() -> None
 
 
 def test_sums_that_are_not_finite_are_numbers_again_when_a_run_is_resumed() -> None:
-    assert build(Interval, strictly(dumps(Interval(2.0, math.inf, 3)))) == Interval(2.0, math.inf, 3)
+    assert build(ProgressSums, strictly(dumps(ProgressSums(2.0, math.inf, 3)))) == ProgressSums(2.0, math.inf, 3)
 
 
 def test_a_digest_is_that_of_the_files_that_hold_it() -> None:

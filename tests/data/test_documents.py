@@ -12,7 +12,7 @@ import pytest
 
 from weft.core.errors import DataError
 from weft.data import Corpus, Document, read_text
-from weft.data.documents import AT_ONCE, Documents, Span, SpanTable, columns_of
+from weft.data.documents import AT_ONCE, Documents, SpanTable, TextRange, columns_of
 from weft.data.spool import Spool
 
 TEXT = "one\ntwo\nthree\n\nfour é\nfive"
@@ -22,7 +22,7 @@ def table(text: str = TEXT, *, unscored: int = 0) -> SpanTable:
     spans, place = [], 0
     for number, line in enumerate(text.encode().split(b"\n"), 1):
         if line:
-            spans.append(Span(place, place + len(line), number, unscored))
+            spans.append(TextRange(place, place + len(line), number, unscored))
         place += len(line) + 1
     return SpanTable("f", memoryview(text.encode()), columns_of(spans))
 

@@ -27,7 +27,7 @@ from weft.data import (
     read_text,
 )
 from weft.data.inspection import inspect_data
-from weft.data.layout import EncodedPart, Layout
+from weft.data.layout import EncodedPart, RowLayout
 from weft.data.prepared import open_prepared
 from weft.data.settings import DataSettings
 from weft.disk.manifest import MANIFEST_FILE, sha256_of
@@ -93,10 +93,10 @@ def test_the_flag_of_a_closing_token_is_its_documents() -> None:
     parts = [EncodedPart(np.array([5]), np.array([1]), closes=False, scored=False),
              EncodedPart(np.array([6]), np.array([1]), opens=False, end_scored=True),
              EncodedPart(np.array([7]), np.array([1]), scored=False, end_scored=False)]
-    (row,) = Layout(opening=1, closing=2, final=None).rows([parts])
+    (row,) = RowLayout(opening=1, closing=2, final=None).rows([parts])
     assert row.ids.tolist() == [1, 5, 6, 2, 1, 7, 2]
     assert row.scored.tolist() == [True, False, True, True, True, False, False]
-    (row,) = Layout(opening=None, closing=None, final=None).rows([parts])
+    (row,) = RowLayout(opening=None, closing=None, final=None).rows([parts])
     assert (row.ids.tolist(), row.begins.tolist()) == ([5, 6, 7], [True, False, True])
 
 

@@ -11,7 +11,7 @@ import pytest
 from weft.core.errors import DataError, TokenizerError
 from weft.data import Corpus, Document, embedded_corpus, encode_corpus
 from weft.data.encoding import encode_documents
-from weft.data.layout import EncodedPart, Layout
+from weft.data.layout import EncodedPart, RowLayout
 from weft.tokenizers import BPETokenizer, ByteTokenizer, CharacterTokenizer, WordTokenizer
 
 END = "<|endoftext|>"
@@ -53,7 +53,7 @@ def test_an_end_that_the_text_spells_is_not_doubled() -> None:
 
 def test_a_closing_token_that_the_text_spells_is_not_doubled() -> None:
     encoded = [EncodedPart(np.array([5, 2]), np.array([3, 1])), EncodedPart(np.array([5]), np.array([3]))]
-    rows = list(Layout(opening=1, closing=2, final=None).rows([[part] for part in encoded]))
+    rows = list(RowLayout(opening=1, closing=2, final=None).rows([[part] for part in encoded]))
     assert [row.ids.tolist() for row in rows] == [[1, 5, 2], [1, 5, 2]]
     assert [row.byte_lengths.tolist() for row in rows] == [[0, 3, 1], [0, 3, 0]]
 
@@ -66,7 +66,7 @@ def test_a_long_document_in_stretches_is_one_document() -> None:
     np.testing.assert_array_equal(stream.tokens, [256, *text.encode(), 256, ord("b"), 256])
     assert np.flatnonzero(stream.begins).tolist() == [0, len(text) + 1, len(text) + 3]
     first, last = (EncodedPart(np.array([token]), np.array([1]), token == 5, token == 6) for token in (5, 6))
-    rows = list(Layout(opening=1, closing=2, final=None).rows([[first], [last]]))
+    rows = list(RowLayout(opening=1, closing=2, final=None).rows([[first], [last]]))
     assert [(row.ids.tolist(), row.begins.tolist()) for row in rows] == [([1, 5], [True, False]), ([6, 2], [False] * 2)]
 
 

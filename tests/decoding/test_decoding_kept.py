@@ -18,8 +18,8 @@ from decoding.small_models import MLP, ROPE, VOCAB, decoder, kinds
 from weft.core.layer import Pointwise
 from weft.core.model import LanguageModel
 from weft.decoding import Row, RowSettings, Slots, generate
-from weft.decoding.kept_tape import MOST_BYTES, NAME, Surroundings, kept_tape
-from weft.decoding.recording import Recorder
+from weft.decoding.kept_tape import MOST_BYTES, NAME, TapeConditions, kept_tape
+from weft.decoding.recording import FunctionRecorder
 from weft.decoding.session import Session
 from weft.decoding.steps import Steps
 from weft.decoding.tape import tape
@@ -201,8 +201,8 @@ def test_a_window_that_was_changed_is_seen_before_it_matters(recorded: list[int]
         if hasattr(own, "mask"):
             own.mask = wider.mask
     recorded.clear()
-    surroundings = Surroundings(one)
-    assert surroundings == Surroundings(one)
+    surroundings = TapeConditions(one)
+    assert surroundings == TapeConditions(one)
     tokens(one)
     assert len(recorded) == 1
 
@@ -329,7 +329,7 @@ def test_what_was_computed_once_is_computed_again_and_compared() -> None:
     def step(x: Tensor) -> Tensor:
         return x * weight.exp() + other.view(3, 1)[:, 0]
 
-    with Recorder() as recorder:
+    with FunctionRecorder() as recorder:
         y = step(x)
     play = tape(recorder.recording, [x], [y], [])
     assert play.sources.unchanged()

@@ -20,7 +20,7 @@ from weft.core.part_config import Dims, PartConfig
 from weft.core.registry import REGISTRY
 from weft.core.traits import Trait
 from weft.decoding import Row, generate
-from weft.decoding.recording import Recorder
+from weft.decoding.recording import FunctionRecorder
 from weft.decoding.session import Session
 from weft.decoding.tape import ChangedError, tape
 from weft.decoding.tape_sources import same_bits
@@ -175,8 +175,8 @@ def test_a_part_without_law_is_found_out(layer: nn.Module) -> None:
     assert not taped.by_tape
 
 
-def recorded(function: Any, *tensors: Tensor) -> Recorder:
-    with Recorder() as recorder:
+def recorded(function: Any, *tensors: Tensor) -> FunctionRecorder:
+    with FunctionRecorder() as recorder:
         function(*tensors)
     return recorder
 
@@ -248,7 +248,7 @@ def test_a_tape_keeps_the_order_of_reads_and_writes() -> None:
         part[0].copy_(x[:1])
         return before, buffer[:2].sum(), torch.ones(2).mul_(x[0])
 
-    with Recorder() as recorder:
+    with FunctionRecorder() as recorder:
         given = step(x)
     play = tape(recorder.recording, [x], given, [buffer])
     for value in (2.0, 3.0):
@@ -262,7 +262,7 @@ def test_a_tape_keeps_the_order_of_reads_and_writes() -> None:
 
 def test_a_check_that_fails_later_is_told() -> None:
     x = torch.ones(2)
-    with Recorder() as recorder:
+    with FunctionRecorder() as recorder:
         assert bool((x > 0).all())
         y = x + 1
     play = tape(recorder.recording, [x], [y], [])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from weft.drawing.marks import DASHES, SHAPES, Style
+from weft.drawing.marks import DASHES, SHAPES, ModelStyle
 from weft.drawing.palette import DARK, LIGHT, MODELS_DARK, MODELS_LIGHT
 
 THEMES = [pytest.param(LIGHT, MODELS_LIGHT, id="light"), pytest.param(DARK, MODELS_DARK, id="dark")]
@@ -62,7 +62,7 @@ def test_no_two_models_look_alike(paper: Mapping[str, str], models: tuple[str, .
 
 
 def test_what_has_one_colour_differs_in_marker_and_dash() -> None:
-    styles = [Style(index) for index in range(16)]
+    styles = [ModelStyle(index) for index in range(16)]
     assert {style.colour for style in styles} == {f"m{index}" for index in range(8)}
     assert len({(style.outline, style.hollow) for style in styles}) == 16
     for one, other in zip(styles[:8], styles[8:], strict=True):

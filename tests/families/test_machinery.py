@@ -16,15 +16,15 @@ from weft.families.configurations import read_keys, write_keys
 from weft.families.family import Size, families, family_of
 from weft.families.keys import Fixed, Ignored, Kept, KeyRule, Read, words
 from weft.families.steps import Fuse, Gated, RotaryOrder, Split, Step, Transpose, Ungroup, Unstack
-from weft.families.template import Choice, Hole, Layers, build_config, fill, match
+from weft.families.template import Fact, Layers, TemplateChoice, build_config, fill, match
 from weft.families.weights import Rule, account, rename
 from weft.interop.listing import agrees, published
 
-TEMPLATE = {"kind": "decoder", "vocab_size": Hole("v"), "d_model": 8,
-            "blocks": Layers(Choice("order", {
-                order: {"kind": kind, "layers": [{"kind": "mlp", "d_ff": Hole("f", each=True)}]}
+TEMPLATE = {"kind": "decoder", "vocab_size": Fact("v"), "d_model": 8,
+            "blocks": Layers(TemplateChoice("order", {
+                order: {"kind": kind, "layers": [{"kind": "mlp", "d_ff": Fact("f", each=True)}]}
                 for order, kind in (("before", "pre"), ("after", "post"))}, each=True))}
-RECURRENT = {"kind": "decoder", "vocab_size": Hole("v"), "d_model": 8,
+RECURRENT = {"kind": "decoder", "vocab_size": Fact("v"), "d_model": 8,
              "blocks": Layers({"kind": "pre", "layers": [{"kind": "lstm"}]})}
 
 
@@ -87,7 +87,7 @@ def test_a_model_of_another_shape_does_not_fit() -> None:
     wide = build_config({"kind": "decoder", "vocab_size": 3, "d_model": 8,
                          "blocks": [{"kind": "pre", "layers": ["lstm", "lstm"]}]}, {})
     template = {"kind": "decoder", "vocab_size": 3, "d_model": 8,
-                "blocks": Layers({"kind": "pre", "layers": [{"kind": "mlp", "d_ff": Hole("f")}]})}
+                "blocks": Layers({"kind": "pre", "layers": [{"kind": "mlp", "d_ff": Fact("f")}]})}
     assert match(template, wide)[1] == ["blocks.*.layers: a list of 2 where the family has a list of 1."]
 
 

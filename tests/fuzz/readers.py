@@ -42,7 +42,7 @@ from weft.decoding import read_rows
 from weft.disk.manifest import MANIFEST_FILE, write_manifest
 from weft.interop.adapters.opening import load_adapted
 from weft.interop.arpa.reader import read_arpa
-from weft.interop.formats import TARGETS, Source
+from weft.interop.formats import TARGETS, ConversionSource
 from weft.interop.huggingface.loading import load_folder
 from weft.interop.huggingface.stored import open_stored, read_pickled
 from weft.interop.rwkv import load_original
@@ -157,7 +157,7 @@ def _checkpoint(folder: Path) -> None:
 def _gguf(folder: Path) -> None:
     loaded = load_folder(folder / "model")
     assert isinstance(loaded.model, weft.core.model.LanguageModel)
-    TARGETS["gguf"].read(Source(loaded, loaded.model, None, 1 << 30), folder / "a.gguf")
+    TARGETS["gguf"].read(ConversionSource(loaded, loaded.model, None, 1 << 30), folder / "a.gguf")
 
 
 def _prepared(folder: Path) -> None:

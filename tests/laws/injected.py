@@ -19,7 +19,7 @@ from weft.core.part_config import About, Dims
 from weft.core.span import Memory, Span
 from weft.core.state import fact_field, tensor_field
 from weft.masks import Causal, Window
-from weft.masks.visible import Rule, Visible, visible
+from weft.masks.visible import MaskFacts, VisibleKeys, visible
 from weft.mixers.attention import Attention, AttentionConfig
 from weft.mixers.base import MixerConfig
 from weft.mixers.heads import head_sizes
@@ -131,10 +131,10 @@ class KeepsOnly64Keys(Attention):
 class BlindBeyond1000(Attention):
     """A path with a state that reads the last 1,000 keys, though nothing says so."""
 
-    def visible(self, keys: Keys, span: Span) -> Visible:
+    def visible(self, keys: Keys, span: Span) -> VisibleKeys:
         if keys.layout == OWN:
             return super().visible(keys, span)
-        return visible(Rule.of(Causal() & Window(1000), self.sizes.heads), keys, span)
+        return visible(MaskFacts.of(Causal() & Window(1000), self.sizes.heads), keys, span)
 
 
 class OverflowsAt100(Average):

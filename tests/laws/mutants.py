@@ -23,9 +23,9 @@ from weft.feedforward.mlp import MLP
 from weft.feedforward.moe import MixtureOfExperts
 from weft.heads.readout import LinearReadout
 from weft.masks import Causal, Window
-from weft.masks.visible import Rule, Ruled, Visible, visible
+from weft.masks.visible import MaskedKeys, MaskFacts, VisibleKeys, visible
 from weft.mixers.attention import Attention
-from weft.mixers.cross_attention import CrossAttention, Known
+from weft.mixers.cross_attention import CrossAttention, CrossMemory
 from weft.mixers.gated_convolution import ConvolutionState, GatedConvolution
 from weft.mixers.gru import GRU
 from weft.mixers.recurrent import HiddenState
@@ -119,18 +119,19 @@ class KeepsOldDocument(GatedConvolution):
 class SeesNextToken(Attention):
     """A mask off by one."""
 
-    def visible(self, keys: Keys, span: Span) -> Visible:
+    def visible(self, keys: Keys, span: Span) -> VisibleKeys:
         ticks = span.ticks
-        return Ruled(self.rule, replace(ticks, order=ticks.order + 1), replace(keys, layout=None), begins=span.packed)
+        return MaskedKeys(self.rule, replace(ticks, order=ticks.order + 1), replace(keys, layout=None),
+                          begins=span.packed)
 
 
 class WidensWindowLater(Attention):
     """A window one too wide, in continued calls only."""
 
-    def visible(self, keys: Keys, span: Span) -> Visible:
+    def visible(self, keys: Keys, span: Span) -> VisibleKeys:
         if keys.layout == OWN or self.reach is None:
             return super().visible(keys, span)
-        return visible(Rule.of(Causal() & Window(self.reach + 1), self.sizes.heads), keys, span)
+        return visible(MaskFacts.of(Causal() & Window(self.reach + 1), self.sizes.heads), keys, span)
 
 
 class ShortRollingBuffer(Attention):
@@ -144,14 +145,14 @@ class ShortRollingBuffer(Attention):
 class NoFence(Attention):
     """Looks into earlier documents."""
 
-    def visible(self, keys: Keys, span: Span) -> Visible:
-        return Ruled(self.rule, replace(span.ticks, packed=False), keys, begins=False)
+    def visible(self, keys: Keys, span: Span) -> VisibleKeys:
+        return MaskedKeys(self.rule, replace(span.ticks, packed=False), keys, begins=False)
 
 
 class SeesPadding(Attention):
     """Attends to padded keys."""
 
-    def visible(self, keys: Keys, span: Span) -> Visible:
+    def visible(self, keys: Keys, span: Span) -> VisibleKeys:
         return super().visible(replace(keys, valid=None), span)
 
 
@@ -185,7 +186,7 @@ class AdvancesByWidth(Attention):
 class SeesSourcePadding(CrossAttention):
     """Attends to the source's padding."""
 
-    def _known(self, state: LayerState | None, span: Span, rows: int) -> Known:
+    def _known(self, state: LayerState | None, span: Span, rows: int) -> CrossMemory:
         return super()._known(state, span, rows)._replace(valid=None)
 
 

@@ -21,7 +21,7 @@ from weft.interop.adapters.base import fingerprint_of
 from weft.laws.check import check
 from weft.linear.inference import checked_inference_form
 from weft.linear.linear import Linear
-from weft.linear.low_rank import Adapted, LowRank, Recipe
+from weft.linear.low_rank import Adapted, AdapterTerm, LowRank
 from weft.linear.merging import merged
 from weft.linear.rewrite import rewritten
 
@@ -113,7 +113,7 @@ def test_an_adapter_alone_is_put_on_the_model_under_it(tmp_path: Path) -> None:
 
 def test_what_is_read_is_not_rounded_and_in_training_whole_inputs_are_dropped() -> None:
     base = Linear(64, 8, bias=False).bfloat16()
-    adapted = LowRank(base, Recipe(2, 1.0, magnitude=True), 0.25)
+    adapted = LowRank(base, AdapterTerm(2, 1.0, magnitude=True), 0.25)
     adapted.perturb(torch.Generator().manual_seed(0))
     torch.nn.init.constant_(adapted.b.weight, 2.0 ** -12)
     term = (adapted.b.weight @ adapted.a.weight).double()

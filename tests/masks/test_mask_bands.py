@@ -12,7 +12,7 @@ from weft.core.clock import Keys
 from weft.core.span import WHOLE
 from weft.masks import Band, Causal, GlobalTokens, Mask, PerHead, Strided, SymmetricWindow, Window
 from weft.masks.grid import Grid
-from weft.masks.visible import Rule, visible
+from weft.masks.visible import MaskFacts, visible
 
 STEPS = 300
 
@@ -73,7 +73,7 @@ def test_every_pair_of_a_band_stands_in_one_column_of_one_block(steps: int, earl
                                   PerHead(Window(2), Strided(3) & Window(20))], ids=repr)
 def test_what_is_laid_on_the_grid_is_the_mask(mask: Mask) -> None:
     span = WHOLE.resolve(None, torch.empty(1, STEPS))
-    found = visible(Rule.of(mask, 2), Keys.of(span.ticks), span)
+    found = visible(MaskFacts.of(mask, 2), Keys.of(span.ticks), span)
     grid = Grid.of(found.band(), steps=STEPS, keys=STEPS, offset=0, rows=32)
     hidden, allowed = found.hidden(grid), torch.zeros(2, STEPS, STEPS, dtype=torch.bool)
     for block in grid.blocks():

@@ -19,7 +19,7 @@ from weft.core.probes import probe
 from weft.core.span import WHOLE, Memory, Span
 from weft.mixers.attention import Attention, AttentionConfig
 from weft.mixers.cross_attention import CrossAttention, CrossAttentionConfig
-from weft.mixers.key_value import Stored
+from weft.mixers.key_value import ReadableKeys
 from weft.mixers.rolling import RollingState
 from weft.ops.attention import ATTENTION, LONG_BIASED
 from weft.ops.banded_attention import ROWS
@@ -199,7 +199,7 @@ def test_the_form_follows_the_mask(fields: dict[str, Any], steps: int, name: str
     # In float32 the form in C would come first, where there is one.
     layer, tokens = build("auto", **fields), torch.empty(1, steps, 2, 4, dtype=torch.float64)
     span = WHOLE.resolve(None, tokens)
-    call = layer.call(tokens, Stored(tokens, tokens, Keys.of(span.ticks), None), span)
+    call = layer.call(tokens, ReadableKeys(tokens, tokens, Keys.of(span.ticks), None), span)
     form, reason, passed = ATTENTION.choose(call)
     assert form.name == name
     assert why in (reason, *passed)
@@ -215,7 +215,7 @@ def test_blocks_train_a_bias_by_distance_in_long_rows(dtype: torch.dtype, gradie
         layer, tokens = build("auto", mask="causal", position=position), torch.empty(1, steps, 2, 4, dtype=dtype)
         span = WHOLE.resolve(None, tokens)
         with torch.set_grad_enabled(gradients):
-            call = layer.call(tokens, Stored(tokens, tokens, Keys.of(span.ticks), None), span)
+            call = layer.call(tokens, ReadableKeys(tokens, tokens, Keys.of(span.ticks), None), span)
             assert ATTENTION.choose(call).form.name == expected
 
 
@@ -223,7 +223,7 @@ def test_blocks_leave_a_bias_in_bfloat16_to_others() -> None:
     steps = max(2 * ROWS, LONG_BIASED + 1)
     layer, tokens = build("auto", mask="causal", position="alibi"), torch.empty(1, steps, 2, 4, dtype=torch.bfloat16)
     span = WHOLE.resolve(None, tokens)
-    call = layer.call(tokens, Stored(tokens, tokens, Keys.of(span.ticks), None), span)
+    call = layer.call(tokens, ReadableKeys(tokens, tokens, Keys.of(span.ticks), None), span)
     rule = ATTENTION.form("banded").worth
     assert rule is not None and rule(call) == "the mask hides too few keys"
 

@@ -17,7 +17,7 @@ from weft.core.history import Lookback, start_history
 from weft.core.part_config import Dims
 from weft.core.span import Span
 from weft.mixers.attention import AttentionConfig
-from weft.mixers.key_value import KeyValueShape, KeyValueState, Stored, start_growing, store_growing
+from weft.mixers.key_value import KeyValueShape, KeyValueState, ReadableKeys, start_growing, store_growing
 from weft.mixers.rolling import RollingState, start_rolling, store_rolling
 
 PLAIN = KeyValueShape(1, 1, 1)
@@ -33,7 +33,7 @@ def rolling(rows: int = 2, window: int = 3, first: int = 0, *, placed: bool = Fa
     return start_rolling(Clock.start(rows, positions=positions), PLAIN, window, torch.float64, first)
 
 
-def put(state: Any, rows: list[list[float]], **facts: Any) -> Stored:
+def put(state: Any, rows: list[list[float]], **facts: Any) -> ReadableKeys:
     """Store one number a token as its key, and ten times it as its value."""
     k = torch.tensor(rows, dtype=torch.float64).reshape(len(rows), -1, 1, 1)
     keep = store_rolling if isinstance(state, RollingState) else store_growing
@@ -45,12 +45,12 @@ def table(x: Tensor | None) -> list[Any]:
     return x.reshape(x.shape[0], -1).tolist()
 
 
-def kept(stored: Stored) -> Any:
+def kept(stored: ReadableKeys) -> Any:
     assert isinstance(stored.state, KeyValueState | RollingState)
     return stored.state
 
 
-def seen(stored: Stored, rows: int) -> list[list[tuple[float, int]]]:
+def seen(stored: ReadableKeys, rows: int) -> list[list[tuple[float, int]]]:
     """Every row's visible keys with their orders."""
     keys, order = stored.k[..., 0, 0], stored.keys.order.expand(rows, -1)
     given = stored.keys.valid

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from weft.ops.few_rows import functions
-from weft.ops.native.library import VARIABLE, Loaded, loaded
+from weft.ops.native.library import VARIABLE, NativeLibrary, loaded
 from weft.ops.native.sequence import alone, entry
 
 LIBRARY = loaded()
-assert isinstance(LIBRARY, Loaded), f"the tests need a C compiler: {LIBRARY.detail}"
+assert isinstance(LIBRARY, NativeLibrary), f"the tests need a C compiler: {LIBRARY.detail}"
 SETS = LIBRARY.sets
 
 

@@ -19,7 +19,7 @@ from weft.core.clock import Keys
 from weft.core.errors import UnsupportedError
 from weft.core.span import WHOLE
 from weft.masks import Causal
-from weft.masks.visible import Rule, Visible, Written, visible
+from weft.masks.visible import MaskFacts, TensorKeys, VisibleKeys, visible
 from weft.ops.attention import ATTENTION, AttentionCall, grouped_rows, reference, sdpa
 from weft.ops.score_terms import WrittenTerm
 
@@ -28,13 +28,13 @@ FORMS: dict[str, Callable[[AttentionCall], Tensor]] = {"reference": reference, "
 SOME = torch.tensor(masks.dense(lambda i, j: i - 3 < j <= i, range(S - T, S), range(S)))
 
 
-def causal(steps: int) -> Visible:
+def causal(steps: int) -> VisibleKeys:
     span = WHOLE.resolve(None, torch.empty(1, steps))
-    return visible(Rule.of(Causal(), 1), Keys.of(span.ticks), span)
+    return visible(MaskFacts.of(Causal(), 1), Keys.of(span.ticks), span)
 
 
 CAUSAL = causal(T)
-SEEN: list[dict[str, Any]] = [{}, {"visible": Written(SOME[None, None])}, {"visible": CAUSAL}]
+SEEN: list[dict[str, Any]] = [{}, {"visible": TensorKeys(SOME[None, None])}, {"visible": CAUSAL}]
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
@@ -87,13 +87,14 @@ def test_a_bias_is_added_to_the_scaled_scores(form: str, facts: dict[str, Any], 
 @pytest.mark.parametrize("allowed", [None, SOME[None, None]], ids=["all", "mask"])
 def test_the_cap_comes_after_the_bias_and_before_the_mask(allowed: Tensor | None) -> None:
     bias = random(1, 4, T, S, seed=3)
-    call = inputs(terms=(WrittenTerm(bias),), softcap=0.5, **({} if allowed is None else {"visible": Written(allowed)}))
+    call = inputs(terms=(WrittenTerm(bias),), softcap=0.5,
+                  **({} if allowed is None else {"visible": TensorKeys(allowed)}))
     require_agreement(ATTENTION(call), [call.q, call.k, call.v, bias], by_heads(call))
 
 
 def test_each_head_may_see_other_keys() -> None:
     allowed = torch.stack([SOME, ~SOME, SOME.flip(1), torch.ones_like(SOME)])[None]
-    call = inputs(visible=Written(allowed))
+    call = inputs(visible=TensorKeys(allowed))
     for run in FORMS.values():
         require_agreement(run(call), [call.q, call.k, call.v], by_heads(call))
 
@@ -104,7 +105,7 @@ def test_a_query_that_sees_nothing_gives_zeros_and_finite_gradients(form: str) -
     allowed[1] = False
     for biased in (False, True):
         bias = random(1, 4, T, S, seed=3) if biased else None
-        call = inputs(visible=Written(allowed[None, None]), terms=() if bias is None else (WrittenTerm(bias),))
+        call = inputs(visible=TensorKeys(allowed[None, None]), terms=() if bias is None else (WrittenTerm(bias),))
         y = FORMS[form](call)
         assert y[:, 1].abs().max() == 0
         wanted = [call.q, call.k, call.v] + ([] if bias is None else [bias])
@@ -118,7 +119,7 @@ def test_rows_and_no_keys_at_all(form: str) -> None:
     for row in range(3):
         alone = replace(call, q=call.q[row:row + 1], k=call.k[row:row + 1], v=call.v[row:row + 1])
         assert_close(FORMS[form](alone)[0], whole[row], rtol=1e-12, atol=1e-14)
-    empty = inputs(keys=0, visible=Written(torch.ones(1, 1, T, 0, dtype=torch.bool)))
+    empty = inputs(keys=0, visible=TensorKeys(torch.ones(1, 1, T, 0, dtype=torch.bool)))
     assert FORMS[form](empty).shape == (1, T, 4, F)
     assert FORMS[form](empty).abs().sum() == 0
 
@@ -144,7 +145,7 @@ def test_value_terms_see_the_weights() -> None:
         seen.append(weights)
         return weights.sum(-1).transpose(1, 2)[..., None] * 10
 
-    call = inputs(visible=Written(SOME[None, None]), value_terms=terms)
+    call = inputs(visible=TensorKeys(SOME[None, None]), value_terms=terms)
     assert_close(ATTENTION(call), reference(replace(call, value_terms=None)) + 10, rtol=1e-12, atol=1e-12)
     assert seen[0].shape == (1, 4, T, S)
     assert seen[0][:, :, ~SOME].abs().max() == 0
@@ -199,9 +200,9 @@ def test_one_query_without_gradients_reads_each_group_s_keys_once() -> None:
 
 @pytest.mark.parametrize("facts", [
     {}, {"terms": (WrittenTerm(random(1, 4, 1, S).detach()),)},
-    {"visible": Written(torch.tensor([[[[True, False, True, True, False, True]]]]))},
-    {"visible": Written(torch.zeros(1, 1, 1, S, dtype=torch.bool))},
-    {"visible": Written(random(1, 4, 1, S) > 0), "terms": (WrittenTerm(random(1, 1, 1, S).detach()),)}])
+    {"visible": TensorKeys(torch.tensor([[[[True, False, True, True, False, True]]]]))},
+    {"visible": TensorKeys(torch.zeros(1, 1, 1, S, dtype=torch.bool))},
+    {"visible": TensorKeys(random(1, 4, 1, S) > 0), "terms": (WrittenTerm(random(1, 1, 1, S).detach()),)}])
 @torch.no_grad()
 def test_grouped_rows_equal_the_reference(facts: dict[str, Any]) -> None:
     call = inputs(queries=1, **facts)

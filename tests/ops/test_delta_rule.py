@@ -18,7 +18,7 @@ from weft.analysis.formulas import flops_of
 from weft.ops import delta_rule_chunks, native_delta_rule
 from weft.ops.delta_rule import DELTA_RULE, DeltaRuleCall, delta_rule
 from weft.ops.delta_rule_chunks import CHUNK, backward, forward
-from weft.ops.native.library import VARIABLE, Loaded, loaded
+from weft.ops.native.library import VARIABLE, NativeLibrary, loaded
 
 KINDS = ("none", "constant", "token", "feature")
 FORMS = tuple(form.name for form in DELTA_RULE.forms() if form.name not in ("reference", "step"))
@@ -270,7 +270,7 @@ def test_native_code_computes_what_the_steps_do_on_every_instruction_set(kind: s
                                                                           monkeypatch: pytest.MonkeyPatch) -> None:
     """Spans of the backward pass are 16 tokens, so this has five; widths beyond a block of lanes, and short ones."""
     library = loaded()
-    assert isinstance(library, Loaded), f"the tests need a C compiler: {library.detail}"
+    assert isinstance(library, NativeLibrary), f"the tests need a C compiler: {library.detail}"
     for size in (3, 17):
         x = call(CHUNK + 5, kind, dtype=torch.float32, size=size)
         x = x._replace(v=torch.randn(2, CHUNK + 5, 2, 70).requires_grad_(),

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from weft.masks.visible import Interval, Written
+from weft.masks.visible import KeyInterval, TensorKeys
 from weft.ops.attention import ATTENTION, AttentionCall
-from weft.ops.native.library import VARIABLE, Loaded, loaded
+from weft.ops.native.library import VARIABLE, NativeLibrary, loaded
 from weft.ops.native_attention import native, native_skipped
 from weft.ops.score_terms import ScoreTerm, WrittenTerm
 
 LIBRARY = loaded()
-assert isinstance(LIBRARY, Loaded), f"the tests need a C compiler: {LIBRARY.detail}"
+assert isinstance(LIBRARY, NativeLibrary), f"the tests need a C compiler: {LIBRARY.detail}"
 SCALE = 0.7
 BOUND = 1e-5
 """Relative to the largest entry: sums of some hundred terms in float32, each rounded to 6e-8, and exponentials of
@@ -29,7 +29,7 @@ scores near 30 with an error of 2e-6 in the score."""
 class Case(NamedTuple):
     """Rows, queries and keys; query heads, key heads, their features and those of values; who attends to what."""
 
-    interval: Interval
+    interval: KeyInterval
     queries: int
     keys: int
     heads: tuple[int, int] = (2, 2)
@@ -62,30 +62,30 @@ class ByDistance(ScoreTerm):
 
 STARTS = torch.tensor([[0] * 40 + [40] * 30 + [70] * 30, [0] * 99 + [99]])
 CASES = {
-    "one": Case(Interval(0, None, 0), 1, 1),
-    "causal": Case(Interval(0, None, 0), 7, 7, (6, 2), (3, 5)),
-    "a tile": Case(Interval(0, None, 0), 64, 64, (1, 1), (64, 64)),
-    "past a tile": Case(Interval(0, None, 0), 131, 131, (2, 1), (65, 17)),
-    "large heads": Case(Interval(0, None, 0), 66, 66, (1, 1), (256, 200)),
-    "own key alone": Case(Interval(0, 0, 0), 70, 70),
-    "window": Case(Interval(0, 9, 0), 200, 200, (3, 1), (4, 6)),
-    "window of a tile": Case(Interval(0, 63, 0), 150, 150),
-    "wide window": Case(Interval(0, 100, 0), 250, 250),
-    "both sides": Case(Interval(0, 40, 7), 140, 140),
-    "later keys alone": Case(Interval(0, -3, 40), 90, 90),
-    "everything": Case(Interval(0, None, None), 70, 133, (4, 2), (9, 1)),
-    "after others": Case(Interval(70, None, 0), 30, 100, (4, 4), (16, 16)),
-    "window after others": Case(Interval(60, 33, 0), 70, 130),
-    "documents": Case(Interval(0, None, 0, STARTS), 100, 100, (4, 2)),
-    "padding": Case(Interval(0, None, None, stop=torch.tensor([[89], [-1]])), 100, 100),
-    "bias": Case(Interval(0, None, 0), 131, 131, (4, 2), bias=numbers(1, 4, 401, seed=5)),
-    "bias in a window": Case(Interval(0, 70, 0, STARTS), 100, 100, bias=numbers(1, 1, 401, seed=5)),
-    "bias by row": Case(Interval(0, None, None, stop=torch.tensor([[69], [3]])), 70, 70,
+    "one": Case(KeyInterval(0, None, 0), 1, 1),
+    "causal": Case(KeyInterval(0, None, 0), 7, 7, (6, 2), (3, 5)),
+    "a tile": Case(KeyInterval(0, None, 0), 64, 64, (1, 1), (64, 64)),
+    "past a tile": Case(KeyInterval(0, None, 0), 131, 131, (2, 1), (65, 17)),
+    "large heads": Case(KeyInterval(0, None, 0), 66, 66, (1, 1), (256, 200)),
+    "own key alone": Case(KeyInterval(0, 0, 0), 70, 70),
+    "window": Case(KeyInterval(0, 9, 0), 200, 200, (3, 1), (4, 6)),
+    "window of a tile": Case(KeyInterval(0, 63, 0), 150, 150),
+    "wide window": Case(KeyInterval(0, 100, 0), 250, 250),
+    "both sides": Case(KeyInterval(0, 40, 7), 140, 140),
+    "later keys alone": Case(KeyInterval(0, -3, 40), 90, 90),
+    "everything": Case(KeyInterval(0, None, None), 70, 133, (4, 2), (9, 1)),
+    "after others": Case(KeyInterval(70, None, 0), 30, 100, (4, 4), (16, 16)),
+    "window after others": Case(KeyInterval(60, 33, 0), 70, 130),
+    "documents": Case(KeyInterval(0, None, 0, STARTS), 100, 100, (4, 2)),
+    "padding": Case(KeyInterval(0, None, None, stop=torch.tensor([[89], [-1]])), 100, 100),
+    "bias": Case(KeyInterval(0, None, 0), 131, 131, (4, 2), bias=numbers(1, 4, 401, seed=5)),
+    "bias in a window": Case(KeyInterval(0, 70, 0, STARTS), 100, 100, bias=numbers(1, 1, 401, seed=5)),
+    "bias by row": Case(KeyInterval(0, None, None, stop=torch.tensor([[69], [3]])), 70, 70,
                         bias=numbers(2, 2, 401, seed=5)),
-    "sinks": Case(Interval(0, None, 0), 131, 131, (4, 2), sinks=numbers(4, seed=6) * 4),
-    "sinks, bias and padding": Case(Interval(0, 50, None, stop=torch.tensor([[89], [-1]])), 100, 100,
+    "sinks": Case(KeyInterval(0, None, 0), 131, 131, (4, 2), sinks=numbers(4, seed=6) * 4),
+    "sinks, bias and padding": Case(KeyInterval(0, 50, None, stop=torch.tensor([[89], [-1]])), 100, 100,
                                     bias=numbers(1, 2, 401, seed=5), sinks=numbers(2, seed=6)),
-    "bias after others": Case(Interval(60, 33, 4), 70, 130, bias=numbers(2, 1, 401, seed=5)),
+    "bias after others": Case(KeyInterval(60, 33, 4), 70, 130, bias=numbers(2, 1, 401, seed=5)),
 }
 
 
@@ -171,7 +171,7 @@ def test_a_query_that_attends_to_nothing_gives_zeros_and_no_gradient() -> None:
 
 
 def test_tensors_are_read_where_they_are() -> None:
-    case = Case(Interval(0, 30, 0), 90, 90, (4, 4), (16, 16))
+    case = Case(KeyInterval(0, 30, 0), 90, 90, (4, 4), (16, 16))
     q, k, v, dy = inputs(case)
     whole = torch.cat([q, k, v], 2)
     views = [*whole.split([4, 4, 4], 2), dy]
@@ -208,7 +208,7 @@ def test_bfloat16_is_rounded_once(name: str) -> None:
 
 
 def test_large_scores_stay_finite_and_a_nan_is_passed_on() -> None:
-    case = Case(Interval(0, None, 0), 70, 70)
+    case = Case(KeyInterval(0, None, 0), 70, 70)
     q, k, v, dy = inputs(case)
     for found in computed(case, [q * 1e4, k, v, dy]):
         assert found.isfinite().all()
@@ -220,7 +220,7 @@ def test_large_scores_stay_finite_and_a_nan_is_passed_on() -> None:
 
 def test_the_operators_keep_what_they_declare() -> None:
     """Shapes, schema and autograd registrations, as PyTorch itself checks them."""
-    case = Case(Interval(0, 5, 0), 70, 70, (4, 2))
+    case = Case(KeyInterval(0, 5, 0), 70, 70, (4, 2))
     q, k, v, dy = inputs(case)
     leaves = [x.requires_grad_() for x in (q, k, v)]
     leaves += [numbers(1, 4, 6, seed=4).requires_grad_(), numbers(4, seed=6).requires_grad_()]
@@ -235,7 +235,8 @@ def test_the_operators_keep_what_they_declare() -> None:
 
 
 def test_second_derivatives_are_those_of_the_formula() -> None:
-    case = Case(Interval(3, 4, 2, start=torch.tensor([[2], [0]]), stop=torch.tensor([[7], [9]])), 6, 12, (4, 2), (3, 5))
+    case = Case(KeyInterval(3, 4, 2, start=torch.tensor([[2], [0]]), stop=torch.tensor([[7], [9]])), 6, 12, (4, 2),
+                (3, 5))
     tensors, table, sinks = inputs(case), numbers(1, 4, 401, seed=5), numbers(4, seed=6)
 
     def twice(run: Callable[..., Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
@@ -247,7 +248,7 @@ def test_second_derivatives_are_those_of_the_formula() -> None:
         apart = torch.arange(12) - torch.arange(6)[:, None] - 3 + 200
         mask = torch.stack([torch.from_numpy(allowed(case, row)) for row in range(2)])[:, None]
         return ATTENTION.form("reference").run(
-            AttentionCall(q, k, v, SCALE, Written(mask), (WrittenTerm(bias[..., apart]),), sinks=sinks))
+            AttentionCall(q, k, v, SCALE, TensorKeys(mask), (WrittenTerm(bias[..., apart]),), sinks=sinks))
 
     found = twice(lambda q, k, v, bias, sinks: native(q, k, v, interval=case.interval, scale=SCALE, sinks=sinks,
                                                       terms=(ByDistance(bias),)), torch.float32)
@@ -256,7 +257,7 @@ def test_second_derivatives_are_those_of_the_formula() -> None:
 
 
 def test_operations_outside_the_blocks_are_not_counted() -> None:
-    case = Case(Interval(10, 20, 3), 150, 160, (4, 2), (8, 6))
+    case = Case(KeyInterval(10, 20, 3), 150, 160, (4, 2), (8, 6))
     q, k, v, _ = (torch.empty(x.shape, device="meta") for x in inputs(case))
     pairs = sum(any(10 + i - 20 <= j <= 10 + i + 3 for i in range(first, min(first + 64, 150)))
                 * (min(first + 64, 150) - first) for first in range(0, 150, 64) for j in range(160))

@@ -14,10 +14,10 @@ from fresh import Fresh, weft
 from weft.core.errors import UnsupportedError
 from weft.ops.attention import ATTENTION, AttentionCall
 from weft.ops.native import build
-from weft.ops.native.library import VARIABLE, Loaded, Missing, describe, instructions, loaded, why_not
+from weft.ops.native.library import VARIABLE, Missing, NativeLibrary, describe, instructions, loaded, why_not
 
 LIBRARY = loaded()
-assert isinstance(LIBRARY, Loaded), f"the tests need a C compiler: {LIBRARY.detail}"
+assert isinstance(LIBRARY, NativeLibrary), f"the tests need a C compiler: {LIBRARY.detail}"
 
 
 def script(folder: Path, text: str) -> str:

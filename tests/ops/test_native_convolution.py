@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from weft.analysis.formulas import flops_of
-from weft.ops.native.library import VARIABLE, Loaded, loaded
+from weft.ops.native.library import VARIABLE, NativeLibrary, loaded
 from weft.ops.native_short_convolution import TOKENS
 from weft.ops.short_convolution import SHORT_CONVOLUTION, ShortConvolutionCall
 
 LIBRARY = loaded()
-assert isinstance(LIBRARY, Loaded), f"the tests need a C compiler: {LIBRARY.detail}"
+assert isinstance(LIBRARY, NativeLibrary), f"the tests need a C compiler: {LIBRARY.detail}"
 
 
 def call(steps: int, channels: int = 5, *, taps: int = 4, dilation: int = 1, bias: bool = True, packed: bool = False,

@@ -15,11 +15,11 @@ from weft.core.part_config import Dims
 from weft.mixers.s4d import S4DConfig
 from weft.ops.diagonal_system import S4D_DISCRETISATION, S4D_KERNEL, DiscretisationCall, ModesKernelCall
 from weft.ops.forms import OPERATIONS, Operation
-from weft.ops.native.library import VARIABLE, Loaded, loaded
+from weft.ops.native.library import VARIABLE, NativeLibrary, loaded
 from weft.ops.s4d import Discretisation
 
 LIBRARY = loaded()
-assert isinstance(LIBRARY, Loaded), f"the tests need a C compiler: {LIBRARY.detail}"
+assert isinstance(LIBRARY, NativeLibrary), f"the tests need a C compiler: {LIBRARY.detail}"
 
 
 def make(*shape: int, seed: int, dtype: torch.dtype) -> Tensor:

@@ -18,14 +18,14 @@ from weft.core.config import parse_part
 from weft.core.part_config import Dims
 from weft.core.span import WHOLE, Span
 from weft.masks import parse_mask
-from weft.masks.visible import Rule, Visible, visible
+from weft.masks.visible import MaskFacts, VisibleKeys, visible
 from weft.ops.attention import ATTENTION, AttentionCall
 from weft.ops.forms import forced
-from weft.ops.native.library import VARIABLE, Loaded, loaded
+from weft.ops.native.library import VARIABLE, NativeLibrary, loaded
 from weft.ops.score_terms import WrittenTerm
 
 LIBRARY = loaded()
-assert isinstance(LIBRARY, Loaded), f"the tests need a C compiler: {LIBRARY.detail}"
+assert isinstance(LIBRARY, NativeLibrary), f"the tests need a C compiler: {LIBRARY.detail}"
 SCALE = 0.7
 BOUND = 1e-5
 """Relative to the largest entry: sums of some hundred terms in float32, each rounded to 6e-8."""
@@ -35,9 +35,9 @@ def numbers(*shape: int, seed: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * 1.5
 
 
-def under(mask: str, q: Tensor, span: Span = WHOLE) -> Visible:
+def under(mask: str, q: Tensor, span: Span = WHOLE) -> VisibleKeys:
     resolved = span.resolve(None, q)
-    return visible(Rule.of(parse_mask(mask), q.shape[2]), Keys.of(resolved.ticks), resolved)
+    return visible(MaskFacts.of(parse_mask(mask), q.shape[2]), Keys.of(resolved.ticks), resolved)
 
 
 def called(mask: str = "causal", steps: int = 200, dtype: torch.dtype = torch.float32, **facts: Any) -> AttentionCall:

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from oracles.linear_attention import decaying_memory
 from weft.ops.linear_recurrence import LINEAR_RECURRENCE, LinearRecurrenceCall, linear_recurrence
-from weft.ops.native.library import VARIABLE, Loaded, loaded
+from weft.ops.native.library import VARIABLE, NativeLibrary, loaded
 from weft.ops.native_linear_recurrence import native_backward_flops, native_flops
 
 LIBRARY = loaded()
-assert isinstance(LIBRARY, Loaded), f"the tests need a C compiler: {LIBRARY.detail}"
+assert isinstance(LIBRARY, NativeLibrary), f"the tests need a C compiler: {LIBRARY.detail}"
 KINDS = ("none", "constant", "token", "feature")
 BOUND = 5e-5
 """Relative to the largest entry: sums of some hundred terms in float32, each rounded to 6e-8. The gradient of a decay

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from weft.analysis.formulas import flops_of
 from weft.ops.fft_convolution import FFT_CONVOLUTION, ConvolutionCall
-from weft.ops.native.library import VARIABLE, Loaded, loaded
+from weft.ops.native.library import VARIABLE, NativeLibrary, loaded
 from weft.ops.native_long_convolution import by_terms, first_read, in_c
 from weft.ops.packed_convolution import PACKED_CONVOLUTION, PackedConvolutionCall
 
 LIBRARY = loaded()
-assert isinstance(LIBRARY, Loaded), f"the tests need a C compiler: {LIBRARY.detail}"
+assert isinstance(LIBRARY, NativeLibrary), f"the tests need a C compiler: {LIBRARY.detail}"
 LAGS = 64
 """Of a piece of work; as in native/long_convolution.h."""
 

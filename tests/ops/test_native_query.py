@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ops.native_sets import instructions, without_gradients
 from weft.core.errors import UnsupportedError
-from weft.masks.visible import Written
+from weft.masks.visible import TensorKeys
 from weft.ops.attention import ATTENTION, AttentionCall
 from weft.ops.native_query import LONG, native_query, query_flops
 
@@ -111,7 +111,7 @@ def test_large_scores_do_not_overflow(instructions: str) -> None:
 
 def test_what_it_is_chosen_for_and_why_not() -> None:
     q, k, v = tensors((1, 4, 2, 9, 8, 8), torch.float32)
-    everywhere = Written(torch.ones(1, 1, 1, 9, dtype=torch.bool))
+    everywhere = TensorKeys(torch.ones(1, 1, 1, 9, dtype=torch.bool))
     assert ATTENTION.choose(AttentionCall(q, k, v, 1.0, everywhere)).form.name == "one_query"
     for call, reason in ((AttentionCall(q.expand(-1, 9, -1, -1), k, v, 1.0), "it takes a single query"),
                          (AttentionCall(q, k, v, 1.0, softcap=2.0), "it has no softcap"),

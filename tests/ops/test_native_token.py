@@ -14,7 +14,7 @@ from torch import Tensor
 from ops.native_sets import instructions, numbers, without_gradients
 from weft.ops.few_rows import FEW_ROWS
 from weft.ops.layer_norm import LAYER_NORM, LayerNormCall
-from weft.ops.native.sequence import WRITERS, Calls, Written, perform, place_of
+from weft.ops.native.sequence import WRITERS, Calls, NativeCall, perform, place_of
 from weft.ops.native_token import PART, native_norm, native_rotary
 from weft.ops.rms_norm import RMS_NORM, RMSNormCall
 from weft.ops.rotary import ROTARY, RotaryCall, turns
@@ -82,10 +82,10 @@ def test_they_are_chosen_for_one_token_without_gradients() -> None:
                                                                                        1e-5)).passed
 
 
-def calls_of(function: Callable[..., Any], result: Tensor, *args: Any, **options: Any) -> tuple[Written, ...]:
+def calls_of(function: Callable[..., Any], result: Tensor, *args: Any, **options: Any) -> tuple[NativeCall, ...]:
     """What a call is in C."""
     found = WRITERS[function](result, *args, **options) or ()
-    return (found,) if isinstance(found, Written) else found
+    return (found,) if isinstance(found, NativeCall) else found
 
 
 def again(function: Callable[..., Any], *args: Any, **options: Any) -> tuple[Tensor, Tensor] | None:

@@ -16,13 +16,13 @@ from weft.ops import native_selective_scan
 from weft.ops.forms import forced
 from weft.ops.gated_scan import GATED_SCAN, gated_scan
 from weft.ops.native import library
-from weft.ops.native.library import VARIABLE, Incomplete, Loaded, loaded
+from weft.ops.native.library import VARIABLE, Incomplete, NativeLibrary, loaded
 from weft.ops.native_selective_scan import GatedScanCall
 from weft.ops.selective_scan import SELECTIVE_SCAN
 from weft.ops.selective_scan_chunks import CHUNK, SelectiveScanCall
 
 LIBRARY = loaded()
-assert isinstance(LIBRARY, Loaded), f"the tests need a C compiler: {LIBRARY.detail}"
+assert isinstance(LIBRARY, NativeLibrary), f"the tests need a C compiler: {LIBRARY.detail}"
 BOUND = 1e-5
 """Relative to the largest entry: sums of some hundred terms in float32, each rounded to 6e-8."""
 

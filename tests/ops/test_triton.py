@@ -23,7 +23,7 @@ from weft.ops.selective_scan import SELECTIVE_SCAN
 from weft.ops.selective_scan_chunks import CHUNK, SelectiveScanCall
 from weft.ops.triton import library
 from weft.ops.triton import selective_scan as triton_scan
-from weft.ops.triton.selective_scan import Plan
+from weft.ops.triton.selective_scan import ScanPlan
 
 REASON = library.why_not()
 assert REASON is None, f"the tests need Triton, which the extra dev installs: {REASON}"
@@ -61,13 +61,14 @@ def require_near(found: list[Tensor], exact: list[Tensor], bound: float = BOUND)
 
 
 REAL = (4096, 1536, 16)
-SMALL = [(Plan(8, 8, programs=1), (9, 10, 3)), (Plan(16, 8, shortest=CHUNK), (CHUNK + 5, 10, 3))]
-CASES = SMALL if DEVICE == "cpu" else [(Plan(8, 8, programs=1), REAL), (Plan(16, 4), REAL), (Plan(16, 8), REAL)]
+SMALL = [(ScanPlan(8, 8, programs=1), (9, 10, 3)), (ScanPlan(16, 8, shortest=CHUNK), (CHUNK + 5, 10, 3))]
+CASES = SMALL if DEVICE == "cpu" else [(ScanPlan(8, 8, programs=1), REAL), (ScanPlan(16, 4), REAL),
+                                       (ScanPlan(16, 8), REAL)]
 """Ways to cut the work, and tokens, channels and states of a channel: on a GPU those of a real model."""
 
 
 @pytest.mark.parametrize(("plan", "sizes"), CASES)
-def test_the_scan_in_every_plan_equals_the_steps(plan: Plan, sizes: tuple[int, int, int],
+def test_the_scan_in_every_plan_equals_the_steps(plan: ScanPlan, sizes: tuple[int, int, int],
                                                  monkeypatch: pytest.MonkeyPatch) -> None:
     """Of tokens, channels and states that fill no tile, no program and no thread, in one segment and in several; a
     document begins in the last one."""

@@ -13,7 +13,7 @@ from weft.core.part_config import Dims
 from weft.core.span import WHOLE
 from weft.linear.linear import Linear
 from weft.masks import Causal
-from weft.masks.visible import Rule, Visible, visible
+from weft.masks.visible import MaskFacts, VisibleKeys, visible
 from weft.mixers.attention import AttentionConfig
 from weft.ops import wide_linear as wide
 from weft.ops.attention import ATTENTION, AttentionCall, sdpa, wide_sdpa
@@ -101,9 +101,9 @@ def test_attention_in_float32_keeps_as_much_as_in_its_own_dtype() -> None:
     assert kept[0] <= kept[1]
 
 
-def _causal(q: torch.Tensor) -> Visible:
+def _causal(q: torch.Tensor) -> VisibleKeys:
     span = WHOLE.resolve(None, q)
-    return visible(Rule.of(Causal(), q.shape[2]), Keys.of(span.ticks), span)
+    return visible(MaskFacts.of(Causal(), q.shape[2]), Keys.of(span.ticks), span)
 
 
 def _saved(y: torch.Tensor) -> list[torch.Tensor]:

@@ -10,12 +10,12 @@ from torch.testing import assert_close
 
 from oracles import rwkv_time as oracle
 from weft.ops.forms import forced
-from weft.ops.native.library import VARIABLE, Loaded, loaded
+from weft.ops.native.library import VARIABLE, NativeLibrary, loaded
 from weft.ops.wkv import WKV, WKVCall, empty_state, wkv
 from weft.ops.wkv_chunks import EMPTY
 
 LIBRARY = loaded()
-assert isinstance(LIBRARY, Loaded), f"the tests need a C compiler: {LIBRARY.detail}"
+assert isinstance(LIBRARY, NativeLibrary), f"the tests need a C compiler: {LIBRARY.detail}"
 FORMS = pytest.mark.parametrize("form", ["reference", "operator", "native"])
 
 

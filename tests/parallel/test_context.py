@@ -14,7 +14,7 @@ from weft.core.registry import REGISTRY
 from weft.core.span import WHOLE
 from weft.models.decoder import Decoder
 from weft.parallel.context import cuts, problems_of, span_of_piece
-from weft.parallel.handing import Chain, HandedPieces, Line
+from weft.parallel.thread_communication import Chain, HandedPieces, Line
 
 BOUND = 1e-10
 """Of float64: sums over eleven tokens in another order differ by some 1e-15, relative to the largest number."""

@@ -14,7 +14,7 @@ import weft
 from weft.checkpoints.save import save_checkpoint
 from weft.checkpoints.sharded import MODEL, Boxes, StoredTensors
 from weft.core.errors import CheckpointError, ConfigError
-from weft.linear.division import Along
+from weft.linear.division import DividedDimension
 from weft.linear.int8 import Int8Config
 from weft.linear.lora import LoRAConfig
 from weft.linear.rewrite import rewritten
@@ -22,9 +22,9 @@ from weft.models.decoder import Decoder, DecoderConfig
 from weft.parallel.layout import Layout, boxes
 from weft.parallel.sharded import _shared
 from weft.parallel.tensor import plan_of
-from weft.parallel.vocabulary import Rows
+from weft.parallel.vocabulary import OwnIds
 from weft.training import parse_run
-from weft.training.holding import holding_problems
+from weft.training.local_model import holding_problems
 
 
 def decoder(*layers: Any, **fields: Any) -> Decoder:
@@ -115,7 +115,7 @@ def test_the_parts_of_all_processes_are_the_whole(dim: int, sections: tuple[int,
     whole = torch.arange(48.0).view(8, 6)
     joined = torch.full_like(whole, torch.nan)
     for place in range(2):
-        layout = Layout.divided(whole.shape, Along(dim, sections), place, 2)
+        layout = Layout.divided(whole.shape, DividedDimension(dim, sections), place, 2)
         for box in boxes(layout.part(whole), layout).held:
             where = tuple(slice(start, start + size) for start, size in zip(box.offsets, box.tensor.shape, strict=True))
             assert bool(joined[where].isnan().all()), "no number twice"
@@ -124,7 +124,7 @@ def test_the_parts_of_all_processes_are_the_whole(dim: int, sections: tuple[int,
 
 
 def test_ids_are_divided_as_evenly_as_they_can_be() -> None:
-    rows = [Rows.of(11, place, 3) for place in range(3)]
+    rows = [OwnIds.of(11, place, 3) for place in range(3)]
     assert [(each.first, each.held) for each in rows] == [(0, 4), (4, 4), (8, 3)]
 
 

@@ -12,7 +12,7 @@ from weft.blocks.pre import PreNormConfig
 from weft.core.empty_model import built_empty
 from weft.core.model import Model, parse_model
 from weft.core.part_config import Dims
-from weft.pictures.architecture import Architecture, BlockPicture, Box, Column, architecture_of, block_picture
+from weft.pictures.architecture import BlockPicture, ModelColumn, ModelDrawing, PartBox, architecture_of, block_picture
 from weft.pictures.diagram import figure
 from weft.pictures.folding import Fold
 
@@ -25,7 +25,7 @@ def model(**changes: Any) -> Model:
     return built_empty(parse_model({**data, **changes}))
 
 
-def written(column: Column) -> list[str]:
+def written(column: ModelColumn) -> list[str]:
     return [_element(each) for each in column.elements]
 
 
@@ -34,7 +34,7 @@ def _element(element: object) -> str:
         return f"{element.repeat}({', '.join(_element(each) for each in element.items)})"
     if isinstance(element, BlockPicture):
         return f"{element.kind}[{'; '.join(_step(step) for step in element.steps)}]"
-    assert isinstance(element, Box)
+    assert isinstance(element, PartBox)
     return element.title
 
 
@@ -88,15 +88,15 @@ def test_parts_say_their_sizes_settings_and_positions() -> None:
         "rope (base 500) positions, on queries and keys", "qkv 8→32 · output 16→8"]
     assert mlp.lines[-1].replace("\u00a0", " ") == "up 8→12 · down 12→8" and mlp.note == "212"
     positions = column.elements[1]
-    assert isinstance(positions, Box) and (positions.title, positions.note) == ("learned positions", "128")
+    assert isinstance(positions, PartBox) and (positions.title, positions.note) == ("learned positions", "128")
     assert positions.lines[0] == "added"
 
 
 def test_a_readout_that_is_the_embedding_says_so() -> None:
     [tied] = architecture_of(model()).columns
     [own] = architecture_of(model(readout={"kind": "linear", "tied": False})).columns
-    assert tied.elements[-1] == Box("linear readout", ("tied: the token embedding",))
-    assert isinstance(own.elements[-1], Box) and own.elements[-1].note == "88"
+    assert tied.elements[-1] == PartBox("linear readout", ("tied: the token embedding",))
+    assert isinstance(own.elements[-1], PartBox) and own.elements[-1].note == "88"
 
 
 def test_an_encoder_stands_beside_its_decoder_which_reads_it() -> None:
@@ -127,7 +127,7 @@ def test_a_block_that_says_nothing_of_its_wiring_is_drawn_without_wires() -> Non
         built = Silent.model_validate({"layers": [{"kind": "attention", "n_heads": 2}, MLP]}).build(Dims(8, 11, 16))
     found = block_picture(built, {})
     assert not found.wired and _element(found) == "silent[attention +nothing; mlp +nothing]"
-    picture = figure(Architecture("it", (Column("block", (found,), "stream"),)))
+    picture = figure(ModelDrawing("it", (ModelColumn("block", (found,), "stream"),)))
     assert any("wiring unknown" in (each.text or "") for each in tree(picture).iter())
 
 

@@ -8,7 +8,7 @@ from pictures.reading import attributes, overlapping
 from weft.api import read_model
 from weft.core.empty_model import built_empty
 from weft.core.model import LanguageModel, parse_model
-from weft.pictures.unrolled import Row, is_recurrent, rows_of, unrolled
+from weft.pictures.unrolled import LayerRow, is_recurrent, rows_of, unrolled
 
 
 def model(*layers: Any, repeat: int = 1) -> LanguageModel:
@@ -20,13 +20,13 @@ def model(*layers: Any, repeat: int = 1) -> LanguageModel:
 
 def test_layers_say_what_they_carry() -> None:
     rows = rows_of(model("gru", {"kind": "mlp", "d_ff": 9}, {"kind": "lstm", "d_hidden": 6}, {"kind": "attention"}))
-    assert rows == [Row("GRU", "state: 8 numbers", carries=True), Row("MLP"),
-                    Row("LSTM", "state: 12 numbers", carries=True),
-                    Row("Attention", "keys and values", carries=True, grows=True)]
+    assert rows == [LayerRow("GRU", "state: 8 numbers", carries=True), LayerRow("MLP"),
+                    LayerRow("LSTM", "state: 12 numbers", carries=True),
+                    LayerRow("Attention", "keys and values", carries=True, grows=True)]
 
 
 def test_repeated_layers_are_drawn_once() -> None:
-    assert rows_of(model("gru", repeat=3)) == [Row("GRU", "state: 8 numbers", carries=True, times=" × 3")]
+    assert rows_of(model("gru", repeat=3)) == [LayerRow("GRU", "state: 8 numbers", carries=True, times=" × 3")]
 
 
 def test_which_models_are_recurrent() -> None:

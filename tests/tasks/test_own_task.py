@@ -17,7 +17,7 @@ from weft.core.model import Classifier, EncoderInputs, Model, ModelState
 from weft.core.span import Span
 from weft.data import Batch, Batches, TokenStream
 from weft.data.settings import DataSettings
-from weft.tasks import Count, Material, Scored, Task, TaskConfig, TaskSettings, Validation
+from weft.tasks import BatchSums, Count, Material, Task, TaskConfig, TaskSettings, Validation
 from weft.tasks.material import HeldOut, held_out_text, text_material
 from weft.tasks.text import TextGiven, given_text, text_batches
 from weft.tokenizers import Tokenizer
@@ -60,9 +60,9 @@ class Vowels(Task[TokenStream, Batch]):
     def given(self, batch: Batch, device: torch.device | str) -> TextGiven:
         return given_text(batch, device)
 
-    def loss(self, model: Model, given: TextGiven, state: ModelState | None) -> Scored:
+    def loss(self, model: Model, given: TextGiven, state: ModelState | None) -> BatchSums:
         found = F.cross_entropy(self._scores(model, given.inputs), VOWELS[given.inputs].flatten(), reduction="sum")
-        return Scored(found.detach(), found)
+        return BatchSums(found.detach(), found)
 
     def _scores(self, model: Model, tokens: Tensor) -> Tensor:
         assert isinstance(model.head, Classifier)

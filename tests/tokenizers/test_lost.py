@@ -22,8 +22,8 @@ from weft.tokenizers.byte import ByteTokenizer
 from weft.tokenizers.character import CharacterTokenizer
 from weft.tokenizers.library import FileTokenizer
 from weft.tokenizers.lost import lost_nats, untold_nats
-from weft.tokenizers.seams import Stretch, measured
 from weft.tokenizers.sentence_piece import train_sentence_piece
+from weft.tokenizers.split_points import TextPart, measured
 from weft.tokenizers.unigram import UnigramTokenizer
 from weft.tokenizers.wordpiece import WordPieceTokenizer
 from weft.tokenizers.words import WordTokenizer
@@ -85,7 +85,7 @@ def test_the_texts_of_the_same_tokens_sum_to_1_at_most(kind: str) -> None:
     if kind == "characters":
         texts = [text for text in texts if set(text) <= set(ALPHABET)]
     sums: dict[bytes, float] = {}
-    for text, found in zip(texts, measured(tokenizer, [Stretch(text) for text in texts]), strict=True):
+    for text, found in zip(texts, measured(tokenizer, [TextPart(text) for text in texts]), strict=True):
         untold = 0.0 if len(found.ids) else untold_nats(text)
         paid = untold if found.lost is None else float(found.lost.sum())
         key = found.ids.tobytes()

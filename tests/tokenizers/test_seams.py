@@ -18,8 +18,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from weft.data import embedded_corpus
 from weft.tokenizers import BPETokenizer, ByteTokenizer, CharacterTokenizer, FileTokenizer, Tokenizer, WordTokenizer
 from weft.tokenizers.rwkv_world import RWKVWorldTokenizer
-from weft.tokenizers.seams import CONTEXT, measured, sliced, stretches, words_apart
 from weft.tokenizers.sentence_piece import SentencePieceTokenizer, train_sentence_piece
+from weft.tokenizers.split_points import CONTEXT, measured, sliced, stretches, words_apart
 from weft.tokenizers.unigram import UnigramTokenizer
 from weft.tokenizers.wordpiece import WordPieceTokenizer
 

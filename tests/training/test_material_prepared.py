@@ -22,7 +22,7 @@ from weft.core.errors import CheckpointError, ConfigError, DataError, OccupiedEr
 from weft.data import SequentialBatches, ShuffledBatches, stored_array
 from weft.data.array import JoinedArray
 from weft.data.manifest import SAMPLE_BLOCK, SAMPLE_BLOCKS, sample_hash
-from weft.data.prepared import Progress, open_prepared
+from weft.data.prepared import PreparationProgress, open_prepared
 from weft.data.settings import DataSettings
 from weft.disk.manifest import MANIFEST_FILE, sha256_of
 from weft.tasks.material import held_out_text
@@ -111,7 +111,7 @@ def test_a_run_on_a_prepared_folder_ends_in_the_weights_of_one_on_the_text(tmp_p
 def test_preparing_again_keeps_what_is_there(tmp_path: Path) -> None:
     source, out = write_text(tmp_path), tmp_path / "d"
     settings = DataSettings(path=str(source))
-    told: list[Progress] = []
+    told: list[PreparationProgress] = []
     first = prepare_folder(settings, ByteTokenizerConfig(), out, on_progress=told.append)
     stamp = (out / MANIFEST_FILE).stat().st_mtime_ns
     assert not first.reused and [progress.part for progress in told] == ["train", "validation"]
@@ -249,7 +249,7 @@ def test_a_full_disk_leaves_nothing_half_made_and_keeps_what_was_there(tmp_path:
 
 def prepare_until_killed(out: str) -> None:
     """Prepare the library, and die when its second part begins."""
-    def die(progress: Progress) -> None:
+    def die(progress: PreparationProgress) -> None:
         if progress.part == "validation":
             os.kill(os.getpid(), signal.SIGKILL)
 

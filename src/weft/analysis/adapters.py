@@ -1,5 +1,5 @@
-"""What adapters reach: the share of a model's matrices, parameters and operations that have a trained term beside them,
-by what they are."""
+"""The reach of adapters: the share of a model's matrices, parameters and operations that have a trained term beside
+them, by what they are."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from weft.linear.quantised import matrix_of, quantised_matrices
 
 @dataclass(frozen=True)
 class Reached(Record):
-    """What adapters reach of the parts of one kind.
+    """The matrices, parameters and operations of the parts of one kind that adapters reach.
 
     Attributes:
         kind: the heading of the parts, as in the other tables of a plan; ``all`` for the whole model.
@@ -50,7 +50,7 @@ class Reached(Record):
 
 @dataclass(frozen=True)
 class Coverage(Record):
-    """What the adapters of a model reach.
+    """The reach of a model's adapters, by kind of part.
 
     Attributes:
         kinds: what they reach of each kind of part that has parameters, the whole model last.
@@ -71,8 +71,8 @@ class Coverage(Record):
 
 
 def coverage(model: Model, context: int | None = None) -> Coverage | None:
-    """What the adapters of a model reach; None where it has none. The model is copied to tensors without storage, and
-    runs there.
+    """The reach of a model's adapters; None where it has none. The model is copied to tensors without storage, and runs
+    there.
 
     Args:
         model: after its rewrites.
@@ -121,7 +121,7 @@ def _reached(kind: str, found: list[float]) -> Reached:
 
 def _matrices(model: Model, labels: dict[str, str], adapted: dict[str, Adapted]) -> Iterator[
         tuple[str, int, int, bool]]:
-    """Of each parameter, and each quantised matrix, its kind, identity, size, and whether it is a matrix."""
+    """The kind, identity and size of each parameter and each quantised matrix, and whether it is a matrix."""
     own = {id(p) for module in adapted.values() for p in module.trained()}
     for path, parameter in model.named_parameters():
         if id(parameter) not in own:

@@ -1,4 +1,4 @@
-"""What PyTorch's arithmetic returns on this CPU, as hashes: a change of instructions or libraries shows in them.
+"""Hashes of the results of PyTorch's arithmetic on this CPU: a change of instructions or libraries shows in them.
 
 Libraries choose their kernels by the processor and by variables of the environment (``MKL_CBWR``,
 ``MKL_ENABLE_INSTRUCTIONS``, ``DNNL_MAX_CPU_ISA``, ``ONEDNN_DEFAULT_FPMATH_MODE``, ``ATEN_CPU_CAPABILITY``). Another

@@ -27,14 +27,14 @@ SHALLOW = 6
 
 
 @dataclass(frozen=True)
-class Shallow:
+class ShallowModel:
     """A shallow model, and how often its cost counts in the deep one's (the first one's a negative number of times)."""
 
     config: ModelConfig
     weight: int
 
 
-def shallow_models(source: ModelConfig | Model) -> tuple[Shallow, ...] | None:
+def shallow_models(source: ModelConfig | Model) -> tuple[ShallowModel, ...] | None:
     """The models that a deep model's plan is made of; None: it is run whole."""
     if not isinstance(source, ModelConfig) or source.rewrites or not source.stack():
         return None
@@ -43,10 +43,10 @@ def shallow_models(source: ModelConfig | Model) -> tuple[Shallow, ...] | None:
     if len(others) < SHALLOW or 2 * (len(kinds) + 1) > len(others):
         return None
 
-    def with_blocks(weight: int, *blocks: PartConfig) -> Shallow:
-        return Shallow(source.model_copy(update={"blocks": list(blocks)}), weight)
+    def with_blocks(weight: int, *blocks: PartConfig) -> ShallowModel:
+        return ShallowModel(source.model_copy(update={"blocks": list(blocks)}), weight)
 
-    found: list[Shallow] = []
+    found: list[ShallowModel] = []
     alone = 1
     for block, number in kinds:
         again = 0 if block == first else number - 1
@@ -56,7 +56,7 @@ def shallow_models(source: ModelConfig | Model) -> tuple[Shallow, ...] | None:
     return (with_blocks(alone, first), *found)
 
 
-class Sums:
+class PlanSums:
     """Sums over the parts of several plans, each plan with its weight."""
 
     def __init__(self, weights: Sequence[int]) -> None:
@@ -87,7 +87,7 @@ class Sums:
         return self.number(0 if each is None else getattr(each, name) for each in records)
 
     def parameters(self, found: Sequence[Parameters]) -> Parameters:
-        """Of the deep model."""
+        """The figure of the deep model."""
         def of(name: str) -> int:
             return int(self.number(getattr(each, name) for each in found))
 
@@ -98,7 +98,7 @@ class Sums:
         return Parameters(total, of("embeddings"), of("active"), found[0].tied, of("trained"), parts, groups)
 
     def flops(self, found: Sequence[Flops]) -> Flops:
-        """Of the deep model."""
+        """The figure of the deep model."""
         full, visible = (self.number(getattr(each, name) for each in found) for name in ("full", "visible"))
         parts = self.records([each.parts for each in found], lambda part: part.part, lambda part, sums: PartFlops(
             part.part, sums("full"), sums("visible"), sums("full") / full, sums("visible") / visible))
@@ -106,25 +106,25 @@ class Sums:
         return Flops(found[0].context, full, visible, parts, self.mapping([each.fourier for each in found]), uncounted)
 
     def training(self, found: Sequence[TrainingMemory]) -> TrainingMemory:
-        """Of the deep model."""
+        """The figure of the deep model."""
         return TrainingMemory(*(self.number(getattr(each, name) for each in found)
                                 for name in ("weights", "gradients", "optimizer")))
 
     def step(self, found: Sequence[TrainingStep]) -> TrainingStep:
-        """Of the deep model."""
+        """The figure of the deep model."""
         return replace(found[0], flops=self.number(each.flops for each in found),
                        activations=self.number(each.activations for each in found),
                        activations_by_part=self.mapping([each.activations_by_part for each in found]))
 
     def states(self, found: Sequence[States]) -> States:
-        """Of the deep model, at the contexts that all have."""
+        """The sizes of states of the deep model, at the contexts that all have."""
         sizes = [{size.context: size for size in each.sizes} for each in found]
         shared = [context for context in sizes[0] if all(context in each for each in sizes)]
         return growth(tuple(replace(sizes[0][context], bytes=self.number(each[context].bytes for each in sizes))
                             for context in shared))
 
     def forms(self, found: Sequence[tuple[FormChoice, ...]]) -> tuple[FormChoice, ...]:
-        """Of the deep model."""
+        """The figure of the deep model."""
         return self.records(found, lambda each: (each.operation, each.form, each.reason, each.passed),
                             lambda each, sums: replace(each, calls=sums("calls")))
 

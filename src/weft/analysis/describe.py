@@ -15,7 +15,7 @@ from weft.core.meanings import meanings, without_meanings
 from weft.core.part_config import PartConfig
 from weft.core.registry import REGISTRY
 from weft.core.schema import definition_name, own_definitions
-from weft.index.records import Description, Difference, Entry, FieldDescription
+from weft.index.records import Description, Entry, FieldDescription, PartDifference
 from weft.masks import Mask, known_masks
 
 REQUIRED, BELOW = "required", "see below"
@@ -41,7 +41,7 @@ def _described(entry: Entry, declared: type[PartConfig] | type[Mask], texts: lis
                fields: Iterator[FieldDescription]) -> Description:
     words = "\n\n".join(filter(None, map(without_meanings, texts)))
     return Description(entry, words, tuple(fields), declared.about.equation,
-                       tuple(Difference(*each) for each in declared.about.differs))
+                       tuple(PartDifference(*each) for each in declared.about.differs))
 
 
 def _built(part: type[PartConfig]) -> Iterator[str]:

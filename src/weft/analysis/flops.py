@@ -9,8 +9,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from weft.analysis.calls import heads_of, run_whole, scores_of
-from weft.analysis.shapes import Tally, tallied
-from weft.core.declarations import Pairs
+from weft.analysis.shapes import OperationCounter, tallied
+from weft.core.declarations import QueryKeyPairs
 from weft.core.labels import label_modules
 from weft.core.layer import Part
 from weft.core.model import Model
@@ -65,7 +65,7 @@ def forward_flops(model: Model, mode: FakeTensorMode, context: int, source: int 
     return _by_part(model, counted(model, mode, context, source), context)
 
 
-def counted(model: Model, mode: FakeTensorMode, context: int, source: int | None) -> Tally:
+def counted(model: Model, mode: FakeTensorMode, context: int, source: int | None) -> OperationCounter:
     """The operations of a forward pass by the paths of modules; the arguments are those of `forward_flops`."""
     model.eval()
     with torch.no_grad(), tallied(model, mode) as tally:
@@ -75,9 +75,9 @@ def counted(model: Model, mode: FakeTensorMode, context: int, source: int | None
     return tally
 
 
-def _by_part(model: Model, tally: Tally, context: int) -> Flops:
+def _by_part(model: Model, tally: OperationCounter, context: int) -> Flops:
     labels = label_modules(model)
-    fractions: dict[tuple[Pairs, int], float] = {}
+    fractions: dict[tuple[QueryKeyPairs, int], float] = {}
     full: dict[str, int] = {}
     visible: dict[str, float] = {}
     fourier: dict[str, int] = {}
@@ -95,7 +95,7 @@ def _by_part(model: Model, tally: Tally, context: int) -> Flops:
                  {part: count / context for part, count in fourier.items()}, tuple(sorted(tally.uncounted)))
 
 
-def _fraction(module: nn.Module, length: int, cache: dict[tuple[Pairs, int], float]) -> float:
+def _fraction(module: nn.Module, length: int, cache: dict[tuple[QueryKeyPairs, int], float]) -> float:
     """The fraction of a module's own work, on a row of ``length`` tokens, on pairs of a query and a key that its mask
     allows."""
     pairs = module.declares().attended if isinstance(module, Part) else None

@@ -158,8 +158,8 @@ class RouteCache:
         return KeptRoute(**{field.name: whole[field.name] for field in fields(KeptRoute)})
 
     def _content(self, path: Path) -> dict[str, Any] | None:
-        """What a file holds, without its hash; None: it is not as a process of this user under these conditions wrote
-        it."""
+        """The content of a file, without its hash; None: it is not as a process of this user under these conditions
+        wrote it."""
         try:
             text = path.read_bytes()
             whole = json.loads(text)

@@ -10,7 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from weft.analysis.adapters import Coverage, coverage
-from weft.analysis.by_blocks import Sums, shallow_models
+from weft.analysis.by_blocks import PlanSums, shallow_models
 from weft.analysis.flops import Flops, forward_flops
 from weft.analysis.kernels import FormChoice, choices, single_token
 from weft.analysis.matmul import Timing, as_kept, matmul_rate, products_in, timed
@@ -24,9 +24,9 @@ from weft.analysis.memory import (
 )
 from weft.analysis.notes import all_notes
 from weft.analysis.parts import Parameters, count_parameters
+from weft.analysis.run_cost_records import RunCosts
 from weft.analysis.shapes import shape_of
 from weft.analysis.step import TrainingStep, training_step
-from weft.analysis.work_here import Here
 from weft.core.errors import ConfigError, InputError
 from weft.core.layer import traits_of
 from weft.core.model import LanguageModel, Model, ModelConfig
@@ -98,7 +98,7 @@ class Plan(Record):
     notes: tuple[str, ...]
     adapters: Coverage | None = None
     lengthwise: bool = False
-    here: Here | None = None
+    here: RunCosts | None = None
 
 
 MOST_TOKENS = 1 << 24
@@ -150,7 +150,7 @@ def _planned(source: ModelConfig | Model, context: int | None, contexts: Sequenc
 
 def _added(plans: Sequence[Plan], weights: Sequence[int]) -> Plan:
     """The plan of a deep model from those of shallow ones, see `weft.analysis.by_blocks`."""
-    sums = Sums(weights)
+    sums = PlanSums(weights)
     states = [each.states for each in plans if each.states is not None]
     return replace(
         plans[0], parameters=sums.parameters([each.parameters for each in plans]),

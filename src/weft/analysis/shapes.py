@@ -49,7 +49,7 @@ def _twin(tensor: Tensor, mode: FakeTensorMode, dtype: torch.dtype) -> Tensor:
         return nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
 
 
-class Tally(TorchDispatchMode):
+class OperationCounter(TorchDispatchMode):
     """Counts operations, and supplies the values that a model reads and that fake tensors do not have.
 
     Attributes:
@@ -136,9 +136,9 @@ def _value(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 @contextmanager
-def tallied(model: nn.Module, mode: FakeTensorMode) -> Iterator[Tally]:
+def tallied(model: nn.Module, mode: FakeTensorMode) -> Iterator[OperationCounter]:
     """Count the operations inside the block; each is attributed to the innermost module that is being called."""
-    tally = Tally()
+    tally = OperationCounter()
 
     def enter(path: str) -> Any:
         def hook(module: nn.Module, inputs: Any) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from weft.analysis.calls import heads_of, loss_of, run_whole
-from weft.analysis.shapes import Tally, tallied
+from weft.analysis.shapes import OperationCounter, tallied
 from weft.core.labels import label_modules
 from weft.core.model import Model
 from weft.core.strict_json import Record
@@ -59,7 +59,7 @@ def training_step(model: Model, mode: FakeTensorMode, batch: int, context: int) 
 class _Saved:
     """The storages that autograd saves, each once, without weights and buffers."""
 
-    def __init__(self, model: Model, tally: Tally) -> None:
+    def __init__(self, model: Model, tally: OperationCounter) -> None:
         self.tally, self.labels = tally, label_modules(model)
         self.weights = {_storage(tensor) for tensor in [*model.parameters(), *model.buffers()]}
         self.storages: dict[int, tuple[torch.UntypedStorage, str]] = {}

@@ -27,7 +27,7 @@ REPORT = re.compile(rb"weft \S+, Python [^\n]*(\n[^\n]*)?\narguments: \[")
 
 @final
 @dataclass(frozen=True)
-class Stored(Record):
+class StoredFiles(Record):
     """Files and folders of one kind.
 
     Attributes:
@@ -59,11 +59,11 @@ class Kind:
     names: str = ".*"
     proof: Callable[[Path], bool] = field(default=lambda _: False)
 
-    def found(self) -> Stored:
+    def found(self) -> StoredFiles:
         """The entries that there are now."""
         paths = [path for path in _within(self.folder) if re.fullmatch(self.names, path.name)]
-        return Stored(self.what, self.folder, self.settings, len(paths), sum(map(_bytes, paths)),
-                      tuple(path for path in paths if _holds(self.proof, path)))
+        return StoredFiles(self.what, self.folder, self.settings, len(paths), sum(map(_bytes, paths)),
+                           tuple(path for path in paths if _holds(self.proof, path)))
 
 
 def kinds() -> tuple[Kind, ...]:
@@ -85,7 +85,7 @@ def kinds() -> tuple[Kind, ...]:
         Kind("models from the Hub", hub, ("HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME")))
 
 
-def storage() -> tuple[Stored, ...]:
+def storage() -> tuple[StoredFiles, ...]:
     """All that is stored outside the folders of results, by kind, also the kinds of which there is nothing."""
     return tuple(kind.found() for kind in kinds())
 
@@ -139,7 +139,7 @@ def _within(folder: Path) -> list[Path]:
 
 
 def _bytes(path: Path) -> int:
-    """Of a file, or of all files in a folder; links are not followed."""
+    """The size of a file, or of all files in a folder, in bytes; links are not followed."""
     try:
         if path.is_dir() and not path.is_symlink():
             return sum(map(_bytes, _within(path)))

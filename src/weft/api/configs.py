@@ -132,5 +132,5 @@ def read_model(config: Config, overrides: Iterable[str] = ()) -> ModelConfig:
 
 
 def _where(config: Config) -> str | None:
-    """What errors call a configuration: its path or name; None: it is in memory."""
+    """The name of a configuration in errors: its path or name; None: it is in memory."""
     return str(config) if isinstance(config, str | Path) else None

@@ -19,7 +19,7 @@ from weft.core.errors import InputError
 from weft.core.model import ModelConfig, built_model
 from weft.decoding.rows import parse_rows
 from weft.pictures.attention import attention_maps
-from weft.pictures.gallery import Drawn, Gallery, Read, gallery
+from weft.pictures.gallery import DrawnFiles, Gallery, ReadText, gallery
 from weft.pictures.writing import require_writable, write
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import ByteTokenizerConfig
@@ -40,7 +40,7 @@ class Text:
 
 
 def draw(target: Target, overrides: Iterable[str] = (), *, out: str | Path, text: Text | None = None,
-         png: bool = False, replace: bool = False) -> Drawn:
+         png: bool = False, replace: bool = False) -> DrawnFiles:
     """Draw a configuration or a checkpoint: its architecture, masks and positions, a
     recurrent model unrolled in time, and attention maps of a text.
 
@@ -109,12 +109,12 @@ def _untrained(target: Config, changes: list[str], name: str) -> Loaded:
     return Loaded(model, tokenizer or run.tokenizer.fit(()), run.model, None, {}, Path(name))
 
 
-def _read(loaded: Loaded, text: Text) -> Read:
+def _read(loaded: Loaded, text: Text) -> ReadText:
     """The attention of a model over a text, and the text's tokens."""
     [row] = parse_rows(prompt_rows(loaded, text.text))
     source = None if text.source is None else _source(loaded, text.source)
     maps = attention_maps(loaded.model, row.tokens, source)
-    return Read(_pieces(loaded, row.tokens), _pieces(loaded, source or ()), tuple(maps))
+    return ReadText(_pieces(loaded, row.tokens), _pieces(loaded, source or ()), tuple(maps))
 
 
 def _source(loaded: Loaded, text: str) -> tuple[int, ...]:

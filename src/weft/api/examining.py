@@ -11,8 +11,8 @@ from torch import nn
 
 from weft.analysis import Plan
 from weft.analysis import plan as plan_model
-from weft.analysis.here import run_here
 from weft.analysis.memory import require_room
+from weft.analysis.run_costs import run_here
 from weft.analysis.shares import Shares, shares_of
 from weft.api.arguments import one_or_more
 from weft.api.configs import Config, forms_of, preset_hint, presets, read_model, training_of
@@ -111,7 +111,7 @@ def flops_shares(target: Target, overrides: Iterable[str] = (), *,
 
 
 def _mesh_notes(target: Target, overrides: Iterable[str], config: ModelConfig) -> tuple[str, ...]:
-    """What the mesh of a run's configuration leaves whole on every process, where it divides models.
+    """The tensors that the mesh of a run's configuration leaves whole on every process, where it divides models.
 
     Raises:
         ConfigError: heads or channels that do not divide.

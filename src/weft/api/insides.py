@@ -1,4 +1,4 @@
-"""What a model computes on the way: hidden vectors, attention weights and sizes of states, in one call."""
+"""The intermediate results of a model: hidden vectors, attention weights and sizes of states, in one call."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ POINTS = ("stream", "weights")
 
 @dataclass(frozen=True, eq=False)
 class Insides:
-    """What a model computed for one row of T tokens.
+    """The intermediate results of a model for one row of T tokens.
 
     Attributes:
         tokens: the row's ids.

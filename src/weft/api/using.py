@@ -55,7 +55,7 @@ def score(model: Model, rows: str | Sequence[str | tuple[str, str] | RowLike], *
 
 
 def _score_whole(loaded: Loaded, rows: list[WholeRow], logits: bool) -> Scored:
-    """What an encoder gives for rows, see `score`."""
+    """The scores of an encoder for rows, see `score`."""
     model, tokenizer = loaded.model, loaded.tokenizer
     if not logits:
         return score_hidden(model, rows, tokenizer)

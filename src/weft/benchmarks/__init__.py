@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.benchmarks.base import BenchmarkConfig, Conditions
-from weft.benchmarks.result import BenchmarkResult, Protocol, Score
+from weft.benchmarks.result import BenchmarkProtocol, BenchmarkResult, Score
 from weft.benchmarks.text_model import TextModel
 
-__all__ = ["BenchmarkConfig", "BenchmarkResult", "Conditions", "Protocol", "Score", "TextModel"]
+__all__ = ["BenchmarkConfig", "BenchmarkProtocol", "BenchmarkResult", "Conditions", "Score", "TextModel"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from weft.benchmarks.result import BenchmarkResult, Protocol, Score
+from weft.benchmarks.result import BenchmarkProtocol, BenchmarkResult, Score
 from weft.benchmarks.text_model import Question, TextModel, tokenizer_name
 from weft.core.errors import DataError, InputError
 from weft.core.part_config import PartConfig
@@ -19,7 +19,7 @@ from weft.evaluation.completions import Likelihood
 
 @dataclass(frozen=True)
 class Conditions:
-    """What a user allows and limits.
+    """The permissions and limits that a user sets for a benchmark.
 
     Attributes:
         limit: use only so many requests of each part; None: all.
@@ -63,7 +63,7 @@ class BenchmarkConfig(PartConfig):
 
 
 @dataclass(frozen=True)
-class Material:
+class BenchmarkFiles:
     """The bytes that a benchmark has read, for the protocol.
 
     Attributes:
@@ -79,7 +79,7 @@ class Material:
         return f"{self.name}, sha256 {self.sha256[:12]}"
 
 
-class Reading:
+class FileReader:
     """Reads text files, and remembers what was read.
 
     Args:
@@ -104,9 +104,9 @@ class Reading:
         return content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
 
     @property
-    def material(self) -> Material:
-        """What has been read."""
-        return Material(self._root.resolve().name, self._hash.hexdigest())
+    def material(self) -> BenchmarkFiles:
+        """The data that have been read."""
+        return BenchmarkFiles(self._root.resolve().name, self._hash.hexdigest())
 
 
 ENCODING = ("prompt and completion are encoded as one text and divided after as many tokens as the prompt has alone, a "
@@ -126,7 +126,7 @@ def context_line(model: TextModel, room: int = 0) -> str:
     return f"rows of at most {model.context:,} tokens{kept}, longer prompts cut on the left"
 
 
-def found(config: BenchmarkConfig, model: TextModel, scores: Sequence[Score], protocol: Protocol, example: str,
+def found(config: BenchmarkConfig, model: TextModel, scores: Sequence[Score], protocol: BenchmarkProtocol, example: str,
           requests: Sequence[Mapping[str, Any]]) -> BenchmarkResult:
     """The result of a benchmark of a model."""
     return BenchmarkResult(config.kind, config.dump(), tuple(scores), protocol, model.name, model.fingerprint, example,

@@ -1,4 +1,4 @@
-"""What lm-eval asks of a model, answered by a `TextModel`: by lm-eval's own rules for encoding, cutting and windows."""
+"""Answers of a `TextModel` to the requests of lm-eval, by lm-eval's own rules for encoding, cutting and windows."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class HarnessModel:
         self._spelled = model.tokenizer.decode([self._prefix], specials=True)
 
     def likelihoods(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[float, bool]]:
-        """Of each context and continuation: the continuation's log-probability in nats, and whether greedy decoding
-        would write it."""
+        """The log-probability in nats of each continuation after its context, and whether greedy decoding would write
+        it."""
         found = self._model.completed([self._completion(*pair) for pair in pairs])
         return [(each.log_prob, each.greedy) for each in found]
 

@@ -10,13 +10,13 @@ from pydantic import Field
 from weft.benchmarks.base import (
     BenchmarkConfig,
     Conditions,
-    Reading,
+    FileReader,
     context_line,
     digest_of,
     found,
     tokenizer_line,
 )
-from weft.benchmarks.result import MEAN_ERROR, BenchmarkResult, Protocol, mean_score, perplexity_score
+from weft.benchmarks.result import MEAN_ERROR, BenchmarkProtocol, BenchmarkResult, mean_score, perplexity_score
 from weft.benchmarks.text_model import Question, TextModel
 from weft.core.errors import DataError
 from weft.core.part_config import About
@@ -60,7 +60,7 @@ class LambadaConfig(BenchmarkConfig):
         return [cls(), cls(field="passage")]
 
     def measure(self, model: TextModel, data: Path, conditions: Conditions) -> BenchmarkResult:
-        reading = Reading(data)
+        reading = FileReader(data)
         passages = self._passages(reading, data)[:conditions.limit]
         asked = [Question(passage[:passage.rindex(" ")], (passage[passage.rindex(" "):],)) for _, passage in passages]
         answers = [answer for answer, in model.answers(asked)]
@@ -68,7 +68,7 @@ class LambadaConfig(BenchmarkConfig):
             {"line": line, "prompt_sha256": digest_of(question.prompt), "word": question.completions[0][1:],
              "log_prob": answer.log_prob, "correct": answer.greedy, "tokens": answer.tokens, "cut": answer.cut}
             for (line, _), question, answer in zip(passages, asked, answers, strict=True)]
-        protocol = Protocol(
+        protocol = BenchmarkProtocol(
             "{the passage without its last word}", "none", "right if each token of the last word is the most "
             "probable at its place; no words are ruled out", "none; the perplexity is per word, of the sum of its "
             "tokens' log-probabilities", tokenizer_line(model), context_line(model),
@@ -79,7 +79,7 @@ class LambadaConfig(BenchmarkConfig):
                   perplexity_score("perplexity", [answer.log_prob for answer in answers])]
         return found(self, model, scores, protocol, asked[0].prompt, requests)
 
-    def _passages(self, reading: Reading, data: Path) -> list[tuple[int, str]]:
+    def _passages(self, reading: FileReader, data: Path) -> list[tuple[int, str]]:
         """The passages with the numbers of their lines.
 
         Raises:

@@ -12,7 +12,7 @@ import yaml
 
 from weft.benchmarks.base import Conditions, tokenizer_line
 from weft.benchmarks.harness_model import HarnessModel
-from weft.benchmarks.result import BenchmarkResult, Protocol, Score
+from weft.benchmarks.result import BenchmarkProtocol, BenchmarkResult, Score
 from weft.benchmarks.text_model import TextModel
 from weft.core.errors import FailedError, InputError, MissingExtra, WeftError, nearest
 
@@ -169,7 +169,7 @@ def _result(model: TextModel, name: str, found: Mapping[str, Any], folder: Path 
     requests = [_record(task, sample) for task, samples in found["samples"].items() for sample in samples]
     shots = ", ".join(f"{task}: {count}" for task, count in found["n-shot"].items())
     versions = ", ".join(f"{task} {version}" for task, version in found["versions"].items())
-    protocol = Protocol(
+    protocol = BenchmarkProtocol(
         "as the task has it", shots, f"as lm-eval's task has it ({versions})", "as the task has it",
         tokenizer_line(model), f"rows of at most {model.context:,} tokens, longer prompts cut on the left", 0,
         "lm-eval's own" if folder is None else folder.resolve().name,
@@ -193,7 +193,7 @@ def _scores(task: str, measures: Mapping[str, Any], counts: Mapping[str, int]) -
 
 
 def _record(task: str, sample: Mapping[str, Any]) -> dict[str, Any]:
-    """What lm-eval found for a request, without its document."""
+    """The result of lm-eval for a request, without its document."""
     measured = {name: float(value) for name in sample.get("metrics", ())
                 if isinstance(value := sample.get(name), int | float)}
     return {"task": task, "doc_id": sample["doc_id"], "prompt_sha256": str(sample["prompt_hash"])[:16],

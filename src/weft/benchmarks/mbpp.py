@@ -13,14 +13,14 @@ from pydantic import Field, model_validator
 from weft.benchmarks.base import (
     BenchmarkConfig,
     Conditions,
-    Reading,
+    FileReader,
     context_line,
     digest_of,
     found,
     tokenizer_line,
 )
-from weft.benchmarks.programs import Limits, Ran, require_running, run_program
-from weft.benchmarks.result import MEAN_ERROR, BenchmarkResult, Protocol, Score, mean_score
+from weft.benchmarks.programs import Limits, ProgramEnd, require_running, run_program
+from weft.benchmarks.result import MEAN_ERROR, BenchmarkProtocol, BenchmarkResult, Score, mean_score
 from weft.benchmarks.text_model import TextModel, Writing
 from weft.core.config import rule
 from weft.core.errors import DataError, InputError
@@ -87,7 +87,7 @@ class MBPPConfig(BenchmarkConfig):
         top_p: probability, as in sampling.
         max_new_tokens: tokens of a program at most.
         seed: of the random numbers that draw the samples.
-        seconds: of processor time that a program may take.
+        seconds: seconds of processor time that a program may take.
         megabytes: a program's memory at most, in megabytes.
     """
 
@@ -136,7 +136,7 @@ class MBPPConfig(BenchmarkConfig):
         if not conditions.run_programs:
             raise no_consent(self.kind)
         model.language_model("writing programs")
-        reading = Reading(data)
+        reading = FileReader(data)
         shown, problems = self._problems(reading, data)
         problems = problems[:conditions.limit]
         head = "".join(problem.shown() for problem in shown)
@@ -152,7 +152,7 @@ class MBPPConfig(BenchmarkConfig):
             requests.append(_record(problem, prompts[rows.start], texts[rows], ran, cut[rows.start]))
         sampled = "the most probable token each time" if not self.temperature else (
             f"{self.samples} samples at temperature {self.temperature:g}, top_p {self.top_p or 1:g}, seed {self.seed}")
-        protocol = Protocol(
+        protocol = BenchmarkProtocol(
             "{examples}" + Problem(0, "{text}", "", "", ("{tests}",)).asked(),
             f"{self.shots}, problems {', '.join(map(str, SHOWN[:self.shots]))}" if self.shots else "none",
             f"the text before {STOP}, {sampled}, passes if it and the tests run to their end", "none",
@@ -164,7 +164,7 @@ class MBPPConfig(BenchmarkConfig):
     def _scores(self, passed: Sequence[int]) -> list[Score]:
         return [mean_score(f"pass@{k}", [pass_at(self.samples, count, k) for count in passed]) for k in self.pass_at]
 
-    def _problems(self, reading: Reading, data: Path) -> tuple[list[Problem], list[Problem]]:
+    def _problems(self, reading: FileReader, data: Path) -> tuple[list[Problem], list[Problem]]:
         """The examples, and the problems of the test part."""
         lines = enumerate(reading.text(data).split("\n"), 1)
         known = {each.number: each for each in (problem_of(line, f"{data}, line {number}") for number, line in lines
@@ -185,7 +185,7 @@ def no_consent(kind: str) -> InputError:
                       "page about benchmarks.")
 
 
-def _record(problem: Problem, prompt: str, texts: Sequence[str], ran: Sequence[Ran], cut: int) -> dict[str, Any]:
+def _record(problem: Problem, prompt: str, texts: Sequence[str], ran: Sequence[ProgramEnd], cut: int) -> dict[str, Any]:
     return {"task_id": problem.number, "prompt_sha256": digest_of(prompt), "programs": list(texts),
             "outcomes": [each.outcome for each in ran], "passed": sum(each.passed for each in ran), "cut": cut}
 

@@ -15,13 +15,13 @@ from pydantic import Field, field_validator
 from weft.benchmarks.base import (
     BenchmarkConfig,
     Conditions,
-    Reading,
+    FileReader,
     context_line,
     found,
     marked,
     tokenizer_line,
 )
-from weft.benchmarks.result import MEAN_ERROR, BenchmarkResult, Protocol, Score, macro_score, mean_score
+from weft.benchmarks.result import MEAN_ERROR, BenchmarkProtocol, BenchmarkResult, Score, macro_score, mean_score
 from weft.benchmarks.text_model import Question, TextModel
 from weft.core.config import rule
 from weft.core.errors import DataError, InputError, nearest
@@ -123,7 +123,7 @@ class MMLUConfig(BenchmarkConfig):
         return [cls(), cls(shots=0, subjects=("anatomy",), split="val")]
 
     def measure(self, model: TextModel, data: Path, conditions: Conditions) -> BenchmarkResult:
-        reading, names = Reading(data), self.subjects or ALL
+        reading, names = FileReader(data), self.subjects or ALL
         self._require_files(data, names)
         asked = [(name, item, question) for name in names
                  for item, question in self._questions(reading, data, name, conditions.limit)]
@@ -132,7 +132,7 @@ class MMLUConfig(BenchmarkConfig):
         for (name, item, question), answer in zip(asked, answers, strict=True):
             record = marked(question, answer, [each.log_prob for each in answer], item.right)
             requests.append({"subject": name, "line": item.number, **record})
-        protocol = Protocol(
+        protocol = BenchmarkProtocol(
             HEADER.format("{subject}") + "{examples}{question}\nA. {a}\nB. {b}\nC. {c}\nD. {d}\nAnswer:",
             f"{self.shots}, the first of each subject's dev file", "the letter with the highest "
             "log-probability after the prompt, of equal ones the first", "none",
@@ -154,7 +154,7 @@ class MMLUConfig(BenchmarkConfig):
             raise DataError(f"{len(missing)} files of {len(names)} subjects are missing: {', '.join(missing)}.",
                             where=str(data), remedy=f"Add them, or measure what is there: {say}.")
 
-    def _questions(self, reading: Reading, data: Path, name: str, limit: int | None) -> list[tuple[Item, Question]]:
+    def _questions(self, reading: FileReader, data: Path, name: str, limit: int | None) -> list[tuple[Item, Question]]:
         """The questions of a subject with their prompts."""
         shown: list[Item] = []
         if self.shots:

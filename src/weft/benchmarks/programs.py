@@ -45,7 +45,7 @@ PROBE = ("import bisect, cmath, collections, functools, heapq, itertools, math, 
 
 @dataclass(frozen=True)
 class Limits(Record):
-    """What a program may use.
+    """The time, memory and files that a program may use.
 
     Attributes:
         seconds: of processor time, rounded up; it may wait `PATIENCE` times as long. The slowest solution that comes
@@ -65,7 +65,7 @@ class Limits(Record):
 
 
 @dataclass(frozen=True)
-class Ran(Record):
+class ProgramEnd(Record):
     """How a program ended.
 
     Attributes:
@@ -80,7 +80,7 @@ class Ran(Record):
     by: tuple[str, ...]
 
 
-def run_program(source: str, tests: Sequence[str], setup: str = "", limits: Limits | None = None) -> Ran:
+def run_program(source: str, tests: Sequence[str], setup: str = "", limits: Limits | None = None) -> ProgramEnd:
     """Run a program, and then tests of it in another process.
 
     A test's names are its own, Python's, those of modules of the standard library, and otherwise the program's. What it
@@ -117,7 +117,7 @@ def run_program(source: str, tests: Sequence[str], setup: str = "", limits: Limi
         outcome = "time"
     finally:
         process.end()
-    return Ran(outcome == "passed", outcome, by)
+    return ProgramEnd(outcome == "passed", outcome, by)
 
 
 def require_running() -> tuple[str, ...]:

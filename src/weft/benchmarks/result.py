@@ -1,4 +1,4 @@
-"""What a benchmark reports: scores with their standard errors, the protocol, and the result of every request."""
+"""The result of a benchmark: scores with their standard errors, the protocol, and the result of every request."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Score(Record):
 
 
 @dataclass(frozen=True)
-class Protocol(Record):
+class BenchmarkProtocol(Record):
     """How a benchmark was run; scores under different protocols cannot be compared.
 
     Attributes:
@@ -99,7 +99,7 @@ class BenchmarkResult(Record):
     benchmark: str
     settings: Mapping[str, Any]
     scores: tuple[Score, ...]
-    protocol: Protocol
+    protocol: BenchmarkProtocol
     model: str
     fingerprint: str
     example: str

@@ -1,4 +1,4 @@
-"""What SST-2 and CoLA share: sentences of two classes, answered by completion or by a classifier."""
+"""The common base of SST-2 and CoLA: sentences of two classes, answered by completion or by a classifier."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pydantic import Field
 from weft.benchmarks.base import (
     BenchmarkConfig,
     Conditions,
-    Reading,
+    FileReader,
     context_line,
     digest_of,
     found,
     marked,
     tokenizer_line,
 )
-from weft.benchmarks.result import MEAN_ERROR, BenchmarkResult, Protocol, Score, mean_score
+from weft.benchmarks.result import MEAN_ERROR, BenchmarkProtocol, BenchmarkResult, Score, mean_score
 from weft.benchmarks.text_model import Question, TextModel
 from weft.core.errors import DataError, InputError, UnsupportedError
 from weft.evaluation.completions import Likelihood
@@ -88,20 +88,20 @@ class SentenceConfig(BenchmarkConfig):
         """
 
     def measure(self, model: TextModel, data: Path, conditions: Conditions) -> BenchmarkResult:
-        reading = Reading(data)
+        reading = FileReader(data)
         file = data / f"{self.split}.tsv" if data.is_dir() else data
         sentences = self._read(reading, file)[:conditions.limit]
         if model.classifies:
             return self._by_class(model, sentences, reading, conditions)
         return self._by_completion(model, sentences, self._shown(reading, file), reading, conditions)
 
-    def _read(self, reading: Reading, file: Path) -> list[Sentence]:
+    def _read(self, reading: FileReader, file: Path) -> list[Sentence]:
         sentences = self.rows(reading.text(file), file)
         if not sentences:
             raise DataError("the file has no sentence.", where=str(file), remedy="Give a file that has some.")
         return sentences
 
-    def _shown(self, reading: Reading, file: Path) -> list[Sentence]:
+    def _shown(self, reading: FileReader, file: Path) -> list[Sentence]:
         """The examples before each sentence."""
         if not self.shots:
             return []
@@ -118,7 +118,7 @@ class SentenceConfig(BenchmarkConfig):
         return f"{text.strip()}\nQuestion: {self.question}\nAnswer:"
 
     def _by_completion(self, model: TextModel, sentences: Sequence[Sentence], shown: Sequence[Sentence],
-                       reading: Reading, conditions: Conditions) -> BenchmarkResult:
+                       reading: FileReader, conditions: Conditions) -> BenchmarkResult:
         head = "".join(f"{self._prompt(each.text)} {self.words[each.label]}\n\n" for each in shown)
         asked = [Question(head + self._prompt(each.text), tuple(f" {word}" for word in self.words))
                  for each in sentences]
@@ -127,7 +127,7 @@ class SentenceConfig(BenchmarkConfig):
             scores = [self._score(each, word) for each, word in zip(answer, question.completions, strict=True)]
             requests.append({"line": sentence.line, **marked(question, answer, scores, sentence.label)})
         shots = f"{self.shots}, drawn from train.tsv by seed {self.seed}" if self.shots else "none"
-        protocol = Protocol(
+        protocol = BenchmarkProtocol(
             "{examples}" + self._prompt("{sentence}"), shots, "the completion with the higher score, of equal ones the "
             f"first: {' or '.join(repr(f' {word}') for word in self.words)}", NORMALISATIONS[self.divide_by],
             tokenizer_line(model), context_line(model), sum(each["cut"] > 0 for each in requests),
@@ -138,7 +138,7 @@ class SentenceConfig(BenchmarkConfig):
         sizes = {"none": 1, "bytes": len(completion.encode()), "tokens": answer.tokens}
         return answer.log_prob / sizes[self.divide_by]
 
-    def _by_class(self, model: TextModel, sentences: Sequence[Sentence], reading: Reading,
+    def _by_class(self, model: TextModel, sentences: Sequence[Sentence], reading: FileReader,
                   conditions: Conditions) -> BenchmarkResult:
         """The answers of a classifier, which reads each sentence alone, as the file has it."""
         if self.shots or self.divide_by != "none":
@@ -148,7 +148,7 @@ class SentenceConfig(BenchmarkConfig):
         predicted = [labels[name] for name in model.classes([each.text for each in sentences])]
         requests = [{"line": each.line, "prompt_sha256": digest_of(each.text), "choice": choice, "right": each.label,
                      "correct": choice == each.label} for each, choice in zip(sentences, predicted, strict=True)]
-        protocol = Protocol(
+        protocol = BenchmarkProtocol(
             "{sentence}", "none", "the class that the model's head finds most probable",
             "none", tokenizer_line(model, "a sentence as the task classify encodes it"),
             f"rows of at most {model.context:,} tokens, longer sentences cut at the end", 0,
@@ -156,7 +156,7 @@ class SentenceConfig(BenchmarkConfig):
         return found(self, model, self._scores(requests), protocol, sentences[0].text, requests)
 
     def _labels(self, model: TextModel) -> dict[str, int]:
-        """What each class of the head stands for."""
+        """The meaning of each class of the head."""
         known = {name: label for label, names in enumerate(self.class_names) for name in (str(label), *names)}
         own = model.class_names()
         found = {name: known[name.lower()] for name in own if name.lower() in known}

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from weft.blocks.wiring import Wiring
-from weft.core.channels import Ends, untaken
+from weft.core.channels import LayerChannels, untaken
 from weft.core.clock import Clock
 from weft.core.config import PartField, rule
 from weft.core.declarations import Adjustable, Declared
@@ -133,8 +133,8 @@ class Composite(Layer, Adjustable):
         super().__init__()
         self.layers = nn.ModuleList(layers)
         inside = [layer.declares() for layer in layers]
-        self.channels = Ends("", tuple(channel for each in inside for channel in each.gives),
-                             untaken(Ends("", each.gives, each.takes) for each in inside))
+        self.channels = LayerChannels("", tuple(channel for each in inside for channel in each.gives),
+                                      untaken(LayerChannels("", each.gives, each.takes) for each in inside))
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> BlockState:
         return BlockState(clock, tuple(layer.start(clock, capacity=capacity, dtype=dtype, memory=memory)
@@ -144,7 +144,7 @@ class Composite(Layer, Adjustable):
         """It gives the channels of all its layers, and takes those that none of its earlier layers gives."""
         return Declared(gives=self.channels.gives, takes=self.channels.takes)
 
-    def ends(self, places: Sequence[str]) -> Iterator[Ends]:
+    def ends(self, places: Sequence[str]) -> Iterator[LayerChannels]:
         """The channels of every layer inside, in the order in which they run.
 
         Args:
@@ -155,7 +155,7 @@ class Composite(Layer, Adjustable):
                 yield from layer.ends([f"{place}.layers.{index}" for index in range(len(layer.layers))])
             else:
                 declared = layer.declares()
-                yield Ends(place, declared.gives, declared.takes)
+                yield LayerChannels(place, declared.gives, declared.takes)
 
     def children_layers(self) -> list[Layer]:
         """The layers in order, typed."""

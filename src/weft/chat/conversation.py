@@ -24,7 +24,7 @@ from weft.core.model import LanguageModel
 from weft.decoding.choosing import RowSettings
 from weft.decoding.mode import declares_length, device_of, evaluation_mode
 from weft.decoding.output import Finish
-from weft.decoding.prompts import Begun, prepare, read_on
+from weft.decoding.prompts import PromptState, prepare, read_on
 from weft.decoding.rows import Row
 from weft.decoding.sampling import Sampling
 from weft.decoding.slots import Slots
@@ -193,7 +193,7 @@ class Conversation:
             raise
         self._keep(messages, Turn(len(row.tokens), known, tuple(ids), "".join(pieces), finish))
 
-    def _tokens(self, row: Row, begun: Begun | None, room: int) -> Iterator[tuple[int, str, Finish | None]]:
+    def _tokens(self, row: Row, begun: PromptState | None, room: int) -> Iterator[tuple[int, str, Finish | None]]:
         settings, template = self._settings, self._template
         ending = Ending(template.end_ids, (*template.stops, *settings.stops))
         slots = Slots(self._model, 1, capacity=len(row.tokens) + room - 1, tokenizer=template.tokenizer)
@@ -218,42 +218,42 @@ class _States:
     """The states of one conversation: the current one, and those set aside before answers."""
 
     def __init__(self, model: LanguageModel) -> None:
-        self._model, self._aside = model, list[Begun]()
-        self._live: Begun | None = None
+        self._model, self._aside = model, list[PromptState]()
+        self._live: PromptState | None = None
         self._by_length = declares_length(model)
 
     @property
-    def live(self) -> Begun | None:
+    def live(self) -> PromptState | None:
         """The state after the last answer."""
         return self._live
 
     @live.setter
-    def live(self, begun: Begun | None) -> None:
+    def live(self, begun: PromptState | None) -> None:
         # Where parts depend on the length of a text, an answer may have been read again into a state of fixed capacity.
         self._live = None if self._by_length else begun
 
-    def find(self, tokens: tuple[int, ...]) -> Begun | None:
+    def find(self, tokens: tuple[int, ...]) -> PromptState | None:
         """The state that has read the longest proper prefix of ``tokens``; the last token is read to get logits."""
         known = [*self._aside, *([] if self._live is None else [self._live])]
         fitting = [begun for begun in known if self._begins(begun, tokens)]
         return max(fitting, key=lambda begun: len(begun.tokens), default=None)
 
-    def open(self, row: Row, found: Begun | None, boundary: int) -> Begun | None:
+    def open(self, row: Row, found: PromptState | None, boundary: int) -> PromptState | None:
         """The state from which to read ``row``, given one of `find`; a copy at ``boundary`` is set aside."""
         start = found
         if found is not None and found is not self._live:
-            start = Begun(found.tokens, found.state.clone())
+            start = PromptState(found.tokens, found.state.clone())
         self._live = None
         boundary = min(boundary, len(row.tokens) - 1)
         if boundary > (0 if start is None else len(start.tokens)) and self._one_regime(boundary, len(row.tokens)):
             start = read_on(self._model, row.tokens[:boundary], start)
             self._aside = [*self._aside[1 - SET_ASIDE :], start]
-            start = Begun(start.tokens, start.state.clone())
+            start = PromptState(start.tokens, start.state.clone())
         if start is None and not self._by_length:
-            start = Begun((), self._model.init_state(1, device=device_of(self._model)))
+            start = PromptState((), self._model.init_state(1, device=device_of(self._model)))
         return start
 
-    def _begins(self, begun: Begun, tokens: tuple[int, ...]) -> bool:
+    def _begins(self, begun: PromptState, tokens: tuple[int, ...]) -> bool:
         count = len(begun.tokens)
         return count < len(tokens) and tokens[:count] == begun.tokens and self._one_regime(count, len(tokens))
 

@@ -45,7 +45,8 @@ def is_own(checkpoint: Path, run: Path) -> bool:
 
 
 def in_the_way(run: Path, after: int, last: int) -> list[Path]:
-    """What stands under the names of checkpoints of the steps above ``after`` up to ``last``, and is no checkpoint."""
+    """Files and folders under the names of checkpoints of the steps above ``after`` up to ``last`` that are no
+    checkpoints."""
     folder, own = run / RUN_CHECKPOINTS, step_folders(run)
     within = folder.iterdir() if folder.is_dir() else ()
     return sorted(path for path in within if STEP.fullmatch(path.name) and after < int(path.name) <= last

@@ -32,7 +32,7 @@ MODEL, TRAINING = "model.", "training."
 """Prefixes of the names of the model's tensors, and of those that resuming needs besides."""
 
 
-class Box(NamedTuple):
+class TensorBox(NamedTuple):
     """A box of a whole tensor: where it begins, and its entries."""
 
     offsets: tuple[int, ...]
@@ -44,12 +44,12 @@ class Boxes(NamedTuple):
 
     dtype: torch.dtype
     shape: tuple[int, ...]
-    held: tuple[Box, ...]
+    held: tuple[TensorBox, ...]
 
     @staticmethod
     def of(tensor: Tensor) -> Boxes:
         """A tensor that this process holds whole."""
-        return Boxes(tensor.dtype, tuple(tensor.shape), (Box((0,) * tensor.dim(), tensor),))
+        return Boxes(tensor.dtype, tuple(tensor.shape), (TensorBox((0,) * tensor.dim(), tensor),))
 
 
 class _Stored(NamedTuple):
@@ -95,7 +95,7 @@ class StoredTensors:
                                   remedy=COPY_AGAIN)
 
     def names(self) -> Sequence[str]:
-        """Of all tensors."""
+        """The names of all tensors."""
         return tuple(self._stored)
 
     def kind(self, name: str) -> tuple[torch.dtype, tuple[int, ...]]:
@@ -136,9 +136,9 @@ class StoredTensors:
         shape = self._stored[name].shape
         return None if shape == boxes.shape else f"{name}: shape {list(shape)} where the run has {list(boxes.shape)}."
 
-    def _by_file(self, wanted: Mapping[str, Boxes]) -> dict[str, list[tuple[str, tuple[int, ...], Box]]]:
+    def _by_file(self, wanted: Mapping[str, Boxes]) -> dict[str, list[tuple[str, tuple[int, ...], TensorBox]]]:
         """The stored boxes that each wanted one meets, by file: key, where the stored box begins, the wanted one."""
-        found: dict[str, list[tuple[str, tuple[int, ...], Box]]] = {}
+        found: dict[str, list[tuple[str, tuple[int, ...], TensorBox]]] = {}
         for name, boxes in wanted.items():
             for box in boxes.held:
                 for offsets, shape, file, key in self._stored[name].boxes:
@@ -195,7 +195,7 @@ def _name(file: Any) -> str:
     return file
 
 
-def _copy(file: Any, key: str, offsets: tuple[int, ...], box: Box) -> None:
+def _copy(file: Any, key: str, offsets: tuple[int, ...], box: TensorBox) -> None:
     """Copy what a stored box, which begins at ``offsets``, and a wanted one have in common."""
     stored, complex_pairs = file.get_slice(key), box.tensor.is_complex()
     ends = [have + size for have, size in zip(offsets, stored.get_shape(), strict=False)]

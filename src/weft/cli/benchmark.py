@@ -74,7 +74,7 @@ def show(found: BenchmarkResult) -> None:
 
 @contextmanager
 def showing_progress() -> Iterator[Told]:
-    """What is told of progress, shown on standard error while the block lasts: a bar on a terminal, now and then a line
+    """A function that shows progress on standard error while the block lasts: a bar on a terminal, now and then a line
     elsewhere."""
     screen = console(err=True)
     if not screen.is_terminal:

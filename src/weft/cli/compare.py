@@ -117,7 +117,7 @@ def _command() -> str:
 
 
 def _watching(*, json: bool) -> AbstractContextManager[Callable[[StudyProgress], None] | None]:
-    """What shows the study's course: a table that fills on a terminal, lines elsewhere, nothing beside JSON."""
+    """The display of the study's progress: a table that fills on a terminal, lines elsewhere, nothing beside JSON."""
     if json:
         return nullcontext()
     return FillingTable() if sys.stdout.isatty() else nullcontext(lambda progress: typer.echo(progress.line()))

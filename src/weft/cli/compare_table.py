@@ -10,8 +10,8 @@ from weft.cli.text import console, section, short, table
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from weft.comparison.power import Reach
-    from weft.comparison.results import Entry
+    from weft.comparison.power import DetectableRange
+    from weft.comparison.results import StudyModel
     from weft.comparison.statistics import Interval
     from weft.comparison.study_result import Difference, StudyResult
 
@@ -57,7 +57,7 @@ def print_study(result: StudyResult) -> None:
     out.print(notes)
 
 
-def _ordered(result: StudyResult) -> list[Entry]:
+def _ordered(result: StudyResult) -> list[StudyModel]:
     """Entries by rising bits per byte; those without a figure last."""
     return sorted(result.entries, key=lambda entry: (entry.bits_per_byte is None, entry.bits_per_byte or 0.0))
 
@@ -79,7 +79,7 @@ def _reach(result: StudyResult) -> Table:
     return rows
 
 
-def _expected(each: Reach) -> str:
+def _expected(each: DetectableRange) -> str:
     """The difference that could be expected before the runs: in bits per byte, or in standard deviations."""
     if each.difference is not None:
         return f"{each.difference:.4f}"
@@ -92,7 +92,7 @@ def _limits(critical: tuple[float, float]) -> str:
     return least if least == most else f"{least} to {most}"
 
 
-def _quality(result: StudyResult, entries: list[Entry]) -> Table:
+def _quality(result: StudyResult, entries: list[StudyModel]) -> Table:
     from weft.comparison.verdict import mean_interval
 
     rows = table("model", ">bits/byte", ">± seeds", "letters", ">runs", ">lr", "what it is")
@@ -105,14 +105,14 @@ def _quality(result: StudyResult, entries: list[Entry]) -> Table:
     return rows
 
 
-def _rates(entry: Entry) -> str:
+def _rates(entry: StudyModel) -> str:
     """All learning rates that the runs chose; ``!`` marks that the best lay at the edge of those tried."""
     if not entry.rates:
         return "" if entry.trainable else "counted"
     return ", ".join(f"{rate:.2g}" for rate in entry.rates) + ("!" if entry.edge else "")
 
 
-def _size(entries: list[Entry]) -> Table:
+def _size(entries: list[StudyModel]) -> Table:
     rows = table("model", ">parameters", ">embeddings", ">state")
     for entry in entries:
         rows.add_row(entry.name, _numbers(entry), short(entry.embedding_parameters) if entry.trainable else "",
@@ -121,14 +121,14 @@ def _size(entries: list[Entry]) -> Table:
     return rows
 
 
-def _numbers(entry: Entry) -> str:
+def _numbers(entry: StudyModel) -> str:
     """The number of parameters, or of counted probabilities; the word alone where no run has counted."""
     if entry.trainable:
         return short(entry.parameters)
     return f"{short(entry.parameters)} counted" if entry.parameters else "counted"
 
 
-def _cost(entries: list[Entry]) -> Table:
+def _cost(entries: list[StudyModel]) -> Table:
     rows = table("model", ">FLOPs", ">tokens", ">seconds", ">tokens/s", ">memory")
     for entry in entries:
         flops = entry.median(lambda run: run.flops) if entry.trainable else None
@@ -211,7 +211,7 @@ def _ratio(value: float) -> str:
     return f"{value:.3f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:,.0f}"
 
 
-def _failures(entries: list[Entry]) -> Table:
+def _failures(entries: list[StudyModel]) -> Table:
     rows = table("model", ">run", "how", "why")
     for entry in entries:
         for run in entry.runs:
@@ -220,7 +220,7 @@ def _failures(entries: list[Entry]) -> Table:
     return rows
 
 
-def _notes(result: StudyResult, entries: list[Entry]) -> list[str]:
+def _notes(result: StudyResult, entries: list[StudyModel]) -> list[str]:
     """The notes of the study, and those that follow from its runs."""
     from weft.comparison.findings import doubts, pairing_effect, rates_differ, varied
     from weft.comparison.power import looked

@@ -25,7 +25,7 @@ from weft.cli.plan import Target
 
 if TYPE_CHECKING:
     from weft.api import Text
-    from weft.pictures.gallery import Drawn
+    from weft.pictures.gallery import DrawnFiles
 
 
 def _after(given: Given) -> str:
@@ -92,7 +92,7 @@ def _content(file: Path) -> str:
                          remedy="Give a file of UTF-8 text.") from None
 
 
-def _print(found: Drawn) -> None:
+def _print(found: DrawnFiles) -> None:
     from weft.cli.text import console, table
 
     if found.heads:

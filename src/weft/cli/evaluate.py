@@ -230,7 +230,7 @@ def _measured(loaded: Loaded, data: Path | None, part: HeldOut, sizes: list[int 
 
 
 def division_named(name: str | None) -> Division | None:
-    """What ``--divide-by`` names.
+    """The division of a text into documents that ``--divide-by`` names.
 
     Raises:
         InputError: a word that names none.

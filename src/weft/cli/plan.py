@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from weft.analysis import Plan
     from weft.analysis.adapters import Coverage
     from weft.analysis.matmul import Timing
-    from weft.analysis.work_here import Here
+    from weft.analysis.run_cost_records import RunCosts
 
 REFERENCE = "reference"
 """The route of a matrix product that PyTorch takes by default."""
@@ -108,7 +108,7 @@ def _shares(target: str, overrides: list[str], context: int | None, json: bool) 
         show_shares(console(), found, shares)
 
 
-def _here(found: Here) -> Table:
+def _here(found: RunCosts) -> Table:
     """Peak memory and least times of training and of decoding."""
     there = f"of {in_bytes(found.machine_memory)}" if found.machine_memory else ""
     rows = table("work", ">peak memory", there, ">step at least", ">tokens/s at most")
@@ -153,7 +153,7 @@ def _parts(found: Plan) -> Table:
 
 
 def _reached(found: Coverage) -> Table:
-    """What adapters reach of each kind of part."""
+    """The reach of adapters over each kind of part."""
     rows = table("part", ">matrices", ">of", ">parameters", ">of", ">share", ">of its FLOPs")
     for each in found.kinds:
         share = each.numbers / each.all_numbers if each.all_numbers else 0.0

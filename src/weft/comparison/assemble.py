@@ -20,7 +20,7 @@ from weft.comparison.jobs import Outcome, placed
 from weft.comparison.matching import size_of, state_bytes
 from weft.comparison.origin import commit, determinism, elsewhere
 from weft.comparison.protocol import growth_notes, kind_and_amount, matched, notes_of, protocol_of, statement
-from weft.comparison.results import Entry, RunResult, Trial, decoding_of
+from weft.comparison.results import RunResult, StudyModel, Trial, decoding_of
 from weft.comparison.study import StudyConfig
 from weft.comparison.study_result import Budget, CorpusFacts, Detectable, Machine, StudyResult
 from weft.comparison.texts import StudyTexts
@@ -34,8 +34,8 @@ REPEATS = "repeat"
 
 
 @dataclass(frozen=True)
-class Account:
-    """What is known of a study before its runs.
+class StudyFacts:
+    """Everything that is known of a study before its runs.
 
     Attributes:
         notes: so far.
@@ -81,7 +81,7 @@ PENDING = Attempt(None, False, (), Outcome("pending"), "")
 """One that has not been begun."""
 
 
-def assemble(account: Account, attempts: Mapping[str, Sequence[Attempt]]) -> StudyResult:
+def assemble(account: StudyFacts, attempts: Mapping[str, Sequence[Attempt]]) -> StudyResult:
     """The result as far as the runs go.
 
     Args:
@@ -110,7 +110,7 @@ def assemble(account: Account, attempts: Mapping[str, Sequence[Attempt]]) -> Stu
     return account.folder.counted(found)
 
 
-def _entry(account: Account, model: Contestant, attempts: Sequence[Attempt], train_tokens: int) -> Entry:
+def _entry(account: StudyFacts, model: Contestant, attempts: Sequence[Attempt], train_tokens: int) -> StudyModel:
     study, size = account.study, size_of(model.run.model)
     first = next((each.outcome for each in attempts if each.outcome.status == "finished"), None)
     runs = [_run(account, model, index, attempts[index] if index < len(attempts) else PENDING)
@@ -122,7 +122,7 @@ def _entry(account: Account, model: Contestant, attempts: Sequence[Attempt], tra
     config = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
     account.folder.write_config(model.name, config)
     whole = model.trained or account.counted_tokens is None or account.counted_tokens >= train_tokens
-    return Entry(
+    return StudyModel(
         name=model.name, kind=model.run.model.in_words(), config=config,
         config_sha256=hashlib.sha256(config.encode()).hexdigest(),
         repeat=_repeat(account, model) if whole else "",
@@ -133,7 +133,7 @@ def _entry(account: Account, model: Contestant, attempts: Sequence[Attempt], tra
         decode=decoding_of([each.outcome.decode for each in attempts if each.outcome.status == "finished"]))
 
 
-def _run(account: Account, model: Contestant, index: int, attempt: Attempt) -> RunResult:
+def _run(account: StudyFacts, model: Contestant, index: int, attempt: Attempt) -> RunResult:
     seeds, found = account.study.seeds_of(model.name, index), attempt.outcome
     pace = found.tokens / found.seconds if found.seconds > 0 else 0.0
     return RunResult(
@@ -146,7 +146,7 @@ def _run(account: Account, model: Contestant, index: int, attempt: Attempt) -> R
         lost_bits_per_byte=found.lost_bits_per_byte)
 
 
-def _repeat(account: Account, model: Contestant) -> str:
+def _repeat(account: StudyFacts, model: Contestant) -> str:
     """Train the row's first run again and measure it on the study's test text, from the study's folder."""
     folder, seeds = account.folder.path, account.study.seeds_of(model.name, 0)
     again, config = shlex.quote(f"{REPEATS}/{model.name}"), shlex.quote(f"configs/{model.name}.yaml")
@@ -159,7 +159,7 @@ def _repeat(account: Account, model: Contestant) -> str:
             f"weft eval {again} --data {test} --context {model.run.context}{device}{plugins}")
 
 
-def _corpus(account: Account, attempts: Mapping[str, Sequence[Attempt]]) -> CorpusFacts:
+def _corpus(account: StudyFacts, attempts: Mapping[str, Sequence[Attempt]]) -> CorpusFacts:
     sizes = [each.outcome.cluster_bytes for found in attempts.values() for each in found if each.outcome.cluster_bytes]
     first, texts = account.models[0], account.texts
     data = open_prepared(texts.tokens[first.name], check="size")
@@ -173,7 +173,7 @@ def _corpus(account: Account, attempts: Mapping[str, Sequence[Attempt]]) -> Corp
         duplicated_share=texts.repeated.share or 0.0, document_overlaps=texts.overlaps)
 
 
-def _states(account: Account) -> list[int]:
+def _states(account: StudyFacts) -> list[int]:
     """Bytes of state of each trained model, where the budget counts them."""
     budget = account.study.budget
     found = []
@@ -183,14 +183,14 @@ def _states(account: Account) -> list[int]:
     return found
 
 
-def _machine(account: Account) -> Machine:
+def _machine(account: StudyFacts) -> Machine:
     """With what tells how the study can be made again."""
     return replace(this_machine(account.device, account.threads), commit=commit(),
                    determinism=determinism([each.run for each in account.models], account.device))
 
 
 def this_machine(device: str, threads: int) -> Machine:
-    """What a reader needs to judge the seconds."""
+    """The machine, as a reader needs it to judge the seconds."""
     place = torch.device(device)
     name = torch.cuda.get_device_name(place) if place.type == "cuda" else device
     return Machine(processor_name(), os.cpu_count() or 1, threads, main_memory(), name, platform.platform(terse=True),

@@ -9,7 +9,7 @@ from typing import Any
 
 from weft.checkpoints.load import read_run
 from weft.comparison.contestants import Contestant
-from weft.comparison.results import Entry
+from weft.comparison.results import StudyModel
 from weft.comparison.study_result import Setting
 from weft.core.empty_model import built_empty
 from weft.core.errors import CheckpointError
@@ -114,7 +114,7 @@ def seen(documents: int, of: int, share: float) -> str:
             + ": every figure is of text that was partly seen.")
 
 
-def lost_text(entries: Sequence[Entry]) -> Iterator[str]:
+def lost_text(entries: Sequence[StudyModel]) -> Iterator[str]:
     """A sentence about each model whose tokenizer loses text."""
     for entry in entries:
         paid = max((run.lost_bits_per_byte for run in entry.finished), default=0.0)

@@ -100,7 +100,7 @@ def contestants(study: StudyConfig, find: Find, device: str = "cpu") -> tuple[li
 
 
 def _every(given: Mapping[str, G], make: Callable[[str, G], T]) -> dict[str, T]:
-    """What is made of each model, or one error with the problems of all."""
+    """The result of a function for each model, or one error with the problems of all."""
     found: dict[str, T] = {}
     problems: list[str] = []
     for name, value in given.items():

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 from jaxtyping import Float64
 
-from weft.comparison.results import Entry, RunResult
+from weft.comparison.results import RunResult, StudyModel
 from weft.comparison.student import t_quantile
 
 EXPONENTS: Float64[np.ndarray, " E"] = np.geomspace(0.02, 4.0, 160)
@@ -64,7 +64,7 @@ class ExtendedPoint:
 
 @dataclass(frozen=True)
 class Extension:
-    """What a model's curves tend to.
+    """The loss that a model's curves tend to.
 
     Attributes:
         verdict: ``fits``; ``few``: too few checkpoints to test a law; ``missed``: the law of the first part of the
@@ -82,7 +82,7 @@ class Extension:
     points: tuple[ExtendedPoint, ...] = ()
 
 
-def extended(entry: Entry, confidence: float) -> Extension:
+def extended(entry: StudyModel, confidence: float) -> Extension:
     """The curves of a model's finished runs, beyond its budget."""
     tokens, bits = _points(entry.finished)
     if len(tokens) == 0:

@@ -1,4 +1,4 @@
-"""What can be concluded from a result: what its intervals rest on, and the order of the models during training."""
+"""Conclusions from a result: the sources of its intervals, and the order of the models during training."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from weft.comparison.mixtures import mixtures
-from weft.comparison.results import Entry, RunResult, at_share
+from weft.comparison.results import RunResult, StudyModel, at_share
 from weft.comparison.statistics import Interval, correlation, seed_test
 from weft.comparison.study_result import Difference, GapPoint, StudyResult
 from weft.comparison.verdict import crosses, shared_runs, side_of_zero
@@ -62,8 +62,8 @@ class Pairing(NamedTuple):
     width: float | None
 
 
-def pairing(first: Entry, second: Entry, confidence: float) -> Pairing | None:
-    """Of two models; None with fewer than two runs of the same number that both finished."""
+def pairing(first: StudyModel, second: StudyModel, confidence: float) -> Pairing | None:
+    """The pairing of two models' runs; None with fewer than two runs of the same number that both finished."""
     shared = shared_runs(first, second)
     if len(shared) < 2:
         return None
@@ -81,7 +81,8 @@ def _width(interval: Interval) -> float:
 
 
 def pairing_effect(result: StudyResult) -> str | None:
-    """What pairing the runs gained or lost, or would have; None where no two models share two runs."""
+    """The gain or loss by pairing the runs, or that pairing would have brought; None where no two models share two
+    runs."""
     found = [each for a, b in itertools.combinations(result.entries, 2)
              if (each := pairing(a, b, result.level)) is not None]
     widths = [each.width for each in found if each.width is not None and math.isfinite(each.width)]
@@ -112,7 +113,8 @@ def _correlations(found: Sequence[Pairing]) -> str:
 
 
 def varied(result: StudyResult) -> str | None:
-    """What differed from run to run, which is what the intervals over seeds contain; None with one run of each."""
+    """The settings that differed from run to run, which is what the intervals over seeds contain; None with one run of
+    each."""
     trained = [entry for entry in result.entries if entry.trainable and len(entry.runs) > 1]
     if result.seeds < 2 or not result.entries:
         return None
@@ -134,7 +136,7 @@ def varied(result: StudyResult) -> str | None:
     return " ".join(sentences) or None
 
 
-def _counted(entry: Entry) -> str:
+def _counted(entry: StudyModel) -> str:
     same = len({run.bits_per_byte for run in entry.finished}) == 1
     return (f"{entry.name} is counted, and all its runs are the same." if same else
             f"{entry.name} is counted, and what varies is which part of the text it reads.")
@@ -150,7 +152,7 @@ def rates_differ(result: StudyResult) -> str | None:
     return f"Runs chose different learning rates in {_listed(found)}.{warned}" if found else None
 
 
-def _choices(entry: Entry) -> list[str]:
+def _choices(entry: StudyModel) -> list[str]:
     return [f"{rate:.2g} in {sum(run.lr == rate for run in entry.finished)}" for rate in entry.rates]
 
 
@@ -199,7 +201,7 @@ def order_of(gaps: Sequence[GapPoint]) -> Order:
     return Order(kind, between, gaps[0].share, side_of_zero(gaps[-1].difference) != 0)
 
 
-class Stretch(NamedTuple):
+class OrderStretch(NamedTuple):
     """Neighbouring shares of the budget, ``first`` to ``last``, at which the order is the same, from best to worst."""
 
     first: float
@@ -207,12 +209,12 @@ class Stretch(NamedTuple):
     names: tuple[str, ...]
 
 
-def orders(result: StudyResult) -> list[Stretch]:
+def orders(result: StudyResult) -> list[OrderStretch]:
     """The order of the trained models in the mean, at the shares of the budget that every finished run of them has;
     none with fewer than two models."""
     trained = [entry for entry in result.entries if entry.trainable and entry.finished]
     shares = sorted({gap.share for pair in result.differences for gap in pair.gaps})
-    found: list[Stretch] = []
+    found: list[OrderStretch] = []
     for share in shares if len(trained) > 1 else ():
         values = {entry.name: [at_share(run.curve, share) for run in entry.finished] for entry in trained}
         means = {name: sum(known) / len(known) for name, each in values.items()
@@ -222,7 +224,7 @@ def orders(result: StudyResult) -> list[Stretch]:
             if found and found[-1].names == names:
                 found[-1] = found[-1]._replace(last=share)
             else:
-                found.append(Stretch(share, share, names))
+                found.append(OrderStretch(share, share, names))
     return found
 
 

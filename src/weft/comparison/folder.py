@@ -27,10 +27,10 @@ from typing import Any, final
 
 import yaml
 
-from weft.comparison.growth import Addition, Figure, growth
+from weft.comparison.growth import Addition, EarlierFigure, growth
 from weft.comparison.looks import Look, share_of
 from weft.comparison.report import render
-from weft.comparison.study import Known
+from weft.comparison.study import KnownStudy
 from weft.comparison.study_result import StudyResult
 from weft.comparison.verdict import disagreement
 from weft.core.errors import CheckpointError, ConfigError, InputError, UserError
@@ -47,7 +47,7 @@ SIGNATURE = re.compile(r"<!-- weft (?P<sha256>[0-9a-f]{64}) -->\n")
 """Ends a report: the hash of all before it, which proves that the page is as Weft wrote it."""
 
 
-def known_study(path: Path) -> Known:
+def known_study(path: Path) -> KnownStudy:
     """The models and the number of runs of each of the study in a folder; none where there is no study.
 
     Raises:
@@ -57,8 +57,8 @@ def known_study(path: Path) -> Known:
     resolved = read_json(file).get("resolved") if file.is_file() else None
     runs, study = (resolved.get(key) if isinstance(resolved, Mapping) else None for key in ("runs", "study"))
     seeds = study.get("seeds") if isinstance(study, Mapping) else None
-    return Known(frozenset(runs) if isinstance(runs, Mapping) else frozenset(),
-                 len(seeds) if isinstance(seeds, list) else 0)
+    return KnownStudy(frozenset(runs) if isinstance(runs, Mapping) else frozenset(),
+                      len(seeds) if isinstance(seeds, list) else 0)
 
 
 @final
@@ -137,15 +137,16 @@ class StudyFolder:
         self._write_identity()
         write_file(self.path / STATED, self.text)
 
-    def _worth(self) -> tuple[Figure, ...]:
-        """What each model was worth before the budget becomes longer."""
+    def _worth(self) -> tuple[EarlierFigure, ...]:
+        """The bits per byte of each model before the budget becomes longer."""
         try:
             result = read_result(self.path)
         except CheckpointError as error:
             raise CheckpointError(error.what, where=error.where, remedy=(
                 "Give the command once without the longer budget: finished runs are read back, and the result is "
                 "written again. Then give this one.")) from None
-        return tuple(Figure(entry.name, int(entry.median(lambda run: float(run.tokens)) or 0), entry.bits_per_byte)
+        return tuple(EarlierFigure(entry.name, int(entry.median(lambda run: float(run.tokens)) or 0),
+                                   entry.bits_per_byte)
                      for entry in result.entries if entry.bits_per_byte is not None)
 
     def _looked(self, before: Mapping[str, Any]) -> tuple[int, tuple[Look, ...]]:
@@ -159,7 +160,8 @@ class StudyFolder:
 
     @property
     def share(self) -> float:
-        """Of the study's chance of error, that its next look has; of the last one where nothing was added since."""
+        """The share of the study's chance of error that its next look has; of the last one where nothing was added
+        since."""
         if self._is_looked_at:
             return self.looks[-1].share
         return share_of(self.looks, len(self.resolved["study"]["seeds"]), self.planned)
@@ -221,7 +223,7 @@ class StudyFolder:
         return str(known[name])
 
     def known_result(self) -> StudyResult | None:
-        """What was found so far; None without a result that can be read."""
+        """The result so far; None without a result that can be read."""
         try:
             return read_result(self.path)
         except UserError:
@@ -234,13 +236,13 @@ class StudyFolder:
         write_file(folder / f"{name}.yaml", text)
 
     def write_result(self, result: StudyResult) -> None:
-        """What was found, and the page that shows it."""
+        """Write the result, and the page that shows it."""
         write_file(self.path / RESULT, dumps(result, indent=1) + "\n")
         write_file(self.path / REPORT, _signed(render(result)))
 
 
 def read_result(folder: str | Path) -> StudyResult:
-    """What a study found.
+    """The result of a study.
 
     Raises:
         InputError: the folder holds no result.

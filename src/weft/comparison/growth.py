@@ -15,8 +15,8 @@ LENGTHS = ("tokens", "seconds", "flops")
 
 
 @dataclass(frozen=True)
-class Figure:
-    """What a model was worth before the budget became longer: the mean bits per byte after so many tokens."""
+class EarlierFigure:
+    """The figure of a model before the budget became longer: the mean bits per byte after so many tokens."""
 
     name: str
     tokens: int
@@ -35,11 +35,11 @@ class Addition:
 
     when: str
     what: str
-    figures: tuple[Figure, ...] = ()
+    figures: tuple[EarlierFigure, ...] = ()
 
 
 def growth(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str] | None:
-    """What ``now`` has more than ``before``, in words; None where it is another study. A setting that ``before`` does
+    """The additions of ``now`` to ``before``, in words; None where it is another study. A setting that ``before`` does
     not have had its default then.
 
     Args:
@@ -95,7 +95,7 @@ def _longer(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str] | No
 
 
 def _amounts(stated: Mapping[str, Any] | None) -> dict[str, float]:
-    """Of a budget or a length, the amounts that say how long training is, by unit."""
+    """The amounts of a budget or a length that say how long training is, by unit."""
     if stated is None:
         return {}
     if "kind" in stated:

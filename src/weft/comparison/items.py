@@ -98,7 +98,7 @@ def _require_same_requests(results: Sequence[BenchmarkResult]) -> None:
 
 
 def _measures(results: Sequence[BenchmarkResult]) -> dict[str, list[Float64[np.ndarray, " n"]]]:
-    """Of each measure the values of every model, in the order of the requests."""
+    """The values of every model for each measure, in the order of the requests."""
     found = {}
     marks = [[_mark(request) for request in each.requests] for each in results]
     if all(mark is not None for each in marks for mark in each):

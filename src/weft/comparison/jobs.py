@@ -1,5 +1,5 @@
-"""What a study does piece by piece: trials of learning rates, runs, and measurements of pace. Each is a plain record
-that a process of its own can read, made by code that is recorded with it, and ends in a file that says how it went."""
+"""The jobs of a study: trials of learning rates, runs, and measurements of pace. Each is a plain record that a process
+of its own can read, made by code that is recorded with it, and ends in a file that says how it went."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Job(Record):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """What `to_json` gave, among what else its file says."""
+        """A job from the output of `to_json`, beside which its file may hold other entries."""
         own = {field.name: data[field.name] for field in fields(cls)}
         return super().from_json({**own, "run": parse_run(own["run"]),
                                   "measure": parse(MeasureSettings, own["measure"])})

@@ -1,4 +1,4 @@
-"""What a model is and costs, read from its shapes alone, and the widths with which it meets a budget."""
+"""The parameters and costs of a model, read from its shapes alone, and the widths with which it meets a budget."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ FINE = 0.35
 
 
 @dataclass(frozen=True)
-class Size:
-    """Of a model before it is trained.
+class ModelSize:
+    """The size and costs of a model before it is trained.
 
     Attributes:
         parameters: all, shared ones once.
@@ -51,14 +51,14 @@ def shapes(config: ModelConfig) -> tuple[LanguageModel, FakeTensorMode]:
     return language_model(shape_of(config, mode, None), "comparing"), mode
 
 
-def size_of(config: ModelConfig) -> Size:
+def size_of(config: ModelConfig) -> ModelSize:
     """Parameters of a model; none of one that is counted."""
     model = built_empty(config)
     if Trait.NOT_DIFFERENTIABLE in traits_of(model):
-        return Size(0, 0)
+        return ModelSize(0, 0)
     counted = count_parameters(model)
     ends = sum(part.numbers for part in counted.parts if part.part.endswith((EMBEDDINGS, LOGITS)))
-    return Size(counted.total, ends)
+    return ModelSize(counted.total, ends)
 
 
 def is_trained(config: ModelConfig) -> bool:
@@ -82,7 +82,7 @@ def state_bytes(config: ModelConfig, contexts: list[int]) -> dict[int, int]:
 
 @dataclass(frozen=True)
 class WidthPlan:
-    """What is solved for.
+    """The field that is solved for, and its target.
 
     Attributes:
         first: the key that all others follow.
@@ -100,7 +100,7 @@ class WidthPlan:
 
 
 def width_plan(plain: Mapping[str, Any], stated: Mapping[str, float] | None, multiple: int | None) -> WidthPlan | None:
-    """What to solve for in a run's plain data; None when there is nothing.
+    """The field to solve for in a run's plain data; None when there is none.
 
     Args:
         plain: the resolved configuration.

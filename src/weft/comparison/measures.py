@@ -1,4 +1,4 @@
-"""What is measured of a trained model: how it predicts, place by place, and what decoding costs."""
+"""Measurements of a trained model: how it predicts, place by place, and what decoding costs."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weft.comparison.results import Entry
+from weft.comparison.results import StudyModel
 from weft.comparison.student import incomplete_beta
 
 LEVEL = 0.05
@@ -20,7 +20,7 @@ study together, after Bonferroni's correction."""
 
 
 @dataclass(frozen=True)
-class Mixture:
+class RateMixture:
     """A model whose runs differ by their learning rates.
 
     Attributes:
@@ -33,7 +33,7 @@ class Mixture:
     p_value: float
 
     def words(self) -> str:
-        """What was found, and what follows."""
+        """The finding and its consequence, in words."""
         rates = ", ".join(f"{rate:.2g} in {runs}, mean {bits:.3f}" for rate, runs, bits in self.means)
         return (f"{self.name}: the runs are a mixture. Attempts chose different learning rates ({rates}), and runs "
                 f"differ by the rate more than runs of one rate do (p = {self.p_value:.2g}). The interval of the mean "
@@ -42,7 +42,7 @@ class Mixture:
                 "seeds say how often each rate is chosen.")
 
 
-def mixtures(entries: Sequence[Entry]) -> tuple[Mixture, ...]:
+def mixtures(entries: Sequence[StudyModel]) -> tuple[RateMixture, ...]:
     """The models whose runs look like a mixture, in their order.
 
     Every model that has a rate with two runs and another rate is tested by an analysis of variance of its runs by their
@@ -50,11 +50,12 @@ def mixtures(entries: Sequence[Entry]) -> tuple[Mixture, ...]:
     deviations is told of in a quarter of the studies with three runs, in 85 % with five.
     """
     tested = [(entry.name, found) for entry in entries if (found := by_rate(entry))]
-    return tuple(Mixture(name, tuple((rate, len(bits), math.fsum(bits) / len(bits)) for rate, bits in found.items()), p)
+    return tuple(RateMixture(name, tuple((rate, len(bits), math.fsum(bits) / len(bits)) for rate,
+                                         bits in found.items()), p)
                  for name, found in tested if (p := equal_means(list(found.values()))) * len(tested) <= LEVEL)
 
 
-def by_rate(entry: Entry) -> dict[float, list[float]]:
+def by_rate(entry: StudyModel) -> dict[float, list[float]]:
     """Bits per byte of the finished runs by their learning rates, rising; nothing where all chose the same or no two
     did."""
     found = {rate: [run.bits_per_byte for run in entry.finished if run.lr == rate and run.bits_per_byte is not None]

@@ -1,4 +1,4 @@
-"""What a study can show: before its runs, by the spread of its runs, and what looking at it more than once costs."""
+"""The power of a study: before its runs, by the spread of its runs, and the cost of looking at it more than once."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Spread(NamedTuple):
     freedom: int
 
 
-class Reach(NamedTuple):
-    """What so many runs can show: what |t| must exceed for the clearest of all pairs, at the least and at the most, and
-    the smallest difference that is found with a power of 0.8, in bits per byte.
+class DetectableRange(NamedTuple):
+    """The differences that so many runs can show: the value that |t| must exceed for the clearest of all pairs, at the
+    least and at the most, and the smallest difference that is found with a power of 0.8, in bits per byte.
 
     Attributes:
         critical: None with a single run or model.
@@ -61,10 +61,10 @@ def spread_of(result: StudyResult) -> Spread | None:
     return None if deviation is None else Spread(deviation, (most - 1) * (len(values) - paired))
 
 
-def reaches(result: StudyResult) -> tuple[Reach, ...]:
+def reaches(result: StudyResult) -> tuple[DetectableRange, ...]:
     """For 3, 5 and 10 runs and the study's own number."""
     pairs, spread = math.comb(len(result.entries), 2), spread_of(result)
-    return tuple(Reach(
+    return tuple(DetectableRange(
         each.runs, critical_t(each.runs, result.level, pairs, result.test) if each.runs > 1 and pairs else None,
         each.difference, each.spreads, None if spread is None else detectable_difference(
             spread.deviation, each.runs, result.level, max(1, pairs), result.test)) for each in result.detectable)
@@ -177,7 +177,7 @@ def _wider(result: StudyResult) -> float:
 
 
 def _earlier(looks: Sequence[Look]) -> str:
-    """What the looks so far told apart."""
+    """The pairs that the looks so far told apart."""
     said = [f"at {look.runs} runs of {look.models} models {', '.join(look.apart) or 'nothing'}"
             for look in looks if look.models]
     return f" Told apart before (better < worse): {'; '.join(said)}." if said else ""

@@ -11,7 +11,7 @@ from weft.training.events import clock_time
 
 
 @dataclass(frozen=True)
-class Piece:
+class StudyPiece:
     """The piece of work that a line is about.
 
     Attributes:
@@ -57,7 +57,7 @@ class StudyProgress:
     text: str
     done: float
     seconds_left: float | None
-    piece: Piece | None = None
+    piece: StudyPiece | None = None
     models: tuple[str, ...] = ()
     attempts: int = 0
     lasting: bool = False
@@ -73,7 +73,7 @@ StudyListener: TypeAlias = Callable[[StudyProgress], None]
 
 
 @final
-class Clock:
+class WorkClock:
     """Counts work that is done and that is left.
 
     Args:
@@ -95,12 +95,13 @@ class Clock:
         """A piece of work to come; its amount in any unit that all pieces share."""
         self._left[what] = work
 
-    def begin(self, what: str, piece: Piece | None = None) -> None:
+    def begin(self, what: str, piece: StudyPiece | None = None) -> None:
         """A piece of work is taken up."""
         self._since = self._now()
         self.report(what, "begun", 0.0, piece)
 
-    def report(self, what: str, text: str, share: float, piece: Piece | None = None, *, lasting: bool = False) -> None:
+    def report(self, what: str, text: str, share: float, piece: StudyPiece | None = None, *,
+               lasting: bool = False) -> None:
         """A line about a piece of work of which this share is done; ``lasting`` as in `StudyProgress`."""
         if self._listener is None:
             return
@@ -112,7 +113,7 @@ class Clock:
         self._listener(StudyProgress(what, text, (self._finished + partly) / whole if whole else 0.0, left,
                                      piece and replace(piece, share=share), self._models, self._attempts, lasting))
 
-    def finish(self, what: str, text: str, piece: Piece | None = None, *, now: bool) -> None:
+    def finish(self, what: str, text: str, piece: StudyPiece | None = None, *, now: bool) -> None:
         """A piece of work is done; ``now``: by this study's present run, so that its pace counts."""
         work = self._left.get(what, 0.0)
         if now:

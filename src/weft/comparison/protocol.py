@@ -1,4 +1,4 @@
-"""What a reader of a study must know: what was held equal, how it was done, and what to beware of."""
+"""The protocol of a study: what was held equal, how it was done, and cautions for its reader."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from weft.comparison.contestants import Contestant
 from weft.comparison.growth import Addition
 from weft.comparison.measures import BLOCKS, FEWEST_DOCUMENTS
 from weft.comparison.mixtures import mixtures
-from weft.comparison.results import Entry
+from weft.comparison.results import StudyModel
 from weft.comparison.settings import FEWEST_TRIALS, BudgetKind, BudgetSettings
 from weft.comparison.study import MANY, RUNS_OF_MANY, THE_DEFAULT, StudyConfig
 from weft.comparison.study_result import CorpusFacts, Matched
@@ -25,7 +25,7 @@ SECONDS_TOLERANCE = 0.1
 """Spread of seconds that still counts as equal: their number of steps follows from a pace that was measured before."""
 
 
-def matched(study: StudyConfig, entries: Sequence[Entry], states: Sequence[int]) -> tuple[Matched, ...]:
+def matched(study: StudyConfig, entries: Sequence[StudyModel], states: Sequence[int]) -> tuple[Matched, ...]:
     """Every quantity over the models that gradients train: counted ones have neither width nor FLOPs.
 
     What comes out equal counts as held equal, too.
@@ -89,7 +89,7 @@ def statement(study: StudyConfig, models: Sequence[Contestant]) -> str:
 
 
 def _besides(trained: Sequence[Contestant]) -> list[str]:
-    """What models differ in besides their kinds of layers, to which one may owe its place."""
+    """The differences of models besides their kinds of layers, to which one may owe its place."""
     depths = {each.name: sum(1 for _ in expand(each.run.model.stack())) for each in trained}
     stacked = {name: depth for name, depth in depths.items() if depth}
     carried = [each.name for each in trained if each.run.training.carry_state]
@@ -156,9 +156,9 @@ def protocol_of(study: StudyConfig, texts: StudyTexts, models: Sequence[Contesta
         _memory())
 
 
-def notes_of(study: StudyConfig, models: Sequence[Contestant], entries: Sequence[Entry],
+def notes_of(study: StudyConfig, models: Sequence[Contestant], entries: Sequence[StudyModel],
              counted_tokens: int | None, corpus: CorpusFacts, matched: Sequence[Matched]) -> tuple[str, ...]:
-    """What to beware of."""
+    """Cautions for the reader, in sentences."""
     notes = [*_effort_notes(study, models), *_missed_notes(matched),
              *_counted_notes(models, counted_tokens, corpus)]
     for entry in entries:
@@ -189,7 +189,7 @@ def notes_of(study: StudyConfig, models: Sequence[Contestant], entries: Sequence
 
 
 def growth_notes(additions: Sequence[Addition]) -> tuple[str, ...]:
-    """What was added when, and what that does to the tests."""
+    """The additions to a study with their dates, and their effect on the tests."""
     if not additions:
         return ()
     said = tuple(f"Added on {each.when[:16].replace('T', ' at ')} UTC, when what was there before was known: "

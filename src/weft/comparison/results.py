@@ -1,4 +1,4 @@
-"""What is measured of a model in a study, as plain data."""
+"""Measurements of a model in a study, as plain data."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Entry:
+class StudyModel:
     """A model of the study.
 
     Attributes:
@@ -236,7 +236,7 @@ class Entry:
         return any(run.edge for run in self.finished)
 
     def median(self, read: Callable[[RunResult], float]) -> float | None:
-        """Of what a run took, over the finished runs that know it: every table and chart shows this one."""
+        """The median of a cost over the finished runs that know it: every table and chart shows this one."""
         values = [value for value in map(read, self.finished) if math.isfinite(value)]
         return statistics.median(values) if values else None
 

@@ -1,4 +1,4 @@
-"""What a study's file may say of its models, its budget, its trials, its seeds and its measurements."""
+"""The settings in a study's file: its models, its budget, its trials, its seeds and its measurements."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class TrialSettings(Settings):
         return [rounded(own * self.ratio ** (place - (self.count - 1) // 2)) for place in range(self.count)]
 
     def steps(self, whole: int) -> int:
-        """Of a trial, for runs of ``whole`` steps."""
+        """The steps of a trial, for runs of ``whole`` steps."""
         return max(1, round(self.share * whole))
 
 
@@ -145,12 +145,12 @@ class ModelSpec(Settings):
 
 
 def spec_of(value: Any) -> Any:
-    """What a model's entry in a file stands for: a name alone is its ``config``."""
+    """The settings of a model by its entry in a file: a name alone is its ``config``."""
     return {"config": value} if isinstance(value, str) else value
 
 
 class BudgetSettings(Settings):
-    """What is held equal.
+    """The quantity that is held equal, and its amount.
 
     Attributes:
         kind: ``parameters`` and ``state_bytes`` are reached by the width, ``flops`` by the number of steps (by the
@@ -198,7 +198,7 @@ class LengthSettings(Settings):
 
 
 class MeasureSettings(Settings):
-    """What is measured besides the figure at the end.
+    """Measurements besides the figure at the end.
 
     Attributes:
         curve_points: points of a curve.

@@ -156,7 +156,7 @@ def _away_from_zero(value: float) -> float:
 
 
 def critical_t(runs: int, confidence: float, pairs: int, test: SeedTest) -> tuple[float, float]:
-    """What |t| must exceed at the first step of Holm's correction: at the least and at the most.
+    """The value that |t| must exceed at the first step of Holm's correction: at the least and at the most.
 
         t_(1-alpha/2, v),    alpha = (1 - confidence) / pairs
 

@@ -147,7 +147,7 @@ class StudyConfig(Settings):
 
     @property
     def training_budget(self) -> tuple[str, float]:
-        """What decides the number of steps: unit and amount."""
+        """The budget that decides the number of steps: unit and amount."""
         if self.length is not None:
             return self.length.stated
         assert self.budget is not None, "a study has a budget or a length"
@@ -164,14 +164,14 @@ class StudyConfig(Settings):
         return Seeds(seed=pair.seed + more, order_seed=pair.order_seed + more)
 
 
-class Known(NamedTuple):
+class KnownStudy(NamedTuple):
     """The names of the models of a study that stands in a folder, and the number of runs of each."""
 
     models: frozenset[str]
     runs: int
 
 
-def default_runs_said(study: StudyConfig, known: Known) -> str | None:
+def default_runs_said(study: StudyConfig, known: KnownStudy) -> str | None:
     """How many runs of each model there will be, where so many models are compared that the number of runs of a study
     that states none is a larger one; None where another number is stated, or the study in the folder has it already.
 

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from weft.comparison.growth import Addition
 from weft.comparison.looks import Look, level
-from weft.comparison.results import Entry
+from weft.comparison.results import StudyModel
 from weft.comparison.settings import BudgetKind
 from weft.comparison.statistics import Interval
 from weft.comparison.student import SeedTest
@@ -107,7 +107,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Budget:
-    """What was held equal.
+    """The budget that was held equal.
 
     Attributes:
         amount: in the unit of ``kind``.
@@ -220,7 +220,7 @@ class StudyResult(Record):
     budget: Budget
     corpus: CorpusFacts
     machine: Machine
-    entries: tuple[Entry, ...]
+    entries: tuple[StudyModel, ...]
     differences: tuple[Difference, ...]
     tied_sets: tuple[tuple[str, ...], ...]
     test: SeedTest
@@ -254,7 +254,7 @@ class StudyResult(Record):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """What `to_json` wrote.
+        """A result from the output of `to_json`.
 
         Raises:
             ValueError: of a newer format, or not a study.

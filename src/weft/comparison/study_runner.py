@@ -16,13 +16,13 @@ from typing import TypeAlias, final
 import torch
 
 from weft.analysis.arithmetic import threads_set
-from weft.comparison.assemble import Account, Attempt, assemble
+from weft.comparison.assemble import Attempt, StudyFacts, assemble
 from weft.comparison.contestants import Contestant, Find, changed, contestants
 from weft.comparison.folder import StudyFolder, known_study
 from weft.comparison.jobs import Job, JobKind, Options, Outcome, made_by_other_code, read_outcome
 from weft.comparison.launch import Launch, OwnProcesses, done, in_this_process
 from weft.comparison.power import Spread, detectable_in, spread_of, summary
-from weft.comparison.progress import Clock, Piece, StudyListener
+from weft.comparison.progress import StudyListener, StudyPiece, WorkClock
 from weft.comparison.study import StudyConfig, default_runs_said
 from weft.comparison.study_result import StudyResult
 from weft.comparison.texts import StudyTexts, prepare_texts
@@ -71,7 +71,7 @@ def run_study(study: StudyConfig, out: str | Path, find: Find, options: Options 
         if not is_loaded(plugin):
             load_plugin(plugin)
     models, notes = contestants(study, find, chosen.device)
-    known, clock = known_study(Path(out)), Clock(on_progress)
+    known, clock = known_study(Path(out)), WorkClock(on_progress)
     if said := default_runs_said(study, known):
         clock.report("runs", said, 0.0, lasting=True)
     if require is not None:
@@ -112,7 +112,7 @@ class Study:
         self.models = [replace(each, run=changed(each.run, {"data": {"path": str(self.texts.tokens[each.name])}}))
                        for each in models]
         self.threads = options.threads or torch.get_num_threads()
-        self.clock = Clock(listener, models=tuple(each.name for each in self.models), attempts=len(study.seeds))
+        self.clock = WorkClock(listener, models=tuple(each.name for each in self.models), attempts=len(study.seeds))
         self.launch: Launch = in_this_process
 
     def run(self, launch: Launch) -> StudyResult:
@@ -126,9 +126,9 @@ class Study:
         self._expect()
         found, basis = detectable_in(self.study, math.comb(len(self.models), 2), self.folder.share, self._spread())
         self.clock.report("detectable difference", summary(found, basis, len(self.study.seeds)), 0.0, lasting=True)
-        account = Account(self.study, self.models, self.texts, self.folder, self.options.device, self.threads,
-                          self.options.command, tuple(self.notes), self._counted_tokens(), found, basis,
-                          self.options.plugins)
+        account = StudyFacts(self.study, self.models, self.texts, self.folder, self.options.device, self.threads,
+                             self.options.command, tuple(self.notes), self._counted_tokens(), found, basis,
+                             self.options.plugins)
         attempts: dict[str, list[Attempt]] = {each.name: [] for each in self.models}
         result = None
         for index in range(len(self.study.seeds)):
@@ -141,7 +141,7 @@ class Study:
         return result
 
     def _spread(self) -> Spread | None:
-        """What the runs that were here before the study grew say of how far runs lie apart, once for every growth."""
+        """The spread of the runs that were here before the study grew, once for every growth."""
         if not self.folder.additions:
             return None
 
@@ -220,12 +220,12 @@ class Study:
         trial = self._seeded(model, index, lr).with_run(short)
         job = self._job("run" if whole else "trial", trial, self._trial_folder(model, index, lr), tuning=True)
         return self._do(job, self._trial_name(model.name, index, lr), self._work(model, steps),
-                        Piece(model.name, index, None if whole else lr))
+                        StudyPiece(model.name, index, None if whole else lr))
 
     def _run(self, model: Contestant, index: int, lr: float | None, folder: str) -> Outcome:
         job = self._job("run", self._seeded(model, index, lr), folder)
         return self._do(job, self._run_name(model.name, index), self._work(model, model.run.training.steps or 1),
-                        Piece(model.name, index))
+                        StudyPiece(model.name, index))
 
     def _seeded(self, model: Contestant, index: int, lr: float | None) -> Contestant:
         """With the seeds of an attempt, and a learning rate."""
@@ -248,8 +248,8 @@ class Study:
                    tuple(os.path.abspath(each) for each in self.options.plugins))
 
     def _counted_tokens(self) -> int | None:
-        """What a counted model may read: the tokens of the budget, or else as many as the trained model that reads
-        the most; None where there is neither."""
+        """The tokens that a counted model may read: those of the budget, or else as many as the trained model that
+        reads the most; None where there is neither."""
         unit, amount = self.study.training_budget
         if unit == "tokens":
             return int(amount)
@@ -283,7 +283,7 @@ class Study:
     def _run_name(self, name: str, index: int) -> str:
         return f"{name}, run {index + 1} of {len(self.study.seeds)}"
 
-    def _do(self, job: Job, what: str, work: float, piece: Piece | None = None) -> Outcome:
+    def _do(self, job: Job, what: str, work: float, piece: StudyPiece | None = None) -> Outcome:
         known = read_outcome(job)
         if known is None:
             self.clock.expect(what, work)

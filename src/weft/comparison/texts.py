@@ -29,7 +29,7 @@ PARTS = ("the corpus", "the tuning text", "the test text")
 
 @dataclass(frozen=True)
 class StudyTexts:
-    """What the study reads.
+    """The texts that the study reads.
 
     Attributes:
         tokens: the prepared folder of each model; one for all that share a tokenizer.

@@ -21,7 +21,7 @@ Try: TypeAlias = Callable[[Contestant, float], Outcome]
 
 @dataclass(frozen=True)
 class Tuning:
-    """What the trials of one model found in one attempt.
+    """The result of the trials of one model in one attempt.
 
     Attributes:
         trials: by rising learning rate; empty when none were made.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 
 import numpy as np
 
-from weft.comparison.results import Entry, RunResult, at_share
+from weft.comparison.results import RunResult, StudyModel, at_share
 from weft.comparison.statistics import (
     Estimate,
     Interval,
@@ -45,7 +45,7 @@ def judged(result: StudyResult) -> StudyResult:
 
 
 def disagreement(result: StudyResult) -> str | None:
-    """What of a result does not follow from its own runs, in words; None where everything does."""
+    """The part of a result that does not follow from its own runs, in words; None where everything does."""
     clusters = len(result.corpus.document_bytes)
     for entry in result.entries:
         for run in entry.finished:
@@ -98,7 +98,7 @@ def _corrected(result: StudyResult, p_values: Sequence[float | None]) -> list[fl
     return [None if p is None or not result.complete else min(1.0, p / result.share) for p in holm(p_values)]
 
 
-def sets_of(entries: Sequence[Entry], pairs: Sequence[Difference]) -> tuple[tuple[str, ...], ...]:
+def sets_of(entries: Sequence[StudyModel], pairs: Sequence[Difference]) -> tuple[tuple[str, ...], ...]:
     """Tied sets of the models that finished a run; two that could not be compared count as tied."""
     means = {entry.name: entry.bits_per_byte for entry in entries}
     known = {name: mean for name, mean in means.items() if mean is not None}
@@ -112,13 +112,13 @@ def mean_interval(values: Sequence[float], confidence: float) -> Interval:
     return t_test(values, confidence).interval
 
 
-def shared_runs(first: Entry, second: Entry) -> list[tuple[RunResult, RunResult]]:
+def shared_runs(first: StudyModel, second: StudyModel) -> list[tuple[RunResult, RunResult]]:
     """Runs of the same number that both models finished, in order."""
     others = {run.index: run for run in second.finished}
     return [(run, others[run.index]) for run in first.finished if run.index in others]
 
 
-def _compared(first: Entry, second: Entry, test: SeedTest) -> tuple[list[RunResult], list[RunResult]] | None:
+def _compared(first: StudyModel, second: StudyModel, test: SeedTest) -> tuple[list[RunResult], list[RunResult]] | None:
     if test == "paired":
         pairs = shared_runs(first, second)
         runs = [a for a, _ in pairs], [b for _, b in pairs]
@@ -140,7 +140,7 @@ class _Draws:
     clusters: float
 
     @classmethod
-    def of(cls, entries: Sequence[Entry], corpus: CorpusFacts, resamples: int) -> _Draws:
+    def of(cls, entries: Sequence[StudyModel], corpus: CorpusFacts, resamples: int) -> _Draws:
         runs = [(entry.name, run) for entry in entries for run in entry.finished]
         if not runs:
             return cls({}, 0)
@@ -150,12 +150,13 @@ class _Draws:
                    effective_clusters(corpus.document_bytes))
 
     def mean(self, name: str, runs: Sequence[RunResult]) -> np.ndarray:
-        """Of a model's runs, on each resampled text."""
+        """The mean of a model's runs, on each resampled text."""
         drawn: np.ndarray = np.mean([self.bits[name, run.index] for run in runs], axis=0)
         return drawn
 
 
-def _difference(first: Entry, second: Entry, ours: Sequence[RunResult], theirs: Sequence[RunResult], draws: _Draws,
+def _difference(first: StudyModel, second: StudyModel, ours: Sequence[RunResult], theirs: Sequence[RunResult],
+                draws: _Draws,
                 result: StudyResult) -> Difference:
     confidence, test = result.level, result.test
     over_seeds = seed_test(test, _bits(ours), _bits(theirs), confidence)
@@ -245,6 +246,6 @@ def letters(name: str, sets: Sequence[Sequence[str]]) -> tuple[str, ...]:
 
 
 def letter(place: int) -> str:
-    """Of the set at that place, from zero on."""
+    """The letter of the set at that place, from zero on."""
     many = len(string.ascii_lowercase)
     return (letter(place // many - 1) if place >= many else "") + string.ascii_lowercase[place % many]

@@ -113,7 +113,7 @@ def _done(job: Job, on_progress: OnProgress) -> Outcome:
 
 
 def _measured(job: Job, trained: Trained, outcome: Outcome) -> Outcome:
-    """What a run comes to on the test text, and what it costs."""
+    """The figures of a run on the test text, and its costs."""
     judge = encode_corpus(read_text(job.test), trained.tokenizer)
     scores = token_scores(trained.model, judge, job.run.context, trained.steps)
     nats, sizes = scores.clusters()
@@ -156,7 +156,7 @@ def _pace(job: Job) -> Outcome:
 
 def _train(job: Job, on_progress: OnProgress) -> Trained:
     place = job.folder / RUN_FOLDER
-    recorder = Recorder(job, on_progress)
+    recorder = RunRecorder(job, on_progress)
     try:
         result = _resumed(job, place, recorder)
     except (CheckpointError, ConfigError, UnsupportedError):
@@ -171,7 +171,7 @@ def _train(job: Job, on_progress: OnProgress) -> Trained:
                    result.steps, tokens, result.seconds, recorder.peak(), recorder.curve())
 
 
-def _resumed(job: Job, place: Path, recorder: Recorder) -> TrainResult:
+def _resumed(job: Job, place: Path, recorder: RunRecorder) -> TrainResult:
     resume = (place / RUN_FILE).exists() or (place / LOCK_FILE).exists()
     if resume and (saved := saved_checkpoints(place)):
         recorder.measure(saved[-1])
@@ -207,7 +207,7 @@ def _numbers(model: LanguageModel) -> int:
 
 
 @final
-class Recorder:
+class RunRecorder:
     """Records a run: its progress, a measurement at every checkpoint, and its peak memory.
 
     Points go into a file as they come, so that an interrupted run keeps them.

@@ -27,7 +27,7 @@ class Channel(NamedTuple):
     sizes: tuple[int, ...] = ()
 
 
-class Ends(NamedTuple):
+class LayerChannels(NamedTuple):
     """The channels of one layer, with the layer's path in the configuration."""
 
     place: str
@@ -35,7 +35,7 @@ class Ends(NamedTuple):
     takes: tuple[Channel, ...]
 
 
-def untaken(layers: Iterable[Ends]) -> tuple[Channel, ...]:
+def untaken(layers: Iterable[LayerChannels]) -> tuple[Channel, ...]:
     """The channels that layers, run in this order, take without an earlier one of them giving it."""
     available, missing = set[str](), list[Channel]()
     for layer in layers:
@@ -44,7 +44,7 @@ def untaken(layers: Iterable[Ends]) -> tuple[Channel, ...]:
     return tuple(dict.fromkeys(missing))
 
 
-def require_given(layers: Iterable[Ends]) -> None:
+def require_given(layers: Iterable[LayerChannels]) -> None:
     """Refuse layers, in the order in which they run, if one takes a channel that no earlier one gives.
 
     Raises:
@@ -55,7 +55,7 @@ def require_given(layers: Iterable[Ends]) -> None:
         raise ConfigError(problems)
 
 
-def _problems(layers: list[Ends]) -> Iterator[str]:
+def _problems(layers: list[LayerChannels]) -> Iterator[str]:
     for index, taker in enumerate(layers):
         for channel in taker.takes:
             earlier, later = (list(_givers(some, channel.name)) for some in (layers[:index], layers[index:]))
@@ -73,5 +73,5 @@ def _problems(layers: list[Ends]) -> Iterator[str]:
                        "before this one.")
 
 
-def _givers(layers: Iterable[Ends], name: str) -> Iterator[tuple[str, Channel]]:
+def _givers(layers: Iterable[LayerChannels], name: str) -> Iterator[tuple[str, Channel]]:
     return ((each.place, channel) for each in layers for channel in each.gives if channel.name == name)

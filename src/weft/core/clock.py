@@ -18,7 +18,7 @@ from weft.core.history import History
 from weft.core.state import Lease, State, fact_field, lease_field, tensor_field
 from weft.core.ticks import OWN, Facts, Keys, Ticks
 
-__all__ = ["OWN", "Clock", "Keys", "Moment", "Ticks", "resolve_call"]
+__all__ = ["OWN", "Clock", "Keys", "ResolvedCall", "Ticks", "resolve_call"]
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Clock(State):
 
 
 @dataclass(frozen=True)
-class Moment:
+class ResolvedCall:
     """A call resolved against a clock: the clock it began from, its ticks, and the clock it leaves behind."""
 
     before: Clock | None
@@ -77,7 +77,8 @@ class Moment:
 
 def resolve_call(clock: Clock | None, shape: tuple[int, int], device: torch.device, *, count: Tensor | None,
                  begins: Tensor | None, prefix: Tensor | None, coordinates: Tensor | None, horizon: Tensor | None,
-                 one_document: bool, facts: Mapping[str, Tensor] | None = None, bound: int | None = None) -> Moment:
+                 one_document: bool, facts: Mapping[str, Tensor] | None = None,
+                 bound: int | None = None) -> ResolvedCall:
     """Work out the ticks of a chunk of ``shape`` (B, T) and the clock after it, with its histories. No tensor is read
     on the host. The other arguments are those of `weft.core.span.Span`."""
     batch, steps = shape
@@ -92,7 +93,7 @@ def resolve_call(clock: Clock | None, shape: tuple[int, int], device: torch.devi
     lookup = _facts(clock, facts, shape) if facts or (clock is not None and clock.facts is not None) else None
     ticks = Ticks(order, begin, prefix_end, length, coordinates, valid, packed, lookup)
     if clock is None or steps == 0:  # a call of no tokens leaves everything as it was
-        return Moment(clock, ticks, clock)
+        return ResolvedCall(clock, ticks, clock)
     seen = clock.seen + (steps if count is None else count)
     if begins is None and prefix is None:  # every row goes on with its document
         after = clock.after(seen, clock.begin, clock.prefix_end)
@@ -100,7 +101,7 @@ def resolve_call(clock: Clock | None, shape: tuple[int, int], device: torch.devi
         after = _after(clock, ticks, batch, seen, count)
     if clock.facts is not None or clock.positions is not None:
         after = _with_histories(clock, after, ticks, bound)
-    return Moment(clock, ticks, after)
+    return ResolvedCall(clock, ticks, after)
 
 
 def _facts(clock: Clock | None, facts: Mapping[str, Tensor] | None, shape: tuple[int, int]) -> Facts:
@@ -125,7 +126,7 @@ def _with_histories(before: Clock, after: Clock, ticks: Ticks, bound: int | None
 
 
 def _going_on(clock: Clock, order: Tensor, valid: Tensor | None, count: Tensor | None, coordinates: Tensor | None,
-              bound: int | None, *, packed: bool) -> Moment:
+              bound: int | None, *, packed: bool) -> ResolvedCall:
     """`resolve_call` where every row goes on with its document, as in nearly every step of one token."""
     begin, prefix_end, length = clock.begin[:, None], clock.prefix_end[:, None], clock.horizon[:, None]
     steps = order.shape[1]
@@ -133,7 +134,7 @@ def _going_on(clock: Clock, order: Tensor, valid: Tensor | None, count: Tensor |
         begin, prefix_end, length = (each.expand(-1, steps) for each in (begin, prefix_end, length))
     ticks = Ticks(order, begin, prefix_end, length, coordinates, valid, packed)
     after = clock.after(clock.seen + (steps if count is None else count), clock.begin, clock.prefix_end)
-    return Moment(clock, ticks, after if clock.positions is None else _with_histories(clock, after, ticks, bound))
+    return ResolvedCall(clock, ticks, after if clock.positions is None else _with_histories(clock, after, ticks, bound))
 
 
 def _orders(clock: Clock | None, steps: int, device: torch.device,

@@ -25,7 +25,7 @@ only the input of each part between two boundaries, which is then run again."""
 
 
 
-class Pairs(Protocol):
+class QueryKeyPairs(Protocol):
     """The pairs of a query and a key that an operation computes, for example a mask; equal and hashable by value."""
 
     def share(self, steps: int) -> float:
@@ -50,9 +50,10 @@ class Pairs(Protocol):
 @final
 @dataclass(frozen=True)
 class WidthRoles:
-    """What of a part follows the width of the model, besides its linear maps, vectors and tables, whose roles are known
-    from their shapes (`weft.models.width_transfer`). Its matrices start with a deviation that falls with the root of
-    their inputs, or with a constant one where they are among ``outputs``; its vectors start independently of the width.
+    """The tensors of a part that follow the width of the model, besides its linear maps, vectors and tables, whose
+    roles are known from their shapes (`weft.models.width_transfer`). Its matrices start with a deviation that falls
+    with the root of their inputs, or with a constant one where they are among ``outputs``; its vectors start
+    independently of the width.
 
     Attributes:
         of: the class for which this holds; a subclass, which may compute something else, declares it anew.
@@ -72,7 +73,7 @@ class WidthRoles:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """What a part declares of itself alone, and not of those in it, unless stated otherwise.
+    """The declarations of a part about itself alone, and not about those in it, unless stated otherwise.
 
     Attributes:
         role: the heading under which its parameters, operations and memory are listed: "attention scores", "norms",
@@ -118,7 +119,7 @@ class Declared:
     prefix: str = ""
     traits: frozenset[Trait] = frozenset()
     own_law: bool = False
-    attended: Pairs | None = None
+    attended: QueryKeyPairs | None = None
     facts: Mapping[str, int | None] = field(default_factory=dict)
     lookback: Lookback | None = None
     borders: tuple[int, ...] = ()

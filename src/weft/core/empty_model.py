@@ -16,7 +16,7 @@ FILLS = frozenset({Tensor.normal_, Tensor.uniform_, Tensor.zero_, Tensor.fill_, 
                    init.uniform_, init.constant_, init.kaiming_uniform_, init.xavier_uniform_})
 
 
-class Unfilled(TorchFunctionMode):
+class WithoutInitialisation(TorchFunctionMode):
     """Skips the initialisation of meta tensors, which takes most of the time of building a model on the meta device."""
 
     def __torch_function__(self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
@@ -38,7 +38,7 @@ def built_empty(config: ModelConfig) -> Model:
         ConfigError: as `built_model`.
     """
     try:
-        with torch.device("meta"), Unfilled():
+        with torch.device("meta"), WithoutInitialisation():
             return built_model(config)
     except (RuntimeError, NotImplementedError, TypeError):
         return built_model(config)

@@ -75,8 +75,8 @@ class Classifier(Head, ABC):
 
 
 def outputs(head: Head | None, h: Float[Tensor, "B T D"], span: Span) -> Tensor:
-    """What a head gives for a model's vectors: logits [B,T,V] of tokens, scores [B,C] of rows or [B,T,C] of tokens; the
-    vectors themselves without a head.
+    """The outputs of a head for a model's vectors: logits [B,T,V] of tokens, scores [B,C] of rows or [B,T,C] of tokens;
+    the vectors themselves without a head.
 
     Args:
         head: the model's; None: it has none.

@@ -1,4 +1,4 @@
-"""What each module of a model is, in the words that its parts declare (`weft.core.declarations`)."""
+"""Labels of the modules of a model, in the words that its parts declare (`weft.core.declarations`)."""
 
 from __future__ import annotations
 

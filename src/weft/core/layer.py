@@ -149,8 +149,8 @@ def beginning(part: nn.Module, batch: int, *, capacity: int | None, dtype: torch
 
 
 class Needs(NamedTuple):
-    """What the modules of a part declare of the states that it starts. Collecting it visits all of them, so a caller
-    that starts many states does it once.
+    """The declarations of a part's modules about the states that it starts. Collecting it visits all of them, so a
+    caller that starts many states does it once.
 
     Attributes:
         device: of its parameters, or of its buffers where it has no parameter; None without either.
@@ -176,7 +176,7 @@ class Needs(NamedTuple):
 
 
 def needs_of(part: nn.Module) -> Needs:
-    """What the states of ``part`` need."""
+    """The declarations that states of ``part`` need."""
     tensor = next(chain(part.parameters(), part.buffers()), None)  # of quantised maps, buffers alone
     return Needs(None if tensor is None else tensor.device,
                  computing_dtype(part) or torch.get_default_dtype(), facts_of(part), tuple(lookbacks_of(part)))

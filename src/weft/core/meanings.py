@@ -1,4 +1,5 @@
-"""What each field of a configuration or a record means: the section ``Attributes:`` of its class and of the bases."""
+"""The meaning of each field of a configuration or a record: the section ``Attributes:`` of its class and of the
+bases."""
 
 from __future__ import annotations
 

@@ -41,12 +41,13 @@ from weft.core.output import Loss, Output
 from weft.core.span import WHOLE, Memory, Span
 from weft.core.traits import Trait
 
-__all__ = ["MODELS", "Classifier", "Counted", "Encoded", "Encoder", "EncoderInputs", "Head", "LanguageModel", "Model",
+__all__ = ["MODELS", "Classifier", "Counted", "EncodedSource", "Encoder", "EncoderInputs", "Head", "LanguageModel",
+           "Model",
            "ModelConfig", "ModelState", "Readout", "Resizable", "built_model", "language_model", "parameter_count",
            "parse_model", "trained_count"]
 
 
-class Encoded(NamedTuple):
+class EncodedSource(NamedTuple):
     """An encoded source, and the auxiliary losses of the encoder (load balance of experts)."""
 
     memory: Memory
@@ -123,7 +124,7 @@ class LanguageModel(Model, ABC):
         """
         return self.encoded(inputs, span).memory
 
-    def encoded(self, inputs: EncoderInputs, span: Span | None = None) -> Encoded:
+    def encoded(self, inputs: EncoderInputs, span: Span | None = None) -> EncodedSource:
         """The encoded source with the encoder's auxiliary losses, for training."""
         raise StateError("this model has no encoder, so it takes no source.", where=type(self).__name__,
                          remedy="Give rows of tokens alone.")

@@ -24,8 +24,8 @@ class Part(Direct, ABC):
     """Base of everything that a configuration builds: layers, position schemes, norms, models."""
 
     def declares(self) -> Declared:
-        """What analyses, laws and training know of this part. A subclass of a part that declares something replaces
-        fields of ``super().declares()``."""
+        """The declarations that analyses, laws and training read. A subclass of a part that declares something
+        replaces fields of ``super().declares()``."""
         return Declared()
 
     def __init_subclass__(cls) -> None:

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from weft.core.checks import require
-from weft.core.clock import Clock, Moment, Ticks, resolve_call
+from weft.core.clock import Clock, ResolvedCall, Ticks, resolve_call
 from weft.core.errors import InputError, StateError
 from weft.core.output import Given
 from weft.core.pieces import Pieces
@@ -79,7 +79,7 @@ class Span:
     uniform: bool = False
     taken: tuple[Given, ...] = ()
     pieces: Pieces | None = field(default=None, repr=False, compare=False)
-    moment: Moment | None = field(default=None, repr=False)
+    moment: ResolvedCall | None = field(default=None, repr=False)
     # Attributes and not properties of the moment: layers read them at every step, and a property costs several calls.
     ticks: Ticks = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
     before: Clock = field(default=None, repr=False, compare=False)  # type: ignore[assignment]

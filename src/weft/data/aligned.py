@@ -10,9 +10,9 @@ from pathlib import Path
 
 from weft.core.errors import DataError
 from weft.data.corpus import Corpus
-from weft.data.documents import Documents, Span, SpanTable, columns_of
+from weft.data.documents import Documents, SpanTable, TextRange, columns_of
 from weft.data.places import Where
-from weft.data.records import Fields, Record
+from weft.data.records import Fields, TextRecord
 from weft.data.rows import Values, read_rows
 from weft.data.spool import Spool
 from weft.data.text import read_document
@@ -64,13 +64,13 @@ def lines_of(path: Path) -> Iterator[str]:
 def _table(name: str, files: list[Path], keep: Values) -> SpanTable:
     spool = Spool(name)
 
-    def spans() -> Iterator[Span]:
+    def spans() -> Iterator[TextRange]:
         for number, lines in enumerate(zip_longest(*map(lines_of, files)), 1):
             _require_lines(files, lines, number)
             first = spool.size
-            record = Record(number, f"{name}, line {number}", lines)
+            record = TextRecord(number, f"{name}, line {number}", lines)
             spool.add(json.dumps(keep(record), ensure_ascii=False, separators=(",", ":")).encode())
-            yield Span(first, spool.size, number)
+            yield TextRange(first, spool.size, number)
 
     columns = columns_of(spans())
     if not len(columns.first):

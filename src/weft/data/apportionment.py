@@ -27,7 +27,7 @@ BLOCK = 1 << 12
 """Rows that are scheduled at a time, with the sums of all earlier ones beside them."""
 
 
-class Drawn(NamedTuple):
+class MixtureRows(NamedTuple):
     """Rows of a mixture.
 
     Attributes:
@@ -64,14 +64,14 @@ class Schedule:
             found = found + np.bincount(self._block(block)[:inside], minlength=len(self.each))
         return found
 
-    def rows(self, first: int, last: int) -> Drawn:
+    def rows(self, first: int, last: int) -> MixtureRows:
         """The rows from ``first`` to before ``last``."""
         source = np.concatenate([np.array([], dtype=np.int64), *self._pieces(first, last)])
         number, before = np.empty_like(source), self.counts(first)
         for each in np.unique(source).tolist():
             here = np.flatnonzero(source == each)
             number[here] = before[each] + np.arange(len(here))
-        return Drawn(source, number)
+        return MixtureRows(source, number)
 
     def _pieces(self, first: int, last: int) -> Iterator[np.ndarray]:
         while first < last:

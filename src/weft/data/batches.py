@@ -82,7 +82,7 @@ class NumberedRows(Protocol):
         """Inputs of a row without padding; the mean over an epoch where rows differ."""
 
     def placed(self, samples: Int64[np.ndarray, " n"]) -> tuple[Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
-        """What stands in the rows ``samples``, numbered from 0 through all epochs, as `filled` reads it; and the epoch
+        """The content of the rows ``samples``, numbered from 0 through all epochs, as `filled` reads it; and the epoch
         of each."""
 
     def filled(self, keys: Int64[np.ndarray, " B"], epoch: Int64[np.ndarray, " B"]) -> Batch:

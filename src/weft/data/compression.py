@@ -120,7 +120,7 @@ class _TooLarge(Exception):
 
 
 class _Stream(Protocol):
-    """What the decompressors of Python's library have in common."""
+    """The interface that the decompressors of Python's library share."""
 
     @property
     def eof(self) -> bool: ...

@@ -36,7 +36,7 @@ REMEDY = "Correct or remove that record."
 
 
 @final
-class Talk(NamedTuple):
+class StoredConversation(NamedTuple):
     """A conversation: its messages, and descriptions of the functions that the assistant may call, or None."""
 
     messages: list[Message]
@@ -53,7 +53,7 @@ class Pair(NamedTuple):
     tools: list[Any] | None
 
 
-def conversation_of(record: Any, where: str, shape: Shape | None = None) -> Talk:
+def conversation_of(record: Any, where: str, shape: Shape | None = None) -> StoredConversation:
     """The conversation that a record holds.
 
     Args:
@@ -74,7 +74,7 @@ def conversation_of(record: Any, where: str, shape: Shape | None = None) -> Talk
                         remedy="Remove records of unwanted answers, or give preference pairs and task: preferences.")
     messages = [*_before(found, where, shape), *_answer(found, where, shape)]
     _require_talk(messages, where)
-    return Talk(messages, _tools(found, where))
+    return StoredConversation(messages, _tools(found, where))
 
 
 def pair_of(record: Any, where: str, shape: Shape | None = None) -> Pair:

@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 
 from weft.core.errors import DataError
 from weft.data.compression import content_suffix
-from weft.data.conversation import Pair, Shape, Talk, conversation_of, pair_of
+from weft.data.conversation import Pair, Shape, StoredConversation, conversation_of, pair_of
 from weft.data.corpus import Corpus
 from weft.data.document import Document
-from weft.data.documents import Documents, Span, SpanTable, columns_of
+from weft.data.documents import Documents, SpanTable, TextRange, columns_of
 from weft.data.json_arrays import ARRAY_SUFFIXES
 from weft.data.places import Where, files_of
 from weft.data.records import RECORD_SUFFIXES, text_of, whole_records
@@ -20,7 +20,7 @@ from weft.data.spool import Spool
 from weft.data.text import nothing
 
 CONVERSATION_SUFFIXES = RECORD_SUFFIXES | ARRAY_SUFFIXES
-Read: TypeAlias = Callable[[Any, str], Talk | Pair]
+Read: TypeAlias = Callable[[Any, str], StoredConversation | Pair]
 
 
 def read_conversations(path: Where, shape: Shape | None = None, *, pairs: bool = False) -> Corpus:
@@ -37,7 +37,7 @@ def read_conversations(path: Where, shape: Shape | None = None, *, pairs: bool =
             its file and line.
         MissingExtra: Parquet or ``.zst``, and the package that reads it is not installed.
     """
-    def read(record: Any, where: str) -> Talk | Pair:
+    def read(record: Any, where: str) -> StoredConversation | Pair:
         return pair_of(record, where, shape) if pairs else conversation_of(record, where, shape)
 
     files = files_of(path, CONVERSATION_SUFFIXES)
@@ -47,9 +47,9 @@ def read_conversations(path: Where, shape: Shape | None = None, *, pairs: bool =
     return Corpus(files.name, found, whole=True)
 
 
-def talk_of(document: Document) -> Talk:
+def talk_of(document: Document) -> StoredConversation:
     """The conversation that a document holds."""
-    return Talk(*json.loads(bytes(document.utf8)))
+    return StoredConversation(*json.loads(bytes(document.utf8)))
 
 
 def preference_of(document: Document) -> Pair:
@@ -76,12 +76,12 @@ def _table(file: Path, name: str, read: Read) -> SpanTable:
                         remedy="Give such a file, or rename it to the suffix of its format.")
     spool = Spool(str(file))
 
-    def spans() -> Iterator[Span]:
+    def spans() -> Iterator[TextRange]:
         for number, where, record in whole_records(file, suffix):
             first = spool.size
             text = json.dumps(read(record, where), ensure_ascii=False, separators=(",", ":"))
             spool.add(text_of(text, "record", "record", where).encode())
-            yield Span(first, spool.size, number)
+            yield TextRange(first, spool.size, number)
 
     columns = columns_of(spans())
     return SpanTable(name, spool.view(), columns)

@@ -16,7 +16,7 @@ from weft.data.document import Document
 from weft.data.documents import Documents, documents_of
 from weft.data.duplicates import FOUND, Repeated, clusters, overlap
 from weft.data.utf8 import LINE_END, character_at, character_count, character_start, find_byte, parts_of
-from weft.tokenizers.seams import PartedTexts
+from weft.tokenizers.split_points import PartedTexts
 
 FEWEST_TO_SPLIT = 100
 BORDERS = b"\xff" * 8

@@ -16,7 +16,7 @@ import numpy as np
 from weft.core.errors import DataError
 from weft.data.compression import RELEASED, release
 from weft.data.document import Document
-from weft.data.documents import Span, SpanTable, columns_of
+from weft.data.documents import SpanTable, TextRange, columns_of
 
 Unit: TypeAlias = Literal["file", "line", "paragraph"]
 LINE = re.compile(rb"[^\r\n]+")
@@ -136,7 +136,7 @@ def _limited(text: str, how: Heading, where: str) -> list[int]:
     return places
 
 
-def _numbered(content: memoryview, spans: Iterator[tuple[int, int]]) -> Iterator[Span]:
+def _numbered(content: memoryview, spans: Iterator[tuple[int, int]]) -> Iterator[TextRange]:
     line, seen, read = 1, 0, 0
     for first, last in spans:
         if first - read > RELEASED:
@@ -144,4 +144,4 @@ def _numbered(content: memoryview, spans: Iterator[tuple[int, int]]) -> Iterator
             read = first
         line += bytes(content[seen:first]).count(b"\n")
         seen = first
-        yield Span(first, last, line)
+        yield TextRange(first, last, line)

@@ -18,7 +18,7 @@ AT_ONCE = 1 << 16
 
 
 @final
-class Span(NamedTuple):
+class TextRange(NamedTuple):
     """The range of a document in a text.
 
     Attributes:
@@ -154,9 +154,9 @@ class Documents(Sequence[Document]):
         return whole if self._chosen is None else whole[self._chosen]
 
 
-def columns_of(spans: Iterable[Span]) -> Columns:
+def columns_of(spans: Iterable[TextRange]) -> Columns:
     """Spans as columns in the smallest dtypes that hold them; the iterable is consumed once."""
-    waiting, columns = iter(spans), [[np.array([], dtype=np.uint8)] for _ in Span._fields]
+    waiting, columns = iter(spans), [[np.array([], dtype=np.uint8)] for _ in TextRange._fields]
     while block := list(islice(waiting, AT_ONCE)):
         first, last, number, unscored = np.array(block, dtype=np.int64).T
         for column, values in zip(columns, (first, last - first, number, unscored), strict=True):

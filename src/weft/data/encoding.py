@@ -10,7 +10,7 @@ from weft.data.document import Document, Segment
 from weft.data.layout import EncodedPart
 from weft.tokenizers import Encoded, Tokenizer
 from weft.tokenizers.lost import STRETCH_NATS, untold_nats
-from weft.tokenizers.seams import STRETCH, Stretch, measured, stretches
+from weft.tokenizers.split_points import STRETCH, TextPart, measured, stretches
 
 BATCH_CHARACTERS = 1 << 20
 """Characters that are encoded in one call: enough for all threads of the tokenizer, and few enough to report progress
@@ -43,7 +43,7 @@ class _Place(NamedTuple):
     """A stretch of a document; ``first``: the index of its first character in the document."""
 
     document: Document
-    stretch: Stretch
+    stretch: TextPart
     first: int
     opens: bool
     closes: bool
@@ -62,7 +62,7 @@ def _part(encoded: Encoded, place: _Place) -> EncodedPart:
 def _places(documents: Iterable[Document], tokenizer: Tokenizer) -> Iterator[_Place]:
     for document in documents:
         found = _stretches(document, tokenizer)
-        (stretch, scored), first, opens = next(found, (Stretch(""), True)), 0, True
+        (stretch, scored), first, opens = next(found, (TextPart(""), True)), 0, True
         for following, counts in found:
             yield _Place(document, stretch, first, opens, closes=False, scored=scored)
             first += len(stretch.text) + following.skipped
@@ -70,15 +70,15 @@ def _places(documents: Iterable[Document], tokenizer: Tokenizer) -> Iterator[_Pl
         yield _Place(document, stretch, first, opens, closes=True, scored=scored)
 
 
-def _stretches(document: Document, tokenizer: Tokenizer) -> Iterator[tuple[Stretch, bool]]:
+def _stretches(document: Document, tokenizer: Tokenizer) -> Iterator[tuple[TextPart, bool]]:
     for segment in document.segments():
         yield from ((stretch, segment.scored) for stretch in _of_segment(segment, tokenizer))
 
 
-def _of_segment(segment: Segment, tokenizer: Tokenizer) -> Iterable[Stretch]:
+def _of_segment(segment: Segment, tokenizer: Tokenizer) -> Iterable[TextPart]:
     # No search for seams in short texts, of which there may be millions.
     if len(segment.utf8) <= STRETCH:
-        return (Stretch(str(segment.utf8, "utf-8")),)
+        return (TextPart(str(segment.utf8, "utf-8")),)
     return stretches(tokenizer, segment.parts())
 
 

@@ -14,7 +14,7 @@ from weft.core.strict_json import Record
 from weft.data.array import TokenArray
 from weft.data.batches import ShuffledBatches
 from weft.data.duplicates import Repeated
-from weft.data.manifest import AGAIN, Part
+from weft.data.manifest import AGAIN, PreparedPart
 from weft.data.prepared import PreparedData
 from weft.data.stream import SCORED, TokenStream
 from weft.tokenizers import Tokenizer
@@ -174,7 +174,8 @@ def _window(ids: Int64[np.ndarray, " T"], begins: np.ndarray, tokenizer: Tokeniz
                         tuple(ids.tolist()))
 
 
-def _facts(name: str, part: Part, stream: TokenStream, tokenizer: Tokenizer, most: int, longest: int) -> PartFacts:
+def _facts(name: str, part: PreparedPart, stream: TokenStream, tokenizer: Tokenizer, most: int,
+           longest: int) -> PartFacts:
     counts = _counts(stream.tokens, stream.vocab_size)
     ranked = [int(token) for token in np.argsort(-counts, kind="stable")[:most] if counts[token]]
     files = [file for shard in part.shards for file in shard.files]

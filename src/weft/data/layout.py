@@ -43,7 +43,7 @@ class EncodedPart(NamedTuple):
 
 
 @final
-class Row(NamedTuple):
+class RowPart(NamedTuple):
     """A piece of a row of tokens.
 
     Attributes:
@@ -60,21 +60,21 @@ class Row(NamedTuple):
     scored: Bool[np.ndarray, " n"]
     lost: Float32[np.ndarray, " n"] | None = None
 
-    def cut(self, first: int, last: int) -> Row:
+    def cut(self, first: int, last: int) -> RowPart:
         """The tokens from ``first`` to before ``last``."""
         here = slice(first, last)
-        return Row(self.ids[here], self.byte_lengths[here], self.begins[here], self.scored[here],
-                   None if self.lost is None else self.lost[here])
+        return RowPart(self.ids[here], self.byte_lengths[here], self.begins[here], self.scored[here],
+                       None if self.lost is None else self.lost[here])
 
     @staticmethod
-    def together(rows: Sequence[Row]) -> Row:
+    def together(rows: Sequence[RowPart]) -> RowPart:
         """One row after another, in the dtypes that hold all of them."""
         ids, byte_lengths, begins, scored = (np.concatenate(column) for column in zip(
             *((row.ids, row.byte_lengths, row.begins, row.scored) for row in rows), strict=True))
         lost = [row.lost for row in rows if row.lost is not None]
-        return Row(ids, byte_lengths, begins, scored, np.concatenate(lost) if lost else None)
+        return RowPart(ids, byte_lengths, begins, scored, np.concatenate(lost) if lost else None)
 
-    def narrow(self, vocab_size: int) -> Row:
+    def narrow(self, vocab_size: int) -> RowPart:
         """The same in the smallest dtypes that hold it."""
         return self._replace(ids=self.ids.astype(np.min_scalar_type(vocab_size - 1)),
                              byte_lengths=self.byte_lengths.astype(
@@ -83,7 +83,7 @@ class Row(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class Layout:
+class RowLayout:
     """How documents are arranged in a row.
 
     With E the token that both closes and opens documents (most tokenizers have one), the row is ``E d1 E d2 E``: each
@@ -109,7 +109,7 @@ class Layout:
         """See `weft.data.stream.TokenStream`."""
         return self.final is not None
 
-    def rows(self, batches: Iterable[list[EncodedPart]]) -> Iterator[Row]:
+    def rows(self, batches: Iterable[list[EncodedPart]]) -> Iterator[RowPart]:
         """Arrange documents in a row: each between its opening and closing tokens, and the final token at the end. One
         piece of the row is yielded for each batch.
 
@@ -130,7 +130,7 @@ class Layout:
 class _Laying:
     """A row under construction, with what the next opening token takes over from the document before it."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: RowLayout) -> None:
         self._layout = layout
         self._opening, self._closing, self._final = map(_optional, (layout.opening, layout.closing, layout.final))
         self._ids: list[np.ndarray] = []
@@ -161,14 +161,14 @@ class _Laying:
         """Append the final token."""
         self._open(self._final)
 
-    def take(self) -> Row:
+    def take(self) -> RowPart:
         """The tokens that were appended since the last call."""
         sizes = [len(ids) for ids in self._ids]
         lost = np.concatenate([np.zeros(0, dtype=np.float32), *self._lost]) if self._layout.pays else None
         begins = np.zeros(self.tokens, dtype=np.bool_)
         begins[self._begins] = True
-        row = Row(np.concatenate([NO_IDS, *self._ids]), np.concatenate([NO_IDS, *self._lengths]), begins,
-                  np.repeat(np.array(self._scored, dtype=np.bool_), sizes), lost)
+        row = RowPart(np.concatenate([NO_IDS, *self._ids]), np.concatenate([NO_IDS, *self._lengths]), begins,
+                      np.repeat(np.array(self._scored, dtype=np.bool_), sizes), lost)
         self._ids, self._lengths, self._lost, self._scored, self._begins, self.tokens = [], [], [], [], [], 0
         return row
 
@@ -198,14 +198,14 @@ class _Laying:
         self.tokens += len(ids)
 
 
-def layout_of(tokenizer: Tokenizer) -> Layout:
+def layout_of(tokenizer: Tokenizer) -> RowLayout:
     """The layout that a tokenizer's special tokens allow."""
     opening = tokenizer.bos_id if tokenizer.bos_id is not None else tokenizer.eos_id
     closing = tokenizer.eos_id if tokenizer.eos_id is not None else tokenizer.bos_id
     pays = not tokenizer.keeps_text
     if opening is not None and opening == closing:
-        return Layout(opening, None, opening, pays)
-    return Layout(opening, closing, None, pays)
+        return RowLayout(opening, None, opening, pays)
+    return RowLayout(opening, closing, None, pays)
 
 
 def _optional(token: int | None) -> np.ndarray:

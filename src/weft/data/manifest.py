@@ -21,13 +21,13 @@ AGAIN = "Prepare the data again, into another folder, or copy the folder again, 
 Depth: TypeAlias = Literal["size", "sample", "full"]
 
 
-class Entry(BaseModel):
+class ManifestRecord(BaseModel):
     """Base of the records in a manifest."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Source(Entry):
+class SourceFile(ManifestRecord):
     """A file that text was read from."""
 
     path: str
@@ -35,7 +35,7 @@ class Source(Entry):
     sha256: str
 
 
-class ArrayFile(Entry):
+class ArrayFile(ManifestRecord):
     """A file that holds one array, little-endian.
 
     Attributes:
@@ -53,7 +53,7 @@ class ArrayFile(Entry):
     sample_sha256: str
 
 
-class Shard(Entry):
+class Shard(ManifestRecord):
     """A stretch of the row of tokens with each array in a file: ids, document starts, bytes of each token, flags of one
     byte per token (see `weft.data.stream.SCORED`), and nats for text that the tokens do not tell. Without flags
     every token is scored; without nats the tokenizer keeps every text."""
@@ -72,7 +72,7 @@ class Shard(Entry):
         return tuple(file for file in files if file is not None)
 
 
-class Part(Entry):
+class PreparedPart(ManifestRecord):
     """Train, validation or test: its text, and its row of tokens.
 
     Attributes:
@@ -102,7 +102,7 @@ class Part(Entry):
             self.in_training, self.documents if self.searched is None else self.searched, self.share_in_training)
 
 
-class Recipe(Entry):
+class PreparationRecipe(ManifestRecord):
     """How a folder was made: the same text and the same recipe give the same folder.
 
     Attributes:
@@ -118,7 +118,7 @@ class Recipe(Entry):
     task: dict[str, Any] | None = None
 
 
-class TokenizerEntry(Entry):
+class TokenizerEntry(ManifestRecord):
     """The tokenizer whose files are in the folder."""
 
     name: str
@@ -126,7 +126,7 @@ class TokenizerEntry(Entry):
     fingerprint: str
 
 
-class Manifest(Entry):
+class Manifest(ManifestRecord):
     """The manifest. ``corpus`` and ``corpus_sha256`` describe the whole text, before it was split."""
 
     purpose: Literal["prepared data"] = "prepared data"
@@ -134,11 +134,11 @@ class Manifest(Entry):
     weft: str
     corpus: str
     corpus_sha256: str
-    recipe: Recipe
-    sources: tuple[Source, ...]
+    recipe: PreparationRecipe
+    sources: tuple[SourceFile, ...]
     tokenizer: TokenizerEntry
     begins_scored: bool
-    parts: dict[str, Part]
+    parts: dict[str, PreparedPart]
 
     @property
     def files(self) -> list[ArrayFile]:

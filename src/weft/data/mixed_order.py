@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from weft.core.errors import DataError
-from weft.data.apportionment import PERIOD, Drawn, Schedule
+from weft.data.apportionment import PERIOD, MixtureRows, Schedule
 
 
 class _Phase(NamedTuple):
@@ -27,7 +27,7 @@ class _Phase(NamedTuple):
 
     @property
     def schedule(self) -> Schedule:
-        """Of its rows.
+        """The schedule of its rows.
 
         Raises:
             DataError: every source has reached its limit before.
@@ -62,23 +62,23 @@ class MixedOrder:
         self._ends: list[int | None] = []
         self._add(0, np.zeros(len(self._shares), dtype=np.int64))
 
-    def rows(self, first: int, last: int) -> Drawn:
+    def rows(self, first: int, last: int) -> MixtureRows:
         """The rows from ``first`` to before ``last``.
 
         Raises:
             DataError: every source has reached its limit before.
         """
         none = np.array([], dtype=np.int64)
-        pieces, place = [Drawn(none, none)], 0
+        pieces, place = [MixtureRows(none, none)], 0
         while first < last:
             phase, end = self._phases[place], self._end(place, last)
             stop = last if end is None else min(end, last)
             if first < stop:
                 drawn = phase.schedule.rows(first - phase.first, stop - phase.first)
-                pieces.append(Drawn(drawn.source, drawn.number + phase.before[drawn.source]))
+                pieces.append(MixtureRows(drawn.source, drawn.number + phase.before[drawn.source]))
                 first = stop
             place += 1
-        return Drawn(*map(np.concatenate, zip(*pieces, strict=True)))
+        return MixtureRows(*map(np.concatenate, zip(*pieces, strict=True)))
 
     def counts(self, n: int) -> Int64[np.ndarray, " k"]:
         """How many of the first ``n`` rows are of each source.

@@ -85,7 +85,7 @@ class Mixture(Record):
 
 @dataclass(frozen=True)
 class PlannedSource(Record):
-    """What is read of a source.
+    """The amount that is read of a source.
 
     Attributes:
         source: as given.
@@ -109,7 +109,7 @@ class PlannedSource(Record):
 
 @dataclass(frozen=True)
 class MixturePlan(Record):
-    """What a mixture reads.
+    """The amounts that a mixture reads of its sources.
 
     Attributes:
         mixture: as given.
@@ -133,7 +133,7 @@ def own_mixture(settings: MixtureSettings, name: str) -> Mixture:
 
 
 def plan_mixture(mixture: Mixture, target: float | None = None, max_epochs: float | None = None) -> MixturePlan:
-    """What is expected to be read of each source.
+    """The amounts that are expected to be read of each source.
 
     A source whose weight asks for more epochs than the cap allows is read as often as the cap allows, and what it does
     not take is divided among the others in proportion to their weights, again and again until none is above the cap.

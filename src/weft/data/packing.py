@@ -24,7 +24,7 @@ READ_AT_ONCE = 1 << 24
 
 @final
 @dataclass(frozen=True, eq=False)
-class Pieces:
+class DocumentPieces:
     """Documents, and the parts of those that are longer than a window.
 
     Attributes:
@@ -42,7 +42,7 @@ class Pieces:
     unscored: int = 0
 
 
-def pieces_of(stream: TokenStream, window: int, long: Long = "split") -> Pieces:
+def pieces_of(stream: TokenStream, window: int, long: Long = "split") -> DocumentPieces:
     """Every document of the stream as one piece, or, if it is longer than a window, as full windows and a last piece,
     so that every scored target is in one piece. Under the other rules for long documents each has one piece or none;
     those without a scored target then have none either.
@@ -57,7 +57,7 @@ def pieces_of(stream: TokenStream, window: int, long: Long = "split") -> Pieces:
     parts = -(-inputs // window)
     place = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
     lengths = np.minimum(np.repeat(inputs, parts) - place * window, window)
-    return Pieces(np.repeat(starts, parts) + place * window, lengths, len(starts), int((parts > 1).sum()))
+    return DocumentPieces(np.repeat(starts, parts) + place * window, lengths, len(starts), int((parts > 1).sum()))
 
 
 def documents_in(stream: TokenStream) -> tuple[Int64[np.ndarray, " D"], Int64[np.ndarray, " D"]]:
@@ -70,14 +70,14 @@ def documents_in(stream: TokenStream) -> tuple[Int64[np.ndarray, " D"], Int64[np
 
 
 def _at_most_one(stream: TokenStream, starts: Int64[np.ndarray, " D"], inputs: Int64[np.ndarray, " D"], window: int,
-                 long: Long) -> Pieces:
+                 long: Long) -> DocumentPieces:
     """One piece for each document that fits, and for each longer one its beginning or nothing."""
     longer = inputs > window
     lengths = np.minimum(inputs, window)
     kept = scored_in(stream, starts, lengths) > 0
     unscored = int((~kept & ~longer).sum())
     kept &= ~longer | (long == "cut")
-    return Pieces(starts[kept], lengths[kept], len(starts), int(longer.sum()), unscored)
+    return DocumentPieces(starts[kept], lengths[kept], len(starts), int(longer.sum()), unscored)
 
 
 def scored_in(stream: TokenStream, starts: Int64[np.ndarray, " P"],

@@ -1,4 +1,5 @@
-"""What the pages of a Parquet file unpack to, read from its description and the pages' headers before one is unpacked.
+"""The unpacked sizes of a Parquet file's pages, read from its description and the pages' headers before one is
+unpacked.
 
 Both are structures of Thrift (Apache Parquet, ``parquet.thrift``). The package pyarrow tells of the description too,
 but a column of which it finds something amiss (a histogram of another length than the schema's levels, a key to
@@ -65,14 +66,14 @@ class Chunk(NamedTuple):
     codec: str
 
 
-class Group(NamedTuple):
+class RowGroup(NamedTuple):
     """Some rows: how many, and their columns in the schema's order."""
 
     rows: int
     chunks: list[Chunk]
 
 
-def groups(content: Content) -> list[Group]:
+def groups(content: Content) -> list[RowGroup]:
     """The groups of rows that the description at the end of a file lists.
 
     Raises:
@@ -81,7 +82,8 @@ def groups(content: Content) -> list[Group]:
     try:
         size = int.from_bytes(content[-TAIL:-TAIL + 4], "little")
         fields, _ = read_struct(content[-TAIL - size:-TAIL], 0, DESCRIPTION)
-        return [Group(group[ROWS], [_chunk(column[COLUMN]) for column in group[COLUMNS]]) for group in fields[GROUPS]]
+        return [RowGroup(group[ROWS],
+                         [_chunk(column[COLUMN]) for column in group[COLUMNS]]) for group in fields[GROUPS]]
     except DAMAGE as error:
         raise Malformed(f"the description of its columns is damaged: {_told(error)}") from None
 

@@ -43,7 +43,7 @@ class PreferencePairs:
 
     @property
     def repeated(self) -> Repeated | None:
-        """Of held-out pairs: how many are also trained on; None: unknown."""
+        """The number of held-out pairs that are also trained on; None: unknown."""
         return self.stream.repeated
 
     def __len__(self) -> int:

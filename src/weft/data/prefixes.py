@@ -57,7 +57,7 @@ def with_prompts(text: Batch) -> PrefixedRows:
 
 
 class _Documents(NamedTuple):
-    """Of each document in a batch its row, its first input and its number of inputs."""
+    """The row, the first input and the number of inputs of each document in a batch."""
 
     row: Int64[np.ndarray, " n"]
     first: Int64[np.ndarray, " n"]

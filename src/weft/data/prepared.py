@@ -16,14 +16,14 @@ from weft.core.version import VERSION
 from weft.data.corpus import Corpus, repeated
 from weft.data.duplicates import Repeated
 from weft.data.encoding import encode_documents
-from weft.data.layout import Row, layout_of
+from weft.data.layout import RowPart, layout_of
 from weft.data.manifest import (
     AGAIN,
     Depth,
     Manifest,
-    Part,
-    Recipe,
-    Source,
+    PreparationRecipe,
+    PreparedPart,
+    SourceFile,
     TokenizerEntry,
     check_files,
     is_prepared,
@@ -43,7 +43,7 @@ PAYING = 4
 
 @final
 @dataclass(frozen=True)
-class Progress:
+class PreparationProgress:
     """How far a preparation has come.
 
     Attributes:
@@ -70,7 +70,7 @@ class Progress:
                 f"{self.seconds_left:,.0f} s left")
 
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[PreparationProgress], None]
 
 
 @final
@@ -81,7 +81,7 @@ class PreparedData:
     path: Path
     manifest: Manifest
 
-    def part(self, name: str) -> Part:
+    def part(self, name: str) -> PreparedPart:
         """Train, validation or test.
 
         Raises:
@@ -190,15 +190,15 @@ class EncodingTexts:
     parts: Mapping[str, Corpus]
     corpus: str
     corpus_sha256: str
-    sources: tuple[Source, ...]
-    recipe: Recipe
+    sources: tuple[SourceFile, ...]
+    recipe: PreparationRecipe
 
     def repeated(self) -> dict[str, Repeated]:
         """How much of each held-out part is also in the training text."""
         return {name: repeated(corpus, self.parts[TRAIN]) for name, corpus in self.parts.items() if name != TRAIN}
 
 
-class Encoder(Protocol):
+class DocumentEncoder(Protocol):
     """Converts documents to a row of tokens with flags."""
 
     @property
@@ -209,7 +209,7 @@ class Encoder(Protocol):
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that is saved, once all documents are converted."""
 
-    def rows(self, corpus: Corpus) -> Iterator[Row]:
+    def rows(self, corpus: Corpus) -> Iterator[RowPart]:
         """The row of tokens in pieces."""
 
 
@@ -225,12 +225,12 @@ class TextEncoder:
         """See `Layout`."""
         return self._layout.begins_scored
 
-    def rows(self, corpus: Corpus) -> Iterator[Row]:
+    def rows(self, corpus: Corpus) -> Iterator[RowPart]:
         """The row of tokens in pieces."""
         return self._layout.rows(encode_documents(corpus.documents, self.tokenizer))
 
 
-def write_prepared(folder: Path, texts: EncodingTexts, encoder: Encoder, *, shard_tokens: int = SHARD_TOKENS,
+def write_prepared(folder: Path, texts: EncodingTexts, encoder: DocumentEncoder, *, shard_tokens: int = SHARD_TOKENS,
                    on_progress: OnProgress | None = None) -> Manifest:
     """Encode texts into an empty folder; the manifest is written last. The caller makes the folder atomic.
 
@@ -255,30 +255,30 @@ def write_prepared(folder: Path, texts: EncodingTexts, encoder: Encoder, *, shar
     return manifest
 
 
-def source_of(path: Path) -> Source:
+def source_of(path: Path) -> SourceFile:
     """A file's path, size and hash.
 
     Raises:
         DataError: it cannot be read.
     """
     try:
-        return Source(path=str(path.resolve()), bytes=path.stat().st_size, sha256=sha256_of(path))
+        return SourceFile(path=str(path.resolve()), bytes=path.stat().st_size, sha256=sha256_of(path))
     except OSError as error:
         raise DataError(f"the file cannot be read ({error.strerror or error}).", where=str(path),
                         remedy="Check its permissions.") from None
 
 
-def _write_part(folder: Path, name: str, corpus: Corpus, encoder: Encoder, shard_tokens: int,
-                on_progress: OnProgress | None) -> Part:
+def _write_part(folder: Path, name: str, corpus: Corpus, encoder: DocumentEncoder, shard_tokens: int,
+                on_progress: OnProgress | None) -> PreparedPart:
     begun = time.perf_counter()
     writer, done = ShardWriter(folder, name, encoder.tokenizer.vocab_size, shard_tokens), 0
     for row in encoder.rows(corpus):
         writer.add(row)
         done += int(row.byte_lengths.sum(dtype=np.int64))
         if on_progress is not None:
-            on_progress(Progress(name, done, corpus.size_bytes, time.perf_counter() - begun))
+            on_progress(PreparationProgress(name, done, corpus.size_bytes, time.perf_counter() - begun))
     require_tokens(writer.tokens, writer.scored, corpus)
     writer.flush()
-    return Part(corpus=corpus.name, corpus_sha256=corpus.sha256, documents=len(corpus.documents),
-                text_bytes=corpus.size_bytes, tokens=writer.tokens, shards=tuple(writer.shards),
-                scored_tokens=None if writer.scored == writer.tokens else writer.scored)
+    return PreparedPart(corpus=corpus.name, corpus_sha256=corpus.sha256, documents=len(corpus.documents),
+                        text_bytes=corpus.size_bytes, tokens=writer.tokens, shards=tuple(writer.shards),
+                        scored_tokens=None if writer.scored == writer.tokens else writer.scored)

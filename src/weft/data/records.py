@@ -25,7 +25,7 @@ the kind of content followed by ``_field``."""
 
 
 @final
-class Record(NamedTuple):
+class TextRecord(NamedTuple):
     """One record.
 
     Attributes:
@@ -39,7 +39,7 @@ class Record(NamedTuple):
     values: tuple[Any, ...]
 
 
-def records(path: Path, suffix: str, fields: Fields) -> Iterator[Record]:
+def records(path: Path, suffix: str, fields: Fields) -> Iterator[TextRecord]:
     """The records of a file, in order.
 
     Args:
@@ -54,7 +54,7 @@ def records(path: Path, suffix: str, fields: Fields) -> Iterator[Record]:
     if suffix in TABLE_SUFFIXES:
         for number, row in table_rows(path, suffix):
             where = f"{path}, line {number}"
-            yield Record(number, where, _values(row, fields, where))
+            yield TextRecord(number, where, _values(row, fields, where))
     else:
         read = _jsonl if suffix in JSONL_SUFFIXES else _parquet
         yield from read(path, fields)
@@ -118,13 +118,13 @@ def whole_records(path: Path, suffix: str) -> Iterator[tuple[int, str, Any]]:
         yield from ((number, f"{path}, row {number}", row) for number, row in enumerate(rows, 1))
 
 
-def _jsonl(path: Path, fields: Fields) -> Iterator[Record]:
+def _jsonl(path: Path, fields: Fields) -> Iterator[TextRecord]:
     for number, where, found in _objects(path):
-        yield Record(number, where, _values(found, fields, where))
+        yield TextRecord(number, where, _values(found, fields, where))
 
 
 def _objects(path: Path) -> Iterator[tuple[int, str, Any]]:
-    """What each line that is not blank holds, with its number and its place for messages."""
+    """The content of each line that is not blank, with its number and its place for messages."""
     content = read_content(path)
     for number, (line, last) in enumerate(_lines(content), 1):
         if line.strip():
@@ -144,13 +144,13 @@ def _lines(content: Content) -> Iterator[tuple[bytes, bool]]:
     yield content[first:], True
 
 
-def _parquet(path: Path, fields: Fields) -> Iterator[Record]:
+def _parquet(path: Path, fields: Fields) -> Iterator[TextRecord]:
     def wanted(names: Sequence[str]) -> Sequence[str]:
         _require_fields(fields, names, str(path))
         return list(fields.values())
 
     for number, row in enumerate(parquet_rows(path, wanted), 1):
-        yield Record(number, f"{path}, row {number}", tuple(row[field] for field in fields.values()))
+        yield TextRecord(number, f"{path}, row {number}", tuple(row[field] for field in fields.values()))
 
 
 def _json(line: bytes, where: str, *, last: bool) -> Any:

@@ -11,15 +11,15 @@ from weft.core.errors import DataError
 from weft.data.compression import content_suffix
 from weft.data.corpus import Corpus
 from weft.data.document import Document
-from weft.data.documents import Documents, Span, SpanTable, columns_of
+from weft.data.documents import Documents, SpanTable, TextRange, columns_of
 from weft.data.places import Where, files_of
-from weft.data.records import RECORD_SUFFIXES, Fields, Record, records
+from weft.data.records import RECORD_SUFFIXES, Fields, TextRecord, records
 from weft.data.spool import Spool
 from weft.data.tables import TABLE_SUFFIXES
 from weft.data.text import nothing
 
 ROW_SUFFIXES = RECORD_SUFFIXES | TABLE_SUFFIXES
-Values = Callable[[Record], tuple[Any, ...]]
+Values = Callable[[TextRecord], tuple[Any, ...]]
 """Checks a record and returns the values that are kept of it."""
 
 
@@ -62,11 +62,11 @@ def _table(file: Path, name: str, fields: Fields, keep: Values) -> SpanTable:
                         remedy="Give such a file, or rename it to the suffix of its format.")
     spool = Spool(str(file))
 
-    def spans() -> Iterator[Span]:
+    def spans() -> Iterator[TextRange]:
         for record in records(file, suffix, fields):
             first = spool.size
             spool.add(json.dumps(keep(record), ensure_ascii=False, separators=(",", ":")).encode())
-            yield Span(first, spool.size, record.number)
+            yield TextRange(first, spool.size, record.number)
 
     columns = columns_of(spans())
     return SpanTable(name, spool.view(), columns)

@@ -10,7 +10,7 @@ from weft.core.errors import DataError, MissingExtra
 from weft.data.arrow_messages import packed_batches
 from weft.data.corpus import Corpus
 from weft.data.documents import Documents
-from weft.data.records import Fields, Record
+from weft.data.records import Fields, TextRecord
 from weft.data.text import record_table
 from weft.disk.documents import read_json, require_regular
 
@@ -97,7 +97,7 @@ def _names(state: Mapping[str, Any], folder: Path) -> Iterator[str]:
         yield name
 
 
-def _arrow(path: Path, fields: Fields) -> Iterator[Record]:
+def _arrow(path: Path, fields: Fields) -> Iterator[TextRecord]:
     try:
         import pyarrow as arrow  # type: ignore[import-untyped]
     except ImportError:
@@ -139,13 +139,13 @@ def _plain(batch: Any, fields: Fields, where: str) -> Iterator[Mapping[str, Any]
     yield from found.to_pylist()
 
 
-def _rows(where: str, rows: Iterable[Mapping[str, Any]], fields: Fields) -> Iterator[Record]:
+def _rows(where: str, rows: Iterable[Mapping[str, Any]], fields: Fields) -> Iterator[TextRecord]:
     for number, row in enumerate(rows, 1):
         if missing := [(setting, field) for setting, field in fields.items() if field not in row]:
             setting, field = missing[0]
             raise DataError(f"no field {field!r}; the fields are: {', '.join(map(repr, row))}.",
                             where=f"{where}, row {number}", remedy=f"Name the one that is read with {setting}.")
-        yield Record(number, f"{where}, row {number}", tuple(row[field] for field in fields.values()))
+        yield TextRecord(number, f"{where}, row {number}", tuple(row[field] for field in fields.values()))
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -93,7 +93,7 @@ class DataSettings(Settings):
 
     @property
     def remedy(self) -> str:
-        """What keeps the training text free of what is held out, in words."""
+        """The change that keeps the training text free of what is held out, in words."""
         if self.validation_path is not None:
             return "take what is in both out of one of the two texts"
         if self.split_by == "copies":

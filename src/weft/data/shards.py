@@ -11,8 +11,8 @@ from jaxtyping import Int64, Shaped
 
 from weft.data.array import Part as ArrayPart
 from weft.data.array import TokenArray, join
-from weft.data.layout import Row
-from weft.data.manifest import ArrayFile, Part, Shard, sample_hash
+from weft.data.layout import RowPart
+from weft.data.manifest import ArrayFile, PreparedPart, Shard, sample_hash
 from weft.data.stored_array import StoredArray
 from weft.data.stream import SCORED, flags_of
 
@@ -48,12 +48,12 @@ class ShardWriter:
     def __init__(self, folder: Path, part: str, vocab_size: int, shard_tokens: int = SHARD_TOKENS) -> None:
         self.folder, self.part, self.shard_tokens = folder, part, shard_tokens
         self._vocab_size = vocab_size
-        self._rows: list[Row] = []
+        self._rows: list[RowPart] = []
         self._held = 0
         self.shards: list[Shard] = []
         self.tokens, self.scored = 0, 0
 
-    def add(self, row: Row) -> None:
+    def add(self, row: RowPart) -> None:
         """Add a piece of the row: whole documents, or the beginning, middle or end of one."""
         starts, first = np.flatnonzero(row.begins), 0
         while first + self._room(starts, first) < len(row.ids):
@@ -88,7 +88,7 @@ class ShardWriter:
         most = 2 * self.shard_tokens - self._held
         return most if not len(following) else min(int(following[0]) - first, most)
 
-    def _hold(self, row: Row) -> None:
+    def _hold(self, row: RowPart) -> None:
         if len(row.ids):
             self._rows.append(row.narrow(self._vocab_size))
             self._held += len(row.ids)
@@ -103,7 +103,7 @@ class ShardWriter:
                          sha256=hashlib.sha256(content).hexdigest(), sample_sha256=sample_hash(path))
 
 
-def open_part(folder: Path, part: Part) -> StoredPart:
+def open_part(folder: Path, part: PreparedPart) -> StoredPart:
     """The arrays of a part.
 
     Raises:
@@ -116,7 +116,7 @@ def open_part(folder: Path, part: Part) -> StoredPart:
     return StoredPart(join(tokens), join(begins), join(lengths), _flags(folder, part), join(lost) if lost else None)
 
 
-def _flags(folder: Path, part: Part) -> TokenArray | None:
+def _flags(folder: Path, part: PreparedPart) -> TokenArray | None:
     """The flags of all tokens; None if no shard has any. All tokens of a shard without flags are scored."""
     if all(shard.flags is None for shard in part.shards):
         return None

@@ -17,7 +17,8 @@ from weft.tokenizers import Tokenizer
 
 
 def spooled_corpus(corpus: Corpus, tokenizer: Tokenizer, *, repeated: Repeated | None = None) -> TokenStream:
-    """What `weft.data.encode_corpus` gives, with each array in an unnamed temporary file once it has 64 MiB.
+    """A stream as `weft.data.encode_corpus` returns it, with each array in an unnamed temporary file once it has 64
+    MiB.
 
     Besides the corpus only the tokens of some documents at a time are in memory, and the parts of the files in use,
     which the operating system may drop.

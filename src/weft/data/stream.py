@@ -13,7 +13,7 @@ from weft.data.array import JoinedArray
 from weft.data.corpus import Corpus
 from weft.data.duplicates import Repeated
 from weft.data.encoding import encode_documents
-from weft.data.layout import Row, layout_of
+from weft.data.layout import RowPart, layout_of
 from weft.data.sources import Sources
 from weft.tokenizers import Tokenizer
 
@@ -104,7 +104,7 @@ def encode_corpus(corpus: Corpus, tokenizer: Tokenizer, *, repeated: Repeated | 
     layout = layout_of(tokenizer)
     rows = [row.narrow(tokenizer.vocab_size) for row in layout.rows(encode_documents(corpus.documents, tokenizer))]
     require_tokens(sum(len(row.ids) for row in rows), sum(int(row.scored.sum()) for row in rows), corpus)
-    whole = Row.together(rows)
+    whole = RowPart.together(rows)
     return TokenStream(
         tokens=whole.ids, begins=whole.begins, byte_lengths=whole.byte_lengths, begins_scored=layout.begins_scored,
         vocab_size=tokenizer.vocab_size, corpus=corpus.name, corpus_sha256=corpus.sha256,

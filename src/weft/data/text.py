@@ -10,9 +10,9 @@ from weft.data.compression import Content, content_suffix, mark_bytes, read_cont
 from weft.data.corpus import Corpus
 from weft.data.division import Division, divide
 from weft.data.document import Document
-from weft.data.documents import Documents, Span, SpanTable, columns_of
+from weft.data.documents import Documents, SpanTable, TextRange, columns_of
 from weft.data.places import Files, Where, described, files_of
-from weft.data.records import RECORD_SUFFIXES, TEXT_FIELD, Fields, Record, records, text_of
+from weft.data.records import RECORD_SUFFIXES, TEXT_FIELD, Fields, TextRecord, records, text_of
 from weft.data.spool import Spool
 from weft.data.utf8 import decoded, find_byte
 
@@ -127,7 +127,7 @@ def _records(file: Path, name: str, suffix: str, fields: Fields) -> SpanTable:
     return record_table(name, str(file), records(file, suffix, fields), fields)
 
 
-def record_table(name: str, where: str, found: Iterable[Record], fields: Fields,
+def record_table(name: str, where: str, found: Iterable[TextRecord], fields: Fields,
                  max_bytes: int | None = None) -> SpanTable:
     """A document for each record: the texts of its fields, of which only the last is scored.
 
@@ -143,7 +143,7 @@ def record_table(name: str, where: str, found: Iterable[Record], fields: Fields,
     """
     spool = Spool(where)
 
-    def spans() -> Iterator[Span]:
+    def spans() -> Iterator[TextRange]:
         for record in found:
             if max_bytes is not None and spool.size >= max_bytes:
                 return
@@ -153,7 +153,7 @@ def record_table(name: str, where: str, found: Iterable[Record], fields: Fields,
             for text in texts:
                 spool.add(text)
             if spool.size > first:
-                yield Span(first, spool.size, record.number, sum(map(len, texts[:-1])))
+                yield TextRange(first, spool.size, record.number, sum(map(len, texts[:-1])))
 
     columns = columns_of(spans())
     return SpanTable(name, spool.view(), columns)

@@ -24,7 +24,7 @@ MOST_NESTED = 8
 
 
 class Malformed(Exception):
-    """What was read is no structure of Thrift, or none that is read."""
+    """The bytes are no structure of Thrift, or none that is read."""
 
 
 def read_struct(content: Content, place: int, wanted: dict[int, Shape], depth: int = 0) -> tuple[dict[int, Any], int]:

@@ -42,7 +42,7 @@ class RowSettings:
 
 @final
 class Choosing:
-    """What the choice of a row's tokens needs besides the logits: its random numbers and, under a repetition penalty,
+    """The state of the choice of a row's tokens besides the logits: its random numbers and, under a repetition penalty,
     the set of its tokens so far."""
 
     def __init__(self, prompt: Row, settings: RowSettings, vocab_size: int) -> None:

@@ -33,7 +33,7 @@ MOST_BYTES = 64 << 20
 
 class _Kept(NamedTuple):
     tape: StepTape
-    surroundings: Surroundings
+    surroundings: TapeConditions
 
 
 @final
@@ -56,7 +56,7 @@ class KeptTape:
         """Return whether it is the place of this model."""
         return self._model is not None and self._model() is model
 
-    def take(self, model: nn.Module, fits: Callable[[StepTape], bool]) -> tuple[StepTape, Surroundings] | None:
+    def take(self, model: nn.Module, fits: Callable[[StepTape], bool]) -> tuple[StepTape, TapeConditions] | None:
         """Return the tape with the surroundings that it was recorded in, and keep it no longer; None if there is none
         that fits and whose surroundings are those of now. One that has become invalid is dropped."""
         with self._lock:
@@ -64,10 +64,10 @@ class KeptTape:
             if kept is None or not fits(kept.tape):
                 return None
             self._kept = None
-        valid = kept.surroundings == Surroundings(model) and kept.tape.is_whole()
+        valid = kept.surroundings == TapeConditions(model) and kept.tape.is_whole()
         return (kept.tape, kept.surroundings) if valid else None
 
-    def put(self, tape: StepTape, surroundings: Surroundings) -> None:
+    def put(self, tape: StepTape, surroundings: TapeConditions) -> None:
         """Keep a tape in place of the last one, if its state is no larger than `MOST_BYTES`."""
         if tape.nbytes() <= MOST_BYTES:
             with self._lock:
@@ -83,11 +83,10 @@ def kept_tape(model: nn.Module) -> KeptTape:
 
 
 @final
-class Surroundings:
-    """What decides which operations a step consists of: every attribute of the model's modules, among them parameters,
-    buffers and parts, each as the object that it is, and settings of the process. What changes inside of an object that
-    is neither a dictionary nor a list is not seen.
-    """
+class TapeConditions:
+    """The objects and settings that decide which operations a step consists of: every attribute of the model's modules,
+    among them parameters, buffers and parts, each as the object that it is, and settings of the process. What changes
+    inside of an object that is neither a dictionary nor a list is not seen."""
 
     def __init__(self, model: nn.Module) -> None:
         self._objects = list[Any]()
@@ -107,7 +106,7 @@ class Surroundings:
                           torch.get_float32_matmul_precision(), torch.backends.mkldnn.enabled)
 
     def __eq__(self, other: object) -> bool:
-        return (isinstance(other, Surroundings) and self._settings == other._settings
+        return (isinstance(other, TapeConditions) and self._settings == other._settings
                 and len(self._objects) == len(other._objects) and all(map(is_, self._objects, other._objects)))
 
     __hash__ = None  # type: ignore[assignment]

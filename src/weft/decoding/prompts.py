@@ -146,7 +146,7 @@ def prepare_more(model: LanguageModel, rows: Sequence[Row], *, max_new_tokens: i
 
 
 @dataclass(frozen=True, eq=False)
-class Begun:
+class PromptState:
     """The state after the beginning of a row, from which the row is continued.
 
     Attributes:
@@ -159,14 +159,14 @@ class Begun:
 
 
 @torch.inference_mode()
-def read_on(model: LanguageModel, tokens: Sequence[int], begun: Begun | None = None) -> Begun:
+def read_on(model: LanguageModel, tokens: Sequence[int], begun: PromptState | None = None) -> PromptState:
     """Run a model without sources, in evaluation mode, on a row's tokens, or on those after ``begun``."""
     device, known = device_of(model), 0 if begun is None else len(begun.tokens)
     rest = torch.tensor([tokens[known:]], dtype=torch.int64, device=device)
     state = begun.state if begun is not None else model.init_state(
         1, device=device, horizon=torch.tensor([len(tokens)], device=device))
     out = model.hidden(rest, state, Span(fresh=begun is None, bound=len(tokens), uniform=True))
-    return Begun(tuple(tokens), kept(out.state))
+    return PromptState(tuple(tokens), kept(out.state))
 
 
 def kept(state: ModelState | None) -> ModelState:

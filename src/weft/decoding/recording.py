@@ -1,7 +1,8 @@
 """A step recorded as the list of its tensor operations.
 
 Layers never branch on a tensor's values: which operations a call performs depends on shapes and plain Python facts
-alone. So a step that agrees with an earlier one in these is the same list of operations on other tensors. `Recorder`
+alone. So a step that agrees with an earlier one in these is the same list of operations on other tensors.
+`FunctionRecorder`
 records the list while a step runs; `weft.decoding.tape` replays it without the Python code around it.
 """
 
@@ -18,7 +19,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from weft.ops.native.sequence import Written
+from weft.ops.native.sequence import NativeCall
 
 FACTS = frozenset({"__get__", "__len__", "dim", "size", "stride", "numel", "nelement", "ndimension", "element_size",
                    "storage_offset", "get_device", "is_contiguous", "is_floating_point", "is_complex", "is_signed",
@@ -65,7 +66,7 @@ class Call:
     outs: tuple[Ref, ...]
     single: bool
     expected: bool | None
-    in_c: tuple[Written, ...] = ()
+    in_c: tuple[NativeCall, ...] = ()
 
     def of(self, others: dict[Ref, Ref]) -> Call:
         """Return the same call with its tensors replaced as ``others`` maps them."""
@@ -147,7 +148,7 @@ def storage_of(tensor: Tensor) -> int:
 
 
 @final
-class _Operators(TorchDispatchMode):
+class _OperatorMode(TorchDispatchMode):
     """Intercepts every operator that is dispatched, including those not called through a torch function.
 
     Attributes:
@@ -189,7 +190,7 @@ def _depends_on_data(operator: OpOverload, args: tuple[Any, ...]) -> bool:
 
 
 @final
-class Recorder(TorchFunctionMode):
+class FunctionRecorder(TorchFunctionMode):
     """Records the torch functions that are called in its block.
 
     Attributes:
@@ -202,7 +203,7 @@ class Recorder(TorchFunctionMode):
         super().__init__()
         self.recording = Recording()
         self.obstacle: str | None = None
-        self._operators = _Operators()
+        self._operators = _OperatorMode()
         self._before: set[int] = set()  # storages that existed before the step
         self._made: set[int] = set()  # storages that the recorded calls allocated
 

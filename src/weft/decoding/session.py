@@ -24,7 +24,7 @@ from weft.core.rows import admit, trim
 from weft.core.span import Memory, Span
 from weft.decoding.compiled import CompiledStep
 from weft.decoding.mode import declares_length, device_of
-from weft.decoding.prompts import Begun, encode_sources, kept, ragged
+from weft.decoding.prompts import PromptState, encode_sources, kept, ragged
 from weft.decoding.rows import Row
 from weft.decoding.steps import Steps
 from weft.positions.regimes import regimes
@@ -48,7 +48,7 @@ class Session:
     """
 
     def __init__(self, model: LanguageModel, prompts: Sequence[Row], *, max_new_tokens: int = 0,
-                 begun: Begun | None = None, compiled: CompiledStep | None = None, plain: bool = False,
+                 begun: PromptState | None = None, compiled: CompiledStep | None = None, plain: bool = False,
                  size: int | None = None, capacity: int | None = None) -> None:
         self.model, self._compiled = model, compiled
         self.device, self._needs = device_of(model), needs_of(model)
@@ -94,7 +94,7 @@ class Session:
             self._restart(stale)
 
     @torch.inference_mode()
-    def admit(self, places: Sequence[int], prompts: Sequence[Row], begun: Begun | None = None) -> None:
+    def admit(self, places: Sequence[int], prompts: Sequence[Row], begun: PromptState | None = None) -> None:
         """Replace the rows in these places, and run the model on the new prompts. Tapes and compiled steps stay valid.
 
         Args:
@@ -175,7 +175,8 @@ class Session:
                                   remedy="Use a model with smoothing.")
         return tokens
 
-    def _read_prompts(self, prompts: Sequence[Row], begun: Begun | None, capacity: int) -> tuple[ModelState, Tensor]:
+    def _read_prompts(self, prompts: Sequence[Row], begun: PromptState | None, capacity: int) -> tuple[ModelState,
+                                                                                                       Tensor]:
         """Return the state after whole prompts, with room for ``capacity`` tokens, and the hidden vectors of their last
         tokens [B,1,D]."""
         if begun is not None and not prompts[0].prefix:
@@ -199,7 +200,7 @@ class Session:
         clock = self._needs.clock(rows, capacity=capacity, device=self.device, horizon=horizon)
         return self.model.start(clock, capacity=capacity, dtype=self._needs.dtype, memory=memory)
 
-    def _resume(self, begun: Begun, tokens: Sequence[int], capacity: int) -> tuple[ModelState, Tensor]:
+    def _resume(self, begun: PromptState, tokens: Sequence[int], capacity: int) -> tuple[ModelState, Tensor]:
         """Return the state after the rest of a row, and the hidden vector of its last token [1,1,D]."""
         assert tuple(tokens[: len(begun.tokens)]) == begun.tokens and len(begun.tokens) < len(tokens)
         rest = torch.tensor([tokens[len(begun.tokens) :]], dtype=torch.int64, device=self.device)
@@ -292,7 +293,7 @@ def _require_numbers(best: list[float], rows: Mapping[int, int]) -> None:
 @final
 @dataclass
 class _Line:
-    """What a session stores of a row besides its state.
+    """The record of a row in a session, besides its state.
 
     Attributes:
         tokens: the tokens consumed so far if the model may need them for another prefill; otherwise only the prompt's.

@@ -25,7 +25,7 @@ from weft.decoding.choosing import Choosing, RowSettings, choose
 from weft.decoding.compiled import CompiledStep
 from weft.decoding.mode import require_causal
 from weft.decoding.output import NewToken
-from weft.decoding.prompts import Begun, prepare_more
+from weft.decoding.prompts import PromptState, prepare_more
 from weft.decoding.rows import Row, RowLike, parse_rows
 from weft.decoding.session import Session
 from weft.decoding.stopping import Writer
@@ -94,7 +94,7 @@ class Slots:
         """Whether steps replay a tape that has been verified (`weft.decoding.steps`)."""
         return self._session is not None and self._session.by_tape
 
-    def admit(self, prompt: RowLike, settings: RowSettings, begun: Begun | None = None) -> int:
+    def admit(self, prompt: RowLike, settings: RowSettings, begun: PromptState | None = None) -> int:
         """Run the model on a prompt in a free slot, and return the slot's number.
 
         Args:
@@ -109,7 +109,7 @@ class Slots:
         return self.admit_all([prompt], [settings], begun)[0]
 
     def admit_all(self, prompts: Sequence[RowLike], settings: Sequence[RowSettings],
-                  begun: Begun | None = None) -> list[int]:
+                  begun: PromptState | None = None) -> list[int]:
         """Run the model on several prompts at once, each in a free slot, and return the slots' numbers.
 
         Raises:
@@ -167,7 +167,7 @@ class Slots:
                              remedy=f"Name one of the slots with rows: {list(self.live)}.")
         self._ended[slot] = self._rows.pop(slot)
 
-    def leave(self, slot: int) -> Begun | None:
+    def leave(self, slot: int) -> PromptState | None:
         """End the row in ``slot``, unless it ended with the last step, and return its state for a later continuation.
         The state has consumed the prompt and all new tokens but the last. None if an exception (such as
         `KeyboardInterrupt`) interrupted a step, after which the state may be inconsistent."""
@@ -176,7 +176,7 @@ class Slots:
         read = self._ended.pop(slot).read
         if self._session is None or self._interrupted:
             return None
-        return Begun(read, self._session.state_of(slot))
+        return PromptState(read, self._session.state_of(slot))
 
     def close_up(self) -> None:
         """Remove the free slots; the remaining rows are renumbered in order. Steps of fewer rows are faster, but the

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from weft.core.model import ModelState
 from weft.core.rows import admit, retire
 from weft.core.span import Span
-from weft.decoding.kept_tape import Surroundings, kept_tape
-from weft.decoding.recording import Recorder
+from weft.decoding.kept_tape import TapeConditions, kept_tape
+from weft.decoding.recording import FunctionRecorder
 from weft.decoding.step_tape import StepTape, tensors_of
 from weft.decoding.tape import ChangedError
 from weft.decoding.tape_sources import same_bits
@@ -52,7 +52,7 @@ class Steps:
         self._work, self._state, self._capacity, self._plain = work, state, capacity, plain
         self._model, self._hooks = model, hooks_of(model)
         self._tape: StepTape | None = None
-        self._surroundings: Surroundings | None = None
+        self._surroundings: TapeConditions | None = None
         self._trusted, self._wait = False, PATIENCE
         self._first, self._resumed, self._lent = True, False, False
 
@@ -139,8 +139,8 @@ class Steps:
 
     def _record(self, tokens: Tensor, moving: Tensor | None, room: int) -> Tensor:
         """Run an ordinary step, and record it."""
-        before, self._surroundings = self._state, Surroundings(self._model)
-        with Recorder() as recorder:
+        before, self._surroundings = self._state, TapeConditions(self._model)
+        with FunctionRecorder() as recorder:
             logits = self._ordinary(tokens, Span(count=_counts(moving), bound=room))
         if recorder.obstacle is None and _alike(before, self._state):
             self._tape = StepTape(recorder.recording, tokens, moving, before, self._state, logits, room)

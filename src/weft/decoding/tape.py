@@ -18,7 +18,7 @@ from torch import Tensor
 
 from weft.decoding.native_calls import in_c, joined
 from weft.decoding.recording import Call, Recording, Ref, refs_in, storage_of
-from weft.decoding.tape_sources import Sources
+from weft.decoding.tape_sources import TapeOrigins
 
 
 @final
@@ -42,8 +42,8 @@ def tape(recording: Recording, inputs: Sequence[Tensor], outputs: Sequence[Tenso
         reduction.add(call)
     results = [reduction.now(recording.ref(tensor)) for tensor in outputs]
     calls = joined(_needed(reduction.calls, results, reduction.memory), recording, reduction.constants)
-    return Tape(taken, calls, results, reduction.constants, Sources(reduction.outside, reduction.derived,
-                                                                    reduction.constants))
+    return Tape(taken, calls, results, reduction.constants, TapeOrigins(reduction.outside, reduction.derived,
+                                                                        reduction.constants))
 
 
 @final
@@ -168,7 +168,7 @@ class Tape:
     """
 
     def __init__(self, inputs: Sequence[Ref], calls: Sequence[Call], results: Sequence[Ref],
-                 constants: dict[Ref, Tensor], sources: Sources) -> None:
+                 constants: dict[Ref, Tensor], sources: TapeOrigins) -> None:
         self.sources = sources
         self._registers: list[Any] = [None] * (1 + len(inputs))  # the first is for unused results
         self._at = {ref: 1 + index for index, ref in enumerate(inputs)}

@@ -12,8 +12,8 @@ from weft.decoding.recording import Call, Ref, mapped
 
 
 @final
-class Sources:
-    """What the constants of a tape come from, so that it can be told later whether they would be the same.
+class TapeOrigins:
+    """The origins of a tape's constants, so that it can be told later whether they would be the same.
 
     Args:
         outside: tensors that existed before the step: parameters, buffers, and the state's tensors.

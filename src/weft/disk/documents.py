@@ -82,7 +82,7 @@ def read_json(path: Path, *, most: int = MOST_BYTES) -> Any:
 
 
 def parse_json(text: str | bytes, *, once: bool = False) -> Any:
-    """What a JSON document holds.
+    """The content of a JSON document.
 
     Args:
         text: the document.

@@ -22,7 +22,7 @@ from weft.disk.ownership import enumerated
 @final
 @dataclass(frozen=True)
 class WorkFolder:
-    """What a command writes into its folder.
+    """The folder that a command writes into.
 
     Attributes:
         what: what stands in the folder, for messages: ``run``.

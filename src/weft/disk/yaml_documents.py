@@ -18,13 +18,13 @@ PREFIX = "tag:yaml.org,2002:"
 
 
 def parse_yaml(text: str) -> Any:
-    """What a YAML document holds: mappings with keys of text, lists, text, numbers, true, false and null.
+    """The content of a YAML document: mappings with keys of text, lists, text, numbers, true, false and null.
 
     Raises:
         Unreadable: with the line where there is one.
     """
     try:
-        return yaml.load(text, Loader=_Loader)
+        return yaml.load(text, Loader=_CountingLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         line = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -33,7 +33,7 @@ def parse_yaml(text: str) -> Any:
         raise Unreadable(f"not YAML: {' '.join(str(error).split())}") from None
 
 
-class _Loader(yaml.SafeLoader):
+class _CountingLoader(yaml.SafeLoader):
     """Counts nodes as they are read, before any value is made of them. The standard loader also keeps the last of
     equal keys; here they are an error."""
 
@@ -96,8 +96,8 @@ class _Loader(yaml.SafeLoader):
         raise _at(node.start_mark, f"{node.value!r} is a date in YAML. Put it in quotes to give it as text")
 
 
-_Loader.add_constructor(f"{PREFIX}int", _Loader.construct_yaml_int)
-_Loader.add_constructor(f"{PREFIX}timestamp", _Loader.refuse_date)
+_CountingLoader.add_constructor(f"{PREFIX}int", _CountingLoader.construct_yaml_int)
+_CountingLoader.add_constructor(f"{PREFIX}timestamp", _CountingLoader.refuse_date)
 
 
 def _kind(node: yaml.Node) -> str:

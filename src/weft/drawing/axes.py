@@ -43,7 +43,7 @@ class Axis(ABC):
 
 
 @final
-class Linear(Axis):
+class LinearAxis(Axis):
     """A linear axis: equal differences are equal lengths."""
 
     def share(self, value: float) -> float:
@@ -51,7 +51,7 @@ class Linear(Axis):
 
 
 @final
-class Logarithmic(Axis):
+class LogarithmicAxis(Axis):
     """A logarithmic axis: equal ratios are equal lengths."""
 
     def share(self, value: float) -> float:
@@ -59,7 +59,7 @@ class Logarithmic(Axis):
 
 
 def linear(values: Iterable[float | None], start: float, end: float, write: Callable[[float], str] | None = None, *,
-           include: Iterable[float] = (), count: int = 5, margin: float = 0.06) -> Linear | None:
+           include: Iterable[float] = (), count: int = 5, margin: float = 0.06) -> LinearAxis | None:
     """A linear axis around the finite values and those to ``include``; None without a finite value."""
     found = [value for value in values if value is not None and math.isfinite(value)]
     if not found:
@@ -69,7 +69,7 @@ def linear(values: Iterable[float | None], start: float, end: float, write: Call
     room = (high - low) * margin or abs(high) * 0.05 or 1.0
     low, high = low - room, high + room
     step = linear_step(high - low, count)
-    return Linear(low, high, start, end, linear_ticks(low, high, step), write or plain_writer(step))
+    return LinearAxis(low, high, start, end, linear_ticks(low, high, step), write or plain_writer(step))
 
 
 def linear_step(span: float, count: int) -> float:
@@ -91,7 +91,7 @@ def plain_writer(step: float) -> Callable[[float], str]:
 
 
 def logarithmic(values: Iterable[float | None], start: float, end: float, write: Callable[[float], str], *,
-                count: int = 5, margin: float = 0.04, at_least: float = 1.05) -> Logarithmic | None:
+                count: int = 5, margin: float = 0.04, at_least: float = 1.05) -> LogarithmicAxis | None:
     """A logarithmic axis around the finite values above zero; None without one."""
     found = [value for value in values if value is not None and math.isfinite(value) and value > 0]
     if not found:
@@ -101,7 +101,7 @@ def logarithmic(values: Iterable[float | None], start: float, end: float, write:
     low, high = low / room, high * room
     if high / low < at_least:
         low, high = low / math.sqrt(at_least), high * math.sqrt(at_least)
-    return Logarithmic(low, high, start, end, logarithmic_ticks(low, high, count), write)
+    return LogarithmicAxis(low, high, start, end, logarithmic_ticks(low, high, count), write)
 
 
 def logarithmic_ticks(low: float, high: float, count: int) -> tuple[float, ...]:
@@ -121,7 +121,7 @@ def logarithmic_ticks(low: float, high: float, count: int) -> tuple[float, ...]:
 
 
 def powers_of_two(values: Iterable[int], start: float, end: float, write: Callable[[float], str], *,
-                  count: int = 6) -> Logarithmic | None:
+                  count: int = 6) -> LogarithmicAxis | None:
     """A logarithmic axis for lengths of context, with ticks at powers of two."""
     axis = logarithmic(values, start, end, write)
     if axis is None:
@@ -129,4 +129,4 @@ def powers_of_two(values: Iterable[int], start: float, end: float, write: Callab
     exponents = range(math.ceil(math.log2(axis.low)), math.floor(math.log2(axis.high)) + 1)
     every = max(1, math.ceil(len(exponents) / count))
     ticks = tuple(2.0**exponent for exponent in exponents if (exponents[-1] - exponent) % every == 0)
-    return Logarithmic(axis.low, axis.high, start, end, ticks or axis.ticks, write)
+    return LogarithmicAxis(axis.low, axis.high, start, end, ticks or axis.ticks, write)

@@ -9,9 +9,9 @@ from typing import Literal, final
 from weft.drawing import axes
 from weft.drawing.axes import Axis
 from weft.drawing.figure import Figure
-from weft.drawing.marks import Label, Style, end_labels, line
+from weft.drawing.marks import Label, ModelStyle, end_labels, line
 from weft.drawing.markup import Markup, tag
-from weft.drawing.panel import Box, Panel, grid
+from weft.drawing.panel import Panel, PlotBox, grid
 
 Scale = Literal["linear", "logarithmic"]
 
@@ -53,7 +53,7 @@ def chart(name: str, title: str, description: str, curves: Sequence[Curve], x_la
         include: values that the vertical axis contains besides.
     """
     several = len(curves) > 1
-    box = Box(width=width, height=height, left=52, right=24 + 6 * letters if several else 14, top=26, bottom=40)
+    box = PlotBox(width=width, height=height, left=52, right=24 + 6 * letters if several else 14, top=26, bottom=40)
     places = [at for curve in curves for at, _ in curve.points]
     x = axes.powers_of_two([int(at) for at in places], *box.x, _short) if lengths else axes.linear(
         places, *box.x, margin=0.0, count=6)
@@ -69,7 +69,7 @@ def chart(name: str, title: str, description: str, curves: Sequence[Curve], x_la
          _names(curves, x, y, box, letters) if several else ""])))
 
 
-def _vertical(values: Sequence[float], box: Box, scale: Scale) -> Axis | None:
+def _vertical(values: Sequence[float], box: PlotBox, scale: Scale) -> Axis | None:
     if scale == "linear":
         return axes.linear(values, *box.y)
     return axes.logarithmic(values, *box.y, _short)
@@ -80,7 +80,7 @@ def _short(value: float) -> str:
 
 
 def _curve(curve: Curve, x: Axis, y: Axis) -> Markup:
-    style = Style(curve.style)
+    style = ModelStyle(curve.style)
     places = [(x.place(at), y.place(value) if y.holds(value) else float("nan")) for at, value in curve.points]
     dash: dict[str, str | float | bool | None] = {"class": "mean", "stroke-dasharray": style.dash or None}
     dots = [tag("circle", {"class": "dots", "cx": round(left, 1), "cy": round(top, 1), "r": 2.2})
@@ -88,11 +88,11 @@ def _curve(curve: Curve, x: Axis, y: Axis) -> Markup:
     return tag("g", {"class": style.colour, "data-curve": curve.name}, line(places, dash), dots)
 
 
-def _names(curves: Sequence[Curve], x: Axis, y: Axis, box: Box, letters: int) -> Markup:
+def _names(curves: Sequence[Curve], x: Axis, y: Axis, box: PlotBox, letters: int) -> Markup:
     """The curves' names at their last points."""
     labels = []
     for curve in curves:
         last = next((value for _, value in reversed(curve.points) if y.holds(value)), None)
         if last is not None:
-            labels.append(Label(y.place(last), curve.name, Style(curve.style)))
+            labels.append(Label(y.place(last), curve.name, ModelStyle(curve.style)))
     return end_labels(labels, box.x[1], box.top + 4, box.y[0] - 4, letters)

@@ -29,7 +29,7 @@ SHAPES: tuple[tuple[Point, ...], ...] = (
 
 
 @dataclass(frozen=True)
-class Style:
+class ModelStyle:
     """The style of a model on all charts: colours repeat after eight models, then with hollow markers."""
 
     index: int
@@ -61,7 +61,7 @@ class Label:
 
     y: float
     text: str
-    style: Style
+    style: ModelStyle
 
 
 def line(points: Iterable[Point], attributes: Attributes | None = None, digits: int = 1) -> Markup:
@@ -86,7 +86,7 @@ def _short(value: float, digits: int) -> str:
     return shown.rstrip("0").rstrip(".") if "." in shown else shown
 
 
-def marker(x: float, y: float, style: Style, size: float = 3.2) -> Markup:
+def marker(x: float, y: float, style: ModelStyle, size: float = 3.2) -> Markup:
     """The model's marker at a point."""
     kind = "mark hollow" if style.hollow else "mark"
     if not style.outline:
@@ -110,14 +110,14 @@ def _outline(x: float, y: float, corners: Sequence[Point]) -> str:
     return data.rstrip() + "z"
 
 
-def swatch(style: Style) -> Markup:
+def swatch(style: ModelStyle) -> Markup:
     """A short piece of the model's line with its marker, for tables and text of a page that has `swatches`."""
     return tag("svg", {"class": f"swatch {style.colour}", "width": 28, "height": 14, "aria-hidden": "true"},
                tag("use", {"href": f"#w{style.index}"}))
 
 
-def swatches(styles: Iterable[Style]) -> Markup:
-    """What `swatch` shows of every model, written once."""
+def swatches(styles: Iterable[ModelStyle]) -> Markup:
+    """The definitions of every model's `swatch`, written once."""
     pieces = [tag("g", {"id": f"w{style.index}"},
                   tag("line", {"x1": 1, "y1": 7, "x2": 27, "y2": 7, "class": "mean",
                                "stroke-dasharray": style.dash or None}), marker(14, 7, style)) for style in styles]

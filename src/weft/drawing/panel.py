@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import final
 
 from weft.drawing.axes import Axis
-from weft.drawing.marks import Label, Style, end_labels
+from weft.drawing.marks import Label, ModelStyle, end_labels
 from weft.drawing.markup import Child, Markup, join, tag
 
 
 @final
 @dataclass(frozen=True)
-class Box:
+class PlotBox:
     """The size of a drawing and the margins of its plot, in units of the drawing."""
 
     width: float = 360
@@ -35,7 +35,7 @@ class Box:
         return self.height - self.bottom, self.top
 
 
-SMALL = Box(width=220, height=176, left=40, right=12, top=10, bottom=36)
+SMALL = PlotBox(width=220, height=176, left=40, right=12, top=10, bottom=36)
 
 
 @final
@@ -60,7 +60,7 @@ class Series:
     """
 
     name: str
-    style: Style
+    style: ModelStyle
     drawing: Markup
     points: tuple[Hover, ...] = ()
     label: Label | None = None
@@ -88,7 +88,7 @@ class Panel:
     x_label: str
     y_label: str
     series: Sequence[Series]
-    box: Box = field(default_factory=Box)
+    box: PlotBox = field(default_factory=PlotBox)
     behind: Markup = Markup("")
     note: Child = ""
 

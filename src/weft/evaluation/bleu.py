@@ -74,8 +74,8 @@ def bleu(translations: Sequence[str], references: Sequence[str], *, resamples: i
 
 
 def _counts(score: Any) -> list[int]:
-    """What the score of a set of sentences depends on, which is added over sentences: n-grams that match, n-grams, and
-    the lengths of translation and reference."""
+    """The counts on which the score of a set of sentences depends, which are added over sentences: n-grams that match,
+    n-grams, and the lengths of translation and reference."""
     return [*score.counts, *score.totals, score.sys_len, score.ref_len]
 
 

@@ -40,7 +40,7 @@ class Completion:
 
 @dataclass(frozen=True)
 class Likelihood(Record):
-    """What a model makes of a completion.
+    """The likelihood of a completion under a model.
 
     Attributes:
         log_prob: the sum of the log-probabilities of the targets, in nats; -inf if one of them has probability zero.

@@ -17,7 +17,7 @@ from weft.decoding.mode import evaluation_mode, require_causal, require_room
 from weft.evaluation.by_document import DocumentScore, DocumentSums, Means, mean_perplexity
 from weft.evaluation.measuring import spread
 from weft.evaluation.numbers import exponential
-from weft.evaluation.pieces import Piece, document_pieces, stretches, window_pieces
+from weft.evaluation.pieces import TargetPiece, document_pieces, stretches, window_pieces
 
 Mode: TypeAlias = Literal["windows", "documents"]
 
@@ -176,7 +176,7 @@ def evaluate(model: LanguageModel, stream: TokenStream, *, context: int | None =
         return _sum(model, pieces, _protocol(stream, mode, None, None, fenced), documents)
 
 
-def _documents(model: LanguageModel, stream: TokenStream, chunk: int, fenced: bool, rows: int) -> Iterator[Piece]:
+def _documents(model: LanguageModel, stream: TokenStream, chunk: int, fenced: bool, rows: int) -> Iterator[TargetPiece]:
     for name, value in (("context", chunk), ("batch_size", rows)):
         if value < 1:
             raise DataError(f"must be at least 1, received {value}.", where=name, remedy="Choose one in range.")
@@ -221,7 +221,7 @@ def _protocol(stream: TokenStream, mode: Mode, window: int | None, stride: int |
                     share_in_training=stream.repeated.share if stream.repeated else None)
 
 
-def _sum(model: LanguageModel, pieces: Iterator[Piece], protocol: Protocol,
+def _sum(model: LanguageModel, pieces: Iterator[TargetPiece], protocol: Protocol,
          documents: DocumentSums | None) -> Evaluation:
     """The sums over all pieces, in float64; without documents, read on the host once per piece."""
     nats, lost, tokens, size, impossible = 0.0, 0.0, 0, 0, 0

@@ -20,7 +20,7 @@ from weft.decoding.mode import declares_length, device_of
 
 
 @dataclass(frozen=True)
-class Piece:
+class TargetPiece:
     """Scored targets, and the hidden vectors from which they are predicted.
 
     Attributes:
@@ -39,7 +39,7 @@ class Piece:
 
 
 def window_pieces(model: LanguageModel, windows: EvaluationWindows, *, fenced: bool,
-                  chosen: frozenset[int]) -> Iterator[Piece]:
+                  chosen: frozenset[int]) -> Iterator[TargetPiece]:
     """The pieces of batches of windows; each window starts without a state.
 
     Args:
@@ -88,7 +88,7 @@ def stretches(stream: TokenStream, *, fenced: bool) -> list[Stretch]:
 
 
 def document_pieces(model: LanguageModel, stream: TokenStream, documents: list[Stretch], *, chunk: int,
-                    rows: int) -> Iterator[Piece]:
+                    rows: int) -> Iterator[TargetPiece]:
     """The pieces of whole documents: documents of similar length are run together, in chunks that pass on the state.
 
     Args:
@@ -103,7 +103,7 @@ def document_pieces(model: LanguageModel, stream: TokenStream, documents: list[S
         yield from _group_pieces(model, stream, ordered[first : first + rows], chunk)
 
 
-def _group_pieces(model: LanguageModel, stream: TokenStream, group: list[Stretch], chunk: int) -> Iterator[Piece]:
+def _group_pieces(model: LanguageModel, stream: TokenStream, group: list[Stretch], chunk: int) -> Iterator[TargetPiece]:
     device = device_of(model)
     lengths = np.array([document.length for document in group])
     longest, level = int(lengths.max()), bool((lengths == lengths[0]).all())
@@ -127,8 +127,8 @@ def _group_pieces(model: LanguageModel, stream: TokenStream, group: list[Stretch
 
 
 def _piece(h: Tensor, targets: np.ndarray, counts: np.ndarray, places: np.ndarray, size: int,
-           lost: float) -> Piece:
+           lost: float) -> TargetPiece:
     """The vectors and targets of the tokens at which ``counts`` [B,T] is true, which stand at ``places``."""
     chosen = torch.from_numpy(counts).to(h.device)
-    return Piece(h[chosen][None], torch.from_numpy(targets).to(h.device)[chosen][None], places, size,
-                 lost)
+    return TargetPiece(h[chosen][None], torch.from_numpy(targets).to(h.device)[chosen][None], places, size,
+                       lost)

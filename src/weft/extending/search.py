@@ -27,14 +27,14 @@ TRIES = 100
 have been evaluated."""
 
 
-class Found(NamedTuple):
+class BestFactors(NamedTuple):
     """The best list of factors, and its cost."""
 
     factors: Factors
     cost: float
 
 
-def search(seeds: Sequence[Factors], scale: float, cost: Cost, *, evaluations: int, seed: int) -> Found:
+def search(seeds: Sequence[Factors], scale: float, cost: Cost, *, evaluations: int, seed: int) -> BestFactors:
     """Return the list of factors with the least cost.
 
     Args:
@@ -54,7 +54,7 @@ def search(seeds: Sequence[Factors], scale: float, cost: Cost, *, evaluations: i
             break
         costs[child] = cost(child)
     best = min(costs, key=costs.__getitem__)
-    return Found(best, costs[best])
+    return BestFactors(best, costs[best])
 
 
 def _child(parents: Sequence[Factors], scale: float, draw: random.Random) -> Factors:

@@ -8,7 +8,7 @@ from typing import Any
 
 from weft.families.keys import Fixed, Ignored, Kept, KeyProblem, KeyRule, Raw, Together, words
 from weft.families.template import Facts
-from weft.families.weights import Junk
+from weft.families.weights import UnusedTensors
 
 
 def require_unquantised(raw: Raw) -> Facts:
@@ -82,12 +82,12 @@ WITH_SOURCE: tuple[KeyRule, ...] = (
     Kept("decoder_start_token_id"))
 """The rules that are added to those of each encoder-decoder family."""
 
-BUFFERS: tuple[Junk, ...] = (
-    Junk(r"(.*\.)?(maybe_)?rotary(_emb)?\.(inv_freq|original_inv_freq|cos_cached|sin_cached)",
-         "angles, which the configuration gives"),
-    Junk(r"(.*\.)?position_ids", "the numbers 0, 1, 2, ..."),
-    Junk(r"(.*\.)?(attn|attention|self_attn|self_attention)\.(masked_)?bias",
-         "causal masks, which attention computes itself"))
+BUFFERS: tuple[UnusedTensors, ...] = (
+    UnusedTensors(r"(.*\.)?(maybe_)?rotary(_emb)?\.(inv_freq|original_inv_freq|cos_cached|sin_cached)",
+                  "angles, which the configuration gives"),
+    UnusedTensors(r"(.*\.)?position_ids", "the numbers 0, 1, 2, ..."),
+    UnusedTensors(r"(.*\.)?(attn|attention|self_attn|self_attention)\.(masked_)?bias",
+                  "causal masks, which attention computes itself"))
 """Buffers that versions of `transformers` have left in files of all families. The family's own tensors take
 precedence, also where a name matches."""
 

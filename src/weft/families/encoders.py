@@ -1,4 +1,4 @@
-"""What families of encoders share: which head a file has, and the keys of BERT's relatives."""
+"""The common readers of families of encoders: which head a file has, and the keys of BERT's relatives."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, final
 from weft.families.common import ACTIVATIONS, divided_heads
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.steps import Fuse
-from weft.families.template import N_LAYERS, Choice, Facts, Hole
+from weft.families.template import N_LAYERS, Fact, Facts, TemplateChoice
 from weft.families.weights import Rule, both
 
 ENDS: Mapping[str, str] = {"masked": "ForMaskedLM", "pooled": "ForSequenceClassification",
@@ -20,11 +20,12 @@ LABELS = ("id2label", "label2id", "num_labels", "_num_labels", "problem_type", "
           "classifier_dropout_prob")
 REGRESSION = "regression"
 
-CLASSES = {"n_classes": Hole("n_classes"), "labels": Hole("labels"), "dropout": Hole("head_dropout")}
-VALUES = {"n_values": Hole("n_values")}
+CLASSES = {"n_classes": Fact("n_classes"), "labels": Fact("labels"), "dropout": Fact("head_dropout")}
+VALUES = {"n_values": Fact("n_values")}
 
 
-def heads(masked: Mapping[str, Any], pooled: Mapping[str, Any], per_token: Mapping[str, Any] | None = None) -> Choice:
+def heads(masked: Mapping[str, Any], pooled: Mapping[str, Any],
+          per_token: Mapping[str, Any] | None = None) -> TemplateChoice:
     """The template of a model's head: that of masked tokens, of rows, of tokens, or none.
 
     Args:
@@ -32,15 +33,15 @@ def heads(masked: Mapping[str, Any], pooled: Mapping[str, Any], per_token: Mappi
         pooled: of ``pooled``.
         per_token: of ``per_token``.
     """
-    return Choice("head", {
-        "masked": {"kind": "masked_token", "std": Hole("std"), **masked},
+    return TemplateChoice("head", {
+        "masked": {"kind": "masked_token", "std": Fact("std"), **masked},
         "pooled": {"kind": "pooled", **CLASSES, **VALUES, **pooled},
         "per_token": {"kind": "per_token", **CLASSES, **(per_token or {})}, "none": None})
 
 
 @final
 @dataclass(frozen=True)
-class Head(KeyRule):
+class HeadKey(KeyRule):
     """Which head a model has, from ``architectures``, and its classes. ``dropout`` must have been read before.
 
     Attributes:
@@ -127,11 +128,11 @@ LEFT_OVER = Ignored(("directionality", "pooler_fc_size", "pooler_num_attention_h
                      "pooler_size_per_head", "pooler_type", "model_name", "attention_type"),
                     "left over from the conversion of early checkpoints; no version reads it")
 
-LAYER_NORM = {"kind": "layernorm", "eps": Hole("eps")}
-ATTENTION = {"kind": "attention", "n_heads": Hole("n_heads"), "d_head": Hole("d_head"), "bias": "all",
-             "mask": "bidirectional", "scores": {"dropout": Hole("attention_dropout")}}
-MLP = {"kind": "mlp", "d_ff": Hole("d_ff"), "activation": Hole("activation"), "bias": True}
-MASKED = {"activation": Hole("activation"), "norm": LAYER_NORM}
+LAYER_NORM = {"kind": "layernorm", "eps": Fact("eps")}
+ATTENTION = {"kind": "attention", "n_heads": Fact("n_heads"), "d_head": Fact("d_head"), "bias": "all",
+             "mask": "bidirectional", "scores": {"dropout": Fact("attention_dropout")}}
+MLP = {"kind": "mlp", "d_ff": Fact("d_ff"), "activation": Fact("activation"), "bias": True}
+MASKED = {"activation": Fact("activation"), "norm": LAYER_NORM}
 
 
 def post_norm_weights(facts: Facts, theirs: str, *, attention: bool = True) -> list[Rule]:

@@ -17,9 +17,9 @@ from weft.families.common import BUFFERS, COMMON, WITH_SOURCE, common_beside
 from weft.families.configurations import notes_on, read_keys, write_keys
 from weft.families.keys import KEPT, KeyRule, Raw
 from weft.families.naming import relative_hint
-from weft.families.template import Choice, Facts, build_config, known_fields, match
+from weft.families.template import Facts, TemplateChoice, build_config, known_fields, match
 from weft.families.unknown import Unknown, computing, on_by_default
-from weft.families.weights import Account, Junk, Rule, account
+from weft.families.weights import Rule, TensorMap, UnusedTensors, account
 from weft.preset_files.models import Size, sizes_of
 
 
@@ -53,7 +53,7 @@ class Native:
     keys: tuple[KeyRule, ...]
     weights: Callable[[Facts], list[Rule]]
     prefix: str = ""
-    junk: tuple[Junk, ...] = ()
+    junk: tuple[UnusedTensors, ...] = ()
     tied: tuple[str, str] | None = None
     copies: tuple[tuple[str, str], ...] = ()
     takes_source: bool = False
@@ -139,12 +139,12 @@ class Family:
         """The fields that the family's head of that kind has on the model ``config``, as plain data; none where it has
         no such head."""
         choice = self.template.get("head")
-        options = choice.options.values() if isinstance(choice, Choice) else ()
+        options = choice.options.values() if isinstance(choice, TemplateChoice) else ()
         found = next((each for each in options if isinstance(each, Mapping) and each["kind"] == kind), {})
         fields: dict[str, Any] = known_fields(found, match(self.template, config)[0])
         return fields
 
-    def account(self, model: Model, facts: Facts, stored: Iterable[str] = ()) -> Account:
+    def account(self, model: Model, facts: Facts, stored: Iterable[str] = ()) -> TensorMap:
         """The account between a model with these facts, which may be on the meta device, and the tensors of a file.
 
         Args:

@@ -1,4 +1,4 @@
-"""What may have been meant by a name that stands for nothing: by family and by what it is, then by its spelling."""
+"""Suggestions for a name that stands for nothing: by family and by what it is, then by its spelling."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from weft.families.known.rwkv_matrix import RWKV5, RWKV6, RWKV7
 from weft.families.reshaping import Reshape
 from weft.families.steps import Fuse, Step, Transpose
 from weft.families.template import N_LAYERS, Facts
-from weft.families.weights import Junk, Rule, Shape, both, rename
+from weft.families.weights import Rule, Shape, UnusedTensors, both, rename
 
 ATT, FFN = "blocks.{layer}.att", "blocks.{layer}.ffn"
 MIXER, CHANNEL = "stack.layers.{layer}.layers.0", "stack.layers.{layer}.layers.1"
@@ -55,7 +55,7 @@ class Version:
     context: int
     facts: Callable[[Mapping[str, Shape]], Facts]
     weights: Callable[[Facts], list[Rule]]
-    junk: tuple[Junk, ...] = ()
+    junk: tuple[UnusedTensors, ...] = ()
 
 
 def common_facts(shapes: Mapping[str, Shape]) -> Facts:
@@ -172,7 +172,7 @@ def _seven(facts: Facts) -> list[Rule]:
             rename(f"{FFN}.x_k", f"{CHANNEL}.mix_key", _vector(width), Complement())]
 
 
-UNUSED = Junk(r"blocks\.0\.att\.v[012]", "the first layer gives its values and takes none")
+UNUSED = UnusedTensors(r"blocks\.0\.att\.v[012]", "the first layer gives its values and takes none")
 VERSIONS = (Version("r_k", RWKV7, 4096, _seven_facts, _seven, (UNUSED,)),
             Version("time_maa_x", RWKV6, 4096, _six_facts, _six),
             Version("time_mix_g", RWKV5, 4096, _five_facts, _five),

@@ -33,7 +33,7 @@ ABSENT = object()
 
 @final
 @dataclass(frozen=True)
-class Hole:
+class Fact:
     """A place for the fact ``name``; with ``each`` the fact is a list with one value per layer."""
 
     name: str
@@ -42,8 +42,8 @@ class Hole:
 
 @final
 @dataclass(frozen=True)
-class Choice:
-    """A place for one of several templates, chosen by the fact ``name``; ``each`` as in `Hole`."""
+class TemplateChoice:
+    """A place for one of several templates, chosen by the fact ``name``; ``each`` as in `Fact`."""
 
     name: str
     options: Mapping[Any, Any]
@@ -62,9 +62,9 @@ class Layers:
 def fill(template: Any, facts: Mapping[str, Any], layer: int = 0) -> Any:
     """A configuration as plain data: the template with facts in its holes."""
     match template:
-        case Hole(name=name, each=each):
+        case Fact(name=name, each=each):
             return facts[name][layer] if each else facts[name]
-        case Choice(name=name, options=options, each=each):
+        case TemplateChoice(name=name, options=options, each=each):
             return fill(options[facts[name][layer] if each else facts[name]], facts, layer)
         case Layers(block=block, count=count):
             if facts[count] > MOST_BLOCKS:
@@ -115,13 +115,13 @@ def _without_empty(template: Any, facts: Mapping[str, Any]) -> Any:
     match template:
         case Mapping():
             return {key: _without_empty(value, facts) for key, value in template.items()
-                    if not isinstance(value, Hole) or value.name in facts}
+                    if not isinstance(value, Fact) or value.name in facts}
         case list():
             return [_without_empty(value, facts) for value in template]
         case Layers(block=block, count=count):
             return Layers(_without_empty(block, facts), count)
-        case Choice(name=name, options=options, each=each):
-            return Choice(name, {key: _without_empty(value, facts) for key, value in options.items()}, each)
+        case TemplateChoice(name=name, options=options, each=each):
+            return TemplateChoice(name, {key: _without_empty(value, facts) for key, value in options.items()}, each)
         case _:
             return template
 
@@ -142,10 +142,10 @@ def bind(template: Any, data: Any) -> tuple[Facts, list[str]]:
 
 def _bind(template: Any, data: Any, path: str, facts: Facts, misfits: list[str]) -> None:
     match template:
-        case Hole(name=name, each=each):
+        case Fact(name=name, each=each):
             if data is not ABSENT:
                 _take(facts, name, data, each)
-        case Choice():
+        case TemplateChoice():
             _bind_choice(template, data, path, facts, misfits)
         case Layers():
             _bind_layers(template, data, path, facts, misfits)
@@ -176,7 +176,7 @@ def _bind_layers(layers: Layers, data: Any, path: str, facts: Facts, misfits: li
         _bind(layers.block, each, _join(path, index), facts, misfits)
 
 
-def _bind_choice(choice: Choice, data: Any, path: str, facts: Facts, misfits: list[str]) -> None:
+def _bind_choice(choice: TemplateChoice, data: Any, path: str, facts: Facts, misfits: list[str]) -> None:
     """Bind the option with the fewest misfits."""
     best: tuple[Any, Facts, list[str]] | None = None
     for value, option in choice.options.items():

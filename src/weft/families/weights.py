@@ -64,7 +64,7 @@ def both(theirs: str, ours: str, *steps: Step) -> list[Rule]:
 
 @final
 @dataclass(frozen=True)
-class Junk:
+class UnusedTensors:
     """Tensors in files that no model needs: a regular expression for their names, and the reason."""
 
     pattern: str
@@ -73,7 +73,7 @@ class Junk:
 
 @final
 @dataclass(frozen=True)
-class Account:
+class TensorMap:
     """The correspondence between a model's tensors and those of a file: `Rule`s without placeholders.
 
     Attributes:
@@ -87,7 +87,7 @@ class Account:
     rules: tuple[Rule, ...]
     shapes: Mapping[str, Shape]
     prefix: str
-    junk: tuple[Junk, ...]
+    junk: tuple[UnusedTensors, ...]
     tied: Mapping[str, str]
 
     def reconcile(self, stored: Mapping[str, Shape]) -> tuple[dict[str, str], list[str]]:
@@ -131,8 +131,8 @@ class Account:
         return any(re.fullmatch(junk.pattern, each) for each in self._spellings(name) for junk in self.junk)
 
 
-def account(rules: Iterable[Rule], own: Mapping[str, Tensor], *, prefix: str = "", junk: tuple[Junk, ...] = (),
-            tied: Mapping[str, str] | None = None) -> Account:
+def account(rules: Iterable[Rule], own: Mapping[str, Tensor], *, prefix: str = "", junk: tuple[UnusedTensors, ...] = (),
+            tied: Mapping[str, str] | None = None) -> TensorMap:
     """The account of a model's tensors.
 
     Args:
@@ -152,7 +152,7 @@ def account(rules: Iterable[Rule], own: Mapping[str, Tensor], *, prefix: str = "
             shapes[name] = tuple(tensor.shape)
     # A tensor that the model has as its own is no copy, whatever other models of the family have there.
     repeated = {copy: source for copy, source in (tied or {}).items() if source in shapes and copy not in shapes}
-    return Account(applied, shapes, prefix, junk, repeated)
+    return TensorMap(applied, shapes, prefix, junk, repeated)
 
 
 def _applications(rule: Rule, own: Iterable[str]) -> list[Rule]:

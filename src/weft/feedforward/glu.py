@@ -146,7 +146,7 @@ class GLUConfig(FeedForwardConfig):
     shift: float = 0.0
 
     def width(self, d_model: int) -> int:
-        """Of the hidden layer."""
+        """The width of the hidden layer."""
         return -(-d_model // 3) * 8 if self.d_ff is None else self.d_ff
 
     def width_fields(self) -> tuple[str, ...]:

@@ -75,7 +75,7 @@ class MLPConfig(FeedForwardConfig):
     bias: bool = True
 
     def width(self, d_model: int) -> int:
-        """Of the hidden layer."""
+        """The width of the hidden layer."""
         return 4 * d_model if self.d_ff is None else self.d_ff
 
     def width_fields(self) -> tuple[str, ...]:

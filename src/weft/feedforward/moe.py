@@ -24,7 +24,7 @@ from weft.feedforward.base import FeedForwardConfig
 from weft.feedforward.glu import GLUConfig
 from weft.feedforward.routing import RoutingSettings, Tally, gates, margin, probabilities, rank
 from weft.linear.linear import Linear
-from weft.linear.untouched import untouched
+from weft.linear.unadapted import untouched
 from weft.ops.expert_dispatch import EXPERT_DISPATCH, DispatchCall, Expert, one_hot
 from weft.ops.forms import REFERENCE
 

@@ -81,7 +81,7 @@ class RoutingSettings(Settings):
         return self.n_expert_groups if self.top_groups is None else self.top_groups
 
 
-class Ranked(NamedTuple):
+class RankedExperts(NamedTuple):
     """The open experts of each row, best first, and of equals the lower one first.
 
     Attributes:
@@ -96,16 +96,16 @@ class Ranked(NamedTuple):
 
 
 def rank(logits: Float[Tensor, "rows N"], settings: RoutingSettings,
-         correction: Float[Tensor, " N"] | None = None) -> Ranked:
+         correction: Float[Tensor, " N"] | None = None) -> RankedExperts:
     """Rank the experts of each row of logits, from which no gradient flows."""
     preference, groups = _preference(logits.detach(), settings, correction), None
     if settings.open < settings.n_expert_groups:
         preference, groups = _closed(preference, settings)
     scores, experts = preference.sort(dim=-1, descending=True, stable=True)
-    return Ranked(experts, scores, groups)
+    return RankedExperts(experts, scores, groups)
 
 
-def margin(ranked: Ranked, k: int, settings: RoutingSettings) -> Float[Tensor, " rows"]:
+def margin(ranked: RankedExperts, k: int, settings: RoutingSettings) -> Float[Tensor, " rows"]:
     """How far the choice of k experts is from another: from the last chosen expert to the best open one that was not,
     or, if it is less, from the last open group to the best closed one; relative to the largest score."""
     gap = _gap(ranked.scores, k)
@@ -157,7 +157,7 @@ def _closed(preference: Tensor, settings: RoutingSettings) -> tuple[Tensor, Tens
 
 
 def _gap(ranked: Tensor, k: int) -> Tensor:
-    """Of each row, the k-th largest less the next; infinity where there is none."""
+    """The k-th largest score of each row less the next; infinity where there is none."""
     if k == ranked.shape[1]:
         return ranked.new_full(ranked.shape[:1], torch.inf)
     return ranked[:, k - 1] - ranked[:, k]

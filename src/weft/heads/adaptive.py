@@ -20,7 +20,7 @@ from weft.core.registry import register
 from weft.heads.adaptive_embedding import AdaptiveEmbedding, cluster_sizes, cluster_widths, require_increasing
 from weft.heads.readout import ReadoutConfig
 from weft.linear.linear import Linear
-from weft.linear.untouched import untouched
+from weft.linear.unadapted import untouched
 from weft.ops.clusters import ClusterMap, by_cluster, cluster_of
 from weft.ops.linear_cross_entropy import CrossEntropy, linear_cross_entropy
 from weft.ops.linear_log_prob import linear_log_prob, linear_logits
@@ -182,7 +182,7 @@ class AdaptiveReadout(Readout):
         return table if len(self.tables) > 1 else table[self.firsts[index]:self.firsts[index] + self.sizes[index]]
 
     def _bias(self, index: int) -> Tensor | None:
-        """Of a cluster; None where it has none."""
+        """The bias of a cluster; None where it has none."""
         if self.bias is None or (index and self.bias.shape[0] == self.sizes[0]):
             return None
         return self.bias[self.firsts[index]:self.firsts[index] + self.sizes[index]]

@@ -14,7 +14,7 @@ from weft.core.declarations import Declared
 from weft.core.part import Part
 from weft.core.part_config import Dims, Settings
 from weft.linear.linear import Linear
-from weft.linear.untouched import untouched
+from weft.linear.unadapted import untouched
 from weft.ops.clusters import by_cluster
 from weft.ops.embedding import embedding
 

@@ -1,4 +1,5 @@
-"""What heads for classes share: a map of the vectors, an activation and a norm, if wanted, and the map to scores."""
+"""The common base of heads for classes: a map of the vectors, an activation and a norm, if wanted, and the map to
+scores."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from weft.core.part_config import About, Dims, PartConfig
 from weft.core.registry import register
 from weft.linear.holds_matrix import HoldsMatrix
 from weft.linear.linear import Linear, dense
-from weft.linear.untouched import untouched
+from weft.linear.unadapted import untouched
 from weft.ops.linear_cross_entropy import CrossEntropy, linear_cross_entropy
 from weft.ops.linear_log_prob import linear_log_prob, linear_logits
 

@@ -1,4 +1,4 @@
-"""What is listed: parts, settings, presets and published models, as plain records."""
+"""Records of what is listed: parts, settings, presets and published models."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class FieldDescription(Record):
 
 @final
 @dataclass(frozen=True)
-class Difference(Record):
+class PartDifference(Record):
     """How a part differs from a near one.
 
     Attributes:
@@ -92,13 +92,13 @@ class Description(Record):
     text: str
     fields: tuple[FieldDescription, ...]
     equation: str
-    differs: tuple[Difference, ...]
+    differs: tuple[PartDifference, ...]
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Read what `to_json` wrote, without a look at the types of each field, which takes a second for all parts."""
         return cls(Entry(**data["entry"]), data["text"], tuple(FieldDescription(**each) for each in data["fields"]),
-                   data["equation"], tuple(Difference(**each) for each in data["differs"]))
+                   data["equation"], tuple(PartDifference(**each) for each in data["differs"]))
 
 
 @final

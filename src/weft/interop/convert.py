@@ -19,7 +19,7 @@ from weft.core.model import Model, language_model
 from weft.disk.atomic import made, new_file, replacing
 from weft.disk.ownership import by_manifest, require_free
 from weft.disk.space import not_written
-from weft.interop.formats import TARGETS, Source, Target
+from weft.interop.formats import TARGETS, ConversionSource, Target
 from weft.interop.verify import a_tensor, largest_difference, logits_of, probe, require_close
 
 SHARD_SIZE = "5GB"
@@ -91,8 +91,9 @@ def convert(loaded: Loaded, out: Path, *, to: str, pooled: Model | None = None, 
         FailedError: the result does not give the model's logits, or there is no room.
     """
     target = _target(to, family, max_shard_size, with_code)
-    source = Source(loaded, loaded.model if pooled is None else pooled, family, parse_size(max_shard_size), with_code,
-                    base)
+    source = ConversionSource(loaded, loaded.model if pooled is None else pooled, family, parse_size(max_shard_size),
+                              with_code,
+                              base)
     _require_apart(out, loaded.path, target)
     require_free(out, single=target.single, proof=_proof, replace=replace)
     if target.causal:
@@ -135,7 +136,7 @@ def _target(to: str, family: str | None, max_shard_size: str, with_code: bool) -
     return TARGETS[to]
 
 
-def _verify(target: Target, source: Source, draft: Path, tokens: Tensor,
+def _verify(target: Target, source: ConversionSource, draft: Path, tokens: Tensor,
             expected: Tensor) -> tuple[float, float | None, tuple[str, ...]]:
     """The largest differences of logits, as read by Weft and, where possible, by the other program that opens the
     format; and notes for the user."""

@@ -22,7 +22,7 @@ from weft.interop.adapters.own import write_own
 from weft.interop.adapters.peft import write_peft
 from weft.interop.gguf.target import GgufFile, foreign_llama
 from weft.interop.huggingface.folder import is_foreign
-from weft.interop.huggingface.from_text import Texts, reads_pairs
+from weft.interop.huggingface.from_text import ComparedTexts, reads_pairs
 from weft.interop.huggingface.generation import GENERATION, GENERATION_FILE, NO_SETTINGS, generation_of
 from weft.interop.huggingface.letters import write_letters
 from weft.interop.huggingface.loading import load_folder
@@ -35,7 +35,7 @@ from weft.tokenizers.files import folder_of_own
 
 @final
 @dataclass(frozen=True, eq=False)
-class Source:
+class ConversionSource:
     """The source of a conversion.
 
     Attributes:
@@ -95,8 +95,8 @@ class Foreign:
     """
 
     name: str
-    logits: Callable[[Source, Path, Tensor], tuple[Tensor | None, tuple[str, ...]]]
-    rounds: Callable[[Source], tuple[torch.dtype, ...]] = lambda source: ()
+    logits: Callable[[ConversionSource, Path, Tensor], tuple[Tensor | None, tuple[str, ...]]]
+    rounds: Callable[[ConversionSource], tuple[torch.dtype, ...]] = lambda source: ()
 
 
 @final
@@ -114,9 +114,9 @@ class Target:
         adapts: whether it holds adapters alone, apart from the model under them.
     """
 
-    check: Callable[[Source], object]
-    write: Callable[[Source, Path], Written]
-    read: Callable[[Source, Path], Model]
+    check: Callable[[ConversionSource], object]
+    write: Callable[[ConversionSource, Path], Written]
+    read: Callable[[ConversionSource, Path], Model]
     foreign: Foreign | None = None
     single: bool = False
     causal: bool = False
@@ -128,7 +128,7 @@ class Target:
         return "file" if self.single else "folder"
 
 
-def _fitted(source: Source) -> Any:
+def _fitted(source: ConversionSource) -> Any:
     """The native class that can hold the model; None: none can, and a modelling file is to be written."""
     try:
         return fit(source.model.config, source.kept, family=source.family, first=source.loaded.facts.get("family"))
@@ -139,7 +139,7 @@ def _fitted(source: Source) -> Any:
         return None
 
 
-def _write_hf(source: Source, draft: Path) -> Written:
+def _write_hf(source: ConversionSource, draft: Path) -> Written:
     fitted = _fitted(source)
     if fitted is None:
         return _write_code(source, draft)
@@ -153,7 +153,7 @@ def _write_hf(source: Source, draft: Path) -> Written:
     return fitted.family.name, tuple(notes)
 
 
-def _write_code(source: Source, draft: Path) -> Written:
+def _write_code(source: ConversionSource, draft: Path) -> Written:
     write_with_code(source.model, source.kept, draft, shard_bytes=source.shard_bytes)
     write_json(draft / GENERATION_FILE, source.generation)
     notes = [f"transformers opens it with trust_remote_code=True, where weft is installed: {', '.join(CODE_FILES)}"]
@@ -167,48 +167,48 @@ def _write_code(source: Source, draft: Path) -> Written:
     return None, tuple(notes)
 
 
-def _origin(source: Source) -> Path | None:
+def _origin(source: ConversionSource) -> Path | None:
     """The foreign folder whose tokenizer's files are copied unchanged; None where the tokenizer is Weft's own."""
     folder = source.loaded.path
     return folder if is_foreign(folder) and folder_of_own(folder) is None else None
 
 
-def _write_weft(source: Source, draft: Path) -> Written:
+def _write_weft(source: ConversionSource, draft: Path) -> Written:
     loaded = source.loaded
     fill_checkpoint(draft, source.model, loaded.tokenizer, run=loaded.run, facts=loaded.facts)
     return None, ()
 
 
-def _write_adapter(source: Source, draft: Path) -> Written:
+def _write_adapter(source: ConversionSource, draft: Path) -> Written:
     write_own(source.model, source.base, draft)
     return None, ()
 
 
-def _write_peft(source: Source, draft: Path) -> Written:
+def _write_peft(source: ConversionSource, draft: Path) -> Written:
     write_peft(source.loaded, source.base, draft)
     return None, ()
 
 
-def _read_adapter(source: Source, draft: Path) -> Model:
+def _read_adapter(source: ConversionSource, draft: Path) -> Model:
     return load_adapted(draft, base=source.base, dtype=next(source.model.parameters()).dtype).model
 
 
-def _gguf(source: Source) -> GgufFile:
+def _gguf(source: ConversionSource) -> GgufFile:
     return GgufFile.of(source.loaded, source.causal, source.kept, source.family)
 
 
-def _write_gguf(source: Source, draft: Path) -> Written:
+def _write_gguf(source: ConversionSource, draft: Path) -> Written:
     file = _gguf(source)
     left = sorted(set(source.loaded.facts.get(GENERATION) or {}) - NO_SETTINGS)
     notes = (f"generation_config.json sets {', '.join(left)}, which the file cannot hold: give them to llama.cpp.",)
     return file.fitted.family, (*file.write(draft), *(notes if left else ()))
 
 
-def _in_transformers(source: Source, folder: Path, tokens: Tensor) -> tuple[Tensor | None, tuple[str, ...]]:
+def _in_transformers(source: ConversionSource, folder: Path, tokens: Tensor) -> tuple[Tensor | None, tuple[str, ...]]:
     """The logits of `transformers`, and whether a text gives the prediction there that it gives here."""
     tokenizer = source.loaded.tokenizer
-    texts = None if tokenizer is None else Texts(tokenizer, source.model, own=_origin(source) is None,
-                                                 pairs=reads_pairs(source.loaded.run))
+    texts = None if tokenizer is None else ComparedTexts(tokenizer, source.model, own=_origin(source) is None,
+                                                         pairs=reads_pairs(source.loaded.run))
     return foreign_logits(folder, tokens, texts)
 
 

@@ -19,7 +19,7 @@ from weft.core.model import EncoderInputs, LanguageModel, Model
 from weft.core.span import WHOLE, Span
 from weft.families.family import Native, families
 from weft.interop.huggingface.folder import read_raw
-from weft.interop.huggingface.from_text import Texts
+from weft.interop.huggingface.from_text import ComparedTexts
 from weft.interop.huggingface.text import reads_whole
 from weft.interop.huggingface.with_code import brings_bundled_code
 
@@ -86,7 +86,7 @@ def require_close(difference: float, expected: Tensor, dtypes: Sequence[torch.dt
 
 
 def foreign_logits(folder: Path, tokens: Tensor,
-                   texts: Texts | None = None) -> tuple[Tensor | None, tuple[str, ...]]:
+                   texts: ComparedTexts | None = None) -> tuple[Tensor | None, tuple[str, ...]]:
     """The logits of a folder in `transformers` (the last hidden vectors of a model without a head), and notes for the
     user: no logits where it is not installed, or where it opens the folder but cannot run a model of these sizes. Code
     in the folder is run only if it is, byte for byte, Weft's own.

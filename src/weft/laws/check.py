@@ -205,7 +205,7 @@ class _Examination:
         return self._keep(subject, run(subject, laws), run)
 
     def _runner(self, laws: tuple[str, ...], sum_error: float = 0.0) -> Runner:
-        """What runs those of ``laws`` that are selected, on short rows of a subject."""
+        """A function that runs the selected ones of ``laws`` on short rows of a subject."""
         def run(part: Subject, selected: Collection[str]) -> Report:
             findings: list[Finding] = []
             for law in (law for law in laws if law in selected):

@@ -13,7 +13,7 @@ from weft.core.span import Memory
 from weft.laws.subject import Subject
 
 
-class Run(NamedTuple):
+class GradientRun(NamedTuple):
     """Outputs [B,T,...], and the gradients of a randomly weighted sum of them with respect to the parameters, the input
     and the memory; no gradients if none were requested."""
 
@@ -22,16 +22,16 @@ class Run(NamedTuple):
 
 
 def run(subject: Subject, x: Tensor, memory: Memory | None, weights: Tensor | None,
-        forward: Callable[[Tensor, Memory | None], Tensor]) -> Run:
+        forward: Callable[[Tensor, Memory | None], Tensor]) -> GradientRun:
     """``forward(x, memory)`` with gradients off (``weights`` None), or with the gradients of sum(y * weights)."""
     if weights is None:
         with torch.no_grad():
-            return Run(forward(x, memory), [])
+            return GradientRun(forward(x, memory), [])
     return _weighted(subject, x, memory, lambda y: weights, forward)
 
 
 def first_run(subject: Subject, x: Tensor, memory: Memory | None, generator: torch.Generator,
-              forward: Callable[[Tensor, Memory | None], Tensor]) -> tuple[Run, Tensor]:
+              forward: Callable[[Tensor, Memory | None], Tensor]) -> tuple[GradientRun, Tensor]:
     """`run` with gradients and new random weights; returns the run and these weights, for the runs to compare with."""
     drawn: list[Tensor] = []
 
@@ -44,7 +44,7 @@ def first_run(subject: Subject, x: Tensor, memory: Memory | None, generator: tor
 
 
 def _weighted(subject: Subject, x: Tensor, memory: Memory | None, weigh: Callable[[Tensor], Tensor],
-              forward: Callable[[Tensor, Memory | None], Tensor]) -> Run:
+              forward: Callable[[Tensor, Memory | None], Tensor]) -> GradientRun:
     """The outputs y, and the gradients of sum(y * weigh(y)) if the subject is differentiable."""
     with torch.set_grad_enabled(subject.differentiable):
         leaves: list[Tensor] = [p for p in subject.module.parameters() if p.requires_grad]
@@ -57,12 +57,12 @@ def _weighted(subject: Subject, x: Tensor, memory: Memory | None, weigh: Callabl
         y = forward(x, memory)
         weights = weigh(y)
         if not subject.differentiable:
-            return Run(y, [])
+            return GradientRun(y, [])
         loss = (y * weights.to(y.dtype)).sum()
         if not leaves or loss.grad_fn is None:
-            return Run(y.detach(), [None for _ in leaves])
+            return GradientRun(y.detach(), [None for _ in leaves])
         # A model's memory was encoded once, before this call; the graph is retained for other runs that use it.
-        return Run(y.detach(), list(torch.autograd.grad(loss, leaves, allow_unused=True, retain_graph=True)))
+        return GradientRun(y.detach(), list(torch.autograd.grad(loss, leaves, allow_unused=True, retain_graph=True)))
 
 
 def weights_like(y: Tensor, generator: torch.Generator) -> Tensor:

@@ -58,7 +58,7 @@ def allowed(subject: Subject, steps: int) -> int:
 
 
 @dataclass(frozen=True)
-class Row:
+class LongRows:
     """Two rows of tokens that the laws on long rows share, and the outputs of one call with all of them.
 
     Attributes:
@@ -96,7 +96,7 @@ class Row:
         return span.replace(fresh=at == 0, bound=at + size, uniform=True) if reserved else span
 
 
-def row(subject: Subject, generator: torch.Generator, singles: int = SINGLE) -> Row:
+def row(subject: Subject, generator: torch.Generator, singles: int = SINGLE) -> LongRows:
     """Two random rows of ``subject.steps`` tokens and their outputs."""
     x, memory = subject.inputs(2, subject.steps, generator), subject.memory(2, generator)
     prefix = None
@@ -104,7 +104,7 @@ def row(subject: Subject, generator: torch.Generator, singles: int = SINGLE) -> 
         prefix = (torch.arange(subject.steps)[None] < torch.tensor([[3], [0]])).to(x.device)
     with torch.no_grad(), recorded(subject.module) as choices:
         y = subject.whole(x, memory, Span(prefix=prefix)).y
-    return Row(subject, x, memory, prefix, y, choices, _marks(subject), generator, singles)
+    return LongRows(subject, x, memory, prefix, y, choices, _marks(subject), generator, singles)
 
 
 def finite(y: Tensor, subject: Subject) -> Finding:
@@ -147,7 +147,7 @@ def one_by_one(marks: tuple[int, ...], steps: int, singles: int = SINGLE) -> lis
     return [first, *(end - begin for begin, end in pairwise(ends))]
 
 
-def late_state(row: Row) -> tuple[int, LayerState]:
+def late_state(row: LongRows) -> tuple[int, LayerState]:
     """Tokens up to near the end of the row, and a copy of the state after them, which the laws of a row share because
     it takes as long as the whole row."""
     early = max(row.steps - 7, 3)
@@ -157,7 +157,7 @@ def late_state(row: Row) -> tuple[int, LayerState]:
     return early, row.late[0].clone()
 
 
-def row_in_pieces(row: Row, sizes: list[int], reserved: bool = False, subject: Subject | None = None,
+def row_in_pieces(row: LongRows, sizes: list[int], reserved: bool = False, subject: Subject | None = None,
                   inputs: tuple[Tensor, Memory | None] | None = None) -> tuple[Tensor, LayerState]:
     """The outputs of consecutive pieces of a row, each continuing from the state of the one before, and the last state.
 

@@ -16,7 +16,7 @@ from weft.core.state import restore, state_arrays
 from weft.core.traits import Trait
 from weft.laws.choices import Choices, recorded
 from weft.laws.gradients import first_run, run
-from weft.laws.length import GRADIENT_STEPS, Row, across, around, late_state, one_by_one, row_in_pieces
+from weft.laws.length import GRADIENT_STEPS, LongRows, across, around, late_state, one_by_one, row_in_pieces
 from weft.laws.precision import BOUNDS, largest
 from weft.laws.report import COUNT, Finding, compare, gradient_difference
 from weft.laws.slopes import joint_slope
@@ -31,7 +31,7 @@ NEAR = 16
 and sums do."""
 
 
-def split(row: Row) -> Iterator[Finding]:
+def split(row: LongRows) -> Iterator[Finding]:
     """Pieces that end around the borders, pieces of odd sizes with reserved buffers, and single tokens from the
     beginning and across every border, against one call."""
     subject, steps = row.subject, row.steps
@@ -54,7 +54,7 @@ def split(row: Row) -> Iterator[Finding]:
         yield _gradients(_one(row, sum(LATE)), list(LATE), f"one row in pieces of {', '.join(map(str, LATE))}")
 
 
-def _undecided(row: Row, actual: Tensor, chosen: Choices) -> tuple[Tensor, float]:
+def _undecided(row: LongRows, actual: Tensor, chosen: Choices) -> tuple[Tensor, float]:
     """``actual`` up to each row's first choice of an expert that differs from that in the whole row, followed by the
     expected outputs; and the margin of the widest such choice, since rounding decides near ties."""
     agreed, margin = row.choices.against(chosen, row.steps, causal=row.subject.stateful)
@@ -65,13 +65,13 @@ def _named(marks: tuple[int, ...]) -> str:
     return ", ".join(map(str, marks)) if marks else "nothing"
 
 
-def _one(row: Row, steps: int) -> Row:
+def _one(row: LongRows, steps: int) -> LongRows:
     """The first tokens of the first row."""
     return replace(row, subject=replace(row.subject, steps=steps), x=row.x[:1, :steps], memory=_row_of(row, 0),
                    prefix=None if row.prefix is None else row.prefix[:1, :steps], y=row.y[:1, :steps], late=[])
 
 
-def _gradients(row: Row, sizes: list[int], case: str) -> Finding:
+def _gradients(row: LongRows, sizes: list[int], case: str) -> Finding:
     """The gradients of pieces of these sizes, against those of one call."""
     span = Span(prefix=row.prefix)
     whole, weights = first_run(row.subject, row.x, row.memory, row.generator,
@@ -82,14 +82,14 @@ def _gradients(row: Row, sizes: list[int], case: str) -> Finding:
                    row.subject.gradient_bound)
 
 
-def slopes(row: Row) -> Iterator[Finding]:
+def slopes(row: LongRows) -> Iterator[Finding]:
     """The gradient of one row along one direction, up to `GRADIENT_STEPS` tokens, against the difference quotient."""
     if row.subject.differentiable and row.subject.thorough:
         one = _one(row, min(row.steps, GRADIENT_STEPS))
         yield joint_slope(one.subject, one.x, one.memory, Span(prefix=one.prefix), row.generator)
 
 
-def causality(row: Row) -> Iterator[Finding]:
+def causality(row: LongRows) -> Iterator[Finding]:
     """Tokens from a border on are replaced, for all borders in one call; the outputs before it stay."""
     subject, steps = row.subject, row.steps
     if not subject.stateful:
@@ -107,7 +107,7 @@ def causality(row: Row) -> Iterator[Finding]:
                       row.y[:1, :place], subject.bound)
 
 
-def ragged(row: Row) -> Iterator[Finding]:
+def ragged(row: LongRows) -> Iterator[Finding]:
     """Two rows of different lengths in one call, padded with NaN unless they are ids, against each row alone."""
     subject, steps = row.subject, row.steps
     counts = [steps - 1, max(steps // 2 + 1, 3)]
@@ -125,11 +125,11 @@ def ragged(row: Row) -> Iterator[Finding]:
                           subject.bound)
 
 
-def _row_of(row: Row, b: int) -> Memory | None:
+def _row_of(row: LongRows, b: int) -> Memory | None:
     return None if row.memory is None else row.memory.select(torch.tensor([b], device=row.x.device))
 
 
-def selection(row: Row) -> Iterator[Finding]:
+def selection(row: LongRows) -> Iterator[Finding]:
     """Rows of a state near the end of the row, reordered and copied."""
     if not row.subject.stateful:
         return
@@ -140,7 +140,7 @@ def selection(row: Row) -> Iterator[Finding]:
                   row.subject.bound)
 
 
-def persistence(row: Row) -> Iterator[Finding]:
+def persistence(row: LongRows) -> Iterator[Finding]:
     """A state near the end of the row, saved and loaded."""
     if not row.subject.stateful:
         return
@@ -151,7 +151,7 @@ def persistence(row: Row) -> Iterator[Finding]:
     yield compare("persistence", f"state saved after {early} tokens and restored", actual, kept, 1e-300)
 
 
-def bounded(row: Row) -> Iterator[Finding]:
+def bounded(row: LongRows) -> Iterator[Finding]:
     """State fields keep their shape to the end of the row, except along a dimension that is declared to grow."""
     if not row.subject.stateful:
         return
@@ -164,7 +164,7 @@ def bounded(row: Row) -> Iterator[Finding]:
                   float(len(grown)), COUNT)
 
 
-def packed(row: Row) -> Iterator[Finding]:
+def packed(row: LongRows) -> Iterator[Finding]:
     """A row of two documents, in one call and in two pieces, against each document alone."""
     subject, steps = row.subject, row.steps
     place = max(steps // 3 + 2, 4)
@@ -184,14 +184,14 @@ def packed(row: Row) -> Iterator[Finding]:
                           subject.bound)
 
 
-def _packed_pieces(row: Row, begins: Tensor, cut: int) -> Tensor:
+def _packed_pieces(row: LongRows, begins: Tensor, cut: int) -> Tensor:
     """The outputs of the row in two pieces; no document begins in the second."""
     first = row.subject.call(row.x[:, :cut], row.subject.start(2, row.memory, None, None), Span(begins=begins[:, :cut]))
     assert first.state is not None, "a call with a state returns one"
     return torch.cat([first.y, row.subject.call(row.x[:, cut:], first.state, Span()).y], 1)
 
 
-def precision(row: Row) -> Iterator[Finding]:
+def precision(row: LongRows) -> Iterator[Finding]:
     """The same weights and inputs in float32, against float64. From the first different choice of an expert on, a row
     is not compared."""
     if not _castable(row):
@@ -202,7 +202,7 @@ def precision(row: Row) -> Iterator[Finding]:
     yield _relative(row, "precision", "torch.float32", whole, chosen)
 
 
-def continuation(row: Row) -> Iterator[Finding]:
+def continuation(row: LongRows) -> Iterator[Finding]:
     """The same weights and inputs in float32 and in pieces of several tokens, against float64 in one call."""
     if not (_castable(row) and row.subject.stateful):
         return
@@ -212,19 +212,19 @@ def continuation(row: Row) -> Iterator[Finding]:
     yield _relative(row, "continuation", "torch.float32, pieces of odd sizes", pieces, chosen)
 
 
-def _castable(row: Row) -> bool:
+def _castable(row: LongRows) -> bool:
     """Whether the subject can be compared with itself in float32: only float64 subjects are cast."""
     return row.subject.differentiable and all(p.dtype == torch.float64 for p in row.subject.module.parameters())
 
 
-def _single(row: Row) -> tuple[Subject, Tensor, Memory | None]:
+def _single(row: LongRows) -> tuple[Subject, Tensor, Memory | None]:
     """The subject, its inputs and its memory in float32."""
     memory = None if row.memory is None else replace(row.memory, h=row.memory.h.float())
     return (row.subject.remake(copy.deepcopy(row.subject.module).float()),
             row.x.float() if row.x.is_floating_point() else row.x, memory)
 
 
-def _relative(row: Row, law: str, case: str, actual: Tensor, chosen: Choices) -> Finding:
+def _relative(row: LongRows, law: str, case: str, actual: Tensor, chosen: Choices) -> Finding:
     actual = actual.double()
     if Trait.DISCRETE_CHOICE in row.subject.traits:
         actual = _undecided(row, actual, chosen)[0]
@@ -232,7 +232,7 @@ def _relative(row: Row, law: str, case: str, actual: Tensor, chosen: Choices) ->
     return compare(law, case, actual / size, row.y / size, BOUNDS[torch.float32] * max(1, row.steps // NEAR))
 
 
-def readout(row: Row) -> Iterator[Finding]:
+def readout(row: LongRows) -> Iterator[Finding]:
     """`log_prob` against the log-softmax of the logits, for every token of the row."""
     model = row.subject.module
     if not isinstance(model, LanguageModel):
@@ -245,7 +245,7 @@ def readout(row: Row) -> Iterator[Finding]:
                       row.subject.bound)
 
 
-def inference(row: Row) -> Iterator[Finding]:
+def inference(row: LongRows) -> Iterator[Finding]:
     """The form for inference against the part itself, in one call and in pieces."""
     form = row.subject.remake(inference_form(row.subject.module))
     with torch.inference_mode():
@@ -256,7 +256,7 @@ def inference(row: Row) -> Iterator[Finding]:
             yield compare("inference", "pieces of odd sizes", actual, row.y, row.subject.bound)
 
 
-LONG_LAWS: dict[str, Callable[[Row], Iterator[Finding]]] = {
+LONG_LAWS: dict[str, Callable[[LongRows], Iterator[Finding]]] = {
     "split": split,
     "slopes": slopes,
     "causality": causality,

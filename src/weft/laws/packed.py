@@ -10,7 +10,7 @@ from torch import Tensor
 
 from weft.core.span import Memory, Span
 from weft.core.traits import Trait
-from weft.laws.gradients import Run, first_run, run
+from weft.laws.gradients import GradientRun, first_run, run
 from weft.laws.pieces import in_uneven_pieces, uneven_plan
 from weft.laws.report import Finding, difference, gradient_difference
 from weft.laws.subject import Subject
@@ -72,7 +72,7 @@ def _counted(subject: Subject, x: Tensor, memory: Memory | None, begins: Tensor,
     yield from _findings(subject, f"{case}, counts {counts}", both, apart)
 
 
-def _findings(subject: Subject, case: str, actual: Run, apart: Run) -> Iterator[Finding]:
+def _findings(subject: Subject, case: str, actual: GradientRun, apart: GradientRun) -> Iterator[Finding]:
     yield Finding("packed", case, difference(actual.y, apart.y), subject.bound)
     if subject.differentiable:
         yield Finding("packed gradients", case, gradient_difference(actual.gradients, apart.gradients),

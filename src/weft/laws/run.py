@@ -23,7 +23,7 @@ from weft.laws.forms import forms
 from weft.laws.heads import heads
 from weft.laws.inference import inference
 from weft.laws.inputs import inputs
-from weft.laws.length import SINGLE, Row, allowed, finite, row
+from weft.laws.length import SINGLE, LongRows, allowed, finite, row
 from weft.laws.long_laws import LONG_LAWS
 from weft.laws.masks import masks
 from weft.laws.memory import memory
@@ -88,7 +88,7 @@ def examine_long(subject: Subject, steps: int, seed: int = 0, laws: tuple[str, .
     """Run the named laws on two rows of ``steps`` tokens (`weft.laws.long_laws`), the first ``singles`` of which are
     run one at a time, and those around each border."""
     subject = replace(subject, steps=steps)
-    rows: list[Row] = []
+    rows: list[LongRows] = []
 
     def whole() -> Iterator[Finding]:
         rows.append(row(subject, torch.Generator().manual_seed(seed), singles))

@@ -17,7 +17,7 @@ pairing halves would be the same."""
 
 
 @dataclass(frozen=True)
-class Sizes:
+class SizeLimits:
     """The sizes to which a configuration is shrunk, each an upper limit.
 
     Attributes:
@@ -52,7 +52,7 @@ class Scale:
         head: features of the first attention's heads in the configuration; None without attention.
     """
 
-    sizes: Sizes
+    sizes: SizeLimits
     before: int
     after: int
     head: int | None
@@ -67,7 +67,7 @@ class Scale:
         return min(value, max(least, 2 * math.ceil(value * self.after / self.before / 2)))
 
 
-def scale_of(tree: dict[str, Any], sizes: Sizes) -> Scale:
+def scale_of(tree: dict[str, Any], sizes: SizeLimits) -> Scale:
     """The scale of a model's configuration: the width fits the heads of every attention in it."""
     attentions = list(_attentions(tree))
     before = tree.get("d_model") or tree.get("d_embedding") or 1
@@ -92,7 +92,7 @@ def _head(attention: dict[str, Any], d_model: int) -> int:
     return int(attention.get("d_head") or max(d_model // attention["n_heads"], 1))
 
 
-def _heads(attention: dict[str, Any], sizes: Sizes) -> tuple[int, int | None]:
+def _heads(attention: dict[str, Any], sizes: SizeLimits) -> tuple[int, int | None]:
     """The numbers of query and key/value heads. A number and the ratio of both stay one, a power of two, or neither, as
     they were."""
     heads, kv_heads = attention["n_heads"], attention.get("n_kv_heads")

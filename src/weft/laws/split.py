@@ -9,7 +9,7 @@ from torch import Tensor
 
 from weft.core.span import Memory, Span
 from weft.core.traits import Trait
-from weft.laws.gradients import Run, first_run, run
+from weft.laws.gradients import GradientRun, first_run, run
 from weft.laws.pieces import in_pieces, in_uneven_pieces, uneven_plan
 from weft.laws.report import Finding, difference, gradient_difference
 from weft.laws.subject import Subject
@@ -58,7 +58,7 @@ def _cuts(steps: int, first: int, generator: torch.Generator) -> list[list[int]]
 
 
 def _compare(subject: Subject, x: Tensor, memory: Memory | None, prefix: Tensor | None, weights: Tensor,
-             whole: Run, cuts: list[int], reserved: bool, generator: torch.Generator) -> Iterator[Finding]:
+             whole: GradientRun, cuts: list[int], reserved: bool, generator: torch.Generator) -> Iterator[Finding]:
     def pieces(a: Tensor, m: Memory | None) -> Tensor:
         state = subject.start(a.shape[0], m, subject.steps if reserved else None, subject.steps)
         return in_pieces(subject, a, state, cuts, span)[0]
@@ -71,7 +71,7 @@ def _compare(subject: Subject, x: Tensor, memory: Memory | None, prefix: Tensor 
     yield from _against(subject, x, memory, weights, whole, pieces, case, generator)
 
 
-def _against(subject: Subject, x: Tensor, memory: Memory | None, weights: Tensor, whole: Run,
+def _against(subject: Subject, x: Tensor, memory: Memory | None, weights: Tensor, whole: GradientRun,
              pieces: Callable[[Tensor, Memory | None], Tensor], case: str,
              generator: torch.Generator) -> Iterator[Finding]:
     """The pieces against one call, with gradients off, when buffers may be written in place, and on; one of the two, at
@@ -89,7 +89,8 @@ def _against(subject: Subject, x: Tensor, memory: Memory | None, weights: Tensor
                       subject.gradient_bound)
 
 
-def _uneven(subject: Subject, x: Tensor, memory: Memory | None, prefix: Tensor | None, weights: Tensor, whole: Run,
+def _uneven(subject: Subject, x: Tensor, memory: Memory | None, prefix: Tensor | None, weights: Tensor,
+            whole: GradientRun,
             generator: torch.Generator) -> Iterator[Finding]:
     """Rows that advance by different counts, also by none, until all are at their end."""
     plan = uneven_plan(x.shape[0], subject.steps, 0 if prefix is None else 3, generator)

@@ -52,7 +52,7 @@ def stability(subject: Subject, generator: torch.Generator, tokens: int = FAR) -
     source = None if memory is None else memory.select(torch.tensor([0, 0], device=memory.h.device))
     x = subject.inputs(1, steps, generator)
     piece = NEAR_PIECE if borders_of(subject.module) else PIECE
-    rows, sizes = Rows(subject), []
+    rows, sizes = RowPair(subject), []
     state: LayerState | None = subject.start(2, source, None, steps)
     with torch.inference_mode():
         for counts in _plan(steps, piece):
@@ -94,7 +94,7 @@ def _plan(steps: int, piece: int) -> Iterator[tuple[int, int]]:
 
 
 @final
-class Rows:
+class RowPair:
     """Runs the two rows, and compares the outputs of tokens that both have read.
 
     Attributes:

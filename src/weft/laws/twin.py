@@ -10,10 +10,10 @@ import torch
 
 from weft.core.errors import WeftError
 from weft.core.model import ModelConfig, parameter_count, parse_model
-from weft.laws.sizes import Sizes, scale_of, smaller
+from weft.laws.sizes import SizeLimits, scale_of, smaller
 from weft.laws.subject import whole_subject
 
-SMALL = Sizes(d_head=8, heads=True, divisor=1, repeats=2, vocabulary=64, reach=7, length=64, original=6)
+SMALL = SizeLimits(d_head=8, heads=True, divisor=1, repeats=2, vocabulary=64, reach=7, length=64, original=6)
 """A twin whose windows, convolutions and lengths a row of eleven tokens crosses."""
 
 EVERYTHING = 10**9
@@ -21,7 +21,7 @@ EVERYTHING = 10**9
 NARROW = replace(SMALL, repeats=1, reach=EVERYTHING, length=EVERYTHING, original=EVERYTHING)
 """A narrow twin with the configuration's own windows and lengths."""
 
-WIDE = Sizes(d_head=None, heads=False, divisor=1, repeats=1, vocabulary=64, reach=7, length=64, original=6)
+WIDE = SizeLimits(d_head=None, heads=False, divisor=1, repeats=1, vocabulary=64, reach=7, length=64, original=6)
 """A twin with the configuration's own widths."""
 
 MOST_PARAMETERS = 60_000_000
@@ -36,7 +36,7 @@ class Twin:
     changes: str
 
 
-def shrink(config: ModelConfig, sizes: Sizes = SMALL) -> Twin:
+def shrink(config: ModelConfig, sizes: SizeLimits = SMALL) -> Twin:
     """The smallest twin of the given sizes that builds and runs.
 
     If a part does not allow so small a width, larger heads are tried, then the configuration's numbers of heads, then
@@ -65,7 +65,7 @@ def widened(config: ModelConfig) -> Twin | None:
     return None
 
 
-def _candidates(sizes: Sizes) -> Iterator[Sizes]:
+def _candidates(sizes: SizeLimits) -> Iterator[SizeLimits]:
     for d_head in (sizes.d_head or 8, 16, 32, 64):
         yield replace(sizes, d_head=d_head)
     for d_head in (8, 16, 32, 64):
@@ -73,7 +73,7 @@ def _candidates(sizes: Sizes) -> Iterator[Sizes]:
     yield replace(sizes, d_head=None)
 
 
-def _shrunken(config: ModelConfig, sizes: Sizes) -> ModelConfig | None:
+def _shrunken(config: ModelConfig, sizes: SizeLimits) -> ModelConfig | None:
     """The configuration with the given sizes; None if that is not a valid configuration."""
     whole = config.dump()
     try:
@@ -123,7 +123,7 @@ def _fields(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
-def _words(config: ModelConfig, small: ModelConfig, sizes: Sizes) -> str:
+def _words(config: ModelConfig, small: ModelConfig, sizes: SizeLimits) -> str:
     before, after = config.dump(), small.dump()
     name = next((name for name in ("d_model", "d_embedding") if name in before), None)
     if name is None:

@@ -24,7 +24,7 @@ Sections: TypeAlias = tuple[int, ...]
 """Lengths of the stretches, one after another, that are divided each by itself: queries, keys, values."""
 
 
-class Along(NamedTuple):
+class DividedDimension(NamedTuple):
     """The dimension along which a tensor is divided, and its stretches."""
 
     dim: int
@@ -34,7 +34,7 @@ class Along(NamedTuple):
 @final
 @dataclass(frozen=True)
 class Division:
-    """What a part divides among processes.
+    """The division of a part among processes.
 
     Attributes:
         counts: the numbers that must divide, by the names of the fields that set them (``n_heads``, ``d_ff``).
@@ -50,7 +50,7 @@ class Division:
     into: Mapping[str, Sections] = field(default_factory=dict)
     out_of: Mapping[str, Sections] = field(default_factory=dict)
     through: Mapping[str, Sections] = field(default_factory=dict)
-    along: Mapping[str, Along] = field(default_factory=dict)
+    along: Mapping[str, DividedDimension] = field(default_factory=dict)
     summed: tuple[str, ...] = ()
 
 
@@ -60,7 +60,7 @@ class Divisible(Part):
 
     @abstractmethod
     def division(self) -> Division | str:
-        """What is divided; or why this one cannot be, in a clause."""
+        """The division of a part; or why it cannot be divided, in a clause."""
 
     @abstractmethod
     def divide(self, parts: int, place: int) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from weft.core.layer import Part
 from weft.linear.linear import Rewritten
-from weft.linear.untouched import HOOKS, untouched
+from weft.linear.unadapted import HOOKS, untouched
 
 M = TypeVar("M", bound=nn.Module)
 

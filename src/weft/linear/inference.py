@@ -10,7 +10,7 @@ from torch import nn
 from weft.core.declarations import HasInferenceForm
 from weft.linear.law import require_same, runs
 from weft.linear.replacing import Replaced, replaced_copy
-from weft.linear.untouched import untouched
+from weft.linear.unadapted import untouched
 
 M = TypeVar("M", bound=nn.Module)
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from weft.core.calling import Direct
 from weft.core.layer import Part
-from weft.linear.untouched import untouched
+from weft.linear.unadapted import untouched
 from weft.ops.linear import LINEAR, LinearCall, Map
 
 Use: TypeAlias = Literal["fuse", "widen", "quantise", "adapt"]
@@ -68,7 +68,7 @@ class Linear(Direct, nn.Linear):
 
 
 class Rewritten(Part, ABC):
-    """What a rewrite puts in the place of a map.
+    """The module that a rewrite puts in the place of a map.
 
     Attributes:
         in_features: of its input.
@@ -107,8 +107,8 @@ class Rewritten(Part, ABC):
         return None
 
     def between(self, h: Float[Tensor, "... rank"]) -> Float[Tensor, "... rank"]:
-        """What a term of low rank beside this map passes from its first matrix to its second: all of it, unless
-        processes have parts of the map, and with it of the term."""
+        """The values that a term of low rank beside this map passes from its first matrix to its second: all of them,
+        unless processes have parts of the map, and with it of the term."""
         return h
 
     def perturb(self, generator: torch.Generator) -> None:
@@ -141,8 +141,8 @@ def stored(module: nn.Module) -> Map | None:
 
 
 def allowed(module: nn.Module) -> frozenset[Use]:
-    """What may be done with a module as a linear map: nothing where it is none, or where it has been adapted in a way
-    that a rewrite would lose (`untouched`). A plain `torch.nn.Linear` allows everything."""
+    """The operations that are allowed on a module as a linear map: nothing where it is none, or where it has been
+    adapted in a way that a rewrite would lose (`untouched`). A plain `torch.nn.Linear` allows everything."""
     if untouched(module, nn.Linear):
         return EVERYTHING
     known = untouched(module, Linear) if isinstance(module, Linear) else _itself(module)

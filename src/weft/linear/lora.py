@@ -12,7 +12,7 @@ from torch import nn
 
 from weft.core.part_config import About
 from weft.core.registry import register
-from weft.linear.low_rank import Adapted, LowRank, LowRankParts, Recipe, rows_of
+from weft.linear.low_rank import Adapted, AdapterTerm, LowRank, LowRankParts, rows_of
 from weft.linear.rewrite import RewriteConfig, Rewriter, matches, nearest_end, rows_named
 
 N = TypeVar("N", int, float)
@@ -65,10 +65,10 @@ class LoRAConfig(RewriteConfig):
     alphas: dict[str, Alpha] = Field(default_factory=dict)
     also_train: list[str] = Field(default_factory=list)
 
-    def recipe(self, path: str) -> Recipe:
-        """What is put beside the map at this path, or beside the outputs that it names."""
+    def recipe(self, path: str) -> AdapterTerm:
+        """The term beside the map at this path, or beside the outputs that it names."""
         rank, alpha = _first(self.ranks, path, self.rank), _first(self.alphas, path, self.alpha)
-        return Recipe(rank, alpha / (math.sqrt(rank) if self.rank_stabilised else rank), self.dora)
+        return AdapterTerm(rank, alpha / (math.sqrt(rank) if self.rank_stabilised else rank), self.dora)
 
     def rewriter(self) -> Rewriter:
         return lambda module: LowRank(module, self.recipe(""), self.dropout)

@@ -19,8 +19,8 @@ from weft.ops.dropout import Dropout
 from weft.ops.linear import linear
 
 
-class Recipe(NamedTuple):
-    """What is put beside a matrix, or beside some of its rows.
+class AdapterTerm(NamedTuple):
+    """The term beside a matrix, or beside some of its rows.
 
     Attributes:
         rank: of B A.
@@ -49,7 +49,7 @@ class Term(NamedTuple):
     scale: float
 
     @classmethod
-    def new(cls, base: nn.Module, rows: slice, recipe: Recipe) -> Term:
+    def new(cls, base: nn.Module, rows: slice, recipe: AdapterTerm) -> Term:
         """A term for some rows of a map."""
         assert isinstance(base, nn.Linear | Rewritten), "only maps are adapted"
         like = next(tensor for tensor in (*base.parameters(), *base.buffers()) if tensor.is_floating_point())
@@ -176,7 +176,7 @@ class Adapted(Rewritten):
 class LowRank(Adapted):
     """`Adapted` with one term for all rows: ``a.weight``, ``b.weight``, and with DoRA ``magnitude``."""
 
-    def __init__(self, base: nn.Module, recipe: Recipe, dropout: float) -> None:
+    def __init__(self, base: nn.Module, recipe: AdapterTerm, dropout: float) -> None:
         super().__init__(base, dropout)
         self.a, self.b, self.magnitude, self.scale = Term.new(base, slice(None), recipe)
 
@@ -208,7 +208,7 @@ class LowRankParts(Adapted):
         dropout: of the inputs of all terms, the same inputs for all of them.
     """
 
-    def __init__(self, base: nn.Module, recipes: Mapping[str, Recipe], dropout: float) -> None:
+    def __init__(self, base: nn.Module, recipes: Mapping[str, AdapterTerm], dropout: float) -> None:
         super().__init__(base, dropout)
         assert isinstance(base, Linear | Rewritten), "other maps have no parts"
         self._rows = {name: rows for name, rows in rows_of(base).items() if name in recipes}

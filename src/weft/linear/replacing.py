@@ -10,7 +10,7 @@ from torch import nn
 
 from weft.linear.holds_matrix import HoldsMatrix, child_of, opens, shallow
 from weft.linear.linear import Linear, Rewritten, allowed
-from weft.linear.untouched import untouched
+from weft.linear.unadapted import untouched
 
 M = TypeVar("M", bound=nn.Module)
 FormOf: TypeAlias = Callable[[str, nn.Module], nn.Module]

@@ -20,7 +20,7 @@ from weft.linear.holds_matrix import HoldsMatrix, child_of, opens
 from weft.linear.law import require_same, runs
 from weft.linear.linear import Linear, Rewritten, Use, allowed
 from weft.linear.replacing import Replaced, Site, as_ours, replaced, sites
-from weft.linear.untouched import untouched
+from weft.linear.unadapted import untouched
 
 M = TypeVar("M", bound=nn.Module)
 Rewriter: TypeAlias = Callable[[nn.Module], nn.Module]

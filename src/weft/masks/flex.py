@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
-class Ruled(Protocol):
+class MaskInterface(Protocol):
     """The part of the interface of `weft.masks.base.Mask` that is needed here; importing it would be circular."""
 
     def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
@@ -32,7 +32,7 @@ class Ruled(Protocol):
         ...
 
 
-def mask_mod(mask: Ruled, queries: Ticks, keys: Keys) -> MaskMod:
+def mask_mod(mask: MaskInterface, queries: Ticks, keys: Keys) -> MaskMod:
     """``f(row, head, query index, key index)``, all scalars, True where the query may attend to the key."""
     def at(values: Tensor, row: Tensor, index: Tensor) -> Tensor:
         return values[0, index] if values.shape[0] == 1 else values[row, index]
@@ -50,7 +50,7 @@ def mask_mod(mask: Ruled, queries: Ticks, keys: Keys) -> MaskMod:
     return allowed
 
 
-def block_mask(mask: Ruled, queries: Ticks, keys: Keys, *, heads: int | None, block_size: int) -> BlockMask:
+def block_mask(mask: MaskInterface, queries: Ticks, keys: Keys, *, heads: int | None, block_size: int) -> BlockMask:
     """See `Mask.block_mask`."""
     from torch.nn.attention.flex_attention import create_block_mask
 

@@ -29,7 +29,7 @@ def picked(x: Tensor, dim: int, parts: Parts) -> Tensor:
     return found[0] if len(found) == 1 else torch.cat(found, dim)
 
 
-class Block(NamedTuple):
+class QueryBlock(NamedTuple):
     """Consecutive queries, the keys that are read for them, and the columns of the grid in which those keys lie."""
 
     queries: slice
@@ -73,15 +73,15 @@ class Grid:
         """Number of columns."""
         return self.first + self.size - 1 + self.rows + self.ahead
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[QueryBlock]:
         """All blocks in order."""
         for at in range(0, self.steps, self.rows):
             end, start = min(at + self.rows, self.steps), self.offset + at - self.size + 1
             low = max(self.first, start)
             high = max(low, min(self.keys, self.offset + end + self.ahead))
             shift = self.first - start
-            yield Block(slice(at, end), self._pieces(low, high, low == self.first),
-                        self._pieces(low + shift, high + shift, low == start))
+            yield QueryBlock(slice(at, end), self._pieces(low, high, low == self.first),
+                             self._pieces(low + shift, high + shift, low == start))
 
     def _pieces(self, low: int, high: int, joined: bool) -> Parts:
         """The first keys and those from ``low`` to ``high``; as one slice where they are adjacent."""
@@ -89,12 +89,12 @@ class Grid:
             return (slice(low, high),)
         return (slice(0, high),) if joined else (slice(0, self.first), slice(low, high))
 
-    def laid(self, of_block: Callable[[Block], Tensor], fill: float | bool) -> Tensor:
+    def laid(self, of_block: Callable[[QueryBlock], Tensor], fill: float | bool) -> Tensor:
         """The values of ``of_block`` for each block's queries and keys [#B,#H,t,s], laid on the grid [#B,#H,T,width];
         columns without a key hold ``fill``."""
         return torch.cat([self._row(block, of_block(block), fill) for block in self.blocks()], -2)
 
-    def _row(self, block: Block, x: Tensor, fill: float | bool) -> Tensor:
+    def _row(self, block: QueryBlock, x: Tensor, fill: float | bool) -> Tensor:
         pieces, at = [], 0
         for part, piece in zip(block.columns, x.split([part.stop - part.start for part in block.columns], -1),
                                strict=True):

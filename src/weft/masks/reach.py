@@ -1,4 +1,4 @@
-"""What tokens see of each other through several layers of attention: products of masks as boolean matrices.
+"""The reach of tokens through several layers of attention: products of masks as boolean matrices.
 
     R_p = (I | A_p) (I | A_{p-1}) ... (I | A_1)        A_n [T,T]: layer n's mask, heads joined; I: the residual stream
 

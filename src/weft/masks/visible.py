@@ -14,11 +14,11 @@ from weft.core.clock import OWN, Keys, Ticks
 from weft.core.span import Span
 from weft.masks.base import Mask
 from weft.masks.basic import Bidirectional, Documents
-from weft.masks.grid import Block, Grid, keys_at, ticks_at
+from weft.masks.grid import Grid, QueryBlock, keys_at, ticks_at
 from weft.masks.terms import Band, Pattern
 
 
-class Interval(NamedTuple):
+class KeyInterval(NamedTuple):
     """Consecutive keys of each query, by index.
 
     Attributes:
@@ -36,7 +36,7 @@ class Interval(NamedTuple):
     stop: Int64[Tensor, "#B #T"] | None = None
 
 
-class Visible(ABC):
+class VisibleKeys(ABC):
     """Base. A form of attention takes as little as it needs: plain facts, the tensor of a part, or the whole tensor."""
 
     causal: bool = False
@@ -52,7 +52,7 @@ class Visible(ABC):
         """Bounds on the keys that a query may attend to."""
         return Band()
 
-    def interval(self) -> Interval | None:
+    def interval(self) -> KeyInterval | None:
         """The keys of every query where they are known to be consecutive and the same for all heads; None: they may
         not be."""
         return None
@@ -67,20 +67,20 @@ class Visible(ABC):
 
 
 @final
-class Everything(Visible):
+class AllKeys(VisibleKeys):
     """Every key."""
 
     everything = True
 
-    def interval(self) -> Interval:
-        return Interval(0, None, None)
+    def interval(self) -> KeyInterval:
+        return KeyInterval(0, None, None)
 
     def dense(self) -> None:
         return None
 
 
 @final
-class Existing(Visible):
+class ExistingKeys(VisibleKeys):
     """Every key that exists.
 
     Args:
@@ -96,7 +96,7 @@ class Existing(Visible):
 
 
 @final
-class Written(Visible):
+class TensorKeys(VisibleKeys):
     """A mask given as a tensor.
 
     Args:
@@ -112,7 +112,7 @@ class Written(Visible):
 
 @final
 @dataclass(frozen=True)
-class Rule:
+class MaskFacts:
     """A mask with the facts about it that every call needs.
 
     Attributes:
@@ -131,14 +131,14 @@ class Rule:
     heads: int | None
 
     @staticmethod
-    def of(mask: Mask, heads: int) -> Rule:
+    def of(mask: Mask, heads: int) -> MaskFacts:
         """The rule of a mask for that many query heads."""
-        return Rule(mask, mask.band(), mask.pattern(), mask.causal_window(), mask == Bidirectional(),
-                    heads if mask.heads() > 1 else None)
+        return MaskFacts(mask, mask.band(), mask.pattern(), mask.causal_window(), mask == Bidirectional(),
+                         heads if mask.heads() > 1 else None)
 
 
 @final
-class Ruled(Visible):
+class MaskedKeys(VisibleKeys):
     """The keys that a mask allows among those that exist, within each query's own document.
 
     Args:
@@ -148,7 +148,7 @@ class Ruled(Visible):
         begins: whether a document may begin inside the chunk.
     """
 
-    def __init__(self, rule: Rule, ticks: Ticks, keys: Keys, *, begins: bool) -> None:
+    def __init__(self, rule: MaskFacts, ticks: Ticks, keys: Keys, *, begins: bool) -> None:
         self.rule, self.ticks, self.keys = rule, ticks, keys
         band = rule.band
         steps, own = ticks.order.shape[1], keys.layout == OWN
@@ -161,20 +161,20 @@ class Ruled(Visible):
     def band(self) -> Band:
         return self.rule.band
 
-    def interval(self) -> Interval | None:
+    def interval(self) -> KeyInterval | None:
         ticks, window, offset = self.ticks, self.rule.window, self.offset
         if window is not None and offset is not None:
             back = None if window.size is None else window.size - 1
             if self._plain:
-                return Interval(offset, back, 0)
+                return KeyInterval(offset, back, 0)
             # From a document's first token to the query's own every key exists: padding and empty slots lie outside.
             own = torch.arange(offset, offset + ticks.order.shape[1], device=ticks.order.device)
-            return Interval(offset, back, 0, own + ticks.begin - ticks.order)
+            return KeyInterval(offset, back, 0, own + ticks.begin - ticks.order)
         both, valid = self.rule.pattern, self.keys.valid
         if both is None or both.causal or self.keys.layout != OWN or ticks.packed:
             return None
         back = None if both.size is None else both.size - 1
-        return Interval(0, back, both.ahead, stop=None if valid is None else valid.sum(1, keepdim=True) - 1)
+        return KeyInterval(0, back, both.ahead, stop=None if valid is None else valid.sum(1, keepdim=True) - 1)
 
     def dense(self) -> Bool[Tensor, "#B #H T S"]:
         if self.keys.layout is None:
@@ -188,7 +188,7 @@ class Ruled(Visible):
             return grid.laid(self._hidden, True)
         return self.ticks.once((self.rule, self.keys.layout, grid), lambda: grid.laid(self._hidden, True))
 
-    def _hidden(self, block: Block) -> Tensor:
+    def _hidden(self, block: QueryBlock) -> Tensor:
         return ~self._written(ticks_at(self.ticks, block.queries), keys_at(self.keys, block.keys))
 
     def _written(self, ticks: Ticks, keys: Keys) -> Tensor:
@@ -205,7 +205,7 @@ def _outside(grid: Grid, device: torch.device) -> Tensor:
     return ((back >= grid.size) | (back < -grid.ahead))[None, None]
 
 
-def visible(rule: Rule, keys: Keys, span: Span) -> Visible:
+def visible(rule: MaskFacts, keys: Keys, span: Span) -> VisibleKeys:
     """The keys that the queries of a call may attend to.
 
     Args:
@@ -215,9 +215,9 @@ def visible(rule: Rule, keys: Keys, span: Span) -> Visible:
     """
     ticks, own = span.ticks, keys.layout == OWN
     if own and span.full and not ticks.packed and rule.everything:
-        return Everything()
+        return AllKeys()
     window = rule.window
     one = not own and span.uniform and ticks.order.shape[1] == 1 and not ticks.packed
     if one and window is not None and span.bound is not None and span.bound >= (window.size or 0):
-        return Everything()
-    return Ruled(rule, ticks, keys, begins=span.packed)
+        return AllKeys()
+    return MaskedKeys(rule, ticks, keys, begins=span.packed)

@@ -21,13 +21,13 @@ from weft.core.output import Output
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.core.span import Span
-from weft.linear.division import Along, Divisible, Division
+from weft.linear.division import DividedDimension, Divisible, Division
 from weft.linear.linear import Linear
 from weft.masks import Bidirectional, Causal, Mask, MaskField, Prefix, Window
-from weft.masks.visible import Rule
+from weft.masks.visible import MaskFacts
 from weft.mixers.base import MixerConfig
 from weft.mixers.heads import HeadSizes, ScoreSettings, attend, head_sizes, require_form
-from weft.mixers.key_value import KeyValueShape, Stored
+from weft.mixers.key_value import KeyValueShape, ReadableKeys
 from weft.mixers.self_attention import SelfAttention
 from weft.norms.base import Norm, NormConfig
 from weft.ops.attention import ATTENTION, AttentionCall
@@ -205,7 +205,7 @@ class Attention(SelfAttention, Divisible):
             return "its mask distinguishes heads"
         if self.q_norm is not None and self.config.qk_norm_over == "heads":
             return "it normalises all heads of a token together (qk_norm_over: heads)"
-        along = {"qv_bias": Along(0, (q, v)), "sinks": Along(0, (sizes.heads,))}
+        along = {"qv_bias": DividedDimension(0, (q, v)), "sinks": DividedDimension(0, (sizes.heads,))}
         return Division({"n_heads": sizes.heads, "n_kv_heads": sizes.kv_heads}, into={"qkv": self.widths},
                         out_of={"output": (sizes.heads * sizes.d_value,)},
                         along={name: place for name, place in along.items() if getattr(self, name) is not None},
@@ -214,7 +214,7 @@ class Attention(SelfAttention, Divisible):
     def divide(self, parts: int, place: int) -> None:
         sizes = self.sizes
         self.sizes = HeadSizes(sizes.heads // parts, sizes.kv_heads // parts, sizes.d_head, sizes.d_value)
-        self.widths, self.rule = self.sizes.split(), Rule.of(self.mask, self.sizes.heads)
+        self.widths, self.rule = self.sizes.split(), MaskFacts.of(self.mask, self.sizes.heads)
         self.own = OwnDraws(place)
 
     def run(self, x: Float[Tensor, "B T D"], state: LayerState | None, span: Span) -> Output[LayerState]:
@@ -287,7 +287,7 @@ class Attention(SelfAttention, Divisible):
         whole: Tensor = norm(x.flatten(-2))
         return whole.view(x.shape)
 
-    def call(self, q: Float[Tensor, "B T H E"], stored: Stored, span: Span) -> AttentionCall:
+    def call(self, q: Float[Tensor, "B T H E"], stored: ReadableKeys, span: Span) -> AttentionCall:
         """Return the symbolic description of the attention operation, from which a form is chosen."""
         scores, keys = self.config.scores, stored.keys
         position: Any = self._modules["position"]
@@ -298,7 +298,7 @@ class Attention(SelfAttention, Divisible):
             value_terms=(partial(position.value_terms, ticks=span.ticks, keys=keys)
                          if "values" in position.acts_on else None))
 
-    def terms(self, q: Tensor, stored: Stored, span: Span) -> tuple[ScoreTerm, ...]:
+    def terms(self, q: Tensor, stored: ReadableKeys, span: Span) -> tuple[ScoreTerm, ...]:
         """Return the terms that are added to the scaled scores, by a position scheme that acts on scores."""
         position: Any = self._modules["position"]
         return (PositionTerm(position, q, stored.k, span.ticks, stored.keys, position.prepared(self.content)),)

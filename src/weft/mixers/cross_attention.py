@@ -23,7 +23,7 @@ from weft.core.registry import register
 from weft.core.span import Memory, Span
 from weft.core.state import tensor_field
 from weft.linear.linear import Linear
-from weft.masks.visible import Everything, Existing
+from weft.masks.visible import AllKeys, ExistingKeys
 from weft.mixers.base import MixerConfig
 from weft.mixers.heads import HeadSizes, ScoreSettings, attend, head_sizes, named_form, require_form
 from weft.norms.base import Norm, NormConfig
@@ -45,7 +45,7 @@ class MemoryState(LayerState):
     valid: Bool[Tensor, "B S"] = tensor_field(grows=1, fill=False, keeps_dtype=True, along="source")
 
 
-class Known(NamedTuple):
+class CrossMemory(NamedTuple):
     """The memory's keys [B,S,K,E] and values [B,S,K,F], and which are valid [B,S]; None if all are."""
 
     k: Tensor
@@ -139,16 +139,16 @@ class CrossAttention(Layer, Adjustable):
         q = self.q(x).unflatten(-1, (self.sizes.heads, self.sizes.d_head))
         q = q if self.q_norm is None else self.q_norm(q)
         scores = self.config.scores
-        seen = Everything() if known.valid is None else Existing(known.valid, x.shape[1])
+        seen = AllKeys() if known.valid is None else ExistingKeys(known.valid, x.shape[1])
         call = AttentionCall(q=q, k=known.k.to(q.dtype), v=known.v.to(q.dtype), scale=self.scale, visible=seen,
                              softcap=scores.softcap, dropout=self.dropout_rate if self.training else 0.0)
         return Output(self.output(attend(self, call, self.form).flatten(2)), advance(state, span))
 
-    def _known(self, state: LayerState | None, span: Span, rows: int) -> Known:
+    def _known(self, state: LayerState | None, span: Span, rows: int) -> CrossMemory:
         if isinstance(state, MemoryState):
-            return Known(state.keys, state.values, state.valid)
+            return CrossMemory(state.keys, state.values, state.valid)
         source = _require(span.memory, rows)
-        return Known(*self._project(source.h), source.valid())
+        return CrossMemory(*self._project(source.h), source.valid())
 
     def _project(self, h: Tensor) -> tuple[Tensor, Tensor]:
         """Return the keys [B,S,K,E] and values [B,S,K,F] of the memory."""

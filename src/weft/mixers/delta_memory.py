@@ -135,7 +135,7 @@ class DeltaMemory(Layer, ABC):
 
     @abstractmethod
     def gated(self, o: Float[Tensor, "B T V"], x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
-        """What the heads read, after the norm, times the gate where the mixer has one."""
+        """The heads' readings after the norm, times the gate where the mixer has one."""
 
     def declares(self) -> Declared:
         maps = [name for name, child in self.named_children() if isinstance(child, Linear)]

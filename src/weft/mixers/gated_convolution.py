@@ -22,7 +22,7 @@ from weft.core.span import Memory, Span
 from weft.core.state import tensor_field
 from weft.linear.holds_matrix import HoldsMatrix, read
 from weft.linear.linear import Linear, dense
-from weft.linear.untouched import untouched
+from weft.linear.unadapted import untouched
 from weft.mixers.base import MixerConfig
 from weft.ops.short_convolution import blank_history, causal_convolution, next_history
 

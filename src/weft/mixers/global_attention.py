@@ -27,10 +27,10 @@ from weft.masks import Bidirectional, Causal, Globals, GlobalTokens, Mask, MaskF
 from weft.masks.facts import GLOBALS
 from weft.masks.grid import ticks_at
 from weft.masks.terms import Band, Key, Query
-from weft.masks.visible import Rule, Ruled, visible
+from weft.masks.visible import MaskedKeys, MaskFacts, visible
 from weft.mixers.attention import PROJECTIONS, Attention, AttentionConfig
 from weft.mixers.heads import HeadSizes
-from weft.mixers.key_value import KeyValueShape, Stored
+from weft.mixers.key_value import KeyValueShape, ReadableKeys
 from weft.ops.attention import ATTENTION, AttentionCall
 from weft.positions.base import PositionScheme
 
@@ -136,9 +136,9 @@ class GlobalAttention(Attention):
         self.global_qkv = Linear(dims.d_model, sum(self.widths), bias=self.qkv.bias is not None,
                                  outputs=dict(zip("qkv", self.widths, strict=True)))
         self.global_qkv.load_state_dict(self.qkv.state_dict())
-        self.global_rule = Rule.of(every & marked, sizes.heads)
+        self.global_rule = MaskFacts.of(every & marked, sizes.heads)
         if self.tokens is not None:
-            self.rule = Rule.of(every & (config.mask | _KeysAt(self.tokens)), sizes.heads)
+            self.rule = MaskFacts.of(every & (config.mask | _KeysAt(self.tokens)), sizes.heads)
 
     def declares(self) -> Declared:
         return replace(super().declares(), child_roles={**PROJECTIONS, "global_qkv": PROJECTIONS["qkv"]})
@@ -163,7 +163,7 @@ class GlobalAttention(Attention):
         one = super().stored_sizes()
         return one._replace(heads=2 * one.heads)
 
-    def _of(self, q: Tensor, stored: Stored, half: int, span: Span) -> AttentionCall:
+    def _of(self, q: Tensor, stored: ReadableKeys, half: int, span: Span) -> AttentionCall:
         """Return the call of one half of the heads, as if no token were of the other kind."""
         q, k, v = (x.chunk(2, 2)[half] for x in (q, stored.k, stored.v))
         return self.call(q, stored._replace(k=k, v=v), span)
@@ -175,7 +175,7 @@ class GlobalAttention(Attention):
         if span.ticks.packed or call.terms or call.value_terms is not None or self.asked is not None:
             return replace(call, visible=visible(self.global_rule, keys, span))
         first = ticks_at(span.ticks, slice(0, few))
-        return replace(call, q=call.q[:, :few], visible=Ruled(self.global_rule, first, keys, begins=False))
+        return replace(call, q=call.q[:, :few], visible=MaskedKeys(self.global_rule, first, keys, begins=False))
 
     def _attended(self, own: AttentionCall, others: AttentionCall, chosen: Tensor) -> Float[Tensor, "B T H F"]:
         """Return the attention of every token: of global ones by their own call, which may have the first queries

@@ -1,4 +1,5 @@
-"""What self-attention and cross-attention share: sizes of heads, settings of scores, and the form that computes."""
+"""The common base of self-attention and cross-attention: sizes of heads, settings of scores, and the form that
+computes."""
 
 from __future__ import annotations
 

@@ -14,11 +14,11 @@ from torch import Tensor
 from weft.core.layer import LayerState, advance
 from weft.core.pieces import Pieces
 from weft.core.span import Span
-from weft.mixers.key_value import Stored
+from weft.mixers.key_value import ReadableKeys
 
 
 def store_joined(pieces: Pieces, reach: int | None, state: LayerState | None, k: Tensor, v: Tensor, span: Span, *,
-                 ahead: bool) -> Stored:
+                 ahead: bool) -> ReadableKeys:
     """The keys and values of all pieces that the piece's queries may read. The state keeps none.
 
     Args:
@@ -33,4 +33,4 @@ def store_joined(pieces: Pieces, reach: int | None, state: LayerState | None, k:
     seen, keys = span.ticks.once(("joined", ahead, reach), lambda: pieces.keys(reach, ahead=ahead))
     whole = pieces.gathered(torch.cat([k, v.to(k.dtype)], -1))[:, seen]
     held, values = whole.split_with_sizes([k.shape[-1], v.shape[-1]], -1)
-    return Stored(held, values.to(v.dtype), keys, advance(state, span))
+    return ReadableKeys(held, values.to(v.dtype), keys, advance(state, span))

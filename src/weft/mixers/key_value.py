@@ -40,7 +40,7 @@ class KeyValueState(LayerState):
     capacity: int | None = fact_field(saved=int, room=True)
 
 
-class Stored(NamedTuple):
+class ReadableKeys(NamedTuple):
     """The keys and values that a chunk's queries may read, and the state after the chunk.
 
     Attributes:
@@ -76,7 +76,7 @@ def buffers(clock: Clock, shape: KeyValueShape, slots: int, dtype: torch.dtype) 
             torch.zeros(batch, shape.heads, slots, shape.d_value, dtype=dtype, device=device))
 
 
-def store_growing(state: KeyValueState, k: Tensor, v: Tensor, span: Span) -> Stored:
+def store_growing(state: KeyValueState, k: Tensor, v: Tensor, span: Span) -> ReadableKeys:
     """Store the chunk's keys [B,T,K,E] and values [B,T,K,F], and return those that its queries may read.
 
     Raises:
@@ -93,10 +93,10 @@ def store_growing(state: KeyValueState, k: Tensor, v: Tensor, span: Span) -> Sto
     new = (KeyValueState(span.after, keys, values, capacity) if type(state) is KeyValueState
            else replace(state, clock=span.after, keys=keys, values=values))
     if span.fresh:
-        return Stored(k, v, known, new)
+        return ReadableKeys(k, v, known, new)
     if seen < room:
         keys, values = keys[:, :, :seen], values[:, :, :seen]
-    return Stored(keys.transpose(1, 2), values.transpose(1, 2), known, new)
+    return ReadableKeys(keys.transpose(1, 2), values.transpose(1, 2), known, new)
 
 
 class Growth(NamedTuple):
@@ -111,7 +111,7 @@ class Growth(NamedTuple):
 
     room: int
     seen: int
-    slots: Slots
+    slots: BufferSlots
     keys: Keys
 
 
@@ -137,7 +137,7 @@ def _room(held: int, capacity: int | None, steps: int, bound: int | None) -> int
     return held + steps if capacity is None else max(held, capacity)
 
 
-class Slots(NamedTuple):
+class BufferSlots(NamedTuple):
     """The slots of a buffer, S in number, that a chunk is written to.
 
     Attributes:
@@ -159,7 +159,7 @@ class Slots(NamedTuple):
     size: int
 
 
-def _growing_slots(span: Span, steps: int, room: int) -> Slots:
+def _growing_slots(span: Span, steps: int, room: int) -> BufferSlots:
     """Return the slots of a chunk in a buffer whose slot s stores the token of order s."""
     ticks = span.ticks
     first, full = None, span.count is None
@@ -175,8 +175,9 @@ def _growing_slots(span: Span, steps: int, room: int) -> Slots:
         place = torch.arange(room, device=ticks.order.device)[None] - ticks.order[:, :1]
         return place if ticks.valid is None else place.where(place < ticks.valid.sum(1, keepdim=True), -1)
 
-    return Slots(first, partial(ticks.once, ("slots", room), index), partial(ticks.once, ("source", room), source),
-                 "growing", 0, room)
+    return BufferSlots(first, partial(ticks.once, ("slots", room), index),
+                       partial(ticks.once, ("source", room), source),
+                       "growing", 0, room)
 
 
 def _growing_keys(span: Span, seen: int, steps: int) -> Keys:
@@ -193,7 +194,7 @@ def positions(clock: Clock, order: Tensor, first: int) -> Tensor:
     return order if clock.positions is None else clock.positions.at(order, first)
 
 
-def write(buffers: tuple[Tensor, Tensor], chunks: tuple[Tensor, Tensor], slots: Slots,
+def write(buffers: tuple[Tensor, Tensor], chunks: tuple[Tensor, Tensor], slots: BufferSlots,
           ticks: Ticks) -> tuple[Tensor, Tensor]:
     """Return the buffers of keys and of values [B,K,S,E] with the chunk's valid tokens [B,K,T,E] in their slots.
     Without gradients the buffers may be written in place."""
@@ -205,7 +206,7 @@ def write(buffers: tuple[Tensor, Tensor], chunks: tuple[Tensor, Tensor], slots: 
     return buffers
 
 
-def _written(buffer: Tensor, chunk: Tensor, slots: Slots, ticks: Ticks) -> Tensor:
+def _written(buffer: Tensor, chunk: Tensor, slots: BufferSlots, ticks: Ticks) -> Tensor:
     """Return one buffer with the chunk's valid tokens in their slots, as `write` does for two."""
     steps = chunk.shape[2]
     if steps == 0:
@@ -229,7 +230,7 @@ def _written(buffer: Tensor, chunk: Tensor, slots: Slots, ticks: Ticks) -> Tenso
     return buffer
 
 
-def _matrix_rows(buffer: Tensor, slots: Slots, ticks: Ticks) -> Tensor:
+def _matrix_rows(buffer: Tensor, slots: BufferSlots, ticks: Ticks) -> Tensor:
     """Return the rows [B K T] of the chunk's tokens in the buffer [B,K,S,E] viewed as a matrix of B K S rows."""
     batch, heads, size, _ = buffer.shape
 

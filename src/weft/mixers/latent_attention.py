@@ -25,7 +25,7 @@ from weft.linear.linear import Linear, dense
 from weft.masks import Causal, Mask, MaskField
 from weft.mixers.base import MixerConfig
 from weft.mixers.heads import ScoreSettings, attend, require_form
-from weft.mixers.key_value import KeyValueShape, Stored
+from weft.mixers.key_value import KeyValueShape, ReadableKeys
 from weft.mixers.self_attention import SelfAttention
 from weft.norms.base import Norm, NormConfig
 from weft.norms.rmsnorm import RMSNormConfig
@@ -220,7 +220,7 @@ class LatentAttention(SelfAttention):
         made: Tensor = self.query_up(self.query_norm(self.query_down(x), ticks.valid))
         return made
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, *, stored: Stored, span: Span) -> Tensor:
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, *, stored: ReadableKeys, span: Span) -> Tensor:
         """Attention over keys [B,S,K,E] and values [B,S,K,F], made in whichever way."""
         position: Any = self.position
         terms = (() if "scores" not in position.acts_on else

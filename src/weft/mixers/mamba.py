@@ -21,7 +21,7 @@ from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.core.span import Boundaries, Memory, Span
 from weft.core.state import tensor_field
-from weft.linear.division import Along, Divisible, Division
+from weft.linear.division import DividedDimension, Divisible, Division
 from weft.linear.linear import Linear
 from weft.mixers.base import MixerConfig
 from weft.norms.base import Norm, NormConfig
@@ -148,7 +148,7 @@ class Mamba(Layer, Divisible):
         if self.config.conv_bias:
             along.append("convolution.bias")
         return Division({"expand d_model": self.inner}, into={"input": 2 * channels}, through={"select": channels},
-                        out_of={"output": channels}, along=dict.fromkeys(along, Along(0, channels)),
+                        out_of={"output": channels}, along=dict.fromkeys(along, DividedDimension(0, channels)),
                         summed=("norms",))
 
     def divide(self, parts: int, place: int) -> None:

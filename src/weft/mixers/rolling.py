@@ -14,7 +14,7 @@ from weft.core.history import held_orders
 from weft.core.layer import LayerState
 from weft.core.span import Span
 from weft.core.state import fact_field, tensor_field
-from weft.mixers.key_value import KeyValueShape, Slots, Stored, buffers, positions, write
+from weft.mixers.key_value import BufferSlots, KeyValueShape, ReadableKeys, buffers, positions, write
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def start_rolling(clock: Clock, shape: KeyValueShape, window: int, dtype: torch.
     return RollingState(clock, *buffers(clock, shape, first + window, dtype), first)
 
 
-def store_rolling(state: RollingState, k: Tensor, v: Tensor, span: Span) -> Stored:
+def store_rolling(state: RollingState, k: Tensor, v: Tensor, span: Span) -> ReadableKeys:
     """Keep the chunk's keys [B,T,K,E] and values [B,T,K,F], and return those that its queries may read."""
     ticks, after, held = span.ticks, span.after, (state.keys, state.values)
     slots = _rolling_slots(state, span, k.shape[1])
@@ -51,7 +51,7 @@ def store_rolling(state: RollingState, k: Tensor, v: Tensor, span: Span) -> Stor
     keys, values = write(held, (k.transpose(1, 2), v.transpose(1, 2)), slots, ticks)
     new = replace(state, clock=after, keys=keys, values=values)
     if span.fresh:
-        return Stored(k, v, Keys.of(ticks), new)
+        return ReadableKeys(k, v, Keys.of(ticks), new)
     if earlier is not None:
         # Every query reads the first slots, and one far from the chunk's beginning reads no other copy of a document's
         # first tokens, so those of the chunk must be in them too: they are read as they are after the chunk, unless a
@@ -60,12 +60,13 @@ def store_rolling(state: RollingState, k: Tensor, v: Tensor, span: Span) -> Stor
         k, v = (torch.cat([early[:, :, :state.first].transpose(1, 2), recent[:, :, state.first:].transpose(1, 2),
                            chunk.to(early.dtype)], 1)
                 for early, recent, chunk in zip(first, earlier, (k, v), strict=True))
-        return Stored(k, v, _earlier_keys(span, state.window, state.first)[1], new)
+        return ReadableKeys(k, v, _earlier_keys(span, state.window, state.first)[1], new)
     # The slot that was overwritten held the token that has just left the window.
-    return Stored(keys.transpose(1, 2), values.transpose(1, 2), _rolling_keys(span, state.window, state.first), new)
+    return ReadableKeys(keys.transpose(1, 2), values.transpose(1, 2), _rolling_keys(span, state.window, state.first),
+                        new)
 
 
-def _rolling_slots(state: RollingState, span: Span, steps: int) -> Slots:
+def _rolling_slots(state: RollingState, span: Span, steps: int) -> BufferSlots:
     """Slot n + s takes the newest token whose order is s modulo W."""
     ticks, after, window, first = span.ticks, span.after, state.window, state.first
     level = steps == 1 and span.full and span.uniform and span.bound is not None
@@ -80,9 +81,9 @@ def _rolling_slots(state: RollingState, span: Span, steps: int) -> Slots:
         return place if first == 0 else place.where(held < after.seen[:, None], -1)
 
     name = ("rolling", window, first)
-    return Slots(first + (span.bound - 1) % window if level and span.bound is not None else None,
-                 partial(ticks.once, (name, "slots"), index), partial(ticks.once, (name, "source"), source), name,
-                 0 if past else first, window)
+    return BufferSlots(first + (span.bound - 1) % window if level and span.bound is not None else None,
+                       partial(ticks.once, (name, "slots"), index), partial(ticks.once, (name, "source"), source), name,
+                       0 if past else first, window)
 
 
 def _rolling_keys(span: Span, window: int, first: int) -> Keys:

@@ -81,7 +81,7 @@ def _rank(given: int | None, factor: float, width: int, power: float = 0.5) -> i
     return max(32, round(factor * width ** power / 32) * 32) if given is None else given
 
 
-class LowRank(nn.Module):
+class LowRankMap(nn.Module):
     """bias + act(x A) B, with A of ``rank`` columns and act the hyperbolic tangent or nothing."""
 
     def __init__(self, width: int, rank: int, bias: Tensor, *, tanh: bool = False) -> None:
@@ -124,11 +124,11 @@ class Rwkv7(RwkvHeads):
         ramps = [1 - rising(width, power * (1.0 - depth.share)) for power in POWERS]
         self.shift = nn.Parameter(torch.stack(ramps))
         centred, curved = line(size) - 0.5, within_heads(size, self.sizes.d_head)
-        self.decay = LowRank(width, _rank(config.decay_rank, 1.8, width), seven_decay(size, depth) + 2.5 * curved,
-                             tanh=True)
-        self.rate = LowRank(width, _rank(config.rate_rank, 1.8, width), 0.3 * curved + 0.4 * centred - 0.19)
-        self.share = LowRank(width, _rank(config.value_rank, 1.3, width),
-                             0.73 - 0.4 * centred) if config.value_residual else None
+        self.decay = LowRankMap(width, _rank(config.decay_rank, 1.8, width), seven_decay(size, depth) + 2.5 * curved,
+                                tanh=True)
+        self.rate = LowRankMap(width, _rank(config.rate_rank, 1.8, width), 0.3 * curved + 0.4 * centred - 0.19)
+        self.share = LowRankMap(width, _rank(config.value_rank, 1.3, width),
+                                0.73 - 0.4 * centred) if config.value_residual else None
         rank = _rank(config.gate_rank, 0.6, width, 0.8)
         self.gate_narrow, self.gate_wide = Linear(width, rank, bias=False), Linear(rank, size, bias=False)
         self.key_scale = nn.Parameter(0.71 - 0.1 * centred)

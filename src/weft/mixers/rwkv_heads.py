@@ -60,7 +60,7 @@ class RwkvState(LayerState):
 
 
 class Remembered(NamedTuple):
-    """What the heads of a chunk read.
+    """The readings of a chunk's heads.
 
     Attributes:
         o: their results [B,T,H,E], before the norm.
@@ -114,7 +114,7 @@ class RwkvHeads(Layer, ABC):
     @abstractmethod
     def remembered(self, x: Float[Tensor, "B T D"], previous: Float[Tensor, "B T D"], before: Tensor | None,
                    boundaries: Boundaries, span: Span) -> tuple[Remembered, Float[Tensor, "B T A"]]:
-        """What the heads read, and the gate.
+        """The heads' readings, and the gate.
 
         Args:
             x: the chunk.

@@ -16,10 +16,10 @@ from weft.core.layer import Layer, LayerState
 from weft.core.span import Memory, Span
 from weft.core.traits import Trait
 from weft.masks import Mask
-from weft.masks.visible import Rule, Visible, visible
+from weft.masks.visible import MaskFacts, VisibleKeys, visible
 from weft.mixers.heads import named_form
 from weft.mixers.joined_keys import store_joined
-from weft.mixers.key_value import KeyValueShape, KeyValueState, Stored, start_growing, store_growing
+from weft.mixers.key_value import KeyValueShape, KeyValueState, ReadableKeys, start_growing, store_growing
 from weft.mixers.rolling import RollingState, start_rolling, store_rolling
 from weft.positions.base import PositionScheme
 
@@ -44,7 +44,7 @@ class SelfAttention(Layer, Adjustable):
     def __init__(self, mask: Mask, heads: int, position: PositionScheme, dropout: float, backend: str) -> None:
         super().__init__()
         self.mask, self.position = mask, position
-        self.rule = Rule.of(mask, heads)
+        self.rule = MaskFacts.of(mask, heads)
         band = self.rule.band
         self.reach, self.first = (band.size, band.first) if mask.causal() else (None, 0)
         self.ahead = mask.lookahead() != "none"
@@ -76,7 +76,7 @@ class SelfAttention(Layer, Adjustable):
     def stored_sizes(self) -> KeyValueShape:
         """Return the sizes of the keys and values that the state stores."""
 
-    def store(self, state: LayerState | None, k: Tensor, v: Tensor, span: Span) -> Stored:
+    def store(self, state: LayerState | None, k: Tensor, v: Tensor, span: Span) -> ReadableKeys:
         """Store the chunk's keys and values in the state, and return those that its queries may read."""
         if span.pieces is not None:
             reach = None if self.first else self.reach
@@ -85,8 +85,8 @@ class SelfAttention(Layer, Adjustable):
             return store_rolling(state, k, v, span)
         if isinstance(state, KeyValueState):
             return store_growing(state, k, v, span)
-        return Stored(k, v, Keys.of(span.ticks), None)
+        return ReadableKeys(k, v, Keys.of(span.ticks), None)
 
-    def visible(self, keys: Keys, span: Span) -> Visible:
+    def visible(self, keys: Keys, span: Span) -> VisibleKeys:
         """Return which keys the queries may attend to."""
         return visible(self.rule, keys, span)

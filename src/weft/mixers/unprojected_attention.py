@@ -16,7 +16,7 @@ from weft.core.span import Span
 from weft.linear.linear import Linear
 from weft.mixers.attention import Attention, AttentionConfig
 from weft.mixers.heads import HeadSizes
-from weft.mixers.key_value import KeyValueShape, Stored
+from weft.mixers.key_value import KeyValueShape, ReadableKeys
 from weft.positions.base import PositionScheme
 
 
@@ -132,7 +132,7 @@ class UnprojectedAttention(Attention):
         q, v = projected.split_with_sizes([self.widths[0], self.widths[2]], -1)
         return q.unflatten(-1, (self.sizes.heads, self.d_model)), x[:, :, None], v[:, :, None]
 
-    def store(self, state: LayerState | None, k: Tensor, v: Tensor, span: Span) -> Stored:
+    def store(self, state: LayerState | None, k: Tensor, v: Tensor, span: Span) -> ReadableKeys:
         stored = super().store(state, k, v, span)
         sizes = self.sizes
         if self.merged and self.inputs:

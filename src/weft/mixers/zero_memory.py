@@ -18,7 +18,7 @@ from weft.masks import Causal, Mask, MaskField, Window
 from weft.masks.terms import Key, Query
 from weft.mixers.attention import Attention, AttentionConfig
 from weft.mixers.heads import HeadSizes
-from weft.mixers.key_value import Stored
+from weft.mixers.key_value import ReadableKeys
 from weft.ops.attention import AttentionCall
 from weft.positions.base import PositionConfig, PositionScheme
 from weft.positions.transformer_xl import TransformerXl, TransformerXlConfig
@@ -91,7 +91,7 @@ class ZeroMemoryAttention(Attention):
     It takes as many operations as the scores of so many keys, at every token, also where no zeros are seen.
     """
 
-    def call(self, q: Float[Tensor, "B T H E"], stored: Stored, span: Span) -> AttentionCall:
+    def call(self, q: Float[Tensor, "B T H E"], stored: ReadableKeys, span: Span) -> AttentionCall:
         return replace(super().call(q, stored, span), sinks=self._zeros(q, span.ticks))
 
     def _zeros(self, q: Float[Tensor, "B T H E"], ticks: Ticks) -> Float[Tensor, "B T H"]:

@@ -29,7 +29,7 @@ from weft.heads.base import ClassifierConfig, HeadConfig
 from weft.heads.readout import LinearReadoutConfig, ReadoutConfig
 from weft.linear.linear import Linear
 from weft.linear.rewrite import rewritten
-from weft.linear.untouched import untouched
+from weft.linear.unadapted import untouched
 from weft.models.stack import Blocks, build_stack
 from weft.models.width_transfer import WidthTransferSettings, transferred
 from weft.norms.base import NormConfig

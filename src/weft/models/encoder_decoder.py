@@ -9,7 +9,7 @@ import torch
 from pydantic import model_validator
 
 from weft.core.config import PartField, rule
-from weft.core.model import Encoded, Encoder, EncoderInputs
+from weft.core.model import EncodedSource, Encoder, EncoderInputs
 from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.core.span import Memory, Span
@@ -110,7 +110,7 @@ class EncoderDecoder(Decoder):
     def source_limit(self) -> int | None:
         return self.encoder.limit()
 
-    def encoded(self, inputs: EncoderInputs, span: Span | None = None) -> Encoded:
+    def encoded(self, inputs: EncoderInputs, span: Span | None = None) -> EncodedSource:
         """The source's hidden vectors and counts."""
         out = self.encoder.vectors(inputs, span)
-        return Encoded(Memory(out.y, None if span is None else span.count), out.losses)
+        return EncodedSource(Memory(out.y, None if span is None else span.count), out.losses)

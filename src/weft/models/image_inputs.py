@@ -1,4 +1,4 @@
-"""What models of images have in common: the size of an image, its patches, and the scaling of its pixels."""
+"""The settings that models of images share: the size of an image, its patches, and the scaling of its pixels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What models of images share: their configuration's images and head, and the input that cuts and scales."""
+"""The common base of models of images: their configuration's images and head, and the input that cuts and scales."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from weft.core.layer import Layer, Part
 from weft.core.model import Model, ModelConfig
 from weft.core.part_config import PartConfig, Settings
 from weft.linear.linear import Linear
-from weft.linear.untouched import untouched
+from weft.linear.unadapted import untouched
 
 M = TypeVar("M", bound=Model)
 
@@ -131,7 +131,7 @@ def _untransferable(config: ModelConfig) -> Iterator[str]:
 
 
 def roles_of(module: nn.Module) -> WidthRoles | None:
-    """What a module declares of the width itself; None where it declares nothing."""
+    """The roles that a module itself declares of the width; None where it declares nothing."""
     roles = module.declares().width_roles if isinstance(module, Part) else None
     return roles if roles is not None and roles.of is type(module) else None
 

@@ -12,7 +12,7 @@ from weft.core.errors import InputError
 from weft.ngram.stream import Stream, pad_documents
 
 
-class Ranked(NamedTuple):
+class RankedKeys(NamedTuple):
     """Distinct keys in rising order, the rank of each input key, and how often each distinct key occurs."""
 
     keys: Int[np.ndarray, "G"]
@@ -35,7 +35,7 @@ def sort_places(keys: Int[np.ndarray, "N"], bound: int) -> tuple[Int[np.ndarray,
     return packed >> shift, packed & ((1 << shift) - 1)
 
 
-def rank(keys: Int[np.ndarray, "N"], bound: int) -> Ranked:
+def rank(keys: Int[np.ndarray, "N"], bound: int) -> RankedKeys:
     """Number the distinct keys (0 <= key < bound) in rising order."""
     ordered, places = sort_places(keys, bound)
     first = np.ones(len(ordered), dtype=bool)
@@ -43,7 +43,7 @@ def rank(keys: Int[np.ndarray, "N"], bound: int) -> Ranked:
     ranks = np.empty(len(ordered), dtype=np.int64)
     ranks[places] = np.cumsum(first) - 1
     starts = np.flatnonzero(first)
-    return Ranked(ordered[starts], ranks, np.diff(np.append(starts, len(ordered))))
+    return RankedKeys(ordered[starts], ranks, np.diff(np.append(starts, len(ordered))))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -34,7 +33,7 @@ class LayerNorm(Norm):
 
     def declares(self) -> Declared:
         weight = () if self.weight is None else (self.weight,)
-        return replace(super().declares(), wide_in_training=weight if self.bias is None else (*weight, self.bias))
+        return Declared(role="norms", wide_in_training=weight if self.bias is None else (*weight, self.bias))
 
     def forward(self, x: Float[Tensor, "... D"], valid: Bool[Tensor, "B T"] | None = None) -> Float[Tensor, "... D"]:
         own = self._parameters  # by name `torch.nn.Module` looks each of them up in a function of Python's

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from weft.core.clock import Keys
 from weft.core.span import WHOLE
 from weft.masks import Causal, GlobalTokens, Mask, Window
-from weft.masks.visible import Everything, Rule, Visible, visible
+from weft.masks.visible import AllKeys, MaskFacts, VisibleKeys, visible
 from weft.ops.banded_attention import ROWS, banded, banded_backward_flops, banded_flops
 from weft.ops.dropout import dropout
 from weft.ops.few_rows import functions, unavailable
@@ -54,7 +54,7 @@ class AttentionCall:
     k: Float[Tensor, "B S K E"]
     v: Float[Tensor, "B S K F"]
     scale: float
-    visible: Visible = field(default_factory=Everything)
+    visible: VisibleKeys = field(default_factory=AllKeys)
     terms: tuple[ScoreTerm, ...] = ()
     softcap: float | None = None
     sinks: Float[Tensor, " H"] | Float[Tensor, "B T H"] | None = None
@@ -320,9 +320,9 @@ def _examples(make: Make) -> Iterator[AttentionCall]:
     def inputs(steps: int, heads: int = 2, kv_heads: int = 2) -> tuple[Tensor, Tensor, Tensor]:
         return make(2, steps, heads, 3), make(2, steps, kv_heads, 3), make(2, steps, kv_heads, 5)
 
-    def under(mask: Mask, q: Tensor) -> Visible:
+    def under(mask: Mask, q: Tensor) -> VisibleKeys:
         span = WHOLE.resolve(None, q)
-        return visible(Rule.of(mask, q.shape[2]), Keys.of(span.ticks), span)
+        return visible(MaskFacts.of(mask, q.shape[2]), Keys.of(span.ticks), span)
 
     for steps, mask in ((1, Causal()), (7, Causal()), (2 * ROWS + 5, Window(3)), (2 * ROWS, Window(ROWS + 1)),
                         (2 * ROWS + 1, Causal() & (Window(4) | GlobalTokens(0)))):

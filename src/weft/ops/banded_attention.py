@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from weft.masks.grid import Block, Grid, picked
-from weft.masks.visible import Visible
+from weft.masks.grid import Grid, QueryBlock, picked
+from weft.masks.visible import VisibleKeys
 from weft.ops.dropout import dropout
 from weft.ops.operator import again, differentiate, operator
 from weft.ops.score_terms import ScoreTerm, joined
@@ -47,7 +47,7 @@ class Operands(NamedTuple):
     scale: float
 
 
-def banded(q: Float[Tensor, "B T H E"], k: Float[Tensor, "B S K E"], v: Float[Tensor, "B S K F"], visible: Visible,
+def banded(q: Float[Tensor, "B T H E"], k: Float[Tensor, "B S K E"], v: Float[Tensor, "B S K F"], visible: VisibleKeys,
            terms: tuple[ScoreTerm, ...], *, offset: int, scale: float, softcap: float | None, sinks: Tensor | None,
            rate: float) -> Float[Tensor, "B T H F"]:
     """The attention of a call whose mask has a band.
@@ -108,7 +108,7 @@ class _Tile(NamedTuple):
     capped: Tensor | None  # the scores after the cap, where there is one
 
 
-def _of_block(x: Tensor | None, block: Block, grid: Grid) -> Tensor | None:
+def _of_block(x: Tensor | None, block: QueryBlock, grid: Grid) -> Tensor | None:
     """The part of a tensor laid on the grid that belongs to one block, [#B,#H,t,s]."""
     if x is None:
         return None
@@ -117,7 +117,7 @@ def _of_block(x: Tensor | None, block: Block, grid: Grid) -> Tensor | None:
     return picked(x[:, :, rows], 3, block.columns)
 
 
-def _tile(ops: Operands, by_head: tuple[Tensor, Tensor], block: Block, grid: Grid, softcap: float | None) -> _Tile:
+def _tile(ops: Operands, by_head: tuple[Tensor, Tensor], block: QueryBlock, grid: Grid, softcap: float | None) -> _Tile:
     """The weights of a block, before any are dropped; the backward pass computes them again.
 
     Args:
@@ -236,7 +236,7 @@ def _to_sinks(weights: Tensor, falling: Tensor) -> Tensor:
     return (rest * (weights * falling).sum(-1)).sum((0, 2))
 
 
-def _add_to_bias(dbias: Tensor, scores: Tensor, block: Block, grid: Grid) -> None:
+def _add_to_bias(dbias: Tensor, scores: Tensor, block: QueryBlock, grid: Grid) -> None:
     at = block.queries
     rows = slice(0, at.stop - at.start) if dbias.shape[2] == grid.rows else at
     for dim in (0, 1):
@@ -293,12 +293,12 @@ def banded_backward_flops(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) 
 
 
 def banded_skipped(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> int:
-    """Of these operations, those for pairs outside all blocks, which are not done."""
+    """The number of these operations for pairs outside all blocks, which are not done."""
     return _products(q, _outside(q, k, rest), _widths(q, v))
 
 
 def banded_backward_skipped(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> int:
-    """Of the backward pass's operations, those for pairs outside all blocks, which are not done."""
+    """The number of the backward pass's operations for pairs outside all blocks, which are not done."""
     return _products(q, _outside(q, k, rest), _widths(q, v, backward=True))
 
 

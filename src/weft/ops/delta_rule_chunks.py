@@ -37,7 +37,7 @@ Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor]
 """Of the arguments and of the state before."""
 
 
-class Cut(NamedTuple):
+class DeltaRuleChunks(NamedTuple):
     """A run of chunks of the arguments, each [b,h,n,i,e or f]; the logarithm of the decay [#b,h,#n,i,#e] or None."""
 
     q: Tensor
@@ -56,7 +56,7 @@ class Cut(NamedTuple):
         return torch.stack([self.b, self.k], 3)
 
 
-class Ends(NamedTuple):
+class DecayedVectors(NamedTuple):
     """Vectors of a chunk with their decays from its beginning or to its end.
 
     Attributes:
@@ -73,7 +73,7 @@ class Ends(NamedTuple):
 
 
 class Solved(NamedTuple):
-    """What a chunk's tokens read and write.
+    """The vectors that a chunk's tokens read and write.
 
     Attributes:
         scores: of q with the writers, [b,h,n,i,2j].
@@ -140,13 +140,13 @@ def _folded(slope: Tensor, log_decay: Tensor) -> Tensor:
     return (slope if log_decay.shape[3] > 1 else slope.sum(3, keepdim=True)).sum_to_size(log_decay.shape)
 
 
-def _cut(arguments: Arguments, first: int, end: int, size: int) -> Cut:
+def _cut(arguments: Arguments, first: int, end: int, size: int) -> DeltaRuleChunks:
     *vectors, log_decay = arguments
     q, k, v, a, b = (_heads(each[:, first:end], size) for each in vectors)
     if log_decay is not None:
         constant = log_decay.shape[1] == 1 and vectors[0].shape[1] > 1
         log_decay = _heads(log_decay.expand(-1, end - first, -1, -1) if constant else log_decay[:, first:end], size)
-    return Cut(q, k, v, a, b, log_decay)
+    return DeltaRuleChunks(q, k, v, a, b, log_decay)
 
 
 def _heads(x: Tensor, size: int) -> Tensor:
@@ -181,13 +181,13 @@ def _suffix(log_decay: Tensor) -> Tensor:
     return _next(log_decay).flip(-2).cumsum(-2).flip(-2).exp()
 
 
-def _ends(cut: Cut) -> Ends:
+def _ends(cut: DeltaRuleChunks) -> DecayedVectors:
     writers = cut.writers()
     if cut.log_decay is None:
-        return Ends(cut.q, cut.a, writers.flatten(3, 4), None)
+        return DecayedVectors(cut.q, cut.a, writers.flatten(3, 4), None)
     into = _prefix(cut.log_decay)
     early = writers * _suffix(cut.log_decay)[:, :, :, None]
-    return Ends(cut.q * into, cut.a * _until(into), early.flatten(3, 4), into[..., -1, :])
+    return DecayedVectors(cut.q * into, cut.a * _until(into), early.flatten(3, 4), into[..., -1, :])
 
 
 def _until(into: Tensor) -> Tensor:
@@ -195,7 +195,7 @@ def _until(into: Tensor) -> Tensor:
     return F.pad(into[..., :-1, :], (0, 0, 1, 0), value=1.0)
 
 
-def _solve(cut: Cut) -> Solved:
+def _solve(cut: DeltaRuleChunks) -> Solved:
     scores = _scores(cut)
     own, read = scores[:, :, :, 0], _previous(scores[:, :, :, 1].flatten(-2)).unflatten(-1, scores.shape[-2:])
     system, keys = read.unbind(-2)
@@ -205,7 +205,7 @@ def _solve(cut: Cut) -> Solved:
     return Solved(own.flatten(-2), system, keys, weights, rest)
 
 
-def _pass(cut: Cut, ends: Ends, solved: Solved, before: Tensor) -> Passed:
+def _pass(cut: DeltaRuleChunks, ends: DecayedVectors, solved: Solved, before: Tensor) -> Passed:
     """From chunk to chunk."""
     states, written, by_chunk = [before], [], ends.early.mT
     for chunk in range(cut.k.shape[2]):
@@ -221,7 +221,8 @@ def _kept(state: Tensor, over: Tensor | None, chunk: int) -> Tensor:
     return state if over is None else state * over[:, :, chunk, :, None]
 
 
-def _piece_backward(cut: Cut, above: Tensor, state: Tensor, grad_after: Tensor) -> tuple[list[Tensor], Tensor]:
+def _piece_backward(cut: DeltaRuleChunks, above: Tensor, state: Tensor, grad_after: Tensor) -> tuple[list[Tensor],
+                                                                                                     Tensor]:
     """Gradients of a cut's tensors, from those of its outputs ``above`` [b,h,n,i,f] and of the state after it; and of
     the state before it."""
     ends, solved = _ends(cut), _solve(cut)
@@ -249,7 +250,7 @@ def _piece_backward(cut: Cut, above: Tensor, state: Tensor, grad_after: Tensor) 
     return found, grad_before
 
 
-def _pass_backward(cut: Cut, ends: Ends, solved: Solved, above: Tensor,
+def _pass_backward(cut: DeltaRuleChunks, ends: DecayedVectors, solved: Solved, above: Tensor,
                    grad_after: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of the state after each chunk, [b,h,n,e,f], of the right side of each triangular system, and of the
     state before the first chunk."""
@@ -269,8 +270,9 @@ def _pass_backward(cut: Cut, ends: Ends, solved: Solved, above: Tensor,
 # Scores of readers and writers inside a chunk.
 
 
-def _scores(cut: Cut) -> Tensor:
-    """Of every reader with every writer, times the decays between them, zero for later ones; [b,h,n,r,i,w,j]."""
+def _scores(cut: DeltaRuleChunks) -> Tensor:
+    """The products of every reader with every writer, times the decays between them, zero for later ones;
+    [b,h,n,r,i,w,j]."""
     if cut.log_decay is not None and cut.log_decay.shape[-1] > 1:
         return _by_blocks(cut)
     readers, writers = cut.readers(), cut.writers()
@@ -278,7 +280,7 @@ def _scores(cut: Cut) -> Tensor:
     return _weighed(scores.unflatten(-1, writers.shape[3:5]).unflatten(3, readers.shape[3:5]), cut.log_decay)
 
 
-def _scores_backward(cut: Cut, slopes: Tensor) -> tuple[Tensor, Tensor]:
+def _scores_backward(cut: DeltaRuleChunks, slopes: Tensor) -> tuple[Tensor, Tensor]:
     """The gradients of readers [b,h,n,r,i,e] and writers [b,h,n,w,j,e]."""
     if cut.log_decay is not None and cut.log_decay.shape[-1] > 1:
         return _by_blocks_backward(cut, slopes)
@@ -304,9 +306,9 @@ def _levels(size: int) -> Iterator[int]:
         half *= 2
 
 
-class _Halves(NamedTuple):
-    """Of the blocks of a level, x in number: readers of the later half and writers of the earlier one, [b,h,n,x,2i,e],
-    both with their decays to the border between the halves, and these decays [b,h,n,x,i,e]."""
+class _DeltaRuleHalves(NamedTuple):
+    """The halves of a level's blocks, x in number: readers of the later half and writers of the earlier one,
+    [b,h,n,x,2i,e], both with their decays to the border between the halves, and these decays [b,h,n,x,i,e]."""
 
     readers: Tensor
     writers: Tensor
@@ -314,15 +316,15 @@ class _Halves(NamedTuple):
     out: Tensor
 
 
-def _halves(readers: Tensor, writers: Tensor, log_decay: Tensor, half: int) -> _Halves:
+def _halves(readers: Tensor, writers: Tensor, log_decay: Tensor, half: int) -> _DeltaRuleHalves:
     decays = log_decay.unflatten(-2, (-1, 2, half))
     into, out = _prefix(decays[..., 1, :, :]), _suffix(decays[..., 0, :, :])
     late = readers.unflatten(-2, (-1, 2, half))[..., 1, :, :] * into[:, :, :, None]
     early = writers.unflatten(-2, (-1, 2, half))[..., 0, :, :] * out[:, :, :, None]
-    return _Halves(late.transpose(3, 4).flatten(4, 5), early.transpose(3, 4).flatten(4, 5), into, out)
+    return _DeltaRuleHalves(late.transpose(3, 4).flatten(4, 5), early.transpose(3, 4).flatten(4, 5), into, out)
 
 
-def _by_blocks(cut: Cut) -> Tensor:
+def _by_blocks(cut: DeltaRuleChunks) -> Tensor:
     """Decays by feature do not factor out of a product of readers and writers, unless both are taken to a border
     between them: so scores are computed for the two halves of blocks of 2, 4, 8, ... tokens."""
     assert cut.log_decay is not None, "blocks are for decays by feature"
@@ -338,7 +340,7 @@ def _by_blocks(cut: Cut) -> Tensor:
     return found[:, :, :, 0]
 
 
-def _by_blocks_backward(cut: Cut, slopes: Tensor) -> tuple[Tensor, Tensor]:
+def _by_blocks_backward(cut: DeltaRuleChunks, slopes: Tensor) -> tuple[Tensor, Tensor]:
     assert cut.log_decay is not None, "blocks are for decays by feature"
     readers, writers = cut.readers(), cut.writers()
     dreaders, dwriters = torch.zeros_like(readers), torch.zeros_like(writers)

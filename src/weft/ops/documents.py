@@ -19,7 +19,7 @@ SHORTEST = 16
 
 
 @dataclass(frozen=True)
-class Group:
+class DocumentGroup:
     """Documents of similar length; L is the length of the longest.
 
     Attributes:
@@ -41,7 +41,7 @@ class Group:
         y[self.row[:, None].expand_as(self.index)[self.inside], self.index[self.inside]] = rows[self.inside]
 
 
-def groups_of(starts: Bool[Tensor, "B T"], count: Int64[Tensor, " B"] | None) -> Iterator[Group]:
+def groups_of(starts: Bool[Tensor, "B T"], count: Int64[Tensor, " B"] | None) -> Iterator[DocumentGroup]:
     """Group the pieces of documents in a chunk of at least one token; a row's first token begins a piece.
 
     Args:
@@ -61,4 +61,4 @@ def groups_of(starts: Bool[Tensor, "B T"], count: Int64[Tensor, " B"] | None) ->
         which = sizes == size
         offset = places[: int(length[which].max())]
         inside = offset < length[which, None]
-        yield Group(row[which], (first[which, None] + offset).clamp(max=steps - 1), inside)
+        yield DocumentGroup(row[which], (first[which, None] + offset).clamp(max=steps - 1), inside)

@@ -76,7 +76,8 @@ def _examples(make: Make) -> Iterator[DropoutCall]:
 
 
 def _shares(call: DropoutCall, y: Tensor) -> Tensor:
-    """Of the entries dropped; of the mean scale of the others; the farthest that the gradient's mask is off."""
+    """The share of the entries dropped, the mean scale of the others, and the farthest that the gradient's mask is
+    off."""
     kept = y != 0
     gradient, = torch.autograd.grad(y.sum(), call.x, retain_graph=True)
     scale = torch.where(kept, y / call.x, 0.0).sum() / kept.sum().clamp(min=1)

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from weft.core.compiling import constant_to_compiler
 from weft.ops.activations import ActivationName
-from weft.ops.native.library import Incomplete, Loaded, Missing, instructions, loaded
-from weft.ops.native.sequence import Shared, Written, perform, written
+from weft.ops.native.library import Incomplete, Missing, NativeLibrary, instructions, loaded
+from weft.ops.native.sequence import CallHeader, NativeCall, perform, written
 from weft.ops.operator import operator
 
 FEW_ROWS = 16 if torch.cpu._is_amx_tile_supported() else 32
@@ -43,7 +43,8 @@ _MAP = (_POINTER, _LONG, _POINTER, _POINTER)
 
 @final
 class _Functions(NamedTuple):
-    """What is called: for one product and for a gated unit, and the address of what runs them on several threads."""
+    """The functions that are called: for one product and for a gated unit, and the address of what runs them on several
+    threads."""
 
     product: Any
     gated: Any
@@ -57,7 +58,7 @@ def functions() -> _Functions | str:
     found, library = instructions(), loaded()
     if isinstance(found, Missing):
         return found.short
-    assert isinstance(library, Loaded), "there is an instruction set only with a library"
+    assert isinstance(library, NativeLibrary), "there is an instruction set only with a library"
     one, gated = library.handle[f"weft_few_rows_{found}"], library.handle[f"weft_gated_{found}"]
     head = (_POINTER, ctypes.c_uint, ctypes.c_int, ctypes.c_int)
     one.argtypes = (*head, *3 * (_LONG,), _POINTER, *_MAP, _POINTER)
@@ -143,14 +144,14 @@ class _Map(ctypes.Structure):
 
 @final
 class _Product(ctypes.Structure):
-    _fields_ = (("shared", Shared), ("kind", ctypes.c_int), ("narrow", ctypes.c_int),
+    _fields_ = (("shared", CallHeader), ("kind", ctypes.c_int), ("narrow", ctypes.c_int),
                 *((name, _LONG) for name in ("rows", "inputs", "outputs")), ("x", _POINTER), ("map", _Map),
                 ("y", _POINTER), ("piece", _LONG))
 
 
 @final
 class _Gated(ctypes.Structure):
-    _fields_ = (("shared", Shared), *((name, ctypes.c_int) for name in ("kind", "narrow", "activation")),
+    _fields_ = (("shared", CallHeader), *((name, ctypes.c_int) for name in ("kind", "narrow", "activation")),
                 ("limit", ctypes.c_float), ("shift", ctypes.c_float),
                 *((name, _LONG) for name in ("rows", "inputs", "hidden", "outputs")), ("x", _POINTER),
                 *((name, _Map) for name in ("gate", "up", "down")), ("between", _POINTER), ("y", _POINTER),
@@ -159,7 +160,7 @@ class _Gated(ctypes.Structure):
 
 @final
 class _Open(ctypes.Structure):
-    _fields_ = (("shared", Shared), ("narrow", ctypes.c_int), ("out", _LONG), ("inputs", _LONG), ("map", _Map),
+    _fields_ = (("shared", CallHeader), ("narrow", ctypes.c_int), ("out", _LONG), ("inputs", _LONG), ("map", _Map),
                 ("y", _POINTER))
 
 
@@ -169,9 +170,9 @@ OPENED = 16
 
 def _opened(values: Tensor, scale: Tensor, inputs: int, narrow: bool) -> Tensor:
     y, scale = _opened_shape(values, scale, inputs, narrow), scale.contiguous()
-    call = _Open(Shared(pieces=-(-len(values) // OPENED)), narrow, len(values), inputs,
+    call = _Open(CallHeader(pieces=-(-len(values) // OPENED)), narrow, len(values), inputs,
                  _Map(stride=values.stride(0) * values.element_size()))
-    perform(Written("weft_open_call", call, {"map.values": values, "map.scale": scale}, ("y",)), y,
+    perform(NativeCall("weft_open_call", call, {"map.values": values, "map.scale": scale}, ("y",)), y,
             threads=torch.get_num_threads())
     return y
 
@@ -200,26 +201,27 @@ def _map(name: str, values: Tensor, scale: Tensor | None, bias: Tensor | None) -
 
 
 @written(native_product)
-def _product_call(y: Tensor, x: Tensor, values: Tensor, scale: Tensor | None, bias: Tensor | None) -> Written | None:
+def _product_call(y: Tensor, x: Tensor, values: Tensor, scale: Tensor | None, bias: Tensor | None) -> NativeCall | None:
     found = _map("map", values, scale, bias)
     if found is None or not x.is_contiguous():
         return None
     outputs = values.shape[0]
-    return Written("weft_product_call", _Product(
-        Shared(pieces=outputs), KINDS[values.dtype], x.dtype is torch.bfloat16, x.numel() // x.shape[-1], x.shape[-1],
+    return NativeCall("weft_product_call", _Product(
+        CallHeader(pieces=outputs), KINDS[values.dtype], x.dtype is torch.bfloat16, x.numel() // x.shape[-1],
+                                                    x.shape[-1],
         outputs, map=found[0], piece=_piece_of(outputs)), {"x": x} | found[1], ("y",))
 
 
 @written(native_gated)
-def _gated_call(y: Tensor, x: Tensor, *rest: Any) -> Written | None:
+def _gated_call(y: Tensor, x: Tensor, *rest: Any) -> NativeCall | None:
     maps = [_map(name, *rest[3 * place : 3 * place + 3]) for place, name in enumerate(("gate", "up", "down"))]
     if not x.is_contiguous() or maps[0] is None or maps[1] is None or maps[2] is None:
         return None
     activation, limit, shift = rest[9:]
     rows, hidden, outputs = x.numel() // x.shape[-1], rest[0].shape[0], rest[6].shape[0]
     between = torch.empty(rows, hidden)
-    return Written("weft_gated_call", _Gated(
-        Shared(pieces=outputs), KINDS[rest[0].dtype], x.dtype is torch.bfloat16, activation, limit, shift, rows,
+    return NativeCall("weft_gated_call", _Gated(
+        CallHeader(pieces=outputs), KINDS[rest[0].dtype], x.dtype is torch.bfloat16, activation, limit, shift, rows,
         x.shape[-1], hidden, outputs, None, *(each[0] for each in maps if each), piece=_piece_of(hidden),
         last_piece=_piece_of(outputs)),
         {"x": x, "between": between} | maps[0][1] | maps[1][1] | maps[2][1], ("y",), (between,))

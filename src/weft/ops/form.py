@@ -46,9 +46,9 @@ class Offer:
 
 @final
 class Kernel(Generic[C, R]):
-    """What computes a call by addresses alone, without the operator that it is to PyTorch: starting an operator takes
-    longer than a small product, and two functions of Python's. It is taken where nothing observes operators (a tape, a
-    count of operations, a trace) and no tensor is of a subclass that computes otherwise.
+    """A function that computes a call by addresses alone, without the operator that it is to PyTorch: starting an
+    operator takes longer than a small product, and two functions of Python's. It is taken where nothing observes
+    operators (a tape, a count of operations, a trace) and no tensor is of a subclass that computes otherwise.
 
     Args:
         run: a function of one call, with the results of the form's own.
@@ -108,7 +108,7 @@ class Form(Generic[C, R]):
 
     @property
     def file(self) -> str:
-        """Of the function: what distinguishes a form that is loaded again from another one of its name."""
+        """The file of the function: it distinguishes a form that is loaded again from another one of its name."""
         if not isinstance(self.run, FunctionType):
             raise ConfigError([f"the form {self.name!r} runs {self.run!r}, which is not a plain function. Write one "
                                "with def."])

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from weft.ops.forms import REFERENCE, Form, Operation
 
 
-class Difference(NamedTuple):
+class FormDeviation(NamedTuple):
     """How far a form is off on one example.
 
     Attributes:
@@ -35,7 +35,7 @@ BOUNDS = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 4e-3, torch.
 results and gradients are rounded once or twice each, eight roundings."""
 
 
-def differences(operation: Operation[Any, Any], form: Form[Any, Any]) -> Iterator[Difference]:
+def differences(operation: Operation[Any, Any], form: Form[Any, Any]) -> Iterator[FormDeviation]:
     """Compare the form, and its kernel if it has one, with the reference, on those of the operation's examples that it
     can serve, in float64 or, where it has none, in each of its dtypes; on a CPU or, where it runs on none, on another
     of its devices."""
@@ -48,7 +48,7 @@ def differences(operation: Operation[Any, Any], form: Form[Any, Any]) -> Iterato
 
 
 def _differences(operation: Operation[Any, Any], form: Form[Any, Any], dtype: torch.dtype,
-                 device: str) -> Iterator[Difference]:
+                 device: str) -> Iterator[FormDeviation]:
     recorded = form.gradients != "without"
     ways = (form.run,) if form.kernel is None else (form.run, form.kernel.run)
     for index in range(len(list(operation.examples(_Maker(dtype))))):
@@ -63,7 +63,7 @@ def _differences(operation: Operation[Any, Any], form: Form[Any, Any], dtype: to
         for values, own in outcomes[1:]:
             naive, slopes = outcomes[0]
             allowed = BOUNDS[dtype] if operation.summary is None else operation.summary[1]
-            yield Difference(form.name, index, _farthest(naive, values), _farthest(slopes, own), allowed)
+            yield FormDeviation(form.name, index, _farthest(naive, values), _farthest(slopes, own), allowed)
 
 
 def _moved(call: Any, device: str) -> Any:

@@ -72,11 +72,11 @@ class Operations:
         return {name: operation.forced for name, operation in self._known.items() if operation.forced is not None}
 
     def formula(self, operator: str) -> Formula | None:
-        """What a call of an operator costs, where one of the forms gives it."""
+        """The cost of an operator's call, where one of the forms declares it."""
         return self._formulas.get(operator)
 
     def problems(self, kernels: Mapping[str, str]) -> list[tuple[str, str]]:
-        """What is wrong with ``kernels``: each operation concerned, and what is wrong with its name or its form's."""
+        """The problems of ``kernels``: each operation concerned, and what is wrong with its name or its form's."""
         problems = []
         for name, form in kernels.items():
             try:

@@ -142,7 +142,8 @@ def _backward_steps(grad_outputs: Tensor, weight: Tensor, bias: Tensor, h0: Tens
 
 
 def _of_gates(grad_gates: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
-    """What gradients of r, z, U_n h + b and n add to those of the recurrent products [T,B,3,H] and of x_n."""
+    """The contributions of the gradients of r, z, U_n h + b and n to those of the recurrent products [T,B,3,H] and of
+    x_n."""
     (r, z, u_n, n), (grad_r, grad_z, grad_u, grad_n) = gates.unbind(2), grad_gates.unbind(2)
     to_n = grad_n * (1 - n * n)
     return torch.stack([(grad_r + to_n * u_n) * r * (1 - r), grad_z * z * (1 - z), to_n * r + grad_u], dim=2), to_n

@@ -91,12 +91,12 @@ def _written_out(call: Int4Call) -> Tensor:
 
 
 def _lean(call: Int4Call) -> Tensor:
-    y: Tensor = _Product.apply(call.x, call.values, call.scale)  # type: ignore[no-untyped-call]
+    y: Tensor = _Int4Product.apply(call.x, call.values, call.scale)  # type: ignore[no-untyped-call]
     return y
 
 
 @final
-class _Product(torch.autograd.Function):
+class _Int4Product(torch.autograd.Function):
     """x W^T, which keeps the integers for its backward pass, and not W as floats."""
 
     @staticmethod

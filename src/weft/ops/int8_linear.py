@@ -61,12 +61,12 @@ def _written_out(call: Int8Call) -> Tensor:
 
 
 def _lean(call: Int8Call) -> Tensor:
-    product: Tensor = _Product.apply(call.x, call.values)  # type: ignore[no-untyped-call]
+    product: Tensor = _Int8Product.apply(call.x, call.values)  # type: ignore[no-untyped-call]
     return _scaled(product, call.scale, call.x)
 
 
 @final
-class _Product(torch.autograd.Function):
+class _Int8Product(torch.autograd.Function):
     """x Q^T, which keeps Q for its backward pass, and not Q converted to floats."""
 
     @staticmethod

@@ -21,7 +21,7 @@ from torch import Tensor
 from weft.core.pieces import Pieces
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 from weft.ops.joined import matrix_before
-from weft.ops.linear_recurrence_chunks import CHUNK, Sizes, backward, forward, products, shapes
+from weft.ops.linear_recurrence_chunks import CHUNK, RecurrenceSizes, backward, forward, products, shapes
 from weft.ops.native.library import why_not
 from weft.ops.native_linear_recurrence import native, native_backward_flops, native_flops
 from weft.ops.operator import differentiable, widen
@@ -177,12 +177,12 @@ _forward = differentiable("linear_recurrence", _run, shapes, _run_backward, forw
 
 
 def _flops(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, before: Tensor) -> int:
-    return products(Sizes.of(q, k, v), q.shape[1], _by_feature(log_decay), slopes=False)
+    return products(RecurrenceSizes.of(q, k, v), q.shape[1], _by_feature(log_decay), slopes=False)
 
 
 def _backward_flops(grad: Tensor, grad_after: Tensor, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None,
                     before: Tensor) -> int:
-    return products(Sizes.of(q, k, v), q.shape[1], _by_feature(log_decay), slopes=True)
+    return products(RecurrenceSizes.of(q, k, v), q.shape[1], _by_feature(log_decay), slopes=True)
 
 
 def _by_feature(log_decay: Tensor | None) -> bool:

@@ -33,7 +33,7 @@ SEGMENT = 32 * CHUNK
 """Tokens whose chunks are computed together; scores and states are there for one segment at a time."""
 
 
-class Cut(NamedTuple):
+class RecurrenceChunks(NamedTuple):
     """The arguments of a run of whole chunks.
 
     Attributes:
@@ -49,7 +49,7 @@ class Cut(NamedTuple):
     log_decay: Tensor | None
 
     def decays(self) -> Decays:
-        """What its decays make of the tensors that meet the states at its borders."""
+        """The tensors that meet the states at its borders, with its decays applied."""
         if self.log_decay is None:
             return Decays(None, None, None)
         into = _prefix(self.log_decay)
@@ -76,7 +76,7 @@ class Decays(NamedTuple):
         return x * self.into[..., None, :, :] if self.into is not None and self.by_feature() else x
 
     def results(self, x: Tensor) -> Tensor:
-        """What queries read from the state before the chunk, or gradients of results, [b,k,r,n,g,i,f]."""
+        """The readings of queries from the state before the chunk, or gradients of results, [b,k,r,n,g,i,f]."""
         return x if self.into is None or self.by_feature() else x * self.into[..., None, :, :]
 
     def keys(self, x: Tensor) -> Tensor:
@@ -139,7 +139,7 @@ def backward(grad: Tensor, grad_after: Tensor, q: Tensor, k: Tensor, v: Tensor, 
     return dq, dk, dv, whole.sum_to_size(log_decay.shape), grad_state.flatten(1, 2)
 
 
-def _cut(arguments: tuple[Tensor, Tensor, Tensor, Tensor | None], first: int, end: int, size: int) -> Cut:
+def _cut(arguments: tuple[Tensor, Tensor, Tensor, Tensor | None], first: int, end: int, size: int) -> RecurrenceChunks:
     q, k, v, log_decay = arguments
     keys, states = k.shape[2], v.shape[2]
     if log_decay is not None:
@@ -147,7 +147,7 @@ def _cut(arguments: tuple[Tensor, Tensor, Tensor, Tensor | None], first: int, en
                      else log_decay[:, first:end])
         log_decay = _heads(log_decay, keys, states, size)[..., 0, :, :]
     key, value = (_heads(each[:, first:end], keys, states, size)[..., 0, :, :] for each in (k, v))
-    return Cut(_heads(q[:, first:end], keys, states, size), key, value, log_decay)
+    return RecurrenceChunks(_heads(q[:, first:end], keys, states, size), key, value, log_decay)
 
 
 def _heads(x: Tensor, keys: int, states: int, size: int) -> Tensor:
@@ -173,7 +173,7 @@ def _suffix(log_decay: Tensor) -> Tensor:
     return _from_on(later).exp()
 
 
-def _states(cut: Cut, decays: Decays, before: Tensor) -> tuple[Tensor, Tensor]:
+def _states(cut: RecurrenceChunks, decays: Decays, before: Tensor) -> tuple[Tensor, Tensor]:
     """The state with which each chunk begins, [b,k,r,n,e,f], and the one after the last."""
     added = torch.einsum("bkrnje,bkrnjf->bkrnef", decays.keys(cut.k), decays.values(cut.v))
     if decays.over is None:
@@ -204,7 +204,7 @@ def _states_backward(added: Tensor, decays: Decays, grad_after: Tensor) -> tuple
     return torch.stack(slopes[-2::-1], 3), slopes[-1]
 
 
-def _piece_backward(cut: Cut, decays: Decays, entering: Tensor, after: Tensor, above: Tensor,
+def _piece_backward(cut: RecurrenceChunks, decays: Decays, entering: Tensor, after: Tensor, above: Tensor,
                     grad_after: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor | None], Tensor]:
     """Gradients of a cut's tensors, from those of its outputs ``above`` [b,k,r,n,g,i,f] and of the state after it; and
     of the state before it."""
@@ -237,15 +237,15 @@ def _earlier(x: Tensor) -> Tensor:
 # Inside a chunk.
 
 
-def _within(cut: Cut) -> Tensor:
-    """What the keys of a chunk add to its queries' outputs."""
+def _within(cut: RecurrenceChunks) -> Tensor:
+    """The contribution of a chunk's keys to its queries' outputs."""
     if cut.log_decay is not None and cut.log_decay.shape[-1] > 1:
         return _by_blocks(cut)
     scores = _weighed(torch.einsum("bkrngie,bkrnje->bkrngij", cut.q, cut.k), cut.log_decay)
     return torch.einsum("bkrngij,bkrnjf->bkrngif", scores, cut.v)
 
 
-def _within_backward(cut: Cut, above: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+def _within_backward(cut: RecurrenceChunks, above: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """The gradients of queries, keys, values and the logarithm of the decay by the pairs inside a chunk."""
     if cut.log_decay is not None and cut.log_decay.shape[-1] > 1:
         return _by_blocks_backward(cut, above)
@@ -279,8 +279,8 @@ def _levels(size: int) -> Iterator[int]:
 
 
 class _Halves(NamedTuple):
-    """Of the blocks of a level: queries of the later half [b,k,r,n,g,h,i,e] and keys and values of the earlier one
-    [b,k,r,n,h,j,e or f], both with their decays to the border between the halves, and these decays."""
+    """The halves of a level's blocks: queries of the later half [b,k,r,n,g,h,i,e] and keys and values of the earlier
+    one [b,k,r,n,h,j,e or f], both with their decays to the border between the halves, and these decays."""
 
     q: Tensor
     k: Tensor
@@ -289,29 +289,29 @@ class _Halves(NamedTuple):
     out: Tensor
 
 
-def _halves(cut: Cut, half: int) -> _Halves:
+def _halves(cut: RecurrenceChunks, half: int) -> _Halves:
     assert cut.log_decay is not None, "blocks are for decays by feature"
     q, k, v, log_decay = (each.unflatten(-2, (-1, 2, half)) for each in (cut.q, cut.k, cut.v, cut.log_decay))
     into, out = _prefix(log_decay[..., 1, :, :]), _suffix(log_decay[..., 0, :, :])
     return _Halves(q[..., 1, :, :] * into[..., None, :, :, :], k[..., 0, :, :] * out, v[..., 0, :, :], into, out)
 
 
-def _padded(cut: Cut) -> Cut:
+def _padded(cut: RecurrenceChunks) -> RecurrenceChunks:
     """A chunk of a power of two of tokens; the further ones change nothing."""
     more = (1 << (cut.k.shape[-2] - 1).bit_length()) - cut.k.shape[-2]
     if more == 0 or cut.log_decay is None:
         return cut
     q, k, v, log_decay = (F.pad(each, (0, 0, 0, more)) for each in (cut.q, cut.k, cut.v, cut.log_decay))
-    return Cut(q, k, v, log_decay)
+    return RecurrenceChunks(q, k, v, log_decay)
 
 
 def _spread(part: Tensor, later: bool, size: int) -> Tensor:
-    """What belongs to one half of every block, zeros in the other, without the tokens that `_padded` added."""
+    """The values of one half of every block, zeros in the other, without the tokens that `_padded` added."""
     both = [torch.zeros_like(part), part] if later else [part, torch.zeros_like(part)]
     return torch.stack(both, -3).flatten(-4, -2)[..., :size, :]
 
 
-def _by_blocks(cut: Cut) -> Tensor:
+def _by_blocks(cut: RecurrenceChunks) -> Tensor:
     """Decays by feature do not factor out of a product of queries and keys, unless both are taken to a border between
     them: so scores are computed for the two halves of blocks of 2, 4, 8, ... tokens."""
     size, wide = cut.k.shape[-2], _padded(cut)
@@ -323,7 +323,7 @@ def _by_blocks(cut: Cut) -> Tensor:
     return y
 
 
-def _by_blocks_backward(cut: Cut, above: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _by_blocks_backward(cut: RecurrenceChunks, above: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     size, wide = cut.k.shape[-2], _padded(cut)
     score = (cut.q * cut.k[..., None, :, :]).sum(-1, keepdim=True)
     slope = (above * cut.v[..., None, :, :]).sum(-1, keepdim=True)
@@ -344,9 +344,9 @@ def _by_blocks_backward(cut: Cut, above: Tensor) -> tuple[Tensor, Tensor, Tensor
     return dq, dk, dv, passing
 
 
-class Sizes(NamedTuple):
-    """Of a call: rows, states of each, heads of the products of queries and keys, query heads of each state, and
-    features of a key and of a value."""
+class RecurrenceSizes(NamedTuple):
+    """The sizes of a call: rows, states of each, heads of the products of queries and keys, query heads of each state,
+    and features of a key and of a value."""
 
     rows: int
     states: int
@@ -356,15 +356,15 @@ class Sizes(NamedTuple):
     f: int
 
     @staticmethod
-    def of(q: Tensor, k: Tensor, v: Tensor) -> Sizes:
+    def of(q: Tensor, k: Tensor, v: Tensor) -> RecurrenceSizes:
         """Those of the arguments of `forward`."""
         rows, states = v.shape[0], v.shape[2]
         shared = q.shape[2] == k.shape[2]
         scored, group = k.shape[2] if shared else states, max(1, q.shape[2] // states)
-        return Sizes(rows, states, scored, group, q.shape[3], v.shape[3])
+        return RecurrenceSizes(rows, states, scored, group, q.shape[3], v.shape[3])
 
 
-def products(sizes: Sizes, steps: int, by_feature: bool, *, slopes: bool) -> int:
+def products(sizes: RecurrenceSizes, steps: int, by_feature: bool, *, slopes: bool) -> int:
     """Operations of the matrix products of `forward`, or with ``slopes`` of `backward`.
 
     Args:
@@ -393,5 +393,6 @@ def products(sizes: Sizes, steps: int, by_feature: bool, *, slopes: bool) -> int
 
 
 def _operations(shapes: list[tuple[int, int, int]], count: int) -> int:
-    """Of so many products M x K times K x N, (M, N, K) each; one with K = 1 is an element-wise product."""
+    """The operations of so many products M x K times K x N, (M, N, K) each; one with K = 1 is an element-wise
+    product."""
     return 2 * count * sum(m * n * k for m, n, k in shapes if k > 1)

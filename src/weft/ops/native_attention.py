@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from weft.masks.visible import Interval
+from weft.masks.visible import KeyInterval
 from weft.ops.native.library import Incomplete, run
 from weft.ops.operator import again, differentiate, operator
 from weft.ops.score_terms import ScoreTerm
@@ -31,7 +31,7 @@ BEYOND = 128
 """Numbers on either side of a bias that a tile may read; as in native/attention.h."""
 
 
-class _Call(ctypes.Structure):
+class _AttentionCall(ctypes.Structure):
     """`Attention` of native/attention.h."""
 
     _fields_ = (
@@ -45,7 +45,7 @@ class _Call(ctypes.Structure):
 
 
 def native(q: Float[Tensor, "B T H E"], k: Float[Tensor, "B S K E"], v: Float[Tensor, "B S K F"], *,
-           interval: Interval, scale: float, terms: tuple[ScoreTerm, ...] = (),
+           interval: KeyInterval, scale: float, terms: tuple[ScoreTerm, ...] = (),
            sinks: Float[Tensor, " H"] | None = None) -> Float[Tensor, "B T H F"]:
     """The attention of a call whose score terms depend on distance alone.
 
@@ -74,10 +74,10 @@ def _by_distance(terms: tuple[ScoreTerm, ...], back: int, ahead: int) -> Float[T
 
 
 def _call(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, start: Tensor | None, stop: Tensor | None, scale: float,
-          offset: int, back: int, ahead: int) -> _Call:
+          offset: int, back: int, ahead: int) -> _AttentionCall:
     """The arguments of the C functions; features of q, k and v are adjacent, and ``bias`` is `_widened`."""
-    call = _Call(batch=len(q), queries=q.shape[1], keys=k.shape[1], heads=q.shape[2], groups=k.shape[2],
-                 size=q.shape[3], value_size=v.shape[3], offset=offset, back=back, ahead=ahead, scale=scale)
+    call = _AttentionCall(batch=len(q), queries=q.shape[1], keys=k.shape[1], heads=q.shape[2], groups=k.shape[2],
+                          size=q.shape[3], value_size=v.shape[3], offset=offset, back=back, ahead=ahead, scale=scale)
     for name, x in (("q", q), ("k", k), ("v", v)):
         setattr(call, name, x.data_ptr())
         setattr(call, f"{name}_at", (ctypes.c_long * 3)(*x.stride()[:3]))
@@ -94,7 +94,7 @@ def _widened(bias: Tensor | None) -> Tensor | None:
     return None if bias is None else F.pad(bias.detach() * LOG2_E, (BEYOND, BEYOND))
 
 
-def _point(call: _Call, **tensors: Tensor | None) -> None:
+def _point(call: _AttentionCall, **tensors: Tensor | None) -> None:
     for name, x in tensors.items():
         setattr(call, name, None if x is None else x.data_ptr())
 
@@ -105,7 +105,7 @@ def _wide(x: Tensor) -> Tensor:
     return wide if wide.stride(-1) == 1 else wide.contiguous()
 
 
-def _run(name: str, call: _Call, items: int) -> None:
+def _run(name: str, call: _AttentionCall, items: int) -> None:
     run(name, call)
     if call.next < items:
         raise Incomplete("attention in C could not reserve the memory of a tile. Give it fewer threads or a smaller "
@@ -223,12 +223,12 @@ def native_backward_flops(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) 
 
 
 def native_skipped(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> int:
-    """Of these operations, those for keys outside the intervals of a block of queries, which are not done."""
+    """The number of these operations for keys outside the intervals of a block of queries, which are not done."""
     return _products(q, _outside(q, k, *rest[-3:]), q.shape[3] + v.shape[3])
 
 
 def native_backward_skipped(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> int:
-    """Of the backward pass's operations, those for keys outside the intervals, which are not done."""
+    """The number of the backward pass's operations for keys outside the intervals, which are not done."""
     return _products(q, _outside(q, k, *rest[-3:]), 3 * q.shape[3] + 2 * v.shape[3])
 
 

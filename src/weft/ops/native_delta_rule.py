@@ -18,7 +18,7 @@ from weft.ops.native.library import Incomplete, run
 from weft.ops.operator import differentiable
 
 
-class _Call(ctypes.Structure):
+class _DeltaRuleCall(ctypes.Structure):
     """`DeltaRule` of native/delta_rule.h."""
 
     _fields_ = (
@@ -43,7 +43,7 @@ def _decays(log_decay: Tensor | None, shape: torch.Size) -> Tensor | None:
 
 def _run(name: str, shape: torch.Size, values: int, decay: Tensor | None, **tensors: Tensor) -> None:
     batch, steps, heads, size = shape
-    call = _Call(batch=batch, steps=steps, heads=heads, size=size, value_size=values)
+    call = _DeltaRuleCall(batch=batch, steps=steps, heads=heads, size=size, value_size=values)
     if decay is not None:
         call.decay, call.decays = decay.data_ptr(), decay.shape[3]
         call.decay_at = (ctypes.c_long * 3)(*decay.stride()[:3])
@@ -91,8 +91,8 @@ _FORWARD = differentiable("native_delta_rule", _forward, shapes, _backward, plai
 
 
 def native_flops(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> int:
-    """Of each token and head two products of a vector and the memory, and two outer products; decays are
-    element-wise."""
+    """The operations of two products of a vector and the memory and of two outer products for each token and head;
+    decays are element-wise."""
     return 8 * q.numel() * v.shape[3]
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from weft.ops.native.library import run
 
 
-class _Call(ctypes.Structure):
+class _DiagonalCall(ctypes.Structure):
     """`Diagonal` of native/diagonal_recurrence.h."""
 
     _fields_ = (*((name, ctypes.c_void_p) for name in ("logs", "x", "before", "h", "dh", "dx", "dlogs", "dbefore")),
@@ -37,7 +37,7 @@ def backward(dh: Tensor, log_decay: Tensor, before: Tensor, h: Tensor) -> tuple[
 
 
 def _run(name: str, like: Tensor, **tensors: Tensor) -> None:
-    call = _Call(batch=like.shape[0], steps=like.shape[1], width=like.shape[2])
+    call = _DiagonalCall(batch=like.shape[0], steps=like.shape[1], width=like.shape[2])
     for field, tensor in tensors.items():
         setattr(call, field, tensor.data_ptr())
     run(name, call)

@@ -30,7 +30,7 @@ _RESULTS = ("y", "after", "dq", "dk", "dv", "dlog", "dbefore")
 _COUNTS = ("rows", "steps", "heads", "groups", "size", "value_size", "kept", "share", "next")
 
 
-class _Call(ctypes.Structure):
+class _RecurrenceCall(ctypes.Structure):
     """`Recurrence` of native/linear_recurrence.h."""
 
     _fields_ = (*((name, ctypes.c_void_p) for name in _NAMES),
@@ -48,12 +48,12 @@ def _adjacent(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def _call(**given: Tensor | None) -> _Call:
+def _call(**given: Tensor | None) -> _RecurrenceCall:
     """The arguments of the C functions; all of them must live until it has run."""
     q, v, decay = given["q"], given["v"], given["decay"]
     assert q is not None and v is not None, "every call has queries and values"
-    call = _Call(rows=v.shape[0], steps=v.shape[1], heads=v.shape[2], groups=q.shape[2], size=q.shape[3],
-                 value_size=v.shape[3], kept=0 if decay is None else decay.shape[3], share=SHARE)
+    call = _RecurrenceCall(rows=v.shape[0], steps=v.shape[1], heads=v.shape[2], groups=q.shape[2], size=q.shape[3],
+                           value_size=v.shape[3], kept=0 if decay is None else decay.shape[3], share=SHARE)
     for name, x in given.items():
         setattr(call, name, None if x is None else x.data_ptr())
         if x is not None and name in _STRIDED:
@@ -67,7 +67,7 @@ def _parts(heads: int, groups: int) -> int:
     return -(-(heads // groups) // SHARE)
 
 
-def _run(name: str, call: _Call, items: int) -> None:
+def _run(name: str, call: _RecurrenceCall, items: int) -> None:
     run(name, call)
     if call.next < items:
         raise Incomplete("the linear recurrence in C could not reserve the memory of a head. Give it fewer threads or "

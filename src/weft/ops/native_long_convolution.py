@@ -20,7 +20,7 @@ LONGEST = 512
 """Tokens up to which terms are faster than transforms: on an AMD EPYC (Zen 5) they take half of the time there."""
 
 
-class _Call(ctypes.Structure):
+class _LongConvolutionCall(ctypes.Structure):
     """`LongConvolution` of native/long_convolution.h."""
 
     _fields_ = (*((name, ctypes.c_void_p) for name in ("u", "kernel", "first", "y", "dy", "du", "dkernel")),
@@ -69,7 +69,7 @@ def _shapes(u: Tensor, kernel: Tensor, first: Tensor | None) -> Tensor:
 
 
 def _call(name: str, u: Tensor, kernel: Tensor, first: Tensor | None, **others: Tensor) -> None:
-    call = _Call(batch=len(u), steps=u.shape[1], channels=u.shape[2])
+    call = _LongConvolutionCall(batch=len(u), steps=u.shape[1], channels=u.shape[2])
     given = {"u": u.contiguous(), "kernel": kernel.contiguous(), **others}
     if first is not None:
         given["first"] = first.to(torch.int32).contiguous()

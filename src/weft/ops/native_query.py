@@ -13,7 +13,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from weft.ops.native.sequence import Shared, Written, alone, failed, written
+from weft.ops.native.sequence import CallHeader, NativeCall, alone, failed, written
 from weft.ops.native_token import fields
 from weft.ops.operator import operator
 
@@ -25,7 +25,7 @@ LONG = 1 << 18
 class _Query(ctypes.Structure):
     """`Query` of native/token.h."""
 
-    _fields_ = (("shared", Shared), ("narrow", ctypes.c_int),
+    _fields_ = (("shared", CallHeader), ("narrow", ctypes.c_int),
                 *fields(ctypes.c_long, "batch heads key_heads keys size width together"),
                 *fields(ctypes.c_long, "q_batch k_batch k_head k_key v_batch v_head v_key a_batch a_head a_key"),
                 *fields(ctypes.c_void_p, "q k v allowed y"), ("scale", ctypes.c_float))
@@ -57,10 +57,10 @@ and where it may attend, [#B,#H,1,S]; zeros where it may attend to nothing."""
 
 
 @written(native_query)
-def _query_call(y: Tensor, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: float) -> Written | None:
+def _query_call(y: Tensor, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: float) -> NativeCall | None:
     if not q[:1].is_contiguous() or any(x.stride(-1) != 1 and x.shape[-1] != 1 for x in (k, v)):
         return None
-    return Written("weft_query_call", _query_of(q, k, v, allowed, scale), {"q": q, "k": k, "v": v} | (
+    return NativeCall("weft_query_call", _query_of(q, k, v, allowed, scale), {"q": q, "k": k, "v": v} | (
         {} if allowed is None else {"allowed": allowed}), ("y",))
 
 
@@ -73,7 +73,8 @@ def _query_of(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: fl
     together = group if batch * key_heads >= torch.get_num_threads() else 1
     wide = (0, 0, 0) if allowed is None else [
         allowed.stride(dim) if allowed.shape[dim] > 1 else 0 for dim in (0, 1, 3)]
-    return _Query(Shared(pieces=batch * heads // together), q.dtype is torch.bfloat16, batch, heads, key_heads, keys,
+    return _Query(CallHeader(pieces=batch * heads // together), q.dtype is torch.bfloat16, batch, heads, key_heads,
+                  keys,
                   size, v.shape[3], together, q.stride(0), k.stride(0), k.stride(2), k.stride(1), v.stride(0),
                   v.stride(2), v.stride(1), *wide, scale=scale)
 

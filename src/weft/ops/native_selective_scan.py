@@ -35,7 +35,7 @@ SLICE = 64
 """Channels of a piece of work; as in native/selective_scan.h."""
 
 
-class _Call(ctypes.Structure):
+class _ScanCall(ctypes.Structure):
     """`Scan` of native/selective_scan.h."""
 
     _fields_ = (
@@ -55,8 +55,8 @@ def scan(call: SelectiveScanCall) -> Scanned:
 def _run(name: str, u: Tensor, a: Tensor, **tensors: Tensor | None) -> None:
     """Run a function of the library on contiguous tensors; only those of a gate lie apart."""
     gate = tensors.get("gate")
-    call = _Call(batch=len(u), steps=u.shape[1], channels=u.shape[2], states=len(a),
-                 across=0 if gate is None else gate.stride(1))
+    call = _ScanCall(batch=len(u), steps=u.shape[1], channels=u.shape[2], states=len(a),
+                     across=0 if gate is None else gate.stride(1))
     for field, x in ({"u": u, "a": a} | tensors).items():
         setattr(call, field, None if x is None else x.data_ptr())
     run(f"weft_selective_scan_{name}", call)

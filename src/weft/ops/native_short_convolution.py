@@ -21,7 +21,7 @@ TOKENS = 64
 """Of a piece of work; as in native/short_convolution.h."""
 
 
-class _Call(ctypes.Structure):
+class _ConvolutionCall(ctypes.Structure):
     """`Convolution` of native/short_convolution.h."""
 
     _fields_ = (*((name, ctypes.c_void_p) for name in ("x", "weight", "bias", "age", "y", "dy", "dx", "dweight")),
@@ -55,8 +55,9 @@ def in_c(inputs: Float[Tensor, "B P+T D"], weight: Float[Tensor, "D 1 K"], bias:
 
 
 def _call(x: Tensor, weight: Tensor, steps: int, dilation: int, silu: bool = False,
-          **tensors: Tensor | None) -> _Call:
-    call = _Call(batch=len(x), steps=steps, channels=x.shape[2], taps=weight.shape[0], dilation=dilation, silu=silu)
+          **tensors: Tensor | None) -> _ConvolutionCall:
+    call = _ConvolutionCall(batch=len(x), steps=steps, channels=x.shape[2], taps=weight.shape[0], dilation=dilation,
+                            silu=silu)
     for field, each in ({"x": x, "weight": weight} | tensors).items():
         setattr(call, field, None if each is None else each.data_ptr())
     return call

@@ -10,7 +10,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from weft.ops.native.sequence import Shared, Written, perform, written
+from weft.ops.native.sequence import CallHeader, NativeCall, perform, written
 from weft.ops.native_token import fields
 from weft.ops.operator import operator
 
@@ -20,14 +20,14 @@ SLICED = 256
 
 @final
 class _Taps(ctypes.Structure):
-    _fields_ = (("shared", Shared), *fields(ctypes.c_int, "narrow silu"),
+    _fields_ = (("shared", CallHeader), *fields(ctypes.c_int, "narrow silu"),
                 *fields(ctypes.c_long, "batch channels taps x_batch x_tap"),
                 *fields(ctypes.c_void_p, "x weight bias y"))
 
 
 @final
 class _ScanToken(ctypes.Structure):
-    _fields_ = (("shared", Shared), ("narrow", ctypes.c_int),
+    _fields_ = (("shared", CallHeader), ("narrow", ctypes.c_int),
                 *fields(ctypes.c_long, "batch channels states b_batch c_batch gate_batch"),
                 *fields(ctypes.c_void_p, "u step bias a b c skip before gate starts y after"))
 
@@ -55,12 +55,12 @@ bfloat16; P = (K - 1) ``dilation``. With ``silu`` its result goes through one.""
 
 @written(native_taps)
 def _taps_call(y: Tensor, inputs: Tensor, weight: Tensor, bias: Tensor | None, dilation: int,
-               silu: bool) -> Written | None:
+               silu: bool) -> NativeCall | None:
     if any(each is not None and not each.is_contiguous() for each in (inputs, weight, bias)):
         return None
     batch, _, channels = inputs.shape
-    return Written("weft_taps_call", _Taps(
-        Shared(pieces=batch * -(-channels // SLICED)), inputs.dtype is torch.bfloat16, silu, batch, channels,
+    return NativeCall("weft_taps_call", _Taps(
+        CallHeader(pieces=batch * -(-channels // SLICED)), inputs.dtype is torch.bfloat16, silu, batch, channels,
         len(weight), inputs.stride(0), dilation * inputs.stride(1)),
         {"x": inputs, "weight": weight} | ({} if bias is None else {"bias": bias}), ("y",))
 
@@ -86,14 +86,14 @@ may be in bfloat16."""
 
 @written(native_scan_token)
 def _scan_call(results: tuple[Tensor, ...], u: Tensor, step: Tensor, bias: Tensor, a: Tensor, b: Tensor, c: Tensor,
-               skip: Tensor, gate: Tensor, before: Tensor, starts: Tensor | None) -> Written | None:
+               skip: Tensor, gate: Tensor, before: Tensor, starts: Tensor | None) -> NativeCall | None:
     whole = all(x.is_contiguous() for x in (u, step, bias, a, skip, before) if x is not None)
     if not whole or any(x.stride(-1) != 1 and x.shape[-1] != 1 for x in (b, c, gate)) or (
             starts is not None and not starts.is_contiguous()):
         return None
     batch, _, channels = u.shape
     named = {"u": u, "step": step, "bias": bias, "a": a, "b": b, "c": c, "skip": skip, "before": before, "gate": gate}
-    return Written("weft_scan_token_call", _ScanToken(
-        Shared(pieces=batch * -(-channels // SLICED)), gate.dtype is torch.bfloat16, batch, channels, len(a),
+    return NativeCall("weft_scan_token_call", _ScanToken(
+        CallHeader(pieces=batch * -(-channels // SLICED)), gate.dtype is torch.bfloat16, batch, channels, len(a),
         *(x.stride(0) if batch > 1 else 0 for x in (b, c, gate))),
         named | ({} if starts is None else {"starts": starts}), ("y", "after"))

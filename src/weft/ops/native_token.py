@@ -1,4 +1,4 @@
-"""What stands between the products of a step of decoding, in C: norms, rotations, sums and copies of a few numbers.
+"""The operations between the products of a step of decoding, in C: norms, rotations, sums and copies of a few numbers.
 
 Each takes less than a microsecond, which is less than PyTorch takes to start an operation; so they pay where a recorded
 step runs them in a sequence (`weft.ops.native.sequence`). The sources are `weft/ops/native/token.c` and what it
@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from weft.ops.few_rows import functions, unavailable
-from weft.ops.native.sequence import Shared, Written, alone, failed, written
+from weft.ops.native.sequence import CallHeader, NativeCall, alone, failed, written
 from weft.ops.operator import operator
 
 DTYPES = frozenset({torch.float32, torch.bfloat16})
 PART = 8192
 """Numbers of a piece of a sum, as in native/token.h, and the most that are copied in C, by one thread."""
-_SHARED = (("shared", Shared),)
+_SHARED = (("shared", CallHeader),)
 
 
 def fields(kind: Any, names: str) -> tuple[tuple[str, Any], ...]:
@@ -85,7 +85,7 @@ def _norm(x: Tensor, scale: Tensor | None, bias: Tensor | None, eps: float, cent
 def _norm_of(rows: int, width: int, x: torch.dtype, scale: torch.dtype | None, bias: torch.dtype | None, eps: float,
              centred: bool) -> _Norm:
     """The call without its addresses, to be copied: the norms of a model are of one or two kinds."""
-    return _Norm(shared=Shared(pieces=rows), narrow=x is torch.bfloat16, narrow_scale=scale is torch.bfloat16,
+    return _Norm(shared=CallHeader(pieces=rows), narrow=x is torch.bfloat16, narrow_scale=scale is torch.bfloat16,
                  narrow_bias=bias is torch.bfloat16, centred=centred, rows=rows, width=width, eps=eps)
 
 
@@ -100,13 +100,13 @@ where ``centred``, else 0; ``scale`` and ``bias`` in float32 or the dtype of x."
 
 @written(native_norm)
 def _norm_call(y: Tensor, x: Tensor, scale: Tensor | None, bias: Tensor | None, eps: float,
-               centred: bool) -> Written | None:
+               centred: bool) -> NativeCall | None:
     given = {name: each for name, each in (("x", x), ("scale", scale), ("bias", bias)) if each is not None}
     if not all(each.is_contiguous() for each in given.values()):
         return None
     kinds = None if scale is None else scale.dtype, None if bias is None else bias.dtype
     call = _norm_of(x.numel() // x.shape[-1], x.shape[-1], x.dtype, *kinds, eps, centred)
-    return Written("weft_norm_call", _Norm.from_buffer_copy(call), given, ("y",))
+    return NativeCall("weft_norm_call", _Norm.from_buffer_copy(call), given, ("y",))
 
 
 def by_element(*_: Any) -> int:
@@ -144,7 +144,7 @@ def rotary_in_c(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tenso
 def _rotary_of(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> _Rotary:
     """The call without its addresses."""
     batch, _, heads, size = x.shape
-    return _Rotary(Shared(pieces=batch), x.dtype is torch.bfloat16, interleaved, batch, heads, size, x.stride(0),
+    return _Rotary(CallHeader(pieces=batch), x.dtype is torch.bfloat16, interleaved, batch, heads, size, x.stride(0),
                    x.stride(2), cos.stride(0) if cos.shape[0] > 1 else 0, sin.stride(0) if sin.shape[0] > 1 else 0)
 
 
@@ -157,33 +157,34 @@ native_rotary = operator("native_rotary", rotary_in_c, _turned_shape)
 
 
 @written(native_rotary)
-def _rotary_call(y: Tensor, x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Written | None:
+def _rotary_call(y: Tensor, x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> NativeCall | None:
     if any(each.stride(-1) != 1 and each.shape[-1] != 1 for each in (x, cos, sin)):
         return None
-    return Written("weft_rotary_call", _rotary_of(x, cos, sin, interleaved), {"x": x, "cos": cos, "sin": sin}, ("y",))
+    return NativeCall("weft_rotary_call", _rotary_of(x, cos, sin, interleaved), {"x": x, "cos": cos, "sin": sin},
+                      ("y",))
 
 
 @written(torch.Tensor.add)
-def _sum_call(z: Tensor, x: Any, y: Any, **options: Any) -> Written | None:
+def _sum_call(z: Tensor, x: Any, y: Any, **options: Any) -> NativeCall | None:
     pair = isinstance(x, Tensor) and isinstance(y, Tensor) and x.shape == y.shape and x.dtype is y.dtype
     if options or not pair or x.dtype not in DTYPES or not (x.is_contiguous() and y.is_contiguous()):
         return None
-    return Written("weft_sum_call", _Sum(shared=Shared(pieces=-(-x.numel() // PART)), count=x.numel(),
-                                         narrow=x.dtype is torch.bfloat16), {"x": x, "y": y}, ("z",))
+    return NativeCall("weft_sum_call", _Sum(shared=CallHeader(pieces=-(-x.numel() // PART)), count=x.numel(),
+                                            narrow=x.dtype is torch.bfloat16), {"x": x, "y": y}, ("z",))
 
 
 def _four(values: Iterable[int], fill: int) -> Any:
-    """Of at most four dimensions, the last ones."""
+    """The last four dimensions, or all where there are fewer."""
     given = tuple(values)
     return (ctypes.c_long * 4)(*(4 - len(given)) * (fill,), *given)
 
 
-def _copied(y: Tensor, x: Tensor, steps: Sequence[int], begin: int = 0) -> Written:
+def _copied(y: Tensor, x: Tensor, steps: Sequence[int], begin: int = 0) -> NativeCall:
     """A copy of x, whose numbers lie ``steps`` numbers apart in y, from its ``begin``."""
     kind = 0 if x.dtype is y.dtype else 1 if x.dtype is torch.bfloat16 else 2
     wide, size = y.element_size(), x.element_size()
-    return Written("weft_copy_call", _Copy(
-        shared=Shared(pieces=1), kind=kind, bytes=size, sizes=_four(x.shape, 1),
+    return NativeCall("weft_copy_call", _Copy(
+        shared=CallHeader(pieces=1), kind=kind, bytes=size, sizes=_four(x.shape, 1),
         steps=_four((size * step for step in x.stride()), 0), to=_four((wide * step for step in steps), 0),
         begin=wide * begin), {"x": x}, ("y",))
 
@@ -196,7 +197,7 @@ def _row_by_row(shape: Sequence[int]) -> list[int]:
 @written(torch.Tensor.reshape)
 @written(torch.Tensor.contiguous)
 @written(torch.Tensor.clone)
-def _copy_call(y: Tensor, x: Tensor, *_: Any, **options: Any) -> Written | None:
+def _copy_call(y: Tensor, x: Tensor, *_: Any, **options: Any) -> NativeCall | None:
     """A call that returns its argument's numbers in their order, where it had to copy them."""
     shared = x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
     if options or shared or not y.is_contiguous() or x.dim() > 4 or x.dtype is not y.dtype or x.numel() > PART:
@@ -205,7 +206,7 @@ def _copy_call(y: Tensor, x: Tensor, *_: Any, **options: Any) -> Written | None:
 
 
 @written(torch.Tensor.to)
-def _cast_call(y: Tensor, x: Tensor, *_: Any, **options: Any) -> Written | None:
+def _cast_call(y: Tensor, x: Tensor, *_: Any, **options: Any) -> NativeCall | None:
     known = x.dtype in DTYPES and y.dtype in DTYPES and x.dtype is not y.dtype and x.device == y.device
     if not known or not options.keys() <= {"dtype"} or x.dim() > 4 or x.numel() > PART:
         return None
@@ -213,7 +214,7 @@ def _cast_call(y: Tensor, x: Tensor, *_: Any, **options: Any) -> Written | None:
 
 
 @written(torch.cat)
-def _joined_call(y: Tensor, parts: Sequence[Tensor], dim: int = 0) -> tuple[Written, ...] | None:
+def _joined_call(y: Tensor, parts: Sequence[Tensor], dim: int = 0) -> tuple[NativeCall, ...] | None:
     if any(x.dtype is not y.dtype or x.dim() != y.dim() for x in parts) or y.dim() > 4 or y.numel() > PART:
         return None
     at, done = 0, []
@@ -224,10 +225,10 @@ def _joined_call(y: Tensor, parts: Sequence[Tensor], dim: int = 0) -> tuple[Writ
 
 
 @written(torch.Tensor.index_copy_)
-def _lines_call(_: Tensor, to: Tensor, dim: int, at: Tensor, source: Tensor) -> Written | None:
+def _lines_call(_: Tensor, to: Tensor, dim: int, at: Tensor, source: Tensor) -> NativeCall | None:
     whole = to.is_contiguous() and source.is_contiguous() and at.is_contiguous()
     if dim != 0 or to.dim() != 2 or not whole or to.dtype is not source.dtype or at.dtype is not torch.int64:
         return None
-    return Written("weft_lines_call", _Lines(
-        shared=Shared(pieces=1), bytes=to.shape[1] * to.element_size(), count=len(at), lines=len(to)),
+    return NativeCall("weft_lines_call", _Lines(
+        shared=CallHeader(pieces=1), bytes=to.shape[1] * to.element_size(), count=len(at), lines=len(to)),
         {"to": to, "at": at, "from": source}, ())

@@ -21,7 +21,7 @@ LANES = 64
 """Channels of a piece of work: at most those of four vectors of the widest instruction set."""
 
 
-class _Call(ctypes.Structure):
+class _WkvCall(ctypes.Structure):
     """`Wkv` of native/wkv.h."""
 
     _fields_ = (*((name, ctypes.c_void_p) for name in (
@@ -37,9 +37,9 @@ def native(k: Float[Tensor, "B T D"], v: Float[Tensor, "B T D"], decay: Float[Te
     return y, after
 
 
-def _call(k: Tensor, **tensors: Tensor | None) -> _Call:
+def _call(k: Tensor, **tensors: Tensor | None) -> _WkvCall:
     """The arguments of the C functions; all tensors are contiguous."""
-    call = _Call(batch=k.shape[0], steps=k.shape[1], channels=k.shape[2], k=k.data_ptr())
+    call = _WkvCall(batch=k.shape[0], steps=k.shape[1], channels=k.shape[2], k=k.data_ptr())
     for name, x in tensors.items():
         setattr(call, name, None if x is None else x.data_ptr())
     return call

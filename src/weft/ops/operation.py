@@ -33,7 +33,7 @@ class Chosen(NamedTuple, Generic[C, R]):
 
 
 class Decision(NamedTuple):
-    """What was chosen for a call while `Operations.observed` was on.
+    """The choice for a call while `Operations.observed` was on.
 
     Attributes:
         operation, form: their names.

@@ -1,4 +1,4 @@
-"""What the scans of Elman networks, GRUs and LSTMs share. All tensors are time-major, [T,B,...].
+"""The common base of the scans of Elman networks, GRUs and LSTMs. All tensors are time-major, [T,B,...].
 
 A scan is one operator to `torch.compile` (unrolled, 256 steps take minutes to compile). Its backward pass computes the
 weight's gradient by one product over all steps, where automatic differentiation adds up one product per step.

@@ -50,7 +50,7 @@ class _Cheap:
 
 
 class _View(NamedTuple):
-    """What autograd keeps in place of a cheap result or of a view of one."""
+    """The object that autograd keeps in place of a cheap result or of a view of one."""
 
     cheap: _Cheap
     size: torch.Size

@@ -69,7 +69,7 @@ class Resolvent(NamedTuple):
 
 
 def resolvent(system: Dplr) -> Resolvent:
-    """Of a step of the system."""
+    """The resolvent of a step of the system."""
     step = system.dt[:, None, None]
     real, imaginary = (1 - system.modes[..., 0] * step[..., 0] / 2), -system.modes[..., 1] * step[..., 0] / 2
     diagonal = torch.stack([real, -imaginary], -1) / (real.square() + imaginary.square())[..., None]

@@ -31,7 +31,7 @@ from weft.ops.s4d import multiply
 
 
 class Coefficients(NamedTuple):
-    """What the spectrum follows from.
+    """The coefficients from which the spectrum follows.
 
     Attributes:
         weights: of c/Z and of i s/Z in the four sums, in this order: C~ B, C~ P, P* B, P* P.
@@ -45,7 +45,7 @@ class Coefficients(NamedTuple):
 
 
 def coefficients(system: Dplr, size: int) -> Coefficients:
-    """Of the kernel of length ``size``."""
+    """The coefficients of the kernel of length ``size``."""
     half = (system.dt / 2)[:, None, None]
     known = dense(system)
     rest = known.c - Powers(known).behind(size)  # C (I - A^L) as a real row

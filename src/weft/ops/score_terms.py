@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from weft.masks.grid import Block, Grid, Parts, picked
+from weft.masks.grid import Grid, Parts, QueryBlock, picked
 
 
 class ScoreTerm(ABC):
@@ -46,7 +46,7 @@ class ScoreTerm(ABC):
         one = self.same(grid)
         return grid.laid(self._of_block, 0.0) if one is None else one
 
-    def _of_block(self, block: Block) -> Tensor:
+    def _of_block(self, block: QueryBlock) -> Tensor:
         return self.at(block.queries, block.keys)
 
 

@@ -113,12 +113,12 @@ def _run(u: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, before: Tensor,
 
 def forward_shapes(u: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, before: Tensor, starts: Tensor | None,
                    keeps: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Of an operator's results."""
+    """The shapes of an operator's results."""
     return u.new_empty(u.shape), before.new_empty(before.shape), u.new_empty(kept_shape(before, u.shape[1], keeps))
 
 
 def kept_shape(before: Tensor, steps: int, keeps: bool) -> tuple[int, ...]:
-    """Of the states that the forward pass stores for the backward pass."""
+    """The shape of the states that the forward pass stores for the backward pass."""
     return (-(-steps // CHUNK), *before.shape) if keeps else (0,)
 
 

@@ -20,7 +20,7 @@ Chunk: TypeAlias = tuple[Tensor, Tensor | None]
 
 
 class Inputs(NamedTuple):
-    """What enters a state-space model in one call of at least one token.
+    """The inputs of a state-space model in one call of at least one token.
 
     Attributes:
         x: inputs, in the dtype of the system.

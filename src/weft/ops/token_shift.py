@@ -28,7 +28,7 @@ def previous_token(x: Float[Tensor, "B T D"], last: Float[Tensor, "B D"] | None,
 
 
 def last_token(x: Float[Tensor, "B T D"], last: Float[Tensor, "B D"], span: Span) -> Float[Tensor, "B D"]:
-    """What ``last`` is after the chunk: each row's last counted token; rows that count none keep theirs."""
+    """The value of ``last`` after the chunk: each row's last counted token; rows that count none keep theirs."""
     if x.shape[1] == 0:
         return last
     if span.count is None:

@@ -27,7 +27,7 @@ NEVER = 2 * EMPTY
 """f or g that leaves nothing even beside an empty state."""
 
 
-class _Scanned(NamedTuple):
+class _WkvScan(NamedTuple):
     """For each token the state that it meets and the factors of the one that it leaves.
 
     Attributes:
@@ -88,7 +88,7 @@ def _shares(top: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _scanned(k: Tensor, v: Tensor, decay: Tensor, before: Tensor, starts: Tensor | None,
-             valid: Tensor | None) -> _Scanned:
+             valid: Tensor | None) -> _WkvScan:
     factor, exponent = decay.expand_as(k), k
     if valid is not None:
         factor, exponent = factor.masked_fill(~valid[..., None], 0), k.masked_fill(~valid[..., None], NEVER)
@@ -105,7 +105,7 @@ def _scanned(k: Tensor, v: Tensor, decay: Tensor, before: Tensor, starts: Tensor
     sums = torch.cat([earlier[:, :, None], sums[:, :, :-1]], 2)
     if starts is not None:
         met, sums = met.masked_fill(starts[..., None], EMPTY), sums.masked_fill(starts[..., None], 0)
-    return _Scanned(met, kept, entering, sums, after)
+    return _WkvScan(met, kept, entering, sums, after)
 
 
 def _in_chunks(x: Float[Tensor, "... T D"], fill: float) -> tuple[Tensor, ...]:

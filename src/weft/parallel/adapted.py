@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from torch import nn
 
 from weft.core.part_config import PartConfig
-from weft.linear.division import Along, Sections
+from weft.linear.division import DividedDimension, Sections
 from weft.linear.linear import Linear
 from weft.linear.lora import LoRAConfig
 from weft.linear.low_rank import Adapted, LowRank, LowRankParts
-from weft.linear.untouched import untouched
+from weft.linear.unadapted import untouched
 
 
 def whole_rewrite(rewrite: PartConfig) -> str | None:
@@ -65,20 +65,20 @@ def second_matrices(module: nn.Module, at: str) -> Iterator[str]:
     yield from (f"{place}.b.weight" for place, _ in _terms(module, at))
 
 
-def along_rows(module: nn.Module, at: str, sections: Sections) -> Iterator[tuple[str, Along]]:
+def along_rows(module: nn.Module, at: str, sections: Sections) -> Iterator[tuple[str, DividedDimension]]:
     """The parameters of a map, and of an adapter beside it, whose rows are divided, by their names in the model."""
     base, place = base_of(module, at)
-    yield f"{place}.weight", Along(0, sections)
+    yield f"{place}.weight", DividedDimension(0, sections)
     if base.bias is not None:
-        yield f"{place}.bias", Along(0, sections)
+        yield f"{place}.bias", DividedDimension(0, sections)
     for term, name in _terms(module, at):
-        yield f"{term}.b.weight", Along(0, (base.outputs[name],) if name else sections)
+        yield f"{term}.b.weight", DividedDimension(0, (base.outputs[name],) if name else sections)
 
 
-def along_columns(module: nn.Module, at: str, sections: Sections) -> Iterator[tuple[str, Along]]:
+def along_columns(module: nn.Module, at: str, sections: Sections) -> Iterator[tuple[str, DividedDimension]]:
     """As `along_rows`, of a map whose columns are divided."""
-    yield f"{base_of(module, at)[1]}.weight", Along(1, sections)
-    yield from ((f"{term}.a.weight", Along(1, sections)) for term, _ in _terms(module, at))
+    yield f"{base_of(module, at)[1]}.weight", DividedDimension(1, sections)
+    yield from ((f"{term}.a.weight", DividedDimension(1, sections)) for term, _ in _terms(module, at))
 
 
 def _terms(module: nn.Module, at: str) -> Iterator[tuple[str, str]]:

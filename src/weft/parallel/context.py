@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from weft.core.clock import Clock, Moment
+from weft.core.clock import Clock, ResolvedCall
 from weft.core.errors import InputError
 from weft.core.history import GrowingHistory
 from weft.core.layer import Layer, LayerState, needs_of, traits_of
@@ -34,13 +34,13 @@ from weft.core.ticks import Ticks
 from weft.core.traits import Trait
 from weft.models.decoder import Decoder
 from weft.models.encoder import TokenEncoder
-from weft.parallel.handing import Chain, HandedPieces, Line
 from weft.parallel.messages import Closed
+from weft.parallel.thread_communication import Chain, HandedPieces, Line
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Piece:
+class RowPiece:
     """This process's piece of the rows of one call.
 
     Attributes:
@@ -76,7 +76,7 @@ class Context:
         self.line = Line(chosen.group_name, dist.get_rank(chosen), dist.get_world_size(chosen))
 
     @contextmanager
-    def piece(self, part: Layer | Model, shape: tuple[int, ...], span: Span | None = None) -> Iterator[Piece]:
+    def piece(self, part: Layer | Model, shape: tuple[int, ...], span: Span | None = None) -> Iterator[RowPiece]:
         """This process's piece, inside ``with`` until its backward pass is done.
 
         Args:
@@ -98,7 +98,7 @@ class Context:
             before, after = (clock_at(part, whole, shape[0], order) for order in (pieces.start, pieces.stop))
             state = part.start(before, capacity=None, dtype=needs_of(part).dtype, memory=whole.memory)
         own = span_of_piece(whole, pieces, shape[0], before, after)
-        yield Piece(slice(pieces.start, pieces.stop), own, state, chain)
+        yield RowPiece(slice(pieces.start, pieces.stop), own, state, chain)
 
 
 def cuts(tokens: int, count: int) -> list[int]:
@@ -155,7 +155,7 @@ def span_of_piece(whole: Span, pieces: HandedPieces, rows: int, before: Clock | 
     count = None if whole.count is None else (whole.count - pieces.start).clamp(0, pieces.stop - pieces.start)
     facts: Mapping[str, Tensor] | None = None if whole.facts is None else {
         name: fact[:, cut] for name, fact in whole.facts.items()}
-    untyped: Any = Moment(before, own, after)  # without a state its clocks are None, and no layer reads them
+    untyped: Any = ResolvedCall(before, own, after)  # without a state its clocks are None, and no layer reads them
     return Span(count=count, begins=part(whole.begins), prefix=part(whole.prefix), facts=facts,
                 coordinates=part(whole.coordinates), memory=whole.memory, fresh=fresh,
                 bound=pieces.stop if level else None, uniform=level and whole.begins is None,
@@ -190,7 +190,7 @@ def apart_layers(model: TokenEncoder) -> list[Layer]:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Part:
+class BatchPart:
     """A batch, or a process's piece of it, as a task computes it.
 
     Attributes:
@@ -201,15 +201,15 @@ class Part:
 
     given: Any
     state: Any
-    piece: Piece | None = None
+    piece: RowPiece | None = None
 
     def closed(self, loss: Tensor) -> Tensor:
-        """The loss to differentiate, see `Piece.closed`."""
+        """The loss to differentiate, see `RowPiece.closed`."""
         return loss if self.piece is None else self.piece.closed(loss)
 
 
 @contextmanager
-def part_of(context: Context | None, model: Model, given: Any, state: Any) -> Iterator[Part]:
+def part_of(context: Context | None, model: Model, given: Any, state: Any) -> Iterator[BatchPart]:
     """This process's part of a batch, inside ``with`` until its backward pass is done.
 
     Args:
@@ -219,10 +219,10 @@ def part_of(context: Context | None, model: Model, given: Any, state: Any) -> It
         state: before whole rows.
     """
     if context is None:
-        yield Part(given, state)
+        yield BatchPart(given, state)
         return
     (span,) = (value for value in given if isinstance(value, Span))
     shape = next(value.shape for value in given if isinstance(value, Tensor))
     with context.piece(model, tuple(shape), span) as piece:
         own = (piece.span if value is span else value[:, piece.tokens] for value in given)
-        yield Part(type(given)(*own), piece.state, piece)
+        yield BatchPart(type(given)(*own), piece.state, piece)

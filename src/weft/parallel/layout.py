@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from weft.checkpoints.sharded import Box, Boxes
-from weft.linear.division import Along
+from weft.checkpoints.sharded import Boxes, TensorBox
+from weft.linear.division import DividedDimension
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 
-class Run(NamedTuple):
+class EntryRange(NamedTuple):
     """A stretch of ``length`` entries along the divided dimension: where it begins in the whole tensor, and in the
     local one."""
 
@@ -41,25 +41,25 @@ class Layout(NamedTuple):
 
     shape: tuple[int, ...]
     dim: int
-    runs: tuple[Run, ...]
+    runs: tuple[EntryRange, ...]
 
     @staticmethod
     def whole(shape: Sequence[int]) -> Layout:
-        """Of a tensor that every process has."""
-        return Layout(tuple(shape), 0, (Run(0, 0, shape[0]),) if shape else ())
+        """The layout of a tensor that every process has."""
+        return Layout(tuple(shape), 0, (EntryRange(0, 0, shape[0]),) if shape else ())
 
     @staticmethod
-    def divided(shape: Sequence[int], along: Along, place: int, parts: int) -> Layout:
-        """Of a tensor whose stretches are divided each into ``parts`` equal parts."""
+    def divided(shape: Sequence[int], along: DividedDimension, place: int, parts: int) -> Layout:
+        """The layout of a tensor whose stretches are divided each into ``parts`` equal parts."""
         runs, whole, local = [], 0, 0
         for section in along.sections:
             each = section // parts
-            runs.append(Run(whole + place * each, local, each))
+            runs.append(EntryRange(whole + place * each, local, each))
             whole, local = whole + section, local + each
         return Layout(tuple(shape), along.dim, tuple(runs))
 
     def part(self, tensor: Tensor) -> Tensor:
-        """What this process has of the whole tensor, as a tensor of its own."""
+        """This process's part of the whole tensor, as a tensor of its own."""
         return torch.cat([tensor.narrow(self.dim, run.whole, run.length) for run in self.runs], self.dim).contiguous()
 
 
@@ -73,7 +73,7 @@ def as_sharded(tensor: Tensor) -> DTensor | None:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """What this process holds of a tensor that FSDP2 may have sharded."""
+    """The part of a tensor on this process, where FSDP2 may have sharded it."""
     sharded = as_sharded(tensor)
     return tensor if sharded is None else sharded.to_local()
 
@@ -85,7 +85,7 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def as_held(tensor: Tensor, like: Tensor) -> Tensor:
-    """What this process holds of a tensor that every process has whole, sharded as another of its shape."""
+    """This process's part of a tensor that every process has whole, sharded as another of its shape."""
     sharded = as_sharded(like)
     if sharded is None:
         return tensor
@@ -103,20 +103,20 @@ def boxes(tensor: Tensor, layout: Layout) -> Boxes:
     """
     held = local(tensor.detach())
     found = tuple(box for box in _boxes(held, _first_row(tensor), layout) if box.tensor.numel())
-    return Boxes(tensor.dtype, layout.shape, found if layout.shape else (Box((), held),))
+    return Boxes(tensor.dtype, layout.shape, found if layout.shape else (TensorBox((), held),))
 
 
-def _boxes(held: Tensor, start: int, layout: Layout) -> Iterator[Box]:
+def _boxes(held: Tensor, start: int, layout: Layout) -> Iterator[TensorBox]:
     """The box of each run; ``held`` begins at the row ``start`` of what tensor parallelism gives this process."""
     for run in layout.runs:
         offsets = [0 if layout.dim == 0 else start, *[0] * (held.dim() - 1)]
         if layout.dim == 0:
             begin, end = max(run.local, start), min(run.local + run.length, start + held.shape[0])
             offsets[0] = run.whole + begin - run.local
-            yield Box(tuple(offsets), held[begin - start : max(begin, end) - start])
+            yield TensorBox(tuple(offsets), held[begin - start : max(begin, end) - start])
         else:
             offsets[layout.dim] = run.whole
-            yield Box(tuple(offsets), held.narrow(layout.dim, run.local, run.length))
+            yield TensorBox(tuple(offsets), held.narrow(layout.dim, run.local, run.length))
 
 
 def _first_row(tensor: Tensor) -> int:

@@ -2,7 +2,7 @@
 
 `fully_shard` gathers the parameters of a block before it computes, and adds and divides their gradients after its
 backward pass. Blocks are one group each; embeddings, norms and readouts outside of them are the root's. The model is
-entered through one module, `Entered`, because Weft calls several methods of a model where FSDP2 expects `forward`.
+entered through one module, `GatheredRoot`, because Weft calls several methods of a model where FSDP2 expects `forward`.
 
 In bfloat16 the parameters that are stored are float32, blocks compute with bfloat16 copies, and gradients are added in
 float32. Parameters that a part keeps wide (`Declared.exact`, `Declared.wide_in_training`), small vectors all of them,
@@ -29,7 +29,7 @@ R = TypeVar("R")
 
 
 @final
-class Entered(nn.Module):
+class GatheredRoot(nn.Module):
     """The root of FSDP2: calls ``work`` while the model's own parameters are gathered."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -66,7 +66,7 @@ class Sharded:
         for block in () if one_group or shared else _blocks(model):
             block.register_forward_hook(_own)  # before FSDP2's
             _add(fully_shard(block, **options))
-        self._root = Entered(model)
+        self._root = GatheredRoot(model)
         self._sharded = fully_shard(self._root, **options)
         _add(self._sharded)
 

@@ -22,11 +22,11 @@ from weft.core.errors import ConfigError
 from weft.core.layer import Layer
 from weft.core.model import Model
 from weft.heads.readout import LinearReadout
-from weft.linear.division import Along, Divisible, Division
+from weft.linear.division import DividedDimension, Divisible, Division
 from weft.linear.linear import Rewritten
 from weft.linear.low_rank import Adapted
 from weft.linear.replacing import replaced
-from weft.linear.untouched import HOOKS, untouched
+from weft.linear.unadapted import HOOKS, untouched
 from weft.ops.dropout import OwnDraws
 from weft.parallel.adapted import (
     along_columns,
@@ -37,10 +37,10 @@ from weft.parallel.adapted import (
     whole_map,
     whole_rewrite,
 )
-from weft.parallel.layout import Layout, Run
+from weft.parallel.layout import EntryRange, Layout
 from weft.parallel.maps import DividedMap, Into, OutOf
 from weft.parallel.mesh import PLACE, Mesh
-from weft.parallel.vocabulary import DividedEmbedding, DividedReadout, Rows
+from weft.parallel.vocabulary import DividedEmbedding, DividedReadout, OwnIds
 
 if TYPE_CHECKING:
     from torch.distributed.tensor.placement_types import Placement
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
 @final
 @dataclass(frozen=True)
-class Plan:
-    """What tensor parallelism does with a model.
+class TensorPlan:
+    """The plan of tensor parallelism for a model.
 
     Attributes:
         divisions: of each part that is divided, by its path.
@@ -72,7 +72,7 @@ class Plan:
         return {name: Shard(along[name]) if name in along else Replicate() for name, _ in model.named_parameters()}
 
 
-def plan_of(model: Model, parts: int) -> Plan:
+def plan_of(model: Model, parts: int) -> TensorPlan:
     """The plan of a model for ``parts`` processes.
 
     Raises:
@@ -99,7 +99,7 @@ def plan_of(model: Model, parts: int) -> Plan:
     if not divisions and not vocabulary:
         raise ConfigError([f"{PLACE}.tensor: {parts}, and no part of this model can be divided. Leave it out, and use "
                            "shard or replicate."])
-    return Plan(divisions, vocabulary, whole)
+    return TensorPlan(divisions, vocabulary, whole)
 
 
 @final
@@ -113,7 +113,7 @@ class Divided:
         summed: names of parameters whose gradients are to be added over the axis ``tensor``.
     """
 
-    plan: Plan
+    plan: TensorPlan
     layouts: dict[str, Layout]
     summed: frozenset[str]
 
@@ -146,7 +146,7 @@ def divide(model: Model, mesh: Mesh) -> Divided:
         _cut(part, path, division, layouts)
         part.divide(parts, place)
     if plan.vocabulary:
-        rows = Rows.of(model.vocab_size, place, parts)
+        rows = OwnIds.of(model.vocab_size, place, parts)
         layouts |= _ids(model, plan.vocabulary, rows)
         made |= _divided_ids(model, plan.vocabulary, rows, group.group_name)
     replaced(model, lambda path, module: made.get(path, module))
@@ -182,7 +182,7 @@ def _division(layer: Layer) -> Division | str:
     return next((f"its map {name!r} {reason}" for name, reason in reasons if reason is not None), found)
 
 
-def _along(part: nn.Module, path: str, division: Division) -> Iterator[tuple[str, Along]]:
+def _along(part: nn.Module, path: str, division: Division) -> Iterator[tuple[str, DividedDimension]]:
     """The parameters of a part that are divided, by their names in the model."""
     for name, sections in division.into.items():
         yield from along_rows(part.get_submodule(name), f"{path}.{name}", sections)
@@ -250,12 +250,12 @@ def _vocabulary(model: Model) -> Iterator[str]:
         yield from (tables[0][0], readouts[0][0])
 
 
-def _ids(model: Model, paths: tuple[str, ...], rows: Rows) -> dict[str, Layout]:
-    return {f"{path}.{name}": Layout(tuple(whole.shape), 0, (Run(rows.first, 0, rows.held),)) for path in paths
+def _ids(model: Model, paths: tuple[str, ...], rows: OwnIds) -> dict[str, Layout]:
+    return {f"{path}.{name}": Layout(tuple(whole.shape), 0, (EntryRange(rows.first, 0, rows.held),)) for path in paths
             for name, whole in model.get_submodule(path).named_parameters(recurse=False)}
 
 
-def _divided_ids(model: Model, paths: tuple[str, ...], rows: Rows, group: str) -> dict[str, nn.Module]:
+def _divided_ids(model: Model, paths: tuple[str, ...], rows: OwnIds, group: str) -> dict[str, nn.Module]:
     table, readout = (model.get_submodule(path) for path in paths)
     assert isinstance(readout, LinearReadout) and isinstance(table, nn.Embedding), "as the plan found"
     own = slice(rows.first, rows.first + rows.held)

@@ -29,7 +29,7 @@ PIECE_ENTRIES = 1 << 22
 """Logits of this process held at once; they are computed again in the backward pass."""
 
 
-class Rows(NamedTuple):
+class OwnIds(NamedTuple):
     """The ids of one process: the first, and ``held`` of them, of ``size``."""
 
     first: int
@@ -37,10 +37,10 @@ class Rows(NamedTuple):
     size: int
 
     @staticmethod
-    def of(size: int, place: int, parts: int) -> Rows:
+    def of(size: int, place: int, parts: int) -> OwnIds:
         """Equal parts, of which the first ones have a row more where the size does not divide."""
         each, more = divmod(size, parts)
-        return Rows(place * each + min(place, more), each + (place < more), size)
+        return OwnIds(place * each + min(place, more), each + (place < more), size)
 
     def found(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Which ids are here, and their rows, 0 for the others."""
@@ -58,7 +58,7 @@ class DividedEmbedding(Part):
         group: name of the processes that have the others.
     """
 
-    def __init__(self, weight: nn.Parameter, rows: Rows, group: str) -> None:
+    def __init__(self, weight: nn.Parameter, rows: OwnIds, group: str) -> None:
         super().__init__()
         self.weight, self.rows, self.group = weight, rows, group
         self.embedding_dim = weight.shape[1]
@@ -82,7 +82,7 @@ class DividedReadout(Readout):
         group: name of the processes that have the others.
     """
 
-    def __init__(self, readout: LinearReadout, weight: nn.Parameter, rows: Rows, group: str) -> None:
+    def __init__(self, readout: LinearReadout, weight: nn.Parameter, rows: OwnIds, group: str) -> None:
         super().__init__()
         self.softcap, self.scale, self.projection = readout.softcap, readout.scale, readout.projection
         self.weight, self.rows, self.group = weight, rows, group

@@ -24,7 +24,7 @@ from weft.positions.base import PositionScheme
 
 @final
 @dataclass(frozen=True)
-class Box:
+class PartBox:
     """A part.
 
     Attributes:
@@ -45,9 +45,9 @@ class Box:
 class BranchPicture:
     """A layer with the norms before and after it."""
 
-    layer: Box
-    before: Box | None = None
-    after: Box | None = None
+    layer: PartBox
+    before: PartBox | None = None
+    after: PartBox | None = None
 
 
 @final
@@ -56,10 +56,10 @@ class StepPicture:
     """Branches that read the same vectors, and their sum; see `weft.blocks.wiring.Step`."""
 
     branches: tuple[BranchPicture, ...]
-    entering: Box | None = None
+    entering: PartBox | None = None
     skip: Skip = "stream"
     scale: float = 1.0
-    after: Box | None = None
+    after: PartBox | None = None
 
 
 TIED = "tied: the token embedding"
@@ -82,13 +82,13 @@ class BlockPicture:
     wired: bool = True
 
 
-Element: TypeAlias = "Box | BlockPicture | Fold[BlockPicture]"
+Element: TypeAlias = "PartBox | BlockPicture | Fold[BlockPicture]"
 
 
 @final
 @dataclass(frozen=True)
-class Column:
-    """What a row of tokens passes, in order, from the bottom of the drawing to its top.
+class ModelColumn:
+    """The stages that a row of tokens passes, in order, from the bottom of the drawing to its top.
 
     Attributes:
         enters: what enters at the bottom, in words.
@@ -101,19 +101,20 @@ class Column:
 
 @final
 @dataclass(frozen=True)
-class Architecture:
+class ModelDrawing:
     """The columns of a model; an encoder stands before the decoder that reads it."""
 
     title: str
-    columns: tuple[Column, ...]
+    columns: tuple[ModelColumn, ...]
 
 
-def architecture_of(model: Model, title: str = "") -> Architecture:
+def architecture_of(model: Model, title: str = "") -> ModelDrawing:
     """The architecture of a built model, on any device, the meta device included."""
     encoders = [module for module in model.children() if isinstance(module, Encoder)]
-    columns = tuple(Column(module.config.kind, tuple(_elements(module)), "tokens of the source") for module in encoders)
-    own = Column("decoder" if encoders else model.config.kind, tuple(_elements(model)), "tokens")
-    return Architecture(title or model.config.kind, (*columns, own))
+    columns = tuple(ModelColumn(module.config.kind, tuple(_elements(module)),
+                                "tokens of the source") for module in encoders)
+    own = ModelColumn("decoder" if encoders else model.config.kind, tuple(_elements(model)), "tokens")
+    return ModelDrawing(title or model.config.kind, (*columns, own))
 
 
 def _elements(model: Model) -> Iterator[Element]:
@@ -123,7 +124,7 @@ def _elements(model: Model) -> Iterator[Element]:
     found = [(name, module) for name, module in model.named_children()
              if not isinstance(module, Encoder | nn.ModuleDict | NoNorm | Dropout)]
     if not any(isinstance(module, Embedding) for _, module in found):
-        yield Box(config.kind, tuple(settings(config, shared, {name for name, _ in found})))
+        yield PartBox(config.kind, tuple(settings(config, shared, {name for name, _ in found})))
     for name, module in found:
         own = dict(config).get(name)
         if isinstance(module, Embedding):
@@ -142,28 +143,28 @@ def _is_tied(module: nn.Module, model: Model) -> bool:
     return not isinstance(module, nn.Embedding) and bool(matrices) and all(id(value) in tables for value in matrices)
 
 
-def _part(name: str, module: nn.Module, config: PartConfig | None, shared: Mapping[str, PartConfig]) -> Box:
+def _part(name: str, module: nn.Module, config: PartConfig | None, shared: Mapping[str, PartConfig]) -> PartBox:
     if config is None:
-        return Box(name, tuple(sizes(module)), amount(module))
+        return PartBox(name, tuple(sizes(module)), amount(module))
     title = config.kind if config.group in ("norm", config.kind) else f"{config.kind} {config.group}"
     if config.group == "norm":
-        return Box(title, thin=True)
-    return Box(title, (*settings(config, shared), *sizes(module)), amount(module))
+        return PartBox(title, thin=True)
+    return PartBox(title, (*settings(config, shared), *sizes(module)), amount(module))
 
 
-def _embedding(module: Embedding, config: PartConfig, shared: Mapping[str, PartConfig]) -> Iterator[Box]:
+def _embedding(module: Embedding, config: PartConfig, shared: Mapping[str, PartConfig]) -> Iterator[PartBox]:
     values: Any = dict(config)
     scaled = [] if module.scale == 1.0 else [f"times {module.scale:.4g}"]
-    yield Box("token embedding", (*sizes(module.tokens), *scaled,
-                                  *([] if module.projection is None else sizes(module.projection))),
-              amount(module.tokens))
+    yield PartBox("token embedding", (*sizes(module.tokens), *scaled,
+                                      *([] if module.projection is None else sizes(module.projection))),
+                  amount(module.tokens))
     if module.position.acts_on:
         scheme = resolved(values["position"], shared)
         how = f"concatenated, {module.position.width} features" if module.position.width else "added"
-        yield Box(f"{scheme.kind} positions", (how, *settings(scheme, shared), *sizes(module.position)),
-                  amount(module.position))
+        yield PartBox(f"{scheme.kind} positions", (how, *settings(scheme, shared), *sizes(module.position)),
+                      amount(module.position))
     if not isinstance(module.norm, NoNorm):
-        yield Box(resolved(values["embedding"].norm, shared).kind, thin=True)
+        yield PartBox(resolved(values["embedding"].norm, shared).kind, thin=True)
 
 
 def _blocks(stack: Composite, shared: Mapping[str, PartConfig]) -> Iterator[Element]:
@@ -181,7 +182,7 @@ def _key(layer: Layer, picture: BlockPicture) -> tuple[str, BlockPicture]:
 def block_picture(layer: Layer, shared: Mapping[str, PartConfig]) -> BlockPicture:
     """A block with its norms, layers and sums."""
     if not isinstance(layer, Block):
-        box = Box(type(layer).__name__, tuple(sizes(layer)), amount(layer))
+        box = PartBox(type(layer).__name__, tuple(sizes(layer)), amount(layer))
         return BlockPicture(box.title, (StepPicture((BranchPicture(box),), skip="nothing"),), wired=False)
     config, wiring = layer.config, layer.wiring()
     boxes = [_layer_box(inner, resolved(own, shared), shared)
@@ -190,9 +191,9 @@ def block_picture(layer: Layer, shared: Mapping[str, PartConfig]) -> BlockPictur
         return BlockPicture(config.kind, tuple(StepPicture((BranchPicture(box),), skip="nothing") for box in boxes),
                             wired=False)
     norm = None if isinstance(resolved(config.norm, shared), PartConfig) and all(
-        isinstance(each, NoNorm) for each in layer.norms) else Box(resolved(config.norm, shared).kind, thin=True)
+        isinstance(each, NoNorm) for each in layer.norms) else PartBox(resolved(config.norm, shared).kind, thin=True)
 
-    def normed(index: int | None) -> Box | None:
+    def normed(index: int | None) -> PartBox | None:
         return None if index is None else norm
 
     return BlockPicture(config.kind, tuple(StepPicture(
@@ -201,11 +202,11 @@ def block_picture(layer: Layer, shared: Mapping[str, PartConfig]) -> BlockPictur
         normed(step.entering), step.skip, config.branch_scale, normed(step.after)) for step in wiring))
 
 
-def _layer_box(layer: Layer, config: PartConfig, shared: Mapping[str, PartConfig]) -> Box:
+def _layer_box(layer: Layer, config: PartConfig, shared: Mapping[str, PartConfig]) -> PartBox:
     lines = [line for line in settings(config, shared) if not line.startswith(f"position{HARD}")]
     for module in layer.children():
         if isinstance(module, PositionScheme) and module.acts_on:
             scheme = resolved(dict(config)["position"], shared)
             lines.append(f"{scheme.kind}{in_brackets(scheme)} positions, on {acting(module)}")
-    return Box(config.kind.replace("_", " "), (*lines, *sizes(layer)), amount(layer),
-               memory=layer.declares().source_width is not None)
+    return PartBox(config.kind.replace("_", " "), (*lines, *sizes(layer)), amount(layer),
+                   memory=layer.declares().source_width is not None)

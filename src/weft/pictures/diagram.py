@@ -9,7 +9,15 @@ from weft.drawing.figure import Figure
 from weft.drawing.marks import Point
 from weft.drawing.markup import Markup, join, tag
 from weft.drawing.shapes import LETTER, LINE, label, plus, text_box, wire, wrapped
-from weft.pictures.architecture import Architecture, BlockPicture, Box, BranchPicture, Column, Element, StepPicture
+from weft.pictures.architecture import (
+    BlockPicture,
+    BranchPicture,
+    Element,
+    ModelColumn,
+    ModelDrawing,
+    PartBox,
+    StepPicture,
+)
 from weft.pictures.folding import Fold
 
 WIDE, THIN, BETWEEN = 250.0, 18.0, 12.0
@@ -25,7 +33,7 @@ MOST_LINES = 7
 @final
 @dataclass
 class Sheet:
-    """What has been drawn so far, from the bottom upwards.
+    """The shapes drawn so far, from the bottom upwards.
 
     Attributes:
         y: how far up the stream has been drawn, at first 0; above is less.
@@ -44,7 +52,7 @@ class Sheet:
         self.y -= length
 
 
-def figure(picture: Architecture, name: str = "architecture") -> Figure:
+def figure(picture: ModelDrawing, name: str = "architecture") -> Figure:
     """The drawing of a whole architecture."""
     widths = [_width(column) for column in picture.columns]
     sheets, left = list[Sheet](), 0.0
@@ -61,7 +69,7 @@ def figure(picture: Architecture, name: str = "architecture") -> Figure:
     return Figure(name, f"Architecture of {picture.title}", described(picture), left + 16, lowest - top + 8, body)
 
 
-def _column(column: Column, x: float, width: float) -> Sheet:
+def _column(column: ModelColumn, x: float, width: float) -> Sheet:
     sheet = Sheet(x)
     sheet.marks.append(label(x, 16, column.enters, kind="name", anchor="middle"))
     for element in column.elements:
@@ -164,7 +172,7 @@ def _branch(sheet: Sheet, branch: BranchPicture, width: float) -> None:
             _box(sheet, box, width)
 
 
-def _box(sheet: Sheet, box: Box, width: float) -> None:
+def _box(sheet: Sheet, box: PartBox, width: float) -> None:
     """A part, on the stream."""
     attributes = {"data-part": box.title}
     if box.thin:
@@ -192,7 +200,7 @@ def _memory(sheets: list[Sheet], gutter: float) -> Markup:
         wire([(gutter, source.y - 8), (gutter, y), (x, y)], kind="memory", arrow=True) for x, y in readers])
 
 
-def _width(column: Column) -> float:
+def _width(column: ModelColumn) -> float:
     """The width of a column with all its frames."""
     return max(_element_width(element) for element in column.elements)
 
@@ -200,14 +208,14 @@ def _width(column: Column) -> float:
 def _element_width(element: Element) -> float:
     if isinstance(element, Fold):
         return max(_element_width(item) for item in element.items) + 2 * AROUND
-    if isinstance(element, Box):
+    if isinstance(element, PartBox):
         return WIDE
     most = max(len(step.branches) for step in element.steps)
     boxes = WIDE if most == 1 else most * (SIDE_BY_SIDE + BETWEEN) - BETWEEN
     return boxes + 2 * (AROUND + BESIDE)
 
 
-def described(picture: Architecture) -> str:
+def described(picture: ModelDrawing) -> str:
     """The drawing in words, from the bottom to the top."""
     return ". ".join(f"{column.title}: " + ", ".join(_words(element) for element in column.elements)
                      for column in picture.columns) + "."

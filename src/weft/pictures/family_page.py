@@ -99,7 +99,7 @@ def _nearest(name: str) -> Iterator[tuple[str, tuple[tuple[str, Any, Any], ...]]
 
 @cache
 def _facts(name: str) -> Mapping[str, Any]:
-    """What a family's smallest model is, sizes left out: each key of its first block and of what stands around the
+    """The facts of a family's smallest model, sizes left out: each key of its first block and of what stands around the
     blocks, with its value."""
     data = canonical(_smallest(name)[1])
     blocks = data.pop("blocks", [{}])

@@ -44,7 +44,7 @@ class Section:
 
 @final
 @dataclass(frozen=True)
-class Read:
+class ReadText:
     """A text that a model has read.
 
     Attributes:
@@ -75,7 +75,7 @@ class Gallery:
     model: Model
     trained: bool
     sections: tuple[Section, ...]
-    read: Read | None
+    read: ReadText | None
 
     def figures(self) -> list[Figure]:
         """Every picture."""
@@ -84,8 +84,8 @@ class Gallery:
 
 @final
 @dataclass(frozen=True)
-class Drawn(Record):
-    """What `weft.api.draw` wrote.
+class DrawnFiles(Record):
+    """The files that `weft.api.draw` wrote.
 
     Attributes:
         out: the folder or the file.
@@ -98,7 +98,7 @@ class Drawn(Record):
     heads: tuple[HeadNumbers, ...]
 
 
-def gallery(model: Model, title: str, *, trained: bool, read: Read | None = None) -> Gallery:
+def gallery(model: Model, title: str, *, trained: bool, read: ReadText | None = None) -> Gallery:
     """Draw a model.
 
     Args:
@@ -152,7 +152,7 @@ def _line(found: Gallery) -> str:
             f"{size or f'trained on rows of {integer(config.context)} tokens'}.")
 
 
-def _section(section: Section, read: Read | None) -> Markup:
+def _section(section: Section, read: ReadText | None) -> Markup:
     about = read if section.name == "attention" else None
     text, numbers = (Markup(""), Markup("")) if about is None else (_text(about), _numbers(about))
     shown = tag("div", {"class": "figures"}, [_figure(each) for each in section.figures])
@@ -172,12 +172,12 @@ def _figure(drawing: Figure) -> Markup:
                    drawing.inline()) if wide else drawing.inline(), caption)
 
 
-def _text(read: Read) -> Markup:
+def _text(read: ReadText) -> Markup:
     source = _pieces("Source", read.source) if read.source else Markup("")
     return join(_pieces(f"Text, {len(read.tokens)} tokens", read.tokens), source)
 
 
-def _numbers(read: Read) -> Markup:
+def _numbers(read: ReadText) -> Markup:
     """Entropy and sinks of every head; folded where there are many."""
     rows = [[each.place, str(each.head), fixed(each.entropy, 3), percent(each.on_first), percent(each.on_first_four),
              percent(each.sink)] for each in read.numbers()]

@@ -31,7 +31,7 @@ side; tokens of a cell, at most, whose pairs are evaluated."""
 
 @final
 @dataclass(frozen=True)
-class Shares:
+class EvaluatedMask:
     """A mask evaluated for drawing.
 
     Attributes:
@@ -47,7 +47,7 @@ class Shares:
     note: str
 
 
-def shares_of(mask: Mask, context: int | None = None) -> Shares:
+def shares_of(mask: Mask, context: int | None = None) -> EvaluatedMask:
     """The share of allowed pairs in every cell of a mask's picture.
 
     Args:
@@ -69,7 +69,7 @@ def shares_of(mask: Mask, context: int | None = None) -> Shares:
     side = tokens // cell
     share = allowed[0].double().reshape(-1, side, allowed.shape[2] // side, side, allowed.shape[3] // side)
     values = share.mean((2, 4)).tolist()
-    return Shares(tuple(tuple(tuple(row) for row in head) for head in values), tokens, cell, note)
+    return EvaluatedMask(tuple(tuple(tuple(row) for row in head) for head in values), tokens, cell, note)
 
 
 def _tokens(mask: Mask, tokens: int) -> tuple[Ticks, Keys, str]:

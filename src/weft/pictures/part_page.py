@@ -89,7 +89,7 @@ def _declared(entry: Entry) -> type[PartConfig] | type[Mask]:
 
 
 def _missing(page: PartPage, declared: type[PartConfig] | type[Mask]) -> Iterator[str]:
-    """What a page lacks, in words; a part does not inherit its equation and differences."""
+    """The pieces that a page lacks, in words; a part does not inherit its equation and differences."""
     own, base = declared.about, declared.__mro__[1].about  # type: ignore[attr-defined]
     pieces = {"a docstring": page.about.entry.summary, "`source`": page.about.entry.source,
               "`equation`": own.equation != base.equation, "`differs`": own.differs != base.differs,

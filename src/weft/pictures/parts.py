@@ -35,7 +35,7 @@ from weft.drawing.shapes import label
 from weft.laws.discovery import host_of
 from weft.masks import Mask, known_masks, parse_mask
 from weft.pictures import tools
-from weft.pictures.architecture import Architecture, Column, architecture_of, block_picture
+from weft.pictures.architecture import ModelColumn, ModelDrawing, architecture_of, block_picture
 from weft.pictures.diagram import figure as diagram
 from weft.pictures.masks import mask_figure
 from weft.pictures.positions import Placed, position_figures
@@ -197,8 +197,8 @@ def _block(part: type[PartConfig], name: str) -> list[Figure]:
     config = part.examples()[0]
     with torch.device("meta"):
         built: Any = config.build(Dims(WIDTH, VOCABULARY, CONTEXT))
-    column = Column("block", (block_picture(built, {}),), "stream")
-    return [diagram(Architecture(f"a {part.kind} block", (column,)), name)]
+    column = ModelColumn("block", (block_picture(built, {}),), "stream")
+    return [diagram(ModelDrawing(f"a {part.kind} block", (column,)), name)]
 
 
 def _model(part: type[PartConfig], name: str) -> list[Figure]:

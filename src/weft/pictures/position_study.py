@@ -1,4 +1,4 @@
-"""What position schemes tell a model, measured without training: proximity, rotation, decay, and what a mask tells.
+"""Measurements of position schemes, without training: proximity, rotation, decay, and what a mask tells.
 
     proximity     of every scheme: monotone, translation invariant, symmetric? (`weft.pictures.proximity`)
     rotation      PE(p + k) = M_k PE(p) of sinusoidal codes, M_k known, and fitted to the codes alone
@@ -191,7 +191,7 @@ def proximity_of(kind: str, tokens: int) -> Float[Tensor, "T S"] | None:
 
 
 def scheme_row(part: type[PartConfig], tokens: int) -> SchemeRow:
-    """What holds of a scheme."""
+    """The measurements of a scheme."""
     scheme, found = default_scheme(part.kind, tokens), proximity_of(part.kind, tokens)
     acts = " and ".join(words for point, words in POINTS.items() if point in scheme.acts_on) or "nowhere"
     learned = next(scheme.parameters(), None) is not None
@@ -292,7 +292,7 @@ def _explained(hidden: Float[Tensor, "B T D"], tokens: int) -> float:
 
 
 def sentences(found: PositionStudy) -> Sequence[str]:
-    """What the numbers say, in the order of the study."""
+    """The findings in sentences, in the order of the study."""
     rows = {row.kind: row for row in found.schemes}
     monotone = [row.kind for row in found.schemes if row.holds is not None and row.holds.first_rise is None]
     invariant = [row.kind for row in found.schemes if row.holds is not None and row.holds.invariant > 1 - 1e-6]
@@ -321,7 +321,7 @@ def sentences(found: PositionStudy) -> Sequence[str]:
 
 
 def _mean(shares: Sequence[float]) -> float:
-    """Of explained shares, none of which counts as less than nothing."""
+    """The mean of explained shares, none of which counts as less than nothing."""
     return max(0.0, statistics.fmean(shares))
 
 

@@ -32,7 +32,7 @@ ROUNDING = 1e-9
 @final
 @dataclass(frozen=True)
 class Properties(Record):
-    """What holds of a proximity.
+    """The properties of a proximity.
 
     Attributes:
         monotone: the share of steps from one distance to the next, of key before query, at which the mean proximity
@@ -57,7 +57,8 @@ def ticks_of(tokens: int) -> tuple[Ticks, Keys]:
 
 @torch.no_grad()
 def codes(scheme: PositionScheme, tokens: int, width: int) -> Float[Tensor, "T D"]:
-    """What a scheme adds to embeddings of ``width`` features, or concatenates with them, at every position."""
+    """The vectors that a scheme adds to embeddings of ``width`` features, or concatenates with them, at every
+    position."""
     ticks, _ = ticks_of(tokens)
     blank = torch.zeros(1, tokens, width - scheme.width, dtype=torch.float64)
     return scheme.embed(blank, ticks)[0].double()

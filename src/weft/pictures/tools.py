@@ -104,7 +104,7 @@ def tokenizer(part: type[PartConfig], name: str) -> list[Figure]:
 
 
 def asked(part: type[PartConfig], name: str) -> list[Figure]:
-    """What a task or a benchmark has the model read, and what it is to give back."""
+    """The tokens that a task or a benchmark has the model read, and those that it is to predict."""
     if not part.about.pictured:
         return []
     return [strip(name, f"What {part.kind} asks", "Above what the model reads, beneath it what is to be predicted "

@@ -26,7 +26,7 @@ TIMES = ("1", "2", "3", "T")
 
 @final
 @dataclass(frozen=True)
-class Row:
+class LayerRow:
     """A layer of the graph.
 
     Attributes:
@@ -49,20 +49,20 @@ def is_recurrent(model: nn.Module) -> bool:
     return isinstance(model, LanguageModel) and any(row.carries and not row.grows for row in rows_of(model))
 
 
-def rows_of(model: LanguageModel) -> list[Row]:
+def rows_of(model: LanguageModel) -> list[LayerRow]:
     """The layers of a model in order, those that carry nothing joined to one row for each run of them."""
-    rows: list[Row] = []
+    rows: list[LayerRow] = []
     for layer in _layers(model):
         row = _row(layer)
         if not row.carries and rows and not rows[-1].carries:
             titles = dict.fromkeys([*rows[-1].title.split(", "), row.title])
-            rows[-1] = Row(", ".join(titles))
+            rows[-1] = LayerRow(", ".join(titles))
         else:
             rows.append(row)
     return list(_once(folded(rows, rows), ""))
 
 
-def _once(rows: Folded[Row], times: str) -> Iterator[Row]:
+def _once(rows: Folded[LayerRow], times: str) -> Iterator[LayerRow]:
     """The rows of repeated patterns once, with how often they occur."""
     for row in rows:
         if isinstance(row, Fold):
@@ -82,17 +82,18 @@ def _layers(module: nn.Module) -> Iterator[Layer]:
             yield from _layers(child)
 
 
-def _row(layer: Layer) -> Row:
+def _row(layer: Layer) -> LayerRow:
     title = type(layer).__name__
     if isinstance(layer, Pointwise) or layer.declares().source_width is not None or not layer_has_state(layer):
-        return Row(title)
+        return LayerRow(title)
     own = {name: found for name, found in layer.init_state(1).tensors().items() if not name.startswith("clock")}
     grows = layer.declares().attended is not None or any(field.grows is not None for _, field in own.values())
     count = sum(tensor.numel() for tensor, _ in own.values())
     if not own:
-        return Row(title)
-    return Row(title, "keys and values" if layer.declares().attended is not None else f"state: {si(count)} numbers",
-               carries=True, grows=grows)
+        return LayerRow(title)
+    return LayerRow(title,
+                    "keys and values" if layer.declares().attended is not None else f"state: {si(count)} numbers",
+                    carries=True, grows=grows)
 
 
 def layer_has_state(layer: Layer) -> bool:
@@ -102,7 +103,7 @@ def layer_has_state(layer: Layer) -> bool:
 
 def unrolled(model: LanguageModel, name: str = "unrolled") -> Figure:
     """The graph of a language model over its first tokens and its last, with the loss of each prediction."""
-    rows = [Row("embedding"), *rows_of(model), Row("readout")]
+    rows = [LayerRow("embedding"), *rows_of(model), LayerRow("readout")]
     pitch, lines = WIDE + APART, len(rows)
     bottom = 70 + (lines + 1) * (HIGH + STEP) + 14
     marks: list[Markup] = []
@@ -119,7 +120,7 @@ def unrolled(model: LanguageModel, name: str = "unrolled") -> Figure:
     return Figure(name, "The model unrolled in time", words, width, bottom + 14, body)
 
 
-def _time(rows: list[Row], x: float, bottom: float, time: str, index: int) -> Markup:
+def _time(rows: list[LayerRow], x: float, bottom: float, time: str, index: int) -> Markup:
     """One token's column, from the token at the bottom to its loss at the top."""
     last = time == TIMES[-1]
     middle, y = x + WIDE / 2, bottom - 14
@@ -138,12 +139,12 @@ def _time(rows: list[Row], x: float, bottom: float, time: str, index: int) -> Ma
     return tag("g", {"data-time": time}, marks)
 
 
-def _cell(row: Row, x: float, y: float) -> Markup:
+def _cell(row: LayerRow, x: float, y: float) -> Markup:
     return text_box(x, y, WIDE, HIGH, row.title, [row.line] if row.line else [], right=row.times.strip(),
                     attributes={"data-row": row.title})
 
 
-def _carried(row: Row, x: float, y: float, gap: float, time: str, index: int, last: bool) -> Markup:
+def _carried(row: LayerRow, x: float, y: float, gap: float, time: str, index: int, last: bool) -> Markup:
     """The arrow of a state from the token before."""
     dots = label(x - gap / 2, y - 6, "…", kind="name", anchor="middle") if last else Markup("")
     return tag("g", {"data-carried": f"{row.title} {time}"},

@@ -11,7 +11,7 @@ from weft.core.strict_json import dumps
 from weft.disk.atomic import made, new_file, replacing
 from weft.disk.manifest import MANIFEST_FILE, write_manifest
 from weft.disk.ownership import by_manifest, require_free
-from weft.pictures.gallery import Drawn, Gallery, render
+from weft.pictures.gallery import DrawnFiles, Gallery, render
 
 PAGE, NUMBERS = "index.html", "attention.json"
 SINGLE = (".html", ".svg", ".png")
@@ -47,7 +47,7 @@ def by_drawing(folder: Path) -> list[str]:
     return problems or ([] if (folder / PAGE).is_file() else [f"it has no {PAGE} of a drawing"])
 
 
-def write(found: Gallery, out: Path, *, png: bool = False, replace: bool = False) -> Drawn:
+def write(found: Gallery, out: Path, *, png: bool = False, replace: bool = False) -> DrawnFiles:
     """Write the pictures of a model.
 
     Args:
@@ -65,7 +65,7 @@ def write(found: Gallery, out: Path, *, png: bool = False, replace: bool = False
     if out.suffix in SINGLE:
         with made(out.parent), new_file(out) as draft:
             draft.write_bytes(_single(found, out.suffix))
-        return Drawn(str(out), (out.name,), heads)
+        return DrawnFiles(str(out), (out.name,), heads)
     with replacing(out, proof=by_drawing if replace else None) as folder:
         (folder / PAGE).write_text(render(found), encoding="utf-8")
         for figure in found.figures():
@@ -77,7 +77,7 @@ def write(found: Gallery, out: Path, *, png: bool = False, replace: bool = False
             (folder / NUMBERS).write_text(dumps(heads, indent=1) + "\n", encoding="utf-8")
         files = tuple(sorted(path.name for path in folder.iterdir()))
         write_manifest(folder)
-    return Drawn(str(out), (*files, MANIFEST_FILE), heads)
+    return DrawnFiles(str(out), (*files, MANIFEST_FILE), heads)
 
 
 def _single(found: Gallery, suffix: str) -> bytes:

@@ -19,7 +19,7 @@ Keys: TypeAlias = Literal["copy", "memory", "shape"]
 
 @final
 @dataclass(frozen=True)
-class Found:
+class PublishedCopy:
     """A copy of a published config.json in a public repository of code.
 
     Attributes:
@@ -75,7 +75,7 @@ class Size:
     hub: str = ""
     also: tuple[str, ...] = ()
     quoted: Mapping[str, float] = field(default_factory=dict)
-    found: Found | None = None
+    found: PublishedCopy | None = None
 
     @property
     def count(self) -> int:
@@ -110,8 +110,8 @@ def size_named(name: str) -> Size | None:
 
 def _size(name: str, family: str, record: Mapping[str, Any]) -> Size:
     found = record.get("found")
-    copy = None if found is None else Found(found["repository"], found["path"], found.get("differs", {}),
-                                            tuple(found.get("lacks", ())))
+    copy = None if found is None else PublishedCopy(found["repository"], found["path"], found.get("differs", {}),
+                                                    tuple(found.get("lacks", ())))
     return Size(name, family, record["config"], record["parameters"], record["source"], record["keys"],
                 record.get("rounded"), record.get("counted"), record.get("hub", ""), tuple(record.get("also", ())),
                 record.get("quoted", {}), copy)

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from weft.tasks.base import Count, Examples, Lengths, Scored, SourcedRows, Task, TaskConfig, TaskSettings
+from weft.tasks.base import BatchSums, Count, Examples, Lengths, SourcedRows, Task, TaskConfig, TaskSettings
 from weft.tasks.material import Material
 from weft.tasks.objective import ObjectiveSettings
 from weft.tasks.validation import Validation
 
-__all__ = ["Count", "Examples", "Lengths", "Material", "ObjectiveSettings", "Scored", "SourcedRows", "Task",
-           "TaskConfig", "TaskSettings", "Validation"]
+__all__ = [
+           "BatchSums",
+           "Count",
+           "Examples",
+           "Lengths",
+           "Material",
+           "ObjectiveSettings",
+           "SourcedRows",
+           "Task",
+           "TaskConfig",
+           "TaskSettings",
+           "Validation",
+]

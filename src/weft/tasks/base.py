@@ -40,11 +40,11 @@ HeldOut: TypeAlias = Literal["validation", "test"]
 
 
 class Examples(Protocol):
-    """What a task trains on or is measured on, such as a `weft.data.TokenStream`."""
+    """The examples that a task trains on or is measured on, such as a `weft.data.TokenStream`."""
 
     @property
     def repeated(self) -> Repeated | None:
-        """Of held-out examples: how many are also in the training text; None: unknown."""
+        """The number of held-out examples that are also in the training text; None: unknown."""
 
     def __len__(self) -> int:
         """Tokens."""
@@ -101,7 +101,7 @@ class Lengths(NamedTuple):
     source: float | None = None
 
 
-class Scored(NamedTuple):
+class BatchSums(NamedTuple):
     """Sums over a batch under a model.
 
     Attributes:
@@ -171,7 +171,7 @@ class TaskConfig(PartConfig):
 
     Class attributes:
         mixes: whether its rows may come from several sources (``data.sources``): rows of running text, made by
-            `weft.tasks.text.text_batches`, whose losses `Task.rows_of` and `Scored.by_row` take apart.
+            `weft.tasks.text.text_batches`, whose losses `Task.rows_of` and `BatchSums.by_row` take apart.
     """
 
     group: ClassVar[str] = "task"
@@ -226,7 +226,7 @@ class TaskConfig(PartConfig):
 
 
 class Task(ABC, Generic[E, B]):
-    """What a model is trained and measured on. E: its examples; B: its batches.
+    """The data, loss and measures by which a model is trained. E: its examples; B: its batches.
 
     It stores nothing of the data: training makes one with a run's settings to read the examples and another to batch
     them, so whatever batches, losses and measures need of the data (ids of sentinels, names of classes) is part of the
@@ -317,7 +317,7 @@ class Task(ABC, Generic[E, B]):
         return examples
 
     def reference_of(self, examples: E) -> np.ndarray:
-        """What the reference says of examples that `compared` returned, as numbers in float64."""
+        """The reference model's results for examples that `compared` returned, as numbers in float64."""
         return np.array([], dtype=np.float64)
 
     def begin(self, model: Model, examples: E) -> None:
@@ -362,7 +362,7 @@ class Task(ABC, Generic[E, B]):
         return None
 
     @abstractmethod
-    def loss(self, model: Model, given: Any, state: ModelState | None) -> Scored:
+    def loss(self, model: Model, given: Any, state: ModelState | None) -> BatchSums:
         """The sums over a batch that `given` converted. It reads no tensor on the host."""
 
     @abstractmethod

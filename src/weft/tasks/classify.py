@@ -29,11 +29,11 @@ from weft.data.labelled import (
     names_in,
     values_from,
 )
-from weft.data.records import Fields, Record, text_of
+from weft.data.records import Fields, TextRecord, text_of
 from weft.data.rows import values_of
 from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, finite, in_batches, spread
-from weft.tasks.base import BatchSource, Count, Scored, TaskSettings
+from weft.tasks.base import BatchSource, BatchSums, Count, TaskSettings
 from weft.tasks.classes import ClassCounts
 from weft.tasks.correlations import jackknife_error, pearson, spearman
 from weft.tasks.records import RecordTask, RecordTaskConfig
@@ -77,7 +77,7 @@ class LabelledConfig(RecordTaskConfig):
     def texts_of(self, corpus: Corpus) -> Iterator[str]:
         return (text for row in corpus.documents for text in values_of(row)[:-1])
 
-    def keep(self, record: Record) -> tuple[Any, ...]:
+    def keep(self, record: TextRecord) -> tuple[Any, ...]:
         *texts, label = zip(record.values, self.fields().items(), strict=True)
         kept = (text_of(value, setting, field, record.where) for value, (setting, field) in texts)
         value, (_, field) = label
@@ -177,10 +177,10 @@ class Classify(RecordTask[LabelledConfig, LabelledTexts, LabelledBatch]):
                                      (batch.ids, batch.types, batch.count, batch.labels))
         return ids, types, count, labels
 
-    def loss(self, model: Model, given: tuple[Tensor, Tensor, Tensor, Tensor], state: ModelState | None) -> Scored:
+    def loss(self, model: Model, given: tuple[Tensor, Tensor, Tensor, Tensor], state: ModelState | None) -> BatchSums:
         scores, losses = self._scores(model, given)
         found = self._losses(scores, given[3]).sum()
-        return Scored(found.detach(), found, None, losses)
+        return BatchSums(found.detach(), found, None, losses)
 
     def _scores(self, model: Model, given: tuple[Tensor, Tensor, Tensor, Tensor]) -> tuple[Tensor, tuple[Any, ...]]:
         assert isinstance(model.head, Classifier), "a model that does not fit is refused before"

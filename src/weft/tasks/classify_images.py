@@ -18,7 +18,7 @@ from weft.core.span import WHOLE
 from weft.data.images import Images
 from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, finite, in_batches, spread
-from weft.tasks.base import Scored, TaskSettings
+from weft.tasks.base import BatchSums, TaskSettings
 from weft.tasks.classes import ClassCounts
 from weft.tasks.images import (
     ImageExamples,
@@ -73,10 +73,10 @@ class ClassifyImages(ImageTask):
     def ids(self, images: Images) -> Int64[np.ndarray, " n"]:
         return images.ids(self.settings.labels)
 
-    def loss(self, model: Model, given: ImageGiven, state: ModelState | None) -> Scored:
+    def loss(self, model: Model, given: ImageGiven, state: ModelState | None) -> BatchSums:
         scores, losses = class_scores(model, given.pixels)
         found = negative_log_likelihood(scores, given.labels).sum()
-        return Scored(found.detach(), found, None, losses)
+        return BatchSums(found.detach(), found, None, losses)
 
     def guess(self, model: Model) -> float:
         assert isinstance(model.head, Classifier), "a model that does not fit is refused before"

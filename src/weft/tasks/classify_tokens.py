@@ -29,10 +29,10 @@ from weft.data.labelled_words import (
     word_classes,
     words_of,
 )
-from weft.data.records import Fields, Record
+from weft.data.records import Fields, TextRecord
 from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, finite, in_batches, spread
-from weft.tasks.base import BatchSource, Count, Scored, TaskSettings
+from weft.tasks.base import BatchSource, BatchSums, Count, TaskSettings
 from weft.tasks.records import RecordTask, RecordTaskConfig
 from weft.tasks.tags import TagCounts
 from weft.tasks.validation import Validation
@@ -95,7 +95,7 @@ class ClassifyTokensConfig(RecordTaskConfig):
     def texts_of(self, corpus: Corpus) -> Iterator[str]:
         return texts_of(corpus)
 
-    def keep(self, record: Record) -> tuple[Any, ...]:
+    def keep(self, record: TextRecord) -> tuple[Any, ...]:
         words = words_of(record.values[0], "words_field", self.words_field, record.where)
         return words, labels_of(record.values[1], "labels_field", self.labels_field, record.where, len(words))
 
@@ -154,10 +154,10 @@ class ClassifyTokens(RecordTask[ClassifyTokensConfig, LabelledWords, LabelledWor
         ids, count, labels = (torch.from_numpy(values).to(device) for values in (batch.ids, batch.count, batch.labels))
         return TokensGiven(ids, labels, Span(count=count))
 
-    def loss(self, model: Model, given: TokensGiven, state: ModelState | None) -> Scored:
+    def loss(self, model: Model, given: TokensGiven, state: ModelState | None) -> BatchSums:
         scores, losses = _scores(model, given)
         found = _sum(scores, given.labels)
-        return Scored(found.detach(), found, None, losses)
+        return BatchSums(found.detach(), found, None, losses)
 
     def guess(self, model: Model) -> float:
         return math.log(max(2, _head(model).n_outputs))

@@ -24,7 +24,7 @@ from weft.data.conversations import preference_of, read_conversations, talk_of, 
 from weft.data.corpus import Corpus, repeated
 from weft.data.document import Document
 from weft.data.duplicates import Repeated
-from weft.data.layout import Row
+from weft.data.layout import RowPart
 from weft.data.manifest import is_prepared
 from weft.data.places import Where
 from weft.data.prepared import open_prepared
@@ -93,7 +93,7 @@ class ConversationConfig(TaskConfig):
         return split_texts(data, limited, self._read)
 
     def recipe(self) -> dict[str, Any]:
-        """What the task decides of the tokens of prepared conversations."""
+        """The task's choices for the tokens of prepared conversations."""
         return {"kind": self.kind, "template": self.template, "variables": self.variables, "shape": self.shape,
                 "scored": self.which}
 
@@ -103,7 +103,7 @@ class ConversationConfig(TaskConfig):
         return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
 
     def encoder(self, tokenizer: Tokenizer, *, trained: bool = False) -> ConversationEncoder:
-        """What converts conversations to tokens.
+        """The encoder that converts conversations to tokens.
 
         Args:
             tokenizer: that encodes them.
@@ -158,25 +158,25 @@ class ConversationEncoder:
         Raises:
             DataError: a conversation cannot be masked exactly, or cannot be expressed; ``where`` has its file and line.
         """
-        whole = Row.together([row.narrow(self._plain.vocab_size) for row in self.rows(corpus)])
+        whole = RowPart.together([row.narrow(self._plain.vocab_size) for row in self.rows(corpus)])
         return TokenStream(tokens=whole.ids, begins=whole.begins, byte_lengths=whole.byte_lengths,
                            begins_scored=self.begins_scored, lost=whole.lost,
                            vocab_size=self._plain.vocab_size, corpus=corpus.name, corpus_sha256=corpus.sha256,
                            tokenizer_sha256=self.tokenizer.fingerprint(), repeated=repeats,
                            flags=flags_of(whole.scored))
 
-    def rows(self, corpus: Corpus) -> Iterator[Row]:
+    def rows(self, corpus: Corpus) -> Iterator[RowPart]:
         """The row of tokens in pieces."""
-        held: list[Row] = []
+        held: list[RowPart] = []
         for document in corpus.documents:
             held += self._rows_of(document)
             if len(held) >= AT_ONCE:
-                yield Row.together(held)
+                yield RowPart.together(held)
                 held = []
         if held:
-            yield Row.together(held)
+            yield RowPart.together(held)
 
-    def _rows_of(self, document: Document) -> list[Row]:
+    def _rows_of(self, document: Document) -> list[RowPart]:
         try:
             if not self._pairs:
                 talk = talk_of(document)
@@ -188,14 +188,14 @@ class ConversationEncoder:
             place = document.name.replace(":", ", line ")
             raise DataError(f"{error.where}: {error.what}", where=place, remedy=error.remedy) from None
 
-    def _row(self, marked: Marked) -> Row:
+    def _row(self, marked: Marked) -> RowPart:
         begins = np.zeros(len(marked.ids), dtype=np.bool_)
         begins[0] = True
         # Bytes of an answer are those that its tokens decode to: of a text that they do not give back, no bits per byte
         # are known.
         lost = None if self._plain.keeps_text else np.full(
             len(marked.ids), 0.0 if marked.restored else np.nan, dtype=np.float32)
-        return Row(marked.ids, self._bytes(marked), begins, marked.scored, lost)
+        return RowPart(marked.ids, self._bytes(marked), begins, marked.scored, lost)
 
     def _bytes(self, marked: Marked) -> np.ndarray:
         """UTF-8 bytes of text of each token; where a vocabulary does not determine them, those of a whole answer are

@@ -1,4 +1,4 @@
-"""What tasks on images have in common: reading, splitting and batching them by a run's settings."""
+"""The common base of tasks on images: reading, splitting and batching them by a run's settings."""
 
 from __future__ import annotations
 

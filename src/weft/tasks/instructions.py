@@ -15,7 +15,7 @@ from weft.data import Batch, PackedBatches, TokenStream
 from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, finite, in_batches, spread
 from weft.evaluation.numbers import exponential
-from weft.tasks.base import BatchSource, Count, HeldOut, Scored, Task, TaskSettings
+from weft.tasks.base import BatchSource, BatchSums, Count, HeldOut, Task, TaskSettings
 from weft.tasks.conversations import ConversationConfig, causal_problems, conversation_material, held_out_stream
 from weft.tasks.material import Material
 from weft.tasks.text import TextGiven, given_text, text_loss
@@ -106,7 +106,7 @@ class Answers(Task[TokenStream, Batch]):
     def given(self, batch: Batch, device: torch.device | str) -> TextGiven:
         return given_text(batch, device)
 
-    def loss(self, model: Model, given: TextGiven, state: ModelState | None) -> Scored:
+    def loss(self, model: Model, given: TextGiven, state: ModelState | None) -> BatchSums:
         return text_loss(model, given, state, self.settings.objective)
 
     def guess(self, model: Model) -> float:

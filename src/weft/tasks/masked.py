@@ -26,7 +26,7 @@ from weft.data.masking import Masking, word_starts
 from weft.data.mixed_batches import MixedBatches
 from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, finite, spread
-from weft.tasks.base import BatchSource, Count, HeldOut, Scored, SourcedRows, Task, TaskConfig, TaskSettings
+from weft.tasks.base import BatchSource, BatchSums, Count, HeldOut, SourcedRows, Task, TaskConfig, TaskSettings
 from weft.tasks.material import Material, held_out_text, text_material
 from weft.tasks.mixing import by_source, sourced_rows
 from weft.tasks.objective import cross_entropy
@@ -245,11 +245,11 @@ class MaskedTokens(Task[MaskableText, MaskedBatch]):
         return MaskedGiven(tensor(batch.inputs), tensor(batch.text.inputs), tensor(batch.chosen),
                            span_of(batch.text, tensor(batch.text.begins), count))
 
-    def loss(self, model: Model, given: MaskedGiven, state: ModelState | None) -> Scored:
+    def loss(self, model: Model, given: MaskedGiven, state: ModelState | None) -> BatchSums:
         assert isinstance(model.head, Readout), "a model that does not fit is refused before"
         out = model.vectors(EncoderInputs(tokens=given.inputs), given.span)
         found = cross_entropy(model.head, out.y, given.targets, given.chosen, self.settings.objective)
-        return Scored(found.nats, found.loss, None, out.losses, found.by_row)
+        return BatchSums(found.nats, found.loss, None, out.losses, found.by_row)
 
     def guess(self, model: Model) -> float:
         return math.log(max(2, model.vocab_size))

@@ -31,7 +31,7 @@ E = TypeVar("E")
 @final
 @dataclass(frozen=True, eq=False)
 class Material(Generic[E]):
-    """What a run trains on and is measured on.
+    """The data that a run trains on and is measured on.
 
     Attributes:
         corpus: name, version, size and hash of the whole, in one line.

@@ -16,7 +16,7 @@ from weft.data.source_texts import of_source, split_source
 from weft.data.spooled import spooled_corpus
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import TokenizerConfig
-from weft.tokenizers.seams import PartedTexts
+from weft.tokenizers.split_points import PartedTexts
 
 OF_TEXT = ("max_bytes", "validation_path", "text_field", "prompt_field", "documents")
 """Settings of a source that decide its text, and so cannot be given for one that is prepared."""
@@ -74,7 +74,7 @@ def mixed_held_out(data: DataSettings, tokenizer: Tokenizer) -> TokenStream:
 
 def mixed_texts(data: DataSettings) -> PartedTexts:
     """The training texts of all sources, each source read when it is reached."""
-    return _Texts(data)
+    return _MixedTexts(data)
 
 
 def _streams(name: str, source: TextSource, data: DataSettings, tokenizer: Tokenizer,
@@ -151,7 +151,7 @@ def _require_made_by(prepared: dict[str, PreparedData], tokenizer: Tokenizer, fi
 
 
 @final
-class _Texts(PartedTexts):
+class _MixedTexts(PartedTexts):
     """The training texts of all sources one after another; a source is read whenever it is reached, and not kept."""
 
     def __init__(self, data: DataSettings) -> None:

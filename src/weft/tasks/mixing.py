@@ -1,4 +1,4 @@
-"""What tasks on running text share where the text is a mixture of sources."""
+"""The common base of tasks on running text that is a mixture of sources."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from weft.data.joining import parted
 from weft.data.mixed_batches import MixedBatches
 from weft.data.settings import DataSettings
 from weft.evaluation.evaluate import evaluate
-from weft.tasks.base import BatchSource, Count, HeldOut, Scored, SourcedRows, Task, TaskConfig, TaskSettings
+from weft.tasks.base import BatchSource, BatchSums, Count, HeldOut, SourcedRows, Task, TaskConfig, TaskSettings
 from weft.tasks.material import Material, held_out_text, text_material
 from weft.tasks.mixing import by_source, sourced_rows
 from weft.tasks.text import TextGiven, given_text, text_batches, text_loss
@@ -109,7 +109,7 @@ class NextToken(Task[TokenStream, Batch]):
         assert isinstance(model, LanguageModel), "a model that does not fit is refused before"
         return model.init_state(rows, device=device) if self.settings.carry_state else None
 
-    def loss(self, model: Model, given: TextGiven, state: ModelState | None) -> Scored:
+    def loss(self, model: Model, given: TextGiven, state: ModelState | None) -> BatchSums:
         return text_loss(model, given, state, self.settings.objective)
 
     def guess(self, model: Model) -> float:

@@ -31,7 +31,7 @@ from weft.data.preference_batches import (
 )
 from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, finite, in_batches, spread
-from weft.tasks.base import BatchSource, Count, HeldOut, Scored, Task, TaskSettings
+from weft.tasks.base import BatchSource, BatchSums, Count, HeldOut, Task, TaskSettings
 from weft.tasks.conversations import ConversationConfig, causal_problems, conversation_material, held_out_stream
 from weft.tasks.material import Material
 from weft.tasks.text import TextGiven, given_text
@@ -171,10 +171,10 @@ class Preferences(Task[PreferencePairs, PreferenceBatch]):
         rows = given_text(batch.rows, device)
         return PreferenceGiven(rows, rows.scored.sum(-1), torch.from_numpy(batch.reference).to(device))
 
-    def loss(self, model: Model, given: PreferenceGiven, state: ModelState | None) -> Scored:
+    def loss(self, model: Model, given: PreferenceGiven, state: ModelState | None) -> BatchSums:
         log_probs, losses = self._log_probs(model, given.rows)
         found = self._losses(self._advantage(log_probs, given)).sum()
-        return Scored(found.detach(), found, None, losses)
+        return BatchSums(found.detach(), found, None, losses)
 
     def _log_probs(self, model: Model, rows: TextGiven) -> tuple[Float[Tensor, " R"], tuple[Loss, ...]]:
         """The summed log-probability of each row's scored tokens."""

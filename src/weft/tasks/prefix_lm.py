@@ -18,7 +18,7 @@ from weft.data.prefixes import PrefixedRows, with_drawn_prefixes, with_prompts
 from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, finite, spread
 from weft.evaluation.numbers import exponential
-from weft.tasks.base import BatchSource, Count, HeldOut, Scored, Task, TaskConfig, TaskSettings
+from weft.tasks.base import BatchSource, BatchSums, Count, HeldOut, Task, TaskConfig, TaskSettings
 from weft.tasks.masked import HELD_OUT_SEED
 from weft.tasks.material import Material, held_out_text, text_material
 from weft.tasks.text import MadeOfText, TextGiven, given_text, text_batches, text_loss
@@ -135,7 +135,7 @@ class PrefixLM(Task[TokenStream, PrefixedRows]):
         found = given_text(batch.text, device)
         return found._replace(span=found.span.replace(prefix=torch.from_numpy(batch.prefix).to(device)))
 
-    def loss(self, model: Model, given: TextGiven, state: ModelState | None) -> Scored:
+    def loss(self, model: Model, given: TextGiven, state: ModelState | None) -> BatchSums:
         return text_loss(model, given, state, self.settings.objective)
 
     def guess(self, model: Model) -> float:

@@ -20,7 +20,7 @@ from weft.core.registry import register
 from weft.data.images import Images
 from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, finite, in_batches, spread
-from weft.tasks.base import Scored, TaskSettings
+from weft.tasks.base import BatchSums, TaskSettings
 from weft.tasks.classify_images import negative_log_likelihood
 from weft.tasks.images import (
     ImageExamples,
@@ -140,12 +140,12 @@ class PretrainLayers(ImageTask):
     def stage(self, step: int) -> int:
         return TOGETHER if self.config.batches_per_layer is None else step // self.config.batches_per_layer
 
-    def loss(self, model: Model, given: ImageGiven, state: ModelState | None) -> Scored:
+    def loss(self, model: Model, given: ImageGiven, state: ModelState | None) -> BatchSums:
         net = layered(model)
         x = net.pixels(given.pixels)
         if given.stage == TOGETHER:
             found = self._through(net, x).sum()
-            return Scored(found.detach(), found)
+            return BatchSums(found.detach(), found)
         layer = min(given.stage, net.depth - 1)
         with torch.no_grad():
             for below in range(layer):
@@ -153,11 +153,11 @@ class PretrainLayers(ImageTask):
         if self.config.method == "supervised":
             scores = net.layer_scores(layer, net.up(layer, x))
             found = negative_log_likelihood(scores, given.labels).sum()
-            return Scored(found.detach(), found)
+            return BatchSums(found.detach(), found)
         error = self._reconstruction(net, layer, x).sum()
         if self.config.method == "autoencoder":
-            return Scored(error.detach(), error)
-        return Scored(error.detach(), contrastive_divergence(net, layer, x, self.config.gibbs_steps).sum())
+            return BatchSums(error.detach(), error)
+        return BatchSums(error.detach(), contrastive_divergence(net, layer, x, self.config.gibbs_steps).sum())
 
     def _reconstruction(self, net: LayeredModel, layer: int, x: Tensor) -> Tensor:
         """The loss [B] of a layer's inputs, reconstructed from its units."""

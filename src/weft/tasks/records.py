@@ -13,7 +13,7 @@ from weft.data.corpus import Corpus, repeated
 from weft.data.duplicates import Repeated
 from weft.data.manifest import is_prepared
 from weft.data.places import Where
-from weft.data.records import TEXT_FIELD, Fields, Record
+from weft.data.records import TEXT_FIELD, Fields, TextRecord
 from weft.data.rows import Values
 from weft.data.settings import DataSettings
 from weft.tasks.base import B, E, HeldOut, Task, TaskConfig, TaskSettings
@@ -32,8 +32,8 @@ class RecordTaskConfig(TaskConfig):
         """The fields of a record, by the settings that name them."""
 
     @abstractmethod
-    def keep(self, record: Record) -> tuple[Any, ...]:
-        """What is kept of a record.
+    def keep(self, record: TextRecord) -> tuple[Any, ...]:
+        """The fields that are kept of a record.
 
         Raises:
             DataError: its values cannot be used.

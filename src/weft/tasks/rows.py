@@ -28,7 +28,7 @@ from weft.data.generated import GeneratedRows, Generator, RowBatch, RowBatches, 
 from weft.data.generated.draws import MOST_EXAMPLES
 from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, finite, in_batches, spread
-from weft.tasks.base import BatchSource, Count, HeldOut, Lengths, Scored, Task, TaskConfig, TaskSettings
+from weft.tasks.base import BatchSource, BatchSums, Count, HeldOut, Lengths, Task, TaskConfig, TaskSettings
 from weft.tasks.classify_images import negative_log_likelihood
 from weft.tasks.material import Material
 from weft.tasks.objective import cross_entropy
@@ -119,7 +119,7 @@ class GeneratedTaskConfig(RowTaskConfig):
     @property
     @abstractmethod
     def generator(self) -> Generator:
-        """What makes the rows."""
+        """The generator of the rows."""
 
     @property
     def longest(self) -> int:
@@ -244,16 +244,16 @@ class RowTask(Task[RowExamples, RowBatch]):
         count = None if batch.rows.count is None else torch.from_numpy(batch.rows.count).to(device)
         return RowGiven(ids, places, answers, Span(count=count, fresh=True))
 
-    def loss(self, model: Model, given: RowGiven, state: ModelState | None) -> Scored:
+    def loss(self, model: Model, given: RowGiven, state: ModelState | None) -> BatchSums:
         if self._reads_whole(model):
             scores, losses = _class_scores(model, given)
             nats = negative_log_likelihood(scores, self._classes(given)).sum()
-            return Scored(nats.detach(), nats, None, losses)
+            return BatchSums(nats.detach(), nats, None, losses)
         assert isinstance(model, LanguageModel), "a model that does not fit is refused before"
         out = model.hidden(given.ids, None, given.span)
         found = cross_entropy(model.readout, _at(out.y, given.places), given.answers,
                               torch.ones_like(given.answers, dtype=torch.bool), self.settings.objective)
-        return Scored(found.nats, found.loss, None, out.losses)
+        return BatchSums(found.nats, found.loss, None, out.losses)
 
     def _classes(self, given: RowGiven) -> Tensor:
         """The index of each row's class [B]."""
@@ -313,7 +313,7 @@ class RowTask(Task[RowExamples, RowBatch]):
 
 
 def _measures(right: np.ndarray, chance: float) -> dict[str, float]:
-    """What is measured, from whether each answer [n,K] is right."""
+    """The measures, from whether each answer [n,K] is right."""
     rows = right.mean(1)
     error = float(rows.std(ddof=1)) / math.sqrt(len(rows)) if len(rows) > 1 else math.nan
     whole = {"whole_rows": float(right.all(1).mean())} if right.shape[1] > 1 else {}
@@ -334,7 +334,7 @@ def _class_scores(model: Model, given: RowGiven) -> tuple[Tensor, tuple[Loss, ..
 
 
 def _carried(model: LanguageModel, given: RowGiven) -> Tensor:
-    """What `_at` gives of a long row, which is read in pieces, so that memory is bounded where the state is."""
+    """The result of `_at` for a long row, which is read in pieces, so that memory is bounded where the state is."""
     size, length = given.ids.shape
     state: ModelState | None = model.init_state(size, capacity=length, device=given.ids.device, horizon=length)
     found: Tensor | None = None

@@ -21,11 +21,11 @@ from weft.data.corpus import Corpus
 from weft.data.duplicates import Repeated
 from weft.data.layout import layout_of
 from weft.data.pairs import PairBatch, PairBatches, Pairs, encode_pairs, laid_out, texts_of
-from weft.data.records import Fields, Record, text_of
+from weft.data.records import Fields, TextRecord, text_of
 from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, finite, spread
 from weft.evaluation.numbers import exponential
-from weft.tasks.base import BatchSource, Count, HeldOut, Lengths, Scored, TaskSettings
+from weft.tasks.base import BatchSource, BatchSums, Count, HeldOut, Lengths, TaskSettings
 from weft.tasks.objective import cross_entropy
 from weft.tasks.records import RecordTask, RecordTaskConfig, held_out_part
 from weft.tasks.validation import Validation
@@ -91,7 +91,7 @@ class SequenceToSequenceConfig(RecordTaskConfig):
     def texts_of(self, corpus: Corpus) -> Iterator[str]:
         return texts_of(corpus)
 
-    def keep(self, record: Record) -> tuple[Any, ...]:
+    def keep(self, record: TextRecord) -> tuple[Any, ...]:
         found = tuple(text_of(value, setting, field, record.where)
                       for value, (setting, field) in zip(record.values, self.fields().items(), strict=True))
         for text, field in zip(found, self.fields().values(), strict=True):
@@ -184,12 +184,12 @@ class SequenceToSequence(RecordTask[SequenceToSequenceConfig, Pairs, PairBatch])
         return PairGiven(tensor(batch.sources.ids), tensor(batch.sources.count), tensor(batch.targets.ids[:, :-1]),
                          tensor(batch.targets.ids[:, 1:]), tensor(scored), tensor(count))
 
-    def loss(self, model: Model, given: PairGiven, state: ModelState | None) -> Scored:
+    def loss(self, model: Model, given: PairGiven, state: ModelState | None) -> BatchSums:
         assert isinstance(model, LanguageModel), "a model that does not fit is refused before"
         source = model.encoded(EncoderInputs(tokens=given.source), Span(count=given.source_count))
         out = model.hidden(given.inputs, None, Span(count=given.target_count, memory=source.memory))
         found = cross_entropy(model.readout, out.y, given.targets, given.scored, self.settings.objective)
-        return Scored(found.nats, found.loss, None, (*source.losses, *out.losses))
+        return BatchSums(found.nats, found.loss, None, (*source.losses, *out.losses))
 
     def guess(self, model: Model) -> float:
         return math.log(max(2, model.vocab_size))

@@ -24,7 +24,7 @@ from weft.data.settings import DataSettings
 from weft.data.span_corruption import CorruptedRows, SpanCorruption, SpanCounts, longest_rows
 from weft.evaluation.measuring import evaluating, finite, in_batches, spread
 from weft.evaluation.numbers import exponential
-from weft.tasks.base import BatchSource, Count, HeldOut, Lengths, Scored, Task, TaskConfig, TaskSettings
+from weft.tasks.base import BatchSource, BatchSums, Count, HeldOut, Lengths, Task, TaskConfig, TaskSettings
 from weft.tasks.masked import HELD_OUT_SEED
 from weft.tasks.material import Material, held_out_text, text_material
 from weft.tasks.objective import cross_entropy
@@ -264,13 +264,13 @@ class SpanCorruptionTask(Task[CorruptibleText, CorruptedRows]):
     def given(self, batch: CorruptedRows, device: torch.device | str) -> SpanGiven:
         return SpanGiven(*(torch.from_numpy(ids).to(device) for ids in (batch.source, batch.target)))
 
-    def loss(self, model: Model, given: SpanGiven, state: ModelState | None) -> Scored:
+    def loss(self, model: Model, given: SpanGiven, state: ModelState | None) -> BatchSums:
         assert isinstance(model, LanguageModel), "a model that does not fit is refused before"
         h, losses = self._read(model, given)
         targets = given.target[:, 1:]
         scored = torch.ones_like(targets, dtype=torch.bool)
         found = cross_entropy(model.readout, h, targets, scored, self.settings.objective)
-        return Scored(found.nats, found.loss, None, losses)
+        return BatchSums(found.nats, found.loss, None, losses)
 
     def _read(self, model: LanguageModel, given: SpanGiven) -> tuple[Tensor, tuple[Loss, ...]]:
         """The vectors from which the target's tokens are predicted [B,U-1,D], and the model's auxiliary losses."""

@@ -104,7 +104,7 @@ def _precision(both: np.ndarray, true: np.ndarray, predicted: np.ndarray) -> flo
 
 
 def _recall(both: np.ndarray, true: np.ndarray, predicted: np.ndarray) -> float:
-    """Of words, of which each has one true and one predicted class, it is the accuracy."""
+    """The recall of words, of which each has one true and one predicted class; it is the accuracy."""
     return _share(int(both.sum()), int(true.sum()))
 
 

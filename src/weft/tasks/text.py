@@ -12,7 +12,7 @@ from weft.core.span import Span
 from weft.data import Batch, Batches, PackedBatches, SequentialBatches, ShuffledBatches, TokenStream
 from weft.data.mixed_batches import mixed_batches
 from weft.data.tensors import to_tensors
-from weft.tasks.base import Scored, TaskSettings
+from weft.tasks.base import BatchSums, TaskSettings
 from weft.tasks.objective import ObjectiveSettings, cross_entropy
 
 T = TypeVar("T", bound=Batches)
@@ -41,12 +41,12 @@ def span_of(batch: Batch, begins: Tensor, count: Tensor | None = None) -> Span:
     return Span(count=count, begins=begins if inner.any() else None, fresh=batch.fresh)
 
 
-def text_loss(model: Model, given: TextGiven, state: ModelState | None, objective: ObjectiveSettings) -> Scored:
+def text_loss(model: Model, given: TextGiven, state: ModelState | None, objective: ObjectiveSettings) -> BatchSums:
     """The loss of the scored targets, each predicted from the tokens before it."""
     assert isinstance(model, LanguageModel), "a model that does not fit is refused before"
     out = model.hidden(given.inputs, state, given.span)
     found = cross_entropy(model.readout, out.y, given.targets, given.scored, objective)
-    return Scored(found.nats, found.loss, out.state, out.losses, found.by_row)
+    return BatchSums(found.nats, found.loss, out.state, out.losses, found.by_row)
 
 
 class MadeOfText(Generic[T]):

@@ -83,8 +83,8 @@ def padded(values: Sequence[Sequence[int]], rows: Sequence[WholeRow], device: to
 
 
 def head_outputs(model: Model, rows: Sequence[WholeRow | Sequence[int]]) -> tuple[Tensor, ...]:
-    """What a model's head gives for each row, in float32: logits [T,V] of tokens, scores [C] of the row or [T,C] of its
-    tokens; the hidden vectors [T,D] where it has no head.
+    """The output of a model's head for each row, in float32: logits [T,V] of tokens, scores [C] of the row or [T,C] of
+    its tokens; the hidden vectors [T,D] where it has no head.
 
     Raises:
         InputError: see `whole_rows`.

@@ -215,8 +215,8 @@ class Tokenizer(ABC):
 
     def may_join(self, before: str, separator: str) -> bool:
         """Whether one id may stand for text in which ``separator``, a space or a line end, follows the character
-        ``before``. A long text is cut only where no id may, see `weft.tokenizers.seams`; with this default, every
-        document is encoded whole, which takes much memory."""
+        ``before``. A long text is cut only where no id may, see `weft.tokenizers.split_points`; with this default,
+        every document is encoded whole, which takes much memory."""
         return True
 
     def fingerprint(self) -> str:

@@ -10,8 +10,8 @@ import tokenizers
 from weft.core.errors import TokenizerError
 from weft.tokenizers.foreign import require_ids
 from weft.tokenizers.library import LibraryTokenizer, require_size
-from weft.tokenizers.seams import words_apart
 from weft.tokenizers.specials import END_OF_DOCUMENT
+from weft.tokenizers.split_points import words_apart
 
 SMALLEST_BPE = 257
 """The smallest vocabulary: the bytes, and the end of a document."""

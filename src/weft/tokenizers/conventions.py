@@ -13,7 +13,7 @@ from weft.core.strict_json import Record
 @final
 @dataclass(frozen=True)
 class Conventions(Record):
-    """What the files beside a vocabulary declare about its use. Encoding does not depend on any of it.
+    """The declarations of the files beside a vocabulary about its use. Encoding does not depend on any of it.
 
     Attributes:
         adds_bos: whether the model expects the opening token before a text; None when no file declares it.

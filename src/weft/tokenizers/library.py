@@ -28,8 +28,8 @@ from weft.tokenizers.library_pieces import (
     word_spellings,
 )
 from weft.tokenizers.pieces import Ids, IdsLike, check_ids
-from weft.tokenizers.seams import Joined, joined, joins
 from weft.tokenizers.spans import byte_spans
+from weft.tokenizers.split_points import Joined, joined, joins
 from weft.tokenizers.streaming import StreamDecoder, TextStream
 
 LIBRARY_FILE = "tokenizer.json"

@@ -37,8 +37,8 @@ NOT_RESTORED = 2.0**-10
 """The probability that a text is not what its tokens decode to."""
 
 STRETCH_NATS = 32 * math.log(2)
-"""Paid for each stretch of a long text after the first (see `weft.tokenizers.seams`): the reader is told where it
-begins."""
+"""Paid for each stretch of a long text after the first (see `weft.tokenizers.split_points`): the reader is told
+where it begins."""
 
 SYMBOL_NATS = math.log(257)
 EXPECTED, SPELLED = 0, 4

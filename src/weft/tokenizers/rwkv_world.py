@@ -16,8 +16,8 @@ from weft.tokenizers.base import Tokenizer, setting, utf8
 from weft.tokenizers.conventions import NO_CONVENTIONS, Conventions
 from weft.tokenizers.foreign import read_vocabulary, require_ids
 from weft.tokenizers.pieces import Ids, IdsLike, PieceTable
-from weft.tokenizers.seams import Joined, joined, joins
 from weft.tokenizers.specials import END_OF_DOCUMENT
+from weft.tokenizers.split_points import Joined, joined, joins
 from weft.tokenizers.streaming import StreamDecoder
 
 WORLD_FILE = "rwkv_vocab_v20230424.txt"

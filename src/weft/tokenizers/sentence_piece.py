@@ -17,10 +17,10 @@ from weft.tokenizers.conventions import NO_CONVENTIONS, Conventions
 from weft.tokenizers.foreign import read_vocabulary
 from weft.tokenizers.library_pieces import SPACE
 from weft.tokenizers.pieces import Ids, IdsLike, check_ids
-from weft.tokenizers.seams import Joined, joined, joins
 from weft.tokenizers.sentence_piece_model import MODEL_FILE, learned_model, opened, table_of
 from weft.tokenizers.spans import byte_spans
 from weft.tokenizers.specials import AddedToken, Splitter
+from weft.tokenizers.split_points import Joined, joined, joins
 from weft.tokenizers.streaming import StreamDecoder
 
 Prefix: TypeAlias = Literal["always", "first", "never"]

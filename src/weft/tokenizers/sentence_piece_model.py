@@ -13,8 +13,8 @@ from weft.tokenizers.foreign import require_ids
 from weft.tokenizers.library_pieces import SPACE
 from weft.tokenizers.model_proto import ModelFacts, read_model_facts
 from weft.tokenizers.pieces import PieceTable
-from weft.tokenizers.seams import parted
 from weft.tokenizers.specials import AddedToken
+from weft.tokenizers.split_points import parted
 
 if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor

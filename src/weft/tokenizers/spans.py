@@ -46,7 +46,7 @@ def byte_spans(text: str, ends: Int[np.ndarray, " T"] | Sequence[int]) -> NDArra
 
 @final
 class Spelling(NamedTuple):
-    """What an id is taken for: the white space before it, and the rest, in bytes."""
+    """The text of an id: the white space before it, and the rest, in bytes."""
 
     separator: bytes
     rest: bytes

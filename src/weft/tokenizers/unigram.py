@@ -12,7 +12,7 @@ from weft.core.errors import TokenizerError
 from weft.tokenizers.foreign import require_ids
 from weft.tokenizers.library import LibraryTokenizer, require_size
 from weft.tokenizers.library_pieces import SPACE
-from weft.tokenizers.seams import words_apart
+from weft.tokenizers.split_points import words_apart
 
 UNKNOWN, OPENING, CLOSING = SPECIALS = ("<unk>", "<s>", "</s>")
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))

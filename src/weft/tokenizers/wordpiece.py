@@ -10,7 +10,7 @@ import tokenizers
 
 from weft.tokenizers.foreign import require_ids
 from weft.tokenizers.library import LibraryTokenizer, require_size
-from weft.tokenizers.seams import words_apart
+from weft.tokenizers.split_points import words_apart
 
 PAD, UNKNOWN, OPENING, CLOSING, MASK = SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_CHARACTERS = 100

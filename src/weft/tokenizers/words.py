@@ -16,8 +16,8 @@ from weft.core.errors import TokenizerError
 from weft.tokenizers.base import Encoded, Tokenizer, setting, utf8
 from weft.tokenizers.foreign import read_vocabulary
 from weft.tokenizers.pieces import Ids, IdsLike, check_ids
-from weft.tokenizers.seams import words_apart
 from weft.tokenizers.spans import byte_spans, code_points
+from weft.tokenizers.split_points import words_apart
 from weft.tokenizers.streaming import StreamDecoder
 
 END, UNKNOWN = "<eos>", "<unk>"

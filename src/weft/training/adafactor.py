@@ -143,7 +143,7 @@ class UnfactoredAdafactor(torch.optim.Optimizer):
         return loss
 
     def _moved(self, parameter: Tensor, gradient: Tensor, lr: float) -> Tensor:
-        """What is subtracted from a parameter besides its decay."""
+        """The update that is subtracted from a parameter besides its decay."""
         config, state = self.config, self.state[parameter]
         if not state:
             state["step"] = torch.tensor(0.0)
@@ -164,7 +164,7 @@ class UnfactoredAdafactor(torch.optim.Optimizer):
 
 
 def root_mean_square(tensor: Tensor) -> float:
-    """Of all entries of a tensor, also of one that FSDP2 shards; 0 of none."""
+    """The root mean square of all entries of a tensor, also of one that FSDP2 shards; 0 of none."""
     return float(whole(tensor.norm())) / math.sqrt(max(1, tensor.numel()))
 
 

@@ -75,7 +75,7 @@ class Average:
         return bool(self._weights)
 
     def saved(self, name: str, weight: Tensor) -> Tensor:
-        """What a checkpoint holds as the model's parameter of that name: its average, if there is one."""
+        """The value of the parameter of that name in checkpoints: its average, if there is one."""
         return self._averages.get(name, weight)
 
     def tensors(self) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ import torch
 
 from weft.core.compiling import compiler_errors
 from weft.core.model import ModelState
-from weft.tasks import Scored
+from weft.tasks import BatchSums
 from weft.training.gradient import Forward
 
 
@@ -28,7 +28,7 @@ def compiled(forward: Forward, *, backend: str = "inductor") -> Forward:
 
     fast = torch.compile(forward, dynamic=False, backend=backend)
 
-    def run(given: Any, state: ModelState | None) -> Scored:
+    def run(given: Any, state: ModelState | None) -> BatchSums:
         # Allows the partitioner to recompute element-wise results in the backward pass even where a matrix product
         # needs them: an eighth less memory on the benchmark's model (without a compiler: `ops.rematerialize`).
         # "deterministic": otherwise Inductor chooses kernels by timing them, and another process may choose others,

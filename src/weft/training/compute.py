@@ -63,7 +63,7 @@ class ComputeSettings(Settings):
 @final
 @dataclass(frozen=True)
 class Compute(Record):
-    """What decides the last bits of a run besides its configuration.
+    """The conditions that decide the last bits of a run besides its configuration.
 
     Attributes:
         matmul: how the products of linear maps are routed.

@@ -122,7 +122,7 @@ class WandbSettings(Settings):
 
 
 class ReportSettings(Settings):
-    """What a run reports and saves, and how often, in steps; None: evenly spread over the run.
+    """The reports and checkpoints of a run, and how often they are made, in steps; None: evenly spread over the run.
 
     Attributes:
         log_every: steps between progress lines; None: 50 lines in the run.

@@ -37,8 +37,8 @@ def require_ahead(done: int, steps: int) -> None:
 
 
 def difference(config: RunConfig, done: int, before: int, steps: int) -> str | None:
-    """What the ``done`` steps of a run of ``before`` steps had otherwise than those of a run of ``steps``, after which
-    it goes on; None: nothing, so that it goes on exactly as the longer run from its first step would.
+    """The settings that the ``done`` steps of a run of ``before`` steps had otherwise than those of a run of ``steps``,
+    after which it goes on; None: nothing, so that it goes on exactly as the longer run from its first step would.
 
     The learning rate and what unfreezes may depend on the share of the run that is done.
     """

@@ -21,7 +21,7 @@ def context_of(mesh: Mesh) -> Context | None:
 
 
 def cutting_problems(config: RunConfig, task: Task[Any, Any], model: Model) -> list[str]:
-    """What the run's settings cannot do together with rows that are cut; each names the field concerned."""
+    """The settings of the run that do not go together with rows that are cut; each names the field concerned."""
     training, mesh = config.training, config.training.mesh
     if mesh is None or mesh.context == 1:
         return []

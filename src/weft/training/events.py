@@ -109,7 +109,7 @@ class Progress(Event):
                           f"{clock_time(self.seconds)} elapsed", f"{clock_time(self.seconds_left)} left"])
 
     def figures(self) -> list[str]:
-        """What was measured, each with its unit."""
+        """The measured figures, each with its unit."""
         bits = [] if self.bits_per_byte is None else [f"{self.bits_per_byte:.4f} bits/byte"]
         found = [f"loss {self.loss:.4f} {self.measured_in}/{self.unit}", *bits,
                  f"{self.tokens_per_second:,.0f} {self.unit}s/s"]

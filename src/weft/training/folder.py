@@ -207,7 +207,8 @@ class RunFolder:
         return self.path / RUN_CHECKPOINTS / step_name(step)
 
     def describing(self, model: Model, tokenizer: Tokenizer, config: RunConfig, facts: Mapping[str, Any]) -> Describe:
-        """What `weft.training.together.saving` calls to write all files of a checkpoint but tensors and manifest."""
+        """A function that writes all files of a checkpoint but tensors and manifest, for
+        `weft.training.together.saving`."""
         return lambda draft: describe_checkpoint(draft, model, tokenizer, run=config.dump(),
                                                  facts={**facts, RUN_ID: run_id(self.path)})
 

@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 
 from weft.core.model import Model, ModelState
-from weft.parallel.context import Context, Part, part_of
-from weft.tasks import Count, Scored, Task
+from weft.parallel.context import BatchPart, Context, part_of
+from weft.tasks import BatchSums, Count, Task
 from weft.training.parallel import World
 from weft.training.sources import SourceSums
 
-Forward: TypeAlias = Callable[[Any, ModelState | None], Scored]
+Forward: TypeAlias = Callable[[Any, ModelState | None], BatchSums]
 """The task's loss under one model: a batch as tensors, and the state before it."""
 
 
-class Sums(NamedTuple):
+class BatchTotals(NamedTuple):
     """Sums over the batches of a step. ``tokens``: predictions, of the task's unit; ``loss``: what was differentiated,
     auxiliary losses included; ``sources``: by source, for a mixture; ``lost``: nats for text that predictions do not
     tell."""
@@ -33,7 +33,7 @@ class Sums(NamedTuple):
 
 def forward_of(task: Task[Any, Any], model: Model) -> Forward:
     """The task's loss under ``model`` as one function of tensors, which can be compiled."""
-    def forward(given: Any, state: ModelState | None) -> Scored:
+    def forward(given: Any, state: ModelState | None) -> BatchSums:
         return task.loss(model, given, state)
 
     return forward
@@ -42,7 +42,7 @@ def forward_of(task: Task[Any, Any], model: Model) -> Forward:
 def add_gradients(task: Task[Any, Any], model: Model, batches: Sequence[Any], state: ModelState | None, *,
                   device: torch.device | str, forward: Forward | None = None, world: World | None = None,
                   collect: Callable[[], None] | None = None, sources: int = 0,
-                  context: Context | None = None) -> tuple[Sums, ModelState | None]:
+                  context: Context | None = None) -> tuple[BatchTotals, ModelState | None]:
     """Add to the parameters' gradients the gradient of
 
         L = 1/N sum (loss of each prediction) + sum_i (N_i / N) (auxiliary losses of batch i)
@@ -80,7 +80,7 @@ def add_gradients(task: Task[Any, Any], model: Model, batches: Sequence[Any], st
         nats += scored.nats.item()
         loss += objective.item()
     nats, loss = world.total(nats, loss)
-    return Sums(nats, tokens, size, loss, by_source.of_all(world) if sources else None, lost), state
+    return BatchTotals(nats, tokens, size, loss, by_source.of_all(world) if sources else None, lost), state
 
 
 def _sizes(counts: Sequence[Count], world: World, parts: int) -> tuple[int, int, float]:
@@ -90,7 +90,7 @@ def _sizes(counts: Sequence[Count], world: World, parts: int) -> tuple[int, int,
     return round(predictions / parts), round(size / parts), lost / parts
 
 
-def _differentiated(run: Forward, part: Part, predictions: float, total: int) -> tuple[Scored, Tensor]:
+def _differentiated(run: Forward, part: BatchPart, predictions: float, total: int) -> tuple[BatchSums, Tensor]:
     """The sums of a batch, or of a piece of it, and its part of L after its backward pass."""
     scored = run(part.given, part.state)
     objective = part.closed(_objective(scored, predictions, total))
@@ -98,7 +98,7 @@ def _differentiated(run: Forward, part: Part, predictions: float, total: int) ->
     return scored, objective
 
 
-def _objective(scored: Scored, predictions: float, total: int) -> Tensor:
+def _objective(scored: BatchSums, predictions: float, total: int) -> Tensor:
     """The part of L of one batch, or of a piece of it, where ``total`` is N."""
     share = predictions / total
     objective = scored.loss / total

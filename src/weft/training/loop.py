@@ -22,12 +22,12 @@ from weft.tasks import Material, Task, Validation
 from weft.training.config import EVALUATIONS, POINTS, ReportSettings, RunConfig
 from weft.training.events import Event, Listener, Progress, Saved, Validated
 from weft.training.folder import RunFolder
-from weft.training.holding import Held
 from weft.training.interrupt import Interrupts
+from weft.training.local_model import LocalModel
 from weft.training.parallel import World
 from weft.training.rates import Utilisation, allocated_bytes, resident_bytes
 from weft.training.sinks import Sinks
-from weft.training.starting import Taken
+from weft.training.starting import StartWeights
 from weft.training.trainer import StepReport, Trainer
 
 N = TypeVar("N", int, float)
@@ -56,7 +56,7 @@ class Run:
     world: World
     listener: Listener | None
     sinks: Sinks
-    taken: Taken | None = None
+    taken: StartWeights | None = None
 
     def emit(self, event: Event) -> None:
         """Log the event, and pass it to the sinks and the listener."""
@@ -67,7 +67,7 @@ class Run:
         if self.listener is not None:
             self.listener(event)
 
-    def evaluate(self, model: Model, step: int, seconds: float, held: Held | None = None) -> Validation:
+    def evaluate(self, model: Model, step: int, seconds: float, held: LocalModel | None = None) -> Validation:
         """Measure ``model`` on the held-out data, on rank 0; where each process holds a part of it, all compute it
         together.
 
@@ -86,7 +86,7 @@ class Run:
         return found
 
     def save(self, step: int, seconds: float, validation: Validation | None, training: Mapping[str, Tensor],
-             interval: Interval | None = None) -> Path:
+             interval: ProgressSums | None = None) -> Path:
         """Write the checkpoint of ``step``.
 
         Raises:
@@ -104,8 +104,9 @@ class Run:
         return Path(self.world.lead(write))
 
     def facts(self, step: int, seconds: float, validation: Validation | None,
-              interval: Interval | None) -> dict[str, Any]:
-        """What a checkpoint says of the run, and of the folder of another library whose weights it began with."""
+              interval: ProgressSums | None) -> dict[str, Any]:
+        """The facts that a checkpoint holds of the run, and of the folder of another library whose weights it began
+        with."""
         carried = {} if self.taken is None else self.taken.carried
         return {**carried, "step": step, "seconds": seconds, "validation": plain(validation),
                 "interval": plain(interval)}
@@ -119,7 +120,7 @@ class Run:
 
 @final
 @dataclass
-class Interval:
+class ProgressSums:
     """Sums since the last progress line. They are saved with a checkpoint, so that a resumed run prints the lines of an
     uninterrupted one."""
 
@@ -167,16 +168,16 @@ def _added(sums: tuple[N, ...], more: list[N]) -> tuple[N, ...]:
     return tuple(map(sum, zip(sums, more, strict=True))) if sums else tuple(more)
 
 
-class Begun(NamedTuple):
+class LoopStart(NamedTuple):
     """Where the loop begins: the validation of the weights at that step, if there is one, and the interval so far."""
 
     validation: Validation | None
-    interval: Interval
+    interval: ProgressSums
 
 
 @final
 @dataclass(frozen=True)
-class Rhythm:
+class ReportSchedule:
     """After which steps a run reports, evaluates and saves; after the last step it does all three.
 
     Attributes:
@@ -192,18 +193,18 @@ class Rhythm:
     steps: int
 
     @staticmethod
-    def of(settings: ReportSettings, steps: int) -> Rhythm:
+    def of(settings: ReportSettings, steps: int) -> ReportSchedule:
         """The settings, with defaults that spread over the run."""
         evaluation = settings.eval_every or max(1, steps // EVALUATIONS)
-        return Rhythm(settings.log_every or max(1, steps // POINTS), evaluation,
-                      settings.checkpoint_every or evaluation, steps)
+        return ReportSchedule(settings.log_every or max(1, steps // POINTS), evaluation,
+                              settings.checkpoint_every or evaluation, steps)
 
     def due(self, every: int, step: int) -> bool:
         """Whether something that is done ``every`` so many steps is done after this one."""
         return step % every == 0 or step == self.steps
 
 
-def descend(run: Run, trainer: Trainer, begun: Begun) -> Finish:
+def descend(run: Run, trainer: Trainer, begun: LoopStart) -> Finish:
     """Train to the last step.
 
     Raises:
@@ -211,7 +212,7 @@ def descend(run: Run, trainer: Trainer, begun: Begun) -> Finish:
         TrainingError: a file cannot be written; the message names the last checkpoint.
         KeyboardInterrupt: Ctrl-C or SIGTERM; a checkpoint of the step it came in stands.
     """
-    rhythm, interval, world = Rhythm.of(run.config.report, trainer.steps), begun.interval, run.world
+    rhythm, interval, world = ReportSchedule.of(run.config.report, trainer.steps), begun.interval, run.world
     use = Utilisation(run.config, trainer.task.lengths(trainer.batches), trainer.compute, world.device,
                       trainer.batches.rows)
     with _naming_the_last(run), Interrupts() as interrupts, closing(_saver(run, trainer)) as saver:
@@ -223,7 +224,7 @@ def descend(run: Run, trainer: Trainer, begun: Begun) -> Finish:
             if rhythm.due(rhythm.log, trainer.step):
                 if world.leads:
                     run.emit(interval.progress(trainer, report, use))
-                interval = Interval(trainer.seconds)
+                interval = ProgressSums(trainer.seconds)
             if rhythm.due(rhythm.evaluation, trainer.step) and not world.largest(interrupts.pending):
                 validation = _evaluated(run, trainer)
             # Read once: a signal that arrives after this line takes effect after the next save.
@@ -270,7 +271,7 @@ def _evaluated(run: Run, trainer: Trainer) -> Validation:
     return found
 
 
-def _caught_up(run: Run, trainer: Trainer, rhythm: Rhythm, begun: Begun, saver: Saver) -> Validation | None:
+def _caught_up(run: Run, trainer: Trainer, rhythm: ReportSchedule, begun: LoopStart, saver: Saver) -> Validation | None:
     """Evaluate and save again a checkpoint that an interrupt wrote without the evaluation that was due."""
     due = trainer.step > 0 and rhythm.due(rhythm.evaluation, trainer.step)
     if begun.validation is not None or not due:
@@ -292,7 +293,7 @@ class Saver(ABC):
         self.run, self.trainer = run, trainer
 
     @abstractmethod
-    def save(self, validation: Validation | None, interval: Interval) -> None:
+    def save(self, validation: Validation | None, interval: ProgressSums) -> None:
         """Save this step."""
 
     @abstractmethod
@@ -308,7 +309,7 @@ class Saver(ABC):
 class WholeSaver(Saver):
     """Rank 0 writes what all have."""
 
-    def save(self, validation: Validation | None, interval: Interval) -> None:
+    def save(self, validation: Validation | None, interval: ProgressSums) -> None:
         trainer = self.trainer
         tensors = trainer.tensors()  # of the weights, before their averages take their place
         with trainer.averaged():
@@ -326,13 +327,13 @@ class SharedSaver(Saver):
     """Every rank writes what it holds, in the background if the run is configured so."""
 
     def __init__(self, run: Run, trainer: Trainer) -> None:
-        from weft.training.together.saving import Together  # torch's checkpoints take a second to import
+        from weft.training.together.saving import ShardedSaver  # torch's checkpoints take a second to import
 
         super().__init__(run, trainer)
-        self._together = Together(run.world, background=run.config.report.async_save)
+        self._together = ShardedSaver(run.world, background=run.config.report.async_save)
         self._step: int | None = None
 
-    def save(self, validation: Validation | None, interval: Interval) -> None:
+    def save(self, validation: Validation | None, interval: ProgressSums) -> None:
         run, trainer = self.run, self.trainer
         self.look(wait=True)
         require_finite_everywhere(trainer.model, trainer.step, run.world)

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, final
 
 from weft.core.errors import ConfigError, DataError
 from weft.data.conversations import texts_in
-from weft.data.manifest import Recipe, Source, is_prepared, read_prepared_manifest
+from weft.data.manifest import PreparationRecipe, SourceFile, is_prepared, read_prepared_manifest
 from weft.data.prepared import (
-    Encoder,
+    DocumentEncoder,
     EncodingTexts,
     OnProgress,
     PreparedData,
@@ -116,8 +116,9 @@ def prepare_folder(settings: DataSettings, tokenizer: TokenizerConfig, out: str 
         OccupiedError: the folder holds something else, or data that are not as they were written.
         TokenizerError: the tokenizer cannot be made, or cannot express the text.
     """
-    folder, recipe = Path(out), Recipe(path=_absolute(settings.path), data=settings.recipe(),
-                                       tokenizer=tokenizer.dump(), task=None if task is None else task.recipe())
+    folder, recipe = Path(out), PreparationRecipe(path=_absolute(settings.path), data=settings.recipe(),
+                                                  tokenizer=tokenizer.dump(),
+                                                  task=None if task is None else task.recipe())
     try:
         recover(folder)
         sources = _sources(settings)
@@ -136,15 +137,15 @@ def prepare_folder(settings: DataSettings, tokenizer: TokenizerConfig, out: str 
     return Preparation(open_prepared(folder, check="size"), reused=False)
 
 
-def _encoder(texts: Texts, tokenizer: TokenizerConfig, task: ConversationConfig | None) -> Encoder:
-    """What converts texts, or the conversations of a task, to tokens."""
+def _encoder(texts: Texts, tokenizer: TokenizerConfig, task: ConversationConfig | None) -> DocumentEncoder:
+    """The encoder of texts, or of a task's conversations."""
     train = texts.parts["train"]
     if task is None:
         return TextEncoder(tokenizer.fit(train.texts()))
     return task.encoder(tokenizer.fit(Reread(lambda: texts_in(train))))
 
 
-def _kept(folder: Path, recipe: Recipe, sources: tuple[Source, ...], settings: DataSettings,
+def _kept(folder: Path, recipe: PreparationRecipe, sources: tuple[SourceFile, ...], settings: DataSettings,
           tokenizer: TokenizerConfig) -> PreparedData:
     """The prepared data of a folder, if preparing them again would give the same.
 
@@ -175,7 +176,7 @@ def _changed_tokenizer(before: str, tokenizer: TokenizerConfig) -> list[str]:
     return [] if now == before else [f"the tokenizer's file has changed (SHA-256 {before[:12]}, now {now[:12]})"]
 
 
-def _changed(before: Recipe, now: Recipe) -> list[tuple[str, Any, Any]]:
+def _changed(before: PreparationRecipe, now: PreparationRecipe) -> list[tuple[str, Any, Any]]:
     old_data, new_data = full_recipe(before.data), full_recipe(now.data)
     pairs = [("path", before.path, now.path), ("tokenizer", before.tokenizer, now.tokenizer),
              ("task", before.task, now.task),
@@ -183,7 +184,7 @@ def _changed(before: Recipe, now: Recipe) -> list[tuple[str, Any, Any]]:
     return [(name, old, new) for name, old, new in pairs if old != new]
 
 
-def _sources(settings: DataSettings) -> tuple[Source, ...]:
+def _sources(settings: DataSettings) -> tuple[SourceFile, ...]:
     paths = [path for path in (settings.path, settings.validation_path, settings.test_path) if path is not None]
     return tuple(source_of(file) for path in paths for file in source_files(path))
 

@@ -50,8 +50,8 @@ def require_served(config: RunConfig, model: Model, device: torch.device | str) 
 
 
 def _spans(model: Model, rows: int, tokens: int) -> list[Span]:
-    """What a batch may say of its rows: that each is of one document, or that others begin inside of it. Only rows of a
-    language model are of several."""
+    """The facts that a batch may hold of its rows: that each is of one document, or that others begin inside of it.
+    Only rows of a language model are of several."""
     if not isinstance(model, LanguageModel) or tokens < 2:
         return [WHOLE]
     return [WHOLE, Span(begins=blank_tokens(rows, tokens) == 1)]

@@ -1,5 +1,5 @@
-"""What several ranks must have in common before they train together: rows that divide, a model whose step can be
-shared, and the same text."""
+"""Checks of what several ranks must have in common before they train together: rows that divide, a model whose step can
+be shared, and the same text."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def group_of(each: Labelled, groups: Sequence[GroupSettings]) -> GroupSettings |
 
 
 def group_problems(model: nn.Module, groups: Sequence[GroupSettings]) -> Iterator[str]:
-    """What is wrong with groups for this model: patterns and kinds that match no trained parameter, and groups whose
+    """The problems of groups for this model: patterns and kinds that match no trained parameter, and groups whose
     parameters earlier ones hold."""
     every = list(labelled(model)) if groups else []
     split = [each.name.split(".") for each in every]

@@ -1,4 +1,4 @@
-"""What each parameter of a model is, by which optimisers treat it."""
+"""The kind of each parameter of a model, by which optimisers treat it."""
 
 from __future__ import annotations
 

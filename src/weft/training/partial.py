@@ -53,7 +53,7 @@ def _names(model: nn.Module) -> dict[int, list[str]]:
 
 
 def _unreached(every: Sequence[Labelled], names: Mapping[int, list[str]], patterns: Sequence[str]) -> Iterator[str]:
-    """What is wrong with patterns that reach nothing."""
+    """The problems of patterns that reach nothing."""
     split = [name.split(".") for each in every for name in names[id(each.parameter)]]
     paths = sorted({".".join(parts[:end]) for parts in split for end in range(1, len(parts) + 1)})
     for index, pattern in enumerate(patterns):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from weft.core.model import Model
 from weft.core.part import kept_dtypes, wide_in_training
-from weft.training.laid_aside import LaidAside
+from weft.training.weights_on_disk import LaidAside
 
 
 def narrowed(model: Model, dtype: torch.dtype) -> Model:

@@ -27,7 +27,7 @@ NAMES: dict[str, dict[str, str]] = {
 
 
 class _Start(BaseModel):
-    """The types of `weft.training.starting.Taken`."""
+    """The types of `weft.training.starting.StartWeights`."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 

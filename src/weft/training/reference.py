@@ -1,4 +1,4 @@
-"""What the model that a run starts from says of its examples: computed once, before the first step, and kept.
+"""The results of the model that a run starts from for its examples: computed once, before the first step, and kept.
 
 ``reference.json`` in the run's folder holds it with a digest of the weights, the examples and the tokenizer, so that a
 resumed run compares its model with the same numbers.
@@ -21,13 +21,13 @@ from weft.disk.documents import read_json
 from weft.tasks import Material, Task
 from weft.training.folder import REFERENCE_FILE, RunFolder
 from weft.training.parallel import World
-from weft.training.starting import Taken
+from weft.training.starting import StartWeights
 
 PARTS = ("train", "validation")
 
 
 def with_reference(task: Task[Any, Any], model: Model, material: Material[Any], folder: RunFolder, world: World,
-                   taken: Taken | None) -> Material[Any]:
+                   taken: StartWeights | None) -> Material[Any]:
     """The material of a run whose task compares its model with the one that it starts from, completed by what that one
     says; any other material unchanged. All ranks call it; rank 0 computes or reads.
 
@@ -58,14 +58,14 @@ def with_reference(task: Task[Any, Any], model: Model, material: Material[Any], 
                    validation=task.with_reference(material.validation, arrays["validation"]))
 
 
-def keep_reference(task: Task[Any, Any], material: Material[Any], folder: Path, taken: Taken | None) -> None:
+def keep_reference(task: Task[Any, Any], material: Material[Any], folder: Path, taken: StartWeights | None) -> None:
     """Write what the run compares with into its folder, which must hold the run, unless it is there."""
     if task.compares and taken is not None and not (folder / REFERENCE_FILE).exists():
         values = {name: task.reference_of(getattr(material, name)).tolist() for name in PARTS}
         write_file(folder / REFERENCE_FILE, dumps({"digest": _digest(material, taken), **values}) + "\n")
 
 
-def _digest(material: Material[Any], taken: Taken) -> str:
+def _digest(material: Material[Any], taken: StartWeights) -> str:
     parts = [material.corpus_sha256, material.tokenizer.fingerprint(), taken.sha256,
              *(str(len(getattr(material, name))) for name in PARTS)]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()

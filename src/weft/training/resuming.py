@@ -28,9 +28,9 @@ from weft.training.config import DTYPES, RunConfig
 from weft.training.events import Notice
 from weft.training.exchange import broadcast, broadcast_named
 from weft.training.folder import RunFolder
-from weft.training.loop import Begun, Interval, Run
+from weft.training.loop import LoopStart, ProgressSums, Run
 from weft.training.products import products_of
-from weft.training.starting import Taken
+from weft.training.starting import StartWeights
 from weft.training.trainer import Trainer
 
 U = TypeVar("U")
@@ -38,7 +38,7 @@ U = TypeVar("U")
 
 @final
 @dataclass(frozen=True)
-class Terms(Record):
+class RunConditions(Record):
     """The conditions under which a run computes.
 
     Attributes:
@@ -60,7 +60,7 @@ class Terms(Record):
 
 
 def terms_of(config: RunConfig, device: torch.device, record: Mapping[str, Any] | None, *,
-             allow_inexact: bool, mesh: MeshSettings | None = None) -> Terms:
+             allow_inexact: bool, mesh: MeshSettings | None = None) -> RunConditions:
     """The terms of a run: those on record, or for a new run those that its configuration resolves to here.
 
     Args:
@@ -84,25 +84,25 @@ def terms_of(config: RunConfig, device: torch.device, record: Mapping[str, Any] 
     choose = partial(Compute.choose, config.training.compute, dtype=dtype, device=device,
                      products=partial(products_of, config), tell=notices.append)
     if record is None:
-        return Terms(choose(), software, hashes, code, notices=tuple(notices))
+        return RunConditions(choose(), software, hashes, code, notices=tuple(notices))
     compute = Compute.from_json(record["compute"])
     reasons = [*_changes(compute, record["software"], software, device),
                *_other_arithmetic(record, hashes),
                *_other_mesh(record, MeshSettings() if mesh is None else mesh),
                *(f"{what}; so the run cannot go on to the same weights." for what in changes(record["code"], code))]
     if not reasons:
-        return Terms(compute, software, hashes, code)
+        return RunConditions(compute, software, hashes, code)
     reason = " ".join(reasons)
     if not allow_inexact:
         raise UnsupportedError(reason, where=RECORD, remedy="Resume it where and with what it began, start a run in "
                                "another folder, or allow weights that are not those of an uninterrupted run with "
                                "--allow-inexact.")
     with threads_set(compute.threads):
-        return Terms(choose(), software, hashes, code, reason, tuple(notices))
+        return RunConditions(choose(), software, hashes, code, reason, tuple(notices))
 
 
-def description(config: RunConfig, material: Material[Any], terms: Terms, *, steps: int, run_id: str,
-                mesh: MeshSettings, inexact: list[dict[str, Any]], taken: Taken | None = None) -> dict[str, Any]:
+def description(config: RunConfig, material: Material[Any], terms: RunConditions, *, steps: int, run_id: str,
+                mesh: MeshSettings, inexact: list[dict[str, Any]], taken: StartWeights | None = None) -> dict[str, Any]:
     """The content of run.json."""
     return {"id": run_id, "config": config.dump(), "steps": steps, "corpus": material.corpus,
             "corpus_sha256": material.corpus_sha256, "tokenizer_sha256": material.tokenizer.fingerprint(),
@@ -124,7 +124,7 @@ def require_same_material(material: Material[Any], record: Mapping[str, Any], wh
                         "folder.")
 
 
-def restore(run: Run, trainer: Trainer) -> Begun:
+def restore(run: Run, trainer: Trainer) -> LoopStart:
     """Load the last undamaged checkpoint of the run into the trainer; rank 0 reads it for all ranks. Damaged ones after
     it are renamed, with a notice.
 
@@ -133,10 +133,10 @@ def restore(run: Run, trainer: Trainer) -> Begun:
     """
     facts = _restored(run, trainer) if trainer.held.whole else _restored_parts(run, trainer)
     if facts is None:
-        return Begun(None, Interval(0.0))
+        return LoopStart(None, ProgressSums(0.0))
     validation, interval = facts.get("validation"), facts.get("interval")
-    return Begun(Validation.from_json(validation) if validation else None,
-                 build(Interval, interval) if interval else Interval(trainer.seconds))
+    return LoopStart(Validation.from_json(validation) if validation else None,
+                     build(ProgressSums, interval) if interval else ProgressSums(trainer.seconds))
 
 
 def _restored(run: Run, trainer: Trainer) -> dict[str, Any] | None:
@@ -221,7 +221,7 @@ def _read(run: Run, model: Model, training: dict[str, torch.Tensor]) -> dict[str
 
 
 class _Usable(NamedTuple, Generic[U]):
-    """What was read of the newest undamaged checkpoint, and the paths of the damaged ones after it, each with its
+    """The content of the newest undamaged checkpoint, and the paths of the damaged ones after it, each with its
     error."""
 
     usable: U

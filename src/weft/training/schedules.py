@@ -28,7 +28,7 @@ class ScheduleConfig(PartConfig):
     warmup: float = Field(default=0.05, ge=0, lt=1)
 
     def factor(self, step: int, steps: int) -> float:
-        """What multiplies the peak learning rate in ``step`` (from 0) of ``steps``."""
+        """The factor of the peak learning rate in ``step`` (from 0) of ``steps``."""
         warm = round(self.warmup * steps)
         return (step + 1) / (warm + 1) if step < warm else self.course(step - warm, warm, steps)
 

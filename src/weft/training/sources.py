@@ -1,4 +1,5 @@
-"""What a run on a mixture reads of each source: expected before it, realised after it, and losses by source."""
+"""The amounts that a run on a mixture reads of each source: expected before it, realised after it, and losses by
+source."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ class SourceSums:
 @final
 @dataclass(frozen=True)
 class SourceRead(Record):
-    """What is read of a source.
+    """The amount that is read of a source.
 
     Attributes:
         name: of the source.
@@ -106,7 +107,7 @@ class SourcesRead(Event):
 
 
 def plan_sources(mixed: MixedBatches, tokens: float) -> MixturePlan:
-    """What a run of so many tokens reads of each source.
+    """The amount that a run of so many tokens reads of each source.
 
     Raises:
         InputError: the sources hold less than that at their caps.

@@ -48,7 +48,7 @@ HEAD = "head"
 MAY_DIFFER = (HEAD, "context", "rewrites")
 """Fields in which a run's model may differ from the model that it starts from."""
 CARRIED = ("family", "kept", GENERATION, LETTERS)
-"""Facts of a checkpoint that a run that starts from it keeps, see `Taken`."""
+"""Facts of a checkpoint that a run that starts from it keeps, see `StartWeights`."""
 DROPOUT = "dropout"
 """So may every field whose name ends so: dropout concerns how a model is trained and not what it computes."""
 
@@ -182,7 +182,7 @@ def _laid_over(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, A
 
 @final
 @dataclass(frozen=True)
-class Taken(Record):
+class StartWeights(Record):
     """The weights that a run started from.
 
     Attributes:
@@ -235,7 +235,7 @@ def require_startable(config: RunConfig, model: Model) -> None:
         raise ConfigError(problems)
 
 
-def begin_from(config: RunConfig, model: Model) -> Taken:
+def begin_from(config: RunConfig, model: Model) -> StartWeights:
     """Copy the weights that the run starts from into its model.
 
     A head whose configuration differs from the checkpoint's keeps all of its random weights. Where the model has more
@@ -268,7 +268,7 @@ def begin_from(config: RunConfig, model: Model) -> Taken:
     return replace(taken, fresh=tuple(sorted({*taken.fresh, *drawn})))
 
 
-def _taken(config: RunConfig, checkpoint: Loaded, source: Model, model: Model) -> Taken:
+def _taken(config: RunConfig, checkpoint: Loaded, source: Model, model: Model) -> StartWeights:
     """Copy the tensors of ``source``, the checkpoint's model, into ``model``, whose rewrites are the same."""
     saved_as, used = checkpoint.config, None if checkpoint.tokenizer is None else checkpoint.tokenizer.vocab_size
     saved, own, grown = own_tensors(source), own_tensors(model), dict[str, int]()
@@ -293,9 +293,9 @@ def _taken(config: RunConfig, checkpoint: Loaded, source: Model, model: Model) -
     with torch.no_grad():
         for name, tensor in shared.items():
             own[name].copy_(tensor)
-    return Taken(str(config.start), tensors_digest(shared), len(shared), sum(map(torch.numel, shared.values())),
-                 tuple(fresh), tuple(left), {name: rows for name, rows in grown.items() if name in shared},
-                 {name: checkpoint.facts[name] for name in CARRIED if name in checkpoint.facts})
+    return StartWeights(str(config.start), tensors_digest(shared), len(shared), sum(map(torch.numel, shared.values())),
+                        tuple(fresh), tuple(left), {name: rows for name, rows in grown.items() if name in shared},
+                        {name: checkpoint.facts[name] for name in CARRIED if name in checkpoint.facts})
 
 
 def _in_head(name: str) -> bool:

@@ -28,7 +28,7 @@ from weft.training.events import Listener, Notice, Started
 from weft.training.exchange import broadcast
 from weft.training.folder import RunFolder
 from weft.training.kept_memory import return_freed_memory
-from weft.training.loop import Begun, Finish, Interval, Run, descend
+from weft.training.loop import Finish, LoopStart, ProgressSums, Run, descend
 from weft.training.material import prepare
 from weft.training.named_forms import require_served
 from weft.training.parallel import World
@@ -40,10 +40,10 @@ from weft.training.parallel_checks import (
 )
 from weft.training.partial import only_trained
 from weft.training.reference import keep_reference, with_reference
-from weft.training.resuming import Terms, description, require_same_material, restore, terms_of, values_of
+from weft.training.resuming import RunConditions, description, require_same_material, restore, terms_of, values_of
 from weft.training.sinks import Sinks, require_sinks
 from weft.training.sources import SourcesRead, sources_read
-from weft.training.starting import Taken, begin_from, require_startable
+from weft.training.starting import StartWeights, begin_from, require_startable
 from weft.training.trainer import Trainer, require_possible
 from weft.training.windows import require_narrow
 
@@ -169,9 +169,9 @@ def _anywhere(config: RunConfig) -> dict[str, Any]:
     return config.model_copy(update={"training": config.training.model_copy(update={"mesh": None})}).dump()
 
 
-def _terms(config: RunConfig, record: dict[str, Any] | None, world: World, *, allow_inexact: bool) -> Terms:
+def _terms(config: RunConfig, record: dict[str, Any] | None, world: World, *, allow_inexact: bool) -> RunConditions:
     """The terms of rank 0, for all ranks: it alone times matrix products."""
-    return Terms.from_json(world.lead(lambda: terms_of(
+    return RunConditions.from_json(world.lead(lambda: terms_of(
         config, world.device, record, allow_inexact=allow_inexact, mesh=world.mesh.settings).to_json()))
 
 
@@ -191,7 +191,7 @@ def _fresh_model(config: RunConfig, world: World) -> Model:
 
 
 def _started_from(config: RunConfig, model: Model, folder: RunFolder, record: dict[str, Any] | None,
-                  world: World) -> Taken | None:
+                  world: World) -> StartWeights | None:
     """Copy the weights that the run starts from into the model of every rank, unless the run has a checkpoint."""
     if config.start is None:
         return None
@@ -199,10 +199,10 @@ def _started_from(config: RunConfig, model: Model, folder: RunFolder, record: di
     further = record is not None and world.lead(lambda: folder.last() is not None)
     recorded = None if record is None else record.get("start")
     if further:
-        return None if recorded is None else Taken.from_json(recorded)
+        return None if recorded is None else StartWeights.from_json(recorded)
     if config.training.dtype == "float64":
         model.to(torch.float64)  # before the weights are copied, which float32 would round
-    taken = Taken.from_json(world.lead(lambda: begin_from(config, model).to_json()))
+    taken = StartWeights.from_json(world.lead(lambda: begin_from(config, model).to_json()))
     if recorded is not None and recorded["sha256"] != taken.sha256:
         raise CheckpointError("the weights are not those that the run began with.", where=config.start,
                               remedy="Put them back, or start a run in another folder.")
@@ -217,14 +217,14 @@ def _result(run: Run, finish: Finish) -> TrainResult:
                        finish.validation, finish.checkpoint, best)
 
 
-def _train(run: Run, terms: Terms, record: dict[str, Any] | None) -> Finish:
+def _train(run: Run, terms: RunConditions, record: dict[str, Any] | None) -> Finish:
     if record is not None:
         require_same_material(run.material, record, str(run.folder.path))
     counted = Trait.NOT_DIFFERENTIABLE in traits_of(run.model)
     return _count(run, terms, record) if counted else _descend(run, terms, record)
 
 
-def _descend(run: Run, terms: Terms, record: dict[str, Any] | None) -> Finish:
+def _descend(run: Run, terms: RunConditions, record: dict[str, Any] | None) -> Finish:
     examples = run.material.train
     if run.taken is None:
         run.task.begin(run.model, examples)
@@ -236,7 +236,7 @@ def _descend(run: Run, terms: Terms, record: dict[str, Any] | None) -> Finish:
     trainer = Trainer(run.config, run.model, examples, steps=steps, device=run.world.device, compute=terms.compute,
                       world=run.world)
     table = None if trainer.mixed is None else sources_read(trainer.mixed, run.config, steps, 0)
-    begun = Begun(None, Interval(0.0)) if record is None else restore(run, trainer)
+    begun = LoopStart(None, ProgressSums(0.0)) if record is None else restore(run, trainer)
     require_ahead(trainer.step, steps)
     run.world.lead(lambda: _begin(run, terms, record, step=trainer.step, steps=steps))
     run.emit(_started(run, trainer.step, steps, tokens_per_step(run.config)))
@@ -258,7 +258,7 @@ def _check_read(run: Run, table: SourcesRead) -> None:
                                     "documents differ in length, which evens out over a pass."))
 
 
-def _count(run: Run, terms: Terms, record: dict[str, Any] | None) -> Finish:
+def _count(run: Run, terms: RunConditions, record: dict[str, Any] | None) -> Finish:
     run.folder.require_places(1)
     if record is not None:
         run.folder.forget_after(0)
@@ -269,7 +269,7 @@ def _count(run: Run, terms: Terms, record: dict[str, Any] | None) -> Finish:
     return Finish(1, seconds, validation, run.save(1, seconds, validation, {}))
 
 
-def _begin(run: Run, terms: Terms, record: dict[str, Any] | None, *, step: int, steps: int) -> None:
+def _begin(run: Run, terms: RunConditions, record: dict[str, Any] | None, *, step: int, steps: int) -> None:
     """Write the record of the run, emit notices of what is unusual, and open the sinks."""
     inexact = [] if record is None else list(record["inexact"])
     run_id = secrets.token_hex(8) if record is None else str(record["id"])

@@ -31,9 +31,9 @@ from weft.training.compute import Compute
 from weft.training.config import DTYPES, RunConfig
 from weft.training.cutting import context_of, cutting_problems
 from weft.training.exchange import gather_rows
-from weft.training.gradient import Sums, add_gradients, forward_of
-from weft.training.holding import hold, holding_problems
+from weft.training.gradient import BatchTotals, add_gradients, forward_of
 from weft.training.kept_memory import keep_freed_memory
+from weft.training.local_model import hold, holding_problems
 from weft.training.optimizer_state import optimizer_tensors, parameter_of, restore_optimizer
 from weft.training.optimizers import set_lr
 from weft.training.parallel import World
@@ -55,7 +55,7 @@ rose above 100 (rates from 30 on) none came back under 13 times."""
 class StepReport(NamedTuple):
     """The sums, learning rate and gradient norm (before clipping) of a step."""
 
-    sums: Sums
+    sums: BatchTotals
     lr: float
     grad_norm: float
 
@@ -185,7 +185,7 @@ class Trainer:
                 **{f"{CARRIED}{name}": tensor for name, tensor in carried.items()}}
 
     def boxes(self) -> dict[str, Boxes]:
-        """What this process holds of everything that a checkpoint has, by the names that `StoredTensors` gives it. All
+        """This process's part of everything that a checkpoint has, by the names that `StoredTensors` gives it. All
         ranks must call it, as `tensors`."""
         found = {f"{MODEL}{name}": self._placed(name, self._average.saved(name, self.held.stored(tensor)))
                  for name, tensor in own_tensors(self.model).items()}
@@ -235,7 +235,7 @@ class Trainer:
         self._state = restore(empty, carried) if carried and empty is not None else None
         self.step, self.seconds = step, seconds
 
-    def _require_converging(self, sums: Sums, norm: float) -> None:
+    def _require_converging(self, sums: BatchTotals, norm: float) -> None:
         if not (math.isfinite(sums.loss) and math.isfinite(norm)):
             raise DivergedError(f"the loss became {sums.loss:g} with a gradient of norm {norm:g}.", step=self.step)
         loss, uniform = sums.nats / max(1, sums.tokens), self.task.guess(self.model)

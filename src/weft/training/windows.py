@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from weft.core.declarations import Pairs
+from weft.core.declarations import QueryKeyPairs
 from weft.core.errors import ConfigError
 from weft.core.layer import Part
 from weft.core.model import Model
@@ -39,8 +39,8 @@ def _named(paths: list[str]) -> str:
     return f"{paths[0]}{f' and {len(paths) - 1} other layers' if paths[1:] else ''}"
 
 
-def _said(model: Model, read: Callable[[Pairs], Mapping[str, int]]) -> Mapping[tuple[str, int], list[str]]:
-    """What the masks of a model say, each rule with its number, and the paths of the layers that have it."""
+def _said(model: Model, read: Callable[[QueryKeyPairs], Mapping[str, int]]) -> Mapping[tuple[str, int], list[str]]:
+    """The rules of a model's masks, each rule with its number, and the paths of the layers that have it."""
     found: dict[tuple[str, int], list[str]] = {}
     for path, module in model.named_modules():
         pairs = module.declares().attended if isinstance(module, Part) else None

@@ -9,7 +9,16 @@ import math
 import random
 from dataclasses import dataclass
 
-from weft.comparison.results import CurvePoint, DecodePoint, Entry, LengthPoint, PositionPoint, RunResult, Sample, Trial
+from weft.comparison.results import (
+    CurvePoint,
+    DecodePoint,
+    LengthPoint,
+    PositionPoint,
+    RunResult,
+    Sample,
+    StudyModel,
+    Trial,
+)
 from weft.comparison.statistics import Interval
 from weft.comparison.student import SeedTest, detectable_difference
 from weft.comparison.study_result import Budget, CorpusFacts, Detectable, GapPoint, Machine, Matched, StudyResult
@@ -81,10 +90,10 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _entry(shape: Shape, seeds: int, validations: int) -> Entry:
+def _entry(shape: Shape, seeds: int, validations: int) -> StudyModel:
     config = f"model:\n  kind: decoder\n  d_model: 192\n# {shape.name}\ntraining:\n  lr: 0.003\n  batch: 32\n"
     embeddings = 393_216 if shape.trainable else 0
-    return Entry(
+    return StudyModel(
         name=shape.name, kind=shape.kind, config=config, config_sha256=_hash(config),
         repeat=f"weft train studies/six-ages/{shape.name}/run-0/config.yaml --out again", trainable=shape.trainable,
         parameters=1_602_000 + len(shape.name) * 311 if shape.trainable else 107_412, embedding_parameters=embeddings,
@@ -205,7 +214,7 @@ def unfinished(result: StudyResult, names: tuple[str, ...] | None = None) -> Stu
     return dataclasses.replace(result, entries=entries, differences=kept, tied_sets=sets)
 
 
-def _lost(entry: Entry) -> Entry:
+def _lost(entry: StudyModel) -> StudyModel:
     runs = tuple(dataclasses.replace(run, status="diverged", bits_per_byte=None, loss=None, document_nats=(),
                                      note=f"the loss was not finite at step {300 + run.index}",
                                      curve=run.curve[:12], by_position=(), by_length=()) for run in entry.runs)

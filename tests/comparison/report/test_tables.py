@@ -14,7 +14,7 @@ from comparison.report.reading import Node, read, rows
 from weft.comparison.power import reaches
 from weft.comparison.report import render
 from weft.comparison.report.ranking import interval_of
-from weft.comparison.results import Entry
+from weft.comparison.results import StudyModel
 from weft.comparison.study_result import Matched, StudyResult
 from weft.drawing.numbers import decimals_of
 
@@ -31,7 +31,7 @@ def value(shown: str) -> float:
     return float(number.replace(",", "")) * SCALE[unit]
 
 
-def median(entry: Entry, name: str) -> float:
+def median(entry: StudyModel, name: str) -> float:
     return statistics.median(float(getattr(run, name)) for run in entry.finished)
 
 
@@ -47,7 +47,7 @@ def test_every_number_of_the_main_table() -> None:
         check_row(cells, entry)
 
 
-def check_row(cells: list[str], entry: Entry) -> None:
+def check_row(cells: list[str], entry: StudyModel) -> None:
     interval = interval_of(entry, 0.95)
     assert interval is not None and interval.low is not None and interval.high is not None
     half = (interval.high - interval.low) / 2

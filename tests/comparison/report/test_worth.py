@@ -18,9 +18,9 @@ from comparison.report.reading import Node, read, rows
 from weft.comparison.report import render
 from weft.comparison.report.dots import dots
 from weft.comparison.report.portraits import portrait
+from weft.comparison.report.quality_cost import lead, pareto
 from weft.comparison.report.view import View
-from weft.comparison.report.worth import lead, pareto
-from weft.comparison.results import DecodePoint, Entry, decoding_of
+from weft.comparison.results import DecodePoint, StudyModel, decoding_of
 from weft.comparison.study_result import StudyResult
 
 PRE = {"kind": "pre", "layers": [{"kind": "attention", "n_heads": 4, "n_kv_heads": 2, "position": "rope"},
@@ -134,7 +134,7 @@ def test_decoding_over_runs_keeps_the_widest_quartiles() -> None:
 
 
 def test_the_spread_of_decoding_is_drawn_and_said() -> None:
-    def timed(entry: Entry) -> Entry:
+    def timed(entry: StudyModel) -> StudyModel:
         return dataclasses.replace(entry, decode=tuple(dataclasses.replace(
             point, low=(point.seconds or 0) / 2, high=(point.seconds or 0) * 2) for point in entry.decode))
 

@@ -9,18 +9,18 @@ from torch.testing import assert_close
 from weft.core.errors import UnsupportedError
 from weft.families.steps import Fuse, RotaryOrder, Split, Step, Transpose, Ungroup
 from weft.families.weights import Rule
-from weft.interop.adapters.spread import Beside, read_through, write_through
+from weft.interop.adapters.spread import RowTerm, read_through, write_through
 
 ROWS, INS = (4, 2, 2), 3
 
 
-def term(rows: slice, count: int, rank: int, scale: float) -> Beside:
+def term(rows: slice, count: int, rank: int, scale: float) -> RowTerm:
     generator = torch.Generator().manual_seed(count * 10 + rank)
     a, b = torch.randn(rank, INS, generator=generator), torch.randn(count, rank, generator=generator)
-    return Beside(rows, a, b, scale, torch.rand(count, generator=generator))
+    return RowTerm(rows, a, b, scale, torch.rand(count, generator=generator))
 
 
-def whole(given: list[Beside], outs: int) -> torch.Tensor:
+def whole(given: list[RowTerm], outs: int) -> torch.Tensor:
     found = torch.zeros(outs, INS)
     for each in given:
         found[each.rows] += each.scale * each.b @ each.a

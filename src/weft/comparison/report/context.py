@@ -1,4 +1,4 @@
-"""What context is worth, and what a token costs: bits per byte by position and by length of evaluation, time and state
+"""The value of context and the cost of a token: bits per byte by position and by length of evaluation, time and state
 of decoding against context, speed and memory of training."""
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from weft.comparison.report.view import View
-from weft.comparison.results import DecodePoint, Entry, LengthPoint, RunResult
-from weft.drawing.axes import Axis, Logarithmic, linear, logarithmic, powers_of_two
-from weft.drawing.marks import Label, Style, line, marker, whisker
+from weft.comparison.results import DecodePoint, LengthPoint, RunResult, StudyModel
+from weft.drawing.axes import Axis, LogarithmicAxis, linear, logarithmic, powers_of_two
+from weft.drawing.marks import Label, ModelStyle, line, marker, whisker
 from weft.drawing.markup import Markup, join, listed, tag
 from weft.drawing.numbers import brief, duration, fixed, integer, known, octets, si, significant
-from weft.drawing.panel import Box, Hover, Panel, Series, draw
+from weft.drawing.panel import Hover, Panel, PlotBox, Series, draw
 from weft.drawing.table import Column, at, folded, rule, scale, strip, table
 
 Curve: TypeAlias = list[tuple[float, float]]
@@ -42,7 +42,7 @@ def fixed_three(value: float) -> str:
     return fixed(value, 3)
 
 
-def by_position(entry: Entry) -> Curve:
+def by_position(entry: StudyModel) -> Curve:
     """Means over the finished runs at the middle of each stretch of positions."""
     found: dict[tuple[int, int], list[float]] = {}
     for run in entry.finished:
@@ -52,7 +52,7 @@ def by_position(entry: Entry) -> Curve:
     return _means({math.sqrt((first + 1) * (last + 1)): values for (first, last), values in found.items()})
 
 
-def by_length(entry: Entry, read: Callable[[LengthPoint], float | None]) -> Curve:
+def by_length(entry: StudyModel, read: Callable[[LengthPoint], float | None]) -> Curve:
     """Means over the finished runs; lengths beyond the model's reach are missing."""
     found: dict[float, list[float]] = {}
     for run in entry.finished:
@@ -75,7 +75,7 @@ def trained_lengths(view: View) -> tuple[int, ...]:
 
 def _panel(view: View, curves: dict[str, Curve], name: str, heading: str, x_label: str,
            write: Callable[[float], str], trained: Sequence[int] | None) -> Markup:
-    box = Box()
+    box = PlotBox()
     x = _lengths(curves, box)
     y = _height([value for curve in curves.values() for _, value in curve], box)
     if x is None or y is None:
@@ -91,13 +91,13 @@ def _panel(view: View, curves: dict[str, Curve], name: str, heading: str, x_labe
                       else "bits per byte of the targets behind so many tokens"))
 
 
-def _lengths(curves: Mapping[str, Curve], box: Box) -> Logarithmic | None:
+def _lengths(curves: Mapping[str, Curve], box: PlotBox) -> LogarithmicAxis | None:
     """The axis of positions or lengths, in tokens."""
     return powers_of_two([round(place) for curve in curves.values() for place, _ in curve], *box.x,
                          lambda value: integer(round(value)))
 
 
-def _height(values: Iterable[float], box: Box) -> Axis | None:
+def _height(values: Iterable[float], box: PlotBox) -> Axis | None:
     """Linear unless the largest is several times the smallest."""
     found = list(values)
     if found and min(found) > 0 and max(found) / min(found) > 4:
@@ -105,7 +105,7 @@ def _height(values: Iterable[float], box: Box) -> Axis | None:
     return linear(found, *box.y, count=6)
 
 
-def _trained_marks(trained: Sequence[int], x: Logarithmic, box: Box) -> Markup:
+def _trained_marks(trained: Sequence[int], x: LogarithmicAxis, box: PlotBox) -> Markup:
     places = [x.place(length) for length in trained if x.holds(length)]
     return join([join(
         tag("line", {"class": "trained", "x1": round(at, 1), "x2": round(at, 1), "y1": box.top + 4,
@@ -113,7 +113,7 @@ def _trained_marks(trained: Sequence[int], x: Logarithmic, box: Box) -> Markup:
         tag("path", {"class": "trained-mark", "d": f"M{at - 4:.1f} {box.top - 4:.1f}h8l-4 7z"})) for at in places])
 
 
-def _series(view: View, entry: Entry, curve: Curve, x: Axis, y: Axis, write: Callable[[float], str],
+def _series(view: View, entry: StudyModel, curve: Curve, x: Axis, y: Axis, write: Callable[[float], str],
             behind: Markup | None = None) -> Series:
     style = view.styles[entry.name]
     inside = [(place, value) for place, value in curve if x.holds(round(place)) and y.holds(value)]
@@ -207,7 +207,7 @@ def _timed(point: DecodePoint) -> str:
     return f"{duration(point.seconds)} ({duration(point.low)} to {duration(point.high)})"
 
 
-def _spread(entry: Entry, x: Axis, y: Axis) -> Markup:
+def _spread(entry: StudyModel, x: Axis, y: Axis) -> Markup:
     """Upright lines from the quickest to the slowest of what was timed."""
     return join([whisker(x.place(point.context), y.place(max(y.low, point.low)), y.place(min(y.high, point.high)))
                  for point in entry.decode if point.low is not None and point.high is not None
@@ -216,7 +216,7 @@ def _spread(entry: Entry, x: Axis, y: Axis) -> Markup:
 
 def _decoding_panel(view: View, name: str, heading: str, read: Callable[[DecodePoint], float | None],
            write: Callable[[float], str]) -> Markup:
-    box = Box(left=56)
+    box = PlotBox(left=56)
     curves = {entry.name: sorted((float(point.context), value) for point in entry.decode
                                  if (value := read(point)) is not None) for entry in view.result.entries}
     x = _lengths(curves, box)
@@ -251,7 +251,7 @@ def dots(view: View) -> Markup:
     return tag("div", {"class": "stack"}, speed, memory) if speed or memory else Markup("")
 
 
-def _dots_chart(view: View, entries: Sequence[Entry], title: str, note: str, read: Callable[[RunResult], float],
+def _dots_chart(view: View, entries: Sequence[StudyModel], title: str, note: str, read: Callable[[RunResult], float],
                 write: Callable[[float], str], name: str) -> Markup:
     rows = []
     for entry in entries:
@@ -274,7 +274,7 @@ def _dots_chart(view: View, entries: Sequence[Entry], title: str, note: str, rea
                tag("thead", None, head), tag("tbody", None, body)))
 
 
-def _dots_row(view: View, model: str, style: Style, axis: Axis, values: Sequence[float],
+def _dots_row(view: View, model: str, style: ModelStyle, axis: Axis, values: Sequence[float],
               write: Callable[[float], str]) -> Markup:
     low, middle, high = values
     stem = rule(axis, axis.low, middle, "stem")

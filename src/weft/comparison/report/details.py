@@ -1,4 +1,4 @@
-"""What a reader looks up: samples, every run, configurations, protocol, data, machine, notes."""
+"""The details of a report: samples, every run, configurations, protocol, data, machine, notes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from weft.comparison.findings import TEST_NAMES
 from weft.comparison.report.view import COLUMNS, View
-from weft.comparison.results import Entry, RunResult, Sample
+from weft.comparison.results import RunResult, Sample, StudyModel
 from weft.comparison.study_result import CorpusFacts
 from weft.drawing.markup import Child, Markup, annotated, join, shorten, tag
 from weft.drawing.numbers import (
@@ -44,7 +44,7 @@ def _prompt(prompt: str, how: str) -> Markup:
                 tag("pre", {"class": "sample prompt", "dir": "auto", "tabindex": "0"}, annotated(prompt)))
 
 
-def _card(view: View, entry: Entry, own: bool) -> Markup:
+def _card(view: View, entry: StudyModel, own: bool) -> Markup:
     style = view.styles[entry.name]
     body = _text(entry.sample, own) if entry.sample else tag("p", {"class": "none"}, "No sample: no run finished.")
     return tag("article", {"class": f"card {style.colour}", "data-model": str(style.index)},
@@ -88,7 +88,7 @@ def _reason(run: RunResult) -> str:
     return run.note or ("still to come" if run.status == "pending" else "no reason recorded")
 
 
-def _all_runs(view: View, everything: Sequence[tuple[Entry, RunResult]]) -> Markup:
+def _all_runs(view: View, everything: Sequence[tuple[StudyModel, RunResult]]) -> Markup:
     columns = [Column("Model", number=False), Column("Run"), Column("Seeds", "weights, order"),
                Column("Outcome", number=False), Column("Bits per byte"), Column("Learning rate"), Column("Steps"),
                Column("Time"), Column("Tokens/s"), Column("Peak memory")]
@@ -105,7 +105,7 @@ def _all_runs(view: View, everything: Sequence[tuple[Entry, RunResult]]) -> Mark
 
 
 def repeat_lead(view: View) -> Markup:
-    """What each command does."""
+    """The sentence that says what each command does."""
     found = view.result.machine
     code = f" of commit {found.commit}" if found.commit else ""
     return join(f"With Weft {found.weft}{code}; ", f"runs repeat {found.determinism}." if found.determinism else
@@ -135,7 +135,7 @@ def _apart(configs: Sequence[str]) -> tuple[str, list[str]]:
     return "".join(shared), ["".join(part for part in own if part not in shared) for own in parts]
 
 
-def _repeat_row(view: View, entry: Entry, config: str) -> Markup:
+def _repeat_row(view: View, entry: StudyModel, config: str) -> Markup:
     return tag("section", {"class": "repeat", "data-model": str(view.styles[entry.name].index)},
                tag("h3", None, view.key(entry)), _whole_name(view, entry),
                command(entry.repeat) if entry.repeat else tag(
@@ -143,7 +143,7 @@ def _repeat_row(view: View, entry: Entry, config: str) -> Markup:
                folded(join("Its own configuration (whole: ", _hash(entry.config_sha256), ")"), block(config)))
 
 
-def _whole_name(view: View, entry: Entry) -> Child:
+def _whole_name(view: View, entry: StudyModel) -> Child:
     return "" if shorten(entry.name, COLUMNS) == entry.name else tag("p", {"class": "small whole"}, entry.name)
 
 
@@ -232,7 +232,7 @@ def machine(view: View) -> Markup:
 
 
 def additions(view: View) -> Markup:
-    """What was added when, and what models were worth at a shorter budget."""
+    """The additions to the study, and the models' figures at a shorter budget."""
     rows = [[moment(each.when), each.what, ", ".join(
         f"{figure.name} {fixed(figure.bits_per_byte, 3)} at {si(figure.tokens)} tokens" for figure in each.figures)]
             for each in view.result.additions]
@@ -242,5 +242,5 @@ def additions(view: View) -> Markup:
 
 
 def notes(view: View) -> Markup:
-    """What a reader must know to judge."""
+    """The notes that a reader needs in order to judge."""
     return tag("ul", {"class": "sentences"}, [tag("li", None, note) for note in view.result.notes])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.comparison.findings import TEST_NAMES, larger_doubt, pairing, pairing_effect
-from weft.comparison.power import Reach, reaches
+from weft.comparison.power import DetectableRange, reaches
 from weft.comparison.report.view import View, half_width
 from weft.comparison.statistics import Interval
 from weft.comparison.study_result import Difference
@@ -52,14 +52,14 @@ def _spreads(view: View) -> str:
     return "" if view.result.test == "paired" else ", the less the more alike the two models' runs spread"
 
 
-def _reach_row(view: View, each: Reach) -> list[Child]:
+def _reach_row(view: View, each: DetectableRange) -> list[Child]:
     own = each.runs == view.result.seeds
     return [join(integer(each.runs), " ", tag("strong", None, "this study")) if own else integer(each.runs),
             MISSING if each.critical is None else limits(each.critical),
             expected(each), MISSING if each.found is None else reach_of(each.found)]
 
 
-def expected(each: Reach) -> str:
+def expected(each: DetectableRange) -> str:
     """The difference in bits per byte that could be expected before the runs, or else in standard deviations."""
     if each.difference is not None:
         return reach_of(each.difference)
@@ -67,7 +67,7 @@ def expected(each: Reach) -> str:
 
 
 def limits(critical: tuple[float, float]) -> str:
-    """What |t| must exceed, at the least and at the most, where these differ."""
+    """The value that |t| must exceed, at the least and at the most, where these differ."""
     least, most = (fixed(each, 1 if each >= 10 else 2) for each in critical)
     return least if least == most else f"{least} to {most}"
 
@@ -100,7 +100,7 @@ def lead(view: View) -> Markup:
 
 
 def decimals(difference: Difference) -> int:
-    """Of a difference: those that its interval allows, and three at least, so that small ones are seen."""
+    """The decimals of a difference: those that its interval allows, and three at least, so that small ones are seen."""
     return max(3, decimals_of(half_width(whole(difference))))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.comparison.report.ranking import interval_of, worth
 from weft.comparison.report.view import View
-from weft.comparison.results import Entry
+from weft.comparison.results import StudyModel
 from weft.comparison.statistics import Interval
 from weft.comparison.verdict import letters
 from weft.drawing.axes import Axis, linear
@@ -35,7 +35,7 @@ def dots(view: View) -> Markup:
     return tag("table", {"class": "strips dots"}, caption, tag("thead", None, head), tag("tbody", None, rows))
 
 
-def _axis(found: list[tuple[Entry, Interval]]) -> Axis | None:
+def _axis(found: list[tuple[StudyModel, Interval]]) -> Axis | None:
     """Around the means and the runs, and the intervals that are not many times as wide as these."""
     means = [interval.mean for _, interval in found]
     runs = [run.bits_per_byte for entry, _ in found for run in entry.finished]
@@ -54,7 +54,7 @@ def _spoken(interval: Interval) -> str:
     return f" ({fixed(interval.low, 3)} to {fixed(interval.high, 3)})"
 
 
-def _row(view: View, entry: Entry, interval: Interval, axis: Axis) -> Markup:
+def _row(view: View, entry: StudyModel, interval: Interval, axis: Axis) -> Markup:
     style = view.styles[entry.name]
     ticks = [_tick(axis, run.bits_per_byte) for run in entry.finished
              if run.bits_per_byte is not None and axis.holds(run.bits_per_byte)]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.comparison.findings import Stretch, order_of, orders, words
+from weft.comparison.findings import OrderStretch, order_of, orders, words
 from weft.comparison.report.view import View, half_width
-from weft.comparison.results import Entry
+from weft.comparison.results import StudyModel
 from weft.comparison.statistics import Interval
 from weft.comparison.study_result import Difference, GapPoint
-from weft.drawing.axes import Axis, Linear, linear
+from weft.drawing.axes import Axis, LinearAxis, linear
 from weft.drawing.marks import line, spots, whisker
 from weft.drawing.markup import Child, Markup, join, listed, tag
 from weft.drawing.numbers import MISSING, THIN, decimals_of, known, percent, signed
@@ -21,7 +21,7 @@ OPEN_ROWS = 21
 
 
 def lead(view: View) -> Markup:
-    """What the charts show, with the model that they compare with."""
+    """The sentence that says what the charts show, with the model that they compare with."""
     base = view.best_trained
     name: Child = "" if base is None else join(view.name(base), ", ")
     best = "the best model" if base is view.best else "the best model that was trained"
@@ -54,7 +54,7 @@ def _orders(view: View) -> Markup:
     return table("Trained models from best to worst in the mean", columns, rows, name="orders")
 
 
-def _stretch(stretch: Stretch) -> str:
+def _stretch(stretch: OrderStretch) -> str:
     first, last = percent(stretch.first), percent(stretch.last)
     return first if first == last else f"{first} to {last}"
 
@@ -95,7 +95,7 @@ def _mean(interval: Interval) -> Child:
     return tag("strong", None, shown) if beyond else shown
 
 
-def _drawn(view: View, base: Entry) -> list[Difference]:
+def _drawn(view: View, base: StudyModel) -> list[Difference]:
     """The other models minus ``base``, where a difference during training is known."""
     found = [view.difference(entry.name, base.name) for entry in view.ranked if entry is not base]
     return [each for each in found if each is not None and any(known(gap.difference.mean) for gap in each.gaps)]
@@ -122,7 +122,7 @@ def _height(points: Sequence[GapPoint]) -> Axis:
 
 
 def _panel(view: View, difference: Difference, y: Axis, index: int) -> Markup:
-    x = Linear(0.0, 1.04, *SMALL.x, (0.0, 0.25, 0.5, 0.75, 1.0), lambda share: f"{share:.0%}".removesuffix("%"))
+    x = LinearAxis(0.0, 1.04, *SMALL.x, (0.0, 0.25, 0.5, 0.75, 1.0), lambda share: f"{share:.0%}".removesuffix("%"))
     style = view.styles[difference.first]
     points = [gap for gap in difference.gaps if y.holds(gap.difference.mean) and x.holds(gap.share)]
     hover = tuple(Hover(x.place(gap.share), y.place(gap.difference.mean), f"{percent(gap.share)} of the budget",

@@ -8,17 +8,17 @@ from importlib import resources
 from typing import final
 
 from weft.comparison.report import (
-    beyond,
     context,
     details,
     differences,
+    extrapolation,
     gaps,
     portraits,
+    quality_cost,
     ranking,
     sheets,
     training,
     verdict,
-    worth,
 )
 from weft.comparison.report.view import View
 from weft.comparison.settings import UNNAMED
@@ -48,14 +48,14 @@ class Section:
 
 
 SECTIONS = (
-    Section("worth", "Quality and cost", "Quality against cost", worth.lead, worth.panels),
+    Section("worth", "Quality and cost", "Quality against cost", quality_cost.lead, quality_cost.panels),
     Section("results", "Results", "Results", "Lower bits per byte are better. Two models share a letter exactly where "
             "the study does not tell them apart.", lambda view: join(ranking.ranking(view), sheets.sheets(view))),
     Section("models", "Models", "The models", "Read from their configurations; tokens rise from the bottom.",
             portraits.models),
     Section("differences", "Differences", "How sure are the differences?", differences.lead, differences.forest),
     Section("training", "Training", "Training", training.curves_lead,
-            lambda view: join(training.curves(view), beyond.beyond(view))),
+            lambda view: join(training.curves(view), extrapolation.beyond(view))),
     Section("gaps", "Order", "Does the order change during training?", gaps.lead, gaps.gaps),
     Section("tuning", "Tuning", "Learning rates", training.rates_lead, training.rates),
     Section("context", "Context", "What context is worth",
@@ -122,7 +122,7 @@ def _header(view: View) -> Markup:
 
 
 def _device(view: View) -> str:
-    """What computed: an accelerator by its name, or else the processor."""
+    """The device that computed: an accelerator by its name, or else the processor."""
     machine = view.result.machine
     return machine.processor if machine.device == "cpu" and machine.processor else machine.device
 

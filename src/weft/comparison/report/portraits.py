@@ -10,7 +10,7 @@ import torch
 
 from weft.comparison.report.training import remark
 from weft.comparison.report.view import View
-from weft.comparison.results import Entry
+from weft.comparison.results import StudyModel
 from weft.core.empty_model import built_empty
 from weft.core.errors import UserError
 from weft.core.model import parse_model
@@ -40,8 +40,8 @@ class Portrait:
     missing: str = ""
 
 
-def portrait(entry: Entry, name: str) -> Portrait:
-    """What the configuration of a model's first run describes.
+def portrait(entry: StudyModel, name: str) -> Portrait:
+    """The drawing of the model that its first run's configuration describes.
 
     A result can be shown where its parts are not known (they are a plugin's) or are no longer the same; its report then
     says so in place of the drawing.
@@ -73,7 +73,7 @@ def models(view: View) -> Markup:
     return tag("div", {"class": "cards models"}, [_card(view, entry) for entry in view.ranked])
 
 
-def _card(view: View, entry: Entry) -> Markup:
+def _card(view: View, entry: StudyModel) -> Markup:
     style = view.styles[entry.name]
     found = portrait(entry, f"model-{style.index}")
     drawing: Child = found.drawing.inline() if found.drawing is not None else tag(
@@ -82,7 +82,7 @@ def _card(view: View, entry: Entry) -> Markup:
                tag("h3", None, view.key(entry)), tag("p", {"class": "words"}, found.words), drawing, _sizes(entry))
 
 
-def _sizes(entry: Entry) -> Markup:
+def _sizes(entry: StudyModel) -> Markup:
     counts: list[tuple[str, Child]] = [("Numbers, counted", integer(entry.parameters))]
     if entry.trainable:
         counts = [("Parameters", integer(entry.parameters)),

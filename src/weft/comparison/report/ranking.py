@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import final
 
 from weft.comparison.report.view import View, half_width
-from weft.comparison.results import Entry, RunResult
+from weft.comparison.results import RunResult, StudyModel
 from weft.comparison.statistics import Interval, t_test
 from weft.comparison.study_result import Matched
 from weft.comparison.verdict import letters
@@ -44,19 +44,19 @@ class Quantity:
 
     head: str
     names: tuple[str, ...]
-    show: Callable[[Entry], str]
+    show: Callable[[StudyModel], str]
 
 
-def _per_run(read: Callable[[RunResult], float], write: Callable[[float], str]) -> Callable[[Entry], str]:
+def _per_run(read: Callable[[RunResult], float], write: Callable[[float], str]) -> Callable[[StudyModel], str]:
     """The median over the finished runs."""
-    def show(entry: Entry) -> str:
+    def show(entry: StudyModel) -> str:
         value = entry.median(read)
         return MISSING if value is None else write(value)
 
     return show
 
 
-def _parameters(entry: Entry) -> str:
+def _parameters(entry: StudyModel) -> str:
     """As many as gradients train, or as a model keeps from counting; the word alone where no run counted any."""
     if entry.trainable:
         return si(entry.parameters)
@@ -64,16 +64,16 @@ def _parameters(entry: Entry) -> str:
     return join(si(entry.parameters), " ", word) if entry.parameters else word
 
 
-def _parts(entry: Entry) -> str:
+def _parts(entry: StudyModel) -> str:
     body = entry.parameters - entry.embedding_parameters
     return f"{si(body)} + {si(entry.embedding_parameters)}" if entry.trainable else MISSING
 
 
-def _flops(entry: Entry) -> str:
+def _flops(entry: StudyModel) -> str:
     return _per_run(lambda run: run.flops, si)(entry) if entry.trainable else MISSING
 
 
-def _rates(entry: Entry) -> Markup:
+def _rates(entry: StudyModel) -> Markup:
     """All that the runs chose, and whether a better one may lie outside those tried."""
     if not entry.rates:
         return Markup("")
@@ -82,13 +82,13 @@ def _rates(entry: Entry) -> Markup:
                                                    if entry.edge else []))
 
 
-def perplexity(entry: Entry) -> float | None:
+def perplexity(entry: StudyModel) -> float | None:
     """Per token, of the mean loss over the finished runs."""
     losses = [run.loss for run in entry.finished if run.loss is not None and known(run.loss)]
     return math.exp(min(sum(losses) / len(losses), 700.0)) if losses else None
 
 
-def _state(entry: Entry) -> str:
+def _state(entry: StudyModel) -> str:
     return MISSING if entry.state is None else octets(entry.state.state_bytes)
 
 
@@ -141,30 +141,30 @@ def _caption(view: View) -> str:
 
 
 def counted_words(view: View) -> list[str]:
-    """What models that are counted took, of which a budget of training says nothing; none where none is counted."""
+    """The tokens that counted models took, of which a budget of training says nothing; none where none is counted."""
     found = [_counted_words(entry) for entry in view.ranked if not entry.trainable]
     return [*found, "What is counted is kept from the text, not learned by gradients."] if found else []
 
 
-def _counted_words(entry: Entry) -> str:
+def _counted_words(entry: StudyModel) -> str:
     tokens, seconds = entry.median(lambda run: float(run.tokens)), entry.median(lambda run: run.seconds)
     took = "" if seconds is None else f" in {duration(seconds)}"
     return f"{entry.name} is counted, not trained" + ("." if tokens is None else
                                                       f": it read {integer(round(tokens))} tokens{took}.")
 
 
-def interval_of(entry: Entry, confidence: float) -> Interval | None:
+def interval_of(entry: StudyModel, confidence: float) -> Interval | None:
     """Mean of the finished runs, and Student's interval where there are two or more; None without a finished run."""
     values = [run.bits_per_byte for run in entry.finished if run.bits_per_byte is not None and known(run.bits_per_byte)]
     return t_test(values, confidence).interval if values else None
 
 
-def _decimals(entry: Entry, view: View) -> int:
+def _decimals(entry: StudyModel, view: View) -> int:
     interval = interval_of(entry, view.result.level)
     return decimals_of(half_width(interval) if interval is not None else None)
 
 
-def worth(entry: Entry, view: View, most: int) -> Child:
+def worth(entry: StudyModel, view: View, most: int) -> Child:
     """The mean with the digits that its interval allows; decimal points stand below each other."""
     interval = interval_of(entry, view.result.level)
     if interval is None:
@@ -177,17 +177,17 @@ def worth(entry: Entry, view: View, most: int) -> Child:
                 tag("span", {"class": "spread"}, spread) if spread else "")
 
 
-def _at_top(entry: Entry, view: View) -> bool:
+def _at_top(entry: StudyModel, view: View) -> bool:
     return entry.name in view.top
 
 
 def lost_counts(runs: Sequence[RunResult]) -> list[tuple[str, int]]:
-    """What became of the runs that did not finish, with how many."""
+    """The ends of the runs that did not finish, with how many there are of each."""
     found = [run.status for run in runs if run.status != "finished"]
     return [(status, found.count(status)) for status in sorted(set(found))]
 
 
-def run_count(entry: Entry) -> Child:
+def run_count(entry: StudyModel) -> Child:
     """Finished of all, and what became of the others."""
     lost = ", ".join(f"{count} {status}" for status, count in lost_counts(entry.runs))
     whole = f"{len(entry.finished)} of {len(entry.runs)}"
@@ -195,12 +195,12 @@ def run_count(entry: Entry) -> Child:
 
 
 def match_of(quantity: Quantity, matched: Sequence[Matched]) -> Matched | None:
-    """What the study says of a column."""
+    """The match that the study declares for a column."""
     return next((each for each in matched if plain_name(each.quantity) in quantity.names), None)
 
 
 def plain_name(name: str) -> str:
-    """Of a quantity, to be compared: small letters, spaces for underscores."""
+    """The name of a quantity, to be compared: small letters, spaces for underscores."""
     return re.sub(r"[_\s]+", " ", name).strip().lower()
 
 

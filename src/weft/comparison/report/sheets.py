@@ -12,7 +12,7 @@ from urllib.parse import quote
 from weft.comparison.report.ranking import interval_of, perplexity
 from weft.comparison.report.training import outcome
 from weft.comparison.report.view import View
-from weft.comparison.results import Entry, RunResult
+from weft.comparison.results import RunResult, StudyModel
 from weft.comparison.verdict import letters
 from weft.drawing.markup import Markup, join, tag
 
@@ -59,7 +59,7 @@ def _cell(value: Cell) -> str:
     return f"{value:.7g}"
 
 
-def _model(view: View, entry: Entry) -> list[Cell]:
+def _model(view: View, entry: StudyModel) -> list[Cell]:
     interval, state = interval_of(entry, view.result.level), entry.state
     seconds = [run.seconds for run in entry.finished]
     return [entry.name, entry.kind, entry.bits_per_byte, *((None, None) if interval is None else
@@ -74,7 +74,7 @@ def _model(view: View, entry: Entry) -> list[Cell]:
             len(entry.finished), len(entry.runs)]
 
 
-def _run(entry: Entry, run: RunResult) -> list[Cell]:
+def _run(entry: StudyModel, run: RunResult) -> list[Cell]:
     return [entry.name, run.index + 1, run.seed, run.order_seed, run.status, run.lr, run.bits_per_byte, run.loss,
             run.steps, run.tokens, run.flops if entry.trainable else None, run.seconds, run.tokens_per_second,
             run.peak_memory_bytes, "; ".join(f"{trial.lr:g}={outcome(trial)}" for trial in run.trials), run.folder,

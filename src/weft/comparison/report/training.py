@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import final
 
 from weft.comparison.report.view import View
-from weft.comparison.results import CurvePoint, Entry, Trial
+from weft.comparison.results import CurvePoint, StudyModel, Trial
 from weft.drawing.axes import Axis, linear, logarithmic
-from weft.drawing.marks import Label, Point, Style, line, marker, spots
+from weft.drawing.marks import Label, ModelStyle, Point, line, marker, spots
 from weft.drawing.markup import Markup, join, listed, tag
 from weft.drawing.numbers import brief, duration, fixed, integer, known, learning_rate, si
-from weft.drawing.panel import SMALL, Box, Hover, Panel, Series, draw
+from weft.drawing.panel import SMALL, Hover, Panel, PlotBox, Series, draw
 from weft.drawing.table import Column, folded, table
 
 MOST_POINTS = 48
@@ -27,7 +27,7 @@ MOST_POINTS = 48
 @final
 @dataclass(frozen=True)
 class Currency:
-    """What a curve is drawn against."""
+    """The quantity that a curve is drawn against."""
 
     name: str
     heading: str
@@ -57,7 +57,7 @@ def curves(view: View) -> Markup:
 
 
 def curves_lead(view: View) -> Markup:
-    """What the lines are."""
+    """The sentence that says what the lines are."""
     counted_too = any(not entry.trainable and entry.finished for entry in view.result.entries)
     level = (" A model that is counted, not trained, has one figure: it begins where the model has read its tokens, "
              "and stays level from there." if counted_too else "")
@@ -66,7 +66,7 @@ def curves_lead(view: View) -> Markup:
                 f"them.{thin}{level}")
 
 
-def each_curve(entry: Entry) -> list[tuple[CurvePoint, ...]]:
+def each_curve(entry: StudyModel) -> list[tuple[CurvePoint, ...]]:
     """The curves of all runs, those that failed included."""
     return [run.curve for run in entry.runs]
 
@@ -76,7 +76,7 @@ def drawable(curve: Sequence[CurvePoint]) -> bool:
     return any(math.isfinite(point.bits_per_byte) for point in curve)
 
 
-def mean_curve(entry: Entry) -> tuple[CurvePoint, ...]:
+def mean_curve(entry: StudyModel) -> tuple[CurvePoint, ...]:
     """Means over the finished runs at the steps that all of them validated."""
     finished = [{point.step: point for point in run.curve} for run in entry.finished if run.curve]
     if not finished:
@@ -103,13 +103,13 @@ def thinned(points: Sequence[CurvePoint], most: int = MOST_POINTS) -> list[Curve
     return [points[index] for index in kept]
 
 
-def counted(entry: Entry) -> bool:
+def counted(entry: StudyModel) -> bool:
     """Whether the model has no course to draw: it was counted, or validated only once."""
     return not entry.trainable or max((len(curve) for curve in each_curve(entry)), default=0) < 2
 
 
-def _panel(view: View, drawn: Sequence[Entry], currency: Currency) -> Markup:
-    box = Box()
+def _panel(view: View, drawn: Sequence[StudyModel], currency: Currency) -> Markup:
+    box = PlotBox()
     trained = [entry for entry in drawn if not counted(entry)]
     points = [point for entry in drawn for curve in each_curve(entry) for point in curve]
     moving = [point for entry in trained for curve in each_curve(entry) for point in curve]
@@ -129,13 +129,13 @@ def _panel(view: View, drawn: Sequence[Entry], currency: Currency) -> Markup:
         note=f"not drawn, as counting has no such cost: {', '.join(absent)}" if absent else ""))
 
 
-def _ends(drawn: Sequence[Entry]) -> str:
+def _ends(drawn: Sequence[StudyModel]) -> str:
     ends = [f"{entry.name} ends at {fixed(curve[-1].bits_per_byte, 3)}" for entry in drawn
             if (curve := mean_curve(entry))]
     return "; ".join(ends) + "." if ends else "No run finished."
 
 
-def _series(entry: Entry, view: View, currency: Currency, x: Axis, y: Axis) -> Series:
+def _series(entry: StudyModel, view: View, currency: Currency, x: Axis, y: Axis) -> Series:
     style = view.styles[entry.name]
     if counted(entry):
         return _level(entry, view, currency, x, y)
@@ -160,7 +160,7 @@ def _places(curve: Sequence[CurvePoint], currency: Currency, x: Axis, y: Axis) -
             if x.holds(currency.read(point)) and y.holds(point.bits_per_byte)]
 
 
-def _level(entry: Entry, view: View, currency: Currency, x: Axis, y: Axis) -> Series:
+def _level(entry: StudyModel, view: View, currency: Currency, x: Axis, y: Axis) -> Series:
     """A single figure, at what it took to reach it. Counting costs nothing more, so its figure holds from there on;
     what a model that was validated once is worth later is not known."""
     style = view.styles[entry.name]
@@ -179,7 +179,7 @@ def _level(entry: Entry, view: View, currency: Currency, x: Axis, y: Axis) -> Se
     return Series(entry.name, style, drawing, hover, Label(height, entry.name, style))
 
 
-def _numbers(view: View, drawn: Sequence[Entry]) -> Markup:
+def _numbers(view: View, drawn: Sequence[StudyModel]) -> Markup:
     columns = [Column("Model", number=False), Column("Step"), Column("Tokens"), Column("FLOPs"), Column("Time"),
                Column("Bits per byte")]
     rows = [[view.name(entry), integer(point.step), si(point.tokens), si(point.flops), duration(point.seconds),
@@ -211,12 +211,12 @@ def rates_lead(view: View) -> Markup:
                 "each chart's own.")
 
 
-def trials_of(entry: Entry) -> list[Trial]:
-    """Of all runs."""
+def trials_of(entry: StudyModel) -> list[Trial]:
+    """The trials of all runs."""
     return [trial for run in entry.runs for trial in run.trials]
 
 
-def remark(entry: Entry) -> Markup:
+def remark(entry: StudyModel) -> Markup:
     """The chosen rates, and whether a better one may lie outside those tried."""
     if not entry.rates:
         return join("none chosen")
@@ -228,7 +228,7 @@ def remark(entry: Entry) -> Markup:
     return join(f"{chosen}, ", tag("span", {"class": "flag"}, "at the edge")) if entry.edge else join(chosen)
 
 
-def _rates_panel(view: View, entry: Entry, x: Axis) -> Markup:
+def _rates_panel(view: View, entry: StudyModel, x: Axis) -> Markup:
     style, (bottom, top) = view.styles[entry.name], SMALL.y
     y = linear([trial.bits_per_byte for trial in trials_of(entry)], bottom, top, count=4) or linear(
         [0.0, 1.0], bottom, top)
@@ -248,7 +248,7 @@ def _rates_panel(view: View, entry: Entry, x: Axis) -> Markup:
                       note=remark(entry)))
 
 
-def _search(chosen: float | None, trials: Sequence[Trial], style: Style, x: Axis, y: Axis) -> Markup:
+def _search(chosen: float | None, trials: Sequence[Trial], style: ModelStyle, x: Axis, y: Axis) -> Markup:
     """One run's: its line, its choice ringed, and what did not finish."""
     done = [trial for trial in trials if y.holds(trial.bits_per_byte)]
     path = [(x.place(trial.lr), y.place(trial.bits_per_byte or 0.0)) for trial in done]

@@ -10,7 +10,7 @@ from weft.comparison.report.differences import decimals, expected, reach_of, who
 from weft.comparison.report.dots import dots
 from weft.comparison.report.ranking import counted_words, extent, interval_of, lost_counts, shown_name
 from weft.comparison.report.view import View, half_width
-from weft.comparison.results import Entry
+from weft.comparison.results import StudyModel
 from weft.comparison.statistics import Interval
 from weft.comparison.study_result import Difference, Matched
 from weft.comparison.verdict import tied_with
@@ -37,7 +37,7 @@ def _joined(sentences: Sequence[Markup]) -> Markup:
     return join([join(sentence, " ") for sentence in sentences])
 
 
-def _figure(entry: Entry, view: View) -> Markup:
+def _figure(entry: StudyModel, view: View) -> Markup:
     interval = interval_of(entry, view.result.level)
     half = half_width(interval) if interval is not None else None
     return join(f"{fixed(entry.bits_per_byte, decimals_of(half))} bits per byte")
@@ -154,7 +154,8 @@ def _seeds(view: View) -> Markup | None:
 
 
 def _detectable(view: View) -> Markup | None:
-    """What the study's own number of runs can show; the other numbers stand in the table of the first section."""
+    """The difference that the study's own number of runs can show; the other numbers stand in the table of the first
+    section."""
     result = view.result
     own = next((each for each in reaches(result) if each.runs == result.seeds), None)
     found = reached(result)
@@ -173,7 +174,7 @@ def _detectable(view: View) -> Markup | None:
 
 
 def _grounds(view: View) -> Markup | None:
-    """What the intervals contain, and which doubt is the larger."""
+    """The sources of the intervals, and which of them is the larger."""
     sentences = [each for each in (varied(view.result), rates_differ(view.result), doubts(view.result)) if each]
     return join(" ".join(sentences)) if sentences else None
 
@@ -224,7 +225,7 @@ def _edges(view: View) -> Markup | None:
                 "it." if len(edged) == 1 else "them.")
 
 
-def _edge_runs(entry: Entry) -> str:
+def _edge_runs(entry: StudyModel) -> str:
     at_edge, runs = sum(run.edge for run in entry.finished), len(entry.finished)
     return f"{at_edge} of {runs} runs" if at_edge < runs else "every run" if runs > 1 else "its run"
 

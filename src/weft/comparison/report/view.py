@@ -1,4 +1,4 @@
-"""What every section needs to know of a study: the order of the models, how each looks, and what was compared."""
+"""A study as every section of the report reads it: the order of the models, how each looks, and what was compared."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import final
 
-from weft.comparison.results import Entry
+from weft.comparison.results import StudyModel
 from weft.comparison.statistics import Interval
 from weft.comparison.study_result import Difference, GapPoint, StudyResult
 from weft.comparison.verdict import tied_with
-from weft.drawing.marks import Style, swatch
+from weft.drawing.marks import ModelStyle, swatch
 from weft.drawing.markup import Markup, join, shorten, tag
 from weft.drawing.numbers import known
 
@@ -27,26 +27,26 @@ class View:
     result: StudyResult
 
     @cached_property
-    def styles(self) -> dict[str, Style]:
+    def styles(self) -> dict[str, ModelStyle]:
         """By the order of entry, so that a model keeps its colour whatever its rank."""
-        return {entry.name: Style(index) for index, entry in enumerate(self.result.entries)}
+        return {entry.name: ModelStyle(index) for index, entry in enumerate(self.result.entries)}
 
     @cached_property
-    def ranked(self) -> tuple[Entry, ...]:
+    def ranked(self) -> tuple[StudyModel, ...]:
         """Best first; models without a figure last, in the order of entry."""
-        def key(entry: Entry) -> float:
+        def key(entry: StudyModel) -> float:
             mean = entry.bits_per_byte
             return mean if mean is not None and math.isfinite(mean) else math.inf
 
         return tuple(sorted(self.result.entries, key=key))
 
     @cached_property
-    def best(self) -> Entry | None:
+    def best(self) -> StudyModel | None:
         """The model of the lowest mean; None when no run finished."""
         return self.ranked[0] if self.ranked and known(self.ranked[0].bits_per_byte) else None
 
     @cached_property
-    def best_trained(self) -> Entry | None:
+    def best_trained(self) -> StudyModel | None:
         """The best of those that gradients train; None when no run of them finished."""
         return next((entry for entry in self.ranked if entry.trainable and known(entry.bits_per_byte)), None)
 
@@ -66,22 +66,22 @@ class View:
                        for each in self.result.differences]
         return tuple(sorted(worse_first, key=lambda each: (rank[each.second], rank[each.first])))
 
-    def name(self, entry: Entry | str, columns: int = COLUMNS) -> Markup:
+    def name(self, entry: StudyModel | str, columns: int = COLUMNS) -> Markup:
         """A model's name in text."""
         name = entry if isinstance(entry, str) else entry.name
         short = shorten(name, columns)
         return tag("b", {"title": name if short != name else None}, _breakable(short))
 
-    def key(self, entry: Entry | str, columns: int = COLUMNS) -> Markup:
+    def key(self, entry: StudyModel | str, columns: int = COLUMNS) -> Markup:
         """Swatch and name, for tables."""
         name = entry if isinstance(entry, str) else entry.name
         return tag("span", {"class": "key"}, swatch(self.styles[name]), join(" "), self.name(name, columns))
 
-    def entry(self, name: str) -> Entry:
+    def entry(self, name: str) -> StudyModel:
         """The model of that name."""
         return next(entry for entry in self.result.entries if entry.name == name)
 
-    def against_best(self, entry: Entry) -> Difference | None:
+    def against_best(self, entry: StudyModel) -> Difference | None:
         """``entry`` minus the best model."""
         if self.best is None or entry.name == self.best.name:
             return None

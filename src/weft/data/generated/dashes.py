@@ -14,7 +14,7 @@ from jaxtyping import Bool, Complex128, Float64, Int64, UInt8
 
 @final
 @dataclass(frozen=True)
-class Look:
+class Pixels:
     """Lengths of a picture, in pixels.
 
     Attributes:
@@ -37,7 +37,7 @@ class Look:
     continuity: float
     distracting: int
 
-    def changed(self, given: Mapping[str, Any]) -> Look:
+    def changed(self, given: Mapping[str, Any]) -> Pixels:
         """The same with some lengths replaced; those that are None are kept."""
         return replace(self, **{name: value for name, value in given.items() if value is not None})
 
@@ -63,14 +63,14 @@ class Path:
 @final
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """What a picture is drawn from.
+    """The contours and distractors that a picture is drawn from.
 
     Attributes:
         starts: where each dash begins.
         ends: where it ends.
         owners: the number of its path.
         dots: centres of the two dots.
-        gap: see `Look`.
+        gap: see `Pixels`.
         joined: 1 if one path joins the dots, else 0.
     """
 
@@ -87,7 +87,7 @@ class Canvas:
     """Dashes that keep their distance: centre lines are more than two gaps and a thickness apart, but for dashes that
     follow one another in a path."""
 
-    def __init__(self, size: int, look: Look, gap: int) -> None:
+    def __init__(self, size: int, look: Pixels, gap: int) -> None:
         self.size, self.look, self.gap = size, look, gap
         self.count = 0
         self._starts, self._ends = np.zeros(64, dtype=np.complex128), np.zeros(64, dtype=np.complex128)
@@ -177,7 +177,7 @@ class Canvas:
         self.count += 1
 
 
-def look_reach(look: Look) -> float:
+def look_reach(look: Pixels) -> float:
     """The greatest angle between two dashes that follow one another, in radians."""
     return math.pi / (2 * look.continuity)
 
@@ -204,7 +204,7 @@ def _to_line(points: np.ndarray, line: np.ndarray) -> np.ndarray:
     return found
 
 
-def drawn(picture: Picture, size: int, look: Look) -> UInt8[np.ndarray, "H W"]:
+def drawn(picture: Picture, size: int, look: Pixels) -> UInt8[np.ndarray, "H W"]:
     """A picture in white on black. A pixel's brightness falls from 1 to 0 within a pixel across the edge of a stroke or
     dot: half the thickness, and a half, less the distance of the pixel's centre, clipped."""
     image = np.zeros((size, size))

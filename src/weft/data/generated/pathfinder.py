@@ -10,22 +10,22 @@ import numpy as np
 from jaxtyping import Bool, Int64
 
 from weft.core.errors import DataError
-from weft.data.generated.dashes import Canvas, Look, Path, Picture, drawn
+from weft.data.generated.dashes import Canvas, Path, Picture, Pixels, drawn
 from weft.data.generated.draws import Draws
 from weft.data.generated.generator import Generator, Rows
 
 LEVELS = 256
 """Shades of grey, which are ids."""
-LOOKS = {32: Look(dash=2, thickness=0.5, gaps=(1,), border=1, apart=7, dot=1.5, continuity=1.0, distracting=20),
-         64: Look(dash=5, thickness=1.0, gaps=(1,), border=1, apart=12, dot=2.5, continuity=1.8, distracting=22),
-         128: Look(dash=5, thickness=1.5, gaps=(2, 3), border=1, apart=20, dot=3.0, continuity=1.8, distracting=35),
-         256: Look(dash=5, thickness=2.0, gaps=(3,), border=22, apart=27, dot=5.0, continuity=1.8, distracting=30)}
+LOOKS = {32: Pixels(dash=2, thickness=0.5, gaps=(1,), border=1, apart=7, dot=1.5, continuity=1.0, distracting=20),
+         64: Pixels(dash=5, thickness=1.0, gaps=(1,), border=1, apart=12, dot=2.5, continuity=1.8, distracting=22),
+         128: Pixels(dash=5, thickness=1.5, gaps=(2, 3), border=1, apart=20, dot=3.0, continuity=1.8, distracting=35),
+         256: Pixels(dash=5, thickness=2.0, gaps=(3,), border=22, apart=27, dot=5.0, continuity=1.8, distracting=30)}
 """Lengths in pixels at the four sizes of the Long Range Arena."""
 ATTEMPTS, RETRIES, PLACES_TRIED = 5_000, 4, 48
 """Steps of the two long paths, trials of a distractor, places tried for its first dash."""
 
 
-def look_of(size: int) -> Look:
+def look_of(size: int) -> Pixels:
     """The lengths of the largest published size that is not above ``size``; below 32 pixels those of 32."""
     return LOOKS[max((each for each in LOOKS if each <= size), default=min(LOOKS))]
 
@@ -58,7 +58,7 @@ class Pathfinder(Generator):
     size: int
     contour: int
     distractors: int
-    look: Look
+    look: Pixels
 
     @property
     def vocab_size(self) -> int:

@@ -12,7 +12,7 @@ from weft.families.known.llama import ATTENTION, BIASED, GLU, LM_HEAD, VALUES, d
 from weft.families.known.mamba2 import LIMIT, MIXER, mixer_weights, read_expand, read_limit, write_limit
 from weft.families.rope import Rotary, reordered
 from weft.families.steps import Fuse
-from weft.families.template import N_LAYERS, Choice, Facts
+from weft.families.template import N_LAYERS, Facts, TemplateChoice
 from weft.families.weights import Rule, both, rename
 
 ATTENTION_LAYERS, HEAD = "attn_layer_indices", "mamba_d_head"
@@ -133,7 +133,7 @@ def half_turned(facts: Facts) -> list[str]:
 
 
 BAMBA = Family(
-    name="bamba", template=decoder(Choice("attends", {False: MIXER, True: ATTENTION}, each=True), GLU),
+    name="bamba", template=decoder(TemplateChoice("attends", {False: MIXER, True: ATTENTION}, each=True), GLU),
     source="Chennabasappa et al. 2024 (Bamba: inference-efficient hybrid Mamba2 model)",
     native=Native(model_type="bamba", architecture="BambaForCausalLM", architectures=("BambaModel",), keys=KEYS,
                   weights=weights, prefix="model.", tied=LM_HEAD, limits=half_turned))

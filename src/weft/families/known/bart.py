@@ -8,32 +8,32 @@ from weft.families.common import ACTIVATIONS
 from weft.families.family import Family, Native
 from weft.families.keys import Codec, Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together
 from weft.families.steps import Flatten, Fuse
-from weft.families.template import N_LAYERS, Facts, Hole, Layers
-from weft.families.weights import Junk, Rule, both, rename
+from weft.families.template import N_LAYERS, Fact, Facts, Layers
+from weft.families.weights import Rule, UnusedTensors, both, rename
 
 N_ENCODER_LAYERS = "n_encoder_layers"
 NORM = {"kind": "layernorm"}
-DROPOUT = {"dropout": Hole("dropout")}
-SCORES = {"scores": {"dropout": Hole("attention_dropout")}}
-SIDE = {"vocab_size": Hole("vocab_size"), "context": Hole("context"), "d_model": Hole("d_model")}
+DROPOUT = {"dropout": Fact("dropout")}
+SCORES = {"scores": {"dropout": Fact("attention_dropout")}}
+SIDE = {"vocab_size": Fact("vocab_size"), "context": Fact("context"), "d_model": Fact("d_model")}
 
 
 def attention(heads: str, **fields: Any) -> dict[str, Any]:
     """Attention with biases and as many heads as the fact ``heads`` says."""
-    return {"kind": "attention", "n_heads": Hole(heads), "bias": "all", **SCORES, **fields}
+    return {"kind": "attention", "n_heads": Fact(heads), "bias": "all", **SCORES, **fields}
 
 
 def blocks(heads: str, width: str, layers: str, *, encoder: bool) -> Layers:
     """The blocks of one side, each with its norms after the layers."""
     own = attention(heads, mask="bidirectional") if encoder else attention(heads)
     cross = [] if encoder else [attention(heads, kind="cross_attention")]
-    feed = {"kind": "mlp", "d_ff": Hole(width), "activation": Hole("activation"), "bias": True}
+    feed = {"kind": "mlp", "d_ff": Fact(width), "activation": Fact("activation"), "bias": True}
     return Layers({"kind": "post", "norm": NORM, **DROPOUT, "layers": [own, *cross, feed]}, layers)
 
 
 def template(position: Any, norm: Any) -> dict[str, Any]:
     """The encoder-decoder with that position and norm of the embeddings on both sides."""
-    embedding = {"scale": Hole("embedding_scale"), "std": Hole("std"), **DROPOUT, "norm": norm}
+    embedding = {"scale": Fact("embedding_scale"), "std": Fact("std"), **DROPOUT, "norm": norm}
     side = {**SIDE, "position": position, "embedding": embedding}
     return {"kind": "encoder_decoder", **side, "tied_source": True,
             "blocks": blocks("n_heads", "d_ff", N_LAYERS, encoder=False),
@@ -135,9 +135,9 @@ COPIES = tuple((name, "model.shared.weight") for name in (
 
 
 BART = Family(
-    name="bart", template=template({"kind": "learned", "max_length": Hole("context"), "offset": 2}, NORM),
+    name="bart", template=template({"kind": "learned", "max_length": Fact("context"), "offset": 2}, NORM),
     source="Lewis et al. 2020 (arXiv:1910.13461), section 2.1",
     native=Native(
         model_type="bart", architecture="BartForConditionalGeneration", architectures=("BartModel",), keys=KEYS,
         weights=weights, prefix="model.", takes_source=True, copies=COPIES,
-        junk=(Junk(r"(model\.)?(encoder|decoder)\.version", "of the code that wrote the file"),)))
+        junk=(UnusedTensors(r"(model\.)?(encoder|decoder)\.version", "of the code that wrote the file"),)))

@@ -9,7 +9,7 @@ from weft.families.encoders import (
     MASKED,
     MLP,
     WINDOW,
-    Head,
+    HeadKey,
     body,
     heads,
     inside,
@@ -17,18 +17,18 @@ from weft.families.encoders import (
 )
 from weft.families.family import Family, Native
 from weft.families.keys import KeyRule, Read
-from weft.families.template import Facts, Hole, Layers
-from weft.families.weights import Junk, Rule, both, rename
+from weft.families.template import Fact, Facts, Layers
+from weft.families.weights import Rule, UnusedTensors, both, rename
 
 TEMPLATE = {
-    "kind": "encoder", "vocab_size": Hole("vocab_size"), "context": Hole("window"), "d_model": Hole("d_model"),
-    "n_types": Hole("n_types"),
-    "embedding": {"dropout": Hole("dropout"), "std": Hole("std"), "norm": LAYER_NORM},
-    "position": {"kind": "learned", "max_length": Hole("context"), "std": Hole("std")},
-    "blocks": Layers({"kind": "post", "norm": LAYER_NORM, "dropout": Hole("dropout"), "layers": [ATTENTION, MLP]}),
+    "kind": "encoder", "vocab_size": Fact("vocab_size"), "context": Fact("window"), "d_model": Fact("d_model"),
+    "n_types": Fact("n_types"),
+    "embedding": {"dropout": Fact("dropout"), "std": Fact("std"), "norm": LAYER_NORM},
+    "position": {"kind": "learned", "max_length": Fact("context"), "std": Fact("std")},
+    "blocks": Layers({"kind": "post", "norm": LAYER_NORM, "dropout": Fact("dropout"), "layers": [ATTENTION, MLP]}),
     "head": heads(MASKED, {"transform": True})}
 
-HEAD = Head("Bert", also=("BertForPreTraining",))
+HEAD = HeadKey("Bert", also=("BertForPreTraining",))
 KEYS: tuple[KeyRule, ...] = (
     *body(vocab_size=30522), Read("max_position_embeddings", "context", default=512), WINDOW,
     Read("type_vocab_size", "n_types", default=2), HEAD, LEFT_OVER)
@@ -63,8 +63,8 @@ def needs_types(facts: Facts) -> list[str]:
     return [] if facts["n_types"] else ["n_types: 0, and the class adds an embedding of the segment to each token."]
 
 
-OTHER_HEADS = (Junk(r"(.*\.)?pooler\..*", "the map before the task of next sentences"),
-               Junk(r"cls\..*", "heads of pre-training"))
+OTHER_HEADS = (UnusedTensors(r"(.*\.)?pooler\..*", "the map before the task of next sentences"),
+               UnusedTensors(r"cls\..*", "heads of pre-training"))
 
 BERT = Family(
     name="bert", template=TEMPLATE, source="Devlin et al. 2019 (arXiv:1810.04805), section 3",

@@ -9,18 +9,18 @@ from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.gpt2 import LAYER_NORM
 from weft.families.steps import Ungroup
-from weft.families.template import N_LAYERS, Facts, Hole, Layers
+from weft.families.template import N_LAYERS, Fact, Facts, Layers
 from weft.families.weights import Rule, both, rename
 
-ATTENTION = {"kind": "attention", "n_heads": Hole("n_heads"), "d_head": Hole("d_head"), "bias": "all",
-             "position": {"kind": "alibi"}, "scores": {"dropout": Hole("attention_dropout")}}
-MLP = {"kind": "mlp", "d_ff": Hole("d_ff"), "activation": "gelu_tanh", "bias": True}
+ATTENTION = {"kind": "attention", "n_heads": Fact("n_heads"), "d_head": Fact("d_head"), "bias": "all",
+             "position": {"kind": "alibi"}, "scores": {"dropout": Fact("attention_dropout")}}
+MLP = {"kind": "mlp", "d_ff": Fact("d_ff"), "activation": "gelu_tanh", "bias": True}
 TEMPLATE = {
-    "kind": "decoder", "vocab_size": Hole("vocab_size"), "context": Hole("context"), "d_model": Hole("d_model"),
-    "embedding": {"norm": LAYER_NORM, "std": Hole("std")},
-    "blocks": Layers({"kind": "pre", "norm": LAYER_NORM, "skip_normed": Hole("skip_normed"),
-                      "dropout": Hole("dropout"), "layers": [ATTENTION, MLP]}),
-    "norm": LAYER_NORM, "readout": {"kind": "linear", "tied": Hole("tied")}}
+    "kind": "decoder", "vocab_size": Fact("vocab_size"), "context": Fact("context"), "d_model": Fact("d_model"),
+    "embedding": {"norm": LAYER_NORM, "std": Fact("std")},
+    "blocks": Layers({"kind": "pre", "norm": LAYER_NORM, "skip_normed": Fact("skip_normed"),
+                      "dropout": Fact("dropout"), "layers": [ATTENTION, MLP]}),
+    "norm": LAYER_NORM, "readout": {"kind": "linear", "tied": Fact("tied")}}
 
 WIDTH, OLD_WIDTH = "hidden_size", "n_embed"
 

@@ -8,13 +8,13 @@ from weft.families.keys import Fixed, Ignored, KeyRule, Read
 from weft.families.known.llama import ATTENTION, BIASED, GLU, LM_HEAD, decoder, glu_weights, shapes
 from weft.families.rope import Rotary, reordered
 from weft.families.steps import Fuse
-from weft.families.template import Facts, Hole, Layers
+from weft.families.template import Fact, Facts, Layers
 from weft.families.weights import Rule, both, rename
 
-NORM = {"kind": "layernorm", "eps": Hole("eps"), "bias": False}
+NORM = {"kind": "layernorm", "eps": Fact("eps"), "bias": False}
 GATED = GLU | {"bias": False}
 TEMPLATE = decoder(ATTENTION, GATED) | {
-    "norm": NORM, "readout": {"kind": "linear", "tied": Hole("tied"), "scale": Hole("logit_scale")},
+    "norm": NORM, "readout": {"kind": "linear", "tied": Fact("tied"), "scale": Fact("logit_scale")},
     "blocks": Layers({"kind": "parallel", "norm": NORM, "layers": [ATTENTION, GATED]})}
 
 KEYS: tuple[KeyRule, ...] = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.families.encoders import Head, body, inside
+from weft.families.encoders import HeadKey, body, inside
 from weft.families.family import Family, Native
 from weft.families.keys import KEPT, Fixed, Ignored, KeyRule, Raw, Together, typed
 from weft.families.known.deberta_v2 import COPIES, JUNK, LENGTH, LONGEST, SHARED_KEYS, outer_weights, template
@@ -29,7 +29,7 @@ def limits(facts: Facts) -> list[str]:
     return ["shared.relative.norm: of the vectors of distances, which only DeBERTa v2 has."] if facts["normed"] else []
 
 
-HEAD = Head("Deberta")
+HEAD = HeadKey("Deberta")
 KEYS: tuple[KeyRule, ...] = (
     *body(vocab_size=50265, eps=1e-7), *SHARED_KEYS, HEAD, Together((LENGTH, LONGEST), read_distances, write_distances),
     Fixed("talking_head", (False, None), default=False, why="It would mix the scores of heads."),

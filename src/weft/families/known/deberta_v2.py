@@ -11,7 +11,7 @@ from weft.families.encoders import (
     LEFT_OVER,
     MASKED,
     MLP,
-    Head,
+    HeadKey,
     body,
     heads,
     inside,
@@ -21,8 +21,8 @@ from weft.families.family import Family, Native
 from weft.families.keys import KEPT, Fixed, Ignored, Kept, KeyProblem, KeyRule, Raw, Together, typed
 from weft.families.known.bert import prediction_weights
 from weft.families.steps import Fuse
-from weft.families.template import Choice, Facts, Hole, Layers
-from weft.families.weights import Junk, Rule, both, rename
+from weft.families.template import Fact, Facts, Layers, TemplateChoice
+from weft.families.weights import Rule, UnusedTensors, both, rename
 
 RELATIVE = "relative"
 """The name of the vectors that all layers share."""
@@ -35,18 +35,20 @@ def template(attention: dict[str, Any], **fields: Any) -> dict[str, Any]:
         attention: fields of the attention besides BERT's.
         fields: of its position scheme.
     """
-    scheme = {"kind": "deberta", "table": {"shared": RELATIVE}, "terms": Hole("terms"), **fields}
+    scheme = {"kind": "deberta", "table": {"shared": RELATIVE}, "terms": Fact("terms"), **fields}
     layers = [ATTENTION | attention | {"position": scheme}, MLP]
     return {
-        "kind": "encoder", "vocab_size": Hole("vocab_size"), "context": Hole("window"), "d_model": Hole("d_model"),
-        "n_types": Hole("n_types"), "embedding": {"dropout": Hole("dropout"), "std": Hole("std"), "norm": LAYER_NORM,
-                                                  "d_embedding": Hole("d_embedding")},
-        "position": Choice("absolute", {True: {"kind": "learned", "max_length": Hole("context"), "std": Hole("std")},
-                                        False: {"kind": "none"}}),
-        "shared": {RELATIVE: {"kind": "position_table", "rows": Hole("rows"), "std": Hole("std"), "norm": Choice(
+        "kind": "encoder", "vocab_size": Fact("vocab_size"), "context": Fact("window"), "d_model": Fact("d_model"),
+        "n_types": Fact("n_types"), "embedding": {"dropout": Fact("dropout"), "std": Fact("std"), "norm": LAYER_NORM,
+                                                  "d_embedding": Fact("d_embedding")},
+        "position": TemplateChoice("absolute", {True: {"kind": "learned", "max_length": Fact("context"),
+                                                       "std": Fact("std")},
+                                                False: {"kind": "none"}}),
+        "shared": {RELATIVE: {"kind": "position_table", "rows": Fact("rows"), "std": Fact("std"),
+                              "norm": TemplateChoice(
             "normed", {True: LAYER_NORM, False: None})}},
-        "blocks": Layers({"kind": "post", "norm": LAYER_NORM, "dropout": Hole("dropout"), "layers": layers}),
-        "head": heads(MASKED, {"transform": True, "activation": Hole("pooler_activation")})}
+        "blocks": Layers({"kind": "post", "norm": LAYER_NORM, "dropout": Fact("dropout"), "layers": layers}),
+        "head": heads(MASKED, {"transform": True, "activation": Fact("pooler_activation")})}
 
 
 TERMS = {"both": ["p2c", "c2p"], "c2p": ["c2p"], "p2c": ["p2c"]}
@@ -82,7 +84,7 @@ def write_distances(facts: Facts) -> dict[str, Any]:
 
 
 def read_inputs(raw: Raw, facts: Facts) -> Facts:
-    """What is added to the embeddings of tokens, and their width."""
+    """The inputs that are added to the embeddings of tokens, and their width."""
     width, absolute = typed(NARROW, raw.get(NARROW), int), typed(ABSOLUTE, raw.get(ABSOLUTE, True), bool)
     types = typed("type_vocab_size", raw.get("type_vocab_size", 0), int)
     narrow = None if width in (None, facts["d_model"]) else width
@@ -140,7 +142,7 @@ SHARED_KEYS: tuple[KeyRule, ...] = (
     LEFT_OVER)
 """Keys that v1 has too."""
 
-HEAD = Head("DebertaV2")
+HEAD = HeadKey("DebertaV2")
 KEYS: tuple[KeyRule, ...] = (
     *body(vocab_size=128100, d_model=1536, n_layers=24, n_heads=24, d_ff=6144, eps=1e-7), *SHARED_KEYS, HEAD,
     Together((LENGTH, LONGEST, BUCKETS), read_distances, write_distances),
@@ -181,9 +183,9 @@ def weights(facts: Facts, *, published: bool = False) -> list[Rule]:
             *both(f"{layer}.pos_query_proj", f"{ours}.position.q")]
 
 
-JUNK = (Junk(r"(.*\.)?embeddings\.position_embeddings\..*", "positions that position_biased_input leaves out"),
-        Junk(r"(.*\.)?pooler\..*", "a map that this model's head does not use"),
-        Junk(r"(cls|lm_predictions|mask_predictions)\..*", "heads of pre-training"))
+JUNK = (UnusedTensors(r"(.*\.)?embeddings\.position_embeddings\..*", "positions that position_biased_input leaves out"),
+        UnusedTensors(r"(.*\.)?pooler\..*", "a map that this model's head does not use"),
+        UnusedTensors(r"(cls|lm_predictions|mask_predictions)\..*", "heads of pre-training"))
 COPIES = (("cls.predictions.decoder.weight", "deberta.embeddings.word_embeddings.weight"),
           ("cls.predictions.decoder.bias", "cls.predictions.bias"))
 
@@ -193,7 +195,7 @@ V3 = {"architectures": ["DebertaV2Model"], "hidden_size": 768, "num_hidden_layer
 
 
 DEBERTA_V2 = Family(
-    name="deberta_v2", template=template({}, max_distance=Hole("longest"), projections=Hole("projections")),
+    name="deberta_v2", template=template({}, max_distance=Fact("longest"), projections=Fact("projections")),
     source="He et al. 2021 (arXiv:2006.03654), section 3 and appendix; He et al. 2023 (arXiv:2111.09543)",
     native=Native(
         model_type="deberta-v2", architecture="DebertaV2ForMaskedLM", architectures=HEAD.classes(), keys=KEYS,

@@ -11,20 +11,20 @@ from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, T
 from weft.families.known.llama import GLU, LM_HEAD, ROPE, TIED, VALUES, decoder, glu_weights, outer_weights
 from weft.families.known.qwen3_moe import OURS, expert_weights, some_sparse, where_sparse
 from weft.families.rope import Rotary
-from weft.families.template import N_LAYERS, Facts, Hole
+from weft.families.template import N_LAYERS, Fact, Facts
 from weft.families.weights import Rule, both
 
-LATENT = {"kind": "latent_attention", "n_heads": Hole("n_heads"), "d_latent": Hole("d_latent"),
-          "d_query_latent": Hole("d_query_latent"), "d_nope": Hole("d_nope"), "d_rope": Hole("d_head"),
-          "d_value": Hole("d_value"), "norm": {"kind": "rmsnorm", "eps": 1e-6}, "bias": Hole("attention_bias"),
-          "position": ROPE, "scores": {"scale": Hole("scale"), "dropout": Hole("attention_dropout")}}
+LATENT = {"kind": "latent_attention", "n_heads": Fact("n_heads"), "d_latent": Fact("d_latent"),
+          "d_query_latent": Fact("d_query_latent"), "d_nope": Fact("d_nope"), "d_rope": Fact("d_head"),
+          "d_value": Fact("d_value"), "norm": {"kind": "rmsnorm", "eps": 1e-6}, "bias": Fact("attention_bias"),
+          "position": ROPE, "scores": {"scale": Fact("scale"), "dropout": Fact("attention_dropout")}}
 """The norms of latents keep their class's own epsilon, whatever ``rms_norm_eps`` says."""
 
 DENSE = GLU | {"bias": False}
-EXPERTS = {"kind": "moe", "expert": DENSE | {"d_ff": Hole("d_expert")},
-           "shared_expert": DENSE | {"d_ff": Hole("d_shared")}, "n_experts": Hole("n_experts"), "top_k": Hole("top_k"),
-           "renormalise": Hole("renormalise"), "balance_loss": 0.0, "z_loss": 0.0}
-ROUTING = {"n_expert_groups": Hole("groups"), "top_groups": Hole("top_groups"), "factor": Hole("factor")}
+EXPERTS = {"kind": "moe", "expert": DENSE | {"d_ff": Fact("d_expert")},
+           "shared_expert": DENSE | {"d_ff": Fact("d_shared")}, "n_experts": Fact("n_experts"), "top_k": Fact("top_k"),
+           "renormalise": Fact("renormalise"), "balance_loss": 0.0, "z_loss": 0.0}
+ROUTING = {"n_expert_groups": Fact("groups"), "top_groups": Fact("top_groups"), "factor": Fact("factor")}
 
 FIRST, SHARED, METHOD, HEADS = ("first_k_dense_replace", "n_shared_experts", "topk_method", "num_key_value_heads")
 GREEDY, LIMITED = "greedy", "group_limited_greedy"

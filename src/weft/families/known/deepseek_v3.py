@@ -10,7 +10,7 @@ from weft.families.known.deepseek_v2 import EXPERTS, LATENT, ROUTING, expert_key
 from weft.families.known.llama import LM_HEAD, decoder
 from weft.families.known.qwen3_moe import OURS, some_sparse, where_sparse
 from weft.families.template import Facts
-from weft.families.weights import Junk, Rule, rename
+from weft.families.weights import Rule, UnusedTensors, rename
 
 INTERLEAVE = "rope_interleave"
 FURTHER = ("num_nextn_predict_layers", "num_mtp_layers")
@@ -64,4 +64,5 @@ DEEPSEEK_V3 = Family(
                       "the next token is predicted without them.", notify=True),
               Together((), lambda raw, facts: {}, no_further_layers)),
         weights=corrected, prefix="model.", tied=LM_HEAD,
-        junk=(Junk(r"model\.layers\.61\..*", "the layer that predicts one token more, after the 61 of the model"),)))
+        junk=(UnusedTensors(r"model\.layers\.61\..*",
+                            "the layer that predicts one token more, after the 61 of the model"),)))

@@ -11,25 +11,25 @@ from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, T
 from weft.families.known.gpt2 import LAYER_NORM
 from weft.families.rope import Rotary, reordered
 from weft.families.steps import Ungroup
-from weft.families.template import N_LAYERS, Choice, Facts, Hole, Layers
+from weft.families.template import N_LAYERS, Fact, Facts, Layers, TemplateChoice
 from weft.families.weights import Rule, both, rename
 
-ROPE = {"kind": "rope", "layout": Hole("layout"), "base": Hole("rope_base"), "rot": Hole("rot"),
-        "scaling": Hole("rope_scaling")}
+ROPE = {"kind": "rope", "layout": Fact("layout"), "base": Fact("rope_base"), "rot": Fact("rot"),
+        "scaling": Fact("rope_scaling")}
 ALIBI = {"kind": "alibi", "scaled": True, "rounding": "bfloat16"}
-ATTENTION = {"kind": "attention", "n_heads": Hole("n_heads"), "n_kv_heads": Hole("n_kv_heads"),
-             "d_head": Hole("d_head"), "bias": Hole("attention_bias"), "scores": {"dropout": Hole("attention_dropout")},
-             "position": Choice("alibi", {False: ROPE, True: ALIBI})}
-MLP = {"kind": "mlp", "d_ff": Hole("d_ff"), "activation": Hole("activation"), "bias": Hole("bias")}
-BLOCK = {"norm": LAYER_NORM, "dropout": Hole("dropout"), "layers": [ATTENTION, MLP]}
+ATTENTION = {"kind": "attention", "n_heads": Fact("n_heads"), "n_kv_heads": Fact("n_kv_heads"),
+             "d_head": Fact("d_head"), "bias": Fact("attention_bias"), "scores": {"dropout": Fact("attention_dropout")},
+             "position": TemplateChoice("alibi", {False: ROPE, True: ALIBI})}
+MLP = {"kind": "mlp", "d_ff": Fact("d_ff"), "activation": Fact("activation"), "bias": Fact("bias")}
+BLOCK = {"norm": LAYER_NORM, "dropout": Fact("dropout"), "layers": [ATTENTION, MLP]}
 ONE_NORM, TWO_NORMS, SEQUENTIAL = "one norm", "two norms", "sequential"
 TEMPLATE = {
-    "kind": "decoder", "vocab_size": Hole("vocab_size"), "context": Hole("context"), "d_model": Hole("d_model"),
-    "embedding": {"std": Hole("std")},
-    "blocks": Layers(Choice("wiring", {ONE_NORM: {"kind": "parallel", "shared_norm": True} | BLOCK,
-                                       TWO_NORMS: {"kind": "parallel", "shared_norm": False} | BLOCK,
-                                       SEQUENTIAL: {"kind": "pre"} | BLOCK})),
-    "norm": LAYER_NORM, "readout": {"kind": "linear", "tied": Hole("tied")}}
+    "kind": "decoder", "vocab_size": Fact("vocab_size"), "context": Fact("context"), "d_model": Fact("d_model"),
+    "embedding": {"std": Fact("std")},
+    "blocks": Layers(TemplateChoice("wiring", {ONE_NORM: {"kind": "parallel", "shared_norm": True} | BLOCK,
+                                               TWO_NORMS: {"kind": "parallel", "shared_norm": False} | BLOCK,
+                                               SEQUENTIAL: {"kind": "pre"} | BLOCK})),
+    "norm": LAYER_NORM, "readout": {"kind": "linear", "tied": Fact("tied")}}
 
 NEW, PARALLEL, NORMS = "new_decoder_architecture", "parallel_attn", "num_ln_in_parallel_attn"
 MULTI_QUERY, KV_HEADS, OLD_KV_HEADS = "multi_query", "num_kv_heads", "n_head_kv"

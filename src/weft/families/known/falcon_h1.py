@@ -12,23 +12,23 @@ from weft.families.known.granite import embedding_factor
 from weft.families.known.llama import ATTENTION, BIASED, LM_HEAD, RMS_NORM, VALUES, decoder, shapes
 from weft.families.known.mamba2 import GATED_NORM, MIXER, mixer_weights
 from weft.families.rope import Rotary
-from weft.families.template import Choice, Facts, Hole, Layers
+from weft.families.template import Fact, Facts, Layers, TemplateChoice
 from weft.families.weights import Rule
 
 PARTS = ("z", "x", "b", "c", "dt")
 """What the input projection of the state space gives, in the order of `ssm_multipliers`."""
 NONE, GATE_FIRST, NORM_FIRST = "none", "gate_first", "norm_first"
 SPACE = MIXER | {
-    "norm": Choice("ssm_norm", {
+    "norm": TemplateChoice("ssm_norm", {
         NONE: None, GATE_FIRST: GATED_NORM, NORM_FIRST: GATED_NORM | {"gate_order": NORM_FIRST}}),
-    "multipliers": {"input": Hole("ssm_in"), **{name: Hole(f"factor_{name}") for name in PARTS}}}
-SCALED = ATTENTION | {"scores": {"scale": Hole("scale"), "dropout": Hole("attention_dropout")}}
-BOTH = {"kind": "sum", "layers": [SPACE, SCALED], "factors": [Hole("ssm_out"), Hole("attention_out")]}
-FEED = {"kind": "scaled_glu", "d_ff": Hole("d_ff"), "activation": Hole("activation"), "bias": Hole("mlp_bias"),
-        "gate_factor": Hole("gate_factor"), "factor": Hole("mlp_out")}
+    "multipliers": {"input": Fact("ssm_in"), **{name: Fact(f"factor_{name}") for name in PARTS}}}
+SCALED = ATTENTION | {"scores": {"scale": Fact("scale"), "dropout": Fact("attention_dropout")}}
+BOTH = {"kind": "sum", "layers": [SPACE, SCALED], "factors": [Fact("ssm_out"), Fact("attention_out")]}
+FEED = {"kind": "scaled_glu", "d_ff": Fact("d_ff"), "activation": Fact("activation"), "bias": Fact("mlp_bias"),
+        "gate_factor": Fact("gate_factor"), "factor": Fact("mlp_out")}
 TEMPLATE = decoder(BOTH, FEED) | {
-    "embedding": {"scale": Hole("embedding_scale"), "std": Hole("std")},
-    "readout": {"kind": "linear", "tied": Hole("tied"), "scale": Hole("logit_scale")},
+    "embedding": {"scale": Fact("embedding_scale"), "std": Fact("std")},
+    "readout": {"kind": "linear", "tied": Fact("tied"), "scale": Fact("logit_scale")},
     "blocks": Layers({"kind": "pre", "norm": RMS_NORM, "layers": [BOTH, FEED]})}
 
 INNER, RMS, BEFORE = "mamba_d_ssm", "mamba_rms_norm", "mamba_norm_before_gate"

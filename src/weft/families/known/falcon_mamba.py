@@ -5,9 +5,9 @@ from __future__ import annotations
 from weft.families.family import Family, Native
 from weft.families.keys import Read
 from weft.families.known.mamba import HEAD, KEYS, MIXER, no_context, template, weights
-from weft.families.template import Hole
+from weft.families.template import Fact
 
-NORMED = MIXER | {"norm": {"kind": "rmsnorm", "eps": Hole("mixer_eps"), "weight": False}}
+NORMED = MIXER | {"norm": {"kind": "rmsnorm", "eps": Fact("mixer_eps"), "weight": False}}
 SIZE = {"vocab_size": 65024, "hidden_size": 4096, "num_hidden_layers": 64, "tie_word_embeddings": False}
 
 FALCON_MAMBA = Family(

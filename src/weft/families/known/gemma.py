@@ -10,12 +10,12 @@ from weft.families.family import Family, Native
 from weft.families.keys import Codec, Fixed, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.llama import ATTENTION, BIASED, GLU, LM_HEAD, VALUES, decoder, shapes, weights
 from weft.families.rope import Rotary
-from weft.families.template import Facts, Hole, Layers
+from weft.families.template import Fact, Facts, Layers
 
-UNIT_OFFSET = {"kind": "rmsnorm", "eps": Hole("eps"), "unit_offset": True}
+UNIT_OFFSET = {"kind": "rmsnorm", "eps": Fact("eps"), "unit_offset": True}
 BASE = decoder(ATTENTION, GLU | {"bias": False})
 TEMPLATE = BASE | {
-    "embedding": {"scale": Hole("embedding_scale"), "round_scale": True, "std": Hole("std")}, "norm": UNIT_OFFSET,
+    "embedding": {"scale": Fact("embedding_scale"), "round_scale": True, "std": Fact("std")}, "norm": UNIT_OFFSET,
     "blocks": Layers({"kind": "pre", "norm": UNIT_OFFSET, "layers": [ATTENTION, GLU | {"bias": False}]})}
 
 OWN, OLD, TANH = "hidden_act", "hidden_activation", "gelu_pytorch_tanh"

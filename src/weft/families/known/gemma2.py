@@ -23,12 +23,12 @@ from weft.families.known.llama import (
     undivided_width,
 )
 from weft.families.rope import Rotary
-from weft.families.template import Facts, Hole, Layers
+from weft.families.template import Fact, Facts, Layers
 from weft.families.weights import Rule, rename
 from weft.families.windows import windows_by_type
 
-SCORES = {"scale": Hole("scale"), "dropout": Hole("attention_dropout")}
-WINDOWED = ATTENTION | {"mask": Hole("masks", each=True), "scores": SCORES}
+SCORES = {"scale": Fact("scale"), "dropout": Fact("attention_dropout")}
+WINDOWED = ATTENTION | {"mask": Fact("masks", each=True), "scores": SCORES}
 SCALAR = "query_pre_attn_scalar"
 
 
@@ -36,8 +36,8 @@ def sandwiched(attention: object) -> dict[str, object]:
     """Gemma's model with a norm before and after every layer."""
     glu = GLU | {"bias": False}
     return decoder(attention, glu) | {
-        "embedding": {"scale": Hole("embedding_scale"), "round_scale": True, "std": Hole("std")}, "norm": UNIT_OFFSET,
-        "readout": {"kind": "linear", "tied": Hole("tied"), "softcap": Hole("softcap")},
+        "embedding": {"scale": Fact("embedding_scale"), "round_scale": True, "std": Fact("std")}, "norm": UNIT_OFFSET,
+        "readout": {"kind": "linear", "tied": Fact("tied"), "softcap": Fact("softcap")},
         "blocks": Layers({"kind": "sandwich", "norm": UNIT_OFFSET, "layers": [attention, glu]})}
 
 
@@ -82,7 +82,7 @@ def weights(facts: Facts, *, normed: bool = False) -> list[Rule]:
 
 
 GEMMA2 = Family(
-    name="gemma2", template=sandwiched(WINDOWED | {"scores": SCORES | {"softcap": Hole("score_softcap")}}),
+    name="gemma2", template=sandwiched(WINDOWED | {"scores": SCORES | {"softcap": Fact("score_softcap")}}),
     source="Gemma Team 2024 (arXiv:2408.00118), section 2",
     native=Native(
         model_type="gemma2", architecture="Gemma2ForCausalLM", architectures=("Gemma2Model",),

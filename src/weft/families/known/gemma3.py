@@ -11,10 +11,10 @@ from weft.families.known.gemma import UNIT_OFFSET
 from weft.families.known.gemma2 import KEYS, WINDOWED, sandwiched, weights
 from weft.families.known.llama import LM_HEAD, ROPE, shapes, undivided_width
 from weft.families.rope_by_type import RotaryByType
-from weft.families.template import Hole
+from weft.families.template import Fact
 from weft.families.windows import windows_by_type
 
-TURNED = ROPE | {"base": Hole("rope_bases", each=True), "scaling": Hole("rope_scalings", each=True)}
+TURNED = ROPE | {"base": Fact("rope_bases", each=True), "scaling": Fact("rope_scalings", each=True)}
 
 GEMMA3 = Family(
     name="gemma3_text", template=sandwiched(WINDOWED | {"position": TURNED, "qk_norm": UNIT_OFFSET}),

@@ -8,19 +8,19 @@ from weft.families.common import ACTIVATIONS, divided_heads
 from weft.families.family import Family, Native
 from weft.families.keys import Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.steps import Transpose
-from weft.families.template import N_LAYERS, Facts, Hole, Layers
-from weft.families.weights import Junk, Rule, both, rename
+from weft.families.template import N_LAYERS, Fact, Facts, Layers
+from weft.families.weights import Rule, UnusedTensors, both, rename
 
-LAYER_NORM = {"kind": "layernorm", "eps": Hole("eps")}
-ATTENTION = {"kind": "attention", "n_heads": Hole("n_heads"), "d_head": Hole("d_head"), "bias": "all",
-             "scores": {"scale": Hole("scales", each=True), "dropout": Hole("attention_dropout")}}
-MLP = {"kind": "mlp", "d_ff": Hole("d_ff"), "activation": Hole("activation"), "bias": True}
+LAYER_NORM = {"kind": "layernorm", "eps": Fact("eps")}
+ATTENTION = {"kind": "attention", "n_heads": Fact("n_heads"), "d_head": Fact("d_head"), "bias": "all",
+             "scores": {"scale": Fact("scales", each=True), "dropout": Fact("attention_dropout")}}
+MLP = {"kind": "mlp", "d_ff": Fact("d_ff"), "activation": Fact("activation"), "bias": True}
 TEMPLATE = {
-    "kind": "decoder", "vocab_size": Hole("vocab_size"), "context": Hole("context"), "d_model": Hole("d_model"),
-    "embedding": {"dropout": Hole("embedding_dropout"), "std": Hole("std")},
-    "position": {"kind": "learned", "max_length": Hole("context")},
-    "blocks": Layers({"kind": "pre", "norm": LAYER_NORM, "dropout": Hole("dropout"), "layers": [ATTENTION, MLP]}),
-    "norm": LAYER_NORM, "readout": {"kind": "linear", "tied": Hole("tied")}}
+    "kind": "decoder", "vocab_size": Fact("vocab_size"), "context": Fact("context"), "d_model": Fact("d_model"),
+    "embedding": {"dropout": Fact("embedding_dropout"), "std": Fact("std")},
+    "position": {"kind": "learned", "max_length": Fact("context")},
+    "blocks": Layers({"kind": "pre", "norm": LAYER_NORM, "dropout": Fact("dropout"), "layers": [ATTENTION, MLP]}),
+    "norm": LAYER_NORM, "readout": {"kind": "linear", "tied": Fact("tied")}}
 
 SCALED, BY_LAYER = "scale_attn_weights", "scale_attn_by_inverse_layer_idx"
 
@@ -82,4 +82,4 @@ GPT2 = Family(
     native=Native(
         model_type="gpt2", architecture="GPT2LMHeadModel", architectures=("GPT2Model", "GPT2DoubleHeadsModel"),
         keys=KEYS, weights=weights, prefix="transformer.", tied=("lm_head.weight", "transformer.wte.weight"),
-        junk=(Junk(r"multiple_choice_head\..*", "another head"),)))
+        junk=(UnusedTensors(r"multiple_choice_head\..*", "another head"),)))

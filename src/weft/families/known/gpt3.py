@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from weft.families.family import Family
-from weft.families.template import Hole, Layers
+from weft.families.template import Fact, Layers
 
 LAYER_NORM = {"kind": "layernorm", "eps": 1e-5}
-ATTENTION = {"kind": "attention", "n_heads": Hole("n_heads"), "d_head": Hole("d_head"), "bias": "all"}
+ATTENTION = {"kind": "attention", "n_heads": Fact("n_heads"), "d_head": Fact("d_head"), "bias": "all"}
 TEMPLATE = {
-    "kind": "decoder", "vocab_size": 50257, "context": 2048, "d_model": Hole("d_model"),
+    "kind": "decoder", "vocab_size": 50257, "context": 2048, "d_model": Fact("d_model"),
     "embedding": {"std": 0.02}, "position": {"kind": "learned", "max_length": 2048},
     "blocks": Layers({"kind": "pre", "norm": LAYER_NORM,
                       "layers": [ATTENTION, {"kind": "mlp", "activation": "gelu_tanh", "bias": True}]}),

@@ -10,12 +10,12 @@ from weft.families.keys import Ignored, KeyProblem, KeyRule, Raw, Read, Together
 from weft.families.known.gpt2 import ATTENTION, LAYER_NORM, MLP
 from weft.families.known.gpt2 import TEMPLATE as GPT2
 from weft.families.steps import Ungroup
-from weft.families.template import N_LAYERS, Facts, Hole, Layers
+from weft.families.template import N_LAYERS, Fact, Facts, Layers
 from weft.families.weights import Rule, both, rename
 
-SHARED = ATTENTION | {"n_kv_heads": Hole("n_kv_heads"),
-                      "scores": {"scale": Hole("scale"), "dropout": Hole("attention_dropout")}}
-TEMPLATE = GPT2 | {"blocks": Layers({"kind": "pre", "norm": LAYER_NORM, "dropout": Hole("dropout"),
+SHARED = ATTENTION | {"n_kv_heads": Fact("n_kv_heads"),
+                      "scores": {"scale": Fact("scale"), "dropout": Fact("attention_dropout")}}
+TEMPLATE = GPT2 | {"blocks": Layers({"kind": "pre", "norm": LAYER_NORM, "dropout": Fact("dropout"),
                                      "layers": [SHARED, MLP]})}
 
 

@@ -11,18 +11,18 @@ from weft.families.family import Family, Native
 from weft.families.keys import KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.gpt2 import LAYER_NORM, MLP
 from weft.families.steps import Fuse
-from weft.families.template import N_LAYERS, Facts, Hole, Layers
+from weft.families.template import N_LAYERS, Fact, Facts, Layers
 from weft.families.weights import Rule, both, rename
 from weft.families.windows import mask_of, window_of
 
-ATTENTION = {"kind": "attention", "n_heads": Hole("n_heads"), "d_head": Hole("d_head"), "bias": "output",
-             "mask": Hole("masks", each=True), "scores": {"scale": 1.0, "dropout": Hole("attention_dropout")}}
+ATTENTION = {"kind": "attention", "n_heads": Fact("n_heads"), "d_head": Fact("d_head"), "bias": "output",
+             "mask": Fact("masks", each=True), "scores": {"scale": 1.0, "dropout": Fact("attention_dropout")}}
 TEMPLATE = {
-    "kind": "decoder", "vocab_size": Hole("vocab_size"), "context": Hole("context"), "d_model": Hole("d_model"),
-    "embedding": {"dropout": Hole("embedding_dropout"), "std": Hole("std")},
-    "position": {"kind": "learned", "max_length": Hole("context")},
-    "blocks": Layers({"kind": "pre", "norm": LAYER_NORM, "dropout": Hole("dropout"), "layers": [ATTENTION, MLP]}),
-    "norm": LAYER_NORM, "readout": {"kind": "linear", "tied": Hole("tied")}}
+    "kind": "decoder", "vocab_size": Fact("vocab_size"), "context": Fact("context"), "d_model": Fact("d_model"),
+    "embedding": {"dropout": Fact("embedding_dropout"), "std": Fact("std")},
+    "position": {"kind": "learned", "max_length": Fact("context")},
+    "blocks": Layers({"kind": "pre", "norm": LAYER_NORM, "dropout": Fact("dropout"), "layers": [ATTENTION, MLP]}),
+    "norm": LAYER_NORM, "readout": {"kind": "linear", "tied": Fact("tied")}}
 
 GLOBAL, LOCAL = "global", "local"
 LAYERS, TYPES, WINDOW = "attention_layers", "attention_types", "window_size"

@@ -9,21 +9,21 @@ from weft.families.keys import Ignored, KeyRule, Read, words
 from weft.families.known.gpt2 import LAYER_NORM
 from weft.families.rope import Rotary, reordered
 from weft.families.steps import Ungroup
-from weft.families.template import N_LAYERS, Choice, Facts, Hole, Layers
+from weft.families.template import N_LAYERS, Fact, Facts, Layers, TemplateChoice
 from weft.families.weights import Rule, both, rename
 
-ATTENTION = {"kind": "attention", "n_heads": Hole("n_heads"), "d_head": Hole("d_head"),
-             "bias": Hole("attention_bias"), "scores": {"dropout": Hole("attention_dropout")},
-             "position": {"kind": "rope", "layout": Hole("layout"), "base": Hole("rope_base"), "rot": Hole("rot"),
-                          "scaling": Hole("rope_scaling")}}
-MLP = {"kind": "mlp", "d_ff": Hole("d_ff"), "activation": Hole("activation"), "bias": True}
-BLOCK = {"norm": LAYER_NORM, "dropout": Hole("dropout"), "layers": [ATTENTION, MLP]}
+ATTENTION = {"kind": "attention", "n_heads": Fact("n_heads"), "d_head": Fact("d_head"),
+             "bias": Fact("attention_bias"), "scores": {"dropout": Fact("attention_dropout")},
+             "position": {"kind": "rope", "layout": Fact("layout"), "base": Fact("rope_base"), "rot": Fact("rot"),
+                          "scaling": Fact("rope_scaling")}}
+MLP = {"kind": "mlp", "d_ff": Fact("d_ff"), "activation": Fact("activation"), "bias": True}
+BLOCK = {"norm": LAYER_NORM, "dropout": Fact("dropout"), "layers": [ATTENTION, MLP]}
 TEMPLATE = {
-    "kind": "decoder", "vocab_size": Hole("vocab_size"), "context": Hole("context"), "d_model": Hole("d_model"),
-    "embedding": {"dropout": Hole("dropout"), "std": Hole("std")},
-    "blocks": Layers(Choice("parallel", {True: {"kind": "parallel", "shared_norm": False} | BLOCK,
-                                         False: {"kind": "pre"} | BLOCK})),
-    "norm": LAYER_NORM, "readout": {"kind": "linear", "tied": Hole("tied")}}
+    "kind": "decoder", "vocab_size": Fact("vocab_size"), "context": Fact("context"), "d_model": Fact("d_model"),
+    "embedding": {"dropout": Fact("dropout"), "std": Fact("std")},
+    "blocks": Layers(TemplateChoice("parallel", {True: {"kind": "parallel", "shared_norm": False} | BLOCK,
+                                                 False: {"kind": "pre"} | BLOCK})),
+    "norm": LAYER_NORM, "readout": {"kind": "linear", "tied": Fact("tied")}}
 
 KEYS: tuple[KeyRule, ...] = (
     Read("vocab_size", "vocab_size", default=50432), Read("hidden_size", "d_model", default=6144),

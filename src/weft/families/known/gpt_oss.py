@@ -19,15 +19,15 @@ from weft.families.known.llama import (
 from weft.families.known.mixtral import COEFFICIENT, read_balance, write_balance
 from weft.families.rope import Rotary
 from weft.families.steps import Split, Transpose, Ungroup, Unstack
-from weft.families.template import Facts, Hole
+from weft.families.template import Fact, Facts
 from weft.families.weights import Rule, both, rename
 from weft.families.windows import windows_by_type
 
-SINKS = ATTENTION | {"mask": Hole("masks", each=True), "sinks": True}
-EXPERT = {"kind": "glu", "d_ff": Hole("d_ff"), "activation": Hole("activation"), "bias": True,
-          "limit": Hole("limit"), "shift": 1.0}
-EXPERTS = {"kind": "moe", "expert": EXPERT, "routing": {"bias": True}, "n_experts": Hole("n_experts"),
-           "top_k": Hole("top_k"), "balance_loss": Hole("balance_loss"), "z_loss": 0.0}
+SINKS = ATTENTION | {"mask": Fact("masks", each=True), "sinks": True}
+EXPERT = {"kind": "glu", "d_ff": Fact("d_ff"), "activation": Fact("activation"), "bias": True,
+          "limit": Fact("limit"), "shift": 1.0}
+EXPERTS = {"kind": "moe", "expert": EXPERT, "routing": {"bias": True}, "n_experts": Fact("n_experts"),
+           "top_k": Fact("top_k"), "balance_loss": Fact("balance_loss"), "z_loss": 0.0}
 YARN = MappingProxyType({"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
                          "original_max_position_embeddings": 4096})
 """The scaling of a configuration that names none."""

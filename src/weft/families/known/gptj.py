@@ -10,18 +10,18 @@ from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, T
 from weft.families.known.gpt2 import LAYER_NORM
 from weft.families.rope import reordered
 from weft.families.steps import Fuse
-from weft.families.template import N_LAYERS, Facts, Hole, Layers
-from weft.families.weights import Junk, Rule, both, rename
+from weft.families.template import N_LAYERS, Fact, Facts, Layers
+from weft.families.weights import Rule, UnusedTensors, both, rename
 
-ATTENTION = {"kind": "attention", "n_heads": Hole("n_heads"), "d_head": Hole("d_head"),
-             "scores": {"dropout": Hole("attention_dropout")},
-             "position": {"kind": "rope", "layout": Hole("layout"), "rot": Hole("rot")}}
-MLP = {"kind": "mlp", "d_ff": Hole("d_ff"), "activation": Hole("activation"), "bias": True}
+ATTENTION = {"kind": "attention", "n_heads": Fact("n_heads"), "d_head": Fact("d_head"),
+             "scores": {"dropout": Fact("attention_dropout")},
+             "position": {"kind": "rope", "layout": Fact("layout"), "rot": Fact("rot")}}
+MLP = {"kind": "mlp", "d_ff": Fact("d_ff"), "activation": Fact("activation"), "bias": True}
 TEMPLATE = {
-    "kind": "decoder", "vocab_size": Hole("vocab_size"), "context": Hole("context"), "d_model": Hole("d_model"),
-    "embedding": {"dropout": Hole("embedding_dropout"), "std": Hole("std")},
-    "blocks": Layers({"kind": "parallel", "norm": LAYER_NORM, "dropout": Hole("dropout"), "layers": [ATTENTION, MLP]}),
-    "norm": LAYER_NORM, "readout": {"kind": "linear", "tied": Hole("tied"), "bias": True}}
+    "kind": "decoder", "vocab_size": Fact("vocab_size"), "context": Fact("context"), "d_model": Fact("d_model"),
+    "embedding": {"dropout": Fact("embedding_dropout"), "std": Fact("std")},
+    "blocks": Layers({"kind": "parallel", "norm": LAYER_NORM, "dropout": Fact("dropout"), "layers": [ATTENTION, MLP]}),
+    "norm": LAYER_NORM, "readout": {"kind": "linear", "tied": Fact("tied"), "bias": True}}
 
 
 def read_turned(raw: Raw, facts: Facts) -> Facts:
@@ -71,4 +71,4 @@ GPTJ = Family(
     native=Native(
         model_type="gptj", architecture="GPTJForCausalLM", architectures=("GPTJModel",), keys=KEYS, weights=weights,
         prefix="transformer.", tied=("lm_head.weight", "transformer.wte.weight"),
-        junk=(Junk(r"(transformer\.)?h\.\d+\.attn\.embed_positions", "what the configuration gives"),)))
+        junk=(UnusedTensors(r"(transformer\.)?h\.\d+\.attn\.embed_positions", "what the configuration gives"),)))

@@ -19,13 +19,13 @@ from weft.families.known.llama import (
     weights,
 )
 from weft.families.rope import Rotary
-from weft.families.template import Facts, Hole, Layers
+from weft.families.template import Fact, Facts, Layers
 
-SCALED = ATTENTION | {"scores": {"scale": Hole("scale"), "dropout": Hole("attention_dropout")}}
+SCALED = ATTENTION | {"scores": {"scale": Fact("scale"), "dropout": Fact("attention_dropout")}}
 TEMPLATE = decoder(SCALED, GLU) | {
-    "embedding": {"scale": Hole("embedding_scale"), "std": Hole("std")},
-    "readout": {"kind": "linear", "tied": Hole("tied"), "scale": Hole("logit_scale")},
-    "blocks": Layers({"kind": "pre", "norm": RMS_NORM, "branch_scale": Hole("branch_scale"), "layers": [SCALED, GLU]})}
+    "embedding": {"scale": Fact("embedding_scale"), "std": Fact("std")},
+    "readout": {"kind": "linear", "tied": Fact("tied"), "scale": Fact("logit_scale")},
+    "blocks": Layers({"kind": "pre", "norm": RMS_NORM, "branch_scale": Fact("branch_scale"), "layers": [SCALED, GLU]})}
 SCORES, LOGITS = "attention_multiplier", "logits_scaling"
 
 

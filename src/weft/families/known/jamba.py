@@ -11,13 +11,13 @@ from weft.families.known.llama import GLU, LM_HEAD, RMS_NORM, TIED, VALUES, atte
 from weft.families.known.mamba import MIXER, mixer_weights, rank_key
 from weft.families.known.mixtral import COEFFICIENT
 from weft.families.known.qwen3_moe import read_balance, some_sparse, write_balance
-from weft.families.template import N_LAYERS, Choice, Facts, Hole
+from weft.families.template import N_LAYERS, Fact, Facts, TemplateChoice
 from weft.families.weights import Rule, both, rename
 
-ATTENTION = {"kind": "attention", "n_heads": Hole("n_heads"), "n_kv_heads": Hole("n_kv_heads"),
-             "d_head": Hole("d_head"), "bias": "none", "scores": {"dropout": Hole("attention_dropout")}}
-EXPERTS = {"kind": "moe", "expert": GLU | {"bias": False}, "n_experts": Hole("n_experts"), "top_k": Hole("top_k"),
-           "renormalise": False, "balance_loss": Hole("balance_loss"), "z_loss": 0.0}
+ATTENTION = {"kind": "attention", "n_heads": Fact("n_heads"), "n_kv_heads": Fact("n_kv_heads"),
+             "d_head": Fact("d_head"), "bias": "none", "scores": {"dropout": Fact("attention_dropout")}}
+EXPERTS = {"kind": "moe", "expert": GLU | {"bias": False}, "n_experts": Fact("n_experts"), "top_k": Fact("top_k"),
+           "renormalise": False, "balance_loss": Fact("balance_loss"), "z_loss": 0.0}
 ATTENDS, SPARSE = "attends", "sparse"
 """Facts: which layers have attention, and Mamba where not; which have experts."""
 
@@ -104,7 +104,7 @@ def weights(facts: Facts) -> list[Rule]:
             rename("model.final_layernorm.weight", "norm.weight"), rename("lm_head.weight", "readout.weight")]
 
 
-MIXERS = Choice(ATTENDS, {True: ATTENTION, False: MIXER | {"norm": RMS_NORM}}, each=True)
+MIXERS = TemplateChoice(ATTENDS, {True: ATTENTION, False: MIXER | {"norm": RMS_NORM}}, each=True)
 JAMBA = Family(
     name="jamba", template=decoder(MIXERS, some_sparse(EXPERTS)),
     source="Lieber et al. 2024 (arXiv:2403.19887), section 3",

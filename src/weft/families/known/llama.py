@@ -7,23 +7,23 @@ from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyRule, Raw, Read, Together, typed, words
 from weft.families.rope import Rotary, reordered
 from weft.families.steps import Fuse
-from weft.families.template import Facts, Hole, Layers
+from weft.families.template import Fact, Facts, Layers
 from weft.families.weights import Rule, both, rename
 
-RMS_NORM = {"kind": "rmsnorm", "eps": Hole("eps")}
-ROPE = {"kind": "rope", "layout": Hole("layout"), "base": Hole("rope_base"), "rot": Hole("rot"),
-        "scaling": Hole("rope_scaling")}
-ATTENTION = {"kind": "attention", "n_heads": Hole("n_heads"), "n_kv_heads": Hole("n_kv_heads"),
-             "d_head": Hole("d_head"), "bias": Hole("attention_bias"), "position": ROPE,
-             "scores": {"dropout": Hole("attention_dropout")}}
-GLU = {"kind": "glu", "d_ff": Hole("d_ff"), "activation": Hole("activation"), "bias": Hole("mlp_bias")}
+RMS_NORM = {"kind": "rmsnorm", "eps": Fact("eps")}
+ROPE = {"kind": "rope", "layout": Fact("layout"), "base": Fact("rope_base"), "rot": Fact("rot"),
+        "scaling": Fact("rope_scaling")}
+ATTENTION = {"kind": "attention", "n_heads": Fact("n_heads"), "n_kv_heads": Fact("n_kv_heads"),
+             "d_head": Fact("d_head"), "bias": Fact("attention_bias"), "position": ROPE,
+             "scores": {"dropout": Fact("attention_dropout")}}
+GLU = {"kind": "glu", "d_ff": Fact("d_ff"), "activation": Fact("activation"), "bias": Fact("mlp_bias")}
 
 
 def decoder(attention: object, feedforward: object) -> dict[str, object]:
     """A pre-norm decoder with RMS norms, which Llama's relatives share."""
-    return {"kind": "decoder", "vocab_size": Hole("vocab_size"), "context": Hole("context"),
-            "d_model": Hole("d_model"), "embedding": {"std": Hole("std")}, "norm": RMS_NORM,
-            "readout": {"kind": "linear", "tied": Hole("tied")},
+    return {"kind": "decoder", "vocab_size": Fact("vocab_size"), "context": Fact("context"),
+            "d_model": Fact("d_model"), "embedding": {"std": Fact("std")}, "norm": RMS_NORM,
+            "readout": {"kind": "linear", "tied": Fact("tied")},
             "blocks": Layers({"kind": "pre", "norm": RMS_NORM, "layers": [attention, feedforward]})}
 
 

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.families.encoders import ATTENTION, LAYER_NORM, LEFT_OVER, MLP, WINDOW, Head, body, inside, post_norm_weights
+from weft.families.encoders import (
+    ATTENTION,
+    LAYER_NORM,
+    LEFT_OVER,
+    MLP,
+    WINDOW,
+    HeadKey,
+    body,
+    inside,
+    post_norm_weights,
+)
 from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, Kept, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.bert import embedding_weights, needs_types
 from weft.families.known.roberta import LENGTH, PADDING, head_weights, read_positions, write_positions
 from weft.families.known.roberta import TEMPLATE as ROBERTA_TEMPLATE
 from weft.families.steps import Fuse
-from weft.families.template import N_LAYERS, Facts, Hole, Layers
-from weft.families.weights import Junk, Rule
+from weft.families.template import N_LAYERS, Fact, Facts, Layers
+from weft.families.weights import Rule, UnusedTensors
 from weft.masks import SymmetricWindow, parse_mask
 
-GLOBAL = ATTENTION | {"kind": "global_attention", "mask": Hole("masks", each=True), "global_tokens": Hole("tokens")}
+GLOBAL = ATTENTION | {"kind": "global_attention", "mask": Fact("masks", each=True), "global_tokens": Fact("tokens")}
 TEMPLATE = ROBERTA_TEMPLATE | {
-    "blocks": Layers({"kind": "post", "norm": LAYER_NORM, "dropout": Hole("dropout"), "layers": [GLOBAL, MLP]})}
+    "blocks": Layers({"kind": "post", "norm": LAYER_NORM, "dropout": Fact("dropout"), "layers": [GLOBAL, MLP]})}
 WIDTHS = "attention_window"
 
 
@@ -57,7 +67,7 @@ def write_tokens(facts: Facts) -> dict[str, Any]:
     return {}
 
 
-HEAD = Head("Longformer")
+HEAD = HeadKey("Longformer")
 KEYS: tuple[KeyRule, ...] = (
     *body(vocab_size=30522), Together((LENGTH, PADDING), read_positions, write_positions), WINDOW,
     Read("type_vocab_size", "n_types", default=2), HEAD, Together((WIDTHS,), read_windows, write_windows),
@@ -84,7 +94,7 @@ LONGFORMER = Family(
     native=Native(
         model_type="longformer", architecture="LongformerForMaskedLM", architectures=HEAD.classes(), keys=KEYS,
         weights=weights, prefix="longformer.", limits=needs_types,
-        junk=(Junk(r"(.*\.)?pooler\..*", "a map that the heads here do not use"),
-              Junk(r"lm_head\..*", "the head of pre-training")),
+        junk=(UnusedTensors(r"(.*\.)?pooler\..*", "a map that the heads here do not use"),
+              UnusedTensors(r"lm_head\..*", "the head of pre-training")),
         copies=(("lm_head.decoder.weight", "longformer.embeddings.word_embeddings.weight"),
                 ("lm_head.decoder.bias", "lm_head.bias"))))

@@ -9,19 +9,19 @@ from typing import Any
 from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.llama import RMS_NORM
-from weft.families.template import N_LAYERS, Facts, Hole, Layers
+from weft.families.template import N_LAYERS, Fact, Facts, Layers
 from weft.families.weights import Rule, both, rename
 
-MIXER = {"kind": "mamba", "d_state": Hole("d_state"), "expand": Hole("expand"), "d_conv": Hole("d_conv"),
-         "rank": Hole("rank"), "bias": Hole("bias"), "conv_bias": Hole("conv_bias"), "dt_min": Hole("dt_min"),
-         "dt_max": Hole("dt_max"), "dt_floor": Hole("dt_floor")}
+MIXER = {"kind": "mamba", "d_state": Fact("d_state"), "expand": Fact("expand"), "d_conv": Fact("d_conv"),
+         "rank": Fact("rank"), "bias": Fact("bias"), "conv_bias": Fact("conv_bias"), "dt_min": Fact("dt_min"),
+         "dt_max": Fact("dt_max"), "dt_floor": Fact("dt_floor")}
 
 
 def template(mixer: Mapping[str, Any]) -> dict[str, Any]:
     """A decoder of such mixers alone."""
-    return {"kind": "decoder", "vocab_size": Hole("vocab_size"), "context": Hole("context"),
-            "d_model": Hole("d_model"), "embedding": {"std": Hole("std")}, "norm": RMS_NORM,
-            "readout": {"kind": "linear", "tied": Hole("tied")},
+    return {"kind": "decoder", "vocab_size": Fact("vocab_size"), "context": Fact("context"),
+            "d_model": Fact("d_model"), "embedding": {"std": Fact("std")}, "norm": RMS_NORM,
+            "readout": {"kind": "linear", "tied": Fact("tied")},
             "blocks": Layers({"kind": "pre", "norm": RMS_NORM, "layers": [mixer]})}
 
 

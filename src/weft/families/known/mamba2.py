@@ -9,18 +9,18 @@ from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.llama import RMS_NORM
 from weft.families.known.mamba import HEAD, OURS, THEIRS, around, no_context
-from weft.families.template import N_LAYERS, Facts, Hole, Layers
+from weft.families.template import N_LAYERS, Fact, Facts, Layers
 from weft.families.weights import Rule, both, rename
 
-GATED_NORM = {"gate_order": "gate_first", "per_group": True, "eps": Hole("eps")}
-MIXER = {"kind": "mamba2", "n_heads": Hole("ssm_heads"), "d_head": Hole("ssm_head"), "d_state": Hole("d_state"),
-         "n_groups": Hole("n_groups"), "d_conv": Hole("d_conv"), "bias": Hole("ssm_bias"),
-         "conv_bias": Hole("conv_bias"), "norm": GATED_NORM,
-         "step_sizes": {"dt_min": Hole("low"), "dt_max": Hole("high"), "dt_floor": Hole("floor"),
-                        "least": Hole("least"), "most": Hole("most")}}
+GATED_NORM = {"gate_order": "gate_first", "per_group": True, "eps": Fact("eps")}
+MIXER = {"kind": "mamba2", "n_heads": Fact("ssm_heads"), "d_head": Fact("ssm_head"), "d_state": Fact("d_state"),
+         "n_groups": Fact("n_groups"), "d_conv": Fact("d_conv"), "bias": Fact("ssm_bias"),
+         "conv_bias": Fact("conv_bias"), "norm": GATED_NORM,
+         "step_sizes": {"dt_min": Fact("low"), "dt_max": Fact("high"), "dt_floor": Fact("floor"),
+                        "least": Fact("least"), "most": Fact("most")}}
 TEMPLATE = {
-    "kind": "decoder", "vocab_size": Hole("vocab_size"), "context": Hole("context"), "d_model": Hole("d_model"),
-    "embedding": {"std": Hole("std")}, "norm": RMS_NORM, "readout": {"kind": "linear", "tied": Hole("tied")},
+    "kind": "decoder", "vocab_size": Fact("vocab_size"), "context": Fact("context"), "d_model": Fact("d_model"),
+    "embedding": {"std": Fact("std")}, "norm": RMS_NORM, "readout": {"kind": "linear", "tied": Fact("tied")},
     "blocks": Layers({"kind": "pre", "norm": RMS_NORM, "layers": [MIXER]})}
 
 LIMIT = "time_step_limit"

@@ -8,7 +8,7 @@ from weft.families.family import Family, Native
 from weft.families.keys import Fixed, KeyProblem, KeyRule, Raw, Together, typed
 from weft.families.known.bart import COPIES, shared_rules, sizes, template, whole
 from weft.families.template import Facts
-from weft.families.weights import Junk
+from weft.families.weights import UnusedTensors
 
 TARGETS = "decoder_vocab_size"
 
@@ -42,5 +42,5 @@ MARIAN = Family(
     native=Native(
         model_type="marian", architecture="MarianMTModel", architectures=("MarianModel",), keys=KEYS,
         weights=shared_rules, prefix="model.", takes_source=True, copies=COPIES,
-        junk=(Junk(r"(model\.)?(encoder|decoder)\.embed_positions\.weight", "sines and cosines, which the "
-                   "configuration gives"),)))
+        junk=(UnusedTensors(r"(model\.)?(encoder|decoder)\.embed_positions\.weight", "sines and cosines, which the "
+                            "configuration gives"),)))

@@ -15,12 +15,12 @@ from weft.families.known.llama import (
     weights,
 )
 from weft.families.rope import Rotary
-from weft.families.template import Hole
+from weft.families.template import Fact
 from weft.families.windows import one_window
 
 MISTRAL = Family(
     name="mistral",
-    template=decoder(ATTENTION | {"bias": "none", "mask": Hole("mask")}, GLU | {"bias": False}),
+    template=decoder(ATTENTION | {"bias": "none", "mask": Fact("mask")}, GLU | {"bias": False}),
     source="Jiang et al. 2023 (arXiv:2310.06825)",
     native=Native(
         model_type="mistral", architecture="MistralForCausalLM", architectures=("MistralModel",),

@@ -19,12 +19,12 @@ from weft.families.known.llama import (
 )
 from weft.families.rope import Rotary
 from weft.families.steps import Split, Unstack
-from weft.families.template import N_LAYERS, Facts, Hole
+from weft.families.template import N_LAYERS, Fact, Facts
 from weft.families.weights import Rule, rename
 from weft.families.windows import one_window
 
-EXPERTS = {"kind": "moe", "expert": GLU | {"bias": False}, "n_experts": Hole("n_experts"), "top_k": Hole("top_k"),
-           "balance_loss": Hole("balance_loss"), "z_loss": 0.0}
+EXPERTS = {"kind": "moe", "expert": GLU | {"bias": False}, "n_experts": Fact("n_experts"), "top_k": Fact("top_k"),
+           "balance_loss": Fact("balance_loss"), "z_loss": 0.0}
 OURS = "stack.layers.{layer}.layers.1"
 COEFFICIENT = "router_aux_loss_coef"
 
@@ -65,7 +65,7 @@ def stacked_weights(facts: Facts) -> list[Rule]:
 
 
 MIXTRAL = Family(
-    name="mixtral", template=decoder(ATTENTION | {"bias": "none", "mask": Hole("mask")}, EXPERTS),
+    name="mixtral", template=decoder(ATTENTION | {"bias": "none", "mask": Fact("mask")}, EXPERTS),
     source="Jiang et al. 2024 (arXiv:2401.04088), section 2",
     native=Native(
         model_type="mixtral", architecture="MixtralForCausalLM", architectures=("MixtralModel",),

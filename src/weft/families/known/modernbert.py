@@ -6,33 +6,33 @@ from collections.abc import Mapping
 from typing import Any
 
 from weft.families.common import ACTIVATIONS, divided_heads
-from weft.families.encoders import ENCODER_ONLY, Head, heads, inside
+from weft.families.encoders import ENCODER_ONLY, HeadKey, heads, inside
 from weft.families.family import Family, Native
 from weft.families.keys import PLAIN, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed, words
 from weft.families.rope import Rotary, reordered
 from weft.families.steps import Split
-from weft.families.template import N_LAYERS, Facts, Hole, Layers
-from weft.families.weights import Junk, Rule, both, rename
+from weft.families.template import N_LAYERS, Fact, Facts, Layers
+from weft.families.weights import Rule, UnusedTensors, both, rename
 from weft.families.windows import FULL, SLIDING, layer_types, single_size
 from weft.masks.basic import Bidirectional
 from weft.masks.expression import parse_mask
 from weft.masks.windows import SymmetricWindow
 
-NORM = {"kind": "layernorm", "eps": Hole("eps"), "bias": Hole("norm_bias")}
+NORM = {"kind": "layernorm", "eps": Fact("eps"), "bias": Fact("norm_bias")}
 ATTENTION = {
-    "kind": "attention", "n_heads": Hole("n_heads"), "d_head": Hole("d_head"), "bias": Hole("attention_bias"),
-    "mask": Hole("masks", each=True), "scores": {"dropout": Hole("attention_dropout")},
-    "position": {"kind": "rope", "layout": Hole("layout"), "base": Hole("rope_bases", each=True),
-                 "rot": Hole("rot"), "scaling": Hole("rope_scalings", each=True)}}
-GLU = {"kind": "glu", "d_ff": Hole("d_ff"), "activation": Hole("activation"), "bias": Hole("mlp_bias")}
-TRANSFORM = {"activation": Hole("head_activation"), "transform_bias": Hole("head_bias"), "norm": NORM}
+    "kind": "attention", "n_heads": Fact("n_heads"), "d_head": Fact("d_head"), "bias": Fact("attention_bias"),
+    "mask": Fact("masks", each=True), "scores": {"dropout": Fact("attention_dropout")},
+    "position": {"kind": "rope", "layout": Fact("layout"), "base": Fact("rope_bases", each=True),
+                 "rot": Fact("rot"), "scaling": Fact("rope_scalings", each=True)}}
+GLU = {"kind": "glu", "d_ff": Fact("d_ff"), "activation": Fact("activation"), "bias": Fact("mlp_bias")}
+TRANSFORM = {"activation": Fact("head_activation"), "transform_bias": Fact("head_bias"), "norm": NORM}
 TEMPLATE = {
-    "kind": "encoder", "vocab_size": Hole("vocab_size"), "context": Hole("context"), "d_model": Hole("d_model"),
-    "embedding": {"dropout": Hole("embedding_dropout"), "std": Hole("std"), "norm": NORM}, "norm": NORM,
-    "blocks": Layers({"kind": "pre", "norm": NORM, "first_norm": Hole("first_norms", each=True),
-                      "dropout": Hole("dropout"), "layers": [ATTENTION, GLU]}),
-    "head": heads(TRANSFORM | {"bias": Hole("decoder_bias")},
-                  {"transform": True, **TRANSFORM, "pool": Hole("pool")}, {"transform": True, **TRANSFORM})}
+    "kind": "encoder", "vocab_size": Fact("vocab_size"), "context": Fact("context"), "d_model": Fact("d_model"),
+    "embedding": {"dropout": Fact("embedding_dropout"), "std": Fact("std"), "norm": NORM}, "norm": NORM,
+    "blocks": Layers({"kind": "pre", "norm": NORM, "first_norm": Fact("first_norms", each=True),
+                      "dropout": Fact("dropout"), "layers": [ATTENTION, GLU]}),
+    "head": heads(TRANSFORM | {"bias": Fact("decoder_bias")},
+                  {"transform": True, **TRANSFORM, "pool": Fact("pool")}, {"transform": True, **TRANSFORM})}
 
 WIDTH, TYPES, EVERY = "local_attention", "layer_types", "global_attn_every_n_layers"
 BIDIRECTIONAL = "bidirectional"
@@ -119,7 +119,7 @@ def write_head(facts: Facts) -> dict[str, Any]:
     return {key: codec.write(facts[fact]) for key, fact, codec in codecs if fact in facts}
 
 
-HEAD = Head("ModernBert")
+HEAD = HeadKey("ModernBert")
 BIASED = words({True: "all", False: "none"})
 KEYS: tuple[KeyRule, ...] = (
     Read("vocab_size", "vocab_size", default=50368), Read("hidden_size", "d_model", default=768),
@@ -163,5 +163,5 @@ MODERNBERT = Family(
     name="modernbert", template=TEMPLATE, source="Warner et al. 2024 (arXiv:2412.13663), section 2.1",
     native=Native(
         model_type="modernbert", architecture="ModernBertForMaskedLM", architectures=HEAD.classes(), keys=KEYS,
-        weights=weights, prefix="model.", junk=(Junk(r"(head|decoder)\..*", "the head of pre-training"),),
+        weights=weights, prefix="model.", junk=(UnusedTensors(r"(head|decoder)\..*", "the head of pre-training"),),
         copies=(("decoder.weight", "model.embeddings.tok_embeddings.weight"),)))

@@ -13,19 +13,19 @@ from weft.families.common import GENERATION, ORIGIN, OTHER_HEADS, RUNNING, divid
 from weft.families.configurations import Nested
 from weft.families.family import Family, Native
 from weft.families.keys import Codec, Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together
-from weft.families.template import N_LAYERS, Facts, Hole, Layers
+from weft.families.template import N_LAYERS, Fact, Facts, Layers
 from weft.families.weights import Rule, rename
 
-NORM = {"kind": "layernorm", "eps": Hole("eps"), "bias": False}
-ATTENTION = {"kind": "attention", "n_heads": Hole("n_heads"), "d_head": Hole("d_head"), "clip_qkv": Hole("clip"),
+NORM = {"kind": "layernorm", "eps": Fact("eps"), "bias": False}
+ATTENTION = {"kind": "attention", "n_heads": Fact("n_heads"), "d_head": Fact("d_head"), "clip_qkv": Fact("clip"),
              "position": {"kind": "alibi", "slopes": "mpt"},
-             "scores": {"scale": Hole("scale"), "dropout": Hole("attention_dropout")}}
-MLP = {"kind": "mlp", "d_ff": Hole("d_ff"), "activation": "gelu", "bias": False}
+             "scores": {"scale": Fact("scale"), "dropout": Fact("attention_dropout")}}
+MLP = {"kind": "mlp", "d_ff": Fact("d_ff"), "activation": "gelu", "bias": False}
 TEMPLATE = {
-    "kind": "decoder", "vocab_size": Hole("vocab_size"), "context": Hole("context"), "d_model": Hole("d_model"),
-    "embedding": {"dropout": Hole("embedding_dropout"), "std": Hole("std")},
-    "blocks": Layers({"kind": "pre", "norm": NORM, "dropout": Hole("dropout"), "layers": [ATTENTION, MLP]}),
-    "norm": NORM, "readout": {"kind": "linear", "tied": Hole("tied")}}
+    "kind": "decoder", "vocab_size": Fact("vocab_size"), "context": Fact("context"), "d_model": Fact("d_model"),
+    "embedding": {"dropout": Fact("embedding_dropout"), "std": Fact("std")},
+    "blocks": Layers({"kind": "pre", "norm": NORM, "dropout": Fact("dropout"), "layers": [ATTENTION, MLP]}),
+    "norm": NORM, "readout": {"kind": "linear", "tied": Fact("tied")}}
 
 
 def read_feedforward(raw: Raw, facts: Facts) -> Facts:

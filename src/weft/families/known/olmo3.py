@@ -7,10 +7,10 @@ from weft.families.known.gemma3 import TURNED
 from weft.families.known.llama import LM_HEAD
 from weft.families.known.olmo2 import KEYS, NORMED, normed_after, weights
 from weft.families.rope_by_type import RotaryByType
-from weft.families.template import Hole
+from weft.families.template import Fact
 from weft.families.windows import windows_by_type
 
-WINDOWED = NORMED | {"mask": Hole("masks", each=True), "position": TURNED}
+WINDOWED = NORMED | {"mask": Fact("masks", each=True), "position": TURNED}
 PUBLISHED = {"vocab_size": 100278, "max_position_embeddings": 65536, "rope_theta": 5e5, "rms_norm_eps": 1e-6}
 
 OLMO3 = Family(

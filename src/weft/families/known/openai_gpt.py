@@ -9,17 +9,17 @@ from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, words
 from weft.families.known.gpt2 import LAYER_NORM, MLP
 from weft.families.steps import Transpose
-from weft.families.template import N_LAYERS, Facts, Hole, Layers
-from weft.families.weights import Junk, Rule, both, rename
+from weft.families.template import N_LAYERS, Fact, Facts, Layers
+from weft.families.weights import Rule, UnusedTensors, both, rename
 
-ATTENTION = {"kind": "attention", "n_heads": Hole("n_heads"), "d_head": Hole("d_head"), "bias": "all",
-             "scores": {"dropout": Hole("attention_dropout")}}
+ATTENTION = {"kind": "attention", "n_heads": Fact("n_heads"), "d_head": Fact("d_head"), "bias": "all",
+             "scores": {"dropout": Fact("attention_dropout")}}
 TEMPLATE = {
-    "kind": "decoder", "vocab_size": Hole("vocab_size"), "context": Hole("context"), "d_model": Hole("d_model"),
-    "embedding": {"dropout": Hole("embedding_dropout"), "std": Hole("std")},
-    "position": {"kind": "learned", "max_length": Hole("context")},
-    "blocks": Layers({"kind": "post", "norm": LAYER_NORM, "dropout": Hole("dropout"), "layers": [ATTENTION, MLP]}),
-    "readout": {"kind": "linear", "tied": Hole("tied")}}
+    "kind": "decoder", "vocab_size": Fact("vocab_size"), "context": Fact("context"), "d_model": Fact("d_model"),
+    "embedding": {"dropout": Fact("embedding_dropout"), "std": Fact("std")},
+    "position": {"kind": "learned", "max_length": Fact("context")},
+    "blocks": Layers({"kind": "post", "norm": LAYER_NORM, "dropout": Fact("dropout"), "layers": [ATTENTION, MLP]}),
+    "readout": {"kind": "linear", "tied": Fact("tied")}}
 
 ACTIVATIONS = words({"gelu": "gelu_tanh", "relu": "relu", "silu": "silu"}, also={"swish": "silu"})
 """The names of activations in this class, whose "gelu" is the tanh form."""
@@ -71,4 +71,4 @@ OPENAI_GPT = Family(
         model_type="openai-gpt", architecture="OpenAIGPTLMHeadModel",
         architectures=("OpenAIGPTModel", "OpenAIGPTDoubleHeadsModel"), keys=KEYS, weights=weights,
         prefix="transformer.", tied=("lm_head.weight", "transformer.tokens_embed.weight"),
-        junk=(Junk(r"multiple_choice_head\..*", "another head"),)))
+        junk=(UnusedTensors(r"multiple_choice_head\..*", "another head"),)))

@@ -8,21 +8,21 @@ from weft.families.common import ACTIVATIONS, divided_heads
 from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.steps import Fuse
-from weft.families.template import N_LAYERS, Choice, Facts, Hole, Layers
-from weft.families.weights import Junk, Rule, both, rename
+from weft.families.template import N_LAYERS, Fact, Facts, Layers, TemplateChoice
+from weft.families.weights import Rule, UnusedTensors, both, rename
 
-NORM = {"kind": "layernorm", "weight": Hole("affine"), "bias": Hole("affine")}
-ATTENTION = {"kind": "attention", "n_heads": Hole("n_heads"), "d_head": Hole("d_head"), "bias": Hole("attention_bias"),
-             "scores": {"dropout": Hole("attention_dropout")}}
-MLP = {"kind": "mlp", "d_ff": Hole("d_ff"), "activation": Hole("activation"), "bias": Hole("mlp_bias")}
-BLOCK = {"norm": NORM, "dropout": Hole("dropout"), "layers": [ATTENTION, MLP]}
+NORM = {"kind": "layernorm", "weight": Fact("affine"), "bias": Fact("affine")}
+ATTENTION = {"kind": "attention", "n_heads": Fact("n_heads"), "d_head": Fact("d_head"), "bias": Fact("attention_bias"),
+             "scores": {"dropout": Fact("attention_dropout")}}
+MLP = {"kind": "mlp", "d_ff": Fact("d_ff"), "activation": Fact("activation"), "bias": Fact("mlp_bias")}
+BLOCK = {"norm": NORM, "dropout": Fact("dropout"), "layers": [ATTENTION, MLP]}
 TEMPLATE = {
-    "kind": "decoder", "vocab_size": Hole("vocab_size"), "context": Hole("context"), "d_model": Hole("d_model"),
-    "embedding": {"d_embedding": Hole("d_embedding"), "std": Hole("std")},
-    "position": {"kind": "learned", "max_length": Hole("context"), "offset": 2},
-    "blocks": Layers(Choice("norm_first", {True: {"kind": "pre"} | BLOCK, False: {"kind": "post"} | BLOCK})),
-    "norm": Choice("final_norm", {True: NORM, False: {"kind": "none"}}),
-    "readout": {"kind": "linear", "tied": Hole("tied"), "d_embedding": Hole("d_embedding")}}
+    "kind": "decoder", "vocab_size": Fact("vocab_size"), "context": Fact("context"), "d_model": Fact("d_model"),
+    "embedding": {"d_embedding": Fact("d_embedding"), "std": Fact("std")},
+    "position": {"kind": "learned", "max_length": Fact("context"), "offset": 2},
+    "blocks": Layers(TemplateChoice("norm_first", {True: {"kind": "pre"} | BLOCK, False: {"kind": "post"} | BLOCK})),
+    "norm": TemplateChoice("final_norm", {True: NORM, False: {"kind": "none"}}),
+    "readout": {"kind": "linear", "tied": Fact("tied"), "d_embedding": Fact("d_embedding")}}
 
 FIRST, REMOVED = "do_layer_norm_before", "_remove_final_layer_norm"
 NARROW, BIASED = "word_embed_proj_dim", "enable_bias"
@@ -106,4 +106,4 @@ OPT = Family(
     native=Native(
         model_type="opt", architecture="OPTForCausalLM", architectures=("OPTModel",), keys=KEYS, weights=weights,
         prefix="model.", tied=("lm_head.weight", "model.decoder.embed_tokens.weight"),
-        junk=(Junk(r"(model\.)?decoder\.version", "of the code that wrote the file"),)))
+        junk=(UnusedTensors(r"(model\.)?decoder\.version", "of the code that wrote the file"),)))

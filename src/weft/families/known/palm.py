@@ -4,14 +4,14 @@ foreign format."""
 from __future__ import annotations
 
 from weft.families.family import Family
-from weft.families.template import Hole, Layers
+from weft.families.template import Fact, Layers
 
 LAYER_NORM = {"kind": "layernorm", "bias": False}
 TEMPLATE = {
-    "kind": "decoder", "vocab_size": 256_000, "context": 2048, "d_model": Hole("d_model"), "embedding": {"std": 1.0},
+    "kind": "decoder", "vocab_size": 256_000, "context": 2048, "d_model": Fact("d_model"), "embedding": {"std": 1.0},
     "blocks": Layers({"kind": "parallel", "norm": LAYER_NORM, "layers": [
-        {"kind": "attention", "n_heads": Hole("n_heads"), "n_kv_heads": 1, "d_head": 256, "position": "rope"},
-        {"kind": "glu", "d_ff": Hole("d_ff"), "activation": "silu"}]}),
+        {"kind": "attention", "n_heads": Fact("n_heads"), "n_kv_heads": 1, "d_head": 256, "position": "rope"},
+        {"kind": "glu", "d_ff": Fact("d_ff"), "activation": "silu"}]}),
     "norm": LAYER_NORM, "readout": {"kind": "linear", "tied": True}}
 """It is not published which features form a rotary pair. The paper's constant factor 1/sqrt(d_model) on the logits
 (section 5, initialisation) is omitted, since the weight of the last norm can include it."""

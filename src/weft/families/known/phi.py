@@ -10,19 +10,19 @@ from weft.families.known.gpt2 import LAYER_NORM
 from weft.families.known.llama import LM_HEAD, ROPE, TIED, default_head
 from weft.families.rope import Rotary, reordered
 from weft.families.steps import Fuse
-from weft.families.template import N_LAYERS, Choice, Facts, Hole, Layers
+from weft.families.template import N_LAYERS, Fact, Facts, Layers, TemplateChoice
 from weft.families.weights import Rule, both, rename
 
-ATTENTION = {"kind": "attention", "n_heads": Hole("n_heads"), "n_kv_heads": Hole("n_kv_heads"),
-             "d_head": Hole("d_head"), "bias": "all", "position": ROPE,
-             "qk_norm": Choice("qk_norm", {False: None, True: LAYER_NORM}),
-             "scores": {"dropout": Hole("attention_dropout")}}
-MLP = {"kind": "mlp", "d_ff": Hole("d_ff"), "activation": Hole("activation"), "bias": True}
+ATTENTION = {"kind": "attention", "n_heads": Fact("n_heads"), "n_kv_heads": Fact("n_kv_heads"),
+             "d_head": Fact("d_head"), "bias": "all", "position": ROPE,
+             "qk_norm": TemplateChoice("qk_norm", {False: None, True: LAYER_NORM}),
+             "scores": {"dropout": Fact("attention_dropout")}}
+MLP = {"kind": "mlp", "d_ff": Fact("d_ff"), "activation": Fact("activation"), "bias": True}
 TEMPLATE = {
-    "kind": "decoder", "vocab_size": Hole("vocab_size"), "context": Hole("context"), "d_model": Hole("d_model"),
-    "embedding": {"dropout": Hole("embedding_dropout"), "std": Hole("std")},
-    "blocks": Layers({"kind": "parallel", "norm": LAYER_NORM, "dropout": Hole("dropout"), "layers": [ATTENTION, MLP]}),
-    "norm": LAYER_NORM, "readout": {"kind": "linear", "tied": Hole("tied"), "bias": True}}
+    "kind": "decoder", "vocab_size": Fact("vocab_size"), "context": Fact("context"), "d_model": Fact("d_model"),
+    "embedding": {"dropout": Fact("embedding_dropout"), "std": Fact("std")},
+    "blocks": Layers({"kind": "parallel", "norm": LAYER_NORM, "dropout": Fact("dropout"), "layers": [ATTENTION, MLP]}),
+    "norm": LAYER_NORM, "readout": {"kind": "linear", "tied": Fact("tied"), "bias": True}}
 
 KEYS: tuple[KeyRule, ...] = (
     Read("vocab_size", "vocab_size", default=51200), Read("hidden_size", "d_model", default=2048),

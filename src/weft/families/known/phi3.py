@@ -18,15 +18,15 @@ from weft.families.known.llama import (
 )
 from weft.families.rope import Rotary, reordered
 from weft.families.steps import Split
-from weft.families.template import Facts, Hole, Layers
+from weft.families.template import Fact, Facts, Layers
 from weft.families.weights import Rule, rename
 from weft.families.windows import one_window
 
-FUSED_ATTENTION = ATTENTION | {"bias": "none", "mask": Hole("mask")}
-BLOCK = {"kind": "pre", "norm": RMS_NORM, "dropout": Hole("dropout"),
+FUSED_ATTENTION = ATTENTION | {"bias": "none", "mask": Fact("mask")}
+BLOCK = {"kind": "pre", "norm": RMS_NORM, "dropout": Fact("dropout"),
          "layers": [FUSED_ATTENTION, GLU | {"bias": False}]}
 TEMPLATE = decoder(FUSED_ATTENTION, GLU) | {
-    "embedding": {"std": Hole("std"), "dropout": Hole("embedding_dropout")}, "blocks": Layers(BLOCK)}
+    "embedding": {"std": Fact("std"), "dropout": Fact("embedding_dropout")}, "blocks": Layers(BLOCK)}
 
 KEYS: tuple[KeyRule, ...] = (
     *shapes(context=4096, d_ff=8192, n_kv_heads=None, vocab_size=32064, d_model=3072),

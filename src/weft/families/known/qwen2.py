@@ -6,10 +6,10 @@ from weft.families.family import Family, Native
 from weft.families.keys import KeyRule
 from weft.families.known.llama import ATTENTION, GLU, LM_HEAD, TIED, VALUES, decoder, shapes, weights
 from weft.families.rope import Rotary
-from weft.families.template import Hole
+from weft.families.template import Fact
 from weft.families.windows import windows_by_layer
 
-WINDOWED = ATTENTION | {"mask": Hole("masks", each=True)}
+WINDOWED = ATTENTION | {"mask": Fact("masks", each=True)}
 KEYS: tuple[KeyRule, ...] = (*shapes(context=32768, d_ff=22016, n_kv_heads=None, vocab_size=151936), *VALUES, TIED,
                              Rotary(), windows_by_layer())
 

@@ -18,11 +18,11 @@ from weft.families.known.llama import (
 from weft.families.known.qwen2 import WINDOWED
 from weft.families.known.qwen3_moe import EXPERTS, OURS, expert_weights, experts, sizes, some_sparse, where_sparse
 from weft.families.rope import Rotary
-from weft.families.template import Facts, Hole
+from weft.families.template import Fact, Facts
 from weft.families.weights import Rule, rename
 from weft.families.windows import windows_by_layer
 
-SHARED = {"shared_expert": GLU | {"bias": False, "d_ff": Hole("d_shared")}, "shared_gate": True}
+SHARED = {"shared_expert": GLU | {"bias": False, "d_ff": Fact("d_shared")}, "shared_gate": True}
 
 
 def weights(facts: Facts) -> list[Rule]:

@@ -22,19 +22,19 @@ from weft.families.known.llama import (
 )
 from weft.families.known.mixtral import COEFFICIENT
 from weft.families.rope import Rotary
-from weft.families.template import N_LAYERS, Choice, Facts, Hole
+from weft.families.template import N_LAYERS, Fact, Facts, TemplateChoice
 from weft.families.weights import Rule, rename
 from weft.families.windows import mask_of, window_of
 
-EXPERTS = {"kind": "moe", "expert": GLU | {"bias": False, "d_ff": Hole("d_expert")}, "n_experts": Hole("n_experts"),
-           "top_k": Hole("top_k"), "renormalise": Hole("renormalise"), "balance_loss": Hole("balance_loss"),
+EXPERTS = {"kind": "moe", "expert": GLU | {"bias": False, "d_ff": Fact("d_expert")}, "n_experts": Fact("n_experts"),
+           "top_k": Fact("top_k"), "renormalise": Fact("renormalise"), "balance_loss": Fact("balance_loss"),
            "z_loss": 0.0}
 OURS, STEP, DENSE = "stack.layers.{layer}.layers.1", "decoder_sparse_step", "mlp_only_layers"
 
 
-def some_sparse(experts: object) -> Choice:
+def some_sparse(experts: object) -> TemplateChoice:
     """A layer's feed-forward: experts, or one gated unit."""
-    return Choice("sparse", {True: experts, False: GLU | {"bias": False}}, each=True)
+    return TemplateChoice("sparse", {True: experts, False: GLU | {"bias": False}}, each=True)
 
 
 def read_sparse(raw: Raw, facts: Facts) -> Facts:
@@ -119,7 +119,7 @@ def write_window(facts: Facts) -> dict[str, Any]:
 
 QWEN3_MOE = Family(
     name="qwen3_moe",
-    template=decoder(ATTENTION | {"mask": Hole("mask"), "qk_norm": RMS_NORM}, some_sparse(EXPERTS)),
+    template=decoder(ATTENTION | {"mask": Fact("mask"), "qk_norm": RMS_NORM}, some_sparse(EXPERTS)),
     source="Yang et al. 2025 (arXiv:2505.09388), section 2",
     native=Native(
         model_type="qwen3_moe", architecture="Qwen3MoeForCausalLM", architectures=("Qwen3MoeModel",),

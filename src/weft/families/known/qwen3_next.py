@@ -23,16 +23,16 @@ from weft.families.known.qwen3_moe import EXPERTS, OURS, expert_weights, experts
 from weft.families.known.qwen3_moe import sizes as widths
 from weft.families.rope import Rotary
 from weft.families.steps import Gated, Split, Ungroup
-from weft.families.template import N_LAYERS, Choice, Facts, Hole
-from weft.families.weights import Junk, Rule, rename
+from weft.families.template import N_LAYERS, Fact, Facts, TemplateChoice
+from weft.families.weights import Rule, UnusedTensors, rename
 from weft.families.windows import FULL
 
 LINEAR = "linear_attention"
 TYPES, INTERVAL = "layer_types", "full_attention_interval"
 CENTRED = RMS_NORM | {"unit_offset": True}
 SILU = {"activation": "silu", "bias": False}
-DELTA = {"kind": "gated_delta_net", "n_heads": Hole("delta_heads"), "n_value_heads": Hole("delta_value_heads"),
-         "d_head": Hole("delta_head"), "d_value": Hole("delta_value"), "d_conv": Hole("kernel"), "norm": RMS_NORM,
+DELTA = {"kind": "gated_delta_net", "n_heads": Fact("delta_heads"), "n_value_heads": Fact("delta_value_heads"),
+         "d_head": Fact("delta_head"), "d_value": Fact("delta_value"), "d_conv": Fact("kernel"), "norm": RMS_NORM,
          "gate": True}
 GATED = ATTENTION | {"kind": "gated_attention", "bias": "none", "qk_norm": CENTRED,
                      "position": ROPE | {"layout": "half_split"}}
@@ -40,12 +40,12 @@ GATED = ATTENTION | {"kind": "gated_attention", "bias": "none", "qk_norm": CENTR
 
 def template() -> dict[str, object]:
     """A pre-norm decoder whose norms start at 0, with one of two mixers and of two feed-forwards in each layer."""
-    glu = {"kind": "glu", "d_ff": Hole("d_ff"), **SILU}
-    sparse = EXPERTS | {"expert": {"kind": "glu", "d_ff": Hole("d_expert"), **SILU},
-                        "shared_expert": {"kind": "glu", "d_ff": Hole("d_shared"), **SILU},
+    glu = {"kind": "glu", "d_ff": Fact("d_ff"), **SILU}
+    sparse = EXPERTS | {"expert": {"kind": "glu", "d_ff": Fact("d_expert"), **SILU},
+                        "shared_expert": {"kind": "glu", "d_ff": Fact("d_shared"), **SILU},
                         "shared_gate": SHARED["shared_gate"]}
-    mixer = Choice("linear", {True: DELTA, False: GATED}, each=True)
-    model = decoder(mixer, Choice("sparse", {True: sparse, False: glu}, each=True)) | {"norm": CENTRED}
+    mixer = TemplateChoice("linear", {True: DELTA, False: GATED}, each=True)
+    model = decoder(mixer, TemplateChoice("sparse", {True: sparse, False: glu}, each=True)) | {"norm": CENTRED}
     layers: Any = model["blocks"]
     return model | {"blocks": type(layers)(layers.block | {"norm": CENTRED})}
 
@@ -149,4 +149,4 @@ QWEN3_NEXT = Family(
               *experts(512, 512, 10, renormalise=True),
               where_sparse(Read("shared_expert_intermediate_size", "d_shared", default=512))),
         weights=weights, prefix="model.", tied=LM_HEAD,
-        junk=(Junk(r"mtp\..*", "multi-token prediction, which the language model does without"),)))
+        junk=(UnusedTensors(r"mtp\..*", "multi-token prediction, which the language model does without"),)))

@@ -24,18 +24,18 @@ from weft.families.known.llama import (
 )
 from weft.families.rope import Rotary
 from weft.families.steps import Fuse
-from weft.families.template import N_LAYERS, Choice, Facts, Hole, Layers
+from weft.families.template import N_LAYERS, Fact, Facts, Layers, TemplateChoice
 from weft.families.weights import Rule, both, rename
 from weft.families.windows import mask_of, window_of
 
-RECURRENCE = {"kind": "rg_lru", "d_recurrence": Hole("width"), "n_heads": Hole("n_heads"), "d_conv": Hole("kernel"),
-              "activation": Hole("activation")}
-WINDOWED = ATTENTION | {"mask": Hole("mask")}
-MIXER = Choice("recurrent", {True: RECURRENCE, False: WINDOWED}, each=True)
+RECURRENCE = {"kind": "rg_lru", "d_recurrence": Fact("width"), "n_heads": Fact("n_heads"), "d_conv": Fact("kernel"),
+              "activation": Fact("activation")}
+WINDOWED = ATTENTION | {"mask": Fact("mask")}
+MIXER = TemplateChoice("recurrent", {True: RECURRENCE, False: WINDOWED}, each=True)
 FEED_FORWARD = GLU | {"bias": True}
 TEMPLATE = decoder(WINDOWED, FEED_FORWARD) | {
-    "embedding": {"scale": Hole("embedding_scale"), "std": Hole("std")}, "norm": UNIT_OFFSET,
-    "readout": {"kind": "linear", "tied": Hole("tied"), "softcap": Hole("softcap")},
+    "embedding": {"scale": Fact("embedding_scale"), "std": Fact("std")}, "norm": UNIT_OFFSET,
+    "readout": {"kind": "linear", "tied": Fact("tied"), "softcap": Fact("softcap")},
     "blocks": Layers({"kind": "pre", "norm": UNIT_OFFSET, "layers": [MIXER, FEED_FORWARD]})}
 
 TYPES, WINDOW, SCALE = "block_types", "attention_window_size", "w_init_variance_scale"

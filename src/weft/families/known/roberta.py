@@ -5,17 +5,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.families.encoders import LEFT_OVER, MASKED, WINDOW, Head, body, heads, inside, post_norm_weights
+from weft.families.encoders import LEFT_OVER, MASKED, WINDOW, HeadKey, body, heads, inside, post_norm_weights
 from weft.families.family import Family, Native
 from weft.families.keys import KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.bert import TEMPLATE as BERT_TEMPLATE
 from weft.families.known.bert import embedding_weights, needs_types
-from weft.families.template import Facts, Hole
-from weft.families.weights import Junk, Rule, both, rename
+from weft.families.template import Fact, Facts
+from weft.families.weights import Rule, UnusedTensors, both, rename
 
 TEMPLATE = BERT_TEMPLATE | {
-    "padding_id": Hole("padding"),
-    "position": {"kind": "learned", "max_length": Hole("context"), "offset": Hole("offset"), "std": Hole("std")},
+    "padding_id": Fact("padding"),
+    "position": {"kind": "learned", "max_length": Fact("context"), "offset": Fact("offset"), "std": Fact("std")},
     "head": heads(MASKED | {"activation": "gelu"}, {"transform": True})}
 
 LENGTH, PADDING = "max_position_embeddings", "pad_token_id"
@@ -37,7 +37,7 @@ def write_positions(facts: Facts) -> dict[str, Any]:
     return {LENGTH: facts["context"] + facts["offset"], PADDING: facts["padding"]}
 
 
-HEAD = Head("Roberta")
+HEAD = HeadKey("Roberta")
 KEYS: tuple[KeyRule, ...] = (
     *body(vocab_size=50265), Together((LENGTH, PADDING), read_positions, write_positions), WINDOW,
     Read("type_vocab_size", "n_types", default=2), HEAD, LEFT_OVER)
@@ -66,7 +66,7 @@ ROBERTA = Family(
     native=Native(
         model_type="roberta", architecture="RobertaForMaskedLM", architectures=HEAD.classes(), keys=KEYS,
         weights=weights, prefix="roberta.", limits=needs_types,
-        junk=(Junk(r"(.*\.)?pooler\..*", "a map that the heads here do not use"),
-              Junk(r"lm_head\..*", "the head of pre-training")),
+        junk=(UnusedTensors(r"(.*\.)?pooler\..*", "a map that the heads here do not use"),
+              UnusedTensors(r"lm_head\..*", "the head of pre-training")),
         copies=(("lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"),
                 ("lm_head.decoder.bias", "lm_head.bias"))))

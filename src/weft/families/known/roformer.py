@@ -10,7 +10,7 @@ from weft.families.encoders import (
     LEFT_OVER,
     MASKED,
     MLP,
-    Head,
+    HeadKey,
     body,
     heads,
     inside,
@@ -19,16 +19,16 @@ from weft.families.encoders import (
 from weft.families.family import Family, Native
 from weft.families.keys import Fixed, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.bert import needs_types, prediction_weights
-from weft.families.template import Facts, Hole, Layers
-from weft.families.weights import Junk, Rule, both, rename
+from weft.families.template import Fact, Facts, Layers
+from weft.families.weights import Rule, UnusedTensors, both, rename
 
 TURNED = ATTENTION | {"position": {"kind": "rope", "layout": "interleaved"}}
 TEMPLATE = {
-    "kind": "encoder", "vocab_size": Hole("vocab_size"), "context": Hole("context"), "d_model": Hole("d_model"),
-    "n_types": Hole("n_types"), "d_input": Hole("d_input"),
-    "embedding": {"dropout": Hole("dropout"), "std": Hole("std"), "norm": LAYER_NORM},
-    "blocks": Layers({"kind": "post", "norm": LAYER_NORM, "dropout": Hole("dropout"), "layers": [TURNED, MLP]}),
-    "head": heads(MASKED, {"transform": True, "activation": Hole("activation")})}
+    "kind": "encoder", "vocab_size": Fact("vocab_size"), "context": Fact("context"), "d_model": Fact("d_model"),
+    "n_types": Fact("n_types"), "d_input": Fact("d_input"),
+    "embedding": {"dropout": Fact("dropout"), "std": Fact("std"), "norm": LAYER_NORM},
+    "blocks": Layers({"kind": "post", "norm": LAYER_NORM, "dropout": Fact("dropout"), "layers": [TURNED, MLP]}),
+    "head": heads(MASKED, {"transform": True, "activation": Fact("activation")})}
 
 WIDTH = "embedding_size"
 
@@ -46,7 +46,7 @@ def write_width(facts: Facts) -> dict[str, Any]:
     return {WIDTH: facts["d_input"] or facts["d_model"]}
 
 
-HEAD = Head("RoFormer")
+HEAD = HeadKey("RoFormer")
 KEYS: tuple[KeyRule, ...] = (
     *body(vocab_size=50000), Together((WIDTH,), read_width, write_width),
     Read("max_position_embeddings", "context", default=1536), Read("type_vocab_size", "n_types", default=2), HEAD,
@@ -71,8 +71,8 @@ ROFORMER = Family(
     native=Native(
         model_type="roformer", architecture="RoFormerForMaskedLM", architectures=HEAD.classes(), keys=KEYS,
         weights=weights, prefix="roformer.", limits=needs_types,
-        junk=(Junk(r"(.*\.)?embed_positions\..*", "the sines and cosines, which the configuration gives"),
-              Junk(r"(.*\.)?pooler\..*", "a map that the heads here do not use"),
-              Junk(r"cls\..*", "heads of pre-training")),
+        junk=(UnusedTensors(r"(.*\.)?embed_positions\..*", "the sines and cosines, which the configuration gives"),
+              UnusedTensors(r"(.*\.)?pooler\..*", "a map that the heads here do not use"),
+              UnusedTensors(r"cls\..*", "heads of pre-training")),
         copies=(("cls.predictions.decoder.weight", "roformer.embeddings.word_embeddings.weight"),
                 ("cls.predictions.decoder.bias", "cls.predictions.bias"))))

@@ -10,15 +10,15 @@ from typing import Any
 from weft.families.family import Family, Native
 from weft.families.keys import KEPT, Ignored, KeyRule, Raw, Read, Together, typed
 from weft.families.reshaping import Reshape
-from weft.families.template import N_LAYERS, Facts, Hole, Layers
+from weft.families.template import N_LAYERS, Fact, Facts, Layers
 from weft.families.weights import Rule, both, rename
 
 TEMPLATE = {
-    "kind": "decoder", "vocab_size": Hole("vocab_size"), "context": Hole("context"), "d_model": Hole("d_model"),
-    "embedding": {"std": 0.02, "norm": {"kind": "layernorm", "eps": Hole("eps")}},
-    "blocks": Layers({"kind": "pre", "norm": {"kind": "layernorm", "eps": Hole("eps")}, "layers": [
-        {"kind": "rwkv4", "d_attention": Hole("d_attention")}, {"kind": "channel_mix", "d_ff": Hole("d_ff")}]}),
-    "norm": {"kind": "layernorm", "eps": 1e-5}, "readout": {"kind": "linear", "tied": Hole("tied")}}
+    "kind": "decoder", "vocab_size": Fact("vocab_size"), "context": Fact("context"), "d_model": Fact("d_model"),
+    "embedding": {"std": 0.02, "norm": {"kind": "layernorm", "eps": Fact("eps")}},
+    "blocks": Layers({"kind": "pre", "norm": {"kind": "layernorm", "eps": Fact("eps")}, "layers": [
+        {"kind": "rwkv4", "d_attention": Fact("d_attention")}, {"kind": "channel_mix", "d_ff": Fact("d_ff")}]}),
+    "norm": {"kind": "layernorm", "eps": 1e-5}, "readout": {"kind": "linear", "tied": Fact("tied")}}
 """The class gives its last norm the default epsilon of PyTorch, whatever the configuration says."""
 
 RESCALE = "rescale_every"

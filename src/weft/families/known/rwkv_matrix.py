@@ -8,15 +8,15 @@ from __future__ import annotations
 from typing import Any
 
 from weft.families.family import Family
-from weft.families.template import Hole, Layers
+from weft.families.template import Fact, Layers
 
 LAYER_NORM = {"kind": "layernorm", "eps": 1e-5}
-HEADS = {"n_heads": Hole("n_heads"), "d_head": Hole("d_head"), "norm_eps": 64e-5}
+HEADS = {"n_heads": Fact("n_heads"), "d_head": Fact("d_head"), "norm_eps": 64e-5}
 
 
 def _model(mixer: dict[str, Any], *, receptance: bool = True) -> dict[str, Any]:
-    channel = {"kind": "channel_mix", "d_ff": Hole("d_ff"), "receptance": receptance}
-    return {"kind": "decoder", "vocab_size": Hole("vocab_size"), "context": Hole("context"), "d_model": Hole("d_model"),
+    channel = {"kind": "channel_mix", "d_ff": Fact("d_ff"), "receptance": receptance}
+    return {"kind": "decoder", "vocab_size": Fact("vocab_size"), "context": Fact("context"), "d_model": Fact("d_model"),
             "embedding": {"std": 0.02, "norm": LAYER_NORM},
             "blocks": Layers({"kind": "pre", "norm": LAYER_NORM, "layers": [mixer, channel]}), "norm": LAYER_NORM,
             "readout": {"kind": "linear", "tied": False}}
@@ -26,13 +26,13 @@ RWKV5 = Family(
     name="rwkv5", template=_model({"kind": "rwkv5"} | HEADS), native=None,
     source="Peng et al. 2024 (arXiv:2404.05892), section 4.1")
 RWKV6 = Family(
-    name="rwkv6", template=_model({"kind": "rwkv6", "shift_rank": Hole("shift_rank"), "decay_rank": Hole("decay_rank")}
+    name="rwkv6", template=_model({"kind": "rwkv6", "shift_rank": Fact("shift_rank"), "decay_rank": Fact("decay_rank")}
                                   | HEADS), native=None,
     source="Peng et al. 2024 (arXiv:2404.05892), section 4.2")
 _RANKS = ("decay_rank", "rate_rank", "value_rank", "gate_rank")
 
 
 RWKV7 = Family(
-    name="rwkv7", template=_model({"kind": "rwkv7", "value_residual": Hole("value_residual", each=True)} | HEADS
-                                  | {name: Hole(name) for name in _RANKS}, receptance=False), native=None,
+    name="rwkv7", template=_model({"kind": "rwkv7", "value_residual": Fact("value_residual", each=True)} | HEADS
+                                  | {name: Fact(name) for name in _RANKS}, receptance=False), native=None,
     source="Peng et al. 2025 (arXiv:2503.14456), section 4")

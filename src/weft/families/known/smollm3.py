@@ -18,11 +18,11 @@ from weft.families.known.llama import (
     weights,
 )
 from weft.families.rope import Rotary
-from weft.families.template import N_LAYERS, Choice, Facts, Hole
+from weft.families.template import N_LAYERS, Fact, Facts, TemplateChoice
 from weft.families.windows import FULL, SLIDING, layer_types, mask_of, single_size, window_of
 
-SOME_TURNED = ATTENTION | {"mask": Hole("masks", each=True),
-                           "position": Choice("turned", {True: ROPE, False: {"kind": "none"}}, each=True)}
+SOME_TURNED = ATTENTION | {"mask": Fact("masks", each=True),
+                           "position": TemplateChoice("turned", {True: ROPE, False: {"kind": "none"}}, each=True)}
 LAYERS, INTERVAL = "no_rope_layers", "no_rope_layer_interval"
 
 

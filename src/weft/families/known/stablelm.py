@@ -17,12 +17,12 @@ from weft.families.known.llama import (
     shapes,
 )
 from weft.families.rope import Rotary
-from weft.families.template import Choice, Facts, Layers
+from weft.families.template import Facts, Layers, TemplateChoice
 from weft.families.weights import Rule, both, rename
 
 BLOCK = {"norm": LAYER_NORM, "layers": [ATTENTION, GLU | {"bias": False}]}
 TEMPLATE = decoder(ATTENTION, GLU) | {"norm": LAYER_NORM, "blocks": Layers(
-    Choice("parallel", {True: {"kind": "parallel"} | BLOCK, False: {"kind": "pre"} | BLOCK}))}
+    TemplateChoice("parallel", {True: {"kind": "parallel"} | BLOCK, False: {"kind": "pre"} | BLOCK}))}
 
 KEYS: tuple[KeyRule, ...] = (
     *(rule for rule in shapes(context=4096, d_ff=6912, n_kv_heads=32, vocab_size=50304, d_model=2560)

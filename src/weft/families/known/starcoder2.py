@@ -10,17 +10,17 @@ from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, T
 from weft.families.known.gpt2 import LAYER_NORM, MLP
 from weft.families.known.llama import ATTENTION, LM_HEAD, attention_weights, shapes
 from weft.families.rope import Rotary
-from weft.families.template import Facts, Hole, Layers
+from weft.families.template import Fact, Facts, Layers
 from weft.families.weights import Rule, both, rename
 from weft.families.windows import one_window
 
-WINDOWED = ATTENTION | {"mask": Hole("mask")}
-BLOCK = {"kind": "pre", "norm": LAYER_NORM, "dropout": Hole("dropout"),
-         "layers": [WINDOWED, MLP | {"bias": Hole("mlp_bias")}]}
+WINDOWED = ATTENTION | {"mask": Fact("mask")}
+BLOCK = {"kind": "pre", "norm": LAYER_NORM, "dropout": Fact("dropout"),
+         "layers": [WINDOWED, MLP | {"bias": Fact("mlp_bias")}]}
 TEMPLATE = {
-    "kind": "decoder", "vocab_size": Hole("vocab_size"), "context": Hole("context"), "d_model": Hole("d_model"),
-    "embedding": {"dropout": Hole("embedding_dropout"), "std": Hole("std")}, "blocks": Layers(BLOCK),
-    "norm": LAYER_NORM, "readout": {"kind": "linear", "tied": Hole("tied")}}
+    "kind": "decoder", "vocab_size": Fact("vocab_size"), "context": Fact("context"), "d_model": Fact("d_model"),
+    "embedding": {"dropout": Fact("embedding_dropout"), "std": Fact("std")}, "blocks": Layers(BLOCK),
+    "norm": LAYER_NORM, "readout": {"kind": "linear", "tied": Fact("tied")}}
 
 
 def read_biases(raw: Raw, facts: Facts) -> Facts:

@@ -8,26 +8,26 @@ from weft.families.common import ACTIVATIONS
 from weft.families.family import Family, Native
 from weft.families.keys import Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.steps import Fuse
-from weft.families.template import N_LAYERS, Choice, Facts, Hole, Layers
-from weft.families.weights import Junk, Rule, rename
+from weft.families.template import N_LAYERS, Fact, Facts, Layers, TemplateChoice
+from weft.families.weights import Rule, UnusedTensors, rename
 
 N_ENCODER_LAYERS = "n_encoder_layers"
-NORM = {"kind": "rmsnorm", "eps": Hole("eps")}
-DROPOUT = {"dropout": Hole("dropout")}
-BIAS = {"kind": "t5", "buckets": Hole("buckets"), "max_distance": Hole("longest"), "scaled": False}
-ATTENTION = {"kind": "attention", "n_heads": Hole("n_heads"), "d_head": Hole("d_head"), "position": {"shared": "bias"},
+NORM = {"kind": "rmsnorm", "eps": Fact("eps")}
+DROPOUT = {"dropout": Fact("dropout")}
+BIAS = {"kind": "t5", "buckets": Fact("buckets"), "max_distance": Fact("longest"), "scaled": False}
+ATTENTION = {"kind": "attention", "n_heads": Fact("n_heads"), "d_head": Fact("d_head"), "position": {"shared": "bias"},
              "scores": DROPOUT}
-CROSS = {"kind": "cross_attention", "n_heads": Hole("n_heads"), "d_head": Hole("d_head"),
+CROSS = {"kind": "cross_attention", "n_heads": Fact("n_heads"), "d_head": Fact("d_head"),
          "scores": {**DROPOUT, "scale": 1.0}}
-FEED = {"d_ff": Hole("d_ff"), "activation": Hole("activation"), "bias": False}
-FEED_FORWARD = Choice("gated", {False: {"kind": "mlp", **FEED}, True: {"kind": "glu", **FEED}})
+FEED = {"d_ff": Fact("d_ff"), "activation": Fact("activation"), "bias": False}
+FEED_FORWARD = TemplateChoice("gated", {False: {"kind": "mlp", **FEED}, True: {"kind": "glu", **FEED}})
 BLOCK = {"kind": "pre", "norm": NORM, **DROPOUT}
-SIDE = {"vocab_size": Hole("vocab_size"), "context": Hole("context"), "d_model": Hole("d_model"),
+SIDE = {"vocab_size": Fact("vocab_size"), "context": Fact("context"), "d_model": Fact("d_model"),
         "embedding": {**DROPOUT, "std": 0.02}, "norm": NORM}
 TEMPLATE = {
     "kind": "encoder_decoder", **SIDE, "tied_source": True, "shared": {"bias": BIAS},
     "blocks": Layers({**BLOCK, "layers": [ATTENTION, CROSS, FEED_FORWARD]}),
-    "readout": {"kind": "linear", "tied": Hole("tied"), "scale": Hole("logit_scale")},
+    "readout": {"kind": "linear", "tied": Fact("tied"), "scale": Fact("logit_scale")},
     "encoder": {"kind": "encoder", **SIDE, "shared": {"bias": {**BIAS, "bidirectional": True}}, "blocks": Layers(
         {**BLOCK, "layers": [{**ATTENTION, "mask": "bidirectional"}, FEED_FORWARD]}, N_ENCODER_LAYERS)}}
 
@@ -119,5 +119,5 @@ T5 = Family(
         architectures=("T5WithLMHeadModel", "T5Model"), keys=KEYS, weights=weights, takes_source=True,
         tied=("lm_head.weight", "shared.weight"),
         copies=(("encoder.embed_tokens.weight", "shared.weight"), ("decoder.embed_tokens.weight", "shared.weight")),
-        junk=(Junk(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
-                   "a table that early files hold and no version reads"),)))
+        junk=(UnusedTensors(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
+                            "a table that early files hold and no version reads"),)))

@@ -9,31 +9,31 @@ from weft.families.common import GENERATION
 from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.steps import Fuse, Transpose
-from weft.families.template import N_LAYERS, Choice, Facts, Hole, Layers
-from weft.families.weights import Junk, Rule, both, rename
+from weft.families.template import N_LAYERS, Fact, Facts, Layers, TemplateChoice
+from weft.families.weights import Rule, UnusedTensors, both, rename
 from weft.masks import Segments
 from weft.masks.expression import parse_mask
 
-LAYER_NORM = {"kind": "layernorm", "eps": Hole("eps")}
-ATTENTION = {"n_heads": Hole("n_heads"), "d_head": Hole("d_head"), "mask": Hole("mask"),
-             "position": {"kind": "transformer_xl", "max_distance": Hole("clamp"), "std": Hole("std")},
-             "scores": {"dropout": Hole("attention_dropout")}}
-MLP = {"kind": "mlp", "d_ff": Hole("d_ff"), "activation": "relu", "bias": True}
-REST = {"norm": LAYER_NORM, "dropout": Hole("dropout")}
-EMBEDDING = {"dropout": Hole("dropout"), "std": Hole("std"), "scale": Hole("scale"), "d_embedding": Hole("d_embedding")}
-CLUSTERS = {"cutoffs": Hole("cutoffs"), "div_val": Hole("div_val")}
-ADAPTIVE = {"kind": "adaptive", "cutoffs": Hole("softmax_cutoffs"), "div_val": Hole("div_val"),
-            "d_embedding": Hole("d_embedding"), "tied": Hole("tied"), "bias": "all"}
+LAYER_NORM = {"kind": "layernorm", "eps": Fact("eps")}
+ATTENTION = {"n_heads": Fact("n_heads"), "d_head": Fact("d_head"), "mask": Fact("mask"),
+             "position": {"kind": "transformer_xl", "max_distance": Fact("clamp"), "std": Fact("std")},
+             "scores": {"dropout": Fact("attention_dropout")}}
+MLP = {"kind": "mlp", "d_ff": Fact("d_ff"), "activation": "relu", "bias": True}
+REST = {"norm": LAYER_NORM, "dropout": Fact("dropout")}
+EMBEDDING = {"dropout": Fact("dropout"), "std": Fact("std"), "scale": Fact("scale"), "d_embedding": Fact("d_embedding")}
+CLUSTERS = {"cutoffs": Fact("cutoffs"), "div_val": Fact("div_val")}
+ADAPTIVE = {"kind": "adaptive", "cutoffs": Fact("softmax_cutoffs"), "div_val": Fact("div_val"),
+            "d_embedding": Fact("d_embedding"), "tied": Fact("tied"), "bias": "all"}
 TEMPLATE = {
-    "kind": "decoder", "vocab_size": Hole("vocab_size"), "context": Hole("context"), "d_model": Hole("d_model"),
-    "embedding": Choice("clustered", {True: {**EMBEDDING, "adaptive": CLUSTERS}, False: EMBEDDING}),
-    "blocks": Layers(Choice("pre_norm", {
+    "kind": "decoder", "vocab_size": Fact("vocab_size"), "context": Fact("context"), "d_model": Fact("d_model"),
+    "embedding": TemplateChoice("clustered", {True: {**EMBEDDING, "adaptive": CLUSTERS}, False: EMBEDDING}),
+    "blocks": Layers(TemplateChoice("pre_norm", {
         False: {"kind": "post", **REST, "layers": [{"kind": "zero_memory_attention", **ATTENTION}, MLP]},
         True: {"kind": "pre", **REST, "layers": [{"kind": "attention", **ATTENTION}, MLP]}})),
-    "readout": Choice("softmax", {
-        "clusters": {**ADAPTIVE, "projections": "all", "tied_projections": Hole("tied_projections")},
+    "readout": TemplateChoice("softmax", {
+        "clusters": {**ADAPTIVE, "projections": "all", "tied_projections": Fact("tied_projections")},
         "one_width": {**ADAPTIVE, "div_val": 1, "projections": "none"},
-        "plain": {"kind": "linear", "tied": Hole("tied"), "d_embedding": Hole("d_embedding"), "bias": True}})}
+        "plain": {"kind": "linear", "tied": Fact("tied"), "d_embedding": Fact("d_embedding"), "bias": True}})}
 """With norms before the layers keys would be made of a norm's shift where the memory is zero, which attention does not
 know, so there the memory begins empty, as in the paper."""
 
@@ -42,7 +42,7 @@ MEMORY, SAME, SEGMENT, PRE = "mem_len", "same_length", "tgt_len", "pre_lnorm"
 
 
 def read_memory(raw: Raw, facts: Facts) -> Facts:
-    """What a query sees: as many tokens as the memory has, or its segment and the memory before it. The class takes
+    """The reach of a query: as many tokens as the memory has, or its segment and the memory before it. The class takes
     each call for a segment; its length is that of training, a key of the published files."""
     memory, segment = typed(MEMORY, raw.get(MEMORY, 1600), int), typed(SEGMENT, raw.get(SEGMENT, 128), int)
     same = typed(SAME, raw.get(SAME, True), bool)
@@ -199,7 +199,7 @@ TRANSFO_XL = Family(
     native=Native(
         model_type="transfo-xl", architecture="TransfoXLLMHeadModel", keys=KEYS, weights=weights,
         prefix="transformer.", opened_by="4.37.2",
-        junk=(Junk(r"transformer\.pos_emb\.inv_freq", "wavelengths, which the configuration gives"),),
+        junk=(UnusedTensors(r"transformer\.pos_emb\.inv_freq", "wavelengths, which the configuration gives"),),
         copies=tuple((f"crit.out_{copy}", f"transformer.word_emb.emb_{source}") for index in range(MOST)
                      for copy, source in ((f"layers.{index}.weight", f"layers.{index}.weight"),
                                           (f"projs.{index}", f"projs.{index}")))))

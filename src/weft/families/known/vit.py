@@ -10,24 +10,25 @@ from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.reshaping import Reshape
 from weft.families.steps import Fuse
-from weft.families.template import N_LAYERS, Choice, Facts, Hole, Layers
-from weft.families.weights import Junk, Rule, both, rename
+from weft.families.template import N_LAYERS, Fact, Facts, Layers, TemplateChoice
+from weft.families.weights import Rule, UnusedTensors, both, rename
 
 WITH_CLASSES, BARE = "ViTForImageClassification", "ViTModel"
-LAYER_NORM = {"kind": "layernorm", "eps": Hole("eps")}
-ATTENTION = {"kind": "attention", "n_heads": Hole("n_heads"), "d_head": Hole("d_head"), "mask": "bidirectional",
-             "bias": Choice("qkv_bias", {True: "all", False: "output"}),
-             "scores": {"dropout": Hole("attention_dropout")}}
-MLP = {"kind": "mlp", "d_ff": Hole("d_ff"), "activation": Hole("activation"), "bias": True}
+LAYER_NORM = {"kind": "layernorm", "eps": Fact("eps")}
+ATTENTION = {"kind": "attention", "n_heads": Fact("n_heads"), "d_head": Fact("d_head"), "mask": "bidirectional",
+             "bias": TemplateChoice("qkv_bias", {True: "all", False: "output"}),
+             "scores": {"dropout": Fact("attention_dropout")}}
+MLP = {"kind": "mlp", "d_ff": Fact("d_ff"), "activation": Fact("activation"), "bias": True}
 TEMPLATE = {
-    "kind": "image_encoder", "context": Hole("context"), "d_model": Hole("d_model"), "dropout": Hole("dropout"),
-    "image": {"height": Hole("height"), "width": Hole("width"), "channels": Hole("channels"), "pixel_scaling": "none"},
-    "patch": [Hole("patch_height"), Hole("patch_width")], "class_token": True,
-    "position": {"kind": "learned", "max_length": Hole("context"), "std": Hole("std")},
-    "blocks": Layers({"kind": "pre", "norm": LAYER_NORM, "dropout": Hole("dropout"), "layers": [ATTENTION, MLP]}),
+    "kind": "image_encoder", "context": Fact("context"), "d_model": Fact("d_model"), "dropout": Fact("dropout"),
+    "image": {"height": Fact("height"), "width": Fact("width"), "channels": Fact("channels"), "pixel_scaling": "none"},
+    "patch": [Fact("patch_height"), Fact("patch_width")], "class_token": True,
+    "position": {"kind": "learned", "max_length": Fact("context"), "std": Fact("std")},
+    "blocks": Layers({"kind": "pre", "norm": LAYER_NORM, "dropout": Fact("dropout"), "layers": [ATTENTION, MLP]}),
     "norm": LAYER_NORM,
-    "head": Choice("head", {"classes": {"kind": "pooled", "n_classes": Hole("n_classes"), "labels": Hole("labels")},
-                            "none": None})}
+    "head": TemplateChoice("head", {"classes": {"kind": "pooled", "n_classes": Fact("n_classes"),
+                                                "labels": Fact("labels")},
+                                    "none": None})}
 
 
 def read_sizes(raw: Raw, facts: Facts) -> Facts:
@@ -61,7 +62,7 @@ def _pair(name: str, value: Any) -> tuple[int, int]:
 
 @final
 @dataclass(frozen=True)
-class Head(KeyRule):
+class ImageHeadKey(KeyRule):
     """Whether a model has a head for classes, from ``architectures``, and the classes' names."""
 
     @property
@@ -103,7 +104,7 @@ KEYS: tuple[KeyRule, ...] = (
     Read("attention_probs_dropout_prob", "attention_dropout", float, 0.0),
     Read("initializer_range", "std", float, 0.02), Read("layer_norm_eps", "eps", float, 1e-12),
     Read("num_channels", "channels", default=3), Read("qkv_bias", "qkv_bias", bool, True),
-    Together(("image_size", "patch_size"), read_sizes, write_sizes), Head(),
+    Together(("image_size", "patch_size"), read_sizes, write_sizes), ImageHeadKey(),
     Fixed("is_causal", (False, None), default=False, why="Patches of an image have no order in time."),
     Ignored(("encoder_stride",), "for the task of filling in masked patches"),
     Ignored(("pooler_output_size", "pooler_act"), "for the pooled vector of the bare model, which its hidden vectors "
@@ -136,5 +137,5 @@ VIT = Family(
     name="vit", template=TEMPLATE, source="Dosovitskiy et al. 2021 (arXiv:2010.11929), section 3.1 and table 1",
     native=Native(
         model_type="vit", architecture=WITH_CLASSES, architectures=(BARE,), keys=KEYS, weights=weights, prefix="vit.",
-        junk=(Junk(r"(.*\.)?pooler\..*", "the map of the bare model's pooled vector"),
-              Junk(r"embeddings\.mask_token", "for the task of filling in masked patches"))))
+        junk=(UnusedTensors(r"(.*\.)?pooler\..*", "the map of the bare model's pooled vector"),
+              UnusedTensors(r"embeddings\.mask_token", "for the task of filling in masked patches"))))

@@ -27,10 +27,10 @@ from weft.core.empty_model import built_empty
 from weft.core.errors import CheckpointError, UnsupportedError, nearest
 from weft.core.model import LanguageModel, Model
 from weft.disk.manifest import write_manifest
-from weft.families.weights import Account, Rule
+from weft.families.weights import Rule, TensorMap
 from weft.interop.adapters.base import fill, fingerprint_of, open_base, put_on, trained_tensors
 from weft.interop.adapters.peft_keys import PeftConfig, read_config, written
-from weft.interop.adapters.spread import Beside, Spread, read_through, write_through
+from weft.interop.adapters.spread import RowTerm, SpreadTerms, read_through, write_through
 from weft.interop.huggingface.writing import fit
 from weft.linear.holds_matrix import HoldsMatrix
 from weft.linear.linear import Linear
@@ -48,12 +48,12 @@ class Place(NamedTuple):
     """A map of a model, or some of its outputs, and the term beside it."""
 
     path: str
-    term: Beside
+    term: RowTerm
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Names:
+class MatrixNames:
     """How the matrices of a model are called in its family's files.
 
     Attributes:
@@ -62,12 +62,12 @@ class Names:
         readout: the name of the readout's matrix that is tied to the embedding's; None where it has its own.
     """
 
-    account: Account
+    account: TensorMap
     model: Model
     readout: str | None
 
     @classmethod
-    def of(cls, loaded: Loaded) -> Names:
+    def of(cls, loaded: Loaded) -> MatrixNames:
         """Those of a model, with adapters or without.
 
         Raises:
@@ -112,7 +112,7 @@ def read_peft(folder: Path, *, base: str | None = None, dtype: torch.dtype | Non
     if found.config.rewrites:
         raise CheckpointError(f"the model at {found.path} has rewrites of its own, under which `peft` has no adapters.",
                               where=str(folder), remedy="Give the model as it was before.")
-    names = Names.of(found)
+    names = MatrixNames.of(found)
     places = list(_places(names, _theirs(tensors, config, names, str(file)), found.model))
     result = put_on(found, [_rewrite(places, config)], folder, _metadata(file).get(FINGERPRINT))
     result.model.to(dtype)
@@ -143,7 +143,7 @@ def write_peft(loaded: Loaded, base: str, draft: Path) -> None:
             id(p) for p in model.parameters() if p.requires_grad}:
         raise _inexpressible("parameters that were trained besides the adapters (also_train)",
                              "Write it as --to adapter.")
-    names = Names.of(loaded)
+    names = MatrixNames.of(loaded)
     terms = dict(_outgoing(names, adapted))
     config = _settings(lora[0], base, terms)
     every = [name.removesuffix(".weight") for name in (*names.account.shapes, *names.account.tied)]
@@ -165,7 +165,7 @@ def _inexpressible(what: str, remedy: str) -> UnsupportedError:
     return UnsupportedError(f"the format of `peft` cannot hold {what}.", where="peft", remedy=remedy)
 
 
-def _rules(names: Names, modules: Mapping[str, Beside]) -> list[Rule]:
+def _rules(names: MatrixNames, modules: Mapping[str, RowTerm]) -> list[Rule]:
     return [rule for rule in names.account.rules if any(f"{name}.weight" in rule.theirs for name in modules)]
 
 
@@ -176,7 +176,7 @@ def _metadata(path: Path) -> dict[str, str]:
 
 # Reading.
 
-def _theirs(tensors: Mapping[str, Tensor], config: PeftConfig, names: Names, where: str) -> dict[str, Beside]:
+def _theirs(tensors: Mapping[str, Tensor], config: PeftConfig, names: MatrixNames, where: str) -> dict[str, RowTerm]:
     """The term beside each of the file's matrices, by its name in the family's files.
 
     Raises:
@@ -193,7 +193,7 @@ def _theirs(tensors: Mapping[str, Tensor], config: PeftConfig, names: Names, whe
     shapes = {f"{module}.weight": tuple(found["b"].shape[:1] + found["a"].shape[1:]) for module, found in
               modules.items() if {"a", "b"} <= set(found)}
     known = {stored: expected for expected, stored in names.account.reconcile(shapes)[0].items()}
-    result = dict[str, Beside]()
+    result = dict[str, RowTerm]()
     for module, found in modules.items():
         at = known.get(f"{module}.weight")
         if set(found) != ({"a", "b", "m"} if config.dora else {"a", "b"}):
@@ -203,7 +203,7 @@ def _theirs(tensors: Mapping[str, Tensor], config: PeftConfig, names: Names, whe
             problems.append(f"{module}: the model has no such map. {nearest(module, every)[:200]}")
         else:
             at = names.readout if names.readout == f"{module}.weight" else at
-            result[at] = Beside(slice(None), found["a"], found["b"], config.scale(module), found.get("m"))
+            result[at] = RowTerm(slice(None), found["a"], found["b"], config.scale(module), found.get("m"))
             problems += _misshapen(names, at, module, result[at], config.rank_of(module))
     if problems or not result:
         listed = "".join(f"\n  - {problem}" for problem in problems or ["there are none."])
@@ -212,7 +212,7 @@ def _theirs(tensors: Mapping[str, Tensor], config: PeftConfig, names: Names, whe
     return result
 
 
-def _misshapen(names: Names, at: str, module: str, term: Beside, rank: int) -> Iterator[str]:
+def _misshapen(names: MatrixNames, at: str, module: str, term: RowTerm, rank: int) -> Iterator[str]:
     source = names.account.tied.get(at, at)
     shape = _outs_ins(names, source)
     a, b = tuple(term.a.shape), tuple(term.b.shape)
@@ -222,14 +222,14 @@ def _misshapen(names: Names, at: str, module: str, term: Beside, rank: int) -> I
         yield f"{module}: A has {a[0]} rows, and the file of settings has the rank {rank}."
 
 
-def _outs_ins(names: Names, theirs: str) -> tuple[int, int]:
+def _outs_ins(names: MatrixNames, theirs: str) -> tuple[int, int]:
     """Outputs and inputs of one of the file's matrices."""
     outs, *ins = names.account.shapes[theirs]
     shape = (outs, math.prod(ins))
     return (shape[1], shape[0]) if "Transpose" in map(_kind, names.rule(theirs).steps) else shape
 
 
-def _places(names: Names, theirs: Mapping[str, Beside], model: nn.Module) -> Iterator[Place]:
+def _places(names: MatrixNames, theirs: Mapping[str, RowTerm], model: nn.Module) -> Iterator[Place]:
     """The term beside each map of the model, or beside some of its outputs."""
     if names.readout is not None and names.readout in theirs:  # whose matrix is the embedding's in the file
         yield Place(f"{READOUT}.map", theirs[names.readout])
@@ -241,7 +241,7 @@ def _places(names: Names, theirs: Mapping[str, Beside], model: nn.Module) -> Ite
                 yield from _beside(names, name, spread, model)
 
 
-def _beside(names: Names, name: str, spread: Spread, model: nn.Module) -> Iterator[Place]:
+def _beside(names: MatrixNames, name: str, spread: SpreadTerms, model: nn.Module) -> Iterator[Place]:
     """The terms beside one of the model's maps."""
     whole = spread.term(slice(None))
     found = names.map(name)
@@ -258,7 +258,7 @@ def _beside(names: Names, name: str, spread: Spread, model: nn.Module) -> Iterat
         yield Place(path, _with_lengths(whole, model, name))
 
 
-def _with_lengths(term: Beside, model: nn.Module, name: str) -> Beside:
+def _with_lengths(term: RowTerm, model: nn.Module, name: str) -> RowTerm:
     """The term, where rows without one have the lengths of the matrix."""
     if term.magnitude is None:
         return term
@@ -276,7 +276,7 @@ def _rewrite(places: list[Place], config: PeftConfig) -> LoRAConfig:
                       alphas={p: a for p, a in alphas.items() if a != alpha})
 
 
-def _alpha(term: Beside, rank_stabilised: bool) -> float:
+def _alpha(term: RowTerm, rank_stabilised: bool) -> float:
     """The alpha that gives a term its scale; rounded, so that what was a whole number is one again."""
     rank = len(term.a)
     return round(term.scale * (math.sqrt(rank) if rank_stabilised else rank), 9)
@@ -307,7 +307,7 @@ def _at(model: nn.Module, path: str) -> nn.Module | None:
 
 # Writing.
 
-def _outgoing(names: Names, adapted: Mapping[str, Adapted]) -> Iterator[tuple[str, Beside]]:
+def _outgoing(names: MatrixNames, adapted: Mapping[str, Adapted]) -> Iterator[tuple[str, RowTerm]]:
     """The term beside each of the modules of `transformers`, by its name."""
     ours = {f"{path.removesuffix('.map')}.weight": module for path, module in adapted.items()}
     own = dict(names.model.named_parameters())
@@ -326,16 +326,16 @@ def _outgoing(names: Names, adapted: Mapping[str, Adapted]) -> Iterator[tuple[st
                 yield name.removesuffix(".weight"), term
 
 
-def _terms(module: Adapted) -> list[Beside]:
+def _terms(module: Adapted) -> list[RowTerm]:
     rows, found = rows_of(module.base), []
     for name, term in module.terms().items():
         lengths = None if term.magnitude is None else term.magnitude.detach()
-        found.append(Beside(rows.get(name, slice(None)), term.a.weight.detach(), term.b.weight.detach(), term.scale,
-                            lengths))
+        found.append(RowTerm(rows.get(name, slice(None)), term.a.weight.detach(), term.b.weight.detach(), term.scale,
+                             lengths))
     return found
 
 
-def _settings(lora: LoRAConfig, base: str, terms: Mapping[str, Beside]) -> PeftConfig:
+def _settings(lora: LoRAConfig, base: str, terms: Mapping[str, RowTerm]) -> PeftConfig:
     ranks = {name: len(term.a) for name, term in terms.items()}
     alphas = {name: _alpha(term, lora.rank_stabilised) for name, term in terms.items()}
     rank, alpha = _most(ranks.values()), _most(alphas.values())
@@ -360,7 +360,7 @@ def _ends(chosen: list[str], every: list[str]) -> list[str]:
     return sorted(set(found))
 
 
-def _named(terms: Mapping[str, Beside], config: PeftConfig) -> Iterator[tuple[str, Tensor]]:
+def _named(terms: Mapping[str, RowTerm], config: PeftConfig) -> Iterator[tuple[str, Tensor]]:
     """The file's tensors, by name."""
     for module, term in terms.items():
         yield f"{PREFIX}{module}.lora_A.weight", term.a.cpu().contiguous()

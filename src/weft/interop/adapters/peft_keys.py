@@ -56,7 +56,7 @@ RULES: tuple[KeyRule, ...] = (
 @final
 @dataclass(frozen=True)
 class PeftConfig:
-    """What adapter_config.json says.
+    """The content of adapter_config.json.
 
     Attributes:
         base: where the model under the adapter is, or None.

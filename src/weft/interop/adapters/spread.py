@@ -24,7 +24,7 @@ Through = Callable[[Sequence[Tensor]], list[Tensor]]
 
 @final
 @dataclass(frozen=True, eq=False)
-class Beside:
+class RowTerm:
     """A term s B A beside some rows of a matrix.
 
     Attributes:
@@ -44,8 +44,8 @@ class Beside:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Spread:
-    """What is beside a matrix on the other side of a rule: one term of all ``columns`` that its rows have, or several
+class SpreadTerms:
+    """The terms beside a matrix on the other side of a rule: one term of all ``columns`` that its rows have, or several
     where each column belongs to some rows.
 
     Attributes:
@@ -62,7 +62,7 @@ class Spread:
     scales: Float[Tensor, " R"]
     magnitude: Tensor | None
 
-    def term(self, rows: slice) -> Beside | None:
+    def term(self, rows: slice) -> RowTerm | None:
         """The term beside these rows; None where there is none. Columns of different scales get that of the first."""
         columns = self.owned[rows].any(0)
         if not bool(columns.any()):
@@ -70,7 +70,7 @@ class Spread:
         scales = self.scales[columns]
         b = self.b[rows][:, columns] * (scales / scales[0]).to(self.b)
         lengths = None if self.magnitude is None else self.magnitude[rows]
-        return Beside(rows, self.a[columns], b, float(scales[0]), lengths)
+        return RowTerm(rows, self.a[columns], b, float(scales[0]), lengths)
 
     def divides(self, parts: Mapping[str, slice]) -> bool:
         """Whether these parts share no column, and each column of a part belongs to all its rows."""
@@ -79,7 +79,8 @@ class Spread:
         return apart and all(torch.equal(each.any(0), each.all(0)) for each in owned)
 
 
-def read_through(rule: Rule, given: Sequence[Sequence[Beside]], shapes: Sequence[tuple[int, int]]) -> list[Spread]:
+def read_through(rule: Rule, given: Sequence[Sequence[RowTerm]],
+                 shapes: Sequence[tuple[int, int]]) -> list[SpreadTerms]:
     """Terms beside a file's matrices as terms beside the model's.
 
     Args:
@@ -93,7 +94,8 @@ def read_through(rule: Rule, given: Sequence[Sequence[Beside]], shapes: Sequence
     return _carried(rule.read, _turned(rule), False, given, shapes, rule)
 
 
-def write_through(rule: Rule, given: Sequence[Sequence[Beside]], shapes: Sequence[tuple[int, int]]) -> list[Spread]:
+def write_through(rule: Rule, given: Sequence[Sequence[RowTerm]],
+                  shapes: Sequence[tuple[int, int]]) -> list[SpreadTerms]:
     """Terms beside a model's matrices as terms beside the file's; arguments and errors are those of `read_through`."""
     return _carried(rule.write, False, _turned(rule), given, shapes, rule)
 
@@ -103,8 +105,8 @@ def _turned(rule: Rule) -> bool:
     return sum(isinstance(step, Transpose) for step in rule.steps) % 2 == 1
 
 
-def _carried(move: Through, before: bool, after: bool, given: Sequence[Sequence[Beside]],
-             shapes: Sequence[tuple[int, int]], rule: Rule) -> list[Spread]:
+def _carried(move: Through, before: bool, after: bool, given: Sequence[Sequence[RowTerm]],
+             shapes: Sequence[tuple[int, int]], rule: Rule) -> list[SpreadTerms]:
     terms = [term for each in given for term in each]
     a, scales = torch.cat([term.a for term in terms]), torch.cat([
         torch.full((len(term.a),), term.scale, dtype=torch.float64) for term in terms])
@@ -123,7 +125,7 @@ def _carried(move: Through, before: bool, after: bool, given: Sequence[Sequence[
     moved = [_move(move, before, after, tensors) for tensors in (placed, owned, lengths)]
     _require_rows_alone(move, before, after, placed, moved[0], a, rule)
     dora = any(term.magnitude is not None for term in terms)
-    return [Spread(a, b, own > 0, scales, m[:, 0] if dora else None) for b, own, m in zip(*moved, strict=True)]
+    return [SpreadTerms(a, b, own > 0, scales, m[:, 0] if dora else None) for b, own, m in zip(*moved, strict=True)]
 
 
 def _move(move: Through, before: bool, after: bool, tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -16,7 +16,7 @@ from jaxtyping import Int
 from weft.core.errors import DataError
 from weft.data.compression import ALWAYS_EXPANDED, MOST_TIMES
 from weft.disk.documents import Unreadable, require_regular
-from weft.interop.arpa.sections import MENDING, Section, build_table
+from weft.interop.arpa.sections import MENDING, NgramSection, build_table
 from weft.interop.arpa.writer import LOG_ZERO, check_names
 from weft.ngram.table import NgramTable
 
@@ -144,7 +144,7 @@ class _Reader:
 
     def unigrams(
         self, count: int, last: bool, names: dict[str, int] | None, start: str
-    ) -> tuple[dict[str, int], Section]:
+    ) -> tuple[dict[str, int], NgramSection]:
         """Read the first section; its words become the vocabulary where none is given."""
         given = names is not None
         known: dict[str, int] = {} if names is None else names
@@ -168,7 +168,7 @@ class _Reader:
         columns = _Columns()
         return tuple(self._entry(1, count, last, columns)[0] for _ in range(count))
 
-    def section(self, length: int, count: int, last: bool, names: dict[str, int]) -> Section:
+    def section(self, length: int, count: int, last: bool, names: dict[str, int]) -> NgramSection:
         """Read a further section, its name included."""
         self.expect(f"\\{length}-grams:")
         rows = array("q")
@@ -219,5 +219,6 @@ class _Columns:
         self.log_prob.append(log_prob)
         self.lines.append(line)
 
-    def section(self, words: Int[np.ndarray, "G k"]) -> Section:
-        return Section(words, np.array(self.log_prob), np.array(self.backoff), np.array(self.lines, dtype=np.int64))
+    def section(self, words: Int[np.ndarray, "G k"]) -> NgramSection:
+        return NgramSection(words, np.array(self.log_prob), np.array(self.backoff),
+                            np.array(self.lines, dtype=np.int64))

@@ -13,7 +13,7 @@ from weft.ngram.table import NgramTable, TableLevel, chain, spell
 MENDING = "Write the file again; it may have been cut off or edited."
 
 
-class Section(NamedTuple):
+class NgramSection(NamedTuple):
     """The n-grams of one length in the order of the file, in nats."""
 
     words: Int[np.ndarray, "G k"]
@@ -22,7 +22,7 @@ class Section(NamedTuple):
     lines: Int[np.ndarray, "G"]
 
 
-def build_table(sections: list[Section], vocab_size: int, bos: int, path: str) -> NgramTable:
+def build_table(sections: list[NgramSection], vocab_size: int, bos: int, path: str) -> NgramTable:
     """Sort the sections into a table that also lists the context of every n-gram."""
     base, order = vocab_size + 1, len(sections)
     prefixes = [section.words[:, 0] for section in sections]
@@ -35,7 +35,7 @@ def build_table(sections: list[Section], vocab_size: int, bos: int, path: str) -
     return NgramTable(order, vocab_size, bos, tuple(levels))
 
 
-def _place(section: Section, places: Int[np.ndarray, "G"], size: int, path: str) -> tuple[np.ndarray, np.ndarray]:
+def _place(section: NgramSection, places: Int[np.ndarray, "G"], size: int, path: str) -> tuple[np.ndarray, np.ndarray]:
     """Probabilities (NaN where the file has none) and back-off weights at their places."""
     by_place = np.argsort(places, kind="stable")
     twice = np.flatnonzero(np.diff(places[by_place]) == 0)
@@ -47,7 +47,7 @@ def _place(section: Section, places: Int[np.ndarray, "G"], size: int, path: str)
     return log_prob, backoff
 
 
-def _unigram_level(section: Section, base: int, bos: int, order: int, path: str) -> TableLevel:
+def _unigram_level(section: NgramSection, base: int, bos: int, order: int, path: str) -> TableLevel:
     log_prob, backoff = _place(section, section.words[:, 0], base, path)
     log_prob[np.isnan(log_prob)] = -np.inf
     log_prob[bos] = -np.inf
@@ -55,7 +55,7 @@ def _unigram_level(section: Section, base: int, bos: int, order: int, path: str)
 
 
 def _level(
-    section: Section,
+    section: NgramSection,
     listed: Int[np.ndarray, "G"],
     keys: Int[np.ndarray, "K"],
     symbols: tuple[int, int],

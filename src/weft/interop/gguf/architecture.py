@@ -1,4 +1,4 @@
-"""`Architecture`: how llama.cpp computes one kind of model, as data, and the limits of what it can express."""
+"""`Naming`: how llama.cpp computes one kind of model, as data, and the limits of what it can express."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SILU: Mapping[str, str] = {"silu": ""}
 
 @final
 @dataclass(frozen=True)
-class Architecture:
+class Naming:
     """One of llama.cpp's architectures, for one of Weft's families.
 
     Attributes:

@@ -9,7 +9,7 @@ from typing import Any
 from weft.families.template import Facts
 from weft.families.weights import Rule, both, rename
 from weft.interop.gguf import rules
-from weft.interop.gguf.architecture import SILU, TANH_GELU, Architecture, Value
+from weft.interop.gguf.architecture import SILU, TANH_GELU, Naming, Value
 from weft.interop.gguf.rotary import COMPUTED, TABULATED
 
 MLP = rules.feedforward("up", "down")
@@ -97,25 +97,25 @@ LLAMA: dict[str, Any] = {"norm": "rms", "activations": SILU, "rope": "interleave
                          "filled": False}
 """The settings shared by all families that llama.cpp computes with its graph of Llama."""
 
-ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType({
-    "gpt2": Architecture("gpt2", "layer", _gpt2, TANH_GELU, only={"scales": (None,)}),
-    "gpt_neox": Architecture("gptneox", "layer", _gpt_neox, TANH_GELU, rope="half_split", scalings=COMPUTED,
-                             output="required", only={"attention_bias": ("all",)}, metadata=_parallel),
-    "bloom": Architecture("bloom", "layer", _bloom, TANH_GELU, only={"skip_normed": (False,)}, activation="gelu_tanh"),
-    "mpt": Architecture("mpt", "layer", _mpt, TANH_GELU, only={"scale": (None,)}, metadata=_clamped,
-                        activation="gelu"),
-    "falcon": Architecture("falcon", "layer", _falcon, TANH_GELU, rope="half_split", scalings=COMPUTED,
-                           only={"alibi": (False,), "wiring": ("one norm", "two norms"), "bias": (False,), **NO_BIAS}),
-    "phi": Architecture("phi2", "layer", _phi, TANH_GELU, rope="half_split", scalings=COMPUTED, output="required",
-                        only={"qk_norm": (False,)}),
-    "phi3": Architecture("phi3", "rms", _phi3, SILU, rope="half_split", scalings=COMPUTED | {"longrope"}),
-    "llama": Architecture("llama", weights=_llama, metadata=_free_heads, **LLAMA),
-    "mistral": Architecture("llama", weights=_llama, metadata=_free_heads, **LLAMA),
-    "mixtral": Architecture("llama", weights=_mixtral, metadata=_experts, **LLAMA),
-    "gemma": Architecture("gemma", "rms", _gemma, TANH_GELU, rope="half_split", scalings=COMPUTED, filled=False,
-                          output="embedding", only=NO_BIAS, metadata=_free_heads),
-    "qwen2": Architecture("qwen2", "rms", _qwen2, SILU, rope="half_split", scalings=COMPUTED),
-    "qwen3": Architecture("qwen3", "rms", _qwen3, SILU, rope="half_split", scalings=COMPUTED, filled=False,
-                          only=NO_BIAS, metadata=_free_heads),
+ARCHITECTURES: Mapping[str, Naming] = MappingProxyType({
+    "gpt2": Naming("gpt2", "layer", _gpt2, TANH_GELU, only={"scales": (None,)}),
+    "gpt_neox": Naming("gptneox", "layer", _gpt_neox, TANH_GELU, rope="half_split", scalings=COMPUTED,
+                       output="required", only={"attention_bias": ("all",)}, metadata=_parallel),
+    "bloom": Naming("bloom", "layer", _bloom, TANH_GELU, only={"skip_normed": (False,)}, activation="gelu_tanh"),
+    "mpt": Naming("mpt", "layer", _mpt, TANH_GELU, only={"scale": (None,)}, metadata=_clamped,
+                  activation="gelu"),
+    "falcon": Naming("falcon", "layer", _falcon, TANH_GELU, rope="half_split", scalings=COMPUTED,
+                     only={"alibi": (False,), "wiring": ("one norm", "two norms"), "bias": (False,), **NO_BIAS}),
+    "phi": Naming("phi2", "layer", _phi, TANH_GELU, rope="half_split", scalings=COMPUTED, output="required",
+                  only={"qk_norm": (False,)}),
+    "phi3": Naming("phi3", "rms", _phi3, SILU, rope="half_split", scalings=COMPUTED | {"longrope"}),
+    "llama": Naming("llama", weights=_llama, metadata=_free_heads, **LLAMA),
+    "mistral": Naming("llama", weights=_llama, metadata=_free_heads, **LLAMA),
+    "mixtral": Naming("llama", weights=_mixtral, metadata=_experts, **LLAMA),
+    "gemma": Naming("gemma", "rms", _gemma, TANH_GELU, rope="half_split", scalings=COMPUTED, filled=False,
+                    output="embedding", only=NO_BIAS, metadata=_free_heads),
+    "qwen2": Naming("qwen2", "rms", _qwen2, SILU, rope="half_split", scalings=COMPUTED),
+    "qwen3": Naming("qwen3", "rms", _qwen3, SILU, rope="half_split", scalings=COMPUTED, filled=False,
+                    only=NO_BIAS, metadata=_free_heads),
 })
 """By family. llama.cpp computes no others: it has no GPT-1, GPT-Neo, OPT, and of GPT-J the name only."""

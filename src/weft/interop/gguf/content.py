@@ -13,7 +13,7 @@ from torch import Tensor
 from weft.checkpoints.tensors import own_tensors
 from weft.core.model import LanguageModel
 from weft.families.template import N_LAYERS
-from weft.families.weights import Account, account
+from weft.families.weights import TensorMap, account
 from weft.interop.gguf.architecture import Value, kv_heads
 from weft.interop.gguf.fitting import FILE_TYPES, GgufFit
 from weft.interop.gguf.rotary import rotary_metadata, rotary_tensors
@@ -40,7 +40,7 @@ class Content:
 
     architecture: str
     keys: Mapping[str, Value]
-    account: Account
+    account: TensorMap
     extra: Mapping[str, Tensor]
     model: LanguageModel
     copies_embedding: bool

@@ -12,7 +12,7 @@ from weft.core.errors import InputError, UnsupportedError, nearest
 from weft.core.model import ModelConfig
 from weft.families.family import families
 from weft.families.template import Facts
-from weft.interop.gguf.architecture import Architecture
+from weft.interop.gguf.architecture import Naming
 from weft.interop.gguf.architectures import ARCHITECTURES
 
 FILE_TYPES: Mapping[torch.dtype, int] = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 32}
@@ -25,7 +25,7 @@ class GgufFit:
     """A family that can express a model, llama.cpp's architecture for it, and the facts."""
 
     family: str
-    architecture: Architecture
+    architecture: Naming
     facts: Facts
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from weft.interop.gguf.pre_tokenizers import pre_tokenizer
 from weft.interop.gguf.sentence_piece import scores, sentence_pieces
-from weft.interop.gguf.tokens import Inexpressible, Pieces, Token, TokenType
+from weft.interop.gguf.tokens import GGUFVocabulary, Inexpressible, Token, TokenType
 from weft.tokenizers import ByteTokenizer, Tokenizer
 from weft.tokenizers.library import LIBRARY_FILE, LibraryTokenizer, parse_library
 from weft.tokenizers.library_pieces import SPACE, byte_alphabet
@@ -20,7 +20,7 @@ NO_MERGES = ("☃ ☃",)
 Data = Mapping[str, Any]
 
 
-def read_pieces(tokenizer: Tokenizer) -> Pieces:
+def read_pieces(tokenizer: Tokenizer) -> GGUFVocabulary:
     """The vocabulary for llama.cpp.
 
     Raises:
@@ -43,23 +43,24 @@ def read_pieces(tokenizer: Tokenizer) -> Pieces:
     return _by_scores(declared) if model.get("byte_fallback") else _by_merges(declared)
 
 
-def _bytes(tokenizer: ByteTokenizer) -> Pieces:
+def _bytes(tokenizer: ByteTokenizer) -> GGUFVocabulary:
     """Byte-level BPE without merges."""
     tokens = {place: Token(character) for character, place in byte_alphabet().items()}
     special = {place: Token(text, TokenType.CONTROL) for text, place in tokenizer.special_tokens.items()}
-    return Pieces("gpt2", "gpt-2", tokens | special, NO_MERGES)
+    return GGUFVocabulary("gpt2", "gpt-2", tokens | special, NO_MERGES)
 
 
-def _by_merges(declared: Data) -> Pieces:
+def _by_merges(declared: Data) -> GGUFVocabulary:
     """Byte-level BPE."""
     model = declared["model"]
     pre = pre_tokenizer(declared.get("pre_tokenizer"), ignore_merges=bool(model.get("ignore_merges")))
     tokens = {place: Token(text) for text, place in model["vocab"].items()} | _added(declared)
     merges = tuple(" ".join(pair) for pair in _merges(model))
-    return Pieces("gpt2", pre, tokens, merges or NO_MERGES, notes=(*_normaliser(declared), *_stripping(declared)))
+    return GGUFVocabulary("gpt2", pre, tokens, merges or NO_MERGES,
+                          notes=(*_normaliser(declared), *_stripping(declared)))
 
 
-def _by_scores(declared: Data) -> Pieces:
+def _by_scores(declared: Data) -> GGUFVocabulary:
     """SentencePiece's BPE, which falls back to bytes, as the tokenizers library stores it: merges in place of scores,
     and the space before a text by one of two means."""
     model, notes = declared["model"], _stripping(declared)
@@ -78,7 +79,8 @@ def _by_scores(declared: Data) -> Pieces:
     ranks = scores(model["vocab"], _merges(model))
     unknown = model.get("unk_token")
     tokens = {place: Token(text, _kind(text, unknown), ranks.get(text, 0.0)) for text, place in model["vocab"].items()}
-    return Pieces("llama", "default", tokens | _added(declared, unknown), space_first=prepends, notes=tuple(notes))
+    return GGUFVocabulary("llama", "default", tokens | _added(declared, unknown), space_first=prepends,
+                          notes=tuple(notes))
 
 
 def _kind(text: str, unknown: str | None) -> TokenType:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weft.interop.gguf.tokens import Inexpressible, Pieces, Token, TokenType
+from weft.interop.gguf.tokens import GGUFVocabulary, Inexpressible, Token, TokenType
 from weft.tokenizers.library_pieces import SPACE
 from weft.tokenizers.model_proto import read_model_facts
 from weft.tokenizers.sentence_piece import SentencePieceTokenizer
@@ -18,7 +18,7 @@ NORMALISED = "ﬁ ① Ａ é　x"
 """A ligature, a number in a circle, a wide letter, a letter and its accent, a wide space: NFKC changes each."""
 
 
-def sentence_pieces(tokenizer: SentencePieceTokenizer) -> Pieces:
+def sentence_pieces(tokenizer: SentencePieceTokenizer) -> GGUFVocabulary:
     """Pieces, kinds and scores.
 
     Raises:
@@ -45,7 +45,7 @@ def sentence_pieces(tokenizer: SentencePieceTokenizer) -> Pieces:
     added = tokenizer.settings()["added"]
     kinds = {True: TokenType.CONTROL, False: TokenType.USER_DEFINED}
     tokens |= {token["id"]: Token(token["content"], kinds[token["special"]]) for token in added}
-    return Pieces("llama", "default", tokens, space_first=facts.add_dummy_prefix)
+    return GGUFVocabulary("llama", "default", tokens, space_first=facts.add_dummy_prefix)
 
 
 def _is_bpe(library: SentencePieceProcessor) -> bool:

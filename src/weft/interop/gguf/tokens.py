@@ -31,7 +31,7 @@ class Token:
 
 @final
 @dataclass(frozen=True)
-class Pieces:
+class GGUFVocabulary:
     """A vocabulary that llama.cpp can hold.
 
     Attributes:

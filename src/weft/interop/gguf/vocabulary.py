@@ -8,7 +8,7 @@ from typing import Any, final
 
 from weft.interop.gguf.architecture import Value
 from weft.interop.gguf.pieces import read_pieces
-from weft.interop.gguf.tokens import Inexpressible, Pieces, Token, TokenType
+from weft.interop.gguf.tokens import GGUFVocabulary, Inexpressible, Token, TokenType
 from weft.tokenizers import Tokenizer
 
 
@@ -47,7 +47,7 @@ def vocabulary(tokenizer: Tokenizer | None, vocab_size: int, kept: Mapping[str, 
     return Vocabulary(keys, (*pieces.notes, *_endless(tokenizer)))
 
 
-def _tokens(pieces: Pieces, vocab_size: int) -> dict[str, Value]:
+def _tokens(pieces: GGUFVocabulary, vocab_size: int) -> dict[str, Value]:
     table = [pieces.tokens.get(place) or Token(f"[PAD{place}]", TokenType.UNUSED) for place in range(vocab_size)]
     keys: dict[str, Value] = {
         "tokenizer.ggml.model": pieces.model, "tokenizer.ggml.pre": pieces.pre,
@@ -61,7 +61,7 @@ def _tokens(pieces: Pieces, vocab_size: int) -> dict[str, Value]:
     return keys
 
 
-def _roles(tokenizer: Tokenizer, pieces: Pieces, kept: Mapping[str, Any]) -> dict[str, Value]:
+def _roles(tokenizer: Tokenizer, pieces: GGUFVocabulary, kept: Mapping[str, Any]) -> dict[str, Value]:
     """Special tokens by their roles, and which of them are added to a text."""
     unknown = next((place for place, token in pieces.tokens.items() if token.type == TokenType.UNKNOWN), None)
     pad = kept.get("pad_token_id")

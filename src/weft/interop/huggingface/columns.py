@@ -151,8 +151,8 @@ def read(model: LanguageModel, tokens: Int64[Tensor, "B T"], mask: Tensor | None
 
 def read_whole(model: Model, tokens: Tensor, mask: Tensor | None = None, types: Tensor | None = None,
                global_tokens: Tensor | None = None) -> Output[ModelState]:
-    """What a model's head gives for whole rows: [B,C] of rows, or [B,T,...] of tokens by column, see `read`; the hidden
-    vectors without a head.
+    """The outputs of a model's head for whole rows: [B,C] of rows, or [B,T,...] of tokens by column, see `read`; the
+    hidden vectors without a head.
 
     Args:
         tokens: ids [B,T], or images [B,C,H,W] for a model that reads these.

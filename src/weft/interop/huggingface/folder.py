@@ -18,9 +18,9 @@ from weft.disk.documents import read_json
 from weft.families.family import Family, family_of
 from weft.families.keys import KEPT
 from weft.families.template import Facts
-from weft.families.weights import Account
+from weft.families.weights import TensorMap
 from weft.interop.huggingface.generation import read_generation, special_ids
-from weft.interop.huggingface.stored import COPY_AGAIN, Entry, Stored, listed, open_stored
+from weft.interop.huggingface.stored import COPY_AGAIN, Stored, StoredTensor, listed, open_stored
 
 LOGGER = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Opened:
     generation: Mapping[str, Any]
     model: Model
     stored: Stored
-    account: Account
+    account: TensorMap
     places: Mapping[str, str]
     problems: tuple[str, ...]
 
@@ -130,7 +130,7 @@ def _build(family: Family, raw: Mapping[str, Any], folder: Path,
                               remedy="Correct it; a key that changes nothing can be removed.") from None
 
 
-def unusable(name: str, entry: Entry) -> str:
+def unusable(name: str, entry: StoredTensor) -> str:
     """Why a tensor cannot be read as weights; empty if it can."""
     if isinstance(entry.dtype, torch.dtype):
         return ""

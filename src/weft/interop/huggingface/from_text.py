@@ -34,7 +34,7 @@ def reads_pairs(run: Mapping[str, Any] | None) -> bool:
 
 @final
 @dataclass(frozen=True)
-class Texts:
+class ComparedTexts:
     """The texts of a comparison.
 
     Attributes:

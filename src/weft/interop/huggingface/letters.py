@@ -66,7 +66,7 @@ def _unframed(tokenizer: Tokenizer, draft: Path) -> bool:
 
 
 def _said(tokenizer: Tokenizer | None) -> Any:
-    """What a tokenizer does and declares, as plain data."""
+    """The behaviour and declarations of a tokenizer, as plain data."""
     return None if tokenizer is None else {"fingerprint": tokenizer.fingerprint(),
                                            "conventions": plain(tokenizer.conventions)}
 

@@ -36,7 +36,7 @@ DTYPES: Mapping[str, torch.dtype] = {"F64": torch.float64, "F32": torch.float32,
 """Dtypes of weights that Weft computes with, by their names in safetensors."""
 
 
-class Entry(NamedTuple):
+class StoredTensor(NamedTuple):
     """Shape and dtype of a stored tensor; the dtype is its name where it is not among `DTYPES`."""
 
     shape: Shape
@@ -47,7 +47,7 @@ class TensorFile(ABC):
     """An open file of tensors."""
 
     @abstractmethod
-    def entries(self) -> dict[str, Entry]:
+    def entries(self) -> dict[str, StoredTensor]:
         """Shape and dtype of every tensor, by name."""
 
     @abstractmethod
@@ -62,12 +62,12 @@ class SafeFile(TensorFile):
     def __init__(self, path: Path) -> None:
         self._file: Any = open_tensors(path)
 
-    def entries(self) -> dict[str, Entry]:
+    def entries(self) -> dict[str, StoredTensor]:
         found = {}
         for name in self._file.keys():  # noqa: SIM118 - not a mapping
             view = self._file.get_slice(name)
             kind = str(view.get_dtype())
-            found[name] = Entry(tuple(view.get_shape()), DTYPES.get(kind, kind))
+            found[name] = StoredTensor(tuple(view.get_shape()), DTYPES.get(kind, kind))
         return found
 
     def get(self, name: str) -> Tensor:
@@ -82,9 +82,9 @@ class PickledFile(TensorFile):
     def __init__(self, path: Path) -> None:
         self._tensors = read_pickled(path)
 
-    def entries(self) -> dict[str, Entry]:
+    def entries(self) -> dict[str, StoredTensor]:
         known = set(DTYPES.values())
-        return {name: Entry(tuple(tensor.shape), tensor.dtype if tensor.dtype in known else str(tensor.dtype))
+        return {name: StoredTensor(tuple(tensor.shape), tensor.dtype if tensor.dtype in known else str(tensor.dtype))
                 for name, tensor in self._tensors.items()}
 
     def get(self, name: str) -> Tensor:

@@ -21,7 +21,7 @@ from weft.core.model import Model, ModelConfig
 from weft.families.canonical import canonical
 from weft.families.family import Family, families
 from weft.families.template import Facts
-from weft.families.weights import Account
+from weft.families.weights import TensorMap
 from weft.interop.huggingface.stored import INDEX, SINGLE
 
 
@@ -123,7 +123,7 @@ def write_weights(produced: Iterator[tuple[str, Tensor]], sizes: Mapping[str, in
         write_json(draft / f"{SINGLE}{INDEX}", {"metadata": {"total_size": sum(sizes.values())}, "weight_map": places})
 
 
-def _written(account: Account, own: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+def _written(account: TensorMap, own: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     """The file's tensors in the order of the rules."""
     with torch.no_grad():
         for rule in account.rules:

@@ -25,7 +25,7 @@ class Missing(NamedTuple):
     detail: str
 
 
-class Loaded(NamedTuple):
+class NativeLibrary(NamedTuple):
     """The library.
 
     Attributes:
@@ -42,7 +42,7 @@ class Loaded(NamedTuple):
 
 
 @cache
-def loaded() -> Loaded | Missing:
+def loaded() -> NativeLibrary | Missing:
     """The library, compiled at the first call if it was not before."""
     if sys.platform == "win32":
         return Missing("there is none for Windows", "Native code needs a system with POSIX threads and libraries.")
@@ -54,7 +54,7 @@ def loaded() -> Loaded | Missing:
     except OSError as error:
         return Missing("its library cannot be loaded", f"{error}. Move {path.parent} away, and it is built again.")
     have = tuple(name for name in build.compiled(path) if handle.weft_has(name.encode()))
-    return Loaded(handle, path, have, _parallel())
+    return NativeLibrary(handle, path, have, _parallel())
 
 
 def _parallel() -> int | None:
@@ -89,7 +89,7 @@ def why_not() -> str | None:
     found, library = instructions(), loaded()
     if isinstance(found, Missing):
         return found.short
-    if isinstance(library, Loaded) and library.parallel is None and torch.get_num_threads() > 1:
+    if isinstance(library, NativeLibrary) and library.parallel is None and torch.get_num_threads() > 1:
         return "PyTorch's OpenMP is of another kind"
     return None
 
@@ -105,7 +105,7 @@ def describe() -> str:
     found, library = instructions(), loaded()
     if isinstance(found, Missing):
         return f"none, {found.short}: {found.detail}"
-    assert isinstance(library, Loaded), "there is an instruction set only with a library"
+    assert isinstance(library, NativeLibrary), "there is an instruction set only with a library"
     threads = "" if library.parallel else ", on one thread (PyTorch's OpenMP has no GOMP_parallel)"
     return f"{found}{threads}, {library.path}"
 
@@ -123,7 +123,8 @@ def run(name: str, call: ctypes.Structure) -> None:
         call: its one argument, which every thread is given.
     """
     found, library = instructions(), loaded()
-    assert isinstance(found, str) and isinstance(library, Loaded), "the form serves only where there is a library"
+    assert isinstance(found, str) and isinstance(library,
+                                                 NativeLibrary), "the form serves only where there is a library"
     work = ctypes.cast(library.handle[f"{name}_{found}"], ctypes.c_void_p)
     library.handle.weft_run(work, ctypes.byref(call), ctypes.c_void_p(library.parallel),
                             ctypes.c_uint(torch.get_num_threads()))

@@ -3,8 +3,8 @@
 Starting an operation from Python takes PyTorch some microseconds, and calling threads together for it as much again,
 which is longer than most operations on one token take. So an operator that is written in C can declare how a recorded
 call of it stands in a `Sequence`: `written` takes its arguments and its result, and returns the C function and its
-arguments, a structure that begins with `Shared`. The sequence keeps these structures; what changes from run to run are
-the addresses of a few tensors.
+arguments, a structure that begins with `CallHeader`. The sequence keeps these structures; what changes from run to
+run are the addresses of a few tensors.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
-from weft.ops.native.library import Incomplete, Loaded, instructions, loaded
+from weft.ops.native.library import Incomplete, NativeLibrary, instructions, loaded
 
 _COMPUTED, _NO_MEMORY = 0, 1
 PARTS = 8
 """As in shared.h."""
 
 
-class Shared(ctypes.Structure):
-    """What every structure of a call begins with; `Shared` of shared.h."""
+class CallHeader(ctypes.Structure):
+    """The first fields of every call's structure; `Shared` of shared.h."""
 
     _fields_ = (*((name, ctypes.c_long) for name in ("next", "done", "pieces", "early_done", "failed", "threads",
                                                      "entered")),
                 *((name, PARTS * ctypes.c_long) for name in ("at", "early_at")))
 
 
-class Written(NamedTuple):
+class NativeCall(NamedTuple):
     """A call in C.
 
     Attributes:
@@ -50,17 +50,17 @@ class Written(NamedTuple):
     holds: tuple[Tensor, ...] = ()
 
 
-Writer = Callable[..., Written | tuple[Written, ...] | None]
+Writer = Callable[..., NativeCall | tuple[NativeCall, ...] | None]
 """Takes the result of a recorded call, or the sequence of its results, and its arguments; returns what it is in C, or
 None if this call cannot stand in a sequence."""
 WRITERS: dict[Callable[..., Any], Writer] = {}
 """By the function that is recorded."""
 
 
-def calls_of(writer: Writer, result: Any, *args: Any, **options: Any) -> tuple[Written, ...]:
-    """What a recorded call is in C; empty if it cannot stand in a sequence."""
+def calls_of(writer: Writer, result: Any, *args: Any, **options: Any) -> tuple[NativeCall, ...]:
+    """The calls in C of a recorded call; empty if it cannot stand in a sequence."""
     found = writer(result, *args, **options) or ()
-    return (found,) if isinstance(found, Written) else found
+    return (found,) if isinstance(found, NativeCall) else found
 
 
 def written(function: Callable[..., Any]) -> Callable[[Writer], Writer]:
@@ -74,7 +74,7 @@ def written(function: Callable[..., Any]) -> Callable[[Writer], Writer]:
 
 @cache
 def _offset(kind: type[ctypes.Structure], field: str) -> int:
-    """Of a field in a structure, in bytes."""
+    """The offset of a field in a structure, in bytes."""
     name, _, rest = field.partition(".")
     offset: int = getattr(kind, name).offset
     return offset + (_offset(next(each[1] for each in kind._fields_ if each[0] == name), rest) if rest else 0)
@@ -90,8 +90,8 @@ def place_of(call: ctypes.Structure, field: str, address: int | None = None) -> 
 
 @final
 class _Entry(NamedTuple):
-    """Of the library, in the instruction set of this process: what runs sequences and single calls, the address of what
-    runs them on several threads, and those of its functions."""
+    """The entry points of the library, in the instruction set of this process: what runs sequences and single calls,
+    the address of what runs them on several threads, and those of its functions."""
 
     run: Any
     one: Any
@@ -113,16 +113,17 @@ class _Entry(NamedTuple):
 def entry() -> _Entry:
     """It is determined once: reading the environment would take as long as a small call."""
     found, library = instructions(), loaded()
-    assert isinstance(found, str) and isinstance(library, Loaded), "calls are written only where there is a library"
+    assert isinstance(found, str) and isinstance(library,
+                                                 NativeLibrary), "calls are written only where there is a library"
     run, one = library.handle.weft_sequence, library.handle.weft_alone
     run.argtypes = (ctypes.c_void_p, ctypes.c_uint, ctypes.c_void_p, ctypes.c_long)
     one.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_void_p)
     return _Entry(run, one, library.parallel, library.handle, found, {})
 
 
-def perform(one: Written | tuple[Written, ...] | None, *results: Tensor, threads: int = 1) -> None:
+def perform(one: NativeCall | tuple[NativeCall, ...] | None, *results: Tensor, threads: int = 1) -> None:
     """Run one call by itself; on one thread if it is short, since calling others together takes microseconds."""
-    assert isinstance(one, Written), "its arguments lie as the call takes them"
+    assert isinstance(one, NativeCall), "its arguments lie as the call takes them"
     for field, tensor in (*one.takes.items(), *zip(one.results, results, strict=True)):
         place_of(one.call, field, tensor.data_ptr())
     status = alone(one.function)(threads, ctypes.addressof(one.call))
@@ -132,8 +133,8 @@ def perform(one: Written | tuple[Written, ...] | None, *results: Tensor, threads
 
 @cache
 def alone(function: str) -> Callable[[int, int], int]:
-    """What runs one call of a function by itself, without a function of Python's besides: it takes the number of
-    threads and the address of the call's structure, and returns 0, or what `failed` takes."""
+    """A function that runs one call of a function by itself, without a function of Python's besides: it takes the
+    number of threads and the address of the call's structure, and returns 0, or what `failed` takes."""
     own = entry()
     return partial(own.one, own.parallel, own.address(function))
 
@@ -162,7 +163,7 @@ class Calls:
         results: for each tensor that a run makes, one like it, and the places that hold its address.
     """
 
-    def __init__(self, calls: Sequence[Written], inputs: Iterable[Sequence[ctypes.c_void_p]],
+    def __init__(self, calls: Sequence[NativeCall], inputs: Iterable[Sequence[ctypes.c_void_p]],
                  results: Iterable[tuple[Tensor, Sequence[ctypes.c_void_p]]]) -> None:
         own = entry()
         self._calls, self._inputs, self._results = tuple(calls), tuple(map(tuple, inputs)), tuple(results)

@@ -59,7 +59,7 @@ def recurrence(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, before
 
 
 def _sizes(q: Tensor, v: Tensor, log_decay: Tensor | None, tiles: Tiles) -> dict[str, Any]:
-    """What the kernels are compiled for, and where a token's decay lies."""
+    """The sizes that the kernels are compiled for, and where a token's decay lies."""
     row, step = (0, 0) if log_decay is None else (
         stride if size > 1 else 0 for size, stride in zip(log_decay.shape[:2], log_decay.stride()[:2], strict=True))
     return {"row_stride": row, "step_stride": step, "DECAYS": log_decay is not None, "PRECISION": tiles.precision,

@@ -39,7 +39,7 @@ SHORTEST = 4 * CHUNK
 
 
 @final
-class Plan(NamedTuple):
+class ScanPlan(NamedTuple):
     """How the work is cut.
 
     Attributes:
@@ -57,14 +57,14 @@ class Plan(NamedTuple):
     shortest: int = SHORTEST
 
     def sizes(self, states: int) -> dict[str, int]:
-        """What the kernels are compiled for."""
+        """The sizes that the kernels are compiled for."""
         wide = 1 << (states - 1).bit_length()
         lanes = min(wide, 4)
         return {"NR": wide // lanes, "NL": lanes, "DR": self.channels // 8, "DL": 8, "CHUNK": CHUNK, "TILE": self.tile,
                 "num_warps": self.warps}
 
     def cut(self, u: Tensor) -> _Cut:
-        """Of a call."""
+        """The segments of a call."""
         rows, steps, channels = u.shape
         pieces = -(-channels // self.channels)
         wanted = max(1, self.programs // (rows * pieces))
@@ -100,7 +100,7 @@ def beyond(call: SelectiveScanCall) -> str | None:
 
 
 def run_forward(u: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, before: Tensor, starts: Tensor | None,
-                keeps: bool, plan: Plan) -> tuple[Tensor, Tensor, Tensor]:
+                keeps: bool, plan: ScanPlan) -> tuple[Tensor, Tensor, Tensor]:
     """The forward operator, by a plan."""
     u, dt, a, b, c, before = (x.contiguous() for x in (u, dt, a, b, c, before))
     y, after = u.new_empty(u.shape), u.new_empty(before.shape)
@@ -114,7 +114,7 @@ def run_forward(u: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, before: 
 
 
 def run_backward(dy: Tensor, dafter: Tensor, u: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, kept: Tensor,
-                 starts: Tensor | None, plan: Plan) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+                 starts: Tensor | None, plan: ScanPlan) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The backward operator, by a plan."""
     dy, dafter, u, dt, a, b, c, kept = (x.contiguous() for x in (dy, dafter, u, dt, a, b, c, kept))
     cut, marks = plan.cut(u), _bytes(starts)
@@ -129,7 +129,8 @@ def run_backward(dy: Tensor, dafter: Tensor, u: Tensor, dt: Tensor, a: Tensor, b
     return du, ddt, da.sum((0, 1)), db.sum(1), dc.sum(1), dbefore
 
 
-def _entries(plan: Plan, cut: _Cut, first: Tensor, x: Tensor, y: Tensor, dt: Tensor, a: Tensor, marks: Tensor | None, *,
+def _entries(plan: ScanPlan, cut: _Cut, first: Tensor, x: Tensor, y: Tensor, dt: Tensor, a: Tensor,
+             marks: Tensor | None, *,
              reverse: bool) -> Tensor:
     """The state with which each segment begins, [S,B,N,D], or in reverse the gradient of the state after it."""
     if cut.parts == 1:
@@ -158,13 +159,13 @@ def _run_backward(dy: Tensor, dafter: Tensor, u: Tensor, dt: Tensor, a: Tensor, 
     return run_backward(dy, dafter, u, dt, a, b, c, kept, starts, plan_of(len(a), forward=False))
 
 
-def plan_of(states: int, *, forward: bool) -> Plan:
+def plan_of(states: int, *, forward: bool) -> ScanPlan:
     """For so many states of a channel: a thread has no more than eight at a time. The backward pass keeps twice as many
     numbers for a token. The interpreter takes as long for many channels as for few."""
     if interpreted():
-        return Plan(channels=128, programs=1)
-    return Plan(channels=8 if states > 16 else 16, tile=8 if forward and states <= 16 else 4,
-                warps=max(1, states // 32))
+        return ScanPlan(channels=128, programs=1)
+    return ScanPlan(channels=8 if states > 16 else 16, tile=8 if forward and states <= 16 else 4,
+                    warps=max(1, states // 32))
 
 
 _forward = differentiable("triton_selective_scan", _run_forward, forward_shapes, _run_backward, stepped, 6, keeps=True)

@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
 from weft.checkpoints.box_writer import BoxPlanner, BoxWriter
 from weft.checkpoints.save import Describe
-from weft.checkpoints.sharded import SHARDED, Box, Boxes
+from weft.checkpoints.sharded import SHARDED, Boxes, TensorBox
 from weft.core.errors import TrainingError
 from weft.disk.atomic import replacing
 from weft.disk.ownership import by_manifest, require_free
@@ -56,7 +56,7 @@ class Copies(AsyncStager):
         """Free the memory."""
         self._kept.clear()
 
-    def _copied(self, name: str, box: Box) -> Box:
+    def _copied(self, name: str, box: TensorBox) -> TensorBox:
         key = (name, box.offsets)
         kept = self._kept.get(key)
         if kept is None or kept.shape != box.tensor.shape or kept.dtype != box.tensor.dtype:
@@ -67,7 +67,7 @@ class Copies(AsyncStager):
 
 
 @final
-class Together:
+class ShardedSaver:
     """Writes the checkpoints of one run, one after another.
 
     Args:

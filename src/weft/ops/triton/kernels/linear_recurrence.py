@@ -146,8 +146,8 @@ def states_backward(q, dy, log, dafter, leaving, dbefore, steps, query_heads, he
 def backward(q, k, v, log, dy, kept, leaving, dq, dk, dv, dlog, steps, query_heads, key_heads, heads, keys, values,
              row_stride, step_stride, DECAYS: tl.constexpr, PRECISION: tl.constexpr, CHUNK: tl.constexpr,
              BE: tl.constexpr, BF: tl.constexpr):
-    """Of one query head and the state that it reads: ``dq``, and its part of ``dk``, ``dv`` and ``dlog``; the first
-    query head of a state adds what keys and values give to later chunks."""
+    """The gradients of one query head and the state that it reads: ``dq``, and its part of ``dk``, ``dv`` and ``dlog``;
+    the first query head of a state adds what keys and values give to later chunks."""
     chunks, wide = (steps + CHUNK - 1) // CHUNK, tl.maximum(query_heads, heads)
     chunk, own = tl.program_id(0) % chunks, tl.program_id(0) // chunks % wide
     row = tl.program_id(0).to(tl.int64) // chunks // wide

@@ -87,8 +87,8 @@ def forward(u, dt, a, b, c, entries, starts, y, after, kept, steps, segment, cha
 def segments(x, y, dt, a, starts, added, decays, steps, segment, channels, states, STARTS: tl.constexpr,
              REVERSE: tl.constexpr, CHUNK: tl.constexpr, TILE: tl.constexpr, NR: tl.constexpr, NL: tl.constexpr,
              DR: tl.constexpr, DL: tl.constexpr):
-    """What each segment adds to a state that passes it, and its decay: forward with u as ``x`` and B as ``y``; in
-    reverse, of the gradient of a state, with dy and C."""
+    """The contribution of each segment to a state that passes it, and its decay: forward with u as ``x`` and B as
+    ``y``; in reverse, of the gradient of a state, with dy and C."""
     row, rows, part = tl.program_id(1).to(tl.int64), tl.num_programs(1), tl.program_id(2)
     channels, states = tl.cast(channels, tl.int64), tl.cast(states, tl.int64)
     n, d = _state_places(NR, NL), _channel_places(DR, DL)

@@ -34,7 +34,7 @@ WHOLE_MATRICES = frozenset({"muon", "adafactor_unfactored"})
 
 @final
 @dataclass(frozen=True)
-class Held:
+class LocalModel:
     """A model in training, as this process has it.
 
     Attributes:
@@ -75,7 +75,7 @@ class Held:
         return norm
 
     def stored(self, tensor: Tensor) -> Tensor:
-        """What checkpoints hold as a parameter or buffer: of a buffer that computes in bfloat16, its own dtype."""
+        """The value of a parameter or buffer in checkpoints: of a buffer that computes in bfloat16, its own dtype."""
         wide = {} if isinstance(self.precision, Precision) else self.precision.buffers()
         return wide.get(id(tensor), tensor)
 
@@ -84,7 +84,7 @@ class Held:
         return self.layouts[name] if name in self.layouts else Layout.whole(tensor.shape)
 
 
-def hold(model: Model, world: World, dtype: torch.dtype, *, one_group: bool) -> Held:
+def hold(model: Model, world: World, dtype: torch.dtype, *, one_group: bool) -> LocalModel:
     """The model as this process's place in the mesh has it; it is changed in place.
 
     Args:
@@ -103,12 +103,12 @@ def hold(model: Model, world: World, dtype: torch.dtype, *, one_group: bool) -> 
     if mesh.size("shard") > 1:
         from weft.parallel.sharded import Sharded  # FSDP2 takes a second to import
 
-        return Held(Sharded(model, mesh, dtype, one_group=one_group), layouts, summed)
-    return Held(Precision(model, dtype), layouts, summed)
+        return LocalModel(Sharded(model, mesh, dtype, one_group=one_group), layouts, summed)
+    return LocalModel(Precision(model, dtype), layouts, summed)
 
 
 def holding_problems(config: RunConfig, model: Model) -> list[str]:
-    """What the run's settings cannot do together with its mesh; each names the field concerned."""
+    """The settings of the run that do not go together with its mesh; each names the field concerned."""
     training, mesh = config.training, config.training.mesh
     if mesh is None or mesh.shard == mesh.tensor == 1:
         return []

@@ -8,14 +8,14 @@ from typing import TypeAlias
 from weft.comparison.extension import FEWEST, FIRST, FURTHEST, RESAMPLES, ExtendedPoint, Extension, extended
 from weft.comparison.report.training import mean_curve, thinned
 from weft.comparison.report.view import View
-from weft.comparison.results import Entry
+from weft.comparison.results import StudyModel
 from weft.drawing.axes import Axis, logarithmic
 from weft.drawing.marks import Label, line, marker, path_data
 from weft.drawing.markup import Markup, join, listed, tag
 from weft.drawing.numbers import brief, confidence, fixed, percent, si, significant
-from weft.drawing.panel import Box, Hover, Panel, Series, draw
+from weft.drawing.panel import Hover, Panel, PlotBox, Series, draw
 
-Extended: TypeAlias = tuple[Entry, Extension]
+Extended: TypeAlias = tuple[StudyModel, Extension]
 
 
 def beyond(view: View) -> Markup:
@@ -72,7 +72,7 @@ def _few(view: View, found: Sequence[Extended]) -> list[Markup]:
 
 
 def _panel(view: View, fits: Sequence[Extended]) -> Markup:
-    box = Box()
+    box = PlotBox()
     bounds = [bound for _, each in fits for point in each.points for bound in (point.low, point.high)]
     known = [point for entry, _ in fits for point in mean_curve(entry)]
     x = logarithmic([*(float(point.tokens) for point in known), *(point.tokens for _, each in fits
@@ -92,7 +92,7 @@ def _panel(view: View, fits: Sequence[Extended]) -> Markup:
                       "right of the dotted line: the law, with its interval"))
 
 
-def _series(view: View, entry: Entry, each: Extension, x: Axis, y: Axis) -> Series:
+def _series(view: View, entry: StudyModel, each: Extension, x: Axis, y: Axis) -> Series:
     style = view.styles[entry.name]
     known = [point for point in thinned(mean_curve(entry)) if x.holds(point.tokens) and y.holds(point.bits_per_byte)]
     path = [(x.place(point.tokens), y.place(point.bits_per_byte)) for point in known]

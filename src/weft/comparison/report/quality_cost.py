@@ -8,21 +8,21 @@ from typing import final
 
 from weft.comparison.report.ranking import interval_of
 from weft.comparison.report.view import View
-from weft.comparison.results import Entry
+from weft.comparison.results import StudyModel
 from weft.comparison.statistics import Interval
 from weft.drawing.axes import Axis, linear, logarithmic
 from weft.drawing.marks import Label, line, marker, whisker
 from weft.drawing.markup import Child, Markup, join, listed, tag
 from weft.drawing.numbers import THIN, brief, duration, fixed, integer, known, octets, si, significant
-from weft.drawing.panel import Box, Hover, Panel, Series, draw
+from weft.drawing.panel import Hover, Panel, PlotBox, Series, draw
 
-BOX = Box(width=300, height=222, left=36, right=92, top=12, bottom=38)
+BOX = PlotBox(width=300, height=222, left=36, right=92, top=12, bottom=38)
 
 
 @final
 @dataclass(frozen=True)
 class Cost:
-    """What a model takes, less being better.
+    """A cost of a model, less being better.
 
     Attributes:
         read: the cost; None where it is not known or, as for the parameters of what is counted, not the same thing.
@@ -31,11 +31,11 @@ class Cost:
     name: str
     heading: str
     label: str
-    read: Callable[[Entry], float | None]
+    read: Callable[[StudyModel], float | None]
     write: Callable[[float], str]
 
 
-def _parameters(entry: Entry) -> float | None:
+def _parameters(entry: StudyModel) -> float | None:
     return float(entry.parameters) if entry.trainable else None
 
 
@@ -59,7 +59,7 @@ def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
     return sorted((place for place, point in enumerate(points) if not beaten(point)), key=lambda place: points[place])
 
 
-def costs_of(view: View, cost: Cost) -> list[tuple[Entry, float, float]]:
+def costs_of(view: View, cost: Cost) -> list[tuple[StudyModel, float, float]]:
     """Models whose cost and figure are known: the model, its cost, its mean bits per byte."""
     found = ((entry, cost.read(entry), entry.bits_per_byte) for entry in view.ranked)
     return [(entry, spent, bits) for entry, spent, bits in found
@@ -134,8 +134,9 @@ def _panel(view: View, cost: Cost) -> Markup:
                       "bits per byte", series, BOX, _front(best, x, y), note))
 
 
-def _heights(found: Sequence[tuple[Entry, float, float]], intervals: Sequence[Interval | None]) -> list[float]:
-    """What the chart's height must hold: means, and intervals that are not many times as wide as what lies between."""
+def _heights(found: Sequence[tuple[StudyModel, float, float]], intervals: Sequence[Interval | None]) -> list[float]:
+    """The values that the chart's height must hold: means, and intervals that are not many times as wide as what lies
+    between."""
     means = [bits for _, _, bits in found]
     reach = max(means, default=0.0) - min(means, default=0.0)
     bounds = [bound for each in intervals if each is not None for bound in (each.low, each.high) if bound is not None]
@@ -143,7 +144,7 @@ def _heights(found: Sequence[tuple[Entry, float, float]], intervals: Sequence[In
                       and min(means) - reach <= bound <= max(means) + reach)]
 
 
-def _front(best: Sequence[tuple[Entry, float, float]], x: Axis, y: Axis) -> Markup:
+def _front(best: Sequence[tuple[StudyModel, float, float]], x: Axis, y: Axis) -> Markup:
     """Steps from model to model: up to the next one's cost, no more is known to be had than the last one's worth."""
     path = []
     for place, (_, spent, bits) in enumerate(best):
@@ -155,7 +156,7 @@ def _front(best: Sequence[tuple[Entry, float, float]], x: Axis, y: Axis) -> Mark
     return line(path, {"class": "front"})
 
 
-def _series(view: View, cost: Cost, each: tuple[Entry, float, float], interval: Interval | None, x: Axis,
+def _series(view: View, cost: Cost, each: tuple[StudyModel, float, float], interval: Interval | None, x: Axis,
             y: Axis) -> Series:
     entry, spent, bits = each
     style, place = view.styles[entry.name], (x.place(spent), y.place(bits))

@@ -1,4 +1,4 @@
-"""What a run costs on this machine: the memory of training and of decoding, and their least times."""
+"""The costs of a run on this machine: the memory of training and of decoding, and their least times."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from weft.analysis.matmul import copy_bandwidth, matmul_rate
 from weft.analysis.memory import States
 from weft.analysis.plan import Plan
-from weft.analysis.work_here import Here, Work
+from weft.analysis.run_cost_records import RunCosts, WorkCosts
 from weft.ops.processor import main_memory
 
 ASSUMPTIONS = (
@@ -22,8 +22,8 @@ ASSUMPTIONS = (
 
 
 def run_here(found: Plan, *, rate: Callable[[torch.dtype], float] = matmul_rate,
-             bandwidth: Callable[[], float] = copy_bandwidth, memory: int | None = None) -> Here | None:
-    """What training and decoding cost on this machine; None for a counted model, which has no such steps.
+             bandwidth: Callable[[], float] = copy_bandwidth, memory: int | None = None) -> RunCosts | None:
+    """The costs of training and decoding on this machine; None for a counted model, which has no such steps.
 
     Args:
         found: the plan of the model.
@@ -38,13 +38,13 @@ def run_here(found: Plan, *, rate: Callable[[torch.dtype], float] = matmul_rate,
     kept = found.training.weights + found.training.gradients + found.training.optimizer + found.buffers
     seconds, needed = found.step.flops / speed, kept + found.step.activations
     tokens = found.step.batch * found.step.context
-    train = Work(found.batch, found.context, needed, _fits(needed, there), seconds, tokens / seconds)
+    train = WorkCosts(found.batch, found.context, needed, _fits(needed, there), seconds, tokens / seconds)
     decode = _decode(found, speed, copy, there)
     assumed = tuple(line for line in ASSUMPTIONS if decode is not None or not line.startswith("Decoding"))
-    return Here(there, speed, copy, train, decode, assumed)
+    return RunCosts(there, speed, copy, train, decode, assumed)
 
 
-def _decode(found: Plan, speed: float, copy: float, there: int) -> Work | None:
+def _decode(found: Plan, speed: float, copy: float, there: int) -> WorkCosts | None:
     if found.states is None or not found.states.sizes or found.flops is None:
         return None
     weights, state = found.weights[found.dtype], state_at(found.states, found.context)
@@ -53,7 +53,7 @@ def _decode(found: Plan, speed: float, copy: float, there: int) -> Work | None:
     flops = 2 * found.parameters.active * found.batch
     seconds = max((used + state) / copy, flops / speed)
     prompt = found.flops.visible * found.batch * found.context / speed
-    return Work(found.batch, found.context, needed, _fits(needed, there), seconds, found.batch / seconds, prompt)
+    return WorkCosts(found.batch, found.context, needed, _fits(needed, there), seconds, found.batch / seconds, prompt)
 
 
 def state_at(states: States, context: int) -> int:

@@ -1,4 +1,4 @@
-"""The records of what a run costs on this machine; `weft.analysis.here` fills them."""
+"""The records of what a run costs on this machine; `weft.analysis.run_costs` fills them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from weft.core.strict_json import Record
 
 
 @dataclass(frozen=True)
-class Work(Record):
-    """What one kind of work needs here.
+class WorkCosts(Record):
+    """The memory and time that one kind of work needs here.
 
     Attributes:
         rows: of a batch.
@@ -31,7 +31,7 @@ class Work(Record):
 
 
 @dataclass(frozen=True)
-class Here(Record):
+class RunCosts(Record):
     """A run on this machine.
 
     Attributes:
@@ -46,6 +46,6 @@ class Here(Record):
     machine_memory: int
     rate: float
     bandwidth: float
-    train: Work
-    decode: Work | None
+    train: WorkCosts
+    decode: WorkCosts | None
     assumptions: tuple[str, ...]

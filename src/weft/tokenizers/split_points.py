@@ -55,7 +55,7 @@ Joined: TypeAlias = Mapping[str, frozenset[int]]
 
 @final
 @dataclass(frozen=True)
-class Stretch:
+class TextPart:
     """A part of a text that is encoded alone.
 
     Attributes:
@@ -69,14 +69,14 @@ class Stretch:
 
 
 @final
-class Seam(NamedTuple):
+class SplitPoint(NamedTuple):
     """Where one stretch ends and the next begins, in characters."""
 
     end: int
     start: int
 
 
-def stretches(tokenizer: Tokenizer, parts: Iterable[str], *, size: int = STRETCH) -> Iterator[Stretch]:
+def stretches(tokenizer: Tokenizer, parts: Iterable[str], *, size: int = STRETCH) -> Iterator[TextPart]:
     """Cut a text into stretches that the tokenizer may encode separately; none is empty.
 
     Args:
@@ -92,13 +92,13 @@ def stretches(tokenizer: Tokenizer, parts: Iterable[str], *, size: int = STRETCH
             if seam is None:
                 limit *= 2
                 continue
-            yield Stretch(held[:seam.end], skipped)
+            yield TextPart(held[:seam.end], skipped)
             held, skipped, limit = held[seam.start:], seam.start - seam.end, size
     if held:
-        yield Stretch(held, skipped)
+        yield TextPart(held, skipped)
 
 
-def measured(tokenizer: Tokenizer, batch: list[Stretch]) -> list[Encoded]:
+def measured(tokenizer: Tokenizer, batch: list[TextPart]) -> list[Encoded]:
     """The ids of each stretch, with the bytes of the original text that each id stands for and what is paid for text
     that it does not tell."""
     texts = [stretch.text for stretch in batch]
@@ -166,7 +166,7 @@ def joins(known: Joined, before: str, separator: str) -> bool:
     return any(form.encode()[-1] in known[separator] for form in forms if form)
 
 
-def _seam(tokenizer: Tokenizer, text: str, limit: int) -> Seam | None:
+def _seam(tokenizer: Tokenizer, text: str, limit: int) -> SplitPoint | None:
     """The last place up to ``limit`` where the text may be cut."""
     near = max(CONTEXT, limit - CLOSE, limit // 2)
     places = list(SEAM.finditer(text, near, limit)) or list(SEAM.finditer(text, max(CONTEXT, limit // 2), limit))
@@ -176,20 +176,20 @@ def _seam(tokenizer: Tokenizer, text: str, limit: int) -> Seam | None:
         if tokenizer.may_join(text[end - 1], found[0]):
             continue
         for start in (end, end + 1) if found[0] == " " else (end,):
-            if _agree(tokenizer, text, Seam(end, start)):
-                return Seam(end, start)
+            if _agree(tokenizer, text, SplitPoint(end, start)):
+                return SplitPoint(end, start)
         tried += 1
         if tried == MOST_TRIED:
             break
     return None
 
 
-def _agree(tokenizer: Tokenizer, text: str, seam: Seam) -> bool:
+def _agree(tokenizer: Tokenizer, text: str, seam: SplitPoint) -> bool:
     """Whether the text around a seam gives the same tokens whole and in two parts, with the same bytes before it."""
     first, last = seam.end - CONTEXT, seam.end + CONTEXT
-    sides = [Stretch(text[first:seam.end]), Stretch(text[seam.start:last], seam.start - seam.end)]
+    sides = [TextPart(text[first:seam.end]), TextPart(text[seam.start:last], seam.start - seam.end)]
     try:
-        whole, left, right = measured(tokenizer, [Stretch(text[first:last]), *sides])
+        whole, left, right = measured(tokenizer, [TextPart(text[first:last]), *sides])
     except TokenizerError:  # encoding the text itself raises the error that names the place
         return False
     if not len(left.ids) or not len(right.ids):
