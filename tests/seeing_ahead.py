@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
+from weft.core.declarations import Declared
 from weft.core.model import LanguageModel
+from weft.core.traits import Trait
 from weft.masks import Bidirectional
 from weft.mixers.attention import Attention
 
@@ -13,4 +18,10 @@ def seeing_ahead(model: LanguageModel) -> LanguageModel:
     assert attentions, "a model without attention has no mask to take off"
     for part in attentions:
         part.mask = Bidirectional()
+        seeing = replace(part.declares(), traits=frozenset({Trait.BIDIRECTIONAL}), attended=part.mask)
+        part.declares = partial(_declared, seeing)  # type: ignore[method-assign]
     return model
+
+
+def _declared(declared: Declared) -> Declared:
+    return declared

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from weft.comparison import read_result
-from weft.comparison.results import CurvePoint
-from weft.comparison.study_result import Entry, StudyResult
+from weft.comparison.results import CurvePoint, StudyModel
+from weft.comparison.study_result import StudyResult
 from weft.comparison.verdict import mean_interval
 from weft.disk.atomic import write_file
 from weft.drawing.chart import Curve, chart
@@ -28,7 +28,7 @@ def marks(name: str) -> tuple[str, str]:
     return f"<!-- {name} -->\n", f"<!-- /{name} -->\n"
 
 
-def ranked(found: StudyResult) -> list[Entry]:
+def ranked(found: StudyResult) -> list[StudyModel]:
     """The models that finished, the best first."""
     return sorted((entry for entry in found.entries if entry.bits_per_byte is not None),
                   key=lambda entry: entry.bits_per_byte or 0.0)
@@ -132,7 +132,7 @@ def pictures(found: StudyResult, name: str) -> list[Figure]:
                   unit, "bits per byte", width=560, height=300, letters=15) for ending, unit, along in axes]
 
 
-def course(entry: Entry, along: Callable[[CurvePoint], float]) -> list[tuple[float, float]]:
+def course(entry: StudyModel, along: Callable[[CurvePoint], float]) -> list[tuple[float, float]]:
     """The mean over runs at every checkpoint."""
     runs = [run.curve for run in entry.finished]
     return [(along(point), statistics.fmean(run[place].bits_per_byte for run in runs))

@@ -45,7 +45,7 @@ def test_matrices_that_a_part_reads_are_counted(dora: bool) -> None:
     """An LSTM of 8 has two matrices of 32 x 8; a convolution of two taps is one of 16 x 16. A token takes one product
     with each, and the readout is 8 x 11."""
     rewrite = {"kind": "lora", "rank": 2, "maps": ["recurrent", "convolution"], "dora": dora}
-    found = reached([rewrite], layers=["lstm", {"kind": "gated_convolution", "kernel": 2, "bias": False}])
+    found = reached([rewrite], layers=["lstm", {"kind": "gated_convolution", "d_conv": 2, "bias": False}])
     lstm, convolution, whole = found["lstm"], found["gated_convolution"], found["all"]
     assert (lstm.matrices, lstm.all_matrices, lstm.numbers, lstm.flops) == (1, 2, 256, 0.5)
     assert (convolution.matrices, convolution.all_matrices, convolution.numbers) == (1, 1, 256)

@@ -78,8 +78,8 @@ def test_every_form_is_trained_and_compared(text: str, tmp_path: Path) -> None:
     assert bits["path"] == bits["plain data"] == bits["run"] is not None
     models = {name.replace(" ", "-"): forms[name] for name in ("path", "plain data", "run", "model")}
     result = api.compare(models, out=tmp_path / "study", study={
-        "name": "forms", "length": {"steps": 2}, "seeds": 1, "trials": {"count": 1, "values": None}, "tokenizer":
-        "bytes", "data": {"path": text}, "training": {"context": 16, "batch_size": 2}})
+        "name": "forms", "length": {"steps": 2}, "seeds": 1, "trials": {"count": 1, "learning_rates": None},
+        "tokenizer": "bytes", "data": {"path": text}, "training": {"context": 16, "batch_size": 2}})
     assert [entry.name for entry in result.entries] == [*models]
     assert len({entry.bits_per_byte for entry in result.entries}) == 1
 

@@ -15,7 +15,7 @@ from fresh import weft as command_line
 from weft.cli import benchmark as command
 
 PLUGIN = '''
-from weft.benchmarks import BenchmarkConfig, BenchmarkResult, Protocol
+from weft.benchmarks import BenchmarkConfig, BenchmarkResult, BenchmarkProtocol
 from weft.benchmarks.result import mean_score
 from weft.benchmarks.text_model import Question
 from weft.core.part_config import About
@@ -34,7 +34,7 @@ class EchoConfig(BenchmarkConfig):
         words = data.read_text().split()[:conditions.limit]
         asked = [Question(" ".join([word] * self.times), (f" {word}", " other")) for word in words]
         right = [float(mine.log_prob > other.log_prob) for mine, other in model.answers(asked)]
-        protocol = Protocol("{word}", "none", "s", "none", "t", "c", 0, data.name, "e", conditions.limit)
+        protocol = BenchmarkProtocol("{word}", "none", "s", "none", "t", "c", 0, data.name, "e", conditions.limit)
         return BenchmarkResult(self.kind, self.dump(), (mean_score("accuracy", right),), protocol, model.name,
                                model.fingerprint, asked[0].prompt, tuple({"right": each} for each in right))
 '''

@@ -98,16 +98,6 @@ def test_a_number_of_trials_replaces_the_rates_of_the_file(tmp_path: Path) -> No
     assert (trials.rates(0.01), trials.share) == ([0.01, 0.03], 0.5)
 
 
-@pytest.mark.parametrize("name", ["values", "learning_rates"])
-def test_an_option_is_no_old_name_of_the_user_s(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump({
-        "models": {"a": "lstm", "b": "s4d"}, "length": {"steps": 1}, "trials": {name: [0.1, 0.2, 0.3]}}))
-    with caplog.at_level("INFO"):
-        trials = read_study(study=tmp_path / "study.yaml", given=_given(None, None, None, None, 2, None)).trials
-    assert trials.rates(0.01) == [0.01, 0.03]
-    assert ("values is called learning_rates now" in caplog.text) == (name == "values")
-
-
 def test_a_study_without_a_finished_run_fails(study: Path, tmp_path: Path, weft: Any) -> None:
     wild = ["training.optimizer={kind: sgd, lr: 1e30}", "training.clip_norm=null"]
     found = weft("compare", study / "lstm.yaml", study / "lstm.yaml", "data.path=" + str(study / "text.txt"),

@@ -52,7 +52,7 @@ def test_the_best_rate_within_is_chosen() -> None:
 
 
 def test_a_best_at_the_edge_is_looked_beyond_by_every_model() -> None:
-    found, asked = tuned({"a": bowl(0.09), "b": bowl(0.01)}, values=[0.01, 0.03])
+    found, asked = tuned({"a": bowl(0.09), "b": bowl(0.01)}, learning_rates=[0.01, 0.03])
     assert asked["a"] == [0.01, 0.03, pytest.approx(0.01 / 3, rel=1e-5), 0.09, 0.27]
     assert sorted(asked["b"]) == sorted(asked["a"]), "equal effort"
     assert (found["a"].lr, found["a"].edge, found["b"].lr, found["b"].edge) == (0.09, False, 0.01, False)
@@ -65,20 +65,20 @@ def test_models_with_rates_of_their_own_widen_by_as_many() -> None:
 
 
 def test_widening_ends_and_the_edge_is_then_flagged() -> None:
-    found, asked = tuned({"m": bowl(1e9)}, values=[0.01, 0.1])
+    found, asked = tuned({"m": bowl(1e9)}, learning_rates=[0.01, 0.1])
     assert asked["m"] == [0.01, 0.1, 1.0, 10.0]
     assert (found["m"].lr, found["m"].edge) == (10.0, True)
-    found, asked = tuned({"m": bowl(1e9)}, values=[0.01, 0.1], widest=0)
+    found, asked = tuned({"m": bowl(1e9)}, learning_rates=[0.01, 0.1], widest=0)
     assert (asked["m"], found["m"].edge) == ([0.01, 0.1], True)
 
 
 def test_the_lower_of_equals_is_taken() -> None:
-    found, _ = tuned({"m": lambda lr: 2.0 if lr < 1 else 3.0}, values=[0.1, 0.5, 1.0], widest=0)
+    found, _ = tuned({"m": lambda lr: 2.0 if lr < 1 else 3.0}, learning_rates=[0.1, 0.5, 1.0], widest=0)
     assert found["m"].lr == 0.1
 
 
 def test_rates_that_all_diverge_are_looked_below() -> None:
-    found, asked = tuned({"m": bowl(0.001, "diverged", above=0.002)}, values=[0.01, 0.1])
+    found, asked = tuned({"m": bowl(0.001, "diverged", above=0.002)}, learning_rates=[0.01, 0.1])
     assert asked["m"] == [0.01, 0.1, 0.001, 0.0001]
     assert (found["m"].lr, [trial.status for trial in found["m"].trials]) == (
         0.001, ["finished", "finished", "diverged", "diverged"])
@@ -99,7 +99,7 @@ def test_an_interrupted_trial_is_told() -> None:
 def test_one_rate_is_no_search() -> None:
     found, asked = tuned({"m": bowl(0.2)}, count=1)
     assert (found["m"].trials, found["m"].lr, asked["m"]) == ((), 0.2, [])
-    found, asked = tuned({"m": bowl(0.2)}, values=[0.5])
+    found, asked = tuned({"m": bowl(0.2)}, learning_rates=[0.5])
     assert (found["m"].trials, found["m"].lr, asked["m"]) == ((), 0.5, [])
 
 
@@ -108,7 +108,7 @@ def test_a_models_own_rate_is_always_among_those_tried() -> None:
         assert 0.01 in TrialSettings(count=count, ratio=2.0).rates(0.01)
     assert TrialSettings(count=2).rates(0.01) == [0.01, 0.03]
     assert TrialSettings(count=3, ratio=2.0).rates(0.01) == [0.005, 0.01, 0.02]
-    assert TrialSettings(values=[0.3, 0.1, 0.3]).rates(0.01) == [0.1, 0.3]
+    assert TrialSettings(learning_rates=[0.3, 0.1, 0.3]).rates(0.01) == [0.1, 0.3]
 
 
 def test_the_next_rate_continues_the_ratio() -> None:

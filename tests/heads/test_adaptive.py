@@ -214,10 +214,7 @@ def test_a_plan_counts_every_id_s_score_and_says_what_training_spares() -> None:
     assert counted.tied and counted.total == sum(value.numel() for value in found.parameters())
 
 
-def test_without_clusters_a_configuration_is_written_as_before() -> None:
-    plain = parse_model({"kind": "decoder", "vocab_size": V, "d_model": D, "blocks": [
-        {"kind": "pre", "layers": ["gru"]}]})
-    assert "adaptive" not in plain.dump()["embedding"]
+def test_clusters_are_read_as_they_were_written() -> None:
     again = parse_model(model_of().config.dump())
     assert again == model_of().config and again.dump()["embedding"]["adaptive"] == {"cutoffs": [5, 11, 17],
                                                                                    "div_val": 2}

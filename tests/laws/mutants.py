@@ -120,9 +120,8 @@ class SeesNextToken(Attention):
     """A mask off by one."""
 
     def visible(self, keys: Keys, span: Span) -> VisibleKeys:
-        ticks = span.ticks
-        return MaskedKeys(self.rule, replace(ticks, order=ticks.order + 1), replace(keys, layout=None),
-                          begins=span.packed)
+        ticks = replace(span.ticks, order=span.ticks.order + 1)
+        return MaskedKeys(self.rule, ticks, replace(keys, layout=None), begins=span.packed)
 
 
 class WidensWindowLater(Attention):

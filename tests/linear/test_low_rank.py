@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from linear.small import LAYERS, TOKENS, described, model
-from weft.core.config import parse_part
+from linear.small import TOKENS, model
 from weft.core.errors import ConfigError
 from weft.linear.int4 import Int4Config
 from weft.linear.int8 import Int8Config
@@ -150,9 +149,3 @@ def test_dropout_leaves_the_base_as_it_is() -> None:
 def test_what_cannot_be_adapted_is_one_error(rewrite: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         model([{"kind": "lora", **rewrite}])
-
-
-def test_fields_of_later_versions_are_left_out_with_their_defaults() -> None:
-    config: Any = parse_part(("model",), described(["lora"], LAYERS[:2]))
-    assert set(config.dump()["rewrites"][0]) == {"kind", "maps", "rank", "alpha", "dropout", "rank_stabilised",
-                                                 "also_train"}

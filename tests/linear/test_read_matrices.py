@@ -25,7 +25,7 @@ from weft.linear.low_rank import Adapted, AdapterTerm, LowRank
 from weft.linear.merging import merged
 from weft.linear.rewrite import rewritten
 
-LAYERS = ("elman", {"kind": "gru", "d_hidden": 5}, "lstm", {"kind": "gated_convolution", "kernel": 3, "dilation": 2})
+LAYERS = ("elman", {"kind": "gru", "d_hidden": 5}, "lstm", {"kind": "gated_convolution", "d_conv": 3, "dilation": 2})
 LORA: dict[str, Any] = {"kind": "lora", "rank": 2, "alpha": 3.0, "maps": ["recurrent", "convolution"]}
 PATHS = [f"stack.layers.0.layers.{index}" for index in range(len(LAYERS))]
 

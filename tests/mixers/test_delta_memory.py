@@ -132,7 +132,7 @@ def test_gated_delta_net_matches_the_oracle(begins: list[bool] | None) -> None:
 @DOCUMENTS
 def test_kimi_delta_matches_the_oracle(begins: list[bool] | None) -> None:
     """Kimi Team 2025, equation 1 and section 3."""
-    layer = built(KimiDeltaConfig, kernel=None, rank=2)
+    layer = built(KimiDeltaConfig, d_conv=None, rank=2)
 
     def reference(x: Array, qkv: Array, rate: Array, narrow: Array, wide: Array, log_rate: Array, bias: Array,
                   weight: Array, gate_narrow: Array, gate_wide: Array, gate_bias: Array, output: Array) -> Array:

@@ -29,7 +29,7 @@ def build(**options: Any) -> GatedConvolution:
                          ids=["one document", "documents"])
 @pytest.mark.parametrize(("kernel", "dilation"), [(4, 1), (3, 2), (1, 1), (2, 7)])
 def test_values_and_gradients_match_the_oracle(kernel: int, dilation: int, begins: list[bool] | None) -> None:
-    layer = build(kernel=kernel, dilation=dilation)
+    layer = build(d_conv=kernel, dilation=dilation)
     x = torch.randn(1, T, D, dtype=torch.float64, requires_grad=True)
     y = layer(x, None, Span(begins=None if begins is None else torch.tensor([begins]))).y
 

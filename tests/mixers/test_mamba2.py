@@ -114,7 +114,7 @@ def test_groups_are_not_repeated_for_heads() -> None:
 
 def test_the_first_values_are_the_published_ones() -> None:
     torch.manual_seed(0)
-    layer = Mamba2Config(n_heads=4096, d_head=1, d_state=1, steps={"floor": 0.002}).build(Dims(2))  # type: ignore[arg-type]
+    layer = Mamba2Config(n_heads=4096, d_head=1, d_state=1, step_sizes={"dt_floor": 0.002}).build(Dims(2))  # type: ignore[arg-type]
     rate, dt = layer.log_rate.detach().exp(), torch.nn.functional.softplus(layer.dt_bias.detach())
     assert 1 <= rate.min() < 1.05 and 15.9 < rate.max() <= 16 and abs(float(rate.mean()) - 8.5) < 0.2
     assert 0.00199 < dt.min() < 0.00201 and 0.098 < dt.max() <= 0.1001

@@ -39,7 +39,7 @@ def test_it_matches_the_oracle(begins: list[bool]) -> None:
 
 def test_decays_begin_between_nine_tenths_and_almost_one() -> None:
     """a = exp(-softplus(rate)), and a^2 is uniform: its mean over many features is that of the two squares."""
-    a = torch.exp(-torch.nn.functional.softplus(layer(width=40_000, n_heads=400).rate.detach()))
+    a = torch.exp(-torch.nn.functional.softplus(layer(d_recurrence=40_000, n_heads=400).rate.detach()))
     assert 0.9 <= a.min() < 0.901 and 0.998 < a.max() <= 0.999
     assert float(a.square().mean()) == pytest.approx((0.9 ** 2 + 0.999 ** 2) / 2, abs=1e-3)
 
@@ -56,4 +56,4 @@ def test_where_nothing_decays_gradients_are_finite() -> None:
 
 def test_a_width_that_does_not_divide_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"n_heads: 7 features do not divide into 2 blocks\. Give a number of heads"):
-        layer(width=7)
+        layer(d_recurrence=7)

@@ -17,7 +17,6 @@ from weft.core.part_config import Dims
 from weft.core.registry import REGISTRY
 from weft.feedforward.base import FeedForwardConfig
 from weft.models.decoder import DecoderConfig
-from weft.training import parse_run
 from weft.training.optimizers import AdamWConfig, SGDConfig
 from weft.training.parameter_kinds import labelled
 
@@ -148,7 +147,6 @@ def test_other_optimizers_are_refused() -> None:
         "training.optimizer.kind: 'sgd', while model.parametrization is for Adam, whose updates have one size. "
         "Use adamw, or leave the parametrization out."]
     assert not SGDConfig().problems(built(config(32, mup=False)))
-    assert "parametrization" not in parse_run({"model": config(32, mup=False)}).model.dump()
 
 
 class Gate(Pointwise):

@@ -79,7 +79,7 @@ def encoder() -> TokenEncoder:
     layers that run on the whole rows."""
     attention = {"kind": "attention", "n_heads": 2, "mask": "bidirectional", "position": "rope"}
     linear = {"kind": "linear_attention", "n_heads": 2, "mask": "bidirectional"}
-    marked = {"kind": "global_attention", "n_heads": 2, "mask": "symmetric_window(2, 2)", "tokens": [0, 7]}
+    marked = {"kind": "global_attention", "n_heads": 2, "mask": "symmetric_window(2, 2)", "global_tokens": [0, 7]}
     config = REGISTRY.get(("encoder",), "encoder").model_validate({
         "vocab_size": 11, "d_model": 8, "position": "learned", "context": STEPS, "head": "masked_token", "blocks": [
             {"kind": "post", "layers": [attention, {"kind": "mlp", "d_ff": 12}]},

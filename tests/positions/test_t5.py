@@ -55,7 +55,7 @@ def test_by_default_a_bias_of_zero_changes_nothing() -> None:
 @pytest.mark.parametrize(("bidirectional", "buckets", "longest"), [(True, 32, 128), (False, 32, 128), (False, 10, 64),
                                                                     (True, 20, 64), (False, 2, 3)])
 def test_every_bucket_is_the_oracle_s(bidirectional: bool, buckets: int, longest: int) -> None:
-    scheme = T5Config(buckets=buckets, longest=longest, bidirectional=bidirectional).build_for_heads(Dims(4), 1, 4)
+    scheme = T5Config(buckets=buckets, max_distance=longest, bidirectional=bidirectional).build_for_heads(Dims(4), 1, 4)
     found = scheme.bucket(torch.arange(-300, 301)).tolist()
     assert found == [t5_bias.bucket(-distance, bidirectional, buckets, longest) for distance in range(-300, 301)]
 

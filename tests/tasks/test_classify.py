@@ -95,7 +95,7 @@ def test_two_texts_are_parted_and_the_longer_one_gives_way(tmp_path: Path) -> No
 @pytest.mark.parametrize("values", [None, 2])
 def test_loss_and_gradient_are_those_of_each_row_alone(tmp_path: Path, pool: str, values: int | None) -> None:
     rows = CLASSES if values is None else [{**row, "label": [len(row["text"]) / 9, 1]} for row in CLASSES]
-    made = task(config={"values": values})
+    made = task(config={"n_values": values})
     head = {"kind": "pooled", "pool": pool, **({"labels": ("no", "yes")} if values is None else {"n_values": values})}
     model = built({**POOLED, "head": head}, vocab_size=257)
     batch = made.batches(texts_of(tmp_path, rows, made)).batch(3)
@@ -192,10 +192,10 @@ def test_an_encoder_trained_on_hidden_tokens_is_fine_tuned_to_classify(tmp_path:
     ({**ENCODER, "vocab_size": 9}, {}, "model.head: the model has no head. Give head: {kind: pooled} with n_classes"),
     ({**ENCODER, "vocab_size": 9, "head": "masked_token"}, {}, "model.head: the model has a head that does not pool a "
                                                                "row. Give head: {kind: pooled}"),
-    ({**ENCODER, "vocab_size": 9, "head": {"kind": "pooled", "n_classes": 2}}, {"values": 1},
+    ({**ENCODER, "vocab_size": 9, "head": {"kind": "pooled", "n_classes": 2}}, {"n_values": 1},
      "model.head: it gives 2 classes, while the task needs one value. Give head: {kind: pooled} with "
      "n_values: 1."),
-    ({**ENCODER, "vocab_size": 9, "head": {"kind": "pooled", "n_values": 2}}, {"values": 1}, "it gives 2 values"),
+    ({**ENCODER, "vocab_size": 9, "head": {"kind": "pooled", "n_values": 2}}, {"n_values": 1}, "it gives 2 values"),
     ({**ENCODER, "vocab_size": 9, "head": {"kind": "pooled", "n_values": 2}}, {}, "task needs classes"),
     ({**LSTM, "vocab_size": 9}, {}, "model.head: the model has no head"),
 ])
@@ -220,7 +220,7 @@ def test_records_without_a_proper_label_are_refused(tmp_path: Path, row: dict[st
                                                     message: str) -> None:
     good = [{**each, "label": [1.0] * values} if values else each for each in CLASSES]
     with pytest.raises(DataError, match=message):
-        texts_of(tmp_path, [*good, row], task(config={"values": values}))
+        texts_of(tmp_path, [*good, row], task(config={"n_values": values}))
 
 
 def test_a_label_that_training_has_not_is_refused_before_the_first_step(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_the_number_of_threads_and_what_else_the_process_has_set_change_no_hash(
     assert torch.get_num_threads() == before and torch.equal(torch.get_rng_state(), random)
 
 
-def test_what_has_changed_is_named_and_an_older_record_goes_on(whole: tuple[Path, RunConfig], tmp_path: Path) -> None:
+def test_what_has_changed_is_named(whole: tuple[Path, RunConfig], tmp_path: Path) -> None:
     other = arithmetic() | {"convolutions": "0123456789abcdef"}
     run = halfway(whole[0], tmp_path / "run", arithmetic=other)
     message = (r"^run\.json: compute: convolutions return other last bits here than when the run began, as after a "
@@ -88,7 +88,5 @@ def test_what_has_changed_is_named_and_an_older_record_goes_on(whole: tuple[Path
     now = json.loads((run / "run.json").read_text())
     assert now["arithmetic"] == arithmetic() and now["inexact"][0]["reason"].startswith("convolutions return other")
     damaged = halfway(whole[0], tmp_path / "damaged", arithmetic="other")
-    with pytest.raises(UnsupportedError, match="matrix products and oneDNN's products and convolutions and expon"):
+    with pytest.raises(CheckpointError, match=r"arithmetic: Input should be a valid dict"):
         train(whole[1], damaged, resume=True)
-    older = halfway(whole[0], tmp_path / "older", arithmetic=None)
-    assert same_weights(train(whole[1], older, resume=True).model, load_checkpoint(whole[0]).model)

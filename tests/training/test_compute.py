@@ -192,10 +192,11 @@ def test_another_machine_is_refused_with_what_is_another() -> None:
         here(device="cuda").require_here()
 
 
-def test_a_record_of_before_routes_of_single_products_is_read() -> None:
+def test_a_record_without_routes_is_refused() -> None:
     record = here(matmul="onednn").to_json()
-    del record["routes"]
     assert Compute.from_json(record) == here(matmul="onednn")
+    with pytest.raises(CheckpointError, match="cannot be read: routes"):
+        Compute.from_json({name: value for name, value in record.items() if name != "routes"})
     with pytest.raises(CheckpointError, match="cannot be read: routes"):
         Compute.from_json({**record, "routes": {"forward": "onednn"}})
 

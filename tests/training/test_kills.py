@@ -109,7 +109,8 @@ def test_a_kill_at_every_change_of_a_file_while_a_run_is_resumed(
     train(run, whole)
     shutil.copytree(whole, again)
     (again / "checkpoints/00000004/model.safetensors").write_bytes(b"damaged")
-    (again / "checkpoints/00000002").rename(again / "checkpoints/.00000002.previous")
+    (again / "checkpoints/.00000002.1.draft").mkdir()
+    (again / "checkpoints/00000002").rename(again / "checkpoints/.00000002.1.draft/weft-before")
     with monkeypatch.context() as patch:
         moments(again, tmp_path / "second", patch)
         train(run, again, resume=True)

@@ -194,7 +194,7 @@ def test_a_damaged_or_newer_manifest_is_refused(copy: Path) -> None:
     with pytest.raises(DataError, match=r"MANIFEST\.json: the manifest is damaged \(its digest does not fit"):
         open_prepared(copy)
     changed_manifest(copy, format=5)
-    with pytest.raises(DataError, match=r"data have format 5, this Weft reads formats up to 4\. Upgrade Weft"):
+    with pytest.raises(DataError, match=r"data have format 5, this Weft reads format 1\. Upgrade Weft"):
         open_prepared(copy)
     (copy / MANIFEST_FILE).write_text('{"format": 1, ')
     with pytest.raises(DataError, match=r"the manifest is damaged \(not JSON: .*Prepare the data again"):
@@ -264,7 +264,8 @@ def test_a_killed_preparation_leaves_nothing_in_place_and_starts_again(tmp_path:
     assert not out.exists() and len(drafts) == 1 and drafts[0].name.startswith(".d.")
     result = prepare_folder(library(), ByteTokenizerConfig(), out)
     assert not result.reused and [path.name for path in tmp_path.iterdir()] == ["d"]
-    os.rename(out, tmp_path / ".d.previous")  # where a death between two renames leaves it
+    (tmp_path / ".d.1.draft").mkdir()
+    os.rename(out, tmp_path / ".d.1.draft/weft-before")  # where a death between two renames leaves it
     assert prepare_folder(library(), ByteTokenizerConfig(), out).reused
 
 

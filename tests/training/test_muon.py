@@ -109,7 +109,7 @@ def test_updates_are_those_of_torch(scale: str) -> None:
     torch.manual_seed(0)
     ours, theirs = (nn.Linear(7, 12, bias=False) for _ in range(2))
     theirs.load_state_dict(ours.state_dict())
-    config = MuonConfig.model_validate({"lr": 0.5, "scale": scale})
+    config = MuonConfig.model_validate({"lr": 0.5, "update_scale": scale})
     optimizers = (config.create(ours), torch.optim.Muon(theirs.parameters(), lr=0.5, weight_decay=0.1,
                   adjust_lr_fn={"jordan": "original", "rms": "match_rms_adamw"}[scale]))
     for _ in range(3):

@@ -11,7 +11,7 @@ import pytest
 
 from training.test_resume import run_killed_at
 from training.tiny_runs import LSTM, same_weights, tiny_run
-from weft.checkpoints import load_checkpoint, read_training, save_checkpoint
+from weft.checkpoints import load_checkpoint
 from weft.core.errors import ConfigError, TrainingError
 from weft.training import Event, parse_run, train
 from weft.training.folder import RunFolder
@@ -77,24 +77,6 @@ def test_a_checkpoint_to_which_something_was_added_is_not_deleted(tmp_path: Path
     names = sorted(path.name for path in (out / "checkpoints").iterdir())
     assert names[0] == "00000010" and names[-1] == "00000060" and len(names) <= 3
     assert (out / "checkpoints/00000010/notes.md").read_text() == "this one is interesting"
-
-
-def test_a_run_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
-    """Its checkpoints do not say whose they are, and its drafts had other names, which stay."""
-    run, out = parse_run(tiny_run(tmp_path, LSTM).dump(), ["report.keep=3"]), tmp_path / "run"
-    whole = train(run, out)
-    for place in (out / "checkpoints").iterdir():
-        loaded, facts = load_checkpoint(place), load_checkpoint(place).facts
-        training = read_training(place)
-        facts.pop("run_id")
-        save_checkpoint(place, loaded.model, loaded.tokenizer, run=loaded.run, facts=facts, training=training,
-                        replace=True)
-    shutil.rmtree(out / "checkpoints/00000020")
-    record = json.loads((out / "run.json").read_text())
-    (out / "run.json").write_text(json.dumps({name: value for name, value in record.items() if name != "code"}))
-    (out / ".run.json.77.draft").write_text("half")
-    assert same_weights(train(run, out, resume=True).model, whole.model)
-    assert (out / ".run.json.77.draft").read_text() == "half"
 
 
 def test_the_readable_configuration_is_completed_and_left_when_it_was_changed(tmp_path: Path) -> None:

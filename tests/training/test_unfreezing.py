@@ -23,7 +23,7 @@ MODEL: dict[str, Any] = {"kind": "decoder", "d_model": 4, "context": 8, "norm": 
 
 @pytest.mark.parametrize(("settings", "steps", "reached"), [
     (UnfreezeSettings(), 16, [0, 0, 1, 1, 2, 2, 3, 3] + [4] * 8),
-    (UnfreezeSettings(blocks=2), 8, [2, 2, 3, 3, 4, 4, 4, 4]),
+    (UnfreezeSettings(last_blocks=2), 8, [2, 2, 3, 3, 4, 4, 4, 4]),
     (UnfreezeSettings(until=0.25), 16, [0, 1, 2, 3] + [4] * 12),
     (UnfreezeSettings(until=0.1), 4, [0, 4, 4, 4]),
 ])

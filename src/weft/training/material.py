@@ -131,9 +131,8 @@ def prepare_folder(settings: DataSettings, tokenizer: TokenizerConfig, out: str 
         with replacing(folder, proof=by_prepared_manifest if replace else None) as draft:
             write_prepared(draft, texts, encoder, shard_tokens=shard_tokens, on_progress=on_progress)
     except OSError as error:
-        raise DataError(f"the prepared data cannot be written ({error.strerror or error}).", where=str(folder),
-                        remedy="Free space or correct the permissions, or choose another folder; no "
-                               "incomplete folder is left.") from None
+        raise DataError(f"the prepared data cannot be written ({error.strerror or error}).", where=str(folder), remedy=(
+            "Free space or correct the permissions, or choose another folder; no incomplete folder is left.")) from None
     return Preparation(open_prepared(folder, check="size"), reused=False)
 
 
