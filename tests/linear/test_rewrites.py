@@ -58,7 +58,7 @@ def test_a_model_without_rewrites_has_the_names_and_the_configuration_that_it_ha
         "stack.layers.0.norms.1.weight", "norm.weight", "readout.weight"]
     assert found.config.dump()["rewrites"] == []
     with_one = parse_part(("model",), described(["int8"]))
-    assert with_one.dump()["rewrites"] == [{"kind": "int8", "maps": None}]
+    assert with_one.dump()["rewrites"] == [{"kind": "int8", "maps": None, "kinds": None}]
     assert parse_part(("model",), with_one.dump()) == with_one
 
 

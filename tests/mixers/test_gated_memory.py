@@ -62,7 +62,7 @@ def test_retention_matches_the_oracle(begins: list[bool] | None) -> None:
 def test_gated_linear_attention_matches_the_oracle(begins: list[bool] | None) -> None:
     """Yang et al. 2024, equation 3 and section 4.4."""
     torch.manual_seed(0)
-    layer = parse(GatedLinearAttentionConfig, {"n_heads": HEADS, "d_head": SIZE, "d_value": VALUE, "rank": 2,
+    layer = parse(GatedLinearAttentionConfig, {"n_heads": HEADS, "d_head": SIZE, "d_value": VALUE, "decay_rank": 2,
                                                "decay_temperature": 4.0}).build(Dims(D)).double()
     with torch.no_grad():
         for parameter in layer.parameters():

@@ -15,7 +15,7 @@ from fresh import Fresh
 from training.tiny_runs import ATTENTION, same_weights, tiny_run
 from weft.analysis.arithmetic import arithmetic, threads_set
 from weft.checkpoints import load_checkpoint
-from weft.core.errors import UnsupportedError
+from weft.core.errors import CheckpointError, UnsupportedError
 from weft.training import RunConfig, parse_run, train
 
 KINDS = ("matrix products", "oneDNN's products", "convolutions", "exponentials", "sums", "Fourier transforms")
@@ -38,11 +38,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunConfig]:
 
 
 def halfway(whole: Path, folder: Path, **record: Any) -> Path:
-    """A copy of the run that was interrupted after 10 steps; ``record`` is changed in its run.json, None taken out."""
+    """A copy of the run that was interrupted after 10 steps; ``record`` is changed in its run.json."""
     shutil.copytree(whole, folder)
     shutil.rmtree(folder / "checkpoints/00000020")
     content = json.loads((folder / "run.json").read_text()) | record
-    (folder / "run.json").write_text(json.dumps({name: value for name, value in content.items() if value is not None}))
+    (folder / "run.json").write_text(json.dumps(content))
     return folder
 
 

@@ -264,8 +264,8 @@ def test_a_killed_preparation_leaves_nothing_in_place_and_starts_again(tmp_path:
     assert not out.exists() and len(drafts) == 1 and drafts[0].name.startswith(".d.")
     result = prepare_folder(library(), ByteTokenizerConfig(), out)
     assert not result.reused and [path.name for path in tmp_path.iterdir()] == ["d"]
-    (tmp_path / ".d.1.draft").mkdir()
-    os.rename(out, tmp_path / ".d.1.draft/weft-before")  # where a death between two renames leaves it
+    drafts[0].mkdir()
+    os.rename(out, drafts[0] / "weft-before")  # where a death between two renames leaves it
     assert prepare_folder(library(), ByteTokenizerConfig(), out).reused
 
 
