@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Annotated
@@ -67,7 +68,8 @@ def _made() -> Index:
 
 
 def _made_once() -> Index:
-    typer.echo("the parts are read, once for this version of Weft; it takes some seconds", err=True)
+    if sys.stderr.isatty():
+        typer.echo("the parts are read, once for this version of Weft; it takes some seconds", err=True)
     return _made()
 
 
