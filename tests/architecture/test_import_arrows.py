@@ -22,7 +22,7 @@ LEVELS: tuple[frozenset[str], ...] = tuple(map(frozenset, (
 
 TEXT: dict[str, frozenset[str]] = {"disk": frozenset({"core"}), "tokenizers": frozenset({"core", "disk"}),
                                    "data": frozenset({"core", "disk", "tokenizers"}), "drawing": frozenset(),
-                                   "preset_files": frozenset(), "index": frozenset({"core"}),
+                                   "preset_files": frozenset(), "index": frozenset({"core", "disk"}),
                                    "confinement": frozenset()}
 """What knows nothing of models, with all that it may import; it is used from `checkpoints` and `laws` on."""
 

@@ -109,7 +109,7 @@ def test_list_reads_what_is_stored_and_neither_torch_nor_the_parts() -> None:
 
 def test_list_has_presets_and_published_models(weft: Any) -> None:
     told = weft("list")
-    assert "\npresets\n" in told.out and "LSTM" in told.out
+    assert "\npresets\n" in told.out and "An LSTM with tied embeddings" in told.out
     assert re.search(r"\ngpt2 +gpt2, gpt2-medium, gpt2-large, gpt2-xl", told.out)
     found = weft("list", "presets", "--json").json()
     assert {"name": "gpt2", "line": "124,439,808 parameters", "family": "gpt2"} in found

@@ -15,9 +15,7 @@ import datetime
 import json
 import os
 import re
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, final
@@ -27,7 +25,7 @@ import torch
 from weft.analysis.arithmetic import arithmetic
 from weft.core.strict_json import Record, digest, dumps
 from weft.core.user_cache import cache_root, is_own
-from weft.disk.atomic import flush
+from weft.disk.atomic import flush, text_in
 from weft.ops.processor import processor_name
 from weft.ops.products import PRODUCT
 from weft.ops.routes import Product
@@ -89,7 +87,7 @@ class RouteCache:
             OSError: it cannot.
         """
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with self._draft("{}\n"):
+        with text_in(self.folder, "{}\n"):
             pass
 
     def keep(self, kept: KeptRoute) -> str:
@@ -100,7 +98,7 @@ class RouteCache:
             OSError: the folder cannot be written to.
         """
         path = self._file(kept.product)
-        with self._draft(self._text(kept)) as draft:
+        with text_in(self.folder, self._text(kept)) as draft:
             try:
                 os.link(draft, path)
             except FileExistsError:
@@ -116,7 +114,7 @@ class RouteCache:
             OSError: the folder cannot be written to.
         """
         path = self._file(kept.product)
-        with self._draft(self._text(kept)) as draft:
+        with text_in(self.folder, self._text(kept)) as draft:
             self._read(path)
             os.link(draft, beside := draft.with_suffix(".new"))  # so that the draft is still there to be deleted
             os.replace(beside, path)
@@ -137,18 +135,6 @@ class RouteCache:
     def _text(self, kept: KeptRoute) -> str:
         whole = {**self.place, **kept.to_json()}
         return dumps({**whole, "sha256": digest(whole)}, indent=1) + "\n"
-
-    @contextmanager
-    def _draft(self, text: str) -> Iterator[Path]:
-        """A file of the folder that holds ``text``, with a name that no other process uses; deleted at the end."""
-        handle, name = tempfile.mkstemp(prefix=".draft-", dir=self.folder)
-        try:
-            with open(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            flush(Path(name))
-            yield Path(name)
-        finally:
-            os.unlink(name)
 
     def _read(self, path: Path) -> KeptRoute:
         whole = self._content(path)

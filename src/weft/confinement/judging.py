@@ -133,7 +133,7 @@ class Remote:
 
 
 @final
-class TestNames(dict[str, Any]):
+class KnownNames(dict[str, Any]):
     """The names that tests know: those that they make, Python's own, modules of the standard library, and otherwise
     the program's."""
 
@@ -157,7 +157,7 @@ def verdict(program: Program, setup: str, tests: Sequence[str]) -> str:
     """
     try:
         program.value()
-        names = TestNames(program)
+        names = KnownNames(program)
         exec(compile(setup, "setup.py", "exec"), names)
         for source in tests:
             code = compile(source, "test.py", "exec")

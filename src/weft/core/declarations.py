@@ -183,5 +183,5 @@ class HasInferenceForm(ABC):
         that either continues the state of the other.
 
         It is this part itself if there is nothing to gain, or if a child that the form would replace is not
-        `untouched`. It may share weights with this part, which does not change. `weft.linear.inference` converts whole
+        `unadapted`. It may share weights with this part, which does not change. `weft.linear.inference` converts whole
         models. It ignores an inherited method, because a subclass may compute something else."""

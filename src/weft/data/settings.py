@@ -21,12 +21,6 @@ NO_RECIPE = ("path", "order_seed", "packing", "sources", "mixture", "when_capped
 """Settings that do not change the content of a prepared folder."""
 
 
-def full_recipe(known: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe completed by settings that were added later, with the values of the behaviour before them."""
-    fields = {name: field.default for name, field in DataSettings.model_fields.items() if name not in NO_RECIPE}
-    return {**fields, **known}
-
-
 class DataSettings(Settings):
     """The data of a run.
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -232,6 +233,20 @@ def _sync_tree(folder: Path) -> None:
     for path in folder.rglob("*"):
         flush(path)
     flush(folder)
+
+
+@contextmanager
+def text_in(folder: Path, text: str) -> Iterator[Path]:
+    """A file of ``folder`` that holds ``text``, with a name that no other process uses; deleted at the end. Linked to a
+    name, it stands there complete, or not at all where something stands there."""
+    handle, name = tempfile.mkstemp(prefix=".draft-", dir=folder)
+    try:
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        flush(Path(name))
+        yield Path(name)
+    finally:
+        os.unlink(name)
 
 
 def flush(path: Path) -> None:

@@ -24,7 +24,7 @@ from weft.feedforward.base import FeedForwardConfig
 from weft.feedforward.glu import GLUConfig
 from weft.feedforward.routing import RoutingSettings, Tally, gates, margin, probabilities, rank
 from weft.linear.linear import Linear
-from weft.linear.unadapted import untouched
+from weft.linear.unadapted import unadapted
 from weft.ops.expert_dispatch import EXPERT_DISPATCH, DispatchCall, Expert, one_hot
 from weft.ops.forms import REFERENCE
 
@@ -138,7 +138,7 @@ class MixtureOfExperts(Chooser, Adjustable, StepHooks):
 
     def _logits(self, rows: Tensor) -> Float[Tensor, "rows N"]:
         wide = torch.promote_types(rows.dtype, torch.float32)
-        if not untouched(self.router, Linear):
+        if not unadapted(self.router, Linear):
             logits: Tensor = self.router(rows)
             return logits.to(wide)
         with torch.autocast(rows.device.type, enabled=False):

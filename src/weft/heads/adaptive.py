@@ -20,7 +20,7 @@ from weft.core.registry import register
 from weft.heads.adaptive_embedding import AdaptiveEmbedding, cluster_sizes, cluster_widths, require_increasing
 from weft.heads.readout import ReadoutConfig
 from weft.linear.linear import Linear
-from weft.linear.unadapted import untouched
+from weft.linear.unadapted import unadapted
 from weft.ops.clusters import ClusterMap, by_cluster, cluster_of
 from weft.ops.linear_cross_entropy import CrossEntropy, linear_cross_entropy
 from weft.ops.linear_log_prob import linear_log_prob, linear_logits
@@ -129,7 +129,7 @@ class AdaptiveReadout(Readout):
     def cross_entropy(self, h: Float[Tensor, "B T D"], targets: Int64[Tensor, "B T"], scored: Bool[Tensor, "B T"], *,
                       smoothing: float = 0.0, z_loss: float = 0.0) -> CrossEntropy | None:
         """The sums of the first softmax, by `linear_cross_entropy`, and of the targets' own clusters. None with label
-        smoothing, which needs every token's probability, or if this readout is not `untouched`.
+        smoothing, which needs every token's probability, or if this readout is not `unadapted`.
 
         Raises:
             UnsupportedError: with a z-loss; the logits are log-probabilities, whose log Z is 0.
@@ -137,7 +137,7 @@ class AdaptiveReadout(Readout):
         if z_loss:
             raise UnsupportedError("a z-loss keeps log Z near 0, and of an adaptive softmax it is 0 by definition.",
                                    where="training.objective.z_loss", remedy="Set it to 0, or use the linear readout.")
-        if smoothing or not untouched(self, AdaptiveReadout):
+        if smoothing or not unadapted(self, AdaptiveReadout):
             return None
         first = linear_cross_entropy(*self._first(h), self._first_targets(targets), scored)
         within = -torch.where(scored, self._within(h, targets), 0.0)

@@ -14,7 +14,7 @@ from weft.core.declarations import Declared
 from weft.core.part import Part
 from weft.core.part_config import Dims, Settings
 from weft.linear.linear import Linear
-from weft.linear.unadapted import untouched
+from weft.linear.unadapted import unadapted
 from weft.ops.clusters import by_cluster
 from weft.ops.embedding import embedding
 
@@ -114,6 +114,6 @@ class AdaptiveEmbedding(Part):
 def _vectors(table: nn.Module, projection: nn.Module, rows: Tensor, numbers: Tensor) -> Tensor:
     """Rows of a cluster's table, mapped; the gradient of a plain table is summed in float32 or wider."""
     weight: Tensor = table.weight  # type: ignore[assignment]
-    plain = table.training and untouched(table, nn.Embedding)
+    plain = table.training and unadapted(table, nn.Embedding)
     y: Tensor = projection(embedding(numbers, weight) if plain else table(numbers))
     return y

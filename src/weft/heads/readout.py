@@ -17,7 +17,7 @@ from weft.core.part_config import About, Dims, PartConfig
 from weft.core.registry import register
 from weft.linear.holds_matrix import HoldsMatrix
 from weft.linear.linear import Linear, dense
-from weft.linear.unadapted import untouched
+from weft.linear.unadapted import unadapted
 from weft.ops.linear_cross_entropy import CrossEntropy, linear_cross_entropy
 from weft.ops.linear_log_prob import linear_log_prob, linear_logits
 
@@ -103,9 +103,9 @@ class MatrixReadout(Readout, HoldsMatrix):
 
     def cross_entropy(self, h: Float[Tensor, "B T D"], targets: Int64[Tensor, "B T"], scored: Bool[Tensor, "B T"], *,
                       smoothing: float = 0.0, z_loss: float = 0.0) -> CrossEntropy | None:
-        """See `linear_cross_entropy`; None if `dense` is None, or if this readout is not `untouched`
+        """See `linear_cross_entropy`; None if `dense` is None, or if this readout is not `unadapted`
         (hooks, methods replaced on the instance), which the operation would ignore."""
-        matrix = self.dense() if untouched(self, type(self)) else None
+        matrix = self.dense() if unadapted(self, type(self)) else None
         return None if matrix is None else linear_cross_entropy(
             mapped(h, self.projection, self.scale), *matrix, targets, scored, softcap=self.softcap,
             smoothing=smoothing, z_loss=z_loss)

@@ -12,7 +12,6 @@ import importlib.metadata
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 
 from weft.core.strict_json import digest, plain
 from weft.core.user_cache import cache_root, is_own
+from weft.disk.atomic import text_in
 from weft.index.records import Index
 
 ENTRY_POINTS = "weft.parts"
@@ -44,12 +44,15 @@ def kept(make: Callable[[], Index]) -> Index:
         path = index_folder() / f"{_sources()}.json"
     except RuntimeError:
         return make()
-    content = read_kept(path)
-    if content is not None:
-        return Index.from_json(content)
+    found = read_kept(path)
+    if found is not None:
+        return Index.from_json(found)
     made = make()
-    with suppress(OSError):
-        _write(path, plain(made))
+    content = plain(made)
+    with suppress(OSError):  # the folder cannot be written to, or something stands there, which stays
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with text_in(path.parent, json.dumps({"sha256": digest(content), "index": content})) as draft:
+            os.link(draft, path)
     return made
 
 
@@ -74,21 +77,3 @@ def _sources() -> str:
         found.update(f"{path.relative_to(SOURCES)} {path.stat().st_size} ".encode())
         found.update(path.read_bytes())
     return found.hexdigest()[:32]
-
-
-def _write(path: Path, index: dict[str, Any]) -> None:
-    """Put the index in its place in one step; what stands there is not Weft's, and stays.
-
-    Raises:
-        OSError: the folder cannot be written to, or something stands there.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    handle, draft = tempfile.mkstemp(prefix=".draft-", dir=path.parent)
-    try:
-        with open(handle, "w", encoding="utf-8") as file:
-            json.dump({"sha256": digest(index), "index": index}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(draft, path)
-    finally:
-        os.unlink(draft)

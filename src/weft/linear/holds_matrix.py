@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from weft.core.layer import Part
 from weft.linear.linear import Rewritten
-from weft.linear.unadapted import HOOKS, untouched
+from weft.linear.unadapted import HOOKS, unadapted
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -47,7 +47,7 @@ class HoldsMatrix(Part, ABC):
 def opens(module: nn.Module) -> bool:
     """Whether a module is an unadapted part with a matrix of its own that has not been opened. A subclass may compute
     something else, so it counts only where its own class defines `opened`."""
-    own = isinstance(module, HoldsMatrix) and "opened" in vars(type(module)) and untouched(module, type(module))
+    own = isinstance(module, HoldsMatrix) and "opened" in vars(type(module)) and unadapted(module, type(module))
     return own and isinstance(module, HoldsMatrix) and module.opened() is not module
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from weft.core.declarations import HasInferenceForm
 from weft.linear.law import require_same, runs
 from weft.linear.replacing import Replaced, replaced_copy
-from weft.linear.unadapted import untouched
+from weft.linear.unadapted import unadapted
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -49,4 +49,4 @@ def _form(model: M) -> Replaced[M]:
 def _fused(module: nn.Module) -> nn.Module:
     kind = type(module)
     own = isinstance(module, HasInferenceForm) and "inference" in vars(kind)
-    return module.inference() if isinstance(module, HasInferenceForm) and own and untouched(module, kind) else module
+    return module.inference() if isinstance(module, HasInferenceForm) and own and unadapted(module, kind) else module

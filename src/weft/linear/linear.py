@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from weft.core.calling import Direct
 from weft.core.layer import Part
-from weft.linear.unadapted import untouched
+from weft.linear.unadapted import unadapted
 from weft.ops.linear import LINEAR, LinearCall, Map
 
 Use: TypeAlias = Literal["fuse", "widen", "quantise", "adapt"]
@@ -135,21 +135,21 @@ def dense(module: nn.Module) -> tuple[Tensor, Tensor | None] | None:
 def stored(module: nn.Module) -> Map | None:
     """The matrix and the bias of a map as `Rewritten.stored` returns them; None where calling it may do more than
     multiply and add, as with hooks."""
-    if isinstance(module, Linear) and untouched(module, Linear):
+    if isinstance(module, Linear) and unadapted(module, Linear):
         return Map(module.weight, None, module.bias)
     return module.stored() if isinstance(module, Rewritten) and _itself(module) else None
 
 
 def allowed(module: nn.Module) -> frozenset[Use]:
     """The operations that are allowed on a module as a linear map: nothing where it is none, or where it has been
-    adapted in a way that a rewrite would lose (`untouched`). A plain `torch.nn.Linear` allows everything."""
-    if untouched(module, nn.Linear):
+    adapted in a way that a rewrite would lose (`unadapted`). A plain `torch.nn.Linear` allows everything."""
+    if unadapted(module, nn.Linear):
         return EVERYTHING
-    known = untouched(module, Linear) if isinstance(module, Linear) else _itself(module)
+    known = unadapted(module, Linear) if isinstance(module, Linear) else _itself(module)
     return module.allows if isinstance(module, Linear | Rewritten) and known else frozenset()
 
 
 def _itself(module: nn.Module) -> bool:
     """Whether a module is an unadapted `Rewritten`. A parametrisation makes a subclass, which has no `forward` in its
     own class."""
-    return isinstance(module, Rewritten) and "forward" in vars(type(module)) and untouched(module, type(module))
+    return isinstance(module, Rewritten) and "forward" in vars(type(module)) and unadapted(module, type(module))

@@ -10,7 +10,7 @@ from torch import nn
 
 from weft.linear.holds_matrix import HoldsMatrix, child_of, opens, shallow
 from weft.linear.linear import Linear, Rewritten, allowed
-from weft.linear.unadapted import untouched
+from weft.linear.unadapted import unadapted
 
 M = TypeVar("M", bound=nn.Module)
 FormOf: TypeAlias = Callable[[str, nn.Module], nn.Module]
@@ -116,5 +116,5 @@ def sites(model: nn.Module) -> Iterator[Site]:
 
 def as_ours(module: nn.Module) -> nn.Module:
     """A plain `torch.nn.Linear` as a `Linear` with the same parameters; any other module unchanged."""
-    return Linear.of(module.weight, module.bias) if isinstance(module, nn.Linear) and untouched(
+    return Linear.of(module.weight, module.bias) if isinstance(module, nn.Linear) and unadapted(
         module, nn.Linear) else module

@@ -20,7 +20,7 @@ from weft.linear.holds_matrix import HoldsMatrix, child_of, opens
 from weft.linear.law import require_same, runs
 from weft.linear.linear import Linear, Rewritten, Use, allowed
 from weft.linear.replacing import Replaced, Site, as_ours, replaced, sites
-from weft.linear.unadapted import untouched
+from weft.linear.unadapted import unadapted
 
 M = TypeVar("M", bound=nn.Module)
 Rewriter: TypeAlias = Callable[[nn.Module], nn.Module]
@@ -227,7 +227,7 @@ def _sharing(model: nn.Module, chosen: set[str], rewrite: RewriteConfig, place: 
         site = next((each for each in named if each in paths), None)
         if site is not None and rewrite.use in allowed(paths[site].map()):
             sharing.add(site)
-        elif untouched(module, nn.Embedding):
+        elif unadapted(module, nn.Embedding):
             sharing.add(path)
         else:
             problems.append(f"{place}.maps: {weights[id(own)]!r} shares its matrix with {path!r}, which may not be "

@@ -20,7 +20,7 @@ PLAIN = frozenset({nn.Parameter, Tensor, type(None)})
 """Classes of parameters that a rewrite knows, and of those that a module does without."""
 
 
-def untouched(module: nn.Module, kind: type[nn.Module]) -> bool:
+def unadapted(module: nn.Module, kind: type[nn.Module]) -> bool:
     """Whether ``module`` behaves as its class ``kind`` defines, so that a rewrite of ``kind`` may replace it.
 
     It does not where it is of a subclass (an adapter; a parametrisation makes one too), has hooks, has an attribute

@@ -22,7 +22,7 @@ from weft.core.span import Memory, Span
 from weft.core.state import tensor_field
 from weft.linear.holds_matrix import HoldsMatrix, read
 from weft.linear.linear import Linear, dense
-from weft.linear.unadapted import untouched
+from weft.linear.unadapted import unadapted
 from weft.mixers.base import MixerConfig
 from weft.ops.short_convolution import blank_history, causal_convolution, next_history
 
@@ -85,7 +85,7 @@ class GatedConvolution(Layer, HoldsMatrix, HasInferenceForm):
 
     def opened(self) -> GatedConvolution:
         own = self.convolution
-        if not (isinstance(own, nn.Conv1d) and untouched(own, nn.Conv1d)):
+        if not (isinstance(own, nn.Conv1d) and unadapted(own, nn.Conv1d)):
             return self
         flat = nn.Parameter(own.weight.detach().flatten(1), requires_grad=own.weight.requires_grad)
         return self.with_child(Linear.of(flat, own.bias, allows=frozenset({"adapt"})))

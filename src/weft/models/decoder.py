@@ -29,7 +29,7 @@ from weft.heads.base import ClassifierConfig, HeadConfig
 from weft.heads.readout import LinearReadoutConfig, ReadoutConfig
 from weft.linear.linear import Linear
 from weft.linear.rewrite import rewritten
-from weft.linear.unadapted import untouched
+from weft.linear.unadapted import unadapted
 from weft.models.stack import Blocks, build_stack
 from weft.models.width_transfer import WidthTransferSettings, transferred
 from weft.norms.base import NormConfig
@@ -165,7 +165,7 @@ def _scheme(position: Any, shared: Any) -> PositionConfig | None:
 
 def looked_up(table: nn.Module, numbers: Tensor) -> Tensor:
     """Rows of an embedding table in training; of a table that has been adapted, what it returns itself."""
-    if not untouched(table, nn.Embedding):
+    if not unadapted(table, nn.Embedding):
         adapted: Tensor = table(numbers)
         return adapted
     weight: Tensor = table.weight  # type: ignore[assignment]  # under torch.func a tensor, and no parameter

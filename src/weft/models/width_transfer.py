@@ -34,7 +34,7 @@ from weft.core.layer import Layer, Part
 from weft.core.model import Model, ModelConfig
 from weft.core.part_config import PartConfig, Settings
 from weft.linear.linear import Linear
-from weft.linear.unadapted import untouched
+from weft.linear.unadapted import unadapted
 
 M = TypeVar("M", bound=Model)
 
@@ -155,7 +155,7 @@ def _grown(tensor: torch.Tensor, twin: torch.Tensor) -> tuple[bool, ...]:
 
 def _matrices(module: nn.Module) -> tuple[str, ...]:
     """The names of a module's own matrices that multiply vectors."""
-    if isinstance(module, Linear) or untouched(module, nn.Linear):
+    if isinstance(module, Linear) or unadapted(module, nn.Linear):
         return ("weight",)
     roles = roles_of(module)
     return () if roles is None else roles.matrices

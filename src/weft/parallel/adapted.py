@@ -19,7 +19,7 @@ from weft.linear.division import DividedDimension, Sections
 from weft.linear.linear import Linear
 from weft.linear.lora import LoRAConfig
 from weft.linear.low_rank import Adapted, LowRank, LowRankParts
-from weft.linear.unadapted import untouched
+from weft.linear.unadapted import unadapted
 
 
 def whole_rewrite(rewrite: PartConfig) -> str | None:
@@ -36,10 +36,10 @@ def whole_map(module: nn.Module, into: Sections | None) -> str | None:
         module: the map.
         into: the stretches of its outputs, if these are divided.
     """
-    if untouched(module, Linear):
+    if unadapted(module, Linear):
         return None
-    known = type(module) in (LowRank, LowRankParts) and untouched(module, type(module))
-    if not isinstance(module, Adapted) or not known or not untouched(module.base, Linear):
+    known = type(module) in (LowRank, LowRankParts) and unadapted(module, type(module))
+    if not isinstance(module, Adapted) or not known or not unadapted(module.base, Linear):
         return "has been adapted otherwise than by one LoRA"
     base, _ = base_of(module, "")
     if isinstance(module, LowRankParts) and into is not None and tuple(base.outputs.values()) != into:

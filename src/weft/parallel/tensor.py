@@ -26,7 +26,7 @@ from weft.linear.division import DividedDimension, Divisible, Division
 from weft.linear.linear import Rewritten
 from weft.linear.low_rank import Adapted
 from weft.linear.replacing import replaced
-from weft.linear.unadapted import HOOKS, untouched
+from weft.linear.unadapted import HOOKS, unadapted
 from weft.ops.dropout import OwnDraws
 from weft.parallel.adapted import (
     along_columns,
@@ -240,8 +240,8 @@ def _vocabulary(model: Model) -> Iterator[str]:
     tables = [(path, module) for path, module in model.named_modules() if isinstance(module, nn.Embedding)
               and module.num_embeddings == model.vocab_size and path == "embedding.tokens"]
     readouts = [(path, module) for path, module in model.named_modules() if isinstance(module, LinearReadout)
-                and untouched(module, LinearReadout)]
-    if len(tables) != 1 or len(readouts) != 1 or not untouched(tables[0][1], nn.Embedding):
+                and unadapted(module, LinearReadout)]
+    if len(tables) != 1 or len(readouts) != 1 or not unadapted(tables[0][1], nn.Embedding):
         return
     shared = {id(tables[0][1].weight), id(readouts[0][1].weight)}
     users = {path for path, module in model.named_modules(remove_duplicate=False)

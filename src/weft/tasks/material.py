@@ -17,7 +17,7 @@ from weft.data.division import divide
 from weft.data.documents import Documents
 from weft.data.manifest import is_prepared
 from weft.data.prepared import PreparedData, open_prepared
-from weft.data.settings import DataSettings, full_recipe
+from weft.data.settings import DataSettings
 from weft.data.text import read_like
 from weft.tasks.mixed_material import mixed_held_out, mixed_material, mixed_texts
 from weft.tokenizers import Tokenizer
@@ -219,7 +219,7 @@ def _require_agreement(settings: DataSettings, tokenizer: TokenizerConfig, data:
     """Refuse settings of text or tokenizer that contradict the folder's."""
     recipe, held = data.manifest.recipe, tokenizer.from_file()
     given = {"data": settings.recipe(), "tokenizer": {"tokenizer": tokenizer.dump()}}
-    made = {"data": full_recipe(recipe.data), "tokenizer": {"tokenizer": recipe.tokenizer}}
+    made = {"data": recipe.data, "tokenizer": {"tokenizer": recipe.tokenizer}}
     if held is not None and held.fingerprint() == data.manifest.tokenizer.fingerprint:
         made["tokenizer"] = given["tokenizer"]  # the same tokenizer under another name
     problems = [f"{'data.' if section == 'data' else ''}{key}: {value!r}, while {data.path} was prepared with "

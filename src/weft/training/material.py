@@ -20,7 +20,7 @@ from weft.data.prepared import (
     source_of,
     write_prepared,
 )
-from weft.data.settings import DataSettings, full_recipe
+from weft.data.settings import DataSettings
 from weft.data.shards import SHARD_TOKENS
 from weft.data.text import source_files
 from weft.disk.atomic import recover, replacing
@@ -176,10 +176,9 @@ def _changed_tokenizer(before: str, tokenizer: TokenizerConfig) -> list[str]:
 
 
 def _changed(before: PreparationRecipe, now: PreparationRecipe) -> list[tuple[str, Any, Any]]:
-    old_data, new_data = full_recipe(before.data), full_recipe(now.data)
     pairs = [("path", before.path, now.path), ("tokenizer", before.tokenizer, now.tokenizer),
              ("task", before.task, now.task),
-             *((f"data.{key}", old_data.get(key), new_data.get(key)) for key in sorted({*old_data, *new_data}))]
+             *((f"data.{key}", before.data.get(key), now.data.get(key)) for key in sorted({*before.data, *now.data}))]
     return [(name, old, new) for name, old, new in pairs if old != new]
 
 

@@ -35,8 +35,8 @@ typedef struct {
 
 /* For every token, in order or backwards: S = decay S + x y^T, and out += z S; `early`: out += z (decay S). A strip of
  * `wide` vectors of a state whose rows are `down` numbers apart. */
-INLINE void strip(const int wide, const int how, const int early, const int first, const Tokens *t, long count, long step, float *state,
-                  long down) {
+INLINE void strip(const int wide, const int how, const int early, const int first, const Tokens *t, long count,
+                  long step, float *state, long down) {
     vec s[ROWS][ACROSS];
     const float *x = t->x, *y = t->y, *z = t->z, *decay = t->decay;
     float *out = t->out;
@@ -74,7 +74,8 @@ INLINE void strip(const int wide, const int how, const int early, const int firs
         for (int v = 0; v < wide; v++) store(state + r * down + v * LANES, s[r][v]);
 }
 
-INLINE void strips(const int wide, const int how, const int early, Tokens t, long count, long step, long rows, float *state, long down) {
+INLINE void strips(const int wide, const int how, const int early, Tokens t, long count, long step, long rows,
+                   float *state, long down) {
     strip(wide, how, early, 1, &t, count, step, state, down);
     for (long r = ROWS; r < rows; r += ROWS) {
         t.x += ROWS, t.z += ROWS;
@@ -84,7 +85,8 @@ INLINE void strips(const int wide, const int how, const int early, Tokens t, lon
 }
 
 /* The sweep of a block over a whole state of `rows` rows and `lanes` lanes, multiples of ROWS and of LANES. */
-INLINE void swept(const int how, const int early, Tokens t, long count, long step, long rows, long lanes, float *state) {
+INLINE void swept(const int how, const int early, Tokens t, long count, long step, long rows, long lanes,
+                  float *state) {
     long l = 0;
     for (; l + ACROSS * LANES <= lanes; l += ACROSS * LANES) {
         strips(ACROSS, how, early, t, count, step, rows, state + l, lanes);
@@ -191,16 +193,18 @@ static void give(const float *x, const float *met, const float *y, long across, 
 }
 
 /* The gradients of the decays of a block, from dq and dk without a token's own part: `passing` [e] is the sum over values
- * of S G at its end. */
+ * of S G at its end. A rounding would be carried from token to token, hence the doubles. */
 static void give_decays(const Recurrence *c, const Desk *d, const float *dq, long dq_down, const float *passing,
                         long count, float *to, long stride) {
-    float sum[BLOCK] __attribute__((aligned(64)));
-    memset(sum, 0, sizeof(sum));
+    double sum[BLOCK] = {0};
     for (long first = 0; first < c->size; first += LANES) {
-        vec total = load(passing + first);
+        double total[LANES];
+        for (long e = 0; e < LANES; e++) total[e] = passing[first + e];
         for (long i = count - 1; i >= 0; i--) {
-            total += load(d->q + i * d->e + first) * load(dq + i * dq_down + first) -
-                     load(d->k + i * d->e + first) * load(d->dk + i * d->e + first);
+            const float *q = d->q + i * d->e + first, *slope_q = dq + i * dq_down + first;
+            const float *k = d->k + i * d->e + first, *slope_k = d->dk + i * d->e + first;
+            for (long e = 0; e < LANES; e++)
+                total[e] += (double)q[e] * slope_q[e] - (double)k[e] * slope_k[e];
             if (c->kept > 1)
                 for (long e = first; e < least(c->size, first + LANES); e++) to[i * stride + e] = total[e - first];
             else
@@ -226,8 +230,8 @@ static void backward_head(const Recurrence *c, long row, long head, long part, l
         Tokens t = {d->v, d->k, d->dy, d->decay, dq, d->f, d->e, d->f, d->e, wide};
         sweep(by_lane, 1, t, count, 1, d->f, d->e, d->turned);
         meet(d, count, met);
-        give(dq, met, d->k, d->e, count, c->size, c->dq + ((row * c->steps + begin) * c->groups * parts + part) * c->size,
-             c->groups * parts * c->size, adds);
+        give(dq, met, d->k, d->e, count, c->size,
+             c->dq + ((row * c->steps + begin) * c->groups * parts + part) * c->size, c->groups * parts * c->size, adds);
         if (c->kept) memcpy(d->ends + n * area, d->turned, sizeof(float) * area);
     }
     begin_state(c, c->dafter + at, d, d->state, d->turned);
@@ -251,8 +255,8 @@ static void backward_head(const Recurrence *c, long row, long head, long part, l
         to_k.out = d->dk;
         sweep(by_lane, 1, to_k, count, -1, d->f, d->e, d->turned);
         meet(d, count, met);
-        give(d->dk, met, d->q, d->e, count, c->size, c->dk + ((row * c->steps + begin) * c->groups * parts + part) * c->size,
-             c->groups * parts * c->size, adds);
+        give(d->dk, met, d->q, d->e, count, c->size,
+             c->dk + ((row * c->steps + begin) * c->groups * parts + part) * c->size, c->groups * parts * c->size, adds);
         Tokens to_v = {d->q, d->dy, d->k, d->next, d->out, d->e, d->f, d->e, d->f, wide};
         sweep(by_row, 0, to_v, count, -1, d->e, d->f, d->state);
         for (long i = 0; i < count; i++)

@@ -21,7 +21,7 @@ from weft.decoding.compiled import CompiledStep
 from weft.feedforward.glu import GLU, FusedGLU
 from weft.heads.readout import LinearReadout
 from weft.linear.inference import inference_form
-from weft.linear.unadapted import untouched
+from weft.linear.unadapted import unadapted
 from weft.norms.rmsnorm import RMSNorm
 from weft.ops.forms import forced
 from weft.tasks.objective import ObjectiveSettings
@@ -55,8 +55,8 @@ def adapted(request: pytest.FixtureRequest) -> Any:
 
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_an_adapted_map_is_not_untouched(name: str) -> None:
-    assert untouched(nn.Linear(3, 3), nn.Linear) and not untouched(nn.Linear(3, 3), nn.Module)
-    assert not untouched(ADAPTERS[name](nn.Linear(3, 3)), nn.Linear)
+    assert unadapted(nn.Linear(3, 3), nn.Linear) and not unadapted(nn.Linear(3, 3), nn.Module)
+    assert not unadapted(ADAPTERS[name](nn.Linear(3, 3)), nn.Linear)
 
 
 def test_parameters_of_a_kind_of_their_own_are_not_untouched() -> None:
@@ -65,13 +65,13 @@ def test_parameters_of_a_kind_of_their_own_are_not_untouched() -> None:
 
     linear = nn.Linear(3, 3)
     linear.weight = nn.Parameter(linear.weight.detach().as_subclass(Quantised))
-    assert not untouched(linear, nn.Linear)
+    assert not unadapted(linear, nn.Linear)
 
 
 def test_backward_hooks_count_too() -> None:
     linear = nn.Linear(3, 3)
     linear.register_full_backward_hook(lambda module, before, after: None)
-    assert not untouched(linear, nn.Linear)
+    assert not unadapted(linear, nn.Linear)
 
 
 def test_an_adapted_model_in_the_form_for_inference_is_the_adapted_model(adapted: Any) -> None:
