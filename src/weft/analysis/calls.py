@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
-from weft.core.layer import source_width
+from weft.core.layer import needs_of, source_width
 from weft.core.model import Classifier, EncoderInputs, LanguageModel, Model, ModelState, Readout
 from weft.core.output import Output
 from weft.core.span import WHOLE, Memory, Span
@@ -67,6 +69,10 @@ def state_after(model: LanguageModel, batch: int, steps: int) -> ModelState:
     return after
 
 
-def state_for(model: LanguageModel, batch: int, steps: int) -> ModelState:
-    """A fresh state with reserved buffers for ``steps`` tokens."""
-    return model.init_state(batch, capacity=steps, memory=source_of(model, batch, steps))
+def states_for(model: LanguageModel, batch: int, lengths: Iterable[int]) -> list[ModelState]:
+    """Fresh states with reserved buffers for so many tokens each. The declarations of the model's parts are collected
+    once."""
+    needs, reads = needs_of(model), model.takes_source or source_width(model) is not None
+    return [model.start(needs.clock(batch, capacity=steps, device=None, horizon=None), capacity=steps,
+                        dtype=needs.dtype, memory=source_of(model, batch, steps) if reads else None)
+            for steps in lengths]

@@ -92,7 +92,7 @@ def _by_part(model: Model, tally: OperationCounter, context: int) -> Flops:
     parts = tuple(PartFlops(part, full[part] / context, visible[part] / context, full[part] / sums[0],
                             visible[part] / sums[1]) for part in full)
     return Flops(context, sums[0] / context, sums[1] / context, parts,
-                 {part: count / context for part, count in fourier.items()}, tuple(sorted(tally.uncounted)))
+                 {part: count / context for part, count in fourier.items()}, tuple(tally.uncounted()))
 
 
 def _fraction(module: nn.Module, length: int, cache: dict[tuple[QueryKeyPairs, int], float]) -> float:

@@ -9,7 +9,7 @@ transforms and the CPU's attention kernel. Forms declare the formulas of their o
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,32 +22,25 @@ from weft.ops.forms import OPERATIONS, Formula
 from weft.ops.native_attention import native_backward_skipped, native_skipped
 
 
-def has_formula(operator: Any) -> bool:
-    """Whether calls of an operator are counted.
+def formula_of(operator: Any) -> Callable[[Sequence[Any], Any], int] | None:
+    """A function from the positional arguments and the result of a call to its operations; None for an operator whose
+    calls are not counted.
 
     Args:
         operator: an overload packet, such as ``torch.ops.aten.mm``.
     """
-    return _own(operator) is not None or operator in flop_registry
+    own = FORMULAS.get(str(operator)) or OPERATIONS.formula(str(operator))
+    if own is not None:
+        return lambda arguments, result: own(*arguments)
+    known: Formula | None = flop_registry.get(operator)
+    return None if known is None else lambda arguments, result: known(*arguments, out_val=result)
 
 
 def flops_of(operator: Any, arguments: Sequence[Any], result: Any) -> int:
-    """The operations of a call.
-
-    Args:
-        operator: an operator for which `has_formula` is true.
-        arguments: the positional arguments of the call.
-        result: the returned value.
-    """
-    own = _own(operator)
-    if own is not None:
-        return own(*arguments)
-    formula: Formula = flop_registry[operator]
-    return formula(*arguments, out_val=result)
-
-
-def _own(operator: Any) -> Formula | None:
-    return FORMULAS.get(str(operator)) or OPERATIONS.formula(str(operator))
+    """The operations of a call of an operator that has a formula (`formula_of`)."""
+    formula = formula_of(operator)
+    assert formula is not None, f"{operator} has no formula"
+    return formula(arguments, result)
 
 
 def skipped(operator: Any, arguments: Sequence[Any]) -> int:

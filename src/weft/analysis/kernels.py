@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from weft.analysis.calls import blank_tokens, state_for
+from weft.analysis.calls import blank_tokens, states_for
 from weft.analysis.shapes import tallied
 from weft.core.model import LanguageModel
 from weft.core.span import WHOLE
@@ -68,7 +68,7 @@ def single_token(model: LanguageModel, mode: FakeTensorMode, batch: int) -> list
     """
     model.eval()
     with torch.no_grad(), tallied(model, mode):
-        state = state_for(model, batch, TOKENS)
+        state, = states_for(model, batch, [TOKENS])
         with OPERATIONS.observed() as decisions:
             model.hidden(blank_tokens(batch, 1), state, WHOLE)
     return decisions

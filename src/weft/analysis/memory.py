@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from weft.analysis.calls import state_after, state_for
+from weft.analysis.calls import state_after, states_for
 from weft.analysis.shapes import tallied
 from weft.core.errors import ConfigError
 from weft.core.layer import kept_dtypes, traits_of
@@ -64,8 +64,8 @@ class States(Record):
 def weight_bytes(model: Model) -> dict[str, int]:
     """Bytes of the parameters in each dtype, except those that keep their own dtype."""
     kept = kept_dtypes(model)
-    return {str(dtype).removeprefix("torch."): sum(p.numel() * kept.after(p, dtype).itemsize
-                                                   for p in model.parameters()) for dtype in WEIGHT_DTYPES}
+    return {str(dtype).removeprefix("torch."): sum([p.numel() * kept.after(p, dtype).itemsize
+                                                    for p in model.parameters()]) for dtype in WEIGHT_DTYPES}
 
 
 def buffer_bytes(model: Model) -> int:
@@ -76,8 +76,8 @@ def buffer_bytes(model: Model) -> int:
 def training_bytes(model: Model, dtype: torch.dtype) -> TrainingMemory:
     """The memory that training in ``dtype`` needs."""
     trained, kept = [p for p in model.parameters() if p.requires_grad], kept_dtypes(model)
-    wide = sum(p.numel() for p in trained) * torch.promote_types(dtype, torch.float32).itemsize
-    own = sum(p.numel() * kept.after(p, dtype).itemsize for p in trained)
+    wide = sum([p.numel() for p in trained]) * torch.promote_types(dtype, torch.float32).itemsize
+    own = sum([p.numel() * kept.after(p, dtype).itemsize for p in trained])
     return TrainingMemory(own + (wide if dtype.itemsize < torch.float32.itemsize else 0), own, 2 * wide)
 
 
@@ -91,7 +91,7 @@ def state_sizes(model: Model, mode: FakeTensorMode, batch: int, contexts: Sequen
         return None
     model.eval()
     with torch.no_grad(), tallied(model, mode):
-        reserved = [_state_bytes(state_for(model, batch, context)) for context in contexts]
+        reserved = [_state_bytes(state) for state in states_for(model, batch, contexts)]
         first = _state_bytes(state_after(model, batch, contexts[0]))
         if first != reserved[0]:
             reserved = [first, *(_state_bytes(state_after(model, batch, context)) for context in contexts[1:])]
@@ -129,4 +129,4 @@ def growth(sizes: tuple[StateSize, ...]) -> States:
 def _state_bytes(state: State) -> int:
     """Bytes of a state of fake tensors, which have no addresses, by which `State.nbytes` counts shared ones once."""
     unique = {id(tensor): tensor for tensor, _ in state.tensors().values()}
-    return sum(tensor.numel() * tensor.element_size() for tensor in unique.values())
+    return sum([tensor.numel() * tensor.element_size() for tensor in unique.values()])

@@ -172,11 +172,12 @@ def _whole(source: ModelConfig | Model, context: int | None, contexts: Sequence[
     limit = model.limit()
     _require(length, batch, tokens, contexts, limit)
     own = next((parameter.dtype for parameter in model.parameters()), torch.float32)
+    traits = traits_of(model)
     with OPERATIONS.observed() as prompts:
-        flops = None if Trait.NOT_DIFFERENTIABLE in traits_of(model) else forward_flops(model, mode, length)
+        flops = None if Trait.NOT_DIFFERENTIABLE in traits else forward_flops(model, mode, length)
     with OPERATIONS.observed() as training, forced(kernels):
         step = None if flops is None else training_step(model, mode, batch, length)
-    decodes = flops is not None and Trait.BIDIRECTIONAL not in traits_of(model)
+    decodes = flops is not None and Trait.BIDIRECTIONAL not in traits
     steps = single_token(model, mode, batch) if decodes and isinstance(model, LanguageModel) else []
     found = Plan(
         model=model.config.kind, dtype=str(own).removeprefix("torch."), batch=batch, context=length,
@@ -187,7 +188,7 @@ def _whole(source: ModelConfig | Model, context: int | None, contexts: Sequence[
         forms=choices({"training": training, "prompts": prompts, "single tokens": steps}),
         notes=all_notes(model, flops),
         adapters=None if flops is None else coverage(model, length),
-        lengthwise=Trait.DECLARED_LENGTH in traits_of(model))
+        lengthwise=Trait.DECLARED_LENGTH in traits)
     return found, list(training)
 
 

@@ -7,8 +7,9 @@ operations and saved activations are those of a real run.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from weft.analysis.formulas import FOURIER, flops_of, has_formula, is_foreign, schema_of, skipped
+from weft.analysis.formulas import FOURIER, formula_of, is_foreign, schema_of, skipped
 from weft.core.empty_model import built_empty
 from weft.core.layer import kept_dtypes
 from weft.core.model import Model, ModelConfig
@@ -59,7 +60,6 @@ class OperationCounter(TorchDispatchMode):
         skipped: operations in ``flops`` that the kernels leave out.
         fourier: operations of Fourier transforms by path.
         lengths: by path, the tokens of the rows [B,T,D] that the module was last called with.
-        uncounted: operators from outside PyTorch without a formula.
     """
 
     def __init__(self) -> None:
@@ -70,13 +70,11 @@ class OperationCounter(TorchDispatchMode):
         self.fourier: dict[str, int] = {}
         self.lengths: dict[str, int] = {}
         self.skipped = 0
-        self.uncounted: set[str] = set()
-        self._counted: dict[Any, bool] = {}  # whether calls of an operator are counted, each asked once
+        self._formulas: dict[Any, Any] = {}  # `formula_of` each operator
 
-    @property
-    def place(self) -> str:
-        """The path to which operations are attributed."""
-        return self.calls[-1] if self.calls else self.outside
+    def uncounted(self) -> list[str]:
+        """Operators from outside PyTorch without a formula that were called."""
+        return sorted([str(each) for each, formula in self._formulas.items() if formula is None and is_foreign(each)])
 
     def total(self) -> int:
         """The number of all operations."""
@@ -89,22 +87,22 @@ class OperationCounter(TorchDispatchMode):
             return value
         result = func(*args, **named)
         packet = func._overloadpacket
-        if packet not in self._counted:
-            self._counted[packet] = has_formula(packet)
-            if not self._counted[packet] and is_foreign(packet):
-                self.uncounted.add(str(packet))
-        if self._counted[packet]:
-            self._count(packet, _positional(func, args, named), result)
+        if packet not in self._formulas:
+            self._formulas[packet] = formula_of(packet)
+        formula = self._formulas[packet]
+        if formula is not None:
+            arguments = _positional(func, args, named) if named else args
+            cost = formula(arguments, result)
+            if cost:  # not element-wise work, which is not counted, also where one operator does all of it
+                self._count(packet, arguments, cost)
         return result
 
-    def _count(self, packet: Any, arguments: list[Any], result: Any) -> None:
-        cost = flops_of(packet, arguments, result)
-        if not cost:  # element-wise work, which is not counted, also where one operator does all of it
-            return
-        self.flops[self.place] = self.flops.get(self.place, 0) + cost
+    def _count(self, packet: Any, arguments: Sequence[Any], cost: int) -> None:
+        place = self.calls[-1] if self.calls else self.outside
+        self.flops[place] = self.flops.get(place, 0) + cost
         self.skipped += skipped(packet, arguments)
         if str(packet) in FOURIER:
-            self.fourier[self.place] = self.fourier.get(self.place, 0) + cost
+            self.fourier[place] = self.fourier.get(place, 0) + cost
 
 
 def _positional(func: torch._ops.OpOverload, args: Any, kwargs: dict[str, Any]) -> list[Any]:
@@ -140,20 +138,17 @@ def tallied(model: nn.Module, mode: FakeTensorMode) -> Iterator[OperationCounter
     """Count the operations inside the block; each is attributed to the innermost module that is being called."""
     tally = OperationCounter()
 
-    def enter(path: str) -> Any:
-        def hook(module: nn.Module, inputs: Any) -> None:
-            tally.calls.append(path)
-            if inputs and isinstance(inputs[0], Tensor) and inputs[0].dim() == 3:
-                tally.lengths[path] = inputs[0].shape[1]
-
-        return hook
+    def enter(path: str, module: nn.Module, inputs: Any) -> None:
+        tally.calls.append(path)
+        if inputs and isinstance(inputs[0], Tensor) and inputs[0].dim() == 3:
+            tally.lengths[path] = inputs[0].shape[1]
 
     def leave(module: nn.Module, inputs: Any, output: Any) -> None:
         tally.calls.pop()
 
     with ExitStack() as hooks:
         for path, module in model.named_modules():
-            hooks.callback(module.register_forward_pre_hook(enter(path)).remove)
+            hooks.callback(module.register_forward_pre_hook(partial(enter, path)).remove)
             hooks.callback(module.register_forward_hook(leave).remove)
         hooks.enter_context(mode)
         hooks.enter_context(tally)

@@ -68,7 +68,7 @@ class _Saved:
         """Record the tensor's storage. The reference also prevents that its address is used for another storage."""
         number = _storage(tensor)
         if number not in self.weights:
-            part = self.labels[self.tally.place] or "other"
+            part = self.labels[self.tally.calls[-1] if self.tally.calls else self.tally.outside] or "other"
             self.storages.setdefault(number, (tensor.untyped_storage(), part))
         return tensor
 

@@ -137,8 +137,8 @@ class Composite(Layer, Adjustable):
                                       untaken(LayerChannels("", each.gives, each.takes) for each in inside))
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> BlockState:
-        return BlockState(clock, tuple(layer.start(clock, capacity=capacity, dtype=dtype, memory=memory)
-                                       for layer in self.children_layers()))
+        return BlockState(clock, tuple([layer.start(clock, capacity=capacity, dtype=dtype, memory=memory)
+                                        for layer in self.children_layers()]))
 
     def declares(self) -> Declared:
         """It gives the channels of all its layers, and takes those that none of its earlier layers gives."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from torch import Tensor, nn
 
-from weft.core.declarations import Adjustable
+from weft.core.declarations import Adjustable, Declared
 from weft.core.errors import InputError, nearest
-from weft.core.history import Lookback
 from weft.core.part import Part
 from weft.core.traits import Trait
 
@@ -27,18 +26,28 @@ def with_boundaries(module: nn.Module) -> list[Adjustable]:
     return [part for part in module.modules() if isinstance(part, Adjustable) and part.kept_activations is not None]
 
 
+def declared_in(module: nn.Module) -> list[Declared]:
+    """The declarations of every part in a module."""
+    return [part.declares() for part in module.modules() if isinstance(part, Part)]
+
+
 def source_width(module: nn.Module) -> int | None:
     """The number of features of the encoded source that a part inside reads; None if no part reads one."""
-    widths = [part.declares().source_width for part in module.modules() if isinstance(part, Part)]
-    return next((width for width in widths if width is not None), None)
+    widths = [each.source_width for each in declared_in(module) if each.source_width is not None]
+    return widths[0] if widths else None
 
 
 def facts_of(module: nn.Module) -> dict[str, int | None]:
     """The facts of tokens that the parts inside read, by name, each with the largest number of most recent tokens of
     which a part reads it; None: all."""
+    return facts_in(declared_in(module))
+
+
+def facts_in(declarations: Iterable[Declared]) -> dict[str, int | None]:
+    """`facts_of`, of declarations that are known already."""
     reaches: dict[str, int | None] = {}
-    for part in module.modules():
-        for name, reach in part.declares().facts.items() if isinstance(part, Part) else ():
+    for declared in declarations:
+        for name, reach in declared.facts.items():
             farthest = reaches.get(name, 0)
             reaches[name] = None if reach is None or farthest is None else max(reach, farthest)
     return reaches
@@ -46,14 +55,7 @@ def facts_of(module: nn.Module) -> dict[str, int | None]:
 
 def borders_of(module: nn.Module) -> frozenset[int]:
     """The borders that a module and the modules in it declare."""
-    parts = (part for part in module.modules() if isinstance(part, Part))
-    return frozenset(border for part in parts for border in part.declares().borders)
-
-
-def lookbacks_of(module: nn.Module) -> Iterator[Lookback]:
-    """The earlier tokens whose positions the parts inside read."""
-    lookbacks = [part.declares().lookback for part in module.modules() if isinstance(part, Part)]
-    return (lookback for lookback in lookbacks if lookback is not None)
+    return frozenset(border for declared in declared_in(module) for border in declared.borders)
 
 
 def require_read(facts: Mapping[str, Tensor], module: nn.Module) -> None:

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from weft.core.clock import Clock
 from weft.core.collected import (
     borders_of,
+    declared_in,
+    facts_in,
     facts_of,
-    lookbacks_of,
     require_read,
     source_width,
     traits_of,
@@ -156,7 +157,7 @@ class Needs(NamedTuple):
         device: of its parameters, or of its buffers where it has no parameter; None without either.
         dtype: of state fields that follow the model's.
         facts: the facts that its modules read (`facts_of`).
-        lookbacks: the earlier tokens whose positions they read (`lookbacks_of`).
+        lookbacks: the earlier tokens whose positions they read.
     """
 
     device: torch.device | None
@@ -178,8 +179,10 @@ class Needs(NamedTuple):
 def needs_of(part: nn.Module) -> Needs:
     """The declarations that states of ``part`` need."""
     tensor = next(chain(part.parameters(), part.buffers()), None)  # of quantised maps, buffers alone
+    declarations = declared_in(part)
     return Needs(None if tensor is None else tensor.device,
-                 computing_dtype(part) or torch.get_default_dtype(), facts_of(part), tuple(lookbacks_of(part)))
+                 computing_dtype(part) or torch.get_default_dtype(), facts_in(declarations),
+                 tuple(each.lookback for each in declarations if each.lookback is not None))
 
 
 class Pointwise(Layer, ABC):

@@ -59,10 +59,12 @@ class KeptDtypes(NamedTuple):
     Attributes:
         exact: those that stay in float32 or wider (`Declared.exact`), and their gradients.
         same: those that keep their dtype (`Declared.same_dtype`).
+        wide: the parameters that narrow training computes with in float32 (`Declared.wide_in_training`).
     """
 
     exact: frozenset[int]
     same: frozenset[int]
+    wide: frozenset[int]
 
     def after(self, tensor: Tensor, dtype: torch.dtype) -> torch.dtype:
         """The dtype of a floating-point tensor after a cast to ``dtype``."""
@@ -73,28 +75,35 @@ class KeptDtypes(NamedTuple):
 
 def kept_dtypes(module: nn.Module) -> KeptDtypes:
     """The declarations of all parts in a module about the dtypes of their tensors, which other modules may share."""
-    parts = [part for part in module.modules() if isinstance(part, Part)]
-    exact = [tensor for part in parts for tensor in _exact_tensors(part)]
+    exact, same, wide = list[Tensor](), list[Tensor](), list[Tensor]()
+    for part in module.modules():
+        if isinstance(part, Part):
+            declared, own = _with_exact(part)
+            exact += own
+            same += declared.same_dtype
+            wide += declared.wide_in_training
     gradients = [tensor.grad for tensor in exact if tensor.is_leaf]  # only leaves have one that is kept
-    return KeptDtypes(frozenset(id(each) for each in (*exact, *gradients) if each is not None),
-                      frozenset(id(tensor) for part in parts for tensor in part.declares().same_dtype))
+    return KeptDtypes(frozenset([id(each) for each in (*exact, *gradients) if each is not None]),
+                      frozenset(map(id, same)), frozenset(map(id, wide)))
 
 
-def _exact_tensors(part: Part) -> list[Tensor]:
-    """The tensors that a part declares exact, and those from which a parametrisation computes one of them."""
+def _with_exact(part: Part) -> tuple[Declared, list[Tensor]]:
+    """The declarations of a part, and the tensors that it declares exact with those from which a parametrisation
+    computes one of them."""
     if not parametrize.is_parametrized(part):
-        return exact_of(part)
+        declared = part.declares()
+        return declared, list(declared.dynamics if declared.exact is None else declared.exact)
     with parametrize.cached():  # the same tensor object each time a parametrised one is read, so identities compare
-        exact = exact_of(part)
-        identities = {id(tensor) for tensor in exact}
-        sources = {name: each for name, each in part.get_submodule("parametrizations").named_children()
-                   if id(getattr(part, name)) in identities}
-    return [*exact, *(tensor for each in sources.values() for tensor in (*each.parameters(), *each.buffers()))]
+        declared = part.declares()
+        exact = exact_of(declared)
+        identities = set(map(id, exact))
+        sources = [each for name, each in part.get_submodule("parametrizations").named_children()
+                   if id(getattr(part, name)) in identities]
+    return declared, [*exact, *(tensor for each in sources for tensor in (*each.parameters(), *each.buffers()))]
 
 
-def exact_of(part: Part) -> list[Tensor]:
+def exact_of(declared: Declared) -> list[Tensor]:
     """The tensors that a part declares exact, or its dynamics where it says nothing of them."""
-    declared = part.declares()
     return list(declared.dynamics if declared.exact is None else declared.exact)
 
 
@@ -109,15 +118,10 @@ def _kept_wide(tensor: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
     return tensor.to(moved.device, torch.promote_types(moved.dtype, torch.float32))
 
 
-def wide_in_training(module: nn.Module) -> frozenset[int]:
-    """Identities of the parameters that the parts in a module declare as `Declared.wide_in_training`."""
-    declared = [part.declares() for part in module.modules() if isinstance(part, Part)]
-    return frozenset([id(own) for each in declared for own in each.wide_in_training])
-
-
 def computing_dtype(module: nn.Module) -> torch.dtype | None:
     """The dtype that a module computes in: that of its first parameter that a cast does not leave as it is
     (`Declared.exact`, `Declared.wide_in_training`), or of its first parameter if there is no other; None without
     parameters."""
-    exact, parameters = kept_dtypes(module).exact | wide_in_training(module), list(module.parameters())
-    return next((p.dtype for p in [*(p for p in parameters if id(p) not in exact), *parameters]), None)
+    kept, parameters = kept_dtypes(module), list(module.parameters())
+    free = [p.dtype for p in parameters if id(p) not in kept.exact and id(p) not in kept.wide]
+    return next(iter(free or [p.dtype for p in parameters[:1]]), None)

@@ -37,28 +37,34 @@ def _declared(kind: type[Any]) -> tuple[tuple[str, Any], ...]:
     return tuple((field.name, field.metadata.get("weft")) for field in dataclasses.fields(kind))
 
 
-def leaves(state: Tree, prefix: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any, Any]]:
+def leaves(state: Tree) -> list[tuple[str, Any, Any]]:
     """Every field that is not a state, once, with its path and declaration, in the order in which `map_together` visits
     them. The fields of a shared part have the path at which it comes first."""
-    seen = set() if seen is None else seen
-    if id(state) in seen:
-        return
-    seen.add(id(state))
-    for name, value, spec in _fields(state):
-        path = f"{prefix}{name}"
-        if isinstance(value, Tree):
-            yield from leaves(value, f"{path}.", seen)
-        elif isinstance(value, tuple) and not isinstance(spec, FactField):
-            for index, item in enumerate(value):
-                if isinstance(item, Tree):
-                    yield from leaves(item, f"{path}.{index}.", seen)
-        else:
-            yield path, value, spec
+    found, seen = list[tuple[str, Any, Any]](), set[int]()
+
+    def visit(tree: Tree, prefix: str) -> None:
+        if id(tree) in seen:
+            return
+        seen.add(id(tree))
+        kind: Any = type(tree)
+        for name, spec in _declared(kind):
+            value, path = getattr(tree, name), f"{prefix}{name}"
+            if isinstance(value, Tree):
+                visit(value, f"{path}.")
+            elif isinstance(value, tuple) and not isinstance(spec, FactField):
+                for index, item in enumerate(value):
+                    if isinstance(item, Tree):
+                        visit(item, f"{path}.{index}.")
+            else:
+                found.append((path, value, spec))
+
+    visit(state, "")
+    return found
 
 
-def walk(state: Tree) -> Iterator[tuple[str, Tensor, TensorField]]:
+def walk(state: Tree) -> list[tuple[str, Tensor, TensorField]]:
     """Every tensor, once, with its path and declaration."""
-    return ((path, value, spec) for path, value, spec in leaves(state) if isinstance(value, Tensor))
+    return [(path, value, spec) for path, value, spec in leaves(state) if isinstance(value, Tensor)]
 
 
 Join: TypeAlias = Callable[[list[Tensor], TensorField], Tensor]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import stat
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +109,8 @@ def whole_number(digits: str) -> int:
     Raises:
         Unreadable: it has too many digits.
     """
-    require_short(digits)
+    if len(digits) > MOST_DIGITS:
+        require_short(digits)
     return int(digits)
 
 
@@ -140,13 +140,10 @@ def too_deep() -> Unreadable:
 
 def require_shallow(content: Any) -> None:
     """Raise `Unreadable` for lists and mappings nested more than `MOST_DEPTH` deep."""
-    level: list[Any] = [content]
+    level = [content] if isinstance(content, dict | list) else []
     for _ in range(MOST_DEPTH):
-        level = [item for each in level for item in _items(each) if isinstance(item, dict | list)]
+        level = [item for each in level for item in (each.values() if isinstance(each, dict) else each)
+                 if isinstance(item, dict | list)]
         if not level:
             return
     raise too_deep()
-
-
-def _items(value: Any) -> Iterable[Any]:
-    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()

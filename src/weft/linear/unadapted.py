@@ -44,4 +44,4 @@ def unadapted(module: nn.Module, kind: type[nn.Module]) -> bool:
 @constant_to_compiler
 def _methods(kind: Any) -> frozenset[str]:
     """The names of a class that an attribute of a module could shadow."""
-    return frozenset(name for name in dir(kind) if callable(getattr(kind, name, None)))
+    return frozenset([name for name in dir(kind) if callable(getattr(kind, name, None))])

@@ -88,7 +88,7 @@ def reference(call: AttentionCall) -> Float[Tensor, "B T H F"]:
 
 def sdpa(call: AttentionCall) -> Float[Tensor, "B T H F"]:
     """`torch.nn.functional.scaled_dot_product_attention`, with a bias and a mask folded into one additive mask."""
-    q, k, v = (x.transpose(1, 2) for x in (call.q, call.k, call.v))
+    q, k, v = call.q.transpose(1, 2), call.k.transpose(1, 2), call.v.transpose(1, 2)
     shared = q.shape[1] != k.shape[1]
     bias = joined(call.terms)
     plain = call.visible.causal and bias is None

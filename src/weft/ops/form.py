@@ -121,13 +121,15 @@ class Form(Generic[C, R]):
 
     def explain(self, why: str) -> str:
         """The reason in words, of one that `hindrance` gives in short."""
-        known = {"devices": f"it runs only on {_listed(self.devices or ())}",
-                 "dtypes": f"it runs only in {_listed(map(_short, self.dtypes or ()))}",
-                 "gradients": f"it runs only {self.gradients} gradients",
-                 "compiler": "it is slower in torch.compile",
-                 "eager": "it is slower outside torch.compile",
-                 "pays_for": f"it is faster only in {_listed(map(_short, self.pays_for or ()))}",
-                 "transforms": "torch.func cannot transform it"}
+        match why:
+            case "devices":
+                return f"it runs only on {_listed(self.devices)}"
+            case "dtypes":
+                return f"it runs only in {_listed(self.dtypes)}"
+            case "pays_for":
+                return f"it is faster only in {_listed(self.pays_for)}"
+        known = {"gradients": f"it runs only {self.gradients} gradients", "compiler": "it is slower in torch.compile",
+                 "eager": "it is slower outside torch.compile", "transforms": "torch.func cannot transform it"}
         return known.get(why, why)
 
 
@@ -159,9 +161,5 @@ def hindrance(form: Form[Any, Any], now: Circumstances, worth: bool) -> str | No
     return "transforms" if transforms and not form.transformed else None
 
 
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _listed(words: Iterable[str]) -> str:
-    return " or ".join(sorted(words))
+def _listed(things: Iterable[str] | Iterable[torch.dtype] | None) -> str:
+    return " or ".join(sorted([str(each).removeprefix("torch.") for each in things or ()]))

@@ -65,7 +65,7 @@ class Operations:
             package = importlib.import_module("weft.ops")
             for info in pkgutil.iter_modules(package.__path__, prefix="weft.ops."):
                 importlib.import_module(info.name)
-        return tuple(self._known[name] for name in sorted(self._known))
+        return tuple([self._known[name] for name in sorted(self._known)])
 
     def forced_now(self) -> dict[str, Form[Any, Any]]:
         """The form of each operation whose form is forced (`forced`), by the operation's name."""

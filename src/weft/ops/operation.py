@@ -150,7 +150,7 @@ class Operation(Generic[C, R]):
             return Chosen(requested, "named by the user")
         form = self._first(call, self._order, passed)
         assert form is not None, "the reference serves every call"
-        return Chosen(form, form.about, tuple(f"{other.name}: {other.explain(why)}" for other, why in passed))
+        return Chosen(form, form.about, tuple([f"{other.name}: {other.explain(why)}" for other, why in passed]))
 
     def form(self, name: str) -> Form[C, R]:
         """The form of that name.
@@ -217,7 +217,7 @@ class Operation(Generic[C, R]):
         """The form for a call where one is named, or choices are observed."""
         form, reason, passed = self.choose(call, named)
         if self._seen is not None:
-            sizes = tuple(tuple(each.shape) for each in tree_leaves(call) if isinstance(each, Tensor))
+            sizes = tuple([tuple(each.shape) for each in tree_leaves(call) if isinstance(each, Tensor)])
             self._seen.append(Decision(self.name, form.name, reason, passed, sizes))
         return form
 

@@ -22,7 +22,6 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from weft.core.layer import Layer, kept_dtypes, with_boundaries
 from weft.core.model import Model
 from weft.core.output import Output
-from weft.core.part import wide_in_training
 from weft.parallel.mesh import Mesh
 
 R = TypeVar("R")
@@ -59,8 +58,8 @@ class Sharded:
                                                         ("shard",)))}
         if narrow:
             options["mp_policy"] = MixedPrecisionPolicy(dtype, torch.float32, cast_forward_inputs=False)
-            kept = kept_dtypes(model).exact | wide_in_training(model)
-            options["ignored_params"] = {each for each in model.parameters() if id(each) in kept}
+            kept = kept_dtypes(model)
+            options["ignored_params"] = {each for each in model.parameters() if id(each) in kept.exact | kept.wide}
         self._buffers = list(_narrowed(model, dtype)) if narrow else []
         shared = _shared(model) if not one_group else frozenset()
         for block in () if one_group or shared else _blocks(model):

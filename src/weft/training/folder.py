@@ -260,6 +260,8 @@ def require_same_run(before: Mapping[str, Any], now: Mapping[str, Any], *, where
 
 def differences(old: Any, new: Any, path: str = "") -> list[tuple[str, Any, Any]]:
     """Where two configurations differ, as plain data: path, old value, new value."""
+    if old == new:
+        return []
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         keys = sorted(set(old) | set(new))
         return [found for key in keys
@@ -267,7 +269,7 @@ def differences(old: Any, new: Any, path: str = "") -> list[tuple[str, Any, Any]
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         return [found for index, pair in enumerate(zip(old, new, strict=True))
                 for found in differences(*pair, f"{path}.{index}")]
-    return [] if old == new else [(path, old, new)]
+    return [(path, old, new)]
 
 
 def _cost(path: Path) -> float | None:

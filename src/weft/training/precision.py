@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.core.model import Model
-from weft.core.part import kept_dtypes, wide_in_training
+from weft.core.part import kept_dtypes
 from weft.training.weights_on_disk import LaidAside
 
 
@@ -18,15 +18,15 @@ def narrowed(model: Model, dtype: torch.dtype) -> Model:
     """A copy of the model in ``dtype``, except for what parts declare `exact` or `wide_in_training`, which is in
     float32 or wider in it. No second copy in the model's own dtype is made on the way. The two share buffers of
     integers, such as quantised matrices, and weights that do not train and have the same dtype in both."""
-    exact, wide = kept_dtypes(model).exact, wide_in_training(model)
+    kept = kept_dtypes(model)
     held: dict[int, Tensor] = {id(each): each for each in model.buffers() if not (
         each.is_floating_point() or each.is_complex())}
     for p in model.parameters():
-        own = p.detach().to(p.dtype if id(p) in exact else dtype, copy=p.requires_grad)
+        own = p.detach().to(p.dtype if id(p) in kept.exact else dtype, copy=p.requires_grad)
         held[id(p)] = nn.Parameter(own, requires_grad=p.requires_grad)
     copy = deepcopy(model, held).to(dtype)
     for weight, copied in zip(model.parameters(), copy.parameters(), strict=True):
-        if id(weight) in wide:  # which the cast has made narrow
+        if id(weight) in kept.wide:  # which the cast has made narrow
             copied.data = weight.detach().to(torch.promote_types(dtype, torch.float32), copy=weight.requires_grad)
     return copy
 
@@ -100,5 +100,6 @@ def _others(model: Model, weights: list[nn.Parameter]) -> list[Tensor]:
 
 def _unchanged(model: Model, dtype: torch.dtype) -> list[nn.Parameter]:
     """The weights that no step changes and of which `narrowed` makes a copy."""
-    kept = kept_dtypes(model).exact | wide_in_training(model)
-    return [p for p in model.parameters() if not p.requires_grad and p.dtype != dtype and id(p) not in kept]
+    kept = kept_dtypes(model)
+    return [p for p in model.parameters() if not p.requires_grad and p.dtype != dtype
+            and id(p) not in kept.exact and id(p) not in kept.wide]

@@ -100,7 +100,7 @@ def test_shards_and_dtypes(tmp_path: Path) -> None:
             assert name in set(shard.keys())
     assert done.dtype == json.loads((tmp_path / "b" / "config.json").read_text())["dtype"] == "bfloat16"
     loaded = api.load(tmp_path / "b").model
-    exact = {id(each) for part in loaded.modules() if isinstance(part, Part) for each in exact_of(part)}
+    exact = {id(each) for part in loaded.modules() if isinstance(part, Part) for each in exact_of(part.declares())}
     assert {each.dtype for each in loaded.parameters() if id(each) not in exact} == {torch.bfloat16}
     assert {each.dtype for each in loaded.parameters() if id(each) in exact} == {torch.float32}, "dynamics stay exact"
     assert {each.dtype for each in api.load(tmp_path / "b", dtype="float64").model.parameters()} == {torch.float64}
