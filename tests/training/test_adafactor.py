@@ -14,7 +14,7 @@ from weft.core.errors import ConfigError
 from weft.training import parse_run
 from weft.training.adafactor import AdafactorConfig, UnfactoredAdafactorConfig
 from weft.training.optimizers import OptimizerConfig, set_lr
-from weft.training.trainer import require_possible
+from weft.training.requirements import require_trainable
 
 RATES = (0.3, 2.0, 0.1, 0.7)
 """Of the steps: the second is above 1/sqrt(2), which torch's form never exceeds."""
@@ -119,7 +119,7 @@ def test_complex_parameters_are_refused(kind: str) -> None:
     model.register_parameter("phases", nn.Parameter(torch.zeros(3, dtype=torch.complex64)))
     with pytest.raises(ConfigError, match=rf"training\.optimizer\.kind: {kind}, which does not train complex numbers "
                                           r"such as phases\. Use adamw\."):
-        require_possible(run, run.made_task(), model)
+        require_trainable(run, model)
 
 
 def test_other_names_and_wrong_values() -> None:

@@ -23,6 +23,7 @@ from weft.training.gradient import add_gradients
 from weft.training.material import prepare
 from weft.training.optimizer_state import optimizer_tensors, restore_optimizer
 from weft.training.precision import Precision
+from weft.training.requirements import require_trainable
 from weft.training.train import build_model
 from weft.training.trainer import Trainer, seed_step
 
@@ -235,16 +236,16 @@ def test_a_context_beyond_the_positions_is_refused(tmp_path: Path) -> None:
     model = build_model(run)
     assert model.limit() == 8
     with pytest.raises(ConfigError, match=r"training\.context: 30 tokens, and the model's positions end at 8"):
-        Trainer(run, model, prepare(run).train, steps=1, device="cpu")
+        require_trainable(run, model)
     run = tiny_run(tmp_path, learned, carry_state=True)
     with pytest.raises(ConfigError, match=r"training\.carry_state: the model's positions end at 8 tokens"):
-        Trainer(run, build_model(run), prepare(run).train, steps=1, device="cpu")
+        require_trainable(run, build_model(run))
 
 
 def test_a_state_that_grows_cannot_be_carried(tmp_path: Path) -> None:
     run = tiny_run(tmp_path, ATTENTION, carry_state=True)
     with pytest.raises(ConfigError, match=r"carry_state: the state of this model grows with every token \(stack"):
-        Trainer(run, build_model(run), prepare(run).train, steps=1, device="cpu")
+        require_trainable(run, build_model(run))
 
 
 def test_optimizer_state_that_is_no_tensor_cannot_be_saved(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from weft.training import parse_run
 from weft.training.muon import Muon, MuonConfig, orthogonalised
 from weft.training.optimizers import AdamWConfig, set_lr
 from weft.training.parameter_kinds import labelled
-from weft.training.trainer import require_possible
+from weft.training.requirements import require_trainable
 
 
 def polynomial(s: np.ndarray, iterations: int) -> np.ndarray:
@@ -167,7 +167,7 @@ def test_a_model_without_hidden_matrices_is_refused() -> None:
         each.parameter.requires_grad_(not each.hidden)
     with pytest.raises(ConfigError, match=r"training\.optimizer\.kind: muon, and this model trains no matrix of a "
                                           r"hidden linear map\. Use adamw\."):
-        require_possible(run, run.made_task(), model)
+        require_trainable(run, model)
 
 
 def test_by_default_a_readout_learns_how_often_tokens_occur() -> None:

@@ -3,16 +3,19 @@ are refused before a run begins."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from weft.core.empty_model import built_empty
 from weft.core.errors import ConfigError
 from weft.training import RunConfig, parse_run
+from weft.training.parallel import World
+from weft.training.requirements import mask_problems, require_trainable
 from weft.training.train import train
-from weft.training.windows import require_narrow
 
 
 def run_with(mask: str, *, repeat: int = 1, context: int = 16, **training: Any) -> RunConfig:
@@ -45,9 +48,8 @@ def test_a_global_token_outside_the_context_is_refused_before_a_folder_is_made(m
 def test_layers_of_one_mask_are_named_once() -> None:
     config = run_with("causal & window(32)", repeat=3)
     named = r"stack\.layers\.0\.layers\.0 and 2 other layers: window\(32\) reaches"
-    with pytest.raises(ConfigError, match=named) as caught:
-        require_narrow(config, built_empty(config.model))
-    assert str(caught.value).count("reaches") == 1
+    problem, = mask_problems(config, built_empty(config.model))
+    assert re.search(named, problem)
 
 
 @pytest.mark.parametrize("config", [
@@ -56,4 +58,13 @@ def test_layers_of_one_mask_are_named_once() -> None:
     run_with("causal & (window(4) | global(15))"), run_with("causal & (window(4) | global(16))", carry_state=True)],
     ids=["as wide", "a stride", "segments", "carried", "longer", "the last token", "a later token, carried"])
 def test_others_are_not(config: RunConfig) -> None:
-    require_narrow(config, built_empty(config.model))
+    assert mask_problems(config, built_empty(config.model)) == []
+
+
+def test_problems_of_every_rule_are_told_together() -> None:
+    """One of the mask, one of settings and one of the batch of several processes."""
+    config = run_with("causal & window(32)", batch_size=3, unfreeze={"until": 0.5}, compute={"compile": True})
+    with pytest.raises(ConfigError) as caught:
+        require_trainable(config, built_empty(config.model), World(torch.device("cpu"), size=2))
+    assert {problem.split(":")[0] for problem in caught.value.problems} >= {
+        "training.compute.compile", "training.batch_size", "stack.layers.0.layers.0"}

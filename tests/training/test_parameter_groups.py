@@ -15,7 +15,7 @@ from weft.training import RunConfig, parse_run, train
 from weft.training.optimizers import AdamWConfig
 from weft.training.parameter_groups import depths
 from weft.training.parameter_kinds import labelled
-from weft.training.trainer import require_possible
+from weft.training.requirements import require_trainable
 
 
 def run_of(optimizer: dict[str, Any], model: dict[str, Any] = MODEL) -> RunConfig:
@@ -94,7 +94,7 @@ def test_groups_that_hold_nothing_are_told(name: str) -> None:
         **MODEL, "blocks": [MODEL["blocks"][0]]}
     run = run_of(optimizer, model)
     with pytest.raises(ConfigError, match=message):
-        require_possible(run, run.made_task(), run.model.build())
+        require_trainable(run, run.model.build())
 
 
 def test_every_problem_is_told_before_a_run_folder_is_made(tmp_path: Any) -> None:

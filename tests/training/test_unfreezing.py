@@ -13,8 +13,9 @@ from training.tiny_runs import tiny_run
 from weft.core.errors import ConfigError
 from weft.training import RunConfig
 from weft.training.material import prepare
+from weft.training.requirements import require_trainable
 from weft.training.train import build_model
-from weft.training.trainer import Trainer, require_possible
+from weft.training.trainer import Trainer
 from weft.training.unfreezing import UnfreezeSettings
 
 MODEL: dict[str, Any] = {"kind": "decoder", "d_model": 4, "context": 8, "norm": "layernorm",
@@ -83,7 +84,7 @@ def test_what_cannot_be_unfrozen_is_told(tmp_path: Path, name: str) -> None:
     model, training, message = PROBLEMS[name]
     run = tiny_run(tmp_path, model, **training)
     with pytest.raises(ConfigError, match=message):
-        require_possible(run, run.made_task(), build_model(run))
+        require_trainable(run, build_model(run))
 
 
 def test_a_budget_of_time_is_measured_with_everything_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

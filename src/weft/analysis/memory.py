@@ -10,7 +10,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from weft.analysis.calls import state_after, states_for
 from weft.analysis.shapes import tallied
-from weft.core.errors import ConfigError
 from weft.core.layer import kept_dtypes, traits_of
 from weft.core.model import LanguageModel, Model
 from weft.core.state import State
@@ -98,23 +97,19 @@ def state_sizes(model: Model, mode: FakeTensorMode, batch: int, contexts: Sequen
     return growth(tuple(StateSize(*each) for each in zip(contexts, [batch] * len(contexts), reserved, strict=True)))
 
 
-def require_room(model: Model) -> None:
-    """Refuse to train or check a model whose weights and gradients alone are more than this machine's main memory.
-
-    Args:
-        model: on the meta device.
-
-    Raises:
-        ConfigError: with both numbers of bytes.
-    """
+def room_problems(model: Model) -> list[str]:
+    """The problem, with both numbers of bytes, of a model whose weights and gradients alone are more than this
+    machine's main memory, so that it can be neither trained nor checked; empty for others, and where the memory is not
+    known. The model may be on the meta device."""
     there, count = main_memory(), sum(p.numel() for p in model.parameters())
     needed = sum(p.numel() * p.element_size() * (2 if p.requires_grad else 1) for p in model.parameters())
-    if there and needed > there:
-        name, largest = max(model.named_parameters(), key=lambda each: each[1].numel())
-        raise ConfigError([f"model: {count:,} parameters take {needed / GIGABYTE:,.0f} GB with their gradients, and "
-                           f"this machine has {there / GIGABYTE:,.0f} GB of memory. The largest, {name}, has "
-                           f"{' x '.join(f'{size:,}' for size in largest.shape)}. Make the field that gives it this "
-                           "size smaller, or the number of blocks; `weft plan` says what each takes."])
+    if not there or needed <= there:
+        return []
+    name, largest = max(model.named_parameters(), key=lambda each: each[1].numel())
+    return [f"model: {count:,} parameters take {needed / GIGABYTE:,.0f} GB with their gradients, and this machine has "
+            f"{there / GIGABYTE:,.0f} GB of memory. The largest, {name}, has "
+            f"{' x '.join(f'{size:,}' for size in largest.shape)}. Make the field that gives it this size smaller, or "
+            "the number of blocks; `weft plan` says what each takes."]
 
 
 def growth(sizes: tuple[StateSize, ...]) -> States:

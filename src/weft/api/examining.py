@@ -11,7 +11,7 @@ from torch import nn
 
 from weft.analysis import Plan
 from weft.analysis import plan as plan_model
-from weft.analysis.memory import require_room
+from weft.analysis.memory import room_problems
 from weft.analysis.run_costs import run_here
 from weft.analysis.shares import Shares, shares_of
 from weft.api.arguments import one_or_more
@@ -22,7 +22,7 @@ from weft.checkpoints.hub import hub_model
 from weft.checkpoints.locate import holds_checkpoint
 from weft.core.config import parse
 from weft.core.empty_model import built_empty
-from weft.core.errors import InputError, UnsupportedError
+from weft.core.errors import ConfigError, InputError, UnsupportedError
 from weft.core.model import ModelConfig
 from weft.interop.arpa.convert import sum_error
 from weft.laws.check import CheckResult
@@ -57,7 +57,8 @@ def check(target: Target, overrides: Iterable[str] = (), *, seed: int = 0, lengt
                          remedy=f"Give {LEAST_LENGTH} or more, or leave it out.")
     found = resolved_target(target, overrides)
     if isinstance(found, ModelConfig):
-        require_room(built_empty(shrink(found, NARROW).config))
+        if problems := room_problems(built_empty(shrink(found, NARROW).config)):
+            raise ConfigError(problems)
         return check_laws(found, seed=seed, length=length, on_law=on_law)
     return check_laws(found.config, found.model, seed=seed, sum_error=sum_error(found), length=length, on_law=on_law)
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+import torch
+
 from weft.comparison.matching import (
     WidthPlan,
     Widths,
@@ -27,7 +29,9 @@ from weft.tasks.next_token import NextTokenConfig
 from weft.training.budget import tokens_per_step
 from weft.training.config import BUDGETS, RunConfig
 from weft.training.files import parse_run, read_plain
-from weft.training.named_forms import require_served
+from weft.training.parallel import World
+from weft.training.partial import only_trained
+from weft.training.requirements import require_trainable
 
 G = TypeVar("G")
 T = TypeVar("T")
@@ -215,7 +219,7 @@ def _prepared(study: StudyConfig, name: str, run: RunConfig, device: str) -> Con
         if plan is not None:
             solved = _solve(study, name, run, plan)
             run = parse_run(apply_widths(run.dump(), solved))
-    require_served(run, built_empty(run.model), device)
+    require_trainable(run, only_trained(built_empty(run.model), run.training.train), World(torch.device(device)))
     return _with_steps(study, Contestant(name, run, True, solved, flops_per_token(run)))
 
 

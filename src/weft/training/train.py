@@ -10,7 +10,6 @@ from typing import Any, final
 import torch
 
 from weft.analysis.adapters import coverage
-from weft.analysis.memory import require_room
 from weft.core.config import parse
 from weft.core.empty_model import built_empty
 from weft.core.errors import CheckpointError
@@ -30,22 +29,16 @@ from weft.training.folder import RunFolder
 from weft.training.kept_memory import return_freed_memory
 from weft.training.loop import Finish, LoopStart, ProgressSums, Run, descend
 from weft.training.material import prepare
-from weft.training.named_forms import require_served
 from weft.training.parallel import World
-from weft.training.parallel_checks import (
-    require_divisible,
-    require_parallel,
-    require_same_config,
-    require_same_text,
-)
+from weft.training.parallel_checks import require_same_config, require_same_text
 from weft.training.partial import only_trained
 from weft.training.reference import keep_reference, with_reference
+from weft.training.requirements import require_trainable
 from weft.training.resuming import RunConditions, description, require_same_material, restore, terms_of, values_of
-from weft.training.sinks import Sinks, require_sinks
+from weft.training.sinks import Sinks
 from weft.training.sources import SourcesRead, sources_read
 from weft.training.starting import StartWeights, begin_from, require_startable
-from weft.training.trainer import Trainer, require_possible
-from weft.training.windows import require_narrow
+from weft.training.trainer import Trainer
 
 
 @final
@@ -105,17 +98,7 @@ def train(config: RunConfig, out: str | Path, *, resume: bool = False, allow_ine
     """
     world = World(torch.device(device)) if world is None else world
     require_same_config(world, config)
-    require_divisible(config, world.arrange(config.training.mesh).data_size)
-    require_sinks(config.report)
-    # Checks that need a built model come before the folder is created.
-    empty = built_empty(config.model)
-    if not world.mesh.splits:
-        require_room(empty)
-    if not resume:  # a run that was begun before this was checked goes on
-        require_narrow(config, empty)
-    require_possible(config, config.made_task(), only_trained(empty, config.training.train))
-    if not world.mesh.splits:
-        require_served(config, empty, world.device)
+    require_trainable(config, only_trained(built_empty(config.model), config.training.train), world)
     # fork_rng always covers the CPU's generator, and with the argument that of the GPU in use.
     with (RunFolder(out, resume=resume, writes=world.leads) as folder,
           torch.random.fork_rng([world.device] if world.device.type == "cuda" else [])):
@@ -144,9 +127,8 @@ def build_model(config: RunConfig) -> Model:
 
 def _prepared(config: RunConfig, folder: RunFolder, world: World, record: dict[str, Any] | None,
               on_event: Listener | None, sinks: Sinks) -> Run:
-    """Build the model, check it, and only then read the material of its task."""
+    """Build the model, and only then read the material of its task."""
     model, task = _fresh_model(config, world), config.made_task()
-    require_possible(config, task, model)
     taken = _started_from(config, model, folder, record, world)
     material = with_reference(task, model, _material(config, world), folder, world, taken)
     return Run(config, task, model, material, folder, world, on_event, sinks, taken)
@@ -185,7 +167,6 @@ def _fresh_model(config: RunConfig, world: World) -> Model:
     """The model on this rank's device, with the weights of rank 0: processors may round random weights differently."""
     torch.manual_seed(config.seed)
     model = build_model(config).to(world.device)
-    require_parallel(model, world.size)
     broadcast(world, values_of(model))
     return model
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 
 import numpy as np
 import torch
@@ -16,29 +16,26 @@ from torch import Tensor
 from weft.checkpoints.sharded import MODEL, TRAINING, Boxes, StoredTensors
 from weft.checkpoints.tensors import own_tensors
 from weft.core.declarations import StepHooks
-from weft.core.errors import ConfigError, DivergedError
-from weft.core.layer import traits_of, with_boundaries
+from weft.core.errors import DivergedError
+from weft.core.layer import with_boundaries
 from weft.core.model import Model, ModelState
 from weft.core.state import restore, state_arrays
-from weft.core.traits import Trait
 from weft.ops.forms import forced
 from weft.parallel.layout import Layout, boxes
-from weft.tasks import Examples, Task
+from weft.tasks import Examples
 from weft.training.adapters import AdapterCheck
 from weft.training.averages import Average
 from weft.training.compiling import compiled
 from weft.training.compute import Compute
 from weft.training.config import DTYPES, RunConfig
-from weft.training.cutting import context_of, cutting_problems
+from weft.training.cutting import context_of
 from weft.training.exchange import gather_rows
 from weft.training.gradient import BatchTotals, add_gradients, forward_of
 from weft.training.kept_memory import keep_freed_memory
-from weft.training.local_model import hold, holding_problems
+from weft.training.local_model import hold
 from weft.training.optimizer_state import optimizer_tensors, parameter_of, restore_optimizer
 from weft.training.optimizers import set_lr
 from weft.training.parallel import World
-from weft.training.parallel_checks import require_divisible, require_parallel
-from weft.training.partial import only_trained
 from weft.training.products import products_of
 from weft.training.unfreezing import Unfreezing
 
@@ -67,7 +64,8 @@ class Trainer:
 
     Args:
         config: of the run.
-        model: with the initial weights.
+        model: with the initial weights, and what does not train frozen; `weft.training.requirements.require_trainable`
+            has let it through.
         examples: that the run's task trains on, such as a stream of tokens.
         steps: of the whole run.
         device: where to compute.
@@ -75,8 +73,6 @@ class Trainer:
         world: the ranks that train it together, each on its rows of every batch; None: this process alone.
 
     Raises:
-        ConfigError: a model that does not fit the task (see `weft.tasks.Task.problems`), activations that cannot be
-            computed again, or a batch or model that several ranks cannot share.
         DataError: too few examples for one batch.
     """
 
@@ -84,11 +80,7 @@ class Trainer:
                  device: torch.device | str, compute: Compute | None = None, world: World | None = None) -> None:
         settings, dtype = config.training, DTYPES[config.training.dtype]
         self.world = World(torch.device(device)) if world is None else world
-        mesh = self.world.arrange(settings.mesh)
-        require_divisible(config, mesh.data_size)
-        require_parallel(model, self.world.size)
-        self.task = config.made_task()
-        require_possible(config, self.task, only_trained(model, settings.train))
+        mesh, self.task = self.world.arrange(settings.mesh), config.made_task()
         self.compute = Compute.choose(settings.compute, dtype=dtype, device=device,
                                       products=partial(products_of, config)) if compute is None else compute
         self.config, self.steps, self.device = config, steps, torch.device(device)
@@ -264,34 +256,3 @@ def derived_seed(*numbers: int) -> int:
 def with_step_hooks(model: Model) -> list[tuple[int, StepHooks]]:
     """The parts of a model that do something before or after a step, each with its place among all modules."""
     return [(place, part) for place, part in enumerate(model.modules()) if isinstance(part, StepHooks)]
-
-
-def require_possible(config: RunConfig, task: Task[Any, Any], model: Model) -> None:
-    """Check that the model can be trained on the task with the run's settings; no data are needed.
-
-    Raises:
-        ConfigError: it cannot; every problem is listed.
-    """
-    problems = [*task.problems(model), *config.training.optimizer.problems(model), *holding_problems(config, model),
-                *cutting_problems(config, task, model)]
-    if task.compares and config.start is None:
-        problems.append(f"start: nothing, while the task {task.name!r} compares the model with the one that it starts "
-                        "from. Name the folder of that model.")
-    if config.training.unfreeze is not None:
-        problems += config.training.unfreeze.problems(model)
-        if config.training.compute.compile:
-            problems.append("training.compute.compile: true, with training.unfreeze: the model would be compiled again "
-                            "for every block that begins to train. Leave out one of them.")
-    if config.training.compute.compile and config.task.shapes_vary:
-        problems.append("training.compute.compile: true, while the batches of this task have many shapes, each of "
-                        "which would be compiled. Leave it out, or leave out task.batch_tokens.")
-    if config.training.compute.checkpoint_activations:
-        where = "training.compute.checkpoint_activations"
-        if not with_boundaries(model):
-            problems.append(f"{where}: this model has no blocks whose activations could be computed again. Leave it "
-                            "out.")
-        if Trait.BATCH_STATISTICS in traits_of(model):
-            problems.append(f"{where}: running statistics of batch normalisation would count every batch twice. Leave "
-                            "it out, or use another norm.")
-    if problems:
-        raise ConfigError(problems)
