@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from typing import Annotated, Any
 
 import pytest
-from pydantic import Field
+from pydantic import Field, ValidationError
 
+from weft.api.configs import read_run
 from weft.blocks.base import BlockConfig
 from weft.blocks.pre import PreNormConfig
 from weft.core.config import PartField, parse, parse_part
@@ -250,3 +251,19 @@ def test_a_position_scheme_can_be_shared_by_attentions() -> None:
 def test_configurations_are_frozen() -> None:
     with pytest.raises(ValueError, match="frozen"):
         AttentionConfig().n_heads = 3  # type: ignore[misc]
+
+
+def test_a_changed_configuration_is_the_one_that_was_written_so() -> None:
+    """Fields that were not given stay so, parts stay objects, and values are validated as when they are written."""
+    run = read_run("transformer")
+    changed = run.with_(seed=3, training={"steps": 7, "seconds": None}, model={"d_model": 144})
+    assert changed.dump() == read_run(
+        "transformer", ["seed=3", "training.steps=7", "training.seconds=null", "model.d_model=144"]).dump()
+    assert changed.training.model_fields_set == run.training.model_fields_set | {"steps"}
+    assert changed.model.model_fields_set == run.model.model_fields_set
+    assert run.with_() == run and read_run("transformer") == run
+    block = PreNormConfig(layers=["mlp"])
+    assert run.with_(model={"blocks": [block]}).model.dump()["blocks"] == [block.dump()]
+    for wrong in ({"sed": 3}, {"seed": -1}, {"training": {"stps": 7}}, {"model": {"d_model": 0}}):
+        with pytest.raises(ValidationError):
+            run.with_(**wrong)

@@ -44,7 +44,7 @@ def shallow_models(source: ModelConfig | Model) -> tuple[ShallowModel, ...] | No
         return None
 
     def with_blocks(weight: int, *blocks: PartConfig) -> ShallowModel:
-        return ShallowModel(source.model_copy(update={"blocks": list(blocks)}), weight)
+        return ShallowModel(source.with_(blocks=list(blocks)), weight)
 
     found: list[ShallowModel] = []
     alone = 1

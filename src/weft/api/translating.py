@@ -164,7 +164,7 @@ def measure_bleu(model: Model, data: str | Path | None = None, *, part: HeldOut 
                          where="bleu", remedy="Give a model that was trained on pairs.")
     settings = run.data
     if data is not None:
-        settings = settings.model_copy(update={"validation_path": str(data), "validation": None})
+        settings = settings.with_(validation_path=str(data), validation=None)
     texts = list(texts_of(run.task.held_out_texts(settings, part)))
     sources, references = texts[::2], texts[1::2]
     bleu(references[:1], references[:1], resamples=1)  # a missing package is an error before the search

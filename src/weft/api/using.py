@@ -160,7 +160,7 @@ def evaluation_text(loaded: Loaded, data: str | Path | None, part: HeldOut,
         if data is None or is_prepared(Path(data)):
             raise InputError("no text is divided here: that of a run and that of a prepared folder are divided "
                              "already.", where="documents", remedy="Give another text, or leave documents out.")
-        settings = (settings or DataSettings()).model_copy(update={"documents": documents})
+        settings = (settings or DataSettings()).with_(documents=documents)
     if data is not None:
         return text_stream(data, tokenizer, settings)
     if settings is not None:
@@ -198,9 +198,9 @@ def measure(model: Model, data: str | Path | None = None, *, part: HeldOut = "va
     run, tokenizer = run_of(loaded), require_tokenizer(loaded)
     settings = run.data
     if batch_size is not None:
-        run = run.model_copy(update={"training": run.training.model_copy(update={"batch_size": batch_size})})
+        run = run.with_(training={"batch_size": batch_size})
     if data is not None:
-        settings = settings.model_copy(update={"validation_path": str(data), "validation": None})
+        settings = settings.with_(validation_path=str(data), validation=None)
     made = run.made_task()
     made.require(loaded.model)
     held = made.held_out(settings, tokenizer, part)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, ClassVar, Protocol, Self, TypeAlias, get_args
+from typing import Any, ClassVar, Protocol, Self, TypeAlias, final, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 from torch import nn
@@ -78,6 +78,20 @@ class Settings(BaseModel):
     """Base of all configuration models, which are frozen and refuse unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    @final
+    def with_(self, **changes: Any) -> Self:
+        """The configuration with other values of some fields, validated as when it is made. A mapping for a field that
+        holds a configuration changes fields of that one: ``run.with_(seed=1, training={"steps": 100})``.
+
+        Raises:
+            pydantic.ValidationError: there is no such field, or a value is not one of its.
+        """
+        values = {name: getattr(self, name) for name in self.model_fields_set}
+        for name, value in changes.items():
+            held = getattr(self, name, None)
+            values[name] = held.with_(**value) if isinstance(held, Settings) and isinstance(value, Mapping) else value
+        return type(self).model_validate(values)
 
     @field_validator("*", mode="before")
     @classmethod

@@ -26,7 +26,7 @@ def count_by_blocks(config: ModelConfig) -> int:
         return count_parameters(config)
 
     def count(*blocks: PartConfig) -> int:
-        return count_parameters(config.model_copy(update={"blocks": list(blocks)}))
+        return count_parameters(config.with_(blocks=list(blocks)))
 
     first, *others = (block for _, block in expand(config.stack()))
     alone = count(first)

@@ -27,7 +27,7 @@ def merged(model: M) -> M:
     """
     if not model.config.rewrites:
         return model
-    config = model.config.model_copy(update={"rewrites": []})
+    config = model.config.with_(rewrites=[])
     with torch.random.fork_rng(devices=[]):
         plain = config.build()
     assert isinstance(plain, type(model)), "built by the same kind of configuration"

@@ -68,7 +68,7 @@ class Rwkv7Config(RwkvHeadsConfig):
         return Rwkv7(self, dims)
 
     def giver(self) -> PartConfig | None:
-        return self.model_copy(update={"value_residual": False}) if self.value_residual else None
+        return self.with_(value_residual=False) if self.value_residual else None
 
     @classmethod
     def examples(cls) -> list[Self]:

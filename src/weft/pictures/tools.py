@@ -48,7 +48,7 @@ def optimizer(part: type[PartConfig], name: str) -> list[Figure]:
     model = nn.Sequential(nn.Linear(8, 8, bias=False))
     goal, x = torch.randn(8, 8), torch.randn(64, 8)
     x[:, 0] *= STEEP ** 0.5
-    made = config.model_copy(update={"lr": 0.05}).create(model)
+    made = config.with_(lr=0.05).create(model)
     losses = []
     for _ in range(UPDATES):
         loss = (model(x) - x @ goal).square().mean()
@@ -67,7 +67,7 @@ def rewrite(part: type[PartConfig], name: str) -> list[Figure]:
     config: Any = part.examples()[0]
     model = nn.Sequential(nn.Linear(SIDE * 2, SIDE * 2, bias=False))
     before = matrix(model)
-    changed = rewritten(model, [config.model_copy(update={"maps": ["0"], "kinds": None})])
+    changed = rewritten(model, [config.with_(maps=["0"], kinds=None)])
     with torch.no_grad():
         for parameter in changed.parameters():
             if parameter.requires_grad and not bool(parameter.any()):

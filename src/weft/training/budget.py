@@ -92,8 +92,7 @@ def _seconds_per_step(config: RunConfig, model: Model, examples: Examples, compu
     budget = config.training.seconds
     assert budget is not None, "called for a budget in seconds"
     # A step in which every block trains takes longest, so a run that unfreezes them takes at most the budget.
-    whole = config.training.model_copy(update={"unfreeze": None})
-    config = config.model_copy(update={"training": whole})
+    config = config.with_(training={"unfreeze": None})
     trainer = Trainer(config, deepcopy(model), examples, steps=DEFAULT_STEPS, device=world.device, compute=compute,
                       world=world)
     trainer.advance()  # the first step allocates and chooses kernels

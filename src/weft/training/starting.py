@@ -255,7 +255,7 @@ def begin_from(config: RunConfig, model: Model) -> StartWeights:
     if kept == rewrites:
         return _taken(config, checkpoint, source, model)
     with torch.random.fork_rng(devices=[]):
-        before = config.model.model_copy(update={"rewrites": kept}).build()
+        before = config.model.with_(rewrites=kept).build()
         if next(source.parameters()).dtype == torch.float64:
             before.to(torch.float64)  # so that nothing is rounded on the way to the model
         taken = _taken(config, checkpoint, source, before)

@@ -148,7 +148,7 @@ def _record(config: RunConfig, folder: RunFolder, world: World) -> dict[str, Any
 
 def _anywhere(config: RunConfig) -> dict[str, Any]:
     """The configuration of a run without its mesh: `terms_of` compares the processes."""
-    return config.model_copy(update={"training": config.training.model_copy(update={"mesh": None})}).dump()
+    return config.with_(training={"mesh": None}).dump()
 
 
 def _terms(config: RunConfig, record: dict[str, Any] | None, world: World, *, allow_inexact: bool) -> RunConditions:

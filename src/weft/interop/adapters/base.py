@@ -81,7 +81,7 @@ def put_on(base: Loaded, rewrites: Sequence[PartConfig], folder: Path, fingerpri
         listed = "".join(f"\n  - {problem}" for problem in error.problems)
         raise CheckpointError(f"the adapter does not fit the model at {base.path}:{listed}\n", where=str(folder),
                               remedy=OTHER) from None
-    model.config = base.config.model_copy(update={"rewrites": list(rewrites)})
+    model.config = base.config.with_(rewrites=list(rewrites))
     if fingerprint is not None and fingerprint != fingerprint_of(model):
         raise CheckpointError(f"it was trained on other weights than those of {base.path}.", where=str(folder),
                               remedy=OTHER)

@@ -73,7 +73,7 @@ class MatrixNames:
         Raises:
             UnsupportedError: no family of `transformers` has such a model.
         """
-        config = loaded.config.model_copy(update={"rewrites": []})
+        config = loaded.config.with_(rewrites=[])
         fitted = fit(config, dict(loaded.facts.get("kept") or {}), first=loaded.facts.get("family"))
         model = built_empty(config)
         account, native = fitted.family.account(model, fitted.facts), fitted.family.native
