@@ -15,6 +15,7 @@ from weft.checkpoints.load import Loaded, load_checkpoint
 from weft.checkpoints.save import fill_checkpoint
 from weft.core.errors import UnsupportedError
 from weft.core.model import LanguageModel, Model, language_model
+from weft.data.layout import layout_of
 from weft.disk.manifest import write_manifest
 from weft.interop.adapters.base import trained_tensors
 from weft.interop.adapters.opening import load_adapted
@@ -26,7 +27,7 @@ from weft.interop.huggingface.from_text import ComparedTexts, reads_pairs
 from weft.interop.huggingface.generation import GENERATION, GENERATION_FILE, NO_SETTINGS, generation_of
 from weft.interop.huggingface.letters import write_letters
 from weft.interop.huggingface.loading import load_folder
-from weft.interop.huggingface.text import write_tokenizer
+from weft.interop.huggingface.text import takes_source, write_tokenizer
 from weft.interop.huggingface.with_code import CODE_FILES, require_writable, write_own_tokenizer, write_with_code
 from weft.interop.huggingface.writing import fit, write_json, write_model
 from weft.interop.verify import foreign_logits
@@ -70,6 +71,8 @@ class ConversionSource:
         tokenizer = self.loaded.tokenizer
         if not kept and tokenizer is not None:
             kept = {"bos_token_id": tokenizer.bos_id, "eos_token_id": tokenizer.eos_id}
+            if takes_source(self.model):
+                kept["decoder_start_token_id"] = layout_of(tokenizer).opening
         return kept
 
     @property

@@ -16,7 +16,7 @@ GENERATION_FILE = "generation_config.json"
 GENERATION = "generation"
 """The key of a checkpoint's facts for the content of that file."""
 
-SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")
+SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 NO_SETTINGS = frozenset({*SPECIAL, "_from_model_config", "transformers_version"})
 """Keys that are ids of tokens or describe the origin of the file."""
 
@@ -38,7 +38,7 @@ NEUTRAL: Mapping[str, float] = MappingProxyType({
 """Values, besides 0, false and nothing, at which a setting changes no text."""
 
 SILENT = NO_SETTINGS | {
-    "decoder_start_token_id", "use_cache", "cache_implementation", "cache_config", "max_cache_len", "output_attentions",
+    "use_cache", "cache_implementation", "cache_config", "max_cache_len", "output_attentions",
     "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate", "_commit_hash",
     "remove_invalid_values", "is_assistant", "num_assistant_tokens", "num_assistant_tokens_schedule",
     "assistant_confidence_threshold", "assistant_lookbehind", "target_lookbehind", "assistant_early_exit",
