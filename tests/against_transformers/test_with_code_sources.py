@@ -135,6 +135,12 @@ def test_from_text_to_text(name: str, side: str, tmp_path: Path) -> None:
         search = api.Search(beams=beams, length_penalty=1.0, length_formula="power", max_new_tokens=12)
         wanted = api.translate(tmp_path / "a", TEXTS, search).texts
         assert tuple(text.strip() for text in read.batch_decode(found, skip_special_tokens=True)) == wanted
+    theirs.generation_config.update(num_beams=3, length_penalty=2.0, max_new_tokens=12, early_stopping="never")
     theirs.save_pretrained(tmp_path / "c")
     read.save_pretrained(tmp_path / "c")
     assert api.translate(tmp_path / "c", TEXTS, search).texts == wanted
+    with torch.no_grad():
+        found = theirs.generate(**given)
+    with pytest.warns(UserWarning, match="sets num_beams 3, length_penalty 2.0, max_new_tokens 12"):
+        followed = api.translate(tmp_path / "c", TEXTS).texts
+    assert tuple(text.strip() for text in read.batch_decode(found, skip_special_tokens=True)) == followed

@@ -25,7 +25,7 @@ from weft.decoding import (
 from weft.decoding import beam_search as search_rows
 from weft.decoding import generate as continue_rows
 from weft.decoding import stream as stream_rows
-from weft.interop.huggingface.generation import end_ids, followed, told
+from weft.interop.huggingface.generation import MOST, end_ids, followed, told
 from weft.tasks.next_token import NextTokenConfig
 from weft.tasks.prefix_lm import PrefixLMConfig
 from weft.tokenizers import Tokenizer
@@ -48,7 +48,6 @@ class Ends:
 
 
 NO_OPTIONS: Mapping[str, float | None] = MappingProxyType({})
-MOST = "max_new_tokens"
 
 
 def decoding_defaults(model: Model, options: Mapping[str, float | None] = NO_OPTIONS, *, draws: bool = False,

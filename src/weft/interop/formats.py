@@ -24,7 +24,13 @@ from weft.interop.adapters.peft import write_peft
 from weft.interop.gguf.target import GgufFile, foreign_llama
 from weft.interop.huggingface.folder import is_foreign
 from weft.interop.huggingface.from_text import ComparedTexts, reads_pairs
-from weft.interop.huggingface.generation import GENERATION, GENERATION_FILE, NO_SETTINGS, generation_of
+from weft.interop.huggingface.generation import (
+    GENERATION,
+    GENERATION_FILE,
+    NO_SETTINGS,
+    ORIGIN,
+    generation_of,
+)
 from weft.interop.huggingface.letters import write_letters
 from weft.interop.huggingface.loading import load_folder
 from weft.interop.huggingface.text import takes_source, write_tokenizer
@@ -203,7 +209,8 @@ def _gguf(source: ConversionSource) -> GgufFile:
 def _write_gguf(source: ConversionSource, draft: Path) -> Written:
     file = _gguf(source)
     left = sorted(set(source.loaded.facts.get(GENERATION) or {}) - NO_SETTINGS)
-    notes = (f"generation_config.json sets {', '.join(left)}, which the file cannot hold: give them to llama.cpp.",)
+    where = source.loaded.facts.get(ORIGIN, GENERATION_FILE)
+    notes = (f"{where} sets {', '.join(left)}, which the file cannot hold: give them to llama.cpp.",)
     return file.fitted.family, (*file.write(draft), *(notes if left else ()))
 
 

@@ -203,9 +203,9 @@ def load_with_code(folder: Path, *, device: torch.device | str = "cpu", dtype: t
     raw = read_raw(folder)
     model = build(raw.get(KEY), str(folder / CONFIG_FILE))
     assign_tensors(model, _tensors(model, open_stored(folder), folder, strict), where=str(folder))
-    generation = read_generation(folder)
-    facts = {"family": MODEL_TYPE, "kept": {**special_ids(generation), **special_ids(raw)},
-             **({GENERATION: generation} if generation else {})}
+    generation = read_generation(folder, raw)
+    facts = {"family": MODEL_TYPE, **generation,
+             "kept": {**special_ids(generation.get(GENERATION, {})), **special_ids(raw)}}
     model = model.to(device=device, dtype=dtype).eval()
     return Loaded(model, _tokenizer(folder, model.vocab_size), model.config, None, facts, folder)
 
