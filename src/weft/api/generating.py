@@ -33,18 +33,20 @@ from weft.tokenizers import Tokenizer
 
 @dataclass(frozen=True)
 class Ends:
-    """When generation stops before its maximum number of tokens.
+    """When generation stops before its maximum number of tokens, and what the text leaves out.
 
     Attributes:
         strings: strings of text that end it.
         at_end: stop at the tokens that end a document or a turn, which the tokenizer declares or, without a tokenizer,
             the model's own files.
         tokens: further ids that end it.
+        spelled: special tokens that the text spells; it leaves out all others.
     """
 
     strings: str | tuple[str, ...] = ()
     at_end: bool = True
     tokens: tuple[int, ...] = ()
+    spelled: tuple[int, ...] = ()
 
 
 NO_OPTIONS: Mapping[str, float | None] = MappingProxyType({})
@@ -115,7 +117,7 @@ def beam_search(model: Model, prompts: str | Sequence[str | RowLike], *, max_new
                          remedy="Leave the strings out, or generate without beams.")
     return search_rows(causal, prompt_rows(loaded, prompts), max_new_tokens=max_new_tokens, beams=beams,
                        length_penalty=length_penalty, stop=ending.tokens, tokenizer=loaded.tokenizer,
-                       start=start_of(loaded.tokenizer))
+                       start=start_of(loaded.tokenizer), spelled=ending.spelled)
 
 
 
@@ -180,4 +182,4 @@ def ending_of(loaded: Loaded, ends: Ends) -> Ending:
     if ends.at_end:
         known = loaded.tokenizer
         own = end_ids(loaded.facts, loaded.model.vocab_size) if known is None else known.end_ids
-    return Ending(tokens=tuple(dict.fromkeys((*own, *ends.tokens))), strings=tuple(one_or_more(ends.strings)))
+    return Ending(tuple(dict.fromkeys((*own, *ends.tokens))), tuple(one_or_more(ends.strings)), ends.spelled)
