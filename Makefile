@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 .PHONY: help install run figures test part hybrids test-starting test-interop test-trl test-datasets test-lm-eval test-peft test-gguf test-gpu test-cluster test-mup test-processors mutants fuzz table table-parallel lint docs clean
 
 help:
-	@echo "make run    compare language models of six ages, in about six minutes on two cores; leaves"
+	@echo "make run    compare language models of six ages, in six to eight minutes on two cores; leaves"
 	@echo "            runs/six_ages/report.html"
 	@echo "make install  the environment alone; '. .venv/bin/activate' then finds weft"
 	@echo "make test   the tests"

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         resize_images,
         save,
         score,
+        search_defaults,
         stream,
         train,
         translate,
@@ -61,7 +62,8 @@ __all__ = ["BradleyTerry", "Elo", "Ends", "Sampling", "Search", "beam_search", "
            "classify", "compare", "compare_report", "convert", "data_inspect", "data_mixture", "data_prepare",
            "data_sample", "decoding_defaults", "doctor", "draw", "evaluate", "extend", "generate", "insides",
            "load", "load_plugin", "measure", "measure_bleu", "plan", "presets", "probe", "rate",
-           "read_model", "read_run", "resize_images", "save", "score", "stream", "train", "translate"]
+           "read_model", "read_run", "resize_images", "save", "score", "search_defaults", "stream", "train",
+           "translate"]
 
 
 def __getattr__(name: str) -> Any:

@@ -11,6 +11,7 @@ import transformers
 
 from against_transformers.cases.llama import CASES as LLAMA
 from against_transformers.tiny import opened, rows, saved
+from interop.huggingface.tiny_folders import change_config
 from weft import api
 
 
@@ -32,6 +33,18 @@ def test_a_text_without_options_is_the_same(settings: dict[str, Any], tmp_path: 
             ids = torch.tensor([row])
             text = theirs.generate(ids, attention_mask=torch.ones_like(ids))[0, len(row):].tolist()
         assert list(api.generate(tmp_path, [row]).rows[0].tokens) == text
+
+
+@pytest.mark.filterwarnings("ignore:note. config.json sets")
+def test_a_folder_of_before_that_file_says_it_in_its_config(tmp_path: Path) -> None:
+    model = saved(LLAMA[0], tmp_path)
+    (tmp_path / "generation_config.json").unlink()
+    change_config(tmp_path, repetition_penalty=2.0)
+    theirs, row = opened(tmp_path, dtype=model.dtype), rows(67, (8,))[0]
+    ids = torch.tensor([row])
+    texts = [theirs.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=32, pad_token_id=66,
+                             **given)[0, len(row):].tolist() for given in ({}, {"repetition_penalty": 1.0})]
+    assert list(api.generate(tmp_path, [row], max_new_tokens=32).rows[0].tokens) == texts[0] != texts[1]
 
 
 def test_sampling_without_a_k_is_among_as_many_tokens(tmp_path: Path) -> None:

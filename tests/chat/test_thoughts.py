@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from chat.test_chat_templates import BEGIN, END, library
 from decoding.small_models import Bigram
+from interop.huggingface.with_code_models import UNTIED, attention, build, decoder, pre
 from weft.chat.conversation import ChatSettings, Conversation
 from weft.chat.template import ChatTemplate, Extras
-from weft.decoding import GREEDY
+from weft.checkpoints import save_checkpoint
+from weft.cli.main import app
+from weft.decoding import GREEDY, generate
 from weft.tokenizers import ByteTokenizer
 
 OPEN, CLOSE = "<think>", "</think>"
@@ -90,6 +95,46 @@ def test_an_answer_that_is_generated_keeps_the_marks_that_its_template_looks_for
     pieces = list(conversation.say("b"))
     assert "".join(pieces) == f"{OPEN}h{CLOSE}ac" == conversation.messages[-1]["content"]
     assert conversation.template.text(conversation.messages) == "(b)(ac)"
+
+
+def answer(folder: Path, rule: str, messages: list[dict[str, Any]], *options: str) -> dict[str, Any]:
+    """The row that ``weft generate --messages`` answers with, in a template with that rule."""
+    (folder / "t.jinja").write_text(FRAME.replace("RULE", rule), encoding="utf-8")
+    (folder / "m.json").write_text(json.dumps(messages), encoding="utf-8")
+    files = ("--messages", str(folder / "m.json"), "--template", str(folder / "t.jinja"))
+    done = CliRunner().invoke(app, ["generate", str(folder / "model"), *files, "--json", *options])
+    assert done.exit_code == 0, done.output
+    row: dict[str, Any] = json.loads(done.stdout)["rows"][0]
+    return row
+
+
+@pytest.mark.parametrize("rule", DROPS.values(), ids=DROPS)
+def test_generate_renders_messages_as_chat_does(rule: str, tmp_path: Path) -> None:
+    """The old thought is not read again: the answer is that to the ids of a conversation without it."""
+    model = build(decoder(pre(attention()), vocab_size=TOKENIZER.vocab_size, context=256, readout=UNTIED))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3.0)  # so that another word of the prompt is another text
+    save_checkpoint(tmp_path / "model", model, TOKENIZER)
+    rows = [template_of(rule).encode(talk("What?", said), add_generation_prompt=True) for said in ("A cat.", "A dog.")]
+    plain, other = (list(row.tokens) for row in generate(model, rows, max_new_tokens=8).rows)
+    found = answer(tmp_path, rule, talk("What?", THOUGHT), "--greedy", "--max-new-tokens", "8")
+    assert found["tokens"] == plain != other
+
+
+@pytest.mark.parametrize("options", [["--greedy"], ["--beams", "2"]], ids=str)
+def test_what_generate_answers_keeps_the_marks_and_can_be_given_back(options: list[str], tmp_path: Path) -> None:
+    """As in a chat; other special tokens are left out as ever."""
+    model: Any = build({"kind": "ngram", "vocab_size": TOKENIZER.vocab_size, "order": 2, "context": 256,
+                        "smoothing": "maximum_likelihood"})
+    chain = TOKENIZER.encode(f"\n{OPEN}h{CLOSE}a<other>c", specials=True)
+    model.fit(torch.tensor([*chain, TOKENIZER.end_ids[0]]))
+    save_checkpoint(tmp_path / "model", model, TOKENIZER)
+    row = answer(tmp_path, DROPS["split"], talk("What?", "A cat."), *options)
+    row = row["hypotheses"][0] if "hypotheses" in row else row
+    assert row["text"] == f"{OPEN}h{CLOSE}ac"
+    form = template_of(DROPS["split"])
+    assert form.encode(talk("What?", row["text"])) == form.encode(talk("What?", "ac"))
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "thinking", "reasoning"])

@@ -13,6 +13,7 @@ import yaml
 from cli.conftest import Weft, call
 from weft import api
 from weft.api.translating import source_row
+from weft.checkpoints import save_checkpoint
 from weft.evaluation.bleu import bleu
 
 Refuse = Callable[..., str]
@@ -71,6 +72,21 @@ def test_lines_are_translated_line_by_line(weft: Weft, translator: Path, tmp_pat
             assert one["score"] == pytest.approx(one["log_prob"] / len(one["tokens"]), rel=1e-9)
     greedy = api.translate(translator / "run", numerals("en", range(300, 320)), api.Search(beams=1))
     assert greedy.texts == tuple(lines)
+
+
+def test_settings_of_the_model_s_file_are_followed_and_named(weft: Weft, translator: Path, tmp_path: Path) -> None:
+    loaded = api.load(translator / "run")
+    loaded.facts["generation"] = {"num_beams": 2, "length_penalty": 2.0}
+    save_checkpoint(tmp_path / "a", loaded.model, loaded.tokenizer, run=loaded.run, facts=loaded.facts)
+    told = weft("translate", tmp_path / "a", translator / "test.en", "--json")
+    assert "note: generation_config.json sets num_beams 2, length_penalty 2.0; options win over it." in told.err
+    first = json.loads(told.out)["rows"][0]["hypotheses"]
+    assert len(first) == 2
+    assert all(each["score"] == pytest.approx(each["log_prob"] / len(each["tokens"]) ** 2) for each in first)
+    told = weft("translate", tmp_path / "a", translator / "test.en", "--beams", "3", "--length-penalty", "0")
+    assert "note" not in told.err
+    with pytest.warns(UserWarning, match="sets num_beams 2, length_penalty 2.0"):
+        assert len(api.translate(tmp_path / "a", ["one"]).beams.rows[0]) == 2
 
 
 def test_a_source_is_encoded_as_in_training(translator: Path) -> None:

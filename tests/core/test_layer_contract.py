@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from weft.core.output import Output
 from weft.core.span import Memory, Span
 from weft.core.state import tensor_field
 from weft.core.traits import Trait
+from weft.feedforward.mlp import MLPConfig
 from weft.models.decoder import Decoder, DecoderConfig
 
 
@@ -187,3 +189,12 @@ def test_parameters_that_are_shared_are_counted_once() -> None:
 def test_a_declaration_that_would_not_be_read_is_refused_when_its_class_is_made(name: str, told: str) -> None:
     with pytest.raises(TypeError, match=rf"Deaf: {name} would not be read\. {re.escape(told)}"):
         type("Deaf", (Pointwise,), {name: lambda self: ()})
+
+
+@pytest.mark.parametrize("name", ["source", "title", "also_called"])
+def test_a_card_that_would_not_be_read_is_refused_likewise(name: str) -> None:
+    told = "Give it as a field of weft.core.part_config.About, in the class attribute `about`."
+    with pytest.raises(TypeError, match=rf"Deaf: {name} would not be read\. {re.escape(told)}"):
+        type("Deaf", (MLPConfig,), {"__module__": __name__, "__annotations__": {name: ClassVar[str]}, name: "x"})
+    kept: Any = type("Read", (MLPConfig,), {"__module__": __name__, "__annotations__": {name: str}, name: "a field"})
+    assert kept(d_ff=3).model_dump()[name] == "a field"

@@ -82,7 +82,7 @@ def test_curves_end_at_the_figures_of_the_table() -> None:
 def test_the_first_screen_says_what_weft_is_and_is_not_and_shows_curves() -> None:
     screen = " ".join(README.split("\n## ")[0].split())
     assert "docs/curves.svg" in screen and "**What Weft is not.**" in screen
-    assert "**`make run`** trains the models in the picture and takes about six minutes on two cores" in screen
+    assert "**`make run`** trains the models in the picture and takes six to eight minutes on two cores" in screen
     assert all(f"({link})" in screen for link in ("recipes", "benchmarks/README.md", "docs/quickstart.md"))
     assert len(README.split("\n## ")[0].split("```text\n")[1].split("```")[0].strip().split("\n")) == 4
 

@@ -18,7 +18,7 @@ from weft.api.models import Model, convert, families, load, load_language_model,
 from weft.api.rating import rate
 from weft.api.rows import row_kinds
 from weft.api.training import compare, compare_report, train
-from weft.api.translating import Search, Translated, measure_bleu, translate
+from weft.api.translating import Search, Translated, measure_bleu, search_defaults, translate
 from weft.api.using import classify, evaluate, measure, mixes, run_of, score
 from weft.chat.conversation import ChatSettings, Conversation
 from weft.checkpoints import Loaded
@@ -41,4 +41,5 @@ __all__ = ["Answer", "BradleyTerry", "ChatSettings", "Conversation", "Descriptio
            "is_benchmark", "load",
            "load_language_model", "load_plugin", "measure", "measure_bleu", "mixes", "pictures", "plan", "presets",
            "probe", "prompt_rows", "rate", "read_model", "read_run", "require_device", "require_dtype",
-           "resize_images", "row_kinds", "run_of", "save", "score", "stream", "task_kind", "train", "translate"]
+           "resize_images", "row_kinds", "run_of", "save", "score", "search_defaults", "stream", "task_kind",
+           "train", "translate"]

@@ -25,7 +25,7 @@ from weft.decoding import (
 from weft.decoding import beam_search as search_rows
 from weft.decoding import generate as continue_rows
 from weft.decoding import stream as stream_rows
-from weft.interop.huggingface.generation import end_ids, followed, told
+from weft.interop.huggingface.generation import MOST, end_ids, followed, told
 from weft.tasks.next_token import NextTokenConfig
 from weft.tasks.prefix_lm import PrefixLMConfig
 from weft.tokenizers import Tokenizer
@@ -33,22 +33,23 @@ from weft.tokenizers import Tokenizer
 
 @dataclass(frozen=True)
 class Ends:
-    """When generation stops before its maximum number of tokens.
+    """When generation stops before its maximum number of tokens, and what the text leaves out.
 
     Attributes:
         strings: strings of text that end it.
         at_end: stop at the tokens that end a document or a turn, which the tokenizer declares or, without a tokenizer,
             the model's own files.
         tokens: further ids that end it.
+        spelled: special tokens that the text spells; it leaves out all others.
     """
 
     strings: str | tuple[str, ...] = ()
     at_end: bool = True
     tokens: tuple[int, ...] = ()
+    spelled: tuple[int, ...] = ()
 
 
 NO_OPTIONS: Mapping[str, float | None] = MappingProxyType({})
-MOST = "max_new_tokens"
 
 
 def decoding_defaults(model: Model, options: Mapping[str, float | None] = NO_OPTIONS, *, draws: bool = False,
@@ -116,7 +117,7 @@ def beam_search(model: Model, prompts: str | Sequence[str | RowLike], *, max_new
                          remedy="Leave the strings out, or generate without beams.")
     return search_rows(causal, prompt_rows(loaded, prompts), max_new_tokens=max_new_tokens, beams=beams,
                        length_penalty=length_penalty, stop=ending.tokens, tokenizer=loaded.tokenizer,
-                       start=start_of(loaded.tokenizer))
+                       start=start_of(loaded.tokenizer), spelled=ending.spelled)
 
 
 
@@ -181,4 +182,4 @@ def ending_of(loaded: Loaded, ends: Ends) -> Ending:
     if ends.at_end:
         known = loaded.tokenizer
         own = end_ids(loaded.facts, loaded.model.vocab_size) if known is None else known.end_ids
-    return Ending(tokens=tuple(dict.fromkeys((*own, *ends.tokens))), strings=tuple(one_or_more(ends.strings)))
+    return Ending(tuple(dict.fromkeys((*own, *ends.tokens))), tuple(one_or_more(ends.strings)), ends.spelled)

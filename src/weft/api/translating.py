@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from weft.api.arguments import one_or_more
 from weft.api.generating import Ends, ending_of, require_tokenizer
-from weft.api.models import Model, load_language_model
+from weft.api.models import Model, load, load_language_model
 from weft.api.using import run_of
 from weft.checkpoints import Loaded
 from weft.core.errors import InputError
@@ -18,8 +20,9 @@ from weft.core.strict_json import Record
 from weft.data.pairs import ends_of, texts_of
 from weft.decoding import Beams, LengthFormula, Row
 from weft.decoding import beam_search as search_rows
+from weft.decoding.beam import MOST_PENALTY
 from weft.evaluation.bleu import Bleu, bleu
-from weft.interop.huggingface.generation import GENERATION
+from weft.interop.huggingface.generation import FOLLOWED, GENERATION, MOST, told
 from weft.tasks.material import HeldOut
 from weft.tasks.sequence_to_sequence import SequenceToSequenceConfig
 
@@ -29,10 +32,15 @@ MORE_TOKENS = 50
 
 BATCH = 32
 
+SETTINGS: Mapping[str, Callable[[Any], bool]] = MappingProxyType({
+    "num_beams": lambda value: type(value) is int and value >= 1,
+    "length_penalty": lambda value: type(value) in (int, float) and 0 <= value <= MOST_PENALTY, MOST: FOLLOWED[MOST]})
+"""Keys of ``generation_config.json`` that a search follows, each with the values that it can follow."""
+
 
 @dataclass(frozen=True)
 class Search:
-    """How targets are searched, as in Vaswani et al. 2017, section 6.1; see `weft.decoding.beam_search`.
+    """How targets are searched, see `weft.decoding.beam_search`; what is None, see `search_defaults`.
 
     Attributes:
         beams: hypotheses of a target; 1: the most probable token at every step.
@@ -43,9 +51,9 @@ class Search:
         cut: whether sources longer than the encoder's limit are cut at their ends; otherwise they are refused.
     """
 
-    beams: int = 4
-    length_penalty: float = 0.6
-    length_formula: LengthFormula = "gnmt"
+    beams: int | None = None
+    length_penalty: float | None = None
+    length_formula: LengthFormula | None = None
     max_new_tokens: int | None = None
     batch_size: int = BATCH
     cut: bool = False
@@ -70,20 +78,51 @@ class Translated(Record):
         return {**self.beams.to_json(), "cut": self.cut}
 
 
+def search_defaults(model: Model, search: Search) -> tuple[Search, str]:
+    """Return a search without a None but for ``max_new_tokens``, and a line that says what of it the model's
+    ``generation_config.json`` decided and which settings there are not followed (empty: none).
+
+    Where neither the search nor the file decides, there are four beams, and log-probabilities are divided as in
+    Vaswani et al. 2017, section 6.1, by ((5 + length) / 6)^0.6. A file that names ``num_beams`` or ``length_penalty``
+    means what `transformers` does with it: log-probabilities divided by the length to that power, which is 1 where the
+    file does not say it.
+    """
+    facts = load(model).facts
+    content: Mapping[str, Any] = facts.get(GENERATION) or {}
+    options = {"num_beams": search.beams, "length_penalty": search.length_penalty, MOST: search.max_new_tokens}
+    said = {key: content[key] for key, able in SETTINGS.items() if key in content and able(content[key])}
+    used = {key: value for key, value in said.items() if options[key] is None}
+    if search.length_formula == "gnmt":
+        used.pop("length_penalty", None)
+    power = search.length_penalty is None and search.length_formula != "gnmt" and bool({*said} - {MOST})
+    formula: LengthFormula = "power" if power else "gnmt"
+    chosen = {"num_beams": 4, "length_penalty": 1.0 if power else 0.6, MOST: None, **used,
+              **{key: value for key, value in options.items() if value is not None}}
+    found = replace(search, beams=chosen["num_beams"], length_penalty=chosen["length_penalty"],
+                    length_formula=search.length_formula or formula, max_new_tokens=chosen[MOST])
+    inert = set() if content.get("do_sample") else {"temperature", "top_k", "top_p", "min_p", "typical_p"}
+    return found, told(facts, used, {*said, *inert})
+
+
 def translate(model: Model, sources: str | Sequence[str], search: Search | None = None) -> Translated:
-    """Search the target of each source text with an encoder-decoder.
+    """Search the target of each source text with an encoder-decoder; what the search leaves open is as
+    `search_defaults` says, with a warning where the model's files decide.
 
     Raises:
         InputError: the model takes no source or has no tokenizer; a source is empty, or longer than the encoder's
             limit.
     """
-    search = Search() if search is None else search
     loaded, causal = load_language_model(model, "translating")
+    given = Search() if search is None else search
+    search, line = search_defaults(loaded, given)
+    if line and None in (given.beams, given.length_penalty, given.length_formula):
+        warnings.warn(line, stacklevel=2)
     if not causal.takes_source:
         raise InputError(f"a model of kind {causal.config.kind!r} takes no source.", where=str(loaded.path),
                          remedy="Give an encoder-decoder, or continue texts with weft generate.")
     rows, cut = _limited([source_row(loaded, text, place) for place, text in enumerate(one_or_more(sources))],
                          causal.source_limit(), search.cut)
+    assert search.beams is not None and search.length_penalty is not None and search.length_formula is not None
     found = search_rows(causal, rows, max_new_tokens=[_most(row, causal, search) for row in rows], beams=search.beams,
                         length_penalty=search.length_penalty, length_formula=search.length_formula,
                         stop=ending_of(loaded, Ends()).tokens, tokenizer=require_tokenizer(loaded),

@@ -195,11 +195,9 @@ class Conversation:
 
     def _tokens(self, row: Row, begun: PromptState | None, room: int) -> Iterator[tuple[int, str, Finish | None]]:
         settings, template = self._settings, self._template
-        ending = Ending(template.end_ids, (*template.stops, *settings.stops))
+        ending = Ending(template.end_ids, (*template.stops, *settings.stops), tuple(template.marks.values()))
         slots = Slots(self._model, 1, capacity=len(row.tokens) + room - 1, tokenizer=template.tokenizer)
-        spelled = tuple(template.marks.values())
-        slot = slots.admit(row, RowSettings(room, settings.sampling, ending, self._turns, settings.seed,
-                                            spelled=spelled), begun)
+        slot = slots.admit(row, RowSettings(room, settings.sampling, ending, self._turns, settings.seed), begun)
         try:
             while slots.live:
                 for new in slots.step():

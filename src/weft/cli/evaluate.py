@@ -66,7 +66,7 @@ def evaluate(checkpoint: Checkpoint,
              batch_size: BatchSize = 8,
              bleu: Annotated[bool, typer.Option("--bleu", help="Also translate the sources of pairs, and compare with "
                                                 "the targets (extra bleu).")] = False,
-             beams: Beams = 4, length_penalty: LengthPenalty = 0.6, length_formula: Formula = "gnmt",
+             beams: Beams = None, length_penalty: LengthPenalty = None, length_formula: Formula = None,
              cut: Cut = False, translations: Annotated[Path | None, typer.Option(
                  "--translations", help="With --bleu, write them to this new file, one a line.")] = None,
              task: Annotated[str | None, typer.Option("--task", help="A benchmark (mmlu, lambada, sst2, cola, mbpp, "
@@ -114,7 +114,7 @@ def evaluate(checkpoint: Checkpoint,
     plain = (data is None and held_out == "validation" and sizes == [None] and stride is None and not documents
              and not by_document and divide_by is None)
     if api.task_kind(loaded) != NextTokenConfig.kind or (plain and not bleu and api.mixes(loaded)):
-        search = search_of(beams, length_penalty, length_formula, None, batch_size, cut) if bleu else None
+        search = search_of(loaded, beams, length_penalty, length_formula, None, batch_size, cut) if bleu else None
         compared = None if search is None else translated(loaded, data, held_out, search, translations)
         _measured(loaded, data, held_out, sizes, stride, batch_size, compared, json=json,
                   documents=documents or by_document or divide_by is not None)

@@ -138,7 +138,7 @@ def _conversation(loaded: Loaded, messages: Path | None, template: str | None, e
     unfinished = turns[-1]["role"] == "assistant"
     row = Row(tuple(form.encode(turns, add_generation_prompt=not unfinished, continue_final=unfinished)))
     tokens = form.end_ids if ends.at_end else ()
-    return [row], Ends((*ends.strings, *form.stops), ends.at_end, tokens)
+    return [row], Ends((*ends.strings, *form.stops), ends.at_end, tokens, tuple(form.marks.values()))
 
 
 def require_tokenizer(loaded: Loaded) -> Tokenizer:

@@ -28,15 +28,17 @@ from weft.cli.options import (
 
 if TYPE_CHECKING:
     from weft.api import Search
+    from weft.checkpoints import Loaded
     from weft.decoding import LengthFormula
 
-Beams = Annotated[int, typer.Option("--beams", min=1, help="Beams of the search for the most probable "
-                                            "continuation; 1 is greedy decoding.")]
-LengthPenalty = Annotated[float, typer.Option(
-    "--length-penalty", min=0, help="Exponent a of the length by which log-probabilities of beams are divided; see "
-                                       "--length-formula.")]
-Formula = Annotated[str, typer.Option(
-    "--length-formula", help="gnmt: divide by ((5 + length) / 6)^a (Wu et al. 2016); power: by length^a.")]
+Beams = Annotated[int | None, typer.Option("--beams", min=1, help="Beams of the search for the most probable "
+                                                   "continuation, 1 is greedy decoding; default 4.")]
+LengthPenalty = Annotated[float | None, typer.Option(
+    "--length-penalty", min=0, help="Exponent a of the length by which log-probabilities of beams are divided, see "
+                                       "--length-formula; default 0.6.")]
+Formula = Annotated[str | None, typer.Option(
+    "--length-formula", help="gnmt: divide by ((5 + length) / 6)^a (Wu et al. 2016), the default; power: by "
+                             "length^a.")]
 Cut = Annotated[bool, typer.Option("--cut", help="Cut sources longer than the encoder's limit, and count them.")]
 
 
@@ -49,13 +51,15 @@ def translate(checkpoint: Checkpoint,
               sources: Annotated[Path, typer.Argument(metavar="SOURCES", help="A text file of one source a line.")],
               out: Annotated[Path | None, typer.Option("--out", help="Write here; the targets, one a line in a new "
                                                        "file, instead of printing them.")] = None,
-              beams: Beams = 4, length_penalty: LengthPenalty = 0.6, length_formula: Formula = "gnmt",
+              beams: Beams = None, length_penalty: LengthPenalty = None, length_formula: Formula = None,
               max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Most new tokens; by default 50 more than "
                                                                  "the source has.")] = None,
               batch_size: BatchSize = 32, cut: Cut = False, device: Device = "cpu", dtype: Dtype = None,
               threads: Threads = None, kernels: Kernels = None, plugin: Plugin = None, json: Json = False,
               revision: Revision = None, offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
-    """Write the target of each line of a text, with an encoder-decoder, by beam search."""
+    """Write the target of each line of a text, with an encoder-decoder, by beam search.
+
+    Where an option is not given, the settings of the model's own generation_config.json apply, and are named."""
     prepare(plugin, threads, kernels)
     from weft import api
     from weft.data.aligned import lines_of
@@ -67,8 +71,8 @@ def translate(checkpoint: Checkpoint,
     require_sources(lines, sources)
     loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype,
                       purpose="translating")
-    found = api.translate(loaded, lines, search_of(beams, length_penalty, length_formula, max_new_tokens, batch_size,
-                                                   cut))
+    found = api.translate(loaded, lines, search_of(loaded, beams, length_penalty, length_formula, max_new_tokens,
+                                                   batch_size, cut))
     if found.cut:
         typer.echo(f"{found.cut:,} of {len(lines):,} sources were cut to the encoder's limit", err=True)
     if out is not None:
@@ -79,12 +83,16 @@ def translate(checkpoint: Checkpoint,
         typer.echo("\n".join(map(in_one_line, found.texts)))
 
 
-def search_of(beams: int, length_penalty: float, length_formula: str, max_new_tokens: int | None, batch_size: int,
-              cut: bool) -> Search:
-    """The search that the options describe; an unknown formula is refused by `weft.decoding.beam_search`."""
+def search_of(loaded: Loaded, beams: int | None, length_penalty: float | None, length_formula: str | None,
+              max_new_tokens: int | None, batch_size: int, cut: bool) -> Search:
+    """The search that the options and the model's files describe, and a line about these; an unknown formula is refused
+    by `weft.decoding.beam_search`."""
     from weft import api
 
-    return api.Search(beams, length_penalty, cast("LengthFormula", length_formula), max_new_tokens, batch_size, cut)
+    search, line = api.search_defaults(loaded, api.Search(
+        beams, length_penalty, cast("LengthFormula | None", length_formula), max_new_tokens, batch_size, cut))
+    typer.echo(line, err=True, nl=bool(line))
+    return search
 
 
 def require_sources(lines: list[str], path: Path) -> None:

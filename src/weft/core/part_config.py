@@ -166,6 +166,12 @@ class PartConfig(Settings):
     kind: ClassVar[str] = ""
     about: ClassVar[About] = About()
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        if lost := sorted(vars(cls).keys() & About.__dataclass_fields__.keys()):
+            raise TypeError(f"{cls.__name__}: {', '.join(lost)} would not be read. Give it as a field of "
+                            "weft.core.part_config.About, in the class attribute `about`.")
+
     def build(self, dims: Dims) -> nn.Module:
         """Build the part for a model of these dimensions."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it is built")

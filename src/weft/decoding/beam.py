@@ -80,7 +80,7 @@ class Beams(Record):
 def beam_search(model: LanguageModel, rows: Sequence[RowLike], *, max_new_tokens: int | Sequence[int],
                 beams: int = 4, length_penalty: float = 1.0, length_formula: LengthFormula = "power",
                 stop: Sequence[int] = (), tokenizer: Tokenizer | None = None, start: int | None = None,
-                batch_size: int | None = None) -> Beams:
+                batch_size: int | None = None, spelled: Sequence[int] = ()) -> Beams:
     """Search the continuation y of each row with the largest log p(y) / lp(y), see `length_divisor`.
 
     At every step the candidates are all one-token extensions of the active hypotheses, ranked by log p. A candidate
@@ -100,6 +100,7 @@ def beam_search(model: LanguageModel, rows: Sequence[RowLike], *, max_new_tokens
         start: the token that begins a document, put before empty prompts.
         batch_size: number of rows that are searched together, those of similar lengths of source and prompt; it does
             not change the results. None: all.
+        spelled: special tokens that the text spells; it leaves out all others.
 
     Raises:
         InputError: rows or options that cannot be used.
@@ -114,7 +115,7 @@ def beam_search(model: LanguageModel, rows: Sequence[RowLike], *, max_new_tokens
     known = model.vocab_size if tokenizer is None else tokenizer.vocab_size
     rule = _Rule(beams, length_penalty, length_formula, frozenset(stop), known)
     searches = _searched(model, prompts, most, rule, batch_size)
-    return Beams(tuple(tuple(_with_text(hypothesis, row, tokenizer) for hypothesis in search.best())
+    return Beams(tuple(tuple(_with_text(hypothesis, row, tokenizer, spelled) for hypothesis in search.best())
                        for row, search in zip(prompts, searches, strict=True)))
 
 
@@ -138,11 +139,11 @@ def _by_length(prompts: Sequence[Row], places: Sequence[int], batch_size: int | 
     return [places[first:first + size] for first in range(0, len(places), size)]
 
 
-def _with_text(hypothesis: Hypothesis, prompt: Row, tokenizer: Tokenizer | None) -> Hypothesis:
+def _with_text(hypothesis: Hypothesis, prompt: Row, tokenizer: Tokenizer | None, spelled: Sequence[int]) -> Hypothesis:
     """Return the hypothesis with its text, or unchanged without a tokenizer."""
     if tokenizer is None:
         return hypothesis
-    return replace(hypothesis, text=text_behind(tokenizer, prompt.tokens, hypothesis.tokens))
+    return replace(hypothesis, text=text_behind(tokenizer, prompt.tokens, hypothesis.tokens, spelled))
 
 
 def _require_options(beams: int, length_penalty: float, formula: str, batch_size: int | None) -> None:

@@ -28,7 +28,6 @@ class RowSettings:
         row: the row's index, which names it in results and errors and, with ``seed``, determines its random numbers.
         seed: seed of the random numbers.
         log_probs: whether to return the model's log-probability of each token.
-        spelled: special tokens that the text spells; it leaves out all others.
     """
 
     max_new_tokens: int
@@ -37,7 +36,6 @@ class RowSettings:
     row: int = 0
     seed: int = 0
     log_probs: bool = False
-    spelled: tuple[int, ...] = ()
 
 
 @final

@@ -133,7 +133,7 @@ class Slots:
         for slot, row, own in zip(slots, rows, settings, strict=True):
             self._ended.pop(slot, None)
             self._rows[slot] = _Occupant(row.tokens, Choosing(row, own, self._model.vocab_size), Writer(
-                own.row, row, own.max_new_tokens, own.ending, self._tokenizer, own.spelled))
+                own.row, row, own.max_new_tokens, own.ending, self._tokenizer))
         return slots
 
     def step(self) -> list[NewToken]:

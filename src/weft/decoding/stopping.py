@@ -14,15 +14,17 @@ from weft.tokenizers import StreamDecoder, Tokenizer
 
 @dataclass(frozen=True)
 class Ending:
-    """When a row ends before max_new_tokens.
+    """When a row ends before max_new_tokens, and what its text leaves out.
 
     Attributes:
         tokens: ids that end a row.
         strings: strings of text that end a row; they require a tokenizer.
+        spelled: special tokens that the text spells; it leaves out all others.
     """
 
     tokens: tuple[int, ...] = ()
     strings: tuple[str, ...] = ()
+    spelled: tuple[int, ...] = ()
 
     def require_usable(self, model: LanguageModel, tokenizer: Tokenizer | None) -> None:
         """Refuse an ending that could not end a row.
@@ -84,26 +86,31 @@ class GrowingText:
         return 0
 
 
-def text_behind(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Sequence[int]) -> str:
-    """Return the text of ``tokens`` that follow a prompt. Prompt ids outside the tokenizer's vocabulary are skipped."""
-    decoder = tokenizer.stream()
+def text_behind(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Sequence[int], spelled: Sequence[int] = ()) -> str:
+    """Return the text of ``tokens`` that follow a prompt, with the special tokens ``spelled`` and no others. Prompt ids
+    outside the tokenizer's vocabulary are skipped."""
+    decoder, silent = _decoder(tokenizer, prompt, spelled)
+    return "".join(decoder.push(token) for token in tokens if token not in silent) + decoder.finish()
+
+
+def _decoder(tokenizer: Tokenizer, prompt: Sequence[int],
+             spelled: Sequence[int]) -> tuple[StreamDecoder, frozenset[int]]:
+    """The decoder of what follows a prompt, and the special tokens that it is not to be given."""
+    decoder = tokenizer.stream(specials=bool(spelled))
     decoder.follow(token for token in prompt if token < tokenizer.vocab_size)
-    return "".join(map(decoder.push, tokens)) + decoder.finish()
+    return decoder, frozenset(tokenizer.special_tokens.values() if spelled else ()).difference(spelled)
 
 
 class Writer:
     """The output of one row: its incremental text, and whether it has ended."""
 
     def __init__(self, row: int, prompt: Row, max_new_tokens: int, ending: Ending,
-                 tokenizer: Tokenizer | None, spelled: Sequence[int] = ()) -> None:
+                 tokenizer: Tokenizer | None) -> None:
         self.row, self._left, self._stops = row, max_new_tokens, frozenset(ending.tokens)
         self._text: GrowingText | None = None
         self._silent = frozenset[int]()
         if tokenizer is not None:
-            if spelled:
-                self._silent = frozenset(tokenizer.special_tokens.values()).difference(spelled)
-            decoder = tokenizer.stream(specials=bool(spelled))
-            decoder.follow(token for token in prompt.tokens if token < tokenizer.vocab_size)
+            decoder, self._silent = _decoder(tokenizer, prompt.tokens, ending.spelled)
             self._text = GrowingText(decoder, ending.strings)
 
     def write(self, token: int, log_prob: float | None) -> NewToken:

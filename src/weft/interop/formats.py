@@ -15,6 +15,7 @@ from weft.checkpoints.load import Loaded, load_checkpoint
 from weft.checkpoints.save import fill_checkpoint
 from weft.core.errors import UnsupportedError
 from weft.core.model import LanguageModel, Model, language_model
+from weft.data.layout import layout_of
 from weft.disk.manifest import write_manifest
 from weft.interop.adapters.base import trained_tensors
 from weft.interop.adapters.opening import load_adapted
@@ -23,10 +24,16 @@ from weft.interop.adapters.peft import write_peft
 from weft.interop.gguf.target import GgufFile, foreign_llama
 from weft.interop.huggingface.folder import is_foreign
 from weft.interop.huggingface.from_text import ComparedTexts, reads_pairs
-from weft.interop.huggingface.generation import GENERATION, GENERATION_FILE, NO_SETTINGS, generation_of
+from weft.interop.huggingface.generation import (
+    GENERATION,
+    GENERATION_FILE,
+    NO_SETTINGS,
+    ORIGIN,
+    generation_of,
+)
 from weft.interop.huggingface.letters import write_letters
 from weft.interop.huggingface.loading import load_folder
-from weft.interop.huggingface.text import write_tokenizer
+from weft.interop.huggingface.text import takes_source, write_tokenizer
 from weft.interop.huggingface.with_code import CODE_FILES, require_writable, write_own_tokenizer, write_with_code
 from weft.interop.huggingface.writing import fit, write_json, write_model
 from weft.interop.verify import foreign_logits
@@ -70,6 +77,8 @@ class ConversionSource:
         tokenizer = self.loaded.tokenizer
         if not kept and tokenizer is not None:
             kept = {"bos_token_id": tokenizer.bos_id, "eos_token_id": tokenizer.eos_id}
+            if takes_source(self.model):
+                kept["decoder_start_token_id"] = layout_of(tokenizer).opening
         return kept
 
     @property
@@ -200,7 +209,8 @@ def _gguf(source: ConversionSource) -> GgufFile:
 def _write_gguf(source: ConversionSource, draft: Path) -> Written:
     file = _gguf(source)
     left = sorted(set(source.loaded.facts.get(GENERATION) or {}) - NO_SETTINGS)
-    notes = (f"generation_config.json sets {', '.join(left)}, which the file cannot hold: give them to llama.cpp.",)
+    where = source.loaded.facts.get(ORIGIN, GENERATION_FILE)
+    notes = (f"{where} sets {', '.join(left)}, which the file cannot hold: give them to llama.cpp.",)
     return file.fitted.family, (*file.write(draft), *(notes if left else ()))
 
 

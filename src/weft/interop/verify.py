@@ -20,7 +20,7 @@ from weft.core.span import WHOLE, Span
 from weft.families.family import Native, families
 from weft.interop.huggingface.folder import read_raw
 from weft.interop.huggingface.from_text import ComparedTexts
-from weft.interop.huggingface.text import reads_whole
+from weft.interop.huggingface.text import reads_whole, takes_source
 from weft.interop.huggingface.with_code import brings_bundled_code
 
 ROWS, LENGTH, SEED = 2, 16, 0
@@ -34,8 +34,8 @@ def probe(model: Model) -> Tensor:
     if isinstance(model, ImageModel):
         return torch.randn(ROWS, *model.image_size, generator=torch.Generator().manual_seed(SEED))
     reach = min(each for each in (LENGTH, model.config.context, model.limit() or LENGTH))
-    generator = torch.Generator().manual_seed(SEED)
-    return torch.randint(model.vocab_size, (ROWS, reach), generator=generator)
+    known = min(model.vocab_size, model.source_vocab_size) if takes_source(model) else model.vocab_size
+    return torch.randint(known, (ROWS, reach), generator=torch.Generator().manual_seed(SEED))
 
 
 def a_tensor(model: Model) -> Tensor:
@@ -142,7 +142,7 @@ HEADED = ("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", 
 def auto_class(folder: Path) -> str:
     """The class of `transformers` that opens a folder with the head that its config.json names."""
     names = [str(name) for name in read_raw(folder).get("architectures") or ()]
-    if any(name.endswith(("ForConditionalGeneration", "MTModel")) for name in names):
+    if any(name.endswith(("ForConditionalGeneration", "MTModel", "ForSeq2SeqLM")) for name in names):
         return "AutoModelForSeq2SeqLM"
     headed = next((f"AutoModel{end}" for end in HEADED for name in names if name.endswith(end)), None)
     bare = any(name.endswith("Model") and not name.endswith("LMHeadModel") for name in names)

@@ -32,7 +32,7 @@ from weft.families.family import families
 from weft.interop.adapters.base import is_adapter
 from weft.interop.adapters.opening import adapted_config, load_adapted
 from weft.interop.huggingface.folder import is_foreign, open_folder, read_raw
-from weft.interop.huggingface.generation import GENERATION
+from weft.interop.huggingface.generation import GENERATION, ORIGIN
 from weft.interop.huggingface.letters import LETTERS
 from weft.interop.huggingface.loading import load_folder
 from weft.interop.huggingface.text import VOCABULARIES
@@ -47,7 +47,7 @@ from weft.training.vocabulary import VocabularySettings, resized
 HEAD = "head"
 MAY_DIFFER = (HEAD, "context", "rewrites")
 """Fields in which a run's model may differ from the model that it starts from."""
-CARRIED = ("family", "kept", GENERATION, LETTERS)
+CARRIED = ("family", "kept", GENERATION, ORIGIN, LETTERS)
 """Facts of a checkpoint that a run that starts from it keeps, see `StartWeights`."""
 DROPOUT = "dropout"
 """So may every field whose name ends so: dropout concerns how a model is trained and not what it computes."""

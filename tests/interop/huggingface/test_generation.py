@@ -116,6 +116,51 @@ def test_python_draws_where_the_file_asks_for_it_alone(tmp_path: Path) -> None:
     assert api.decoding_defaults(drawing)[0] == api.Sampling(1.0, top_k=3)
 
 
+POWER, GNMT = {"length_formula": "power"}, {"length_formula": "gnmt"}
+
+
+@pytest.mark.parametrize(("said", "given", "found", "line"), [
+    ({}, {}, {"beams": 4, "length_penalty": 0.6, **GNMT}, ""),
+    ({"num_beams": 6, "length_penalty": 2, "max_new_tokens": 9, "early_stopping": True}, {},
+     {"beams": 6, "length_penalty": 2, "max_new_tokens": 9, **POWER},
+     "note: generation_config.json sets num_beams 6, length_penalty 2, max_new_tokens 9; options win over it; its "
+     "early_stopping True is not followed."),
+    ({"num_beams": 1}, {}, {"beams": 1, "length_penalty": 1.0, **POWER},
+     "note: generation_config.json sets num_beams 1; options win over it."),
+    ({"num_beams": 6, "length_penalty": 2.0}, {"beams": 2, "length_penalty": 0.5},
+     {"beams": 2, "length_penalty": 0.5, **GNMT}, ""),
+    ({"num_beams": 6, "length_penalty": 2.0}, {"length_formula": "gnmt", "max_new_tokens": 5},
+     {"beams": 6, "length_penalty": 0.6, "max_new_tokens": 5, **GNMT},
+     "note: generation_config.json sets num_beams 6; options win over it."),
+    ({"num_beams": 0, "length_penalty": -1.0, "temperature": 0.5}, {}, {"beams": 4, "length_penalty": 0.6, **GNMT},
+     "note: generation_config.json: length_penalty -1.0 is not followed.")])
+def test_what_a_file_decides_of_a_translation(said: dict[str, Any], given: dict[str, Any], found: dict[str, Any],
+                                              line: str, tmp_path: Path) -> None:
+    loaded = api.load(folder_with(tmp_path / "a", **{"bos_token_id": 0, **said}))
+    assert api.search_defaults(loaded, api.Search(**given)) == (api.Search(**found), line)
+
+
+def test_settings_in_config_json_are_those_of_a_folder_without_the_other_file(tmp_path: Path) -> None:
+    """As transformers reads them, also in a checkpoint and a folder made from it; with the other file they mean
+    nothing."""
+    write(tmp_path / "a")
+    change_config(tmp_path / "a", eos_token_id=1, repetition_penalty=1.3, num_beams=3, prefix="translate: ",
+                  no_repeat_ngram_size=2, temperature=None)
+    line = ("note: config.json sets repetition_penalty 1.3; options win over it; its num_beams 3, no_repeat_ngram_size "
+            "2 are not followed.")
+    api.convert(tmp_path / "a", tmp_path / "b", to="weft")
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        assert api.decoding_defaults(folder) == (api.Sampling(0.0, repetition_penalty=1.3), 200, line)
+    assert api.search_defaults(tmp_path / "b", api.Search())[0].beams == 3
+    api.convert(tmp_path / "b", tmp_path / "c", to="hf")
+    assert said_in(tmp_path / "c") == {"_from_model_config": False, "bos_token_id": 1, "eos_token_id": 1,
+                                       "repetition_penalty": 1.3, "num_beams": 3, "no_repeat_ngram_size": 2}
+    sampling, _, line = api.decoding_defaults(tmp_path / "c")
+    assert sampling.repetition_penalty == 1.3 and line.startswith("note: generation_config.json sets repetition_pen")
+    (tmp_path / "a" / "generation_config.json").write_text('{"eos_token_id": 1}')
+    assert api.decoding_defaults(tmp_path / "a") == (api.Sampling(0.0), 200, "")
+
+
 def test_a_search_by_beams_follows_the_number_of_tokens_alone(tmp_path: Path) -> None:
     loaded = api.load(folder_with(tmp_path / "a", repetition_penalty=1.1, max_new_tokens=7, num_beams=4))
     assert api.decoding_defaults(loaded, beams=True)[1:] == (

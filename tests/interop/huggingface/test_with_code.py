@@ -16,7 +16,18 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from typer.testing import CliRunner
 
-from interop.huggingface.with_code_models import CONFIGS, attention, build, converted, decoder, model, pre, rows
+from interop.huggingface.with_code_models import (
+    CONFIGS,
+    LARGER,
+    SOURCED,
+    attention,
+    build,
+    converted,
+    decoder,
+    model,
+    pre,
+    rows,
+)
 from seeing_ahead import seeing_ahead
 from taken_back import taken_back
 from weft import api
@@ -28,7 +39,6 @@ from weft.core.model import LanguageModel
 from weft.core.part import exact_of
 from weft.core.registry import load_plugin
 from weft.interop.huggingface.with_code import brings_bundled_code, has_code, require_writable
-from weft.models.encoder_decoder import EncoderDecoderConfig
 from weft.models.ngram import NgramModel
 from weft.tokenizers import BPETokenizer, ByteTokenizer
 from weft.tokenizers.published import read_tokenizer
@@ -176,7 +186,22 @@ def refused(model: LanguageModel) -> str:
 def test_what_no_modelling_file_can_serve() -> None:
     seeing = seeing_ahead(build(decoder(pre(attention()))))
     assert "attends to later tokens, so it cannot be opened as a causal" in refused(seeing)
-    assert "decodes from a source cannot be opened" in refused(EncoderDecoderConfig.examples()[0].build())
+
+
+@pytest.mark.parametrize("name", list(SOURCED))
+def test_an_encoder_decoder_is_read_again(name: str, tmp_path: Path) -> None:
+    tokenizer = BPETokenizer.train(["some text to learn from"], 259)
+    done = converted(build({**SOURCED[name], **LARGER}), tmp_path, tokenizer)
+    raw = json.loads((tmp_path / "b" / "config.json").read_text())
+    assert (done.family, done.difference) == (None, 0.0)
+    assert raw["architectures"] == ["WeftForSeq2SeqLM"] and raw["is_encoder_decoder"]
+    assert raw["auto_map"]["AutoModelForSeq2SeqLM"] == "modeling_weft.WeftForSeq2SeqLM"
+    assert brings_bundled_code(tmp_path / "b")
+    generation = json.loads((tmp_path / "b" / "generation_config.json").read_text())
+    assert generation["decoder_start_token_id"] == tokenizer.bos_id
+    assert json.loads((tmp_path / "b" / "tokenizer_config.json").read_text())["pad_token"] == "<|endoftext|>"
+    texts = ["some", "some more text"]
+    assert api.translate(tmp_path / "b", texts) == api.translate(tmp_path / "a", texts)
 
 
 def test_tables_of_counts_go_from_weft_to_weft(tmp_path: Path) -> None:

@@ -8,9 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from interop.huggingface.with_code_models import CONFIGS, model, padded, rows
+from interop.huggingface.with_code_models import CONFIGS, SOURCED, model, padded, rows, sourced
 from weft.core.errors import InputError
-from weft.interop.huggingface.columns import NO_TARGET, Reading, in_rows, pack, read
+from weft.core.model import EncoderInputs
+from weft.core.span import Span
+from weft.interop.huggingface.columns import NO_TARGET, Reading, in_rows, memory_of, pack, read, read_source
 
 TOLERANCE = 2e-5
 """Sums in another order, on float32 vectors of the size 5."""
@@ -88,6 +90,27 @@ def test_a_reading_can_be_copied_and_its_rows_chosen(name: str) -> None:
         again = read(model(name), tokens[[3, 1, 1], 6:], mask[[3, 1, 1], 6:], fork).y
     torch.testing.assert_close(again, whole[[3, 1, 1]], atol=TOLERANCE, rtol=0)
     assert (reading.columns, fork.columns) == (11, 11)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("name", list(SOURCED))
+def test_padding_of_a_source_changes_no_target(name: str, side: str) -> None:
+    """Whole and in chunks, from the source as it was encoded and from its columns."""
+    given, mask = padded(rows(), side)
+    targets = torch.arange(4 * 9).view(4, 9) % 61
+    with torch.no_grad():
+        columns, encoded = read_source(sourced(name), given, mask)
+        again = memory_of(columns, mask)
+        whole = read(sourced(name), targets, memory=encoded.memory).y
+        reading = Reading()
+        parts = [read(sourced(name), targets[:, first:first + 3], None, reading, again).y for first in (0, 3, 6)]
+        for index, row in enumerate(rows()):
+            memory = sourced(name).encode(EncoderInputs(torch.tensor([row])))
+            alone = sourced(name).hidden(targets[index:index + 1], None, Span(memory=memory)).y[0]
+            torch.testing.assert_close(whole[index], alone, atol=TOLERANCE, rtol=0)
+            torch.testing.assert_close(parts[-1][index], alone[6:], atol=TOLERANCE, rtol=0)
+    assert again.count is not None and again.count.tolist() == [len(row) for row in rows()]
+    assert memory_of(columns).count is None and memory_of(columns, torch.ones_like(mask)).count is None
 
 
 def test_labels_stand_beside_the_token_before_them() -> None:

@@ -50,6 +50,21 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
 rotations that depend on the document's length, and a fixed context."""
 
 
+def with_source(*layers: Any) -> dict[str, Any]:
+    """An encoder-decoder whose decoder has these layers besides its cross-attention."""
+    encoder = decoder(pre(attention(mask="bidirectional"), "glu"), kind="encoder")
+    return decoder(pre(*layers, {"kind": "cross_attention", "n_heads": 4}), kind="encoder_decoder", tied_source=True,
+                   encoder=encoder)
+
+
+SOURCED: Mapping[str, Mapping[str, Any]] = {"hybrid": with_source("lstm", attention()), "recurrent": with_source("gru"),
+                                            "dynamic": with_source(attention(position=DYNAMIC))}
+"""Encoder-decoders by name: of mixed layers, of a recurrence alone, and with rotations that depend on the length."""
+
+LARGER = {"vocab_size": 259, "encoder": {**SOURCED["hybrid"]["encoder"], "vocab_size": 259}}
+"""Changes to them for the vocabulary of a tokenizer of bytes."""
+
+
 def build(data: Mapping[str, Any]) -> LanguageModel:
     config = parse_part(("model",), data)
     assert isinstance(config, ModelConfig)
@@ -66,6 +81,12 @@ def build(data: Mapping[str, Any]) -> LanguageModel:
 def model(name: str) -> LanguageModel:
     """The model of that name; it is shared, so nobody changes it."""
     return build(CONFIGS[name])
+
+
+@cache
+def sourced(name: str) -> LanguageModel:
+    """The encoder-decoder of that name; it is shared, so nobody changes it."""
+    return build(SOURCED[name])
 
 
 def converted(of: LanguageModel, folder: Path, tokenizer: Tokenizer | None = None, **options: Any) -> Converted:

@@ -17,9 +17,9 @@ from weft.core.errors import InputError
 from weft.core.heads import outputs
 from weft.core.images import ImageModel
 from weft.core.layer import traits_of
-from weft.core.model import EncoderInputs, LanguageModel, Model, ModelState
+from weft.core.model import EncodedSource, EncoderInputs, LanguageModel, Model, ModelState
 from weft.core.output import Output
-from weft.core.span import Span
+from weft.core.span import Memory, Span
 from weft.core.traits import Trait
 
 NO_TARGET = -100
@@ -97,17 +97,20 @@ class Reading:
         if self._tokens is not None and self._mask is not None:
             self._tokens, self._mask = self._tokens.index_select(0, rows), self._mask.index_select(0, rows)
 
-    def read(self, model: LanguageModel, tokens: Int64[Tensor, "B T"], mask: Bool[Tensor, "B T"] | None
-             ) -> Output[ModelState]:
-        """Read a chunk; return its hidden vectors by column, [B,T,...]."""
+    def read(self, model: LanguageModel, tokens: Int64[Tensor, "B T"], mask: Bool[Tensor, "B T"] | None,
+             memory: Memory | None = None) -> Output[ModelState]:
+        """Read a chunk; return its hidden vectors by column, [B,T,...]. The source that the first chunk gives is kept
+        with the state."""
         anew = Trait.DECLARED_LENGTH in traits_of(model) if self.columns == 0 else self._tokens is not None
         self.columns += tokens.shape[1]
-        return self._read_anew(model, tokens, mask) if anew else self._read_on(model, pack(tokens, mask))
+        if anew:
+            return self._read_anew(model, tokens, mask, memory)
+        return self._read_on(model, pack(tokens, mask), memory)
 
-    def _read_on(self, model: LanguageModel, packed: Packed) -> Output[ModelState]:
+    def _read_on(self, model: LanguageModel, packed: Packed, memory: Memory | None) -> Output[ModelState]:
         state, fresh = self._state, self._state is None
         if state is None:
-            state = model.init_state(packed.tokens.shape[0], device=packed.tokens.device)
+            state = model.init_state(packed.tokens.shape[0], device=packed.tokens.device, memory=memory)
         self._bound += packed.tokens.shape[1]
         self._level = self._level and packed.count is None
         span = Span(count=packed.count, fresh=fresh, bound=self._bound, uniform=self._level)
@@ -116,18 +119,19 @@ class Reading:
         self._state, self._last = out.state, y[:, -1:]
         return out._replace(y=y)
 
-    def _read_anew(self, model: LanguageModel, tokens: Tensor, mask: Tensor | None) -> Output[ModelState]:
+    def _read_anew(self, model: LanguageModel, tokens: Tensor, mask: Tensor | None, memory: Memory | None
+                   ) -> Output[ModelState]:
         steps = tokens.shape[1]
         mask = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask
         if self._tokens is not None and self._mask is not None:
             tokens, mask = torch.cat([self._tokens, tokens], dim=1), torch.cat([self._mask, mask], dim=1)
         self._tokens, self._mask = tokens, mask
-        out = read(model, tokens, mask)
+        out = read(model, tokens, mask, memory=memory)
         return out._replace(y=out.y[:, tokens.shape[1] - steps:])
 
 
 def read(model: LanguageModel, tokens: Int64[Tensor, "B T"], mask: Tensor | None = None,
-         reading: Reading | None = None) -> Output[ModelState]:
+         reading: Reading | None = None, memory: Memory | None = None) -> Output[ModelState]:
     """Hidden vectors [B,T,...] of a batch by column: those of each token as if its row were alone; padding has those of
     the token before it.
 
@@ -136,6 +140,7 @@ def read(model: LanguageModel, tokens: Int64[Tensor, "B T"], mask: Tensor | None
         mask: 0 for padding, in any column; None: there is none.
         reading: the state after earlier chunks, which is updated. None: the batch is read from the start, and no
             state is kept.
+        memory: the encoded source of an encoder-decoder, see `memory_of`.
 
     Raises:
         InputError: a mask of another shape than the tokens.
@@ -143,10 +148,36 @@ def read(model: LanguageModel, tokens: Int64[Tensor, "B T"], mask: Tensor | None
     _require_like(mask, tokens)
     tokens, flags = tokens.long(), None if mask is None else mask.bool()
     if reading is not None:
-        return reading.read(model, tokens, flags)
+        return reading.read(model, tokens, flags, memory)
     packed = pack(tokens, flags)
-    out = model.hidden(packed.tokens, None, Span(count=packed.count))
+    out = model.hidden(packed.tokens, None, Span(count=packed.count, memory=memory))
     return out._replace(y=packed.columns(out.y))
+
+
+def read_source(model: LanguageModel, tokens: Int64[Tensor, "B S"], mask: Tensor | None = None
+                ) -> tuple[Float[Tensor, "B S D"], EncodedSource]:
+    """The encoded source of an encoder-decoder, by column and as `read` takes it.
+
+    Args:
+        tokens: ids; arbitrary where ``mask`` is 0.
+        mask: 0 for padding, in any column; None: there is none.
+
+    Raises:
+        InputError: a mask of another shape than the tokens.
+    """
+    _require_like(mask, tokens)
+    packed = pack(tokens.long(), None if mask is None else mask.bool())
+    encoded = model.encoded(EncoderInputs(packed.tokens), Span(count=packed.count))
+    return packed.columns(encoded.memory.h), encoded
+
+
+def memory_of(columns: Float[Tensor, "B S D"], mask: Tensor | None = None) -> Memory:
+    """The encoded source as `read` takes it, from its columns; ``mask`` is 0 for padding."""
+    if mask is None or bool(mask.bool().all()):
+        return Memory(columns)
+    count = mask.bool().sum(1)
+    order = _tokens_first(mask.bool())[:, :max(1, int(count.max())), None]
+    return Memory(columns.gather(1, order.expand(-1, -1, columns.shape[2])), count)
 
 
 def read_whole(model: Model, tokens: Tensor, mask: Tensor | None = None, types: Tensor | None = None,

@@ -19,7 +19,7 @@ from weft.families.family import Family, family_of
 from weft.families.keys import KEPT
 from weft.families.template import Facts
 from weft.families.weights import TensorMap
-from weft.interop.huggingface.generation import read_generation, special_ids
+from weft.interop.huggingface.generation import GENERATION, read_generation, special_ids
 from weft.interop.huggingface.stored import COPY_AGAIN, Stored, StoredTensor, listed, open_stored
 
 LOGGER = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class Opened:
         family: the family of its format.
         config: Weft's configuration of its model.
         kept: values of `Kept` keys of config.json (ids of special tokens, the dtype).
-        generation: the content of generation_config.json.
+        generation: the facts of its settings for generating text.
         model: the model on the meta device.
         stored: its tensors.
         account: the correspondence of its tensors to the model's.
@@ -88,8 +88,8 @@ def open_folder(folder: Path, *, strict: bool = False) -> Opened:
     account = family.account(model, facts, stored.entries)
     places, problems = account.reconcile(stored.shapes())
     problems += [problem for name in places.values() if (problem := unusable(name, stored.entries[name]))]
-    generation = read_generation(folder)
-    kept = {**special_ids(generation), **facts.get(KEPT, {})}
+    generation = read_generation(folder, raw)
+    kept = {**special_ids(generation.get(GENERATION, {})), **facts.get(KEPT, {})}
     return Opened(folder, family, config, kept, generation, model, stored, account, places, tuple(problems))
 
 

@@ -15,7 +15,7 @@ from weft.core.heads import outputs
 from weft.core.model import EncoderInputs, Model
 from weft.core.span import Span
 from weft.data.labelled import Frame
-from weft.interop.huggingface.text import framing, reads_whole
+from weft.interop.huggingface.text import framing, reads_whole, takes_source
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.library import LIBRARY_FILE
 
@@ -66,12 +66,17 @@ class ComparedTexts:
         import transformers
 
         read: Any = transformers.AutoTokenizer.from_pretrained(folder, **options)
-        samples = [(text,) for text in SAMPLES] if not self.pairs else [(text, SAMPLES[0]) for text in SAMPLES]
+        samples = [(text, SAMPLES[0])[:1 + self.pairs] for text in SAMPLES]
         try:
             rows = [self._row(texts) for texts in samples]
         except TokenizerError:  # a vocabulary of few characters, which has none for these texts
             return ()
-        padded = reads_whole(self.model)
+        padded = reads_whole(self.model) or takes_source(self.model)
+        limit = self.model.source_limit() if takes_source(self.model) else self.model.limit()
+        fitting = [place for place, (ids, _) in enumerate(rows) if not padded or limit is None or len(ids) <= limit]
+        if not fitting:
+            return ()
+        samples, rows = [samples[place] for place in fitting], [rows[place] for place in fitting]
         given = read(*map(list, zip(*samples, strict=True)), padding=padded, return_tensors="pt" if padded else None)
         for place, (ids, second) in enumerate(rows):
             found = [int(token) for token, real in zip(given["input_ids"][place], given["attention_mask"][place],
@@ -102,11 +107,17 @@ class ComparedTexts:
             types[place, len(row) - second:len(row)] = 1
         kept = ids.where(given["attention_mask"].bool(), 0).to(device)
         inputs = EncoderInputs(kept, types=types.to(device) if self.model.reads().get("types", 0) > 1 else None)
-        span = Span(count=count.to(device))
+        span, opening, model = Span(count=count.to(device)), {}, self.model.eval()
         with torch.inference_mode():
-            ours = outputs(self.model.head, self.model.eval().vectors(inputs, span).y, span).float().cpu()
-            found = theirs(**given)
+            if takes_source(model):  # by the first token of the target, which says what was read of the source
+                start = torch.full((len(rows), 1), theirs.generation_config.decoder_start_token_id or 0)
+                span, opening = Span(memory=model.encode(inputs, span)), {"decoder_input_ids": start}
+                ours = model(start.to(device), None, span).y[:, 0].float().cpu()
+            else:
+                ours = outputs(model.head, model.vectors(inputs, span).y, span).float().cpu()
+            found = theirs(**given, **opening)
             other = next(found[name] for name in ("logits", "last_hidden_state") if name in found).float()
+        other = other[:, 0] if opening else other
         real = torch.arange(ids.shape[1])[None] < count[:, None] if ours.ndim == 3 else torch.ones(len(rows)).bool()
         difference, largest = float((ours - other)[real].abs().max()), float(ours[real].abs().max())
         if not difference <= BOUND * max(1.0, largest):

@@ -7,8 +7,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from weft.checkpoints.layout import CONFIG_FILE
 from weft.core.errors import CheckpointError
 from weft.disk.documents import read_json
+from weft.families.common import GENERATION as IN_CONFIG
 from weft.interop.huggingface.stored import COPY_AGAIN
 from weft.tokenizers import Tokenizer
 
@@ -16,16 +18,23 @@ GENERATION_FILE = "generation_config.json"
 GENERATION = "generation"
 """The key of a checkpoint's facts for the content of that file."""
 
-SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")
+ORIGIN = "generation_from"
+"""The key of a checkpoint's facts for the name of another file that the settings are from."""
+
+NOT_OF_TEXT = frozenset({"sep_token_id", "cls_token_id", "prefix", "task_specific_params", "generation_config"})
+"""Keys that stand among those of generation in config.json and that `transformers` does not take for a generation."""
+
+SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 NO_SETTINGS = frozenset({*SPECIAL, "_from_model_config", "transformers_version"})
 """Keys that are ids of tokens or describe the origin of the file."""
 
+MOST = "max_new_tokens"
 FOLLOWED: Mapping[str, Callable[[Any], bool]] = MappingProxyType({
     "do_sample": lambda value: isinstance(value, bool), "temperature": lambda value: _number(value) and value >= 0,
     "top_k": lambda value: type(value) is int and value >= 0, "top_p": lambda value: _number(value) and 0 < value <= 1,
     "min_p": lambda value: _number(value) and 0 <= value <= 1,
     "repetition_penalty": lambda value: _number(value) and value > 0,
-    "max_new_tokens": lambda value: type(value) is int and value >= 1})
+    MOST: lambda value: type(value) is int and value >= 1})
 """Settings that Weft follows, each with the values that it can follow."""
 
 SAMPLE_TOP_K = 50
@@ -38,7 +47,7 @@ NEUTRAL: Mapping[str, float] = MappingProxyType({
 """Values, besides 0, false and nothing, at which a setting changes no text."""
 
 SILENT = NO_SETTINGS | {
-    "decoder_start_token_id", "use_cache", "cache_implementation", "cache_config", "max_cache_len", "output_attentions",
+    "use_cache", "cache_implementation", "cache_config", "max_cache_len", "output_attentions",
     "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate", "_commit_hash",
     "remove_invalid_values", "is_assistant", "num_assistant_tokens", "num_assistant_tokens_schedule",
     "assistant_confidence_threshold", "assistant_lookbehind", "target_lookbehind", "assistant_early_exit",
@@ -73,8 +82,9 @@ def told(facts: Mapping[str, Any], used: Mapping[str, Any], settled: Collection[
     content: Mapping[str, Any] = facts.get(GENERATION) or {}
     left = {key: value for key, value in content.items() if key not in SILENT and key not in used
             and key not in settled and value and value != NEUTRAL.get(key)}
-    parts = [f"{GENERATION_FILE} sets {_listed(used)}; options win over it" if used else "",
-             f"{'its' if used else f'{GENERATION_FILE}:'} {_listed(left)} {'is' if len(left) == 1 else 'are'} not "
+    file = facts.get(ORIGIN, GENERATION_FILE)
+    parts = [f"{file} sets {_listed(used)}; options win over it" if used else "",
+             f"{'its' if used else f'{file}:'} {_listed(left)} {'is' if len(left) == 1 else 'are'} not "
              "followed" if left else ""]
     line = "; ".join(filter(None, parts))
     return f"note: {line}." if line else ""
@@ -84,20 +94,25 @@ def _listed(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} {value}" for key, value in settings.items())
 
 
-def read_generation(folder: Path) -> dict[str, Any]:
-    """The content of generation_config.json; empty where there is none.
+def read_generation(folder: Path, raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of a folder's settings: the content of generation_config.json, or where there is none the settings in
+    config.json, where they stood before there was such a file, and from where `transformers` reads them still.
+
+    Args:
+        raw: the content of config.json.
 
     Raises:
-        CheckpointError: it is damaged.
+        CheckpointError: generation_config.json is damaged.
     """
     path = folder / GENERATION_FILE
     if not path.is_file():
-        return {}
+        old = {key: raw[key] for key in IN_CONFIG if key not in NOT_OF_TEXT and raw.get(key) is not None}
+        return {GENERATION: old, ORIGIN: CONFIG_FILE} if old else {}
     try:
         content = read_json(path)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"the file is damaged ({error}).", where=str(path), remedy=COPY_AGAIN) from None
-    return dict(content) if isinstance(content, dict) else {}
+    return {GENERATION: content} if content and isinstance(content, dict) else {}
 
 
 def special_ids(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,11 +130,11 @@ def generation_of(facts: Mapping[str, Any], kept: Mapping[str, Any], tokenizer: 
         tokenizer: the model's; None: it has none.
     """
     known: Mapping[str, Any] = facts.get(GENERATION) or {}
-    if known:
+    if known and ORIGIN not in facts:
         return dict(known)
     ends = () if tokenizer is None else tokenizer.end_ids
     several = {"eos_token_id": list(ends)} if len(ends) > 1 else {}
-    return {"_from_model_config": not several, **special_ids(kept), **several}
+    return {"_from_model_config": not several and not known, **special_ids(kept), **several, **known}
 
 
 def end_ids(facts: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:

@@ -11,7 +11,6 @@ from torch import Tensor
 from weft.checkpoints.load import Loaded
 from weft.core.model import Model
 from weft.interop.huggingface.folder import Opened, open_folder, refuse
-from weft.interop.huggingface.generation import GENERATION
 from weft.interop.huggingface.letters import letters_of
 from weft.interop.huggingface.text import folder_tokenizer
 from weft.interop.huggingface.with_code import has_code, load_with_code
@@ -37,7 +36,7 @@ def load_folder(folder: Path, *, device: torch.device | str = "cpu", dtype: torc
     model = load_model(opened, device=device, dtype=dtype, strict=strict)
     tokenizer = folder_tokenizer(folder, opened.config.vocab_size)
     facts = {"family": opened.family.name, "kept": dict(opened.kept), **letters_of(folder, tokenizer),
-             **({GENERATION: dict(opened.generation)} if opened.generation else {})}
+             **opened.generation}
     return Loaded(model, tokenizer, opened.config, None, facts, folder)
 
 

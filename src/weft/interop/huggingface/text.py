@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from weft.core.model import LanguageModel, Model
 from weft.data.layout import layout_of
@@ -81,6 +81,11 @@ def reads_whole(model: Model) -> bool:
     return not isinstance(model, LanguageModel) or model.head is not None
 
 
+def takes_source(model: Model) -> TypeGuard[LanguageModel]:
+    """Whether a model decodes a target from a source."""
+    return isinstance(model, LanguageModel) and model.takes_source
+
+
 def framing(tokenizer: Tokenizer, model: Model) -> tuple[int | None, int | None]:
     """The ids before and after a text that the model is given: those of a document where it is read whole, the closing
     one for the source of an encoder-decoder (and the opening one if the vocabulary declares it), and for a model of the
@@ -89,22 +94,22 @@ def framing(tokenizer: Tokenizer, model: Model) -> tuple[int | None, int | None]
     closing = layout.final if layout.closing is None else layout.closing
     if reads_whole(model):
         return layout.opening, closing
-    if isinstance(model, LanguageModel) and model.takes_source:
+    if takes_source(model):
         return (tokenizer.bos_id if adds else None), closing
     return (None if adds is False else layout.opening), None
 
 
 def _roles(tokenizer: Tokenizer, model: Model, opening: int | None, closing: int | None) -> dict[str, Any]:
-    """The settings of `transformers` that name special tokens by their roles. An encoder's rows are padded, by the
-    closing token where the vocabulary has none for that; attention leaves it out."""
+    """The settings of `transformers` that name special tokens by their roles. Rows that an encoder reads are padded, by
+    the closing token where the vocabulary has none for that; attention leaves it out."""
     names = {place: token for token, place in tokenizer.special_tokens.items()}
     roles = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_id}
-    if reads_whole(model):
+    if reads_whole(model) or takes_source(model):
         known = tokenizer.special_tokens
         usual = {role: next((known[name] for name in spelled if name in known), None)
                  for role, spelled in USUAL_ROLES.items()}
-        roles |= {**usual, "cls_token": opening, "sep_token": closing,
-                  "pad_token": closing if usual["pad_token"] is None else usual["pad_token"]}
+        roles |= {**usual, "pad_token": closing if usual["pad_token"] is None else usual["pad_token"],
+                  **({"cls_token": opening, "sep_token": closing} if reads_whole(model) else {})}
     inputs = ["input_ids", *(["token_type_ids"] if model.reads().get("types", 0) > 1 else []), "attention_mask"]
     return {**{role: names[place] for role, place in roles.items() if place in names}, "model_input_names": inputs}
 

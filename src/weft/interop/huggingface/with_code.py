@@ -24,7 +24,7 @@ from weft.checkpoints.tensors import assign_tensors, own_tensors
 from weft.core.errors import CheckpointError, ConfigError, UnsupportedError
 from weft.core.images import ImageModel
 from weft.core.layer import traits_of
-from weft.core.model import Classifier, Counted, LanguageModel, Model, Readout, parse_model
+from weft.core.model import Classifier, Counted, Model, Readout, parse_model
 from weft.core.part import kept_dtypes
 from weft.core.registry import PLUGIN
 from weft.core.traits import Trait
@@ -32,7 +32,7 @@ from weft.core.version import VERSION
 from weft.interop.huggingface.folder import is_foreign, read_raw
 from weft.interop.huggingface.generation import GENERATION, read_generation, special_ids
 from weft.interop.huggingface.stored import COPY_AGAIN, Stored, listed, open_stored
-from weft.interop.huggingface.text import folder_tokenizer, reads_whole
+from weft.interop.huggingface.text import folder_tokenizer, reads_whole, takes_source
 from weft.interop.huggingface.writing import write_json, write_weights
 from weft.masks.configured import parts_and_masks
 from weft.positions.constants import Constant
@@ -49,8 +49,8 @@ FORMAT = 1
 PREFIX = "model."
 CODE_FILES = ("configuration_weft.py", "modeling_weft.py")
 BUNDLED = Path(__file__).parent / "bundled"
-HEADS = ("ForCausalLM", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForImageClassification",
-         "Model")
+HEADS = ("ForCausalLM", "ForSeq2SeqLM", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification",
+         "ForImageClassification", "Model")
 """Ends of the names of the bundled classes."""
 KEEP = "Keep it as a Weft checkpoint."
 
@@ -72,7 +72,7 @@ def brings_bundled_code(folder: Path) -> bool:
 def head_of(model: Model) -> str:
     """The end of the name of the bundled class that serves a model."""
     if not reads_whole(model):
-        return "ForCausalLM"
+        return "ForSeq2SeqLM" if takes_source(model) else "ForCausalLM"
     if isinstance(model.head, Classifier):
         rows = "ForImageClassification" if isinstance(model, ImageModel) else "ForSequenceClassification"
         return rows if model.head.pooled else "ForTokenClassification"
@@ -96,13 +96,10 @@ def require_writable(model: Model) -> None:
     """Raise unless the bundled modelling file can serve a model.
 
     Raises:
-        UnsupportedError: an encoder-decoder, a bidirectional model of the next token, tables of counts, parts from a
-            plugin's file.
+        UnsupportedError: a bidirectional model of the next token, tables of counts, parts from a plugin's file.
     """
     what = None
-    if isinstance(model, LanguageModel) and model.takes_source:
-        what = "a model that decodes from a source cannot be opened as a causal language model."
-    elif not reads_whole(model) and Trait.BIDIRECTIONAL in traits_of(model):
+    if not reads_whole(model) and Trait.BIDIRECTIONAL in traits_of(model):
         what = "this model attends to later tokens, so it cannot be opened as a causal language model."
     elif isinstance(model, Counted):
         what = "tables of counts are not weights that `transformers` could load."
@@ -129,6 +126,7 @@ def write_with_code(model: Model, kept: Mapping[str, Any], draft: Path, *, shard
     write_json(draft / CONFIG_FILE, {
         "architectures": [f"Weft{head}"], "model_type": MODEL_TYPE, "auto_map": _auto_map(head), "dtype": dtype,
         "torch_dtype": dtype, **special_ids(kept), **classes,
+        **({"is_encoder_decoder": True} if head == "ForSeq2SeqLM" else {}),
         KEY: {"format": FORMAT, "version": VERSION, "model": model.config.dump()}})
     for name in CODE_FILES:
         (draft / name).write_bytes((BUNDLED / name).read_bytes())
@@ -205,9 +203,9 @@ def load_with_code(folder: Path, *, device: torch.device | str = "cpu", dtype: t
     raw = read_raw(folder)
     model = build(raw.get(KEY), str(folder / CONFIG_FILE))
     assign_tensors(model, _tensors(model, open_stored(folder), folder, strict), where=str(folder))
-    generation = read_generation(folder)
-    facts = {"family": MODEL_TYPE, "kept": {**special_ids(generation), **special_ids(raw)},
-             **({GENERATION: generation} if generation else {})}
+    generation = read_generation(folder, raw)
+    facts = {"family": MODEL_TYPE, **generation,
+             "kept": {**special_ids(generation.get(GENERATION, {})), **special_ids(raw)}}
     model = model.to(device=device, dtype=dtype).eval()
     return Loaded(model, _tokenizer(folder, model.vocab_size), model.config, None, facts, folder)
 

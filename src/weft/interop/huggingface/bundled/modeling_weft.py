@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import (
@@ -15,6 +16,7 @@ from transformers.modeling_outputs import (
     CausalLMOutputWithPast,
     ImageClassifierOutput,
     MaskedLMOutput,
+    Seq2SeqLMOutput,
     SequenceClassifierOutput,
     TokenClassifierOutput,
 )
@@ -22,7 +24,7 @@ from transformers.modeling_outputs import (
 from .configuration_weft import WeftConfig
 
 try:
-    from weft.interop.huggingface.columns import Reading, in_rows, read, read_whole
+    from weft.interop.huggingface.columns import NO_TARGET, Reading, in_rows, memory_of, read, read_source, read_whole
     from weft.interop.huggingface.with_code import build, exact_names, set_constants, tied_names
 except ImportError as error:
     raise ImportError(f"This model is built by the Python package `weft`, which cannot be used here ({error}). Install "
@@ -157,20 +159,82 @@ class WeftForCausalLM(WeftModel, GenerationMixin):
         Returns:
             ``loss`` in nats including auxiliary losses, if there are labels; ``logits`` [B,T,V]; ``past_key_values``.
         """
-        past_key_values = cache if past_key_values is None else past_key_values
-        if use_cache is None:
-            use_cache = bool(self.config.use_cache) and not self.training
-        if use_cache and past_key_values is None:
-            past_key_values = WeftCache()
         mask = None if attention_mask is None else attention_mask[:, -input_ids.shape[1]:]
-        out = read(self.model, input_ids, mask, None if past_key_values is None else past_key_values.reading)
+        out, found = self._read(input_ids, mask, past_key_values or cache, use_cache)
         logits = self.model.readout.logits(_kept(out.y, logits_to_keep if labels is None else 0))
         loss = None
         if labels is not None:
             loss = self.loss_function(*in_rows(logits, labels, mask), vocab_size=self.config.vocab_size)
             logits = _kept(logits, logits_to_keep)
-        found = CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past_key_values if use_cache else None)
-        return self._returned(found, out.losses, return_dict)
+        return self._returned(CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=found), out.losses,
+                              return_dict)
+
+    def _read(self, tokens: Tensor, mask: Tensor | None, cache: WeftCache | None, use_cache: bool | None,
+              memory: Any = None) -> tuple[Any, WeftCache | None]:
+        """Return the hidden vectors of columns, and the cache after them where one is wanted."""
+        if use_cache is None:
+            use_cache = bool(self.config.use_cache) and not self.training
+        if use_cache and cache is None:
+            cache = WeftCache()
+        out = read(self.model, tokens, mask, None if cache is None else cache.reading, memory)
+        return out, cache if use_cache else None
+
+
+class WeftForSeq2SeqLM(WeftForCausalLM):
+    """Any encoder-decoder of Weft."""
+
+    def get_encoder(self, modality: str | None = None) -> WeftForSeq2SeqLM:
+        """Return the model itself, which encodes where it is given a source alone."""
+        return self
+
+    def forward(self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None,
+                decoder_input_ids: Tensor | None = None, decoder_attention_mask: Tensor | None = None,
+                encoder_outputs: Any = None, past_key_values: WeftCache | None = None, labels: Tensor | None = None,
+                use_cache: bool | None = None, logits_to_keep: int | Tensor = 0, return_dict: bool | None = None,
+                cache: WeftCache | None = None, output_attentions: bool | None = None,
+                output_hidden_states: bool | None = None) -> Any:
+        """Return the logits of the target's next token, or of a source alone its vectors, a `BaseModelOutput`.
+
+        Args:
+            input_ids: ids of the source [B,S]; may be left out with ``encoder_outputs``.
+            attention_mask: 0 for padding of the source, which may be in any column and is skipped, 1 elsewhere.
+            decoder_input_ids: ids of the target [B,T] after those in ``past_key_values``; with labels alone these, one
+                column later, after the token that opens a target.
+            decoder_attention_mask: as ``attention_mask``, of the target; see `WeftForCausalLM.forward`.
+            encoder_outputs: the vectors of the source by column, as an earlier call returned them.
+            past_key_values, use_cache, logits_to_keep, return_dict, cache: as in `WeftForCausalLM.forward`.
+            labels: ids [B,T] that the columns of ``decoder_input_ids`` are to predict, -100 where there is none.
+            output_attentions, output_hidden_states: not offered.
+
+        Returns:
+            ``loss`` in nats including auxiliary losses, if there are labels; ``logits`` [B,T,V]; ``past_key_values``;
+            ``encoder_last_hidden_state`` [B,S,D].
+
+        Raises:
+            ValueError: attention maps or hidden states are asked for.
+        """
+        if output_attentions or output_hidden_states:
+            raise ValueError("A folder with Weft's code returns no attention maps and no hidden states. Use "
+                             "weft.probe on the folder.")
+        losses: tuple[Any, ...] = ()
+        if encoder_outputs is None:
+            source, encoded = read_source(self.model, input_ids, attention_mask)
+            if decoder_input_ids is None and labels is None:
+                return self._returned(BaseModelOutput(last_hidden_state=source), (), return_dict)
+            memory, losses = encoded
+        else:
+            source = encoder_outputs[0]
+            memory = memory_of(source, attention_mask)
+        if decoder_input_ids is None:
+            opening = labels.new_full((len(labels), 1), self.generation_config.decoder_start_token_id)
+            decoder_input_ids = torch.cat([opening, labels.where(labels != NO_TARGET, 0)[:, :-1]], dim=1)
+        mask = None if decoder_attention_mask is None else decoder_attention_mask[:, -decoder_input_ids.shape[1]:]
+        out, found = self._read(decoder_input_ids, mask, past_key_values or cache, use_cache, memory)
+        logits = self.model.readout.logits(_kept(out.y, logits_to_keep if labels is None else 0))
+        loss = None if labels is None else self._loss(logits, labels)
+        return self._returned(Seq2SeqLMOutput(
+            loss=loss, logits=logits if labels is None else _kept(logits, logits_to_keep), past_key_values=found,
+            encoder_last_hidden_state=source), (*losses, *out.losses), return_dict)
 
 
 class WeftForMaskedLM(WeftModel):
