@@ -70,7 +70,8 @@ def loss(preset: str, candidate: Candidate, tokens: int, seed: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         run = weft.train(preset, ["training.seconds=null", f"training.tokens={tokens}", f"seed={seed}",
                                   f"data.order_seed={seed}", "training.compute.matmul=default",
-                                  "report.eval_batches=40", *changes(candidate)], out=Path(folder) / "run")
+                                  "report.eval_batches=40", f"report.eval_every={tokens}", *changes(candidate)],
+                         out=Path(folder) / "run")
     return float(run.validation.loss)
 
 
