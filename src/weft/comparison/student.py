@@ -66,20 +66,14 @@ def mixed_quantile(confidence: float, tails: Sequence[tuple[float, float]]) -> f
     return _root(lambda t: (1 - confidence) - mixed_two_sided(t, tails))
 
 
-def t_above(t: float, freedom: float, shift: float) -> float:
-    """P(T' > t), t above zero, of the noncentral t distribution, T' = (Z + shift) / S with S^2 = chi^2 / freedom.
+def above(limit: Callable[[np.ndarray], np.ndarray], breaks: Sequence[np.ndarray], freedom: float, shift: float,
+          panels: int = PANELS) -> np.ndarray:
+    """P(Z + shift > limit(S)), S^2 = chi^2 / freedom, for each of N limits, [N].
 
-        integral over s of Phi(shift - t s) f(s),    f(s) = 2 (v/2)^(v/2) / Gamma(v/2) s^(v-1) exp(-v s^2 / 2)
+        integral over s of Phi(shift - limit(s)) f(s),    f(s) = 2 (v/2)^(v/2) / Gamma(v/2) s^(v-1) exp(-v s^2 / 2)
 
-    which is the power of a t test with the critical value t (Johnson, Kotz and Balakrishnan 1995, chapter 31).
-    """
-    breaks = [np.array([[max(0.0, (shift + each) / t)]]) for each in (-STEP, STEP)]
-    return float(_above(lambda s: t * s, breaks, freedom, shift)[0])
-
-
-def _above(limit: Callable[[np.ndarray], np.ndarray], breaks: Sequence[np.ndarray], freedom: float, shift: float,
-           panels: int = PANELS) -> np.ndarray:
-    """P(Z + shift > limit(S)) for each of N limits, [N].
+    With the limit t s it is the power of a t test with the critical value t, the upper tail of the noncentral t
+    distribution (Johnson, Kotz and Balakrishnan 1995, chapter 31).
 
     Args:
         limit: from places, [N, P], to values.
@@ -238,7 +232,7 @@ def detectable_shift(runs: int, upper: float, test: SeedTest, share: float = 1.0
         for chance, limit, ends in cases:
             breaks = [np.sqrt(np.maximum(0.0, (max(0.0, shift + step) / t) ** 2 - fixed) / share)
                       for t, step in zip(ends, (-STEP, STEP), strict=True)]
-            found += chance * float(chances @ _above(limit, breaks, freedom, shift, panels))
+            found += chance * float(chances @ above(limit, breaks, freedom, shift, panels))
         return found - POWER
 
     return _root(lacking)
@@ -281,8 +275,8 @@ def _limit(upper: float, freedom: float, others: float, share: float,
 
     def limit(s: np.ndarray) -> np.ndarray:
         whole = share * s * s + fixed
-        critical: np.ndarray = np.interp(share * s * s / whole, shares[order], values[order])
-        return critical * np.sqrt(whole)
+        found: np.ndarray = np.interp(share * s * s / whole, shares[order], values[order]) * np.sqrt(whole)
+        return found
 
     return limit, (most, least)
 
