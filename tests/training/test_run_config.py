@@ -63,9 +63,12 @@ def test_a_limit_in_a_file_is_not_one_on_the_users_own_text(changes: list[str], 
     ({}, ["data.path=own.txt", "data.split_by=content"], "content"),
     ({}, ["data.sources={a: {path: a.txt, weight: 1}}"], "name"),
     ({"path": "theirs.txt"}, ["data.path=own.txt"], "copies"),
+    ({"max_bytes": 3000}, [], "copies"), ({"max_bytes": 3000}, ["data.max_bytes=500"], "name"),
+    ({"max_bytes": 3000}, ["data.max_bytes=500", "data.split_by=copies"], "copies"),
     ({"sources": {"a": {"path": "a.txt", "weight": 1}}}, ["data.sources.a.path=b.txt"], "copies")])
 def test_the_split_of_the_default_text_holds_for_it_alone(own: dict[str, Any], changes: list[str], split: str) -> None:
-    """A text of one document cannot be split by copies, and a prepared folder is split already."""
+    """A text of one document cannot be split by copies, a prepared folder is split already, and of a shorter limit
+    than that with which the split was chosen there may be little to hold out."""
     assert parse_run({"model": LSTM, "data": {**own, "split_by": "copies"}}, changes).data.split_by == split
 
 

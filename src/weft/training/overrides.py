@@ -43,9 +43,9 @@ def run_overrides(data: dict[str, Any], overrides: Iterable[str]) -> dict[str, A
     """`apply_overrides` for a run's configuration, in which an override may name another text or another budget.
 
     A limit (``data.max_bytes``) of the configuration applies to the configuration's text alone, and so does, where that
-    is the default text, its ``data.split_by``. A text that an override names is read whole, and split by name, unless
-    an override says otherwise. A budget that an override gives, such as ``training.steps``, takes the place of the
-    configuration's.
+    is the default text under that limit, its ``data.split_by``. A text that an override names is read whole, and split
+    by name, unless an override says otherwise. A budget that an override gives, such as ``training.steps``, takes the
+    place of the configuration's.
 
     Raises:
         ConfigError: as `apply_overrides`.
@@ -78,8 +78,9 @@ def for_its_text(before: Any, after: Any, *, stated: Container[str]) -> Any:
     if not isinstance(before, Mapping) or not isinstance(after, Mapping):
         return after
     named = after.get("path") not in (None, before.get("path"))
+    limited = before.get("max_bytes") not in (None, after.get("max_bytes"))  # few documents may hold out too little
     default = before.get("path") is None and not before.get("sources")
-    other = {"max_bytes": named, "split_by": default and (named or bool(after.get("sources")))}
+    other = {"max_bytes": named, "split_by": default and (named or limited or bool(after.get("sources")))}
     return {key: value for key, value in after.items() if key in stated or not other.get(key)}
 
 
