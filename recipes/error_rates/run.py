@@ -1,4 +1,5 @@
-"""How often `weft compare` tells equal models apart, by three rules, on simulated studies.
+"""How often `weft compare` tells equal models apart, by three rules, and calls different ones as good as each other, on
+simulated studies.
 
     python recipes/error_rates/run.py
 
@@ -18,6 +19,11 @@ runs of each model, by three rules (`weft.comparison.looks`):
 * *planned*: the most runs are stated before the first, and looks share the level in proportion to their runs;
 * *counted*: nothing is stated, the first look has the whole level, and each later one an ever smaller addition.
 
+Models are called as good as each other where two one-sided tests say that they differ by less than a margin
+(`equivalence_p`, Holm's correction over all pairs). In those studies every other model is worse by exactly the margin,
+which is some standard errors of a difference wide (`MARGINS`): a study that calls two such models as good as each other
+is a wrong study. Where the margin is narrow few studies call any models so; where it is wide the test is at its worst.
+
 A last table takes the documents of a recorded study, whose sizes differ, and counts how often the interval over
 documents covers the truth with their number and with their effective number.
 """
@@ -28,7 +34,7 @@ import itertools
 import json
 import math
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +55,8 @@ RULES = ("larger", "satterthwaite", "shares")
 GROWING = {"3, 5 and 10": (3, 5, 10), "each from 3 to 20": tuple(range(3, 21))}
 """Runs of each model at which a growing study is looked at."""
 LOOKED = ("uncounted", "planned", "counted")
+EQUIVALENT, MARGINS = {2: 20_000, 4: 8_000, 6: 4_000}, (3.0, 30.0)
+"""Simulated studies by number of models, and margins in standard errors of a difference, over both sources."""
 REPETITIONS, RESAMPLES = 2_000, 400
 BEGIN, END = "<!-- table -->\n", "<!-- /table -->\n"
 
@@ -106,16 +114,54 @@ def shares_of(looks: Sequence[int], planned: int) -> list[float]:
     return [look.share for look in made]
 
 
+def wrong_equivalences(models: int, runs: int, ratio: float, test: str, count: int, seed: int) -> dict[str, float]:
+    """The share of studies in which two models that differ by exactly the margin are called as good as each other, by
+    margin."""
+    on, own = drawn(models, runs, ratio, count, seed)
+    found = list(compared(on, own, test))
+    worse = np.array([(b - a) % 2 == 1 for a, b in itertools.combinations(range(models), 2)])
+    rates = {}
+    for errors in MARGINS:
+        margin = errors * math.sqrt(2) * math.hypot(1, ratio)
+        # Models are drawn equal: of each pair that differs, the second is worse by the margin.
+        p = np.stack([p_equivalent(difference - margin * apart, *rest, margin)
+                      for apart, (difference, *rest) in zip(worse, found, strict=True)], axis=1)
+        rates[f"{errors:g}"] = float((rejected(p) & worse).any(axis=1).mean())
+    return rates
+
+
+def p_equivalent(difference: np.ndarray, seeds: np.ndarray, documents: np.ndarray, freedom: np.ndarray,
+                 margin: float) -> np.ndarray:
+    """P-values of differences as large as the margin, either way, by the rule; see `p_values`."""
+    far = margin - np.abs(difference)
+    half = p_values(far, seeds, documents, freedom, DOCUMENTS - 1.0)["shares"] / 2
+    return np.where(far > 0, half, 1 - half)
+
+
+def rejected(p: np.ndarray) -> np.ndarray:
+    """Whether Holm's correction over the pairs of a study rejects each, [R, pairs]."""
+    order, pairs = p.argsort(axis=1), p.shape[1]
+    below = np.take_along_axis(p, order, axis=1) * (pairs - np.arange(pairs)) <= LEVEL
+    found = np.empty_like(below)
+    np.put_along_axis(found, order, np.logical_and.accumulate(below, axis=1), axis=1)
+    return found
+
+
 def least_p(on: np.ndarray, own: np.ndarray, test: str) -> dict[str, np.ndarray]:
     """The least p-value of all pairs after Holm's correction, [R], by rule."""
+    found = [p_values(*each, DOCUMENTS - 1.0) for each in compared(on, own, test)]
+    return {rule: len(found) * np.minimum(1, np.min([each[rule] for each in found], axis=0)) for rule in RULES}
+
+
+def compared(on: np.ndarray, own: np.ndarray, test: str) -> Iterator[tuple[np.ndarray, ...]]:
+    """Of every pair the difference of the means, its variances from run to run and from document to document, and the
+    degrees of freedom of the first."""
     count, models, runs = own.shape
     means, over = on.mean(axis=2), own.mean(axis=2)
     apart = on - means[..., None]
     shared = np.einsum("rad,rbd->rab", apart, apart) / (DOCUMENTS - 1) / DOCUMENTS
     variances = own.var(axis=2, ddof=1) / runs
-    least: dict[str, np.ndarray] = {rule: np.ones(count) for rule in RULES}
-    pairs = list(itertools.combinations(range(models), 2))
-    for a, b in pairs:
+    for a, b in itertools.combinations(range(models), 2):
         if test == "paired":
             seeds = (own[:, a] - own[:, b]).var(axis=1, ddof=1) / runs
             freedom = np.full(count, runs - 1.0)
@@ -123,10 +169,7 @@ def least_p(on: np.ndarray, own: np.ndarray, test: str) -> dict[str, np.ndarray]
             seeds = variances[:, a] + variances[:, b]
             freedom = seeds**2 / ((variances[:, a] ** 2 + variances[:, b] ** 2) / (runs - 1))
         documents = shared[:, a, a] + shared[:, b, b] - 2 * shared[:, a, b]
-        found = p_values(means[:, a] - means[:, b] + over[:, a] - over[:, b], seeds, documents, freedom,
-                         DOCUMENTS - 1.0)
-        least = {rule: np.minimum(least[rule], found[rule]) for rule in RULES}
-    return {rule: least[rule] * len(pairs) for rule in RULES}
+        yield means[:, a] - means[:, b] + over[:, a] - over[:, b], seeds, documents, freedom
 
 
 def covered(sizes: Sequence[int], clusters: float, repetitions: int) -> float:
@@ -153,9 +196,13 @@ def measured() -> dict[str, Any]:
                 **wrong_growing(models, GROWING[looks], ratio, test, count, seed)}
                for seed, (test, (models, count), looks, ratio) in enumerate(itertools.product(
                    ("welch", "paired"), MODELS.items(), GROWING, RATIOS))]
+    equivalent = [{"test": test, "models": models, "runs": runs, "ratio": ratio,
+                   **wrong_equivalences(models, runs, ratio, test, count, seed)}
+                  for seed, (test, (models, count), runs, ratio) in enumerate(itertools.product(
+                      ("welch", "paired"), EQUIVALENT.items(), RUNS, RATIOS))]
     sizes = read_result(SIZES).corpus.document_bytes
     effective = effective_clusters(sizes)
-    return {"studies": MODELS, "documents": DOCUMENTS, "cells": cells, "growing": growing,
+    return {"studies": MODELS, "documents": DOCUMENTS, "cells": cells, "growing": growing, "equivalent": equivalent,
             "sizes": len(sizes), "effective": effective,
             "covered": {"number": covered(sizes, len(sizes), REPETITIONS),
                         "effective": covered(sizes, effective, REPETITIONS)},
@@ -179,7 +226,7 @@ def table(result: dict[str, Any]) -> str:
         *lines, "", f"Test texts of {result['documents']} documents; for every ratio {studies}. "
         f"At the worst the larger p-value tells equal models apart in {worst['larger']:.0%} of the studies, "
         f"Satterthwaite's degrees of freedom in {worst['satterthwaite']:.0%}, and the rule in {worst['shares']:.1%}.",
-        "", *growing_table(result), "",
+        "", *growing_table(result), "", *equivalent_table(result), "",
         f"The {result['sizes']} documents of the test text of `recipes/six_ages` count as {result['effective']:.0f} of "
         f"equal size. In {result['repetitions']:,} simulations the 95 % interval over them held the truth in "
         f"{found['effective']:.1%}, and with {result['sizes']} for their number in {found['number']:.1%}.", ""])
@@ -199,6 +246,22 @@ def growing_table(result: dict[str, Any]) -> list[str]:
     return [*lines, "", f"Growing studies, of which some look tells equal models apart: at the worst "
             f"{worst['uncounted']:.0%} with looks uncounted, {worst['planned']:.1%} with planned looks, "
             f"{worst['counted']:.1%} with looks that were not planned."]
+
+
+def equivalent_table(result: dict[str, Any]) -> list[str]:
+    """For each number of runs and models the lowest and highest share over all ratios."""
+    lines = [f"| test | models | runs | {' | '.join(f'margin of {each:g} errors' for each in MARGINS)} |",
+             f"| --- | ---: | ---: |{' ---: |' * len(MARGINS)}"]
+    for test, models, runs in itertools.product(("welch", "paired"), EQUIVALENT, RUNS):
+        cells = [each for each in result["equivalent"]
+                 if (each["test"], each["models"], each["runs"]) == (test, models, runs)]
+        shares = [[each[f"{margin:g}"] for each in cells] for margin in MARGINS]
+        spans = [f"{min(each):.1%} to {max(each):.1%}" for each in shares]
+        lines.append(f"| {test} | {models} | {runs} | {' | '.join(spans)} |")
+    worst = max(each[f"{MARGINS[-1]:g}"] for each in result["equivalent"])
+    studies = ", ".join(f"{count:,} studies of {models} models" for models, count in EQUIVALENT.items())
+    return [*lines, "", "Studies in which every other model is worse by exactly the margin, and two of those are "
+            f"called as good as each other: for every ratio {studies}. At the worst it is {worst:.1%}."]
 
 
 def main() -> None:

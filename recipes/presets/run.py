@@ -59,8 +59,10 @@ def changes(candidate: Candidate) -> list[str]:
 
 
 def preset_sha256(preset: str) -> str:
-    """A hash of what decides a preset's figures: all of it but what is tried, the values to try, budgets and seeds."""
+    """A hash of what decides a preset's figures: all of it but what is tried and the split, which is that of the
+    protocol; the values to try, budgets and seeds."""
     plain = run_overrides(read_config(preset), changes(candidates(preset)[0]))
+    plain["data"].pop("split_by", None)
     given = [plain, candidates(preset), study()["tokens"], study()["seeds"]]
     return hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()
 
@@ -69,8 +71,9 @@ def loss(preset: str, candidate: Candidate, tokens: int, seed: int) -> float:
     """Nats per held-out token of one run."""
     with tempfile.TemporaryDirectory() as folder:
         run = weft.train(preset, ["training.seconds=null", f"training.tokens={tokens}", f"seed={seed}",
-                                  f"data.order_seed={seed}", "training.compute.matmul=default",
-                                  "report.eval_batches=40", *changes(candidate)], out=Path(folder) / "run")
+                                  f"data.order_seed={seed}", "data.split_by=name", "training.compute.matmul=default",
+                                  "report.eval_batches=40", f"report.eval_every={tokens}", *changes(candidate)],
+                         out=Path(folder) / "run")
     return float(run.validation.loss)
 
 

@@ -188,10 +188,15 @@ def test_what_a_study_finds_is_worked_out_again_from_the_spread_of_its_runs(test
     values = np.array([[run.bits_per_byte or 0.0 for run in each.finished] for each in result.entries])
     spreads = ([np.var(values[a] - values[b], ddof=1) for a, b in ((0, 1), (0, 2), (1, 2))] if test == "paired" else
                values.var(axis=1, ddof=1))
-    expected = detectable_difference(float(np.sqrt(np.mean(spreads))), 5, 0.95, 3, test)
+    sizes = np.array(result.corpus.document_bytes)
+    documents, others = np.mean([pair.document_error**2 for pair in result.differences]), (
+        sizes.sum() ** 2 / (sizes**2).sum() - 1)
+    expected = detectable_difference(float(np.sqrt(np.mean(spreads))), 5, 0.95, 3, test,
+                                     (float(np.sqrt(documents)), float(others)))
     found = reached(result)
     assert found is not None and found.mean == pytest.approx(expected)
-    freedom = 4 * 2 if test == "paired" else 4 * 3
+    runs = np.mean(spreads) / 5 * (1 if test == "paired" else 2)
+    freedom = (runs + documents) ** 2 / (runs**2 / (4 * 2 if test == "paired" else 4 * 3) + documents**2 / others)
     bounds = [expected * np.sqrt(freedom / stats.chi2.ppf(tail, freedom)) for tail in (0.975, 0.025)]
     assert (found.low, found.high) == pytest.approx(bounds)
     twice = reached(together(0.0, 2.0, test))

@@ -35,7 +35,9 @@ def test_before_any_run_a_difference_is_told_in_standard_deviations() -> None:
     said = summary(found, basis, 3)
     assert said.startswith(f"standard deviations by runs of each model: {found[0].spreads:.2g} with 3 (this study), ")
     assert said.endswith("in standard deviations between the runs of a model. How large one is, is not known before "
-                         "the runs: the report works the difference out from them.")
+                         "the runs: the report works the difference out from them. That is on the same text: from text "
+                         "to text a difference varies too, by how much is not known before the runs, and as the test "
+                         "counts both, what it finds is larger.")
 
 
 def test_a_study_that_grows_takes_the_spread_from_the_runs_that_it_has() -> None:
@@ -47,6 +49,19 @@ def test_a_study_that_grows_takes_the_spread_from_the_runs_that_it_has() -> None
     assert f"between two models, run by run of 0.02 bits per byte ({low:.2g} to {high:.2g}), as those runs" in basis
     assert "the paired t test at level 0.01 / 1" in basis
     assert "(this study)" in summary(found, basis, 4)
+
+
+def test_a_study_that_grows_counts_its_documents_too() -> None:
+    known = Spread(0.02, 4, 0.01, 30.0)
+    found, basis = detectable_in(study(test="paired"), 1, 1.0, known)
+    assert [each.difference for each in found] == pytest.approx(
+        [detectable_difference(0.02, each.runs, 0.95, 1, "paired", (0.01, 30.0)) for each in found])
+    assert [each.spreads for each in found] == pytest.approx(
+        [detectable_difference(1.0, each.runs, 0.95, 1, "paired") for each in found]), "of runs alone"
+    assert basis.endswith(" With it goes the standard error of a difference from document to document, 0.01 bits per "
+                          "byte in those runs.")
+    stated, _ = detectable_in(study(test="paired", trials={"deviation": 0.04}), 1, 1.0, known)
+    assert stated[0].difference == pytest.approx(detectable_difference(0.04, 3, 0.95, 1, "paired", (0.01, 30.0)))
 
 
 def test_a_stated_deviation_comes_first_and_single_runs_show_nothing() -> None:
@@ -61,5 +76,13 @@ def test_every_number_of_runs_is_worked_out_again_from_the_runs() -> None:
     result = plain_study()
     spread = spread_of(result)
     assert spread is not None
+    errors = [pair.document_error for pair in result.differences if "kneser" not in pair.first + pair.second]
+    documents = (sum(each**2 for each in errors) / len(errors)) ** 0.5
+    sizes = result.corpus.document_bytes
+    assert len(errors) == 10 and spread.documents == pytest.approx(documents), "of trained models"
+    assert spread.others == pytest.approx(sum(sizes) ** 2 / sum(each**2 for each in sizes) - 1)
     for each in reaches(result):
-        assert each.found == pytest.approx(detectable_difference(spread.deviation, each.runs, 0.95, 15, "welch"))
+        assert each.found == pytest.approx(detectable_difference(spread.deviation, each.runs, 0.95, 15, "welch",
+                                                                 (documents, spread.others)))
+        alone = detectable_difference(spread.deviation, each.runs, 0.95, 15, "welch")
+        assert each.found is not None and alone is not None and each.found > alone

@@ -10,13 +10,13 @@ from scipy import special, stats
 
 from weft.comparison.student import (
     SeedTest,
+    above,
     critical_t,
     detectable_difference,
+    detectable_shift,
     incomplete_beta,
     paired_deviation,
-    t_above,
     t_quantile,
-    t_shift,
     t_two_sided,
 )
 
@@ -55,12 +55,15 @@ def test_the_incomplete_beta_function_is_that_of_scipy(x: float, a: float, b: fl
 @pytest.mark.parametrize("shift", [0.0, 3.0, 20.0, 80.0])
 def test_the_noncentral_tail_is_that_of_scipy(freedom: float, t: float, shift: float) -> None:
     # SciPy's own figure is good to about 1e-9 of one.
-    assert t_above(t, freedom, shift) == pytest.approx(stats.nct.sf(t, freedom, shift), rel=1e-6, abs=1e-9)
+    breaks = [np.array([[max(0.0, (shift + each) / t)]]) for each in (-9, 9)]
+    (found,) = above(lambda s: t * s, breaks, freedom, shift)
+    assert found == pytest.approx(stats.nct.sf(t, freedom, shift), rel=1e-6, abs=1e-9)
 
 
 @pytest.mark.parametrize(("freedom", "t"), [(1, 1000.0), (2, 17.3), (8, 5.0), (58, 2.0)])
 def test_a_shift_has_the_power_that_was_asked_for(freedom: float, t: float) -> None:
-    assert stats.nct.sf(t, freedom, t_shift(0.8, [(t, 1.0)], freedom)) == pytest.approx(0.8, abs=1e-8)
+    shift = detectable_shift(int(freedom) + 1, float(stats.t.cdf(t, freedom)), "paired")
+    assert stats.nct.sf(t, freedom, shift) == pytest.approx(0.8, abs=1e-8)
 
 
 @pytest.mark.parametrize("probability", [0.0, 1.0, -0.5])
@@ -84,6 +87,38 @@ def test_a_difference_of_the_detectable_size_is_found_four_times_of_five(runs: i
     share = float(np.mean((tested.pvalue < 0.05 / pairs) & (tested.statistic > 0)))
     # Four standard errors of a share of 0.8 among 20,000.
     assert share == pytest.approx(0.8, abs=4 * math.sqrt(0.16 / n))
+
+
+@pytest.mark.parametrize("ratio", [0.25, 0.5, 1.0, 2.0, 4.0])
+@pytest.mark.parametrize(("runs", "documents", "pairs"), [(3, 50, 1), (3, 20, 15), (5, 50, 15), (20, 50, 1)])
+@pytest.mark.parametrize("test", TESTS)
+def test_a_difference_is_found_by_other_runs_on_another_text_four_times_of_five(
+        ratio: float, runs: int, documents: int, pairs: int, test: SeedTest) -> None:
+    """By the test that decides, of the sum of both variances, for ratios of the errors of runs and of documents."""
+    n, draws = 10_000, np.random.default_rng(5)
+    deviation = ratio * math.sqrt(runs / (1 if test == "paired" else 2))
+    size = detectable_difference(deviation, runs, 0.95, pairs, test, (1.0, documents - 1.0))
+    assert size is not None
+    own = draws.normal(0, deviation, (2, n, runs))
+    seeds, freedom = own.var(axis=2, ddof=1) / runs, np.full(n, runs - 1.0)
+    if test == "welch":
+        freedom = seeds.sum(0) ** 2 / (seeds**2).sum(0) * (runs - 1)
+    else:
+        own[1], seeds[1] = 0, 0
+    text = draws.normal(0, math.sqrt(documents), (n, documents))
+    over, error = text.var(axis=1, ddof=1) / documents, np.sqrt(seeds.sum(0) + text.var(axis=1, ddof=1) / documents)
+    difference = size + own[0].mean(1) - own[1].mean(1) + text.mean(1)
+    far = np.abs(difference) / error
+    p = 2 * (seeds.sum(0) * stats.t.sf(far, freedom) + over * stats.t.sf(far, documents - 1)) / error**2
+    # Four standard errors of a share of 0.8 among 10,000.
+    assert float(np.mean((p < 0.05 / pairs) & (difference > 0))) == pytest.approx(0.8, abs=4 * math.sqrt(0.16 / n))
+
+
+def test_documents_of_as_many_degrees_of_freedom_as_runs_change_no_critical_value() -> None:
+    """With one t for both sources the difference is that of a sum of two variances, which is surer than either."""
+    alone, both = (detectable_shift(5, 0.975, "paired", share, 4.0) for share in (1.0, 0.5))
+    eight = detectable_shift(9, float(stats.t.cdf(stats.t.ppf(0.975, 4), 8)), "paired")
+    assert both == pytest.approx(eight, rel=1e-4) and both < alone, "two chi-square of four make one of eight"
 
 
 def test_what_three_runs_and_fifteen_pairs_must_exceed() -> None:

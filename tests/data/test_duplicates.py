@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from weft.api.configs import own_presets, read_config
 from weft.cli.main import app
 from weft.core.errors import DataError
 from weft.data import Corpus, Document, Repeated, duplicates, embedded_corpus, overlap, repeated
@@ -185,6 +186,14 @@ def test_a_split_by_copies_holds_out_nothing_that_is_trained_on(of: Callable[[],
         again = texts.split(0.1, seed=seed, by="copies")[1]
         assert [document.name for document in again.documents] == [document.name for document in held.documents]
     assert any(repeated(*reversed(texts.split(0.1, seed=seed))).told for seed in range(seeds))
+
+
+def test_no_preset_holds_out_what_it_trains_on_in_the_default_text() -> None:
+    """So that the first command does not begin with a notice; all presets take the same text."""
+    found = [parse_run(read_config(preset)).data for preset in own_presets() if "data" in read_config(preset)]
+    assert found.count(found[0]) == len(found) > 5 and found[0].path is None
+    parts = read_texts(found[0]).parts
+    assert not repeated(parts["validation"], parts["train"]).told
 
 
 def test_clusters_are_what_shares_much() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from weft.comparison.statistics import Estimate, Interval, combined_test
+from weft.comparison.statistics import Estimate, Interval, combined_test, equivalence_p, holm
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "error_rates"
 MAKE: dict[str, Any] = runpy.run_path(str(RECIPE / "run.py"))
@@ -25,6 +25,41 @@ def test_the_simulated_rule_is_that_of_studies(seeds: float, documents: float, f
     expected = combined_test(Estimate(none, seeds**0.5, None, freedom), Estimate(none, documents**0.5, None, 49.0),
                              0.95)
     assert found["shares"][0] == pytest.approx(expected.p_value, rel=1e-9)
+
+
+@pytest.mark.parametrize(("difference", "margin"), [(0.5, 0.8), (-0.2, 0.8), (0.9, 0.8)])
+def test_the_simulated_equivalence_is_that_of_studies(difference: float, margin: float) -> None:
+    found = MAKE["p_equivalent"](*(np.array([each]) for each in (difference, 0.04, 0.01, 2.0)), margin)
+    mean = Interval(difference, None, None)
+    expected = equivalence_p(Estimate(mean, 0.2, None, 2.0), Estimate(mean, 0.1, None, 49.0), margin)
+    assert found[0] == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_simulated_correction_is_that_of_studies() -> None:
+    p = np.random.default_rng(0).uniform(0, 0.05, (50, 6)) ** 2 * 24
+    expected = [[each is not None and each <= 0.05 for each in holm(row)] for row in p.tolist()]
+    assert MAKE["rejected"](p).tolist() == expected and 50 < np.sum(expected) < 250
+
+
+@pytest.mark.parametrize("test", ["welch", "paired"])
+@pytest.mark.parametrize("models", [2, 6])
+@pytest.mark.parametrize("ratio", [0.25, 4.0])
+def test_models_that_differ_by_the_margin_are_called_as_good_no_oftener_than_is_said(
+        test: str, models: int, ratio: float) -> None:
+    """Three standard errors of 2,000 studies above 5 %, and no rule that hardly says it of any."""
+    found = MAKE["wrong_equivalences"](models, 10, ratio, test, 2_000, 7)
+    assert found["3"] <= found["30"] <= 0.05 + 3 * (0.05 * 0.95 / 2_000) ** 0.5
+    assert found["30"] > 0.025
+
+
+def test_the_record_of_equivalence_keeps_its_promise() -> None:
+    found = RECORD["equivalent"]
+    assert {(each["test"], each["models"], each["runs"], each["ratio"]) for each in found} == {
+        (test, models, runs, ratio) for test in ("welch", "paired") for models in MAKE["EQUIVALENT"]
+        for runs in MAKE["RUNS"] for ratio in MAKE["RATIOS"]}
+    for each in found:
+        # Of 120 cells some lie three standard errors out by chance.
+        assert max(each["3"], each["30"]) <= 0.05 + 4 * (0.05 * 0.95 / MAKE["EQUIVALENT"][each["models"]]) ** 0.5
 
 
 @pytest.mark.parametrize("test", ["welch", "paired"])

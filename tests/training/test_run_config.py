@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,6 +56,20 @@ def test_the_vocabulary_is_the_tokenizers(tmp_path: Path) -> None:
 def test_a_limit_in_a_file_is_not_one_on_the_users_own_text(changes: list[str], limit: int | None) -> None:
     theirs = {"model": LSTM, "data": {"max_bytes": 3000, **({"path": "theirs.txt"} if "theirs" in changes[0] else {})}}
     assert parse_run(theirs, changes).data.max_bytes == limit
+
+
+@pytest.mark.parametrize(("own", "changes", "split"), [
+    ({}, [], "copies"), ({}, ["data.max_bytes=500"], "copies"), ({}, ["data.path=own.txt"], "name"),
+    ({}, ["data.path=own.txt", "data.split_by=content"], "content"),
+    ({}, ["data.sources={a: {path: a.txt, weight: 1}}"], "name"),
+    ({"path": "theirs.txt"}, ["data.path=own.txt"], "copies"),
+    ({"max_bytes": 3000}, [], "copies"), ({"max_bytes": 3000}, ["data.max_bytes=500"], "name"),
+    ({"max_bytes": 3000}, ["data.max_bytes=500", "data.split_by=copies"], "copies"),
+    ({"sources": {"a": {"path": "a.txt", "weight": 1}}}, ["data.sources.a.path=b.txt"], "copies")])
+def test_the_split_of_the_default_text_holds_for_it_alone(own: dict[str, Any], changes: list[str], split: str) -> None:
+    """A text of one document cannot be split by copies, a prepared folder is split already, and of a shorter limit
+    than that with which the split was chosen there may be little to hold out."""
+    assert parse_run({"model": LSTM, "data": {**own, "split_by": "copies"}}, changes).data.split_by == split
 
 
 def test_a_run_survives_the_round_trip_through_plain_data(tmp_path: Path) -> None:

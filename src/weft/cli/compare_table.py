@@ -71,7 +71,7 @@ def _letters(result: StudyResult, name: str) -> str:
 def _reach(result: StudyResult) -> Table:
     from weft.comparison.power import reaches
 
-    rows = table("runs of each model", ">|t| must exceed", ">before the runs", ">by their spread")
+    rows = table("runs of each model", ">|t| must exceed", ">before the runs", ">by runs and documents")
     for each in reaches(result):
         rows.add_row(f"{each.runs} (this study)" if each.runs == result.seeds else str(each.runs),
                      "" if each.critical is None else _limits(each.critical),

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from weft.comparison.looks import Look, level
-from weft.comparison.statistics import Interval, holm
+from weft.comparison.statistics import Interval, effective_clusters, holm
 from weft.comparison.student import (
+    SeedTest,
     critical_t,
     detectable_difference,
     paired_deviation,
@@ -24,11 +25,25 @@ RUNS = (3, 5, 10)
 
 
 class Spread(NamedTuple):
-    """The standard deviation from run to run of a model, in bits per byte (of the difference between two models, where
-    runs are paired), and the degrees of freedom that it was estimated with."""
+    """What runs say of how far figures move.
+
+    Attributes:
+        deviation: the standard deviation from run to run of a model, in bits per byte (of the difference between two
+            models, where runs are paired).
+        freedom: degrees of freedom that it was estimated with.
+        documents: the standard error of a difference from document to document; 0 where it is not known.
+        others: its degrees of freedom.
+    """
 
     deviation: float
     freedom: int
+    documents: float = 0.0
+    others: float = 1.0
+
+    def found(self, runs: int, confidence: float, pairs: int, test: SeedTest) -> float | None:
+        """The difference that so many runs find, see `detectable_difference`."""
+        return detectable_difference(self.deviation, runs, confidence, max(1, pairs), test,
+                                     (self.documents, self.others))
 
 
 class DetectableRange(NamedTuple):
@@ -39,7 +54,7 @@ class DetectableRange(NamedTuple):
         critical: None with a single run or model.
         difference: by what was known before the runs; None where nothing was.
         spreads: the same in standard deviations from run to run.
-        found: by the spread that the runs have shown; None without two of a model.
+        found: by what runs and documents have shown; None without two runs of a model.
     """
 
     runs: int
@@ -50,15 +65,20 @@ class DetectableRange(NamedTuple):
 
 
 def spread_of(result: StudyResult) -> Spread | None:
-    """How far the runs of the trained models lie apart, of those of which every run finished; None without two runs of
-    a model (of two models, where runs are paired)."""
+    """How far the figures of the trained models move, of those of which every run finished; None without two runs of a
+    model (of two models, where runs are paired). What two models have on documents is pooled over their pairs."""
     most = max((len(entry.finished) for entry in result.entries), default=0)
     values = {entry.name: [run.bits_per_byte for run in entry.finished if run.bits_per_byte is not None]
               for entry in result.entries if entry.trainable and len(entry.finished) == most > 1}
     paired = result.test == "paired"
     deviation = paired_deviation(values) if paired else pooled_deviation(list(values.values()))
+    if deviation is None:
+        return None
+    squares = [pair.document_error**2 for pair in result.differences if {pair.first, pair.second} <= values.keys()
+               and math.isfinite(pair.document_error)]
     # Paired differences of k models have k - 1 independent ones.
-    return None if deviation is None else Spread(deviation, (most - 1) * (len(values) - paired))
+    return Spread(deviation, (most - 1) * (len(values) - paired), math.sqrt(sum(squares) / max(1, len(squares))),
+                  max(1.0, effective_clusters(result.corpus.document_bytes) - 1))
 
 
 def reaches(result: StudyResult) -> tuple[DetectableRange, ...]:
@@ -66,22 +86,25 @@ def reaches(result: StudyResult) -> tuple[DetectableRange, ...]:
     pairs, spread = math.comb(len(result.entries), 2), spread_of(result)
     return tuple(DetectableRange(
         each.runs, critical_t(each.runs, result.level, pairs, result.test) if each.runs > 1 and pairs else None,
-        each.difference, each.spreads, None if spread is None else detectable_difference(
-            spread.deviation, each.runs, result.level, max(1, pairs), result.test)) for each in result.detectable)
+        each.difference, each.spreads,
+        None if spread is None else spread.found(each.runs, result.level, pairs, result.test))
+        for each in result.detectable)
 
 
 def reached(result: StudyResult) -> Interval | None:
-    """The smallest difference in bits per byte that the study's number of runs finds with a power of 0.8, on its text,
-    by the spread that its runs have shown, with the interval that the spread's own leaves; None without two runs of a
-    model (of two, where runs are paired)."""
+    """The smallest difference in bits per byte that the study's number of runs finds with a power of 0.8, for other
+    runs on another text, by what its runs and documents have shown, with the interval that the error of both together
+    leaves (Satterthwaite's degrees of freedom); None without two runs of a model (of two, where runs are paired)."""
     spread = spread_of(result)
     if spread is None or result.seeds < 2:
         return None
-    found = [detectable_difference(each, result.seeds, result.level, max(1, math.comb(len(result.entries), 2)),
-                                   result.test)
-             for each in (spread.deviation, *spread_interval(*spread, result.confidence))]
-    assert found[0] is not None, "there are two runs"
-    return Interval(found[0], found[1], found[2])
+    found = spread.found(result.seeds, result.level, math.comb(len(result.entries), 2), result.test)
+    assert found is not None, "there are two runs"
+    runs = spread.deviation**2 * (1 if result.test == "paired" else 2) / result.seeds
+    whole = runs + spread.documents**2
+    freedom = whole**2 / (runs**2 / spread.freedom + spread.documents**4 / spread.others) if whole else spread.freedom
+    low, high = spread_interval(found, freedom, result.confidence)
+    return Interval(found, low, high)
 
 
 def detectable_in(study: StudyConfig, pairs: int, share: float,
@@ -96,19 +119,17 @@ def detectable_in(study: StudyConfig, pairs: int, share: float,
         study: says how runs are tested, and perhaps how far they lie apart.
         pairs: of models.
         share: of the study's level, that the coming look has.
-        before: what runs that were made before say of how far runs lie apart, in a study that grows.
+        before: what runs that were made before say of how far figures move, in a study that grows.
     """
-    at = level(study.confidence, share)
-    stated = study.trials.deviation
-    deviation = stated if stated is not None else None if before is None else before.deviation
-    found = []
-    for runs in sorted({*RUNS, len(study.seeds)}):
-        difference, spreads = (None if each is None else detectable_difference(each, runs, at, pairs, study.test)
-                               for each in (deviation, 1.0))
-        found.append(Detectable(runs, difference, spreads))
+    at, stated, known = level(study.confidence, share), study.trials.deviation, before
+    if stated is not None:
+        known = Spread(stated, 0) if before is None else before._replace(deviation=stated)
+    found = [Detectable(runs, *(None if each is None else each.found(runs, at, pairs, study.test)
+                                for each in (known, Spread(1.0, 0))))
+             for runs in sorted({*RUNS, len(study.seeds)})]
     name = "Welch's t test" if study.test == "welch" else "the paired t test"
     return tuple(found), (f"That is with a power of 0.8, by {name} at level {1 - at:.2g} / {pairs} (for the "
-                          f"clearest pair in Holm's correction), {_basis(study, before)}")
+                          f"clearest pair in Holm's correction), {_basis(study, before)} {_documents(before)}")
 
 
 def _basis(study: StudyConfig, before: Spread | None) -> str:
@@ -118,9 +139,17 @@ def _basis(study: StudyConfig, before: Spread | None) -> str:
     if before is None:
         return (f"in standard deviations {what}. How large one is, is not known before the runs: the report works the "
                 "difference out from them.")
-    low, high = spread_interval(*before, study.confidence)
+    low, high = spread_interval(before.deviation, before.freedom, study.confidence)
     return (f"for a standard deviation {what} of {before.deviation:.2g} bits per byte ({low:.2g} to {high:.2g}), as "
             "those runs show it that were made before the study grew.")
+
+
+def _documents(before: Spread | None) -> str:
+    if before is None or not before.documents:
+        return ("That is on the same text: from text to text a difference varies too, by how much is not known before "
+                "the runs, and as the test counts both, what it finds is larger.")
+    return (f"With it goes the standard error of a difference from document to document, {before.documents:.2g} bits "
+            "per byte in those runs.")
 
 
 def summary(found: Sequence[Detectable], basis: str, own: int) -> str:

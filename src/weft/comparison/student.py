@@ -24,6 +24,10 @@ TERMS = 10_000
 STEP = 9.0
 PANELS, NODES = 24, 16
 """Of the quadrature by Gauss and Legendre."""
+FEWER = 4
+"""Panels where there is a second integral around it: with three runs or more a difference is within 1 % so."""
+VALUES = 65
+"""Of a critical t between its two ends, which are interpolated: it is within 1e-4 of itself so."""
 
 
 def t_two_sided(t: float, freedom: float) -> float:
@@ -62,46 +66,48 @@ def mixed_quantile(confidence: float, tails: Sequence[tuple[float, float]]) -> f
     return _root(lambda t: (1 - confidence) - mixed_two_sided(t, tails))
 
 
-def t_above(t: float, freedom: float, shift: float) -> float:
-    """P(T' > t), t above zero, of the noncentral t distribution, T' = (Z + shift) / S with S^2 = chi^2 / freedom.
+def above(limit: Callable[[np.ndarray], np.ndarray], breaks: Sequence[np.ndarray], freedom: float, shift: float,
+          panels: int = PANELS) -> np.ndarray:
+    """P(Z + shift > limit(S)), S^2 = chi^2 / freedom, for each of N limits, [N].
 
-        integral over s of Phi(shift - t s) f(s),    f(s) = 2 (v/2)^(v/2) / Gamma(v/2) s^(v-1) exp(-v s^2 / 2)
+        integral over s of Phi(shift - limit(s)) f(s),    f(s) = 2 (v/2)^(v/2) / Gamma(v/2) s^(v-1) exp(-v s^2 / 2)
 
-    which is the power of a t test with the critical value t (Johnson, Kotz and Balakrishnan 1995, chapter 31).
+    With the limit t s it is the power of a t test with the critical value t, the upper tail of the noncentral t
+    distribution (Johnson, Kotz and Balakrishnan 1995, chapter 31).
+
+    Args:
+        limit: from places, [N, P], to values.
+        breaks: two places, [N, 1], up to which Phi is one and from which on it is zero: it is so to sixteen digits nine
+            deviations from its step.
+        freedom: of S.
+        shift: in standard errors.
     """
-    # Phi is one, or zero, nine deviations from its step, to sixteen digits.
-    start, end = max(0.0, (shift - STEP) / t), max(0.0, (shift + STEP) / t)
     half = freedom / 2
     constant = math.log(2) + half * math.log(half) - math.lgamma(half)
-    total = 0.0
-    for low, high in ((0.0, start), (start, end)):
-        # Beyond these the density is below 1e-16 of its height.
-        low, high = max(low, 1 - STEP / math.sqrt(freedom)), min(high, 1 + STEP / math.sqrt(freedom))
-        if low < high:
-            s, weights = quadrature(low, high)
-            density = np.exp(constant + (freedom - 1) * np.log(s) - half * s * s)
-            reached = [math.erfc((t * each - shift) / math.sqrt(2)) / 2 for each in s.tolist()]
-            total += float((weights * density * reached).sum())
+    # Beyond these the density is below 1e-16 of its height.
+    ends = max(TINY, 1 - STEP / math.sqrt(freedom)), 1 + STEP / math.sqrt(freedom)
+    start, end = (np.clip(each, *ends) for each in breaks)
+    total = np.zeros(len(start))
+    for low, high in ((np.full_like(start, ends[0]), start), (start, end)):
+        s, weights = quadrature(low, high, panels)
+        density = np.exp(constant + (freedom - 1) * np.log(s) - half * s * s)
+        far = ((limit(s) - shift) / math.sqrt(2)).ravel().tolist()
+        reached = np.array([math.erfc(each) / 2 for each in far]).reshape(s.shape)
+        total += (weights * density * reached).sum(1)
     return total
 
 
-def quadrature(low: float, high: float, panels: int = PANELS) -> tuple[np.ndarray, np.ndarray]:
-    """Places and weights of Gauss and Legendre in panels of one width."""
+def quadrature(low: np.ndarray, high: np.ndarray, panels: int = PANELS) -> tuple[np.ndarray, np.ndarray]:
+    """Places and weights of Gauss and Legendre in panels of one width, [N, P], between ends, [N, 1]."""
+    units, weights = _units(panels)
+    return low + (high - low) * units, (high - low) * weights
+
+
+@functools.cache
+def _units(panels: int) -> tuple[np.ndarray, np.ndarray]:
+    """Places and weights between 0 and 1."""
     places, weights = np.polynomial.legendre.leggauss(NODES)
-    width = (high - low) / panels
-    starts = low + width * np.arange(panels)
-    return (starts[:, None] + width * (places + 1) / 2).ravel(), np.tile(weights * width / 2, panels)
-
-
-def t_shift(power: float, limits: Sequence[tuple[float, float]], freedom: float) -> float:
-    """The shift with which the noncentral T' exceeds a limit above zero with that probability, above a half.
-
-    Args:
-        power: the probability.
-        limits: each with its own probability, independent of T'; these sum to one.
-        freedom: of T'.
-    """
-    return _root(lambda shift: sum(share * t_above(t, freedom, shift) for t, share in limits) - power)
+    return (np.arange(panels)[:, None] + (places + 1) / 2).ravel() / panels, np.tile(weights, panels) / (2 * panels)
 
 
 def _root(rising: Callable[[float], float]) -> float:
@@ -173,15 +179,14 @@ def critical_t(runs: int, confidence: float, pairs: int, test: SeedTest) -> tupl
     return t_quantile(upper, runs - 1 if test == "paired" else 2 * runs - 2), t_quantile(upper, runs - 1)
 
 
-def detectable_difference(deviation: float, runs: int, confidence: float, pairs: int = 1,
-                          test: SeedTest = "paired") -> float | None:
-    """The smallest true difference that the test finds with a power of 0.8; None with a single run.
+def detectable_difference(deviation: float, runs: int, confidence: float, pairs: int = 1, test: SeedTest = "paired",
+                          documents: tuple[float, float] = (0.0, 1.0)) -> float | None:
+    """The smallest true difference that the test over both sources finds with a power of 0.8; None with a single run.
 
-        d e,    e = sd / sqrt(n) paired, sd sqrt(2 / n) for Welch's,    P(T' > t) = 0.8
+        d e,    e^2 = e_s^2 + e_d^2,    e_s = sd / sqrt(n) paired, sd sqrt(2 / n) for Welch's
 
-    where T' is noncentral t with shift d and n - 1 or 2 n - 2 degrees of freedom, and t what must be exceeded
-    (`critical_t`), for Welch's with the chances of the spreads of n runs. With few runs it is well above the sum of two
-    quantiles that is often used: by a fifth with three paired runs and fifteen pairs.
+    where d is the shift of `detectable_shift`. With few runs it is well above the sum of two quantiles that is often
+    used: by a fifth with three paired runs and fifteen pairs.
 
     Args:
         deviation: standard deviation from run to run: of the difference between two models when paired, of one
@@ -190,29 +195,93 @@ def detectable_difference(deviation: float, runs: int, confidence: float, pairs:
         confidence: of the study.
         pairs: of models; the first step of Holm's correction divides alpha by it.
         test: of two models' runs.
+        documents: e_d, the standard error of a difference from document to document, and its degrees of freedom.
     """
     if runs < 2:
         return None
     upper = 1 - (1 - confidence) / pairs / 2
-    return deviation * math.sqrt((1 if test == "paired" else 2) / runs) * _shift(runs, upper, test)
+    over_seeds = deviation * math.sqrt((1 if test == "paired" else 2) / runs)
+    whole = math.hypot(over_seeds, documents[0])
+    return whole and whole * detectable_shift(runs, upper, test, (over_seeds / whole) ** 2, documents[1])
 
 
 @functools.lru_cache(maxsize=1024)
-def _shift(runs: int, upper: float, test: SeedTest) -> float:
-    """In standard errors, with which the test finds a difference with that power."""
+def detectable_shift(runs: int, upper: float, test: SeedTest, share: float = 1.0, others: float = 1.0) -> float:
+    """The difference, in standard errors, that `weft.comparison.statistics.combined_test` finds with a power of 0.8.
+
+        P(Z + d > c(r) sqrt(q x + (1 - q) y)) = 0.8,    r = q x / (q x + (1 - q) y)
+
+    x and y: chi^2 / v of the two estimated variances; c: the value that |t| must exceed where the runs seem to have the
+    share r of the variance. For Welch's, v of c follows from the spreads that the two models' runs happen to show.
+
+    Args:
+        runs: n of each model.
+        upper: probability below the upper critical value.
+        test: of two models' runs.
+        share: q, that the runs have of the variance; 1: documents do not vary.
+        others: degrees of freedom of the documents' error.
+    """
+    share = max(share, 1e-9)
+    over_documents, chances = _deviations(others) if share < 1 else (np.zeros((1, 1)), np.ones(1))
+    fixed = (1 - share) * over_documents**2
+    cases = [(chance, *_limit(upper, freedom, others, share, fixed)) for freedom, chance in _freedoms(runs, test)]
+    freedom, panels = (runs - 1) * (1 if test == "paired" else 2), PANELS if share == 1 else FEWER
+
+    def lacking(shift: float) -> float:
+        found = 0.0
+        for chance, limit, ends in cases:
+            breaks = [np.sqrt(np.maximum(0.0, (max(0.0, shift + step) / t) ** 2 - fixed) / share)
+                      for t, step in zip(ends, (-STEP, STEP), strict=True)]
+            found += chance * float(chances @ above(limit, breaks, freedom, shift, panels))
+        return found - POWER
+
+    return _root(lacking)
+
+
+def _deviations(freedom: float) -> tuple[np.ndarray, np.ndarray]:
+    """Values of sqrt(chi^2 / freedom), [N, 1], and their probabilities, [N]."""
+    spread = np.array([[5 / math.sqrt(freedom)]])
+    y, weights = quadrature(np.maximum(TINY, 1 - spread), 1 + spread, panels=1)
+    chances = weights * np.exp((freedom - 1) * np.log(y) - freedom / 2 * (y * y - 1))
+    return y.T, chances[0] / chances.sum()
+
+
+def _freedoms(runs: int, test: SeedTest) -> list[tuple[float, float]]:
+    """The degrees of freedom that the test of runs has, with their chances."""
     if test == "paired":
-        return t_shift(POWER, [(t_quantile(upper, runs - 1), 1.0)], runs - 1)
+        return [(runs - 1.0, 1.0)]
     # The share r that one model's variance has of both is Beta((n-1)/2, (n-1)/2), independent of their sum; with
     # r = sin^2 x, x has the density (sin x cos x)^(n-2), which is even about 45 degrees.
-    places, weights = quadrature(0.0, math.pi / 4, panels=1)
+    (places,), (weights,) = quadrature(np.zeros((1, 1)), np.full((1, 1), math.pi / 4), panels=1)
     chances = weights * (np.sin(places) * np.cos(places)) ** (runs - 2)
     freedoms = (runs - 1) / (np.sin(places) ** 4 + np.cos(places) ** 4)
-    limits = [(t_quantile(upper, freedom), chance) for freedom, chance in
-              zip(freedoms.tolist(), (chances / chances.sum()).tolist(), strict=True)]
-    return t_shift(POWER, limits, 2 * runs - 2)
+    return list(zip(freedoms.tolist(), (chances / chances.sum()).tolist(), strict=True))
 
 
-def spread_interval(deviation: float, freedom: int, confidence: float) -> tuple[float, float]:
+def _limit(upper: float, freedom: float, others: float, share: float,
+           fixed: np.ndarray) -> tuple[Callable[[np.ndarray], np.ndarray], tuple[float, float]]:
+    """The value that Z + shift must exceed by the deviation of the runs, and the greatest and the least critical t."""
+    t = t_quantile(upper, freedom)
+    if share == 1:
+        return lambda s: t * s, (t, t)
+    least, most = sorted((t, t_quantile(upper, others)))
+    if most < least * (1 + 1e-9):
+        return lambda s: t * np.sqrt(share * s * s + fixed), (most, least)
+    # That share of the variance with which a value is critical is known in closed form, not the value.
+    values = np.geomspace(least, most, VALUES)
+    own, other = (np.array([t_two_sided(each, v) for each in values.tolist()]) for v in (freedom, others))
+    shares = (2 * (1 - upper) - other) / (own - other)
+    order = np.argsort(shares)
+
+    def limit(s: np.ndarray) -> np.ndarray:
+        whole = share * s * s + fixed
+        found: np.ndarray = np.interp(share * s * s / whole, shares[order], values[order]) * np.sqrt(whole)
+        return found
+
+    return limit, (most, least)
+
+
+def spread_interval(deviation: float, freedom: float, confidence: float) -> tuple[float, float]:
     """Bounds of a standard deviation that was estimated with so many degrees of freedom from normal values.
 
         s sqrt(v / q),    q: the upper and the lower quantile of chi-square with v degrees of freedom

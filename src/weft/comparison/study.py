@@ -26,7 +26,7 @@ from weft.core.errors import ConfigError
 from weft.core.part_config import Settings
 from weft.training.config import BUDGETS
 from weft.training.files import read_plain
-from weft.training.overrides import apply_overrides, limits_text, without_old_limit
+from weft.training.overrides import apply_overrides, for_its_text, stated_of_text
 
 RUNS, RUNS_OF_MANY, MANY = 3, 5, 4
 """Runs of each model where the study does not say; and from so many models on, whose many pairs cost certainty."""
@@ -227,8 +227,8 @@ def read_study(models: Named = (), overrides: Iterable[str] = (), *,
         plain["models"] = _named(plain.get("models") or {}, models)
     plain = apply_overrides(plain, overrides)
     if "data" in plain:
-        limited = limits_text(overrides) or "max_bytes" in (given.get("data") or {})
-        plain["data"] = without_old_limit(stated.get("data"), plain["data"], limited=limited)
+        changed = stated_of_text(overrides) | (given.get("data") or {}).keys()
+        plain["data"] = for_its_text(stated.get("data"), plain["data"], stated=changed)
     return parse(StudyConfig, plain, where=where)
 
 

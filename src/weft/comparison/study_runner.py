@@ -141,7 +141,7 @@ class Study:
         return result
 
     def _spread(self) -> Spread | None:
-        """The spread of the runs that were here before the study grew, once for every growth."""
+        """How far figures moved in the runs that were here before the study grew, once for every growth."""
         if not self.folder.additions:
             return None
 
@@ -151,7 +151,7 @@ class Study:
 
         stored = json.loads(self.folder.settled(f"spread of the runs before addition {len(self.folder.additions)}",
                                                 before))
-        return None if stored is None else Spread(float(stored[0]), int(stored[1]))
+        return None if stored is None else Spread(*stored)
 
     def _paid_steps(self) -> dict[str, int]:
         """The steps that a budget in seconds pays for, by model. Every model is timed in each of several rounds, and

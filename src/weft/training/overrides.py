@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -13,6 +13,8 @@ from weft.training.config import BUDGETS
 
 SHOWN = 80
 """Characters of a wrong value that an error repeats."""
+OF_ONE_TEXT = ("max_bytes", "split_by")
+"""Settings of ``data`` that may be made for one text."""
 
 
 def apply_overrides(data: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
@@ -40,9 +42,10 @@ def apply_overrides(data: dict[str, Any], overrides: Iterable[str]) -> dict[str,
 def run_overrides(data: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     """`apply_overrides` for a run's configuration, in which an override may name another text or another budget.
 
-    A limit (``data.max_bytes``) of the configuration applies to the configuration's text alone. A text that an override
-    names is read whole unless an override limits it too. A budget that an override gives, such as ``training.steps``,
-    takes the place of the configuration's.
+    A limit (``data.max_bytes``) of the configuration applies to the configuration's text alone, and so does, where that
+    is the default text under that limit, its ``data.split_by``. A text that an override names is read whole, and split
+    by name, unless an override says otherwise. A budget that an override gives, such as ``training.steps``, takes the
+    place of the configuration's.
 
     Raises:
         ConfigError: as `apply_overrides`.
@@ -50,7 +53,7 @@ def run_overrides(data: dict[str, Any], overrides: Iterable[str]) -> dict[str, A
     given = list(overrides)
     result = apply_overrides(data, given)
     if "data" in result:
-        result["data"] = without_old_limit(data.get("data"), result["data"], limited=limits_text(given))
+        result["data"] = for_its_text(data.get("data"), result["data"], stated=stated_of_text(given))
     training, named = result.get("training"), {each.partition("=")[0].strip() for each in given}
     ours = [name for name in BUDGETS if f"training.{name}" in named]
     if isinstance(training, dict) and any(training.get(name) is not None for name in ours):
@@ -58,24 +61,27 @@ def run_overrides(data: dict[str, Any], overrides: Iterable[str]) -> dict[str, A
     return result
 
 
-def limits_text(overrides: Iterable[str]) -> bool:
-    """Whether an override sets the limit of the text."""
-    return any(each.partition("=")[0].strip() in ("data", "data.max_bytes") for each in overrides)
+def stated_of_text(overrides: Iterable[str]) -> set[str]:
+    """The settings of the text that overrides set."""
+    named = {each.partition("=")[0].strip() for each in overrides}
+    return {*OF_ONE_TEXT} if "data" in named else {each for each in OF_ONE_TEXT if f"data.{each}" in named}
 
 
-def without_old_limit(before: Any, after: Any, *, limited: bool) -> Any:
-    """The settings ``data`` without a limit that was set for another text.
+def for_its_text(before: Any, after: Any, *, stated: Container[str]) -> Any:
+    """The settings ``data`` without those that were made for another text: a limit, and the split of the default one.
 
     Args:
         before: the settings of the file, or None.
         after: the settings with all changes.
-        limited: whether the changes set the limit, or remove it.
+        stated: those that the changes set or remove.
     """
-    if limited or not isinstance(before, Mapping) or not isinstance(after, Mapping):
+    if not isinstance(before, Mapping) or not isinstance(after, Mapping):
         return after
-    if after.get("path") in (None, before.get("path")):
-        return after
-    return {key: value for key, value in after.items() if key != "max_bytes"}
+    named = after.get("path") not in (None, before.get("path"))
+    limited = before.get("max_bytes") not in (None, after.get("max_bytes"))  # few documents may hold out too little
+    default = before.get("path") is None and not before.get("sources")
+    other = {"max_bytes": named, "split_by": default and (named or limited or bool(after.get("sources")))}
+    return {key: value for key, value in after.items() if key in stated or not other.get(key)}
 
 
 def _apply(data: dict[str, Any], override: str) -> None:

@@ -93,9 +93,9 @@ def test_what_could_be_detected_is_stated_with_its_ground() -> None:
     assert own is not None
     assert own.low is not None and own.high is not None and own.low < own.mean < own.high
     assert (f"With 3 runs of each model, this study finds differences of about {reach_of(own.mean)} bits per byte or "
-            f"more on this text, by the spread of its runs ({reach_of(own.low)} to {reach_of(own.high)} by the "
-            "interval of that spread), with a power of 0.8. Before its runs, about 0.038 were expected. Models that "
-            "are not told apart") in said
+            f"more, on another text too, by how far its runs and documents lie apart ({reach_of(own.low)} to "
+            f"{reach_of(own.high)} by the interval of that), with a power of 0.8. Before its runs, about 0.038 "
+            "were expected. Models that are not told apart") in said
     assert said.index("With 3 runs of each model") < said.index("From run to run"), "it comes first"
     assert said.count("power") == 1
     assert "need not be as good as each other" in said

@@ -34,7 +34,7 @@ def reach(view: View) -> Markup:
         return join(tag("p", {"class": "none"}, "Not worked out for this study."), basis)
     columns = [Column("Runs of each model", number=False), Column("|t| must exceed"),
                Column("Detectable difference", "as known before the runs"),
-               Column("Detectable difference", "by the spread of the runs")]
+               Column("Detectable difference", "by runs and documents")]
     return join(table(_reach_caption(view), columns, [_reach_row(view, each) for each in rows], name="reach",
                       attributes={"class": "reach"}), basis)
 
@@ -44,8 +44,8 @@ def _reach_caption(view: View) -> str:
     pairs = models * (models - 1) // 2
     return (f"For {TEST_NAMES[result.test]} at {confidence(result.level)} and {integer(pairs)} "
             f"{'pair' if pairs == 1 else 'pairs'} of models: what |t| must exceed for the clearest of all pairs to be "
-            f"told apart (the first step of Holm's correction){_spreads(view)}, and the smallest true difference that "
-            "is found four times of five.")
+            f"told apart (the first step of Holm's correction) where runs alone vary{_spreads(view)}, and the smallest "
+            "true difference that is found four times of five, on another text too.")
 
 
 def _spreads(view: View) -> str:

@@ -167,8 +167,8 @@ def _detectable(view: View) -> Markup | None:
     else:
         assert found.low is not None and found.high is not None, "a spread has an interval"
         said = join("finds differences of about ", tag("strong", None, f"{reach_of(found.mean)} bits per byte"),
-                    f" or more on this text, by the spread of its runs ({reach_of(found.low)} to "
-                    f"{reach_of(found.high)} by the interval of that spread)")
+                    f" or more, on another text too, by how far its runs and documents lie apart "
+                    f"({reach_of(found.low)} to {reach_of(found.high)} by the interval of that)")
     return join(f"With {result.seeds} runs of each model, this study ", said, f", with a power of 0.8.{before} Models "
                 "that are not told apart may differ by less, and need not be as good as each other.")
 
