@@ -28,7 +28,7 @@ from weft.mixers.attention import Attention
 from weft.mixers.cross_attention import CrossAttention, CrossMemory
 from weft.mixers.gated_convolution import ConvolutionState, GatedConvolution
 from weft.mixers.gru import GRU
-from weft.mixers.recurrent import HiddenState
+from weft.core.recurrent_layer import HiddenState
 from weft.mixers.rolling import start_rolling
 from weft.mixers.s4d import S4D
 from weft.norms.base import Norm, NormConfig

@@ -23,7 +23,7 @@ from weft.mixers.attention import Attention
 from weft.mixers.cross_attention import CrossAttention
 from weft.mixers.gru import GRU
 from weft.mixers.key_value import KeyValueState
-from weft.mixers.recurrent import HiddenState
+from weft.core.recurrent_layer import HiddenState
 from weft.models.encoder import TokenEncoder
 from weft.ops.token_shift import last_token
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import ClassVar, Self, final
 
@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from weft.core.clock import Clock
 from weft.core.declarations import Declared
-from weft.core.layer import Layer, LayerState
-from weft.core.output import Output
+from weft.core.layer import LayerState
 from weft.core.part_config import About, Dims
+from weft.core.recurrent_layer import Carried, Recurred, RecurrentLayer
 from weft.core.registry import register
 from weft.core.span import Boundaries, Memory, Span
 from weft.core.state import tensor_field
@@ -70,7 +70,7 @@ class Rwkv4State(LayerState):
 
 
 @final
-class Rwkv4(Layer):
+class Rwkv4(RecurrentLayer[tuple[Tensor, ...]]):
     """Values averaged over the document with weights that decay by channel, and a gate, the receptance.
 
         k_t = W_k (mu_k x_t + (1 - mu_k) x_{t-1}), and v_t and r_t likewise
@@ -102,25 +102,22 @@ class Rwkv4(Layer):
     def declares(self) -> Declared:
         return Declared(role="memory", child_roles=PROJECTIONS, borders=(CHUNK,), dynamics=(self.decay, self.bonus))
 
-    def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> Rwkv4State:
-        rows, device = clock.seen.shape[0], clock.seen.device
-        last = torch.zeros(rows, self.mix_key.shape[0], dtype=dtype, device=device)
-        exact = torch.promote_types(dtype, torch.float32)
-        return Rwkv4State(clock, last, empty_state(torch.empty(rows, 0, self.d_attention, dtype=exact, device=device)))
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        return (self.mix_key.shape[0],), (3, self.d_attention)
 
-    def run(self, x: Float[Tensor, "B T D"], state: LayerState | None, span: Span) -> Output[LayerState]:
-        if x.shape[1] == 0:
-            return Output(x, state)
-        assert state is None or isinstance(state, Rwkv4State), "checked by Layer.forward"
-        previous = previous_token(x, None if state is None else state.last, span)
-        boundaries = Boundaries.of(span, x.shape[0])
-        k = self.key(torch.lerp(previous, x, self.mix_key))
-        v = self.value(torch.lerp(previous, x, self.mix_value))
-        r = self.receptance(torch.lerp(previous, x, self.mix_receptance))
-        with torch.autocast(x.device.type, enabled=False):
-            mean, sums = wkv(k, v, -widen(self.decay).exp(), self.bonus, None if state is None else state.sums,
-                             boundaries.starts, boundaries.valid)
-        y = self.output(torch.sigmoid(r) * mean.to(r.dtype))
-        if state is None:
-            return Output(y, None)
-        return Output(y, Rwkv4State(span.after, last_token(x, state.last, span), sums.to(state.sums.dtype)))
+    def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> LayerState:
+        state = super().start(clock, capacity=capacity, dtype=dtype, memory=memory)
+        assert isinstance(state, Rwkv4State), "its type of states"
+        return replace(state, sums=empty_state(state.sums))
+
+    def project(self, x: Float[Tensor, "B T D"], before: Carried, span: Span) -> tuple[Tensor, ...]:
+        previous = previous_token(x, before[0], span)
+        return (x, self.key(torch.lerp(previous, x, self.mix_key)),
+                self.value(torch.lerp(previous, x, self.mix_value)),
+                self.receptance(torch.lerp(previous, x, self.mix_receptance)))
+
+    def recur(self, projected: tuple[Tensor, ...], before: Carried, boundaries: Boundaries, span: Span) -> Recurred:
+        (x, k, v, r), (last, sums) = projected, before
+        mean, after = wkv(k, v, -widen(self.decay).exp(), self.bonus, sums, boundaries.starts, boundaries.valid)
+        return Recurred(torch.sigmoid(r) * mean.to(r.dtype),
+                        (None if last is None else last_token(x, last, span), after))

@@ -11,13 +11,11 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from weft.core.clock import Clock
 from weft.core.config import rule
 from weft.core.declarations import Declared
 from weft.core.layer import LayerState
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
-from weft.core.span import Memory
 from weft.core.state import tensor_field
 from weft.linear.linear import Linear
 from weft.mixers.base import MixerConfig
@@ -117,17 +115,8 @@ class S4D(StateSpace):
     def declares(self) -> Declared:
         return Declared(dynamics=(self.log_dt, self.log_decay, self.frequency, self.b))
 
-    def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> S4DState:
-        shape = (clock.seen.shape[0], *self.c.shape)
-        exact = torch.promote_types(dtype, torch.float32)
-        return S4DState(clock, torch.zeros(shape, dtype=exact, device=clock.seen.device))
-
-    def carried(self, state: LayerState) -> Tensor:
-        assert isinstance(state, S4DState), "checked by Layer.forward"
-        return state.modes
-
-    def after(self, clock: Clock, values: Tensor) -> S4DState:
-        return S4DState(clock, values)
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        return (tuple(self.c.shape),)
 
     def discrete(self) -> Modes:
         """The system for the learned steps, in float32 or better."""
