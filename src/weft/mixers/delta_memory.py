@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -101,24 +101,9 @@ class DeltaState(LayerState):
     history: Float[Tensor, "B P C"] = tensor_field()
 
 
-class DeltaInputs(NamedTuple):
-    """The projections of a chunk.
-
-    Attributes:
-        qkv: queries, keys and values before their convolution.
-        mixed: the same after it.
-        rate: beta before its sigmoid.
-        log_decay: the logarithm of alpha; None: 0.
-        gating: the factor of what heads read; None: 1.
-        dtype: of the chunk.
-    """
-
-    qkv: Float[Tensor, "B T C"]
-    mixed: Float[Tensor, "B T C"]
-    rate: Float[Tensor, "B T H"]
-    log_decay: Float[Tensor, "B T H #E"] | None
-    gating: Float[Tensor, "B T V"] | None
-    dtype: torch.dtype
+DeltaInputs: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
+"""The chunk [B,T,D]; queries, keys and values [B,T,C] before their convolution, and after it; beta before its sigmoid
+[B,T,H]; the logarithm of alpha [B,T,H,1 or E], None for 0; the factor of what heads read [B,T,V], None for 1."""
 
 
 class DeltaMemory(RecurrentLayer[DeltaInputs], ABC):
@@ -170,17 +155,17 @@ class DeltaMemory(RecurrentLayer[DeltaInputs], ABC):
         qkv = mixed = self.qkv(x)
         if self.convolution is not None:
             mixed = causal_convolution(qkv, self.convolution.weight, None, before[1], span)
-        return DeltaInputs(qkv, F.silu(mixed), self.rate(x), self.log_decay(x), self.gating(x), x.dtype)
+        return x, qkv, F.silu(mixed), self.rate(x), self.log_decay(x), self.gating(x)
 
     def recur(self, projected: DeltaInputs, before: Carried, boundaries: Boundaries, span: Span) -> Recurred:
-        q, k, v = self._heads(projected.mixed)
-        write = k * (self.largest_rate * widen(projected.rate).sigmoid())[..., None]
-        decay, gating = projected.log_decay, projected.gating
+        x, qkv, mixed, rate, decay, gating = projected
+        q, k, v = self._heads(mixed)
+        write = k * (self.largest_rate * widen(rate).sigmoid())[..., None]
         read = k if decay is None else k * decay.exp()
         o, sums = delta_rule(q, write, v, read, -write, decay, before[0], *boundaries)
-        o = self.norm(o).flatten(2).to(projected.dtype)
+        o = self.norm(o).flatten(2).to(x.dtype)
         return Recurred(o if gating is None else o * gating,
-                        (sums, None if before[1] is None else next_history(projected.qkv, before[1], span)))
+                        (sums, None if before[1] is None else next_history(qkv, before[1], span)))
 
     def _heads(self, mixed: Float[Tensor, "B T C"]) -> tuple[Tensor, Tensor, Tensor]:
         """Queries and keys [B,T,H,E] of length 1, queries scaled, and values [B,T,H,F]."""

@@ -26,8 +26,7 @@ from weft.mixers.base import MixerConfig
 from weft.norms.base import Norm, NormConfig
 from weft.norms.none import NoNormConfig
 from weft.norms.rmsnorm import RMSNormConfig
-from weft.ops.gated_scan import gated_scan
-from weft.ops.native_selective_scan import GatedScanCall
+from weft.ops.gated_scan import GatedScanCall, gated_scan
 from weft.ops.operator import widen
 from weft.ops.selective_scan_chunks import CHUNK
 from weft.ops.short_convolution import causal_convolution, next_history

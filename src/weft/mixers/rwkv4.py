@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import ClassVar, Self, final
 
@@ -18,9 +18,9 @@ from weft.core.part_config import About, Dims
 from weft.core.recurrent_layer import Carried, Recurred, RecurrentLayer
 from weft.core.registry import register
 from weft.core.span import Boundaries, Memory, Span
-from weft.core.state import tensor_field
 from weft.linear.linear import Linear
 from weft.mixers.base import MixerConfig
+from weft.mixers.rwkv_heads import RwkvState
 from weft.mixers.rwkv_schedules import Depth, decay_schedule, four_bonus, rising
 from weft.ops.operator import widen
 from weft.ops.token_shift import last_token, previous_token
@@ -59,16 +59,6 @@ class Rwkv4Config(MixerConfig):
         return [cls(), cls(d_attention=7)]
 
 
-@dataclass(frozen=True)
-class Rwkv4State(LayerState):
-    """The input at the last token, zero before the first, and the sums of the current document (`weft.ops.wkv`):
-    numerator, denominator and the exponent by which both are divided, in float32 or better for any dtype of the model.
-    """
-
-    last: Float[Tensor, "B D"] = tensor_field()
-    sums: Float[Tensor, "B 3 A"] = tensor_field(keeps_dtype=True)
-
-
 @final
 class Rwkv4(RecurrentLayer[tuple[Tensor, ...]]):
     """Values averaged over the document with weights that decay by channel, and a gate, the receptance.
@@ -78,14 +68,14 @@ class Rwkv4(RecurrentLayer[tuple[Tensor, ...]]):
 
     x, y [B,T,D]; ``key.weight``, ``value.weight``, ``receptance.weight`` [A,D], ``output.weight`` [D,A], no biases;
     ``decay`` and ``bonus`` [A]; ``mix_key``, ``mix_value``, ``mix_receptance`` are the mu [D]. x_{t-1} is zero at a
-    document's first token. State: x at the last token [B,D], and the sums [B,3,A].
+    document's first token. State: x at the last token [B,D], and the sums [B,3,A] of `weft.ops.wkv`.
 
     Decays, bonuses and mu start as in the released training code, by channel and layer (appendix E); the linear maps
     start as all others do, where that code has zeros for most. Implementations for inference halve the stream every six
     layers so that float16 does not overflow; here nothing is halved.
     """
 
-    state_type = Rwkv4State
+    state_type = RwkvState
 
     def __init__(self, d_model: int, d_attention: int, depth: Depth) -> None:
         super().__init__()
@@ -107,7 +97,7 @@ class Rwkv4(RecurrentLayer[tuple[Tensor, ...]]):
 
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> LayerState:
         state = super().start(clock, capacity=capacity, dtype=dtype, memory=memory)
-        assert isinstance(state, Rwkv4State), "its type of states"
+        assert isinstance(state, RwkvState), "its type of states"
         return replace(state, sums=empty_state(state.sums))
 
     def project(self, x: Float[Tensor, "B T D"], before: Carried, span: Span) -> tuple[Tensor, ...]:

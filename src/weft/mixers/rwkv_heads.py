@@ -50,11 +50,11 @@ class RwkvHeadsConfig(MixerConfig):
 
 @dataclass(frozen=True)
 class RwkvState(LayerState):
-    """The input at the last token, zero before the first, and the matrices of the current document, in float32 or
-    better for any dtype of the model."""
+    """The input at the last token, zero before the first, and the matrices, or in version 4 the sums, of the current
+    document, in float32 or better for any dtype of the model."""
 
     last: Float[Tensor, "B D"] = tensor_field()
-    sums: Float[Tensor, "B H E E"] = tensor_field(keeps_dtype=True)
+    sums: Float[Tensor, "B ..."] = tensor_field(keeps_dtype=True)
 
 
 class HeadNorm(Part):

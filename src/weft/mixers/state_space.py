@@ -28,46 +28,8 @@ from weft.ops.ssm_chunk import Chunk, Inputs
 Mixing: TypeAlias = Literal["glu", "linear"]
 
 
-class StateSpace(RecurrentLayer[Tensor], ABC):
-    """y = mix(activation(C x + D u)) over H = d_model systems with a learned step, log dt, and a learned D for each.
-
-    A subclass creates ``log_dt``, ``skip`` and ``mix`` and implements `system`. All of the system is computed in
-    float32 or better, whatever the model's dtype or autocast.
-    """
-
-    log_dt: nn.Parameter
-    skip: nn.Parameter
-    mix: Linear
-
-    def __init__(self, activation: Activation, mixing: Mixing) -> None:
-        super().__init__()
-        self.activation, self.mixing = activation, mixing
-
-    @abstractmethod
-    def system(self, given: Inputs) -> Chunk:
-        """C x for every token [B,T,H], and the state after the chunk."""
-
-    def project(self, x: Float[Tensor, "B T D"], before: Carried, span: Span) -> Float[Tensor, "B T D"]:
-        return x
-
-    def recur(self, projected: Tensor, before: Carried, boundaries: Boundaries, span: Span) -> Recurred:
-        u, entering = projected.to(self.exact_dtype()), before[0]
-        entering = None if entering is None else entering.to(u.dtype)
-        y, after = self.system(Inputs(u, entering, span.fresh, boundaries.starts, span.count))
-        y = y + self.skip.to(u.dtype) * u
-        return Recurred(ACTIVATIONS[self.activation](y.to(projected.dtype)),
-                        (None if after is None else after.contiguous(),))
-
-    def output(self, o: Tensor) -> Float[Tensor, "B T D"]:
-        return F.glu(self.mix(o), dim=-1) if self.mixing == "glu" else self.mix(o)
-
-    def exact_dtype(self) -> torch.dtype:
-        """In which the system is computed."""
-        return torch.promote_types(self.log_dt.dtype, torch.float32)
-
-
 class SystemConfig(MixerConfig):
-    """Options of layers of state-space models whose state is N real numbers a channel.
+    """Options of layers of state-space models.
 
     Attributes:
         d_state: units N of each channel's system.
@@ -104,17 +66,47 @@ class SystemState(LayerState):
     x: Float[Tensor, "B H N"] = tensor_field(keeps_dtype=True)
 
 
-class System(StateSpace, ABC):
-    """H systems with states of N real numbers. State: d_model d_state numbers a row."""
+class StateSpace(RecurrentLayer[Tensor], ABC):
+    """y = mix(activation(C x + D u)) over H = d_model systems with a learned step, log dt, and a learned D for each.
 
-    state_type = SystemState
+    A subclass calls `add_maps` and implements `system`. All of the system is computed in float32 or better, whatever
+    the model's dtype or autocast. State: d_model d_state numbers a row.
+    """
+
+    state_type: type[LayerState] = SystemState
 
     def __init__(self, d_model: int, config: SystemConfig) -> None:
-        super().__init__(config.activation, config.mixing)
+        super().__init__()
+        self.activation, self.mixing = config.activation, config.mixing
         self.d_model, self.d_state = d_model, config.d_state
         self.log_dt = config.log_steps(d_model)
-        self.skip = nn.Parameter(torch.randn(d_model))
-        self.mix = Linear(d_model, 2 * d_model if config.mixing == "glu" else d_model)
+
+    def add_maps(self) -> None:
+        """Draw D and the mixing map."""
+        self.skip = nn.Parameter(torch.randn(self.d_model))
+        self.mix = Linear(self.d_model, 2 * self.d_model if self.mixing == "glu" else self.d_model)
+
+    @abstractmethod
+    def system(self, given: Inputs) -> Chunk:
+        """C x for every token [B,T,H], and the state after the chunk."""
+
+    def project(self, x: Float[Tensor, "B T D"], before: Carried, span: Span) -> Float[Tensor, "B T D"]:
+        return x
+
+    def recur(self, projected: Tensor, before: Carried, boundaries: Boundaries, span: Span) -> Recurred:
+        u, entering = projected.to(self.exact_dtype()), before[0]
+        entering = None if entering is None else entering.to(u.dtype)
+        y, after = self.system(Inputs(u, entering, span.fresh, boundaries.starts, span.count))
+        y = y + self.skip.to(u.dtype) * u
+        return Recurred(ACTIVATIONS[self.activation](y.to(projected.dtype)),
+                        (None if after is None else after.contiguous(),))
+
+    def output(self, o: Tensor) -> Float[Tensor, "B T D"]:
+        return F.glu(self.mix(o), dim=-1) if self.mixing == "glu" else self.mix(o)
+
+    def exact_dtype(self) -> torch.dtype:
+        """In which the system is computed."""
+        return torch.promote_types(self.log_dt.dtype, torch.float32)
 
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         return ((self.d_model, self.d_state),)

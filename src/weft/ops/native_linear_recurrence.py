@@ -17,8 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from weft.ops.forms import Form
+from weft.ops.linear_recurrence import LinearRecurrenceCall, Recurred
 from weft.ops.linear_recurrence_chunks import backward as chunked_backward
-from weft.ops.native.library import Incomplete, run
+from weft.ops.native.library import Incomplete, run, why_not
 from weft.ops.operator import differentiate, operator
 
 SHARE = 4
@@ -36,12 +38,6 @@ class _RecurrenceCall(ctypes.Structure):
     _fields_ = (*((name, ctypes.c_void_p) for name in _NAMES),
                 *((f"{name}_at", ctypes.c_long * 3) for name in _STRIDED),
                 *((name, ctypes.c_void_p) for name in _RESULTS), *((name, ctypes.c_long) for name in _COUNTS))
-
-
-def native(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, before: Tensor) -> tuple[Tensor, Tensor]:
-    """The outputs and the state after the last token, of a call with as many query heads as key heads."""
-    found: tuple[Tensor, Tensor] = _FORWARD(q, k, v, log_decay, before)
-    return found
 
 
 def _adjacent(x: Tensor) -> Tensor:
@@ -140,3 +136,28 @@ def native_flops(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> int:
 def native_backward_flops(grad: Tensor, grad_after: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> int:
     """The states again with dq, and their gradients with dk and with dv."""
     return 12 * v.numel() * k.shape[3]
+
+
+def _native(call: LinearRecurrenceCall) -> Recurred:
+    found: Recurred = _FORWARD(*call)
+    return found
+
+
+def _hindrance(call: LinearRecurrenceCall) -> str | None:
+    """Why the code in C cannot serve."""
+    if call.q.shape[2] != call.k.shape[2]:
+        return "several queries read one state"
+    if not (call.q.numel() and call.v.numel()):
+        return "there are no rows or no features"
+    if any(each is not None and each.dtype != call.q.dtype for each in call):
+        return "its tensors are of several dtypes"
+    return why_not()
+
+
+FORM: Form[LinearRecurrenceCall, Recurred] = Form(
+    "native", _native, "token by token in C, the state in registers", devices=frozenset({"cpu"}),
+    dtypes=frozenset({torch.float32}), transformed=False, serves=_hindrance,
+    flops={"weft.native_linear_recurrence": native_flops,
+           "weft.native_linear_recurrence_backward": native_backward_flops},
+    known_as=("c", "cpp", "kernel"))
+"""Of `weft.ops.linear_recurrence`."""
