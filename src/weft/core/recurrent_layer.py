@@ -30,7 +30,7 @@ UNBROKEN = Boundaries(None, None)
 
 @dataclass(frozen=True)
 class HiddenState(LayerState):
-    """What the last token left, zero before the first; in float32 or better for any dtype of the model."""
+    """The output of the last token, zero before the first; in float32 or better for any dtype of the model."""
 
     h: Float[Tensor, "B H"] = tensor_field(keeps_dtype=True)
 
@@ -75,7 +75,7 @@ class RecurrentLayer(Layer, ABC, Generic[P]):
 
     @abstractmethod
     def project(self, x: Float[Tensor, "B T D"], before: Carried, span: Span) -> P:
-        """What a chunk of at least one token enters the recurrence as: its linear maps and convolutions.
+        """The linear maps and convolutions of a chunk of at least one token, as `recur` takes them.
 
         Args:
             x: the chunk.

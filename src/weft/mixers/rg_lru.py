@@ -145,6 +145,7 @@ class RGLRU(RecurrentLayer[tuple[Tensor, ...]]):
                         (None if history is None else next_history(entering, history, span), after))
 
     def output(self, o: Tensor) -> Float[Tensor, "B T D"]:
+        """The output map."""
         y: Tensor = self.mix(o)
         return y
 

@@ -102,6 +102,7 @@ class StateSpace(RecurrentLayer[Tensor], ABC):
                         (None if after is None else after.contiguous(),))
 
     def output(self, o: Tensor) -> Float[Tensor, "B T D"]:
+        """The map that mixes channels, and its gate."""
         return F.glu(self.mix(o), dim=-1) if self.mixing == "glu" else self.mix(o)
 
     def exact_dtype(self) -> torch.dtype:
