@@ -137,11 +137,8 @@ class Rwkv7(RwkvHeads):
         self.key_rate = nn.Parameter(torch.full((size,), 1.02))
         self.bonus = nn.Parameter(torch.full((self.sizes.heads, self.sizes.d_head), -0.04))
 
-    def _channel(self) -> Channel:
-        return Channel(VALUES, (self.sizes.heads, self.sizes.d_head))
-
     def declares(self) -> Declared:
-        channel, takes = (self._channel(),), self.config.value_residual
+        channel, takes = (Channel(VALUES, (self.sizes.heads, self.sizes.d_head)),), self.config.value_residual
         return replace(super().declares(), dynamics=(self.decay.bias, self.bonus),
                        gives=() if takes else channel, takes=channel if takes else ())
 

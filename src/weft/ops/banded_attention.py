@@ -79,7 +79,7 @@ def banded(q: Float[Tensor, "B T H E"], k: Float[Tensor, "B S K E"], v: Float[Te
         bias, folded = _folded(bias, hidden, q.dtype), None
     kept = dropout(q.new_ones(len(q), q.shape[2], q.shape[1], grid.width), rate) != 0 if rate else None
     y: Tensor = _BANDED(q, k, v, None if bias is None else bias.to(q.dtype), folded, sinks, kept, scale, softcap, rate,
-                        *_numbers(grid))
+                        grid.offset, grid.size, grid.ahead, grid.first, grid.rows)
     return y if blind is None else y.masked_fill(blind.transpose(1, 2), 0.0)
 
 
@@ -91,10 +91,6 @@ def _folded(bias: Tensor | None, hidden: Tensor, dtype: torch.dtype) -> Tensor:
     bias, hidden = (x if x.shape[2] == rows else x.repeat(1, 1, -(-rows // x.shape[2]), 1)[:, :, :rows]
                     for x in (bias, hidden))
     return bias.masked_fill(hidden, -torch.inf)
-
-
-def _numbers(grid: Grid) -> tuple[int, ...]:
-    return grid.offset, grid.size, grid.ahead, grid.first, grid.rows
 
 
 def _grid(q: Tensor, k: Tensor, numbers: tuple[int, ...]) -> Grid:

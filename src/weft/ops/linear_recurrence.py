@@ -71,7 +71,7 @@ def linear_recurrence(q: Float[Tensor, "B T H E"], k: Float[Tensor, "B T J E"], 
         k = k.masked_fill(~valid[..., None, None], 0)
     if pieces is not None:
         before = before_piece(pieces, k, v, log_decay, before, starts, valid)
-    by_token = _by_token(v, log_decay, starts, valid)
+    by_token = decays_by_token(v, log_decay, starts, valid)
     return LINEAR_RECURRENCE(LinearRecurrenceCall(q, k, v, by_token, before.to(v.dtype)))
 
 
@@ -81,10 +81,11 @@ def before_piece(pieces: Pieces, k: Float[Tensor, "B T J E"], v: Float[Tensor, "
     """The state before the piece of rows that are cut among processes, from the state before the row; the arguments are
     those of `linear_recurrence`."""
     taken = k if valid is None else k.masked_fill(~valid[..., None, None], 0)
-    return matrix_before(pieces, taken, v, _by_token(v, log_decay, starts, valid), before)
+    return matrix_before(pieces, taken, v, decays_by_token(v, log_decay, starts, valid), before)
 
 
-def _by_token(v: Tensor, log_decay: Tensor | None, starts: Tensor | None, valid: Tensor | None) -> Tensor | None:
+def decays_by_token(v: Tensor, log_decay: Tensor | None, starts: Tensor | None,
+                    valid: Tensor | None) -> Tensor | None:
     """The logarithm of the decay with minus infinity where a document begins, and 0 for tokens that are not taken."""
     known = None if log_decay is None else log_decay.to(v.dtype)
     if starts is None and (valid is None or known is None):

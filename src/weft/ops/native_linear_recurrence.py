@@ -58,11 +58,6 @@ def _call(**given: Tensor | None) -> _RecurrenceCall:
     return call
 
 
-def _parts(heads: int, groups: int) -> int:
-    """Sums of a group's gradients that C leaves to be added."""
-    return -(-(heads // groups) // SHARE)
-
-
 def _run(name: str, call: _RecurrenceCall, items: int) -> None:
     run(name, call)
     if call.next < items:
@@ -87,7 +82,7 @@ def _forward_shapes(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None,
 def _backward(grad: Tensor, grad_after: Tensor, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None,
               before: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     rows, steps, heads, groups = v.shape[0], v.shape[1], v.shape[2], q.shape[2]
-    parts = _parts(heads, groups)
+    parts = -(-(heads // groups) // SHARE)  # sums of a group's gradients that C leaves to be added
     decay = None if log_decay is None else log_decay.exp().contiguous()
     grad, grad_after, before = _adjacent(grad), grad_after.contiguous(), before.contiguous()
     q, k, v = _adjacent(q), _adjacent(k), _adjacent(v)

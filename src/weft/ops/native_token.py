@@ -192,10 +192,6 @@ def _copied(y: Tensor, x: Tensor, steps: Sequence[int], begin: int = 0) -> Nativ
         begin=wide * begin), {"x": x}, ("y",))
 
 
-def _row_by_row(shape: Sequence[int]) -> list[int]:
-    return [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]
-
-
 @written(torch.Tensor.flatten)
 @written(torch.Tensor.reshape)
 @written(torch.Tensor.contiguous)
@@ -205,7 +201,7 @@ def _copy_call(y: Tensor, x: Tensor, *_: Any, **options: Any) -> NativeCall | No
     shared = x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
     if options or shared or not y.is_contiguous() or x.dim() > 4 or x.dtype is not y.dtype or x.numel() > PART:
         return None
-    return _copied(y, x, _row_by_row(x.shape))
+    return _copied(y, x, [math.prod(x.shape[dim + 1 :]) for dim in range(x.dim())])
 
 
 @written(torch.Tensor.to)
