@@ -68,9 +68,9 @@ def _registries() -> dict[str, Mapping[str, Any]]:
     if forms := sys.modules.get("weft.ops.forms"):
         operations = forms.OPERATIONS._known
         found["operation"] = {name: each.file for name, each in operations.items() if not _own(each.file)}
-        found["form"] = {f"{name}.{form.name}": form.file for name, each in operations.items()
+        found["form"] = {f"{name}.{form.name}": form.file for name, each in list(operations.items())
                          for form in each.forms() if not _own(form.file)}
-        found["forced or observed operation"] = {name: "in use" for name, each in operations.items()
+        found["forced or observed operation"] = {name: "in use" for name, each in list(operations.items())
                                                  if each.forced is not None or each._seen is not None}
     if run := sys.modules.get("weft.laws.run"):
         found["law"] = {name: law.__module__ for name, law in run.LAWS.items()}

@@ -12,7 +12,7 @@ import weft
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 STUDIES = {"six_ages.yaml", "equal_parameters.yaml"}
-PLUGINS = {"moving_average.yaml"}
+PLUGINS = {"min_gru.yaml"}
 TEXTS = {
     "words.yaml": {f"ptb.{part}.txt": "the <unk> sat on the mat\nit was N years old\n" * 100
                    for part in ("train", "valid", "test")},

@@ -15,6 +15,7 @@ from weft.core.clock import Clock
 from weft.core.layer import LayerState
 from weft.core.model import EncoderInputs
 from weft.core.output import Output
+from weft.core.recurrent_layer import HiddenState
 from weft.core.span import Memory, Span
 from weft.core.state import Lease
 from weft.feedforward.mlp import MLP
@@ -23,7 +24,6 @@ from weft.mixers.attention import Attention
 from weft.mixers.cross_attention import CrossAttention
 from weft.mixers.gru import GRU
 from weft.mixers.key_value import KeyValueState
-from weft.mixers.recurrent import HiddenState
 from weft.models.encoder import TokenEncoder
 from weft.ops.token_shift import last_token
 

@@ -21,8 +21,8 @@ from weft.mixers.attention import Attention, AttentionConfig
 from weft.mixers.cross_attention import CrossAttention, CrossAttentionConfig
 from weft.mixers.key_value import ReadableKeys
 from weft.mixers.rolling import RollingState
-from weft.ops.attention import ATTENTION, LONG_BIASED
-from weft.ops.banded_attention import ROWS
+from weft.ops.attention import ATTENTION, ROWS
+from weft.ops.banded_attention import LONG_BIASED
 from weft.ops.forms import forced
 
 D = 6

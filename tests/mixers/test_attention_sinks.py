@@ -17,8 +17,7 @@ from weft.core.errors import ConfigError, UnsupportedError
 from weft.core.part_config import Dims
 from weft.mixers.attention import Attention, AttentionConfig
 from weft.mixers.rolling import RollingState
-from weft.ops.attention import ATTENTION
-from weft.ops.banded_attention import ROWS
+from weft.ops.attention import ATTENTION, ROWS
 from weft.ops.forms import forced
 
 D, T = 6, 9

@@ -23,8 +23,7 @@ from weft.mixers import global_attention
 from weft.mixers.global_attention import GlobalAttention, GlobalAttentionConfig
 from weft.mixers.key_value import KeyValueState
 from weft.mixers.rolling import RollingState
-from weft.ops.attention import ATTENTION, AttentionCall
-from weft.ops.banded_attention import ROWS
+from weft.ops.attention import ATTENTION, ROWS, AttentionCall
 from weft.ops.forms import forced
 
 D, T, H, E = 6, 11, 2, 3

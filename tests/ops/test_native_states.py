@@ -9,11 +9,9 @@ from torch.nn import functional as F
 
 from ops.native_sets import instructions, numbers, without_gradients
 from weft.ops.forms import OPERATIONS, forced
-from weft.ops.gated_scan import GATED_SCAN
-from weft.ops.native_selective_scan import GatedScanCall, written_out
-from weft.ops.native_short_convolution import by_taps
+from weft.ops.gated_scan import GATED_SCAN, GatedScanCall, written_out
 from weft.ops.native_states import native_scan_token, native_taps
-from weft.ops.short_convolution import SHORT_CONVOLUTION, ShortConvolutionCall
+from weft.ops.short_convolution import SHORT_CONVOLUTION, ShortConvolutionCall, by_taps
 
 __all__ = ["instructions", "without_gradients"]
 DTYPES = (torch.float32, torch.bfloat16)

@@ -14,10 +14,9 @@ from oracles import selective as oracle
 from weft.analysis.formulas import flops_of
 from weft.ops import native_selective_scan
 from weft.ops.forms import forced
-from weft.ops.gated_scan import GATED_SCAN, gated_scan
+from weft.ops.gated_scan import GATED_SCAN, GatedScanCall, gated_scan
 from weft.ops.native import library
 from weft.ops.native.library import VARIABLE, Incomplete, NativeLibrary, loaded
-from weft.ops.native_selective_scan import GatedScanCall
 from weft.ops.selective_scan import SELECTIVE_SCAN
 from weft.ops.selective_scan_chunks import CHUNK, SelectiveScanCall
 

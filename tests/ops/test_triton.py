@@ -17,8 +17,7 @@ from torch.testing import assert_close
 from weft.analysis.formulas import flops_of
 from weft.core.errors import UnsupportedError
 from weft.ops.forms import forced
-from weft.ops.gated_scan import gated_scan
-from weft.ops.native_selective_scan import GatedScanCall
+from weft.ops.gated_scan import GatedScanCall, gated_scan
 from weft.ops.selective_scan import SELECTIVE_SCAN
 from weft.ops.selective_scan_chunks import CHUNK, SelectiveScanCall
 from weft.ops.triton import library

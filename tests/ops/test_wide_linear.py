@@ -17,7 +17,7 @@ from weft.masks.visible import MaskFacts, VisibleKeys, visible
 from weft.mixers.attention import AttentionConfig
 from weft.ops import wide_linear as wide
 from weft.ops.attention import ATTENTION, AttentionCall, sdpa, wide_sdpa
-from weft.ops.linear import FEW_ROWS, LINEAR, LinearCall
+from weft.ops.linear import LINEAR, LinearCall
 from weft.ops.routes import WIDE, Product, routed
 
 
@@ -127,7 +127,7 @@ def test_every_linear_map_of_a_model_takes_the_wide_form_where_the_processor_lac
     with torch.no_grad():  # a few rows do not pay for making a matrix wide
         few, rule = LinearCall(x[:1], map_.weight, map_.bias), LINEAR.form("wide").worth
         assert LINEAR.choose(few).form.name == "native"
-        assert rule is not None and rule(few) == f"at most {FEW_ROWS} rows"
+        assert rule is not None and rule(few) == f"at most {wide.FEW_ROWS} rows"
 
 
 def test_a_processor_with_instructions_for_bfloat16_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from weft.core.registry import is_loaded, load_plugin
 from weft.training import Event, Notice, parse_run, train
 from weft.training.code import NOT_RUN, ROOT, changes, code_of, digest, weft_code
 
-PLUGIN = Path(__file__).parents[2] / "examples/moving_average.py"
+PLUGIN = Path(__file__).parents[2] / "examples/min_gru.py"
 HELPED = """
 import sys
 from pathlib import Path
@@ -30,7 +30,7 @@ from helping import number
 def config(folder: Path) -> Path:
     """A run of the plugin's mixer on a file of text."""
     run = tiny_run(folder, LSTM, steps=4).dump()
-    run["model"]["blocks"] = [{"kind": "pre", "layers": ["moving_average"]}]
+    run["model"]["blocks"] = [{"kind": "pre", "layers": ["min_gru"]}]
     run["report"] |= {"eval_every": 2, "keep": 3}
     (folder / "run.json").write_text(json.dumps(run))
     return folder / "run.json"

@@ -56,7 +56,7 @@ def _built(part: type[PartConfig]) -> Iterator[nn.Module]:
 
 def _fields(modules: Iterable[nn.Module]) -> str:
     """The fields of the layers' states, for parts that do not describe their state; empty if there are none."""
-    states = {module.state_type for module in modules if isinstance(module, Layer) and not module.composite}
+    states = {module.state_type for module in modules if isinstance(module, Layer) and not module.state_type.composite}
     named = {state: [field.name for field in dataclasses.fields(state) if field.name != CLOCK] for state in states}
     return "; ".join(sorted(f"{state.__name__}: {', '.join(names)}" for state, names in named.items() if names))
 

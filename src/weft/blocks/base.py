@@ -32,6 +32,8 @@ from weft.ops.dropout import Dropout
 class BlockState(LayerState):
     """The states of the layers inside, all on one clock."""
 
+    composite: ClassVar[bool] = True
+
     layers: tuple[LayerState, ...]
 
 
@@ -126,7 +128,6 @@ def _role(part: PartConfig, dims: Dims) -> str:
 class Composite(Layer, Adjustable):
     """A layer that calls other layers."""
 
-    composite = True
     state_type: type[LayerState] = BlockState
 
     def __init__(self, layers: list[Layer]) -> None:

@@ -43,6 +43,9 @@ __all__ = ["Choice", "Chooser", "KeptDtypes", "Layer", "LayerState", "Part", "Po
 class LayerState(State):
     """Base of layer states, and the whole state of a layer that processes each token independently."""
 
+    composite: ClassVar[bool] = False
+    """True for states of layers that only call other layers, which zero the padding themselves."""
+
     clock: Clock
 
 
@@ -53,9 +56,6 @@ class Layer(Part, ABC):
     receives is resolved: it reads ``span.ticks``, ``span.after`` and the plain facts. No choice may depend on the value
     of a tensor.
     """
-
-    composite: ClassVar[bool] = False
-    """True for layers that only call other layers, which zero the padding themselves."""
 
     state_type: type[LayerState] = LayerState
     """The class of the state that `start` returns and `run` takes."""
@@ -86,6 +86,7 @@ class Layer(Part, ABC):
     def run(self, x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
         """The chunk's output and the state after it, None without a state. ``span`` is resolved."""
 
+    @final  # type: ignore[misc]
     def forward(self, x: Float[Tensor, "B T D"], state: LayerState | None = None,
                 span: Span | None = None) -> Output[LayerState]:
         """Run a chunk.
@@ -101,9 +102,9 @@ class Layer(Part, ABC):
             span = self._resolved(x, state, span)
         elif state is not None and type(state) is not self.state_type:
             self._require_own(state, x.shape[0])
-        if span.pieces is not None and not self.composite:
+        if span.pieces is not None and not self.state_type.composite:
             return self._in_pieces(span.pieces, x, state, span)
-        if span.count is None or (self.composite and inner):
+        if span.count is None or (self.state_type.composite and inner):
             return self.run(x, state, span)
         out = self.run(span.clean(x), state, span)
         return out._replace(y=span.clean(out.y))

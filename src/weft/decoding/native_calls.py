@@ -17,6 +17,7 @@ from torch import Tensor
 from weft.decoding.recording import Call, Recording, Ref, mapped, storage_of
 from weft.ops.few_rows import unavailable
 from weft.ops.native.sequence import WRITERS, Calls, calls_of, place_of
+from weft.ops.native_token import PART  # noqa: F401 - this module declares how PyTorch's own operators stand in one
 
 
 def in_c(call: Call, recording: Recording) -> Call:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -19,13 +19,12 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from weft.core.clock import Clock
 from weft.core.config import PartField
 from weft.core.declarations import Declared
-from weft.core.layer import Layer, LayerState
-from weft.core.output import Output
+from weft.core.layer import LayerState
 from weft.core.part_config import Dims
-from weft.core.span import Boundaries, Memory, Span
+from weft.core.recurrent_layer import Carried, Recurred, RecurrentLayer
+from weft.core.span import Boundaries, Span
 from weft.core.state import tensor_field
 from weft.linear.linear import Linear
 from weft.mixers.base import MixerConfig
@@ -34,7 +33,7 @@ from weft.norms.rmsnorm import RMSNormConfig
 from weft.ops.delta_rule import delta_rule
 from weft.ops.linear_recurrence_chunks import CHUNK
 from weft.ops.operator import widen
-from weft.ops.short_convolution import blank_history, causal_convolution, next_history
+from weft.ops.short_convolution import causal_convolution, next_history
 
 
 class DeltaSizes(NamedTuple):
@@ -102,7 +101,12 @@ class DeltaState(LayerState):
     history: Float[Tensor, "B P C"] = tensor_field()
 
 
-class DeltaMemory(Layer, ABC):
+DeltaInputs: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
+"""The chunk [B,T,D]; queries, keys and values [B,T,C] before their convolution, and after it; beta before its sigmoid
+[B,T,H]; the logarithm of alpha [B,T,H,1 or E], None for 0; the factor of what heads read [B,T,V], None for 1."""
+
+
+class DeltaMemory(RecurrentLayer[DeltaInputs], ABC):
     """Value heads H, each with a memory [E,F]; H / K of them share a head of queries and keys. The memory is computed
     in float32 or better for any dtype of the model. State: H E F numbers, and kernel - 1 tokens' queries, keys and
     values before their convolution.
@@ -116,6 +120,7 @@ class DeltaMemory(Layer, ABC):
     """
 
     state_type = DeltaState
+    output: Linear
 
     def __init__(self, config: DeltaMemoryConfig, sizes: DeltaSizes, dims: Dims) -> None:
         super().__init__()
@@ -133,45 +138,34 @@ class DeltaMemory(Layer, ABC):
     def log_decay(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T H #E"] | None:
         """The logarithm of alpha, in float32 or better; None: 0."""
 
-    @abstractmethod
-    def gated(self, o: Float[Tensor, "B T V"], x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
-        """The heads' readings after the norm, times the gate where the mixer has one."""
+    def gating(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"] | None:
+        """The factor of the heads' readings after the norm; None: 1."""
+        return None
 
     def declares(self) -> Declared:
         maps = [name for name, child in self.named_children() if isinstance(child, Linear)]
         return Declared(role="memory", child_roles=dict.fromkeys(maps, "memory projections"),
                         borders=(self.kernel, CHUNK), joins_pieces=True)
 
-    def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> DeltaState:
-        rows, device, sizes = clock.seen.shape[0], clock.seen.device, self.sizes
-        exact = torch.promote_types(dtype, torch.float32)
-        sums = torch.zeros(rows, sizes.value_heads, sizes.d_head, sizes.d_value, dtype=exact, device=device)
-        return DeltaState(clock, sums, blank_history(rows, sum(self.widths), self.kernel, 1, dtype, device))
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        sizes = self.sizes
+        return (sizes.value_heads, sizes.d_head, sizes.d_value), (self.kernel - 1, sum(self.widths))
 
-    def run(self, x: Float[Tensor, "B T D"], state: LayerState | None, span: Span) -> Output[LayerState]:
-        if x.shape[1] == 0:
-            return Output(x, state)
-        assert state is None or isinstance(state, DeltaState), "checked by Layer.forward"
-        qkv, boundaries = self.qkv(x), Boundaries.of(span, x.shape[0])
-        mixed = F.silu(self._convolved(qkv, state, span))
-        rate, decay = self.rate(x), self.log_decay(x)
-        with torch.autocast(x.device.type, enabled=False):
-            q, k, v = self._heads(mixed)
-            write = k * (self.largest_rate * widen(rate).sigmoid())[..., None]
-            read = k if decay is None else k * decay.exp()
-            o, sums = delta_rule(q, write, v, read, -write, decay, None if state is None else state.sums, *boundaries)
-            o = self.norm(o).flatten(2).to(x.dtype)
-        y = self.output(self.gated(o, x))
-        if state is None:
-            return Output(y, None)
-        assert span.after is not None, "a call with a state has a clock after it"
-        return Output(y, DeltaState(span.after, sums.to(state.sums.dtype), next_history(qkv, state.history, span)))
+    def project(self, x: Float[Tensor, "B T D"], before: Carried, span: Span) -> DeltaInputs:
+        qkv = mixed = self.qkv(x)
+        if self.convolution is not None:
+            mixed = causal_convolution(qkv, self.convolution.weight, None, before[1], span)
+        return x, qkv, F.silu(mixed), self.rate(x), self.log_decay(x), self.gating(x)
 
-    def _convolved(self, qkv: Float[Tensor, "B T C"], state: DeltaState | None, span: Span) -> Tensor:
-        if self.convolution is None:
-            return qkv
-        history = None if state is None else state.history
-        return causal_convolution(qkv, self.convolution.weight, None, history, span)
+    def recur(self, projected: DeltaInputs, before: Carried, boundaries: Boundaries, span: Span) -> Recurred:
+        x, qkv, mixed, rate, decay, gating = projected
+        q, k, v = self._heads(mixed)
+        write = k * (self.largest_rate * widen(rate).sigmoid())[..., None]
+        read = k if decay is None else k * decay.exp()
+        o, sums = delta_rule(q, write, v, read, -write, decay, before[0], *boundaries)
+        o = self.norm(o).flatten(2).to(x.dtype)
+        return Recurred(o if gating is None else o * gating,
+                        (sums, None if before[1] is None else next_history(qkv, before[1], span)))
 
     def _heads(self, mixed: Float[Tensor, "B T C"]) -> tuple[Tensor, Tensor, Tensor]:
         """Queries and keys [B,T,H,E] of length 1, queries scaled, and values [B,T,H,F]."""

@@ -64,5 +64,5 @@ class DeltaNet(DeltaMemory):
     def log_decay(self, x: Float[Tensor, "B T D"]) -> None:
         return None
 
-    def gated(self, o: Float[Tensor, "B T V"], x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
-        return o if self.gate is None else o * F.silu(self.gate(x))
+    def gating(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"] | None:
+        return None if self.gate is None else F.silu(self.gate(x))

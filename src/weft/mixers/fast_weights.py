@@ -5,23 +5,19 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import ClassVar, Literal, Self, final
 
-import torch
 from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from weft.core.clock import Clock
 from weft.core.config import rule
 from weft.core.declarations import Declared
-from weft.core.layer import Layer, LayerState
-from weft.core.output import Output
 from weft.core.part_config import About, Dims
+from weft.core.recurrent_layer import Carried, MatrixState, Recurred, RecurrentLayer
 from weft.core.registry import register
-from weft.core.span import Boundaries, Memory, Span
+from weft.core.span import Boundaries, Span
 from weft.linear.linear import Linear
 from weft.mixers.base import MixerConfig
 from weft.mixers.heads import HeadSizes, head_sizes
-from weft.mixers.kernel_attention import MatrixState
 from weft.ops.delta_rule import delta_rule
 from weft.ops.feature_maps import FEATURE_MAPS, deterministic_projection
 from weft.ops.linear_recurrence import linear_recurrence
@@ -92,7 +88,7 @@ class FastWeightsConfig(MixerConfig):
 
 
 @final
-class FastWeights(Layer):
+class FastWeights(RecurrentLayer[tuple[Tensor, Tensor | None]]):
     """S_t = S_{t-1} + beta_t phi(k_t) (v_t - phi(k_t)^T S_{t-1})^T with beta_t = sigmoid(x_t W_b) of every head, or
     S_t = S_{t-1} + phi(k_t) v_t^T, and y = (phi(q_t) S_t) W_o.
 
@@ -114,30 +110,26 @@ class FastWeights(Layer):
     def declares(self) -> Declared:
         return Declared(role="memory", child_roles=PROJECTIONS, borders=(CHUNK,), joins_pieces=True)
 
-    def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> MatrixState:
-        shape = (clock.seen.shape[0], self.sizes.heads, self.features, self.sizes.d_value)
-        exact = torch.promote_types(dtype, torch.float32)
-        return MatrixState(clock, torch.zeros(shape, dtype=exact, device=clock.seen.device))
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        return ((self.sizes.heads, self.features, self.sizes.d_value),)
 
-    def run(self, x: Float[Tensor, "B T D"], state: LayerState | None, span: Span) -> Output[LayerState]:
-        if x.shape[1] == 0:
-            return Output(x, state)
-        assert state is None or isinstance(state, MatrixState), "checked by Layer.forward"
-        boundaries, before = Boundaries.of(span, x.shape[0]), None if state is None else state.sums
-        qkv, rate = self.qkv(x), None if self.rate is None else self.rate(x)
-        with torch.autocast(x.device.type, enabled=False):
-            q, k, v = (part.unflatten(-1, (self.sizes.heads, -1)) for part in
-                       widen(qkv).split_with_sizes(self.widths, -1))
-            q, k = self._mapped(q), self._mapped(k)
-            if rate is None:
-                o, sums = linear_recurrence(q, k, v, None, before, *boundaries)
-            else:
-                write = k * widen(rate).sigmoid()[..., None]
-                o, sums = delta_rule(q, write, v, k, -write, None, before, *boundaries)
-        y = self.output(o.flatten(2).to(qkv.dtype))
-        return Output(y, None if state is None else MatrixState(span.after, sums.to(state.sums.dtype)))
+    def project(self, x: Float[Tensor, "B T D"], before: Carried, span: Span) -> tuple[Tensor, Tensor | None]:
+        return self.qkv(x), None if self.rate is None else self.rate(x)
 
-    def _mapped(self, x: Float[Tensor, "B T H E"]) -> Float[Tensor, "B T H M"]:
+    def recur(self, projected: tuple[Tensor, Tensor | None], before: Carried, boundaries: Boundaries,
+              span: Span) -> Recurred:
+        qkv, rate = projected
+        q, k, v = widen(qkv).split_with_sizes(self.widths, -1)
+        q, k, v = self._mapped(q), self._mapped(k), v.unflatten(-1, (self.sizes.heads, -1))
+        if rate is None:
+            o, sums = linear_recurrence(q, k, v, None, before[0], *boundaries)
+        else:
+            write = k * widen(rate).sigmoid()[..., None]
+            o, sums = delta_rule(q, write, v, k, -write, None, before[0], *boundaries)
+        return Recurred(o.flatten(2).to(qkv.dtype), (sums,))
+
+    def _mapped(self, x: Float[Tensor, "B T A"]) -> Float[Tensor, "B T H M"]:
+        x = x.unflatten(-1, (self.sizes.heads, -1))
         name = self.config.feature_map
         features = deterministic_projection(x, self.config.nu) if name == "dpfp" else FEATURE_MAPS[name](x)
         return features / (features.sum(-1, keepdim=True) + EPSILON) if self.config.normalise_features else features

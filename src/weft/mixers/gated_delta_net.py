@@ -78,10 +78,8 @@ class GatedDeltaNet(DeltaMemory):
         return replace(super().declares(), dynamics=(self.log_rate, self.decay_bias))
 
     def log_decay(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T H 1"]:
-        logits = self.decay(x)
-        with torch.autocast(x.device.type, enabled=False):
-            steps = F.softplus(widen(logits) + widen(self.decay_bias))
-            return (-widen(self.log_rate).exp() * steps)[..., None]
+        steps = F.softplus(widen(self.decay(x)) + widen(self.decay_bias))
+        return (-widen(self.log_rate).exp() * steps)[..., None]
 
-    def gated(self, o: Float[Tensor, "B T V"], x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
-        return o if self.gate is None else o * F.silu(self.gate(x))
+    def gating(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"] | None:
+        return None if self.gate is None else F.silu(self.gate(x))

@@ -84,6 +84,5 @@ class GatedLinearAttention(GatedMemory):
 
     def log_decay(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T H E"]:
         logits = self.wide(self.narrow(x))
-        with torch.autocast(x.device.type, enabled=False):
-            log_decay: Tensor = F.logsigmoid(widen(logits)) / self.config.decay_temperature
-            return torch.unflatten(log_decay, -1, (self.sizes.heads, -1))
+        log_decay: Tensor = F.logsigmoid(widen(logits)) / self.config.decay_temperature
+        return torch.unflatten(log_decay, -1, (self.sizes.heads, -1))

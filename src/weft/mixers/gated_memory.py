@@ -14,15 +14,13 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from weft.core.clock import Clock, Ticks
+from weft.core.clock import Ticks
 from weft.core.declarations import Declared
-from weft.core.layer import Layer, LayerState
-from weft.core.output import Output
 from weft.core.part_config import Dims
-from weft.core.span import Boundaries, Memory, Span
+from weft.core.recurrent_layer import Carried, MatrixState, Recurred, RecurrentLayer
+from weft.core.span import Boundaries, Span
 from weft.linear.linear import Linear
 from weft.mixers.heads import HeadSizes
-from weft.mixers.kernel_attention import MatrixState
 from weft.norms.base import Norm, NormConfig
 from weft.ops.linear_recurrence import linear_recurrence
 from weft.ops.linear_recurrence_chunks import CHUNK
@@ -31,7 +29,7 @@ from weft.ops.operator import widen
 PROJECTIONS = MappingProxyType(dict.fromkeys(("qkvg", "output"), "memory projections"))
 
 
-class GatedMemory(Layer, ABC):
+class GatedMemory(RecurrentLayer[tuple[Tensor, Tensor]], ABC):
     """H matrices [E,F] that decay. The recurrence is computed in float32 or better for any dtype of the model. State:
     H E F numbers.
 
@@ -65,22 +63,17 @@ class GatedMemory(Layer, ABC):
     def declares(self) -> Declared:
         return Declared(role="memory", child_roles=PROJECTIONS, borders=(CHUNK,), joins_pieces=True)
 
-    def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> MatrixState:
-        shape = (clock.seen.shape[0], self.sizes.heads, self.sizes.d_head, self.sizes.d_value)
-        exact = torch.promote_types(dtype, torch.float32)
-        return MatrixState(clock, torch.zeros(shape, dtype=exact, device=clock.seen.device))
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        return ((self.sizes.heads, self.sizes.d_head, self.sizes.d_value),)
 
-    def run(self, x: Float[Tensor, "B T D"], state: LayerState | None, span: Span) -> Output[LayerState]:
-        if x.shape[1] == 0:
-            return Output(x, state)
-        assert state is None or isinstance(state, MatrixState), "checked by Layer.forward"
-        *projected, gate = self.qkvg(x).split_with_sizes(self.widths, -1)
-        boundaries = Boundaries.of(span, x.shape[0])
-        decay = self.log_decay(x)
-        with torch.autocast(x.device.type, enabled=False):
-            q, k, v = (widen(part).unflatten(-1, (self.sizes.heads, -1)) for part in projected)
-            q, k = self.turned(q * self.scale, span.ticks), self.turned(k, span.ticks)
-            o, sums = linear_recurrence(q, k, v, decay, None if state is None else state.sums, *boundaries)
-            o = self.norm(o).flatten(2).to(gate.dtype)
-        y = self.output(F.silu(gate if self.gate_bias is None else gate + self.gate_bias) * o)
-        return Output(y, None if state is None else MatrixState(span.after, sums.to(state.sums.dtype)))
+    def project(self, x: Float[Tensor, "B T D"], before: Carried, span: Span) -> tuple[Tensor, Tensor]:
+        return self.qkvg(x), self.log_decay(x)
+
+    def recur(self, projected: tuple[Tensor, Tensor], before: Carried, boundaries: Boundaries, span: Span) -> Recurred:
+        q, k, v, gate = projected[0].split_with_sizes(self.widths, -1)
+        shape = (self.sizes.heads, -1)
+        q = self.turned(widen(q).unflatten(-1, shape) * self.scale, span.ticks)
+        k = self.turned(widen(k).unflatten(-1, shape), span.ticks)
+        o, sums = linear_recurrence(q, k, widen(v).unflatten(-1, shape), projected[1], before[0], *boundaries)
+        o = self.norm(o).flatten(2).to(gate.dtype)
+        return Recurred(F.silu(gate if self.gate_bias is None else gate + self.gate_bias) * o, (sums,))

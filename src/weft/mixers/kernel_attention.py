@@ -22,9 +22,9 @@ from weft.core.clock import Clock, Ticks
 from weft.core.config import PartField, rule
 from weft.core.declarations import Declared
 from weft.core.errors import UnsupportedError
-from weft.core.layer import Layer, LayerState
-from weft.core.output import Output
+from weft.core.layer import LayerState
 from weft.core.part_config import Dims
+from weft.core.recurrent_layer import Carried, MatrixState, Recurred, RecurrentLayer
 from weft.core.span import Boundaries, Memory, Span
 from weft.core.state import tensor_field
 from weft.core.traits import Trait
@@ -91,14 +91,6 @@ def rotation(position: PositionConfig, dims: Dims, heads: int, size: int) -> Pos
 
 
 @dataclass(frozen=True)
-class MatrixState(LayerState):
-    """The sum of phi(k) v^T over the current document's tokens so far; in float32 or better for any dtype of the model.
-    """
-
-    sums: Float[Tensor, "B K E F"] = tensor_field(keeps_dtype=True)
-
-
-@dataclass(frozen=True)
 class NormalisedState(MatrixState):
     """Also the sum of phi(k), by which outputs are divided."""
 
@@ -124,7 +116,7 @@ class Features(NamedTuple):
 PROJECTIONS = MappingProxyType(dict.fromkeys(("qkv", "output"), "attention projections"))
 
 
-class KernelAttention(Layer, ABC):
+class KernelAttention(RecurrentLayer[Tensor], ABC):
     """Attention with a feature map in place of the exponential, in time and memory O(T).
 
     A position scheme rotates what the feature map returns, in the numerator alone (Su et al. 2021, equation 19): a
@@ -155,7 +147,7 @@ class KernelAttention(Layer, ABC):
         self.output = Linear(sizes.heads * sizes.d_value, dims.d_model, bias=config.bias in ("output", "all"))
 
     @abstractmethod
-    def mapped(self, q: Float[Tensor, "B T H E"], k: Float[Tensor, "B T K E"], state: LayerState | None,
+    def mapped(self, q: Float[Tensor, "B T H E"], k: Float[Tensor, "B T K E"], before: Carried,
                boundaries: Boundaries) -> Features:
         """The features of queries and keys."""
 
@@ -163,53 +155,38 @@ class KernelAttention(Layer, ABC):
         return Declared(role="attention sums", child_roles=PROJECTIONS,
                         traits=frozenset() if self.causal else frozenset({Trait.BIDIRECTIONAL}), borders=(CHUNK,))
 
-    def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> MatrixState:
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        shape = (self.sizes.kv_heads, self.features, self.sizes.d_value)
+        return (shape, shape[:2]) if self.normalise else (shape,)
+
+    def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> LayerState:
         if not self.causal:
             raise UnsupportedError("under a bidirectional mask tokens attend to later ones, so attention has no state.",
                                    where="init_state", remedy="Call it without a state, on the whole sequence.")
-        exact, device = torch.promote_types(dtype, torch.float32), clock.seen.device
-        shape = (clock.seen.shape[0], self.sizes.kv_heads, self.features, self.sizes.d_value)
-        sums = torch.zeros(shape, dtype=exact, device=device)
-        if not self.normalise:
-            return MatrixState(clock, sums)
-        return self.started(clock, sums, torch.zeros(shape[:3], dtype=exact, device=device))
+        return super().start(clock, capacity=capacity, dtype=dtype, memory=memory)
 
-    def started(self, clock: Clock, sums: Tensor, normaliser: Tensor) -> MatrixState:
-        """The state before the first token of attention that is normalised."""
-        return NormalisedState(clock, sums, normaliser)
+    def project(self, x: Float[Tensor, "B T D"], before: Carried, span: Span) -> Float[Tensor, "B T A"]:
+        qkv: Tensor = self.qkv(x)
+        return qkv
 
-    def run(self, x: Float[Tensor, "B T D"], state: LayerState | None, span: Span) -> Output[LayerState]:
-        if x.shape[1] == 0:
-            return Output(x, state)
-        assert state is None or isinstance(state, MatrixState), "checked by Layer.forward"
-        sizes, boundaries = self.sizes, Boundaries.of(span, x.shape[0])
-        qkv = self.qkv(x)
-        with torch.autocast(x.device.type, enabled=False):
-            q, k, v = (part.unflatten(-1, (heads, -1)) for part, heads in zip(
-                widen(qkv).split_with_sizes(self.widths, -1), (sizes.heads, sizes.kv_heads, sizes.kv_heads),
-                strict=True))
-            if self.rotate_first:
-                q, k = self.position.rotate(q, span.ticks), self.position.rotate(k, span.ticks)
-            features = self.mapped(q, k, state, boundaries)
-            y, sums, normaliser = self._attended(features, v, state, boundaries, span.ticks)
-        out = self.output(y.flatten(2).to(qkv.dtype))
-        return Output(out, None if state is None else self.after(state, span, sums, normaliser, features))
+    def recur(self, projected: Tensor, before: Carried, boundaries: Boundaries, span: Span) -> Recurred:
+        q, k, v = widen(projected).split_with_sizes(self.widths, -1)
+        q = q.unflatten(-1, (self.sizes.heads, -1))
+        k, v = k.unflatten(-1, (self.sizes.kv_heads, -1)), v.unflatten(-1, (self.sizes.kv_heads, -1))
+        if self.rotate_first:
+            q, k = self.position.rotate(q, span.ticks), self.position.rotate(k, span.ticks)
+        features = self.mapped(q, k, before, boundaries)
+        y, after = self._attended(features, v, before, boundaries, span.ticks)
+        return Recurred(y.flatten(2).to(projected.dtype), after if features.peak is None else (*after, features.peak))
 
-    def after(self, state: MatrixState, span: Span, sums: Tensor, normaliser: Tensor | None,
-              features: Features) -> MatrixState:
-        """The state after the chunk."""
-        if normaliser is None:
-            return MatrixState(span.after, sums.to(state.sums.dtype))
-        return NormalisedState(span.after, sums.to(state.sums.dtype), normaliser.to(state.sums.dtype))
-
-    def _attended(self, features: Features, v: Tensor, state: MatrixState | None, boundaries: Boundaries,
-                  ticks: Ticks) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _attended(self, features: Features, v: Tensor, carried: Carried, boundaries: Boundaries,
+                  ticks: Ticks) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Outputs [B,T,H,F], and S and z after the chunk, which are meaningless under a bidirectional mask."""
-        q, k = features.q, features.k
-        before = None if state is None else state.sums
-        earlier = state.normaliser[..., None] if isinstance(state, NormalisedState) else None
+        q, k, before = features.q, features.k, carried[0]
         if not self.normalise:
-            return *self._summed(self._turned(q, ticks), self._turned(k, ticks), v, features, before, boundaries), None
+            y, sums = self._summed(self._turned(q, ticks), self._turned(k, ticks), v, features, before, boundaries)
+            return y, (sums,)
+        earlier = None if carried[1] is None else carried[1][..., None]
         ones = v.new_ones(*v.shape[:3], 1)
         if self.rotates:
             y, sums = self._summed(self._turned(q, ticks), self._turned(k, ticks), v, features, before, boundaries)
@@ -219,7 +196,7 @@ class KernelAttention(Layer, ABC):
             together, after = self._summed(q, k, torch.cat([v, ones], -1), features, both, boundaries)
             y, weight = together.split_with_sizes([v.shape[-1], 1], -1)
             sums, normaliser = after.split_with_sizes([v.shape[-1], 1], -1)
-        return y / _positive(weight, boundaries.valid), sums.contiguous(), normaliser[..., 0].contiguous()
+        return y / _positive(weight, boundaries.valid), (sums.contiguous(), normaliser[..., 0].contiguous())
 
     def _summed(self, q: Tensor, k: Tensor, v: Tensor, features: Features, before: Tensor | None,
                 boundaries: Boundaries) -> tuple[Tensor, Tensor]:

@@ -74,11 +74,9 @@ class KimiDelta(DeltaMemory):
         return replace(super().declares(), dynamics=(self.log_rate, self.decay_bias))
 
     def log_decay(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T H E"]:
-        logits = self.wide_decay(self.narrow_decay(x))
-        with torch.autocast(x.device.type, enabled=False):
-            steps: Tensor = F.softplus(widen(logits) + widen(self.decay_bias))
-            return -widen(self.log_rate).exp()[:, None] * torch.unflatten(steps, -1, (self.sizes.heads, -1))
+        steps: Tensor = F.softplus(widen(self.wide_decay(self.narrow_decay(x))) + widen(self.decay_bias))
+        return -widen(self.log_rate).exp()[:, None] * torch.unflatten(steps, -1, (self.sizes.heads, -1))
 
-    def gated(self, o: Float[Tensor, "B T V"], x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
+    def gating(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
         gate: Tensor = self.wide_gate(self.narrow_gate(x))
-        return o * gate.sigmoid()
+        return gate.sigmoid()

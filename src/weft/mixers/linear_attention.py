@@ -10,8 +10,8 @@ from torch import Tensor
 
 from weft.core.config import rule
 from weft.core.declarations import Declared
-from weft.core.layer import LayerState
 from weft.core.part_config import About, Dims
+from weft.core.recurrent_layer import Carried, MatrixState
 from weft.core.registry import register
 from weft.core.span import Boundaries
 from weft.masks import Bidirectional
@@ -19,7 +19,6 @@ from weft.mixers.kernel_attention import (
     Features,
     KernelAttention,
     KernelAttentionConfig,
-    MatrixState,
     NormalisedState,
 )
 from weft.ops.feature_maps import FEATURE_MAPS, FeatureMap
@@ -90,6 +89,6 @@ class LinearAttention(KernelAttention):
     def declares(self) -> Declared:
         return replace(super().declares(), joins_pieces=True)
 
-    def mapped(self, q: Tensor, k: Tensor, state: LayerState | None, boundaries: Boundaries) -> Features:
+    def mapped(self, q: Tensor, k: Tensor, before: Carried, boundaries: Boundaries) -> Features:
         phi = FEATURE_MAPS[self.config.feature_map]
         return Features(phi(q), phi(k))

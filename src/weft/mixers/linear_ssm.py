@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from weft.core.declarations import Declared
 from weft.core.part_config import Dims
 from weft.core.registry import register
-from weft.mixers.state_space import System, SystemConfig
+from weft.mixers.state_space import StateSpace, SystemConfig
 from weft.ops.dense_ssm import DenseSystem, Method, discretise_dense
 from weft.ops.forms import REFERENCE
 from weft.ops.hippo import hippo_legs
@@ -61,7 +61,7 @@ class LinearSSMConfig(SystemConfig):
 
 
 @final
-class LinearSSM(System):
+class LinearSSM(StateSpace):
     """H = d_model independent systems x' = A x + B u, y = C x + D u, then an activation and a mixing linear map.
 
     A [N,N], B, C, D and log dt of every channel are learned, and nothing keeps A stable while it is trained: an
@@ -72,6 +72,7 @@ class LinearSSM(System):
 
     def __init__(self, d_model: int, config: LinearSSMConfig) -> None:
         super().__init__(d_model, config)
+        self.add_maps()
         self.config = config
         size, like = config.d_state, torch.empty(0)
         a, b, _ = hippo_legs(size)

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from weft.core.config import rule
 from weft.core.declarations import HasInferenceForm
 from weft.core.part_config import Dims
+from weft.core.recurrent_layer import HiddenState
 from weft.core.registry import register
 from weft.core.state import tensor_field
-from weft.mixers.recurrent import HiddenState, Recurrent, RecurrentConfig
+from weft.mixers.recurrent import Recurrent, RecurrentConfig
 from weft.ops.lstm_scan import lstm_scan
 
 
@@ -59,9 +60,6 @@ class LSTMState(HiddenState):
     """The output of the last token and its cell, zero before the first."""
 
     c: Float[Tensor, "B H"] = tensor_field(keeps_dtype=True)
-
-    def carried(self) -> tuple[Tensor, ...]:
-        return (self.h, self.c)
 
 
 class LSTM(Recurrent, HasInferenceForm):

@@ -12,14 +12,13 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from weft.core.clock import Clock
 from weft.core.config import PartField, rule
 from weft.core.declarations import Declared
-from weft.core.layer import Layer, LayerState
-from weft.core.output import Output
+from weft.core.layer import LayerState
 from weft.core.part_config import About, Dims
+from weft.core.recurrent_layer import Carried, Recurred, RecurrentLayer
 from weft.core.registry import register
-from weft.core.span import Boundaries, Memory, Span
+from weft.core.span import Boundaries, Span
 from weft.core.state import tensor_field
 from weft.linear.division import DividedDimension, Divisible, Division
 from weft.linear.linear import Linear
@@ -27,11 +26,10 @@ from weft.mixers.base import MixerConfig
 from weft.norms.base import Norm, NormConfig
 from weft.norms.none import NoNormConfig
 from weft.norms.rmsnorm import RMSNormConfig
-from weft.ops.gated_scan import gated_scan
-from weft.ops.native_selective_scan import GatedScanCall
+from weft.ops.gated_scan import GatedScanCall, gated_scan
 from weft.ops.operator import widen
 from weft.ops.selective_scan_chunks import CHUNK
-from weft.ops.short_convolution import blank_history, causal_convolution, next_history
+from weft.ops.short_convolution import causal_convolution, next_history
 
 
 @register
@@ -103,7 +101,7 @@ PROJECTIONS = MappingProxyType(dict.fromkeys(("input", "select", "step", "output
 
 
 @final
-class Mamba(Layer, Divisible):
+class Mamba(RecurrentLayer[tuple[Tensor, ...]], Divisible):
     """The block of Mamba, for C = expand d_model inner channels.
 
         [u, z] = W_in x,   u = silu(conv(u)),   [r, B, C] = W_select u,   dt = softplus(W_step r + dt_bias)
@@ -157,38 +155,24 @@ class Mamba(Layer, Divisible):
         convolution.groups = convolution.in_channels = convolution.out_channels = self.inner
         self.step.out_features = self.inner
 
-    def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> MambaState:
-        batch, device = clock.seen.shape[0], clock.seen.device
-        exact = torch.promote_types(dtype, torch.float32)
-        return MambaState(clock, blank_history(batch, self.inner, self.config.d_conv, 1, dtype, device),
-                          torch.zeros(batch, self.config.d_state, self.inner, dtype=exact, device=device))
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        return (self.config.d_conv - 1, self.inner), (self.config.d_state, self.inner)
 
-    def run(self, x: Float[Tensor, "B T D"], state: LayerState | None, span: Span) -> Output[LayerState]:
-        if x.shape[1] == 0:
-            return Output(x, state)
-        assert state is None or isinstance(state, MambaState), "checked by Layer.forward"
+    def project(self, x: Float[Tensor, "B T D"], before: Carried, span: Span) -> tuple[Tensor, ...]:
         entering, gate = self.input(x).chunk(2, -1)
-        history = None if state is None else state.history
-        u = causal_convolution(entering, self.convolution.weight, self.convolution.bias, history, span, silu=True)
-        y, after = self._scan(u, gate, None if state is None else state.h, span)
-        out = self.output(y)
-        if state is None:
-            return Output(out, None)
-        assert span.after is not None, "a call with a state has a clock after it"
-        return Output(out, MambaState(span.after, next_history(entering, state.history, span), after.to(state.h.dtype)))
-
-    def _scan(self, u: Float[Tensor, "B T C"], gate: Float[Tensor, "B T C"], before: Tensor | None,
-              span: Span) -> tuple[Tensor, Tensor]:
-        """(C h + D u) silu(gate) in the dtype of ``gate``, and the states after the chunk."""
+        u = causal_convolution(entering, self.convolution.weight, self.convolution.bias, before[0], span, silu=True)
         narrow, b, c = (self._normed(index, part, span)
                         for index, part in enumerate(self.select(u).split_with_sizes(self.widths, -1)))
-        step, (starts, valid, pieces) = self.step(narrow), Boundaries.of(span, u.shape[0])
-        with torch.autocast(u.device.type, enabled=False):
-            a = -widen(self.a_log).exp().t()
-            if before is None:
-                before = a.new_zeros(u.shape[0], *a.shape)
-            return gated_scan(GatedScanCall(u, step, self.dt_bias, a, b, c, self.skip, gate, before, starts), valid,
-                              pieces)
+        return entering, gate, u, self.step(narrow), b, c
+
+    def recur(self, projected: tuple[Tensor, ...], before: Carried, boundaries: Boundaries, span: Span) -> Recurred:
+        entering, gate, u, step, b, c = projected
+        history, h = before
+        a = -widen(self.a_log).exp().t()
+        call = GatedScanCall(u, step, self.dt_bias, a, b, c, self.skip, gate,
+                             a.new_zeros(u.shape[0], *a.shape) if h is None else h, boundaries.starts)
+        y, after = gated_scan(call, boundaries.valid, boundaries.pieces)
+        return Recurred(y, (None if history is None else next_history(entering, history, span), after))
 
     def _normed(self, index: int, x: Tensor, span: Span) -> Tensor:
         norm = self.norms[index]

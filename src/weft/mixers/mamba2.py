@@ -13,14 +13,13 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from weft.core.clock import Clock
 from weft.core.config import rule
 from weft.core.declarations import Declared
-from weft.core.layer import Layer, LayerState
-from weft.core.output import Output
+from weft.core.layer import LayerState
 from weft.core.part_config import About, Dims, Settings
+from weft.core.recurrent_layer import Carried, Recurred, RecurrentLayer
 from weft.core.registry import register
-from weft.core.span import Boundaries, Memory, Span
+from weft.core.span import Boundaries, Span
 from weft.core.state import tensor_field
 from weft.linear.linear import Linear
 from weft.mixers.base import MixerConfig
@@ -28,7 +27,7 @@ from weft.mixers.gated_norm import GatedNorm, GatedNormSettings
 from weft.ops.linear_recurrence import linear_recurrence
 from weft.ops.linear_recurrence_chunks import CHUNK
 from weft.ops.operator import widen
-from weft.ops.short_convolution import blank_history, causal_convolution, next_history
+from weft.ops.short_convolution import causal_convolution, next_history
 
 LARGEST_RATE = 16.0
 """A is drawn uniformly from [1, 16], as in the published code."""
@@ -155,7 +154,7 @@ ROLES = MappingProxyType({"input": "state-space projections", "output": "state-s
 
 
 @final
-class Mamba2(Layer):
+class Mamba2(RecurrentLayer[tuple[Tensor, ...]]):
     """h_t = exp(dt_t A) h_{t-1} + dt_t B_t x_t^T,   y_t = C_t h_t + D x_t          h [N,P] for each head
 
     with dt = softplus(x W + bias), kept within its limits, A = -exp(log_rate) one number for each head, and x, B and C
@@ -188,30 +187,20 @@ class Mamba2(Layer):
         return Declared(role="state space", child_roles=ROLES, borders=(CHUNK, self.config.d_conv),
                         dynamics=(self.log_rate, self.dt_bias, self.skip), joins_pieces=True)
 
-    def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> Mamba2State:
-        rows, device = clock.seen.shape[0], clock.seen.device
-        exact = torch.promote_types(dtype, torch.float32)
-        return Mamba2State(clock, blank_history(rows, sum(self.parts), self.config.d_conv, 1, dtype, device),
-                           torch.zeros(rows, self.heads, self.config.d_state, self.config.d_head, dtype=exact,
-                                       device=device))
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        config = self.config
+        return (config.d_conv - 1, sum(self.parts)), (self.heads, config.d_state, config.d_head)
 
-    def run(self, x: Float[Tensor, "B T D"], state: LayerState | None, span: Span) -> Output[LayerState]:
-        if x.shape[1] == 0:
-            return Output(x, state)
-        assert state is None or isinstance(state, Mamba2State), "checked by Layer.forward"
+    def project(self, x: Float[Tensor, "B T D"], before: Carried, span: Span) -> tuple[Tensor, ...]:
         z, inputs, dt = self._projected(x)
-        mixed = causal_convolution(inputs, self.convolution.weight, self.convolution.bias,
-                                   None if state is None else state.history, span, silu=True)
-        with torch.autocast(x.device.type, enabled=False):
-            before, boundaries = None if state is None else state.states, Boundaries.of(span, x.shape[0])
-            y, states = self._system(mixed, dt, before, boundaries)
-            gated = (y * F.silu(widen(z)) if self.norm is None else self.norm(y, z)).to(z.dtype)
-        out = self.output(gated)
-        if state is None:
-            return Output(out, None)
-        assert span.after is not None, "a call with a state has a clock after it"
-        return Output(out, Mamba2State(span.after, next_history(inputs, state.history, span),
-                                       states.to(state.states.dtype)))
+        mixed = causal_convolution(inputs, self.convolution.weight, self.convolution.bias, before[0], span, silu=True)
+        return z, inputs, dt, mixed
+
+    def recur(self, projected: tuple[Tensor, ...], before: Carried, boundaries: Boundaries, span: Span) -> Recurred:
+        z, inputs, dt, mixed = projected
+        y, states = self._system(mixed, dt, before[1], boundaries)
+        gated = (y * F.silu(widen(z)) if self.norm is None else self.norm(y, z)).to(z.dtype)
+        return Recurred(gated, (None if before[0] is None else next_history(inputs, before[0], span), states))
 
     def _projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The gate [B,T,H P], what is convolved [B,T,H P + 2 G N], and dt before its bias [B,T,H]."""

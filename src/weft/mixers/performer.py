@@ -15,15 +15,15 @@ from weft.core.clock import Clock
 from weft.core.declarations import Declared, StepHooks
 from weft.core.layer import LayerState
 from weft.core.part_config import About, Dims
+from weft.core.recurrent_layer import Carried
 from weft.core.registry import register
-from weft.core.span import Boundaries, Span
+from weft.core.span import Boundaries, Memory
 from weft.core.state import tensor_field
 from weft.masks import Bidirectional
 from weft.mixers.kernel_attention import (
     Features,
     KernelAttention,
     KernelAttentionConfig,
-    MatrixState,
     NormalisedState,
 )
 from weft.ops.feature_maps import exponents, random_directions, running_maximum
@@ -115,18 +115,23 @@ class Performer(KernelAttention, StepHooks):
         count, size = self.directions.shape
         self.directions.copy_(random_directions(count, size, generator, orthogonal=True))
 
-    def started(self, clock: Clock, sums: Tensor, normaliser: Tensor) -> PerformerState:
-        return PerformerState(clock, sums, normaliser, sums.new_full(sums.shape[:2], torch.finfo(sums.dtype).min))
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        return (*super().shapes(), (self.sizes.kv_heads,))
 
-    def mapped(self, q: Tensor, k: Tensor, state: LayerState | None, boundaries: Boundaries) -> Features:
+    def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> LayerState:
+        state = super().start(clock, capacity=capacity, dtype=dtype, memory=memory)
+        assert isinstance(state, PerformerState), "its type of states"
+        return replace(state, peak=torch.full_like(state.peak, torch.finfo(state.peak.dtype).min))
+
+    def mapped(self, q: Tensor, k: Tensor, before: Carried, boundaries: Boundaries) -> Features:
         of_query, of_key = (exponents(x, self.directions.to(x.dtype)) for x in (q, k))
-        peaks, log_decay, last = self._peaks(of_key.detach().amax(-1), state, boundaries)
+        peaks, log_decay, last = self._peaks(of_key.detach().amax(-1), before, boundaries)
         lowered = of_key - peaks[..., None]
         if boundaries.valid is not None:
             lowered = lowered.masked_fill(~boundaries.valid[..., None, None], float("-inf"))
         return Features((of_query - of_query.detach().amax(-1, keepdim=True)).exp(), lowered.exp(), log_decay, last)
 
-    def _peaks(self, largest: Float[Tensor, "B T K"], state: LayerState | None,
+    def _peaks(self, largest: Float[Tensor, "B T K"], before: Carried,
                boundaries: Boundaries) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """By how much the exponents of each key are lowered [B,T,K], from its largest, the logarithm of the factor by
         which that scales the sums before it [B,T,K,1], and what the last token leaves [B,K]; both None where no token
@@ -136,17 +141,11 @@ class Performer(KernelAttention, StepHooks):
             largest = largest.masked_fill(~boundaries.valid[..., None], lowest)
         if not self.causal:
             return _largest_of_documents(largest, boundaries.starts), None, None
-        first = (largest.new_full(largest[:, :1].shape, lowest) if not isinstance(state, PerformerState)
-                 else state.peak[:, None].to(largest.dtype))
+        first = (largest.new_full(largest[:, :1].shape, lowest) if before[2] is None
+                 else before[2][:, None].to(largest.dtype))
         starts = None if boundaries.starts is None else torch.nn.functional.pad(boundaries.starts, (1, 0))
         after = running_maximum(torch.cat([first, largest], 1), starts)
         return after[:, 1:], (after[:, :-1] - after[:, 1:])[..., None], after[:, -1].clone()
-
-    def after(self, state: MatrixState, span: Span, sums: Tensor, normaliser: Tensor | None,
-              features: Features) -> PerformerState:
-        assert normaliser is not None and features.peak is not None, "it is causal and normalised"
-        kind = state.sums.dtype
-        return PerformerState(span.after, sums.to(kind), normaliser.to(kind), features.peak.to(kind))
 
 
 def _largest_of_documents(x: Float[Tensor, "B T K"], starts: Tensor | None) -> Float[Tensor, "B T K"]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, Self
 
@@ -18,31 +17,14 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from weft.core.clock import Clock
-from weft.core.layer import Layer, LayerState
-from weft.core.output import Output
 from weft.core.part_config import About
-from weft.core.span import Memory, Span
-from weft.core.state import tensor_field
+from weft.core.recurrent_layer import Carried, Recurred, RecurrentLayer
+from weft.core.span import Boundaries, Span
 from weft.linear.holds_matrix import HoldsMatrix, read
 from weft.linear.linear import Linear, dense
 from weft.mixers.base import MixerConfig
+from weft.ops.operator import widen
 from weft.ops.recurrence import after_count
-
-
-@dataclass(frozen=True)
-class HiddenState(LayerState):
-    """The output of the last token, zero before the first; in float32 or better for any dtype of the model."""
-
-    h: Float[Tensor, "B H"] = tensor_field(keeps_dtype=True)
-
-    def carried(self) -> tuple[Tensor, ...]:
-        """The tensors that go from step to step, in the order of the constructor."""
-        return (self.h,)
-
-    def carry(self, clock: Clock, values: list[Tensor]) -> Self:
-        """The state with new values, cast to the dtypes of the present ones."""
-        return type(self)(clock, *(new.to(old.dtype) for new, old in zip(values, self.carried(), strict=True)))
 
 
 class RecurrentConfig(MixerConfig):
@@ -63,7 +45,7 @@ class RecurrentConfig(MixerConfig):
         return f"{name} {d_model if self.d_hidden is None else self.d_hidden:,}"
 
 
-class Recurrent(Layer, HoldsMatrix, ABC):
+class Recurrent(RecurrentLayer[Tensor], HoldsMatrix, ABC):
     """A recurrent network from [B,T,D] to [B,T,D]. The initial state is zero. The recurrence is computed in float32 or
     better: a long memory adds small numbers to large ones at every step, which bfloat16 rounds away.
 
@@ -74,7 +56,6 @@ class Recurrent(Layer, HoldsMatrix, ABC):
 
     gates: ClassVar[int]
     carries: ClassVar[int] = 1
-    state_type: type[HiddenState] = HiddenState
     child: ClassVar[str] = "recurrent"
     held: ClassVar[Mapping[str, str]] = MappingProxyType({"weight": "recurrent_weight"})
     calls = False
@@ -121,30 +102,21 @@ class Recurrent(Layer, HoldsMatrix, ABC):
             starts: [T,B], True where a document starts; None: nowhere.
         """
 
-    def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> HiddenState:
-        shape = (clock.seen.shape[0], self.d_hidden)
-        exact = torch.promote_types(dtype, torch.float32)
-        zeros = [torch.zeros(shape, dtype=exact, device=clock.seen.device) for _ in range(self.carries)]
-        return self.state_type(clock, *zeros)
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        return ((self.d_hidden,),) * self.carries
 
-    def run(self, x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
-        if x.shape[1] == 0:
-            return Output(x, state)
-        inputs = self.input(x.transpose(0, 1))
-        projected = inputs.to(torch.promote_types(inputs.dtype, torch.float32))
-        before = self._before(state, projected)
-        starts = span.ticks.starts().expand(x.shape[0], -1).t() if span.packed else None
-        with torch.autocast(x.device.type, enabled=False):
-            after = self.scan(projected, before, starts)
-        y = self.output(after[0].transpose(0, 1).to(inputs.dtype))
-        if state is None:
-            return Output(y, None)
-        assert isinstance(state, HiddenState) and span.after is not None, "checked by Layer.forward"
-        last = [after_count(first, steps, span.count) for first, steps in zip(before, after, strict=True)]
-        return Output(y, state.carry(span.after, last))
+    def project(self, x: Float[Tensor, "B T D"], before: Carried, span: Span) -> Float[Tensor, "T B G"]:
+        inputs: Tensor = self.input(x.transpose(0, 1))
+        return inputs
 
-    def _before(self, state: LayerState | None, projected: Tensor) -> tuple[Tensor, ...]:
-        if state is None:
-            return tuple(projected.new_zeros(projected.shape[1], self.d_hidden) for _ in range(self.carries))
-        assert isinstance(state, HiddenState), "checked by Layer.forward"
-        return tuple(value.to(projected.dtype) for value in state.carried())
+    def recur(self, projected: Float[Tensor, "T B G"], before: Carried, boundaries: Boundaries,
+              span: Span) -> Recurred:
+        inputs, entering = widen(projected), []
+        for value in before:
+            entering.append(inputs.new_zeros(inputs.shape[1], self.d_hidden) if value is None
+                            else value.to(inputs.dtype))
+        after = self.scan(inputs, tuple(entering), None if boundaries.starts is None else boundaries.starts.t())
+        last = []
+        for first, steps in zip(entering, after, strict=True):
+            last.append(after_count(first, steps, span.count))
+        return Recurred(after[0].transpose(0, 1).to(projected.dtype), tuple(last))

@@ -13,20 +13,19 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from weft.core.clock import Clock
 from weft.core.declarations import Declared
-from weft.core.layer import Layer, LayerState
-from weft.core.output import Output
+from weft.core.layer import LayerState
 from weft.core.part_config import About, Dims
+from weft.core.recurrent_layer import Carried, Recurred, RecurrentLayer
 from weft.core.registry import register
-from weft.core.span import Boundaries, Memory, Span
+from weft.core.span import Boundaries, Span
 from weft.core.state import tensor_field
 from weft.linear.linear import Linear
 from weft.mixers.base import MixerConfig
 from weft.ops.activations import ACTIVATIONS, Activation
 from weft.ops.diagonal_recurrence import diagonal_recurrence
 from weft.ops.operator import widen
-from weft.ops.short_convolution import blank_history, causal_convolution, next_history
+from weft.ops.short_convolution import causal_convolution, next_history
 
 SHARPNESS = 8.0
 """c: a_t = a^(c r_t)."""
@@ -99,7 +98,7 @@ class BlockLinear(nn.Module):
 
 
 @final
-class RGLRU(Layer):
+class RGLRU(RecurrentLayer[tuple[Tensor, ...]]):
     """With u the convolved x W_x and s the sigmoid, for each of W features
 
         r_t = s(u_t W_r + b_r),   i_t = s(u_t W_i + b_i),   log a_t = -c r_t softplus(rate),   c = 8
@@ -127,39 +126,28 @@ class RGLRU(Layer):
     def declares(self) -> Declared:
         return Declared(child_roles=ROLES, borders=(self.config.d_conv,), dynamics=(self.rate,), joins_pieces=True)
 
-    def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> RGLRUState:
-        batch, device = clock.seen.shape[0], clock.seen.device
-        exact = torch.promote_types(dtype, torch.float32)
-        return RGLRUState(clock, blank_history(batch, self.width, self.config.d_conv, 1, dtype, device),
-                          torch.zeros(batch, self.width, dtype=exact, device=device))
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        return (self.config.d_conv - 1, self.width), (self.width,)
 
-    def run(self, x: Float[Tensor, "B T D"], state: LayerState | None, span: Span) -> Output[LayerState]:
-        if x.shape[1] == 0:
-            return Output(x, state)
-        assert state is None or isinstance(state, RGLRUState), "checked by Layer.forward"
+    def project(self, x: Float[Tensor, "B T D"], before: Carried, span: Span) -> tuple[Tensor, ...]:
         entering, gate = self.branches(x).chunk(2, -1)
-        u = causal_convolution(entering, self.convolution.weight, self.convolution.bias,
-                               None if state is None else state.history, span)
-        log_decay = self.log_decay(u)
-        gated = u * torch.sigmoid(self.input_gate(u))
-        boundaries = Boundaries.of(span, x.shape[0])
-        with torch.autocast(x.device.type, enabled=False):
-            first = (span.ticks.order == span.ticks.begin)[..., None]
-            taken = widen(gated) * torch.where(first, 1.0, _complement(log_decay))
-            h, memory = diagonal_recurrence(taken, log_decay, None if state is None else state.memory, *boundaries)
-        y = self.mix(ACTIVATIONS[self.config.activation](gate) * h.to(gate.dtype))
-        if state is None:
-            return Output(y, None)
-        assert span.after is not None, "a call with a state has a clock after it"
-        return Output(y, RGLRUState(span.after, next_history(entering, state.history, span),
-                                    memory.to(state.memory.dtype)))
+        u = causal_convolution(entering, self.convolution.weight, self.convolution.bias, before[0], span)
+        return entering, gate, self.recurrence_gate(u), u * torch.sigmoid(self.input_gate(u))
 
-    def log_decay(self, u: Float[Tensor, "B T W"]) -> Float[Tensor, "B T W"]:
-        """The logarithm of a_t, in float32 or better."""
-        logits = self.recurrence_gate(u)
-        with torch.autocast(u.device.type, enabled=False):
-            return -SHARPNESS * torch.sigmoid(widen(logits)) * F.softplus(widen(self.rate))
+    def recur(self, projected: tuple[Tensor, ...], before: Carried, boundaries: Boundaries, span: Span) -> Recurred:
+        entering, gate, logits, gated = projected
+        history, memory = before
+        log_decay = -SHARPNESS * torch.sigmoid(widen(logits)) * F.softplus(widen(self.rate))
+        first = (span.ticks.order == span.ticks.begin)[..., None]
+        taken = widen(gated) * torch.where(first, 1.0, _complement(log_decay))
+        h, after = diagonal_recurrence(taken, log_decay, memory, *boundaries)
+        return Recurred(ACTIVATIONS[self.config.activation](gate) * h.to(gate.dtype),
+                        (None if history is None else next_history(entering, history, span), after))
 
+    def output(self, o: Tensor) -> Float[Tensor, "B T D"]:
+        """The output map."""
+        y: Tensor = self.mix(o)
+        return y
 
 
 def _complement(log_decay: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from types import MappingProxyType
 from typing import ClassVar, Self, final
 
@@ -13,14 +13,14 @@ from torch import Tensor, nn
 
 from weft.core.clock import Clock
 from weft.core.declarations import Declared
-from weft.core.layer import Layer, LayerState
-from weft.core.output import Output
+from weft.core.layer import LayerState
 from weft.core.part_config import About, Dims
+from weft.core.recurrent_layer import Carried, Recurred, RecurrentLayer
 from weft.core.registry import register
 from weft.core.span import Boundaries, Memory, Span
-from weft.core.state import tensor_field
 from weft.linear.linear import Linear
 from weft.mixers.base import MixerConfig
+from weft.mixers.rwkv_heads import RwkvState
 from weft.mixers.rwkv_schedules import Depth, decay_schedule, four_bonus, rising
 from weft.ops.operator import widen
 from weft.ops.token_shift import last_token, previous_token
@@ -59,18 +59,8 @@ class Rwkv4Config(MixerConfig):
         return [cls(), cls(d_attention=7)]
 
 
-@dataclass(frozen=True)
-class Rwkv4State(LayerState):
-    """The input at the last token, zero before the first, and the sums of the current document (`weft.ops.wkv`):
-    numerator, denominator and the exponent by which both are divided, in float32 or better for any dtype of the model.
-    """
-
-    last: Float[Tensor, "B D"] = tensor_field()
-    sums: Float[Tensor, "B 3 A"] = tensor_field(keeps_dtype=True)
-
-
 @final
-class Rwkv4(Layer):
+class Rwkv4(RecurrentLayer[tuple[Tensor, ...]]):
     """Values averaged over the document with weights that decay by channel, and a gate, the receptance.
 
         k_t = W_k (mu_k x_t + (1 - mu_k) x_{t-1}), and v_t and r_t likewise
@@ -78,14 +68,14 @@ class Rwkv4(Layer):
 
     x, y [B,T,D]; ``key.weight``, ``value.weight``, ``receptance.weight`` [A,D], ``output.weight`` [D,A], no biases;
     ``decay`` and ``bonus`` [A]; ``mix_key``, ``mix_value``, ``mix_receptance`` are the mu [D]. x_{t-1} is zero at a
-    document's first token. State: x at the last token [B,D], and the sums [B,3,A].
+    document's first token. State: x at the last token [B,D], and the sums [B,3,A] of `weft.ops.wkv`.
 
     Decays, bonuses and mu start as in the released training code, by channel and layer (appendix E); the linear maps
     start as all others do, where that code has zeros for most. Implementations for inference halve the stream every six
     layers so that float16 does not overflow; here nothing is halved.
     """
 
-    state_type = Rwkv4State
+    state_type = RwkvState
 
     def __init__(self, d_model: int, d_attention: int, depth: Depth) -> None:
         super().__init__()
@@ -102,25 +92,22 @@ class Rwkv4(Layer):
     def declares(self) -> Declared:
         return Declared(role="memory", child_roles=PROJECTIONS, borders=(CHUNK,), dynamics=(self.decay, self.bonus))
 
-    def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> Rwkv4State:
-        rows, device = clock.seen.shape[0], clock.seen.device
-        last = torch.zeros(rows, self.mix_key.shape[0], dtype=dtype, device=device)
-        exact = torch.promote_types(dtype, torch.float32)
-        return Rwkv4State(clock, last, empty_state(torch.empty(rows, 0, self.d_attention, dtype=exact, device=device)))
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        return (self.mix_key.shape[0],), (3, self.d_attention)
 
-    def run(self, x: Float[Tensor, "B T D"], state: LayerState | None, span: Span) -> Output[LayerState]:
-        if x.shape[1] == 0:
-            return Output(x, state)
-        assert state is None or isinstance(state, Rwkv4State), "checked by Layer.forward"
-        previous = previous_token(x, None if state is None else state.last, span)
-        boundaries = Boundaries.of(span, x.shape[0])
-        k = self.key(torch.lerp(previous, x, self.mix_key))
-        v = self.value(torch.lerp(previous, x, self.mix_value))
-        r = self.receptance(torch.lerp(previous, x, self.mix_receptance))
-        with torch.autocast(x.device.type, enabled=False):
-            mean, sums = wkv(k, v, -widen(self.decay).exp(), self.bonus, None if state is None else state.sums,
-                             boundaries.starts, boundaries.valid)
-        y = self.output(torch.sigmoid(r) * mean.to(r.dtype))
-        if state is None:
-            return Output(y, None)
-        return Output(y, Rwkv4State(span.after, last_token(x, state.last, span), sums.to(state.sums.dtype)))
+    def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> LayerState:
+        state = super().start(clock, capacity=capacity, dtype=dtype, memory=memory)
+        assert isinstance(state, RwkvState), "its type of states"
+        return replace(state, sums=empty_state(state.sums))
+
+    def project(self, x: Float[Tensor, "B T D"], before: Carried, span: Span) -> tuple[Tensor, ...]:
+        previous = previous_token(x, before[0], span)
+        return (x, self.key(torch.lerp(previous, x, self.mix_key)),
+                self.value(torch.lerp(previous, x, self.mix_value)),
+                self.receptance(torch.lerp(previous, x, self.mix_receptance)))
+
+    def recur(self, projected: tuple[Tensor, ...], before: Carried, boundaries: Boundaries, span: Span) -> Recurred:
+        (x, k, v, r), (last, sums) = projected, before
+        mean, after = wkv(k, v, -widen(self.decay).exp(), self.bonus, sums, boundaries.starts, boundaries.valid)
+        return Recurred(torch.sigmoid(r) * mean.to(r.dtype),
+                        (None if last is None else last_token(x, last, span), after))

@@ -12,13 +12,15 @@ from torch.nn import functional as F
 
 from weft.core.declarations import Declared
 from weft.core.part_config import About, Dims
+from weft.core.recurrent_layer import Carried
 from weft.core.registry import register
 from weft.core.span import Boundaries, Span
 from weft.linear.linear import Linear
-from weft.mixers.rwkv_heads import Remembered, RwkvHeads, RwkvHeadsConfig
+from weft.mixers.rwkv_heads import RwkvHeads, RwkvHeadsConfig
 from weft.mixers.rwkv_schedules import decay_schedule, matrix_bonus, rising
 from weft.ops.delayed_recurrence import delayed_recurrence
 from weft.ops.operator import widen
+from weft.ops.token_shift import previous_token
 
 
 @register
@@ -79,14 +81,17 @@ class Rwkv5(RwkvHeads):
     def declares(self) -> Declared:
         return replace(super().declares(), dynamics=(self.decay, self.bonus))
 
-    def remembered(self, x: Float[Tensor, "B T D"], previous: Float[Tensor, "B T D"], before: Tensor | None,
-                   boundaries: Boundaries, span: Span) -> tuple[Remembered, Float[Tensor, "B T A"]]:
+    def project(self, x: Float[Tensor, "B T D"], before: Carried, span: Span) -> tuple[Tensor, ...]:
+        previous = previous_token(x, before[0], span)
         r = self.receptance(torch.lerp(previous, x, self.mix_receptance))
         k = self.key(torch.lerp(previous, x, self.mix_key))
         v = self.value(torch.lerp(previous, x, self.mix_value))
-        gate = F.silu(self.gate(torch.lerp(previous, x, self.mix_gate)))
-        with torch.autocast(x.device.type, enabled=False):
-            log_decay = -widen(self.decay).exp()[None, None]
-            o, sums = delayed_recurrence(self.heads(r), self.heads(k), self.heads(v), self.bonus, log_decay, before,
-                                         *boundaries)
-        return Remembered(o, sums), gate
+        return x, F.silu(self.gate(torch.lerp(previous, x, self.mix_gate))), r, k, v
+
+    def remembered(self, mapped: tuple[Tensor, ...], before: Tensor | None,
+                   boundaries: Boundaries) -> tuple[Tensor, Tensor, None]:
+        r, k, v = mapped
+        log_decay = -widen(self.decay).exp()[None, None]
+        o, sums = delayed_recurrence(self.heads(r), self.heads(k), self.heads(v), self.bonus, log_decay, before,
+                                     *boundaries)
+        return o, sums, None

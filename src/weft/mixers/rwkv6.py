@@ -13,13 +13,15 @@ from torch.nn import functional as F
 
 from weft.core.declarations import Declared
 from weft.core.part_config import About, Dims
+from weft.core.recurrent_layer import Carried
 from weft.core.registry import register
 from weft.core.span import Boundaries, Span
 from weft.linear.linear import Linear
-from weft.mixers.rwkv_heads import Remembered, RwkvHeads, RwkvHeadsConfig
+from weft.mixers.rwkv_heads import RwkvHeads, RwkvHeadsConfig
 from weft.mixers.rwkv_schedules import decay_schedule, matrix_bonus, rising
 from weft.ops.delayed_recurrence import delayed_recurrence
 from weft.ops.operator import widen
+from weft.ops.token_shift import previous_token
 
 SMALL = 0.01
 """Bound of the initial weights of maps from a low rank."""
@@ -96,17 +98,18 @@ class Rwkv6(RwkvHeads):
     def declares(self) -> Declared:
         return replace(super().declares(), dynamics=(self.decay, self.bonus))
 
-    def remembered(self, x: Float[Tensor, "B T D"], previous: Float[Tensor, "B T D"], before: Tensor | None,
-                   boundaries: Boundaries, span: Span) -> tuple[Remembered, Float[Tensor, "B T A"]]:
-        fading, *mixed = self.shifted(x, previous - x)
+    def project(self, x: Float[Tensor, "B T D"], before: Carried, span: Span) -> tuple[Tensor, ...]:
+        fading, *mixed = self.shifted(x, previous_token(x, before[0], span) - x)
         k, v, r = self.key(mixed[0]), self.value(mixed[1]), self.receptance(mixed[2])
-        gate = F.silu(self.gate(mixed[3]))
-        rates = self.decay_wide(torch.tanh(self.decay_narrow(fading)))
-        with torch.autocast(x.device.type, enabled=False):
-            log_decay = -(widen(self.decay) + self.heads(rates)).exp()
-            o, sums = delayed_recurrence(self.heads(r), self.heads(k), self.heads(v), self.bonus, log_decay, before,
-                                         *boundaries)
-        return Remembered(o, sums), gate
+        return x, F.silu(self.gate(mixed[3])), r, k, v, self.decay_wide(torch.tanh(self.decay_narrow(fading)))
+
+    def remembered(self, mapped: tuple[Tensor, ...], before: Tensor | None,
+                   boundaries: Boundaries) -> tuple[Tensor, Tensor, None]:
+        r, k, v, rates = mapped
+        log_decay = -(widen(self.decay) + self.heads(rates)).exp()
+        o, sums = delayed_recurrence(self.heads(r), self.heads(k), self.heads(v), self.bonus, log_decay, before,
+                                     *boundaries)
+        return o, sums, None
 
     def shifted(self, x: Float[Tensor, "B T D"], away: Float[Tensor, "B T D"]) -> tuple[Tensor, ...]:
         """The mixes x^c of each token with the one before it, five of [B,T,D]."""

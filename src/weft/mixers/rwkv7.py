@@ -16,13 +16,15 @@ from weft.core.channels import Channel
 from weft.core.declarations import Declared
 from weft.core.output import Given
 from weft.core.part_config import About, Dims, PartConfig
+from weft.core.recurrent_layer import Carried, Recurred
 from weft.core.registry import register
 from weft.core.span import Boundaries, Span
 from weft.linear.linear import Linear
-from weft.mixers.rwkv_heads import Remembered, RwkvHeads, RwkvHeadsConfig
+from weft.mixers.rwkv_heads import RwkvHeads, RwkvHeadsConfig
 from weft.mixers.rwkv_schedules import line, rising, seven_decay, within_heads
 from weft.ops.delta_rule import delta_rule
 from weft.ops.operator import widen
+from weft.ops.token_shift import previous_token
 
 VALUES = "rwkv_values"
 """The channel of the first layer's values."""
@@ -135,30 +137,33 @@ class Rwkv7(RwkvHeads):
         self.key_rate = nn.Parameter(torch.full((size,), 1.02))
         self.bonus = nn.Parameter(torch.full((self.sizes.heads, self.sizes.d_head), -0.04))
 
-    def _channel(self) -> Channel:
-        return Channel(VALUES, (self.sizes.heads, self.sizes.d_head))
-
     def declares(self) -> Declared:
-        channel, takes = (self._channel(),), self.config.value_residual
+        channel, takes = (Channel(VALUES, (self.sizes.heads, self.sizes.d_head)),), self.config.value_residual
         return replace(super().declares(), dynamics=(self.decay.bias, self.bonus),
                        gives=() if takes else channel, takes=channel if takes else ())
 
-    def remembered(self, x: Float[Tensor, "B T D"], previous: Float[Tensor, "B T D"], before: Tensor | None,
-                   boundaries: Boundaries, span: Span) -> tuple[Remembered, Float[Tensor, "B T A"]]:
-        away = previous - x
-        reading, fading, keyed, valued, rated, gated = (torch.addcmul(x, share, away) for share in self.shift.unbind())
+    def project(self, x: Float[Tensor, "B T D"], before: Carried, span: Span) -> tuple[Tensor, ...]:
+        away, mixed = previous_token(x, before[0], span) - x, []
+        for share in self.shift.unbind():
+            mixed.append(torch.addcmul(x, share, away))
+        reading, fading, keyed, valued, rated, gated = mixed
         r, k, v = self.receptance(reading), self.key(keyed), self.value(valued)
-        given = (Given(VALUES, v),) if self.share is None else ()
         if self.share is not None:
             v = torch.lerp(v, span.take(VALUES), torch.sigmoid(self.share(valued)).to(v.dtype))
         log_decay, rate = -FASTEST * torch.sigmoid(self.decay(fading)), torch.sigmoid(self.rate(rated))
         gate = self.gate_wide(torch.sigmoid(self.gate_narrow(gated)))
-        with torch.autocast(x.device.type, enabled=False):
-            k = widen(k)
-            kappa = F.normalize(self.heads(k * widen(self.key_scale)), dim=-1)
-            k = self.heads(k * (1 + (rate - 1) * widen(self.key_rate)))
-            r, v = self.heads(r), self.heads(v)
-            o, sums = delta_rule(r, k, v, -kappa, kappa * self.heads(rate), self.heads(log_decay), before,
-                                 *boundaries)
-            beside = (r * k * widen(self.bonus)).sum(-1, keepdim=True) * v
-        return Remembered(o, sums, beside, given), gate
+        return x, gate, v, r, k, log_decay, rate
+
+    def remembered(self, mapped: tuple[Tensor, ...], before: Tensor | None,
+                   boundaries: Boundaries) -> tuple[Tensor, Tensor, Tensor]:
+        v, r, k, log_decay, rate = mapped
+        k = widen(k)
+        kappa = F.normalize(self.heads(k * widen(self.key_scale)), dim=-1)
+        k = self.heads(k * (1 + (rate - 1) * widen(self.key_rate)))
+        r, v = self.heads(r), self.heads(v)
+        o, sums = delta_rule(r, k, v, -kappa, kappa * self.heads(rate), self.heads(log_decay), before, *boundaries)
+        return o, sums, (r * k * widen(self.bonus)).sum(-1, keepdim=True) * v
+
+    def recur(self, projected: tuple[Tensor, ...], before: Carried, boundaries: Boundaries, span: Span) -> Recurred:
+        done = super().recur(projected, before, boundaries, span)
+        return done._replace(given=(Given(VALUES, projected[2]),)) if self.share is None else done

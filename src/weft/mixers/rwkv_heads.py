@@ -6,19 +6,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from weft.core.clock import Clock
 from weft.core.declarations import Declared
-from weft.core.layer import Layer, LayerState, Part
-from weft.core.output import Given, Output
+from weft.core.layer import LayerState, Part
 from weft.core.part_config import Dims
-from weft.core.span import Boundaries, Memory, Span
+from weft.core.recurrent_layer import Carried, Recurred, RecurrentLayer
+from weft.core.span import Boundaries, Span
 from weft.core.state import tensor_field
 from weft.linear.linear import Linear
 from weft.mixers.base import MixerConfig
@@ -27,7 +25,7 @@ from weft.mixers.rwkv_schedules import Depth
 from weft.ops.layer_norm import LAYER_NORM, LayerNormCall
 from weft.ops.linear_recurrence_chunks import CHUNK
 from weft.ops.operator import widen
-from weft.ops.token_shift import last_token, previous_token
+from weft.ops.token_shift import last_token
 
 PROJECTIONS = MappingProxyType(dict.fromkeys(("key", "value", "receptance", "gate", "output"), "memory projections"))
 
@@ -52,27 +50,11 @@ class RwkvHeadsConfig(MixerConfig):
 
 @dataclass(frozen=True)
 class RwkvState(LayerState):
-    """The input at the last token, zero before the first, and the matrices of the current document, in float32 or
-    better for any dtype of the model."""
+    """The input at the last token, zero before the first, and the matrices, or in version 4 the sums, of the current
+    document, in float32 or better for any dtype of the model."""
 
     last: Float[Tensor, "B D"] = tensor_field()
-    sums: Float[Tensor, "B H E E"] = tensor_field(keeps_dtype=True)
-
-
-class Remembered(NamedTuple):
-    """The readings of a chunk's heads.
-
-    Attributes:
-        o: their results [B,T,H,E], before the norm.
-        sums: the matrices after the last token.
-        beside: what is added after the norm [B,T,H,E]; None: nothing.
-        given: values for later layers.
-    """
-
-    o: Tensor
-    sums: Tensor
-    beside: Tensor | None = None
-    given: tuple[Given, ...] = ()
+    sums: Float[Tensor, "B ..."] = tensor_field(keeps_dtype=True)
 
 
 class HeadNorm(Part):
@@ -92,9 +74,10 @@ class HeadNorm(Part):
         return LAYER_NORM(LayerNormCall(widen(x), None, None, self.eps)) * widen(self.weight) + widen(self.bias)
 
 
-class RwkvHeads(Layer, ABC):
+class RwkvHeads(RecurrentLayer[tuple[Tensor, ...]], ABC):
     """Receptance, key and value of H heads from shifted tokens, what the heads read from their matrices, a norm of each
-    head, a gate, and the output map. The matrices are computed in float32 or better for any dtype of the model.
+    head, a gate, and the output map. The matrices are computed in float32 or better for any dtype of the model. The
+    method `project` of a subclass returns the chunk, the gate [B,T,A] and what its method `remembered` takes.
 
     Args:
         config: of the mixer.
@@ -112,16 +95,15 @@ class RwkvHeads(Layer, ABC):
         self.norm = HeadNorm(self.sizes, config.norm_eps, self.depth.norm_scale(dims.n_layers))
 
     @abstractmethod
-    def remembered(self, x: Float[Tensor, "B T D"], previous: Float[Tensor, "B T D"], before: Tensor | None,
-                   boundaries: Boundaries, span: Span) -> tuple[Remembered, Float[Tensor, "B T A"]]:
-        """The heads' readings, and the gate.
+    def remembered(self, mapped: tuple[Tensor, ...], before: Tensor | None,
+                   boundaries: Boundaries) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The heads' results [B,T,H,E] before the norm, the matrices after the chunk, and what is added to the results
+        after the norm, None for nothing.
 
         Args:
-            x: the chunk.
-            previous: the token before each, zero for a document's first.
+            mapped: what `project` returned after the gate.
             before: the matrices before the first token; None: zero.
             boundaries: documents and padding.
-            span: resolved.
         """
 
     def heads(self, x: Float[Tensor, "B T A"]) -> Float[Tensor, "B T H E"]:
@@ -131,28 +113,12 @@ class RwkvHeads(Layer, ABC):
     def declares(self) -> Declared:
         return Declared(role="memory", child_roles=PROJECTIONS, borders=(CHUNK,), joins_pieces=True)
 
-    def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> RwkvState:
-        rows, device = clock.seen.shape[0], clock.seen.device
-        shape = (rows, self.sizes.heads, self.sizes.d_head, self.sizes.d_head)
-        exact = torch.promote_types(dtype, torch.float32)
-        return RwkvState(clock, torch.zeros(rows, self.d_model, dtype=dtype, device=device),
-                         torch.zeros(shape, dtype=exact, device=device))
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        return (self.d_model,), (self.sizes.heads, self.sizes.d_head, self.sizes.d_head)
 
-    def run(self, x: Float[Tensor, "B T D"], state: LayerState | None, span: Span) -> Output[LayerState]:
-        if x.shape[1] == 0:
-            return self.idle(x, state)
-        assert state is None or isinstance(state, RwkvState), "checked by Layer.forward"
-        last, before = (None, None) if state is None else (state.last, state.sums)
-        read, gate = self.remembered(x, previous_token(x, last, span), before, Boundaries.of(span, x.shape[0]), span)
-        with torch.autocast(x.device.type, enabled=False):
-            o = self.norm(read.o)
-            o = (o if read.beside is None else o + read.beside).flatten(2).to(gate.dtype)
-        y = self.output(o * gate)
-        if last is None or before is None:
-            return Output(y, None, given=read.given)
-        return Output(y, RwkvState(span.after, last_token(x, last, span), read.sums.to(before.dtype)),
-                      given=read.given)
-
-    def idle(self, x: Tensor, state: LayerState | None) -> Output[LayerState]:
-        """The output of a chunk without tokens."""
-        return Output(x, state)
+    def recur(self, projected: tuple[Tensor, ...], before: Carried, boundaries: Boundaries, span: Span) -> Recurred:
+        (x, gate, *mapped), (last, matrices) = projected, before
+        o, sums, beside = self.remembered(tuple(mapped), matrices, boundaries)
+        o = self.norm(o)
+        o = (o if beside is None else o + beside).flatten(2).to(gate.dtype)
+        return Recurred(o * gate, (None if last is None else last_token(x, last, span), sums))

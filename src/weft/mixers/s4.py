@@ -15,7 +15,7 @@ from weft.core.config import rule
 from weft.core.declarations import Declared
 from weft.core.part_config import Dims
 from weft.core.registry import register
-from weft.mixers.state_space import System, SystemConfig
+from weft.mixers.state_space import StateSpace, SystemConfig
 from weft.ops.hippo import diagonal_modes
 from weft.ops.s4 import Dplr
 from weft.ops.s4_chunk import S4_CHUNK, S4Call
@@ -49,7 +49,7 @@ class S4Config(SystemConfig):
 
 
 @final
-class S4(System):
+class S4(StateSpace):
     """H = d_model independent systems x' = A x + B u, y = C x + D u with A = Lambda - P P*, then an activation and a
     mixing linear map.
 
@@ -68,6 +68,7 @@ class S4(System):
 
     def __init__(self, d_model: int, config: S4Config) -> None:
         super().__init__(d_model, config)
+        self.add_maps()
         self.config = config
         modes, b = diagonal_modes("legs", config.d_state)
         like = torch.empty(0)

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import torch
 from jaxtyping import Float
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor, nn
 
-from weft.core.clock import Clock
 from weft.core.config import rule
 from weft.core.declarations import Declared
 from weft.core.layer import LayerState
-from weft.core.part_config import About, Dims
+from weft.core.part_config import Dims
 from weft.core.registry import register
-from weft.core.span import Memory
 from weft.core.state import tensor_field
-from weft.linear.linear import Linear
-from weft.mixers.base import MixerConfig
-from weft.mixers.state_space import Mixing, StateSpace
-from weft.ops.activations import Activation
+from weft.mixers.state_space import StateSpace, SystemConfig
 from weft.ops.diagonal_system import DiscretisationCall, discrete
 from weft.ops.hippo import Initialisation, diagonal_modes
 from weft.ops.s4d import Discretisation, Modes
@@ -31,43 +26,30 @@ from weft.ops.ssm_chunk import Chunk, Inputs
 
 
 @register
-class S4DConfig(MixerConfig):
+class S4DConfig(SystemConfig):
     """A diagonal state-space model for every channel, an activation, and a linear map that mixes channels.
 
     Attributes:
         d_state: units N of each channel's real system, N/2 complex modes.
         init: initialisation of the modes.
         discretisation: zero-order hold or bilinear.
-        dt_min: smallest initial step, in tokens; steps are drawn log-uniformly.
-        dt_max: largest initial step, in tokens.
-        activation: after the state-space model.
-        mixing: "glu", a linear map to 2 d_model and a gate, or "linear".
     """
 
     kind: ClassVar[str] = "s4d"
-    about = About(
+    about = replace(SystemConfig.about,
         title="S4D", source="Gu et al. 2022b (S4D), section 3; Gu et al. 2022 (S4), section 3.4 (the layer)",
         equation=(r"x' = A x + B u, \quad y = 2 \operatorname{Re}(C x) + D u, \qquad A = \operatorname{diag}(-e^{a} + "
                   r"i \omega)"),
         differs=(("s4", "A is diagonal, without the rank-one term."),
-                 ("mamba", "no token changes the dynamics, so that a row is one convolution.")),
-        state_size="d_model d_state float32 numbers")
+                 ("mamba", "no token changes the dynamics, so that a row is one convolution.")))
 
-    d_state: int = Field(default=64, gt=0)
     init: Initialisation = "lin"
     discretisation: Discretisation = "zoh"
-    dt_min: float = Field(default=0.001, gt=0)
-    dt_max: float = Field(default=0.1, gt=0)
-    activation: Activation = "gelu"
-    mixing: Mixing = "glu"
 
     @model_validator(mode="after")
-    def _require_pairs_and_order(self) -> Self:
+    def _require_pairs(self) -> Self:
         if self.d_state % 2:
             raise rule("d_state", f"{self.d_state} is odd, and modes come in conjugate pairs.", "Give an even number.")
-        if self.dt_min > self.dt_max:
-            raise rule("dt_min", f"{self.dt_min:g} is above dt_max, {self.dt_max:g}.",
-                       "Give the smaller step as dt_min.")
         return self
 
     def build(self, dims: Dims) -> S4D:
@@ -101,33 +83,21 @@ class S4D(StateSpace):
     state_type = S4DState
 
     def __init__(self, d_model: int, config: S4DConfig) -> None:
-        super().__init__(config.activation, config.mixing)
+        super().__init__(d_model, config)
         self.config = config
         a, b = diagonal_modes(config.init, config.d_state)
-        low, high = math.log(config.dt_min), math.log(config.dt_max)
         like = torch.empty(0)
-        self.log_dt = nn.Parameter(torch.empty(d_model).uniform_(low, high))
         self.log_decay = nn.Parameter((-a[:, 0]).log().to(like).repeat(d_model, 1))
         self.frequency = nn.Parameter(a[:, 1].to(like).repeat(d_model, 1))
         self.b = nn.Parameter(b.to(like).repeat(d_model, 1, 1))
         self.c = nn.Parameter(torch.randn(d_model, config.d_state // 2, 2) / math.sqrt(2))
-        self.skip = nn.Parameter(torch.randn(d_model))
-        self.mix = Linear(d_model, 2 * d_model if config.mixing == "glu" else d_model)
+        self.add_maps()
 
     def declares(self) -> Declared:
         return Declared(dynamics=(self.log_dt, self.log_decay, self.frequency, self.b))
 
-    def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> S4DState:
-        shape = (clock.seen.shape[0], *self.c.shape)
-        exact = torch.promote_types(dtype, torch.float32)
-        return S4DState(clock, torch.zeros(shape, dtype=exact, device=clock.seen.device))
-
-    def carried(self, state: LayerState) -> Tensor:
-        assert isinstance(state, S4DState), "checked by Layer.forward"
-        return state.modes
-
-    def after(self, clock: Clock, values: Tensor) -> S4DState:
-        return S4DState(clock, values)
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        return (tuple(self.c.shape),)
 
     def discrete(self) -> Modes:
         """The system for the learned steps, in float32 or better."""

@@ -14,12 +14,11 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from weft.core.clock import Clock
 from weft.core.config import rule
-from weft.core.layer import Layer, LayerState
-from weft.core.output import Output
+from weft.core.layer import LayerState
 from weft.core.part_config import About
-from weft.core.span import Boundaries, Memory, Span
+from weft.core.recurrent_layer import Carried, Recurred, RecurrentLayer
+from weft.core.span import Boundaries, Span
 from weft.core.state import tensor_field
 from weft.linear.linear import Linear
 from weft.mixers.base import MixerConfig
@@ -29,58 +28,8 @@ from weft.ops.ssm_chunk import Chunk, Inputs
 Mixing: TypeAlias = Literal["glu", "linear"]
 
 
-class StateSpace(Layer, ABC):
-    """y = mix(activation(C x + D u)) over H = d_model systems with a learned step, log dt, and a learned D for each.
-
-    A subclass creates ``log_dt``, ``skip`` and ``mix`` and implements `system`. All of the system is computed in
-    float32 or better, whatever the model's dtype or autocast.
-    """
-
-    log_dt: nn.Parameter
-    skip: nn.Parameter
-    mix: Linear
-
-    def __init__(self, activation: Activation, mixing: Mixing) -> None:
-        super().__init__()
-        self.activation, self.mixing = activation, mixing
-
-    @abstractmethod
-    def system(self, given: Inputs) -> Chunk:
-        """C x for every token [B,T,H], and the state after the chunk."""
-
-    @abstractmethod
-    def carried(self, state: LayerState) -> Tensor:
-        """The tensor of a state."""
-
-    @abstractmethod
-    def after(self, clock: Clock, values: Tensor) -> LayerState:
-        """The state with this tensor."""
-
-    def run(self, x: Tensor, state: LayerState | None, span: Span) -> Output[LayerState]:
-        if x.shape[1] == 0:
-            return Output(x, state)
-        carried = None if state is None else self.carried(state)
-        with torch.autocast(x.device.type, enabled=False):
-            u = x.to(self.exact_dtype())
-            before = None if carried is None else carried.to(u.dtype)
-            y, after = self.system(Inputs(u, before, span.fresh, Boundaries.of(span, x.shape[0]).starts, span.count))
-            y = y + self.skip.to(u.dtype) * u
-        y = self._mix(ACTIVATIONS[self.activation](y.to(x.dtype)))
-        if carried is None:
-            return Output(y, None)
-        assert after is not None and span.after is not None, "a call with a state has one after it"
-        return Output(y, self.after(span.after, after.to(carried.dtype)))
-
-    def exact_dtype(self) -> torch.dtype:
-        """In which the system is computed."""
-        return torch.promote_types(self.log_dt.dtype, torch.float32)
-
-    def _mix(self, y: Tensor) -> Tensor:
-        return F.glu(self.mix(y), dim=-1) if self.mixing == "glu" else self.mix(y)
-
-
 class SystemConfig(MixerConfig):
-    """Options of layers of state-space models whose state is N real numbers a channel.
+    """Options of layers of state-space models.
 
     Attributes:
         d_state: units N of each channel's system.
@@ -117,26 +66,48 @@ class SystemState(LayerState):
     x: Float[Tensor, "B H N"] = tensor_field(keeps_dtype=True)
 
 
-class System(StateSpace, ABC):
-    """H systems with states of N real numbers. State: d_model d_state numbers a row."""
+class StateSpace(RecurrentLayer[Tensor], ABC):
+    """y = mix(activation(C x + D u)) over H = d_model systems with a learned step, log dt, and a learned D for each.
 
-    state_type = SystemState
+    A subclass calls `add_maps` and implements `system`. All of the system is computed in float32 or better, whatever
+    the model's dtype or autocast. State: d_model d_state numbers a row.
+    """
+
+    state_type: type[LayerState] = SystemState
 
     def __init__(self, d_model: int, config: SystemConfig) -> None:
-        super().__init__(config.activation, config.mixing)
+        super().__init__()
+        self.activation, self.mixing = config.activation, config.mixing
         self.d_model, self.d_state = d_model, config.d_state
         self.log_dt = config.log_steps(d_model)
-        self.skip = nn.Parameter(torch.randn(d_model))
-        self.mix = Linear(d_model, 2 * d_model if config.mixing == "glu" else d_model)
 
-    def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype, memory: Memory | None) -> SystemState:
-        exact = torch.promote_types(dtype, torch.float32)
-        return SystemState(clock, torch.zeros(clock.seen.shape[0], self.d_model, self.d_state, dtype=exact,
-                                              device=clock.seen.device))
+    def add_maps(self) -> None:
+        """Draw D and the mixing map."""
+        self.skip = nn.Parameter(torch.randn(self.d_model))
+        self.mix = Linear(self.d_model, 2 * self.d_model if self.mixing == "glu" else self.d_model)
 
-    def carried(self, state: LayerState) -> Tensor:
-        assert isinstance(state, SystemState), "checked by Layer.forward"
-        return state.x
+    @abstractmethod
+    def system(self, given: Inputs) -> Chunk:
+        """C x for every token [B,T,H], and the state after the chunk."""
 
-    def after(self, clock: Clock, values: Tensor) -> SystemState:
-        return SystemState(clock, values.contiguous())
+    def project(self, x: Float[Tensor, "B T D"], before: Carried, span: Span) -> Float[Tensor, "B T D"]:
+        return x
+
+    def recur(self, projected: Tensor, before: Carried, boundaries: Boundaries, span: Span) -> Recurred:
+        u, entering = projected.to(self.exact_dtype()), before[0]
+        entering = None if entering is None else entering.to(u.dtype)
+        y, after = self.system(Inputs(u, entering, span.fresh, boundaries.starts, span.count))
+        y = y + self.skip.to(u.dtype) * u
+        return Recurred(ACTIVATIONS[self.activation](y.to(projected.dtype)),
+                        (None if after is None else after.contiguous(),))
+
+    def output(self, o: Tensor) -> Float[Tensor, "B T D"]:
+        """The map that mixes channels, and its gate."""
+        return F.glu(self.mix(o), dim=-1) if self.mixing == "glu" else self.mix(o)
+
+    def exact_dtype(self) -> torch.dtype:
+        """In which the system is computed."""
+        return torch.promote_types(self.log_dt.dtype, torch.float32)
+
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        return ((self.d_model, self.d_state),)

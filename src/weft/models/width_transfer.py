@@ -141,7 +141,7 @@ def _undeclared(model: nn.Module) -> Iterator[str]:
     several inside one another."""
     outer: list[str] = []
     for name, module in model.named_modules():
-        if (isinstance(module, Layer) and not module.composite and roles_of(module) is None
+        if (isinstance(module, Layer) and not module.state_type.composite and roles_of(module) is None
                 and not name.startswith(tuple(f"{each}." for each in outer))):
             outer.append(name)
             yield (f"model.parametrization: mup says nothing about {type(module).__name__}, at {name}, which does not "

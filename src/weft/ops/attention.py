@@ -21,16 +21,13 @@ from weft.core.clock import Keys
 from weft.core.span import WHOLE
 from weft.masks import Causal, GlobalTokens, Mask, Window
 from weft.masks.visible import AllKeys, MaskFacts, VisibleKeys, visible
-from weft.ops.banded_attention import ROWS, banded, banded_backward_flops, banded_flops
 from weft.ops.dropout import dropout
-from weft.ops.few_rows import functions, unavailable
-from weft.ops.forms import OPERATIONS, REFERENCE, Form, Kernel, Make, Operation
-from weft.ops.native.library import threads, why_not
-from weft.ops.native_attention import native, native_backward_flops, native_flops
-from weft.ops.native_query import native_query, query_flops, query_in_c
-from weft.ops.native_token import DTYPES
+from weft.ops.forms import OPERATIONS, REFERENCE, Form, LateForm, Make, Operation
 from weft.ops.score_terms import ScoreTerm, WrittenTerm, joined
 from weft.ops.wide_linear import widens
+
+ROWS = 128
+"""Queries of a block of the form ``banded``."""
 
 
 @dataclass(frozen=True)
@@ -139,33 +136,6 @@ def grouped_rows(call: AttentionCall) -> Float[Tensor, "B 1 H F"]:
     return y if allowed is None else y.masked_fill_(~allowed.any(-1).transpose(1, 2)[..., None], 0.0)
 
 
-def one_query(call: AttentionCall) -> Float[Tensor, "B 1 H F"]:
-    """One query for each head in C; see `weft.ops.native_query`."""
-    allowed = None if call.visible.causal or call.visible.everything else call.visible.dense()
-    y: Tensor = native_query(call.q, call.k, call.v, allowed, call.scale)
-    return y
-
-
-def _one_query_by_addresses(call: AttentionCall) -> Float[Tensor, "B 1 H F"]:
-    allowed = None if call.visible.causal or call.visible.everything else call.visible.dense()
-    return query_in_c(call.q, call.k, call.v, allowed, call.scale)
-
-
-def by_blocks(call: AttentionCall) -> Float[Tensor, "B T H F"]:
-    """Blocks of queries, each against the keys of its band; see `weft.ops.banded_attention`."""
-    offset = call.visible.offset
-    assert offset is not None, "the form serves calls whose keys lie in order"
-    return banded(call.q, call.k, call.v, call.visible, call.terms, offset=offset, scale=call.scale,
-                  softcap=call.softcap, sinks=call.sinks, rate=call.dropout)
-
-
-def in_c(call: AttentionCall) -> Float[Tensor, "B T H F"]:
-    """Tiles in C; see `weft.ops.native_attention`."""
-    interval = call.visible.interval()
-    assert interval is not None, "the form serves calls whose queries attend to consecutive keys"
-    return native(call.q, call.k, call.v, interval=interval, scale=call.scale, terms=call.terms, sinks=call.sinks)
-
-
 def _allowed(call: AttentionCall) -> Tensor | None:
     if not call.visible.causal:
         return call.visible.dense()
@@ -197,7 +167,7 @@ def _additive(bias: Tensor | None, allowed: Tensor | None, dtype: torch.dtype) -
     return bias if allowed is None else bias.masked_fill(~allowed, -torch.inf)
 
 
-def _beyond_library(call: AttentionCall) -> str | None:
+def beyond_library(call: AttentionCall) -> str | None:
     """Why PyTorch's fused attention cannot serve; None where it can."""
     if call.softcap is not None:
         return "it has no softcap"
@@ -206,29 +176,15 @@ def _beyond_library(call: AttentionCall) -> str | None:
     return "it returns no weights" if call.value_terms is not None or call.record is not None else None
 
 
-def _slow_in_library(call: AttentionCall) -> str | None:
+def slow_in_library(call: AttentionCall) -> str | None:
+    """Why PyTorch's fused attention does not pay; None where it does."""
     if call.q.device.type == "cpu" and torch.is_grad_enabled() and any(term.learns for term in call.terms):
         return "a learned bias is slow in it on a CPU"
     return None
 
 
 def _not_wider(call: AttentionCall) -> str | None:
-    return _slow_in_library(call) if widens(call.q) else "this processor multiplies the dtype itself as fast"
-
-
-def _beyond_query(call: AttentionCall) -> str | None:
-    """Why the code in C for one query cannot serve."""
-    if call.q.shape[1] != 1:
-        return "it takes a single query"
-    if call.terms or call.dropout:
-        return "it has no biases and no dropout"
-    if call.k.dtype is not call.q.dtype or call.v.dtype is not call.q.dtype:
-        return "its tensors are of several dtypes"
-    if not (call.q.numel() and call.k.numel() and call.v.numel()):
-        return "there are no queries or no keys"
-    # `_beyond_library` and `unavailable`, where they have nothing against a call, written out for a step of one token.
-    usual = call.softcap is None and call.sinks is None and call.value_terms is None and call.record is None
-    return None if usual and not isinstance(functions(), str) else _beyond_library(call) or unavailable()
+    return slow_in_library(call) if widens(call.q) else "this processor multiplies the dtype itself as fast"
 
 
 def _beyond_rows(call: AttentionCall) -> str | None:
@@ -236,84 +192,9 @@ def _beyond_rows(call: AttentionCall) -> str | None:
         return "it takes a single query"
     if call.dropout:
         return "it has no dropout"
-    # `_beyond_library`, where it has nothing against a call, written out for a step of one token.
+    # `beyond_library`, where it has nothing against a call, written out for a step of one token.
     usual = call.softcap is None and call.sinks is None and call.value_terms is None and call.record is None
-    return None if usual else _beyond_library(call)
-
-
-def _beyond_blocks(call: AttentionCall) -> str | None:
-    if call.needs_weights():
-        return "it returns no weights"
-    if call.sinks is not None and call.sinks.dim() > 1:
-        return "its sinks differ by query"
-    if call.visible.offset is None:
-        return "the keys are not in the order of tokens"
-    if call.visible.band().ahead is None:
-        return "the mask does not bound later keys"
-    return "there are no queries" if call.q.shape[1] == 0 else None
-
-
-LARGEST = 256
-"""Features of a head for which a tile in C fits into a cache."""
-FEW_QUERIES = 64
-"""Queries from which tiles in C pay. With 48 queries PyTorch's kernel takes 0.9 of their time, with 64 as long and with
-96 1.2 times as long (forward and backward; AMD EPYC, Zen 3); on an Intel Xeon the border was 65."""
-BAND = 1.25
-"""Times the keys of a block that there must be for blocks to pay: 1.0 on an AMD EPYC, 1.5 on an Intel Xeon."""
-LONG_BIASED = 1024
-"""Queries beyond which blocks pay in training with a bias by distance: 384 on an AMD EPYC, 2048 on an Intel Xeon. It
-matters only where there is no C compiler."""
-
-
-def _beyond_native(call: AttentionCall) -> str | None:
-    """Why the code in C cannot serve."""
-    if call.needs_weights():
-        return "it returns no weights"
-    if call.softcap is not None or call.dropout:
-        return "it has no softcap and no dropout"
-    if call.sinks is not None and call.sinks.dim() > 1:
-        return "its sinks differ by query"
-    if not all(term.by_distance for term in call.terms):
-        return "a bias depends on more than distance"
-    if max(call.q.shape[3], call.v.shape[3]) > LARGEST:
-        return f"a head has more than {LARGEST} features"
-    if not (call.q.numel() and call.k.numel() and call.v.numel()):
-        return "there are no queries or no keys"
-    if call.k.dtype != call.q.dtype or call.v.dtype != call.q.dtype:
-        return "its tensors are of several dtypes"
-    return "keys may not be consecutive" if call.visible.interval() is None else why_not()
-
-
-def _slow_native(call: AttentionCall) -> str | None:
-    """Why the code in C does not pay."""
-    if call.q.shape[1] < FEW_QUERIES:
-        return "too few queries"
-    if torch.is_grad_enabled() and call.k.shape[0] * call.k.shape[2] < threads():
-        return "it has fewer key heads than threads"
-    return None
-
-
-def _wide_band(call: AttentionCall) -> str | None:
-    """Why blocks do not pay: they do for bands that hide most keys, and where the library's kernel does not serve."""
-    steps, keys = call.q.shape[1], call.k.shape[1]
-    if steps < 2 * ROWS:
-        return "too few queries"
-    if _beyond_library(call) is not None or _slow_in_library(call) is not None:
-        return None
-    band = call.visible.band()
-    if band.size is not None and BAND * (band.size + ROWS) <= keys:
-        return None
-    return None if band.ahead == 0 and _biased_training(call) else "the mask hides too few keys"
-
-
-def _biased_training(call: AttentionCall) -> bool:
-    """Whether this is training with a bias by distance in a row that is long enough for blocks. With a bias the
-    library's kernel needs a mask of all pairs for each head, from memory, and computes later keys as well; the blocks
-    share one tile of the bias and leave out later keys. In bfloat16 they would round the scores, which the library
-    keeps in float32."""
-    return (torch.is_grad_enabled() and call.q.device.type == "cpu" and call.q.dtype != torch.bfloat16
-            and bool(call.terms) and all(term.by_distance for term in call.terms)
-            and call.q.shape[1] > LONG_BIASED)
+    return None if usual else beyond_library(call)
 
 
 def _examples(make: Make) -> Iterator[AttentionCall]:
@@ -338,24 +219,13 @@ def _examples(make: Make) -> Iterator[AttentionCall]:
 ATTENTION = OPERATIONS.add(Operation(
     "attention", "softmax(scale q.k + bias, masked) v",
     Form(REFERENCE, reference, "every stage written out", known_as=("naive", "eager", "math")),
-    Form("one_query", one_query, "one query for each head, in C", devices=frozenset({"cpu"}), dtypes=DTYPES,
-         gradients="without", compiled=False, transformed=False, serves=_beyond_query,
-         flops={"weft.native_query": query_flops}, known_as=("native_query", "decode"),
-         kernel=Kernel(_one_query_by_addresses, "q", "k", "v")),
+    LateForm("one_query", "weft.ops.native_query.FORM"),
     Form("grouped_rows", grouped_rows, "each key read once for a group of query heads",
          devices=frozenset({"cpu"}), gradients="without", transformed=False, serves=_beyond_rows),
-    Form("native", in_c, "tiles in C, which stay in the cache", devices=frozenset({"cpu"}),
-         dtypes=frozenset({torch.float32, torch.bfloat16}), transformed=False, serves=_beyond_native,
-         worth=_slow_native, flops={"weft.native_attention": native_flops,
-                                    "weft.native_attention_backward": native_backward_flops},
-         known_as=("c", "cpp", "kernel")),
-    Form("banded", by_blocks, "blocks of queries, each with its band of keys", transformed=False,
-         serves=_beyond_blocks, worth=_wide_band, flops={"weft.banded_attention": banded_flops,
-                                                         "weft.banded_attention_backward": banded_backward_flops},
-         known_as=("window", "local", "sliding", "blocks")),
+    LateForm("native", "weft.ops.native_attention.FORM"), LateForm("banded", "weft.ops.banded_attention.FORM", None),
     Form("wide_sdpa", wide_sdpa, "PyTorch's fused kernel in float32, rounded once", devices=frozenset({"cpu"}),
-         dtypes=frozenset({torch.bfloat16}), gradients="with", transformed=False, serves=_beyond_library,
+         dtypes=frozenset({torch.bfloat16}), gradients="with", transformed=False, serves=beyond_library,
          worth=_not_wider),
-    Form("sdpa", sdpa, "PyTorch's fused kernel", transformed=False, serves=_beyond_library, worth=_slow_in_library,
+    Form("sdpa", sdpa, "PyTorch's fused kernel", transformed=False, serves=beyond_library, worth=slow_in_library,
          known_as=("flash", "fused", "library", "torch")),
     subject="q", examples=_examples, known_as=("scores", "sdpa")))

@@ -16,12 +16,17 @@ from torch import Tensor
 
 from weft.masks.grid import Grid, QueryBlock, picked
 from weft.masks.visible import VisibleKeys
+from weft.ops.attention import ROWS, AttentionCall, beyond_library, slow_in_library
 from weft.ops.dropout import dropout
+from weft.ops.forms import Form
 from weft.ops.operator import again, differentiate, operator
 from weft.ops.score_terms import ScoreTerm, joined
 
-ROWS = 128
-"""Queries of a block."""
+BAND = 1.25
+"""Times the keys of a block that there must be for blocks to pay: 1.0 on an AMD EPYC, 1.5 on an Intel Xeon."""
+LONG_BIASED = 1024
+"""Queries beyond which blocks pay in training with a bias by distance: 384 on an AMD EPYC, 2048 on an Intel Xeon. It
+matters only where there is no C compiler."""
 
 
 class Operands(NamedTuple):
@@ -74,7 +79,7 @@ def banded(q: Float[Tensor, "B T H E"], k: Float[Tensor, "B S K E"], v: Float[Te
         bias, folded = _folded(bias, hidden, q.dtype), None
     kept = dropout(q.new_ones(len(q), q.shape[2], q.shape[1], grid.width), rate) != 0 if rate else None
     y: Tensor = _BANDED(q, k, v, None if bias is None else bias.to(q.dtype), folded, sinks, kept, scale, softcap, rate,
-                        *_numbers(grid))
+                        grid.offset, grid.size, grid.ahead, grid.first, grid.rows)
     return y if blind is None else y.masked_fill(blind.transpose(1, 2), 0.0)
 
 
@@ -86,10 +91,6 @@ def _folded(bias: Tensor | None, hidden: Tensor, dtype: torch.dtype) -> Tensor:
     bias, hidden = (x if x.shape[2] == rows else x.repeat(1, 1, -(-rows // x.shape[2]), 1)[:, :, :rows]
                     for x in (bias, hidden))
     return bias.masked_fill(hidden, -torch.inf)
-
-
-def _numbers(grid: Grid) -> tuple[int, ...]:
-    return grid.offset, grid.size, grid.ahead, grid.first, grid.rows
 
 
 def _grid(q: Tensor, k: Tensor, numbers: tuple[int, ...]) -> Grid:
@@ -316,3 +317,53 @@ def _outside(q: Tensor, k: Tensor, rest: tuple[Any, ...]) -> int:
     inside: int = sum((block.queries.stop - block.queries.start) * sum(part.stop - part.start for part in block.keys)
                  for block in _grid(q, k, rest[-5:]).blocks())
     return q.shape[1] * k.shape[1] - inside
+
+
+def _by_blocks(call: AttentionCall) -> Tensor:
+    offset = call.visible.offset
+    assert offset is not None, "the form serves calls whose keys lie in order"
+    return banded(call.q, call.k, call.v, call.visible, call.terms, offset=offset, scale=call.scale,
+                  softcap=call.softcap, sinks=call.sinks, rate=call.dropout)
+
+
+def _hindrance(call: AttentionCall) -> str | None:
+    if call.needs_weights():
+        return "it returns no weights"
+    if call.sinks is not None and call.sinks.dim() > 1:
+        return "its sinks differ by query"
+    if call.visible.offset is None:
+        return "the keys are not in the order of tokens"
+    if call.visible.band().ahead is None:
+        return "the mask does not bound later keys"
+    return "there are no queries" if call.q.shape[1] == 0 else None
+
+
+def _wide_band(call: AttentionCall) -> str | None:
+    """Why blocks do not pay: they do for bands that hide most keys, and where the library's kernel does not serve."""
+    steps, keys = call.q.shape[1], call.k.shape[1]
+    if steps < 2 * ROWS:
+        return "too few queries"
+    if beyond_library(call) is not None or slow_in_library(call) is not None:
+        return None
+    band = call.visible.band()
+    if band.size is not None and BAND * (band.size + ROWS) <= keys:
+        return None
+    return None if band.ahead == 0 and _biased_training(call) else "the mask hides too few keys"
+
+
+def _biased_training(call: AttentionCall) -> bool:
+    """Whether this is training with a bias by distance in a row that is long enough for blocks. With a bias the
+    library's kernel needs a mask of all pairs for each head, from memory, and computes later keys as well; the blocks
+    share one tile of the bias and leave out later keys. In bfloat16 they would round the scores, which the library
+    keeps in float32."""
+    return (torch.is_grad_enabled() and call.q.device.type == "cpu" and call.q.dtype != torch.bfloat16
+            and bool(call.terms) and all(term.by_distance for term in call.terms)
+            and call.q.shape[1] > LONG_BIASED)
+
+
+FORM: Form[AttentionCall, Tensor] = Form(
+    "banded", _by_blocks, "blocks of queries, each with its band of keys", transformed=False, serves=_hindrance,
+    worth=_wide_band,
+    flops={"weft.banded_attention": banded_flops, "weft.banded_attention_backward": banded_backward_flops},
+    known_as=("window", "local", "sliding", "blocks"))
+"""Of `weft.ops.attention`."""

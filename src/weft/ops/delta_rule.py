@@ -25,6 +25,7 @@ from torch import Tensor
 from weft.core.pieces import Pieces
 from weft.ops.delta_rule_chunks import backward, forward, products
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+from weft.ops.linear_recurrence import decays_by_token
 from weft.ops.linear_recurrence_chunks import CHUNK
 from weft.ops.native.library import threads, why_not
 from weft.ops.native_delta_rule import native, native_backward_flops, native_flops, shapes
@@ -87,7 +88,7 @@ def delta_rule(q: Float[Tensor, "B T H E"], k: Float[Tensor, "B T H E"], v: Floa
         a = a.masked_fill(starts[..., None, None], 0)
     if valid is not None:
         k, a = k.masked_fill(~valid[..., None, None], 0), a.masked_fill(~valid[..., None, None], 0)
-    by_token = _by_token(k, log_decay, starts, valid)
+    by_token = decays_by_token(k, log_decay, starts, valid)
     call = DeltaRuleCall(q, k, v, a, b, by_token, before.to(v.dtype))
     return DELTA_RULE(call if pieces is None else call._replace(before=_before(pieces, call)))
 
@@ -101,17 +102,6 @@ def _before(pieces: Pieces, call: DeltaRuleCall) -> Float[Tensor, "B H E F"]:
     _, both = DELTA_RULE(call._replace(v=values, before=torch.cat([torch.zeros_like(call.before), identity], -1)))
     update, factor = both.split_with_sizes([call.v.shape[3], size], -1)
     return pieces.entering(call.before, factor, update, torch.matmul)
-
-
-def _by_token(k: Tensor, log_decay: Tensor | None, starts: Tensor | None, valid: Tensor | None) -> Tensor | None:
-    """The logarithm of the decay with minus infinity where a document begins, and 0 for tokens that are not taken."""
-    known = None if log_decay is None else log_decay.to(k.dtype)
-    if starts is None and (valid is None or known is None):
-        return known
-    by_token = k.new_zeros(*k.shape[:3], 1) if known is None else known.expand(*k.shape[:3], -1)
-    if starts is not None:
-        by_token = by_token.masked_fill(starts[..., None, None], float("-inf"))
-    return by_token if valid is None else by_token.masked_fill(~valid[..., None, None], 0)
 
 
 def _steps(call: DeltaRuleCall) -> Recurred:

@@ -124,7 +124,10 @@ def backward(grad: Tensor, grad_after: Tensor, q: Tensor, k: Tensor, v: Tensor, 
         slopes, grad_after = _piece_backward(_cut(arguments, first, end, size), above, state, grad_after)
         found.append([_joined(each, end - first) for each in slopes])
     dq, dk, dv, da, db, *decay = (torch.cat(column[::-1], 1) for column in zip(*found, strict=True))
-    return dq, dk, dv, da, db, None if log_decay is None else _folded(decay[0], log_decay), grad_after
+    if log_decay is None:
+        return dq, dk, dv, da, db, None, grad_after
+    slope = decay[0] if log_decay.shape[3] > 1 else decay[0].sum(3, keepdim=True)
+    return dq, dk, dv, da, db, slope.sum_to_size(log_decay.shape), grad_after
 
 
 def segments(steps: int) -> list[tuple[int, int, int]]:
@@ -133,11 +136,6 @@ def segments(steps: int) -> list[tuple[int, int, int]]:
     whole = steps - steps % CHUNK
     found = [(first, min(first + SEGMENT, whole), CHUNK) for first in range(0, whole, SEGMENT)]
     return found + ([(whole, steps, 1 << (steps - whole - 1).bit_length())] if whole < steps else [])
-
-
-def _folded(slope: Tensor, log_decay: Tensor) -> Tensor:
-    """The gradient of a decay of fewer numbers than there are tokens and features."""
-    return (slope if log_decay.shape[3] > 1 else slope.sum(3, keepdim=True)).sum_to_size(log_decay.shape)
 
 
 def _cut(arguments: Arguments, first: int, end: int, size: int) -> DeltaRuleChunks:

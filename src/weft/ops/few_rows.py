@@ -20,8 +20,10 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
-from weft.core.compiling import constant_to_compiler
+from weft.core.compiling import compiler_traces, constant_to_compiler
 from weft.ops.activations import ActivationName
+from weft.ops.forms import Form, Kernel
+from weft.ops.linear import LinearCall, same_dtype
 from weft.ops.native.library import Incomplete, Missing, NativeLibrary, instructions, loaded
 from weft.ops.native.sequence import CallHeader, NativeCall, perform, written
 from weft.ops.operator import operator
@@ -266,3 +268,26 @@ def native_hindrance(x: Tensor, values: Tensor, inputs: int, bias: Tensor | None
 def many_rows(x: Tensor) -> str | None:
     """Why such products do not pay for ``x``."""
     return None if x.numel() <= FEW_ROWS * x.shape[-1] else f"more than {FEW_ROWS} rows"
+
+
+def _linear(call: LinearCall) -> Tensor:
+    y: Tensor = native_product(call.x, call.weight, None, call.bias)
+    return y
+
+
+def _linear_hindrance(call: LinearCall) -> str | None:
+    x, weight, bias = call
+    # The usual case of both rules below, written out: a step of one token asks this for every map.
+    if (not compiler_traces() and x.dtype is weight.dtype and (bias is None or bias.dtype is x.dtype)
+            and weight.is_contiguous() and x.numel() and weight.numel() and not isinstance(functions(), str)
+            and not torch.is_autocast_enabled(x.device.type)):
+        return None
+    return same_dtype(call) or native_hindrance(x, weight, weight.shape[1], bias)
+
+
+FORM: Form[LinearCall, Tensor] = Form(
+    "native", _linear, "a few vectors, the matrix read once, in C", devices=frozenset({"cpu"}),
+    dtypes=frozenset({torch.float32, torch.bfloat16}), gradients="without", compiled=False, transformed=False,
+    serves=_linear_hindrance, rows=FEW_ROWS, flops={"weft.native_product": product_flops}, known_as=("c", "few_rows"),
+    kernel=Kernel(product_in_c, "x", "weight", "bias"))
+"""Of `weft.ops.linear`."""

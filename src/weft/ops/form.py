@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from types import FunctionType
-from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, final
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, final
 
 import torch
 from torch import Tensor, nn
@@ -131,6 +132,27 @@ class Form(Generic[C, R]):
         known = {"gradients": f"it runs only {self.gradients} gradients", "compiler": "it is slower in torch.compile",
                  "eager": "it is slower outside torch.compile", "transforms": "torch.func cannot transform it"}
         return known.get(why, why)
+
+
+@final
+class LateForm(NamedTuple):
+    """A form in a module of its own, which is imported when a call could take it.
+
+    Attributes:
+        name: by which it is forced.
+        place: of the form, a module and a name in it.
+        device: the kind of device that it runs on; None: any.
+    """
+
+    name: str
+    place: str
+    device: str | None = "cpu"
+
+    def load(self) -> Form[Any, Any]:
+        """The form."""
+        module, _, name = self.place.rpartition(".")
+        found: Form[Any, Any] = getattr(importlib.import_module(module), name)
+        return found
 
 
 def circumstances(subject: Tensor) -> Circumstances:

@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from typing import Any, final
 
 from weft.core.errors import ConfigError, nearest_meaning
-from weft.ops.form import REFERENCE, C, Form, Formula, Kernel, Make, Offer, R
+from weft.ops.form import REFERENCE, C, Form, Formula, Kernel, LateForm, Make, Offer, R
 from weft.ops.operation import Chosen, Decision, Operation
 
-__all__ = ["OPERATIONS", "REFERENCE", "Chosen", "Decision", "Form", "Formula", "Kernel", "Make", "Offer", "Operation",
-           "Operations", "forced"]
+__all__ = ["OPERATIONS", "REFERENCE", "Chosen", "Decision", "Form", "Formula", "Kernel", "LateForm", "Make", "Offer",
+           "Operation", "Operations", "forced"]
 
 
 @final

@@ -10,6 +10,7 @@ backward pass stores the arguments and one state a chunk.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -17,17 +18,54 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from weft.core.pieces import Pieces
-from weft.ops import native_selective_scan as native
-from weft.ops.few_rows import unavailable
-from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+from weft.ops.forms import OPERATIONS, REFERENCE, Form, LateForm, Make, Operation
 from weft.ops.gated_product import gated_product
-from weft.ops.native.library import why_not
-from weft.ops.native_selective_scan import GatedScanCall
-from weft.ops.native_states import native_scan_token
-from weft.ops.native_token import DTYPES
 from weft.ops.operator import widen
 from weft.ops.selective_scan import SELECTIVE_SCAN, state_before
-from weft.ops.selective_scan_chunks import CHUNK, Scanned
+from weft.ops.selective_scan_chunks import CHUNK, Scanned, SelectiveScanCall, steps
+
+
+class GatedScanCall(NamedTuple):
+    """One call of at least one token: y = (C h + skip u) silu(gate), h_t = exp(dt_t A) h_{t-1} + dt_t B_t u_t,
+    dt = softplus(step + bias).
+
+    Attributes:
+        u: inputs, in float32 or better, as is all but the gate.
+        step: before the bias and the softplus; -inf for a token that must not enter the state.
+        bias: of the steps.
+        a: A, at most 0.
+        b, c: B and C of every token.
+        skip: how much of the input is added to the output.
+        gate: in the dtype of the result.
+        before: the state before the first token.
+        starts: where the state is cleared before the token; None: nowhere.
+    """
+
+    u: Float[Tensor, "B T D"]
+    step: Float[Tensor, "B T D"]
+    bias: Float[Tensor, " D"]
+    a: Float[Tensor, "N D"]
+    b: Float[Tensor, "B T N"]
+    c: Float[Tensor, "B T N"]
+    skip: Float[Tensor, " D"]
+    gate: Float[Tensor, "B T D"]
+    before: Float[Tensor, "B N D"]
+    starts: Bool[Tensor, "B T"] | None
+
+    def scan(self) -> SelectiveScanCall:
+        """The scan in it."""
+        dt = torch.nn.functional.softplus(self.step + self.bias)
+        return SelectiveScanCall(self.u, dt, self.a, self.b, self.c, self.before, self.starts)
+
+    def gated(self, y: Tensor) -> Tensor:
+        """The result for outputs of the scan, by the formula."""
+        return ((y + self.skip * self.u) * torch.nn.functional.silu(self.gate.to(y.dtype))).to(self.gate.dtype)
+
+
+def written_out(call: GatedScanCall) -> Scanned:
+    """All of it as it is written, token by token."""
+    y, after = steps(call.scan())
+    return call.gated(y), after
 
 
 def gated_scan(call: GatedScanCall, valid: Bool[Tensor, "B T"] | None = None,
@@ -53,38 +91,9 @@ def _parts(call: GatedScanCall) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "
     return gated_product(call.gate, torch.addcmul(y, call.skip, call.u).to(call.gate.dtype), F.silu), after
 
 
-def _in_c(call: GatedScanCall) -> Scanned:
-    return native.gated_scan(call)
-
-
-def _token(call: GatedScanCall) -> Scanned:
-    starts = None if call.starts is None else call.starts.contiguous()
-    y, after = native_scan_token(*call[:3], call.a.contiguous(), *call[4:9], starts)
-    return y, after
-
-
-def _beyond_token(call: GatedScanCall) -> str | None:
-    """Why C cannot serve one token."""
-    if call.u.shape[1] != 1:
-        return "several tokens"
-    if any(each.dtype != torch.float32 for each in (*call[1:7], call.before)) or call.gate.dtype not in DTYPES:
-        return "its tensors are of several dtypes"
-    return "there are no rows" if call.u.numel() == 0 else unavailable()
-
-
-def _beyond_native(call: GatedScanCall) -> str | None:
-    """Why C cannot serve."""
-    if any(each.dtype != call.u.dtype for each in call[:9] if each is not None):
-        return "its tensors are of several dtypes"
-    return why_not()
-
-
-def _unforced(call: GatedScanCall) -> str | None:
+def unforced(call: GatedScanCall) -> str | None:
+    """Why all of it in one form is not chosen: that of the scan in it is named."""
     return "the form of its scan is named" if SELECTIVE_SCAN.forced else None
-
-
-def _free(call: GatedScanCall) -> str | None:
-    return _unforced(call) or ("one token" if call.u.shape[1] == 1 else None)
 
 
 def _examples(make: Make) -> Iterator[GatedScanCall]:
@@ -99,13 +108,7 @@ def _examples(make: Make) -> Iterator[GatedScanCall]:
 
 GATED_SCAN = OPERATIONS.add(Operation(
     "gated_scan", "the selective scan with the softplus, the skip and the gate around it",
-    Form(REFERENCE, native.written_out, "step by step"),
-    Form("token", _token, "one token in C", devices=frozenset({"cpu"}), dtypes=frozenset({torch.float32}),
-         gradients="without", compiled=False, transformed=False, serves=_beyond_token, worth=_unforced,
-         flops={"weft.native_scan_token": native.gated_flops}),
-    Form("native", _in_c, "chunks of 32 tokens in C, all in one pass", devices=frozenset({"cpu"}),
-         dtypes=frozenset({torch.float32}), transformed=False, serves=_beyond_native, worth=_free,
-         flops={"weft.native_gated_scan": native.gated_flops,
-                "weft.native_gated_scan_backward": native.gated_backward_flops}, known_as=("c",)),
+    Form(REFERENCE, written_out, "step by step"),
+    LateForm("token", "weft.ops.native_states.TOKEN"), LateForm("native", "weft.ops.native_selective_scan.GATED"),
     Form("parts", _parts, "the scan by the form that is chosen for it, and operators around it"),
     subject="u", examples=_examples, known_as=("mamba_block", "selective_gate")))

@@ -13,9 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from weft.ops.few_rows import FEW_ROWS
-from weft.ops.forms import OPERATIONS, REFERENCE, Form, Kernel, Make, Operation
-from weft.ops.native_token import DTYPES, by_element, native_norm, norm_hindrance, norm_in_c
+from weft.ops.forms import OPERATIONS, REFERENCE, Form, LateForm, Make, Operation
 from weft.ops.operator import widen
 from weft.ops.rematerialize import cheap
 
@@ -51,11 +49,6 @@ def _library(call: LayerNormCall) -> Tensor:
     return cheap(y, partial(_again, wide, weight, bias, eps, x.dtype))
 
 
-def _native(call: LayerNormCall) -> Tensor:
-    y: Tensor = native_norm(*call, True)
-    return y
-
-
 def _again(wide: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, dtype: torch.dtype) -> Tensor:
     return torch.layer_norm(wide, (wide.shape[-1],), weight, bias, eps).to(dtype)
 
@@ -70,9 +63,7 @@ def _examples(make: Make) -> Iterator[LayerNormCall]:
 LAYER_NORM = OPERATIONS.add(Operation(
     "layer_norm", "weight (x - mean(x)) / sqrt(var(x) + eps) + bias",
     Form(REFERENCE, _written_out, "the formula, operator by operator"),
-    Form("native", _native, "a few vectors, in C", devices=frozenset({"cpu"}), dtypes=DTYPES, gradients="without",
-         compiled=False, transformed=False, serves=norm_hindrance, rows=FEW_ROWS,
-         flops={"weft.native_norm": by_element}, known_as=("c",), kernel=Kernel(norm_in_c, "x", "weight", "bias")),
+    LateForm("native", "weft.ops.native_token.LAYER"),
     # Under torch.func second derivatives of the fused operator are wrong by the weight's (torch 2.13).
     Form("library", _library, "PyTorch's own, fused", transformed=False, known_as=("torch",)),
     subject="x", examples=_examples, known_as=("norm", "layernorm")))

@@ -19,15 +19,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from weft.core.pieces import Pieces
-from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+from weft.ops.forms import OPERATIONS, REFERENCE, Form, LateForm, Make, Operation
 from weft.ops.joined import matrix_before
 from weft.ops.linear_recurrence_chunks import CHUNK, RecurrenceSizes, backward, forward, products, shapes
-from weft.ops.native.library import why_not
-from weft.ops.native_linear_recurrence import native, native_backward_flops, native_flops
 from weft.ops.operator import differentiable, widen
-from weft.ops.triton import linear_recurrence as triton
-from weft.ops.triton.library import devices, offer
-from weft.ops.triton.library import why_not as why_no_triton
 
 Recurred = tuple[Tensor, Tensor]
 """Outputs [B,T,max(H,K),F] and the state after the last token, [B,K,E,F]."""
@@ -76,7 +71,7 @@ def linear_recurrence(q: Float[Tensor, "B T H E"], k: Float[Tensor, "B T J E"], 
         k = k.masked_fill(~valid[..., None, None], 0)
     if pieces is not None:
         before = before_piece(pieces, k, v, log_decay, before, starts, valid)
-    by_token = _by_token(v, log_decay, starts, valid)
+    by_token = decays_by_token(v, log_decay, starts, valid)
     return LINEAR_RECURRENCE(LinearRecurrenceCall(q, k, v, by_token, before.to(v.dtype)))
 
 
@@ -86,10 +81,11 @@ def before_piece(pieces: Pieces, k: Float[Tensor, "B T J E"], v: Float[Tensor, "
     """The state before the piece of rows that are cut among processes, from the state before the row; the arguments are
     those of `linear_recurrence`."""
     taken = k if valid is None else k.masked_fill(~valid[..., None, None], 0)
-    return matrix_before(pieces, taken, v, _by_token(v, log_decay, starts, valid), before)
+    return matrix_before(pieces, taken, v, decays_by_token(v, log_decay, starts, valid), before)
 
 
-def _by_token(v: Tensor, log_decay: Tensor | None, starts: Tensor | None, valid: Tensor | None) -> Tensor | None:
+def decays_by_token(v: Tensor, log_decay: Tensor | None, starts: Tensor | None,
+                    valid: Tensor | None) -> Tensor | None:
     """The logarithm of the decay with minus infinity where a document begins, and 0 for tokens that are not taken."""
     known = None if log_decay is None else log_decay.to(v.dtype)
     if starts is None and (valid is None or known is None):
@@ -155,14 +151,6 @@ def _operator(call: LinearRecurrenceCall) -> Recurred:
     return found
 
 
-def _native(call: LinearRecurrenceCall) -> Recurred:
-    return native(*call)
-
-
-def _by_triton(call: LinearRecurrenceCall) -> Recurred:
-    return triton.recurrence(*call)
-
-
 def _run(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, before: Tensor) -> tuple[Tensor, Tensor]:
     return forward(q, k, v, log_decay, before)
 
@@ -176,43 +164,24 @@ def _run_backward(grad: Tensor, grad_after: Tensor, q: Tensor, k: Tensor, v: Ten
 _forward = differentiable("linear_recurrence", _run, shapes, _run_backward, forward, 5)
 
 
-def _flops(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, before: Tensor) -> int:
-    return products(RecurrenceSizes.of(q, k, v), q.shape[1], _by_feature(log_decay), slopes=False)
+def chunked_flops(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, before: Tensor) -> int:
+    """Operations by chunks of 64 tokens."""
+    return products(RecurrenceSizes.of(q, k, v), q.shape[1], by_feature(log_decay), slopes=False)
 
 
-def _backward_flops(grad: Tensor, grad_after: Tensor, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None,
+def chunked_backward_flops(grad: Tensor, grad_after: Tensor, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None,
                     before: Tensor) -> int:
-    return products(RecurrenceSizes.of(q, k, v), q.shape[1], _by_feature(log_decay), slopes=True)
+    """Those of the backward pass."""
+    return products(RecurrenceSizes.of(q, k, v), q.shape[1], by_feature(log_decay), slopes=True)
 
 
-def _by_feature(log_decay: Tensor | None) -> bool:
+def by_feature(log_decay: Tensor | None) -> bool:
+    """Whether decays differ between the features of a key."""
     return log_decay is not None and log_decay.shape[3] > 1
 
 
 def _one(call: LinearRecurrenceCall) -> str | None:
     return None if call.q.shape[1] == 1 else "several tokens"
-
-
-def _beyond_native(call: LinearRecurrenceCall) -> str | None:
-    """Why the code in C cannot serve."""
-    if call.q.shape[2] != call.k.shape[2]:
-        return "several queries read one state"
-    if not (call.q.numel() and call.v.numel()):
-        return "there are no rows or no features"
-    if any(each is not None and each.dtype != call.q.dtype for each in call):
-        return "its tensors are of several dtypes"
-    return why_not()
-
-
-def _beyond_triton(call: LinearRecurrenceCall) -> str | None:
-    """Why Triton cannot serve."""
-    if _by_feature(call.log_decay):
-        return "its decays differ between features"
-    if not (call.q.numel() and call.v.numel()):
-        return "there are no rows or no features"
-    if any(each is not None and each.dtype != call.q.dtype for each in call):
-        return "its tensors are of several dtypes"
-    return why_no_triton()
 
 
 def _examples(make: Make) -> Iterator[LinearRecurrenceCall]:
@@ -232,15 +201,9 @@ LINEAR_RECURRENCE = OPERATIONS.add(Operation(
     "linear_recurrence", "linear attention with and without decay over a chunk",
     Form(REFERENCE, _recurrence, "step by step", known_as=("steps",)),
     Form("step", _step, "one token", serves=_one),
-    Form("native", _native, "token by token in C, the state in registers", devices=frozenset({"cpu"}),
-         dtypes=frozenset({torch.float32}), transformed=False, serves=_beyond_native,
-         flops={"weft.native_linear_recurrence": native_flops,
-                "weft.native_linear_recurrence_backward": native_backward_flops}, known_as=("c", "cpp", "kernel")),
-    Form("triton", _by_triton, "chunks of 64 tokens by Triton", devices=devices(), dtypes=frozenset({torch.float32}),
-         transformed=False, serves=_beyond_triton, offer=offer(),
-         flops={"weft.triton_linear_recurrence": _flops, "weft.triton_linear_recurrence_backward": _backward_flops},
-         known_as=("cuda", "gpu")),
+    LateForm("native", "weft.ops.native_linear_recurrence.FORM"),
+    LateForm("triton", "weft.ops.triton.linear_recurrence.FORM", "cuda"),
     Form("operator", _operator, "chunks of 64 tokens, as one operator", transformed=False,
-         flops={"weft.linear_recurrence": _flops, "weft.linear_recurrence_backward": _backward_flops},
+         flops={"weft.linear_recurrence": chunked_flops, "weft.linear_recurrence_backward": chunked_backward_flops},
          known_as=("chunks",)),
     subject="q", examples=_examples, known_as=("linear_attention", "retention", "gla", "ssd", "fast_weights")))

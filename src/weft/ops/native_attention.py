@@ -20,13 +20,20 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from weft.masks.visible import KeyInterval
-from weft.ops.native.library import Incomplete, run
+from weft.ops.attention import AttentionCall
+from weft.ops.forms import Form
+from weft.ops.native.library import Incomplete, run, threads, why_not
 from weft.ops.operator import again, differentiate, operator
 from weft.ops.score_terms import ScoreTerm
 
 BLOCK = 64
 """Queries, and keys, of a tile."""
 LOG2_E = math.log2(math.e)
+LARGEST = 256
+"""Features of a head for which a tile in C fits into a cache."""
+FEW_QUERIES = 64
+"""Queries from which tiles in C pay. With 48 queries PyTorch's kernel takes 0.9 of their time, with 64 as long and with
+96 1.2 times as long (forward and backward; AMD EPYC, Zen 3); on an Intel Xeon the border was 65."""
 BEYOND = 128
 """Numbers on either side of a bias that a tile may read; as in native/attention.h."""
 
@@ -244,3 +251,45 @@ def _outside(q: Tensor, k: Tensor, offset: int, back: int, ahead: int) -> int:
         least, last = max(0, offset + first - back), min(keys - 1, offset + first + rows - 1 + ahead)
         inside += rows * max(0, last - least + 1)
     return steps * keys - inside
+
+
+def _in_c(call: AttentionCall) -> Tensor:
+    interval = call.visible.interval()
+    assert interval is not None, "the form serves calls whose queries attend to consecutive keys"
+    return native(call.q, call.k, call.v, interval=interval, scale=call.scale, terms=call.terms, sinks=call.sinks)
+
+
+def _hindrance(call: AttentionCall) -> str | None:
+    """Why the code in C cannot serve."""
+    if call.needs_weights():
+        return "it returns no weights"
+    if call.softcap is not None or call.dropout:
+        return "it has no softcap and no dropout"
+    if call.sinks is not None and call.sinks.dim() > 1:
+        return "its sinks differ by query"
+    if not all(term.by_distance for term in call.terms):
+        return "a bias depends on more than distance"
+    if max(call.q.shape[3], call.v.shape[3]) > LARGEST:
+        return f"a head has more than {LARGEST} features"
+    if not (call.q.numel() and call.k.numel() and call.v.numel()):
+        return "there are no queries or no keys"
+    if call.k.dtype != call.q.dtype or call.v.dtype != call.q.dtype:
+        return "its tensors are of several dtypes"
+    return "keys may not be consecutive" if call.visible.interval() is None else why_not()
+
+
+def _slow(call: AttentionCall) -> str | None:
+    """Why the code in C does not pay."""
+    if call.q.shape[1] < FEW_QUERIES:
+        return "too few queries"
+    if torch.is_grad_enabled() and call.k.shape[0] * call.k.shape[2] < threads():
+        return "it has fewer key heads than threads"
+    return None
+
+
+FORM: Form[AttentionCall, Tensor] = Form(
+    "native", _in_c, "tiles in C, which stay in the cache", devices=frozenset({"cpu"}),
+    dtypes=frozenset({torch.float32, torch.bfloat16}), transformed=False, serves=_hindrance, worth=_slow,
+    flops={"weft.native_attention": native_flops, "weft.native_attention_backward": native_backward_flops},
+    known_as=("c", "cpp", "kernel"))
+"""Of `weft.ops.attention`."""

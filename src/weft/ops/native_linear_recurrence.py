@@ -17,8 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from weft.ops.forms import Form
+from weft.ops.linear_recurrence import LinearRecurrenceCall, Recurred
 from weft.ops.linear_recurrence_chunks import backward as chunked_backward
-from weft.ops.native.library import Incomplete, run
+from weft.ops.native.library import Incomplete, run, why_not
 from weft.ops.operator import differentiate, operator
 
 SHARE = 4
@@ -38,12 +40,6 @@ class _RecurrenceCall(ctypes.Structure):
                 *((name, ctypes.c_void_p) for name in _RESULTS), *((name, ctypes.c_long) for name in _COUNTS))
 
 
-def native(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, before: Tensor) -> tuple[Tensor, Tensor]:
-    """The outputs and the state after the last token, of a call with as many query heads as key heads."""
-    found: tuple[Tensor, Tensor] = _FORWARD(q, k, v, log_decay, before)
-    return found
-
-
 def _adjacent(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
@@ -60,11 +56,6 @@ def _call(**given: Tensor | None) -> _RecurrenceCall:
             steps = (stride if size > 1 else 0 for size, stride in zip(x.shape[:3], x.stride()[:3], strict=True))
             setattr(call, f"{name}_at", (ctypes.c_long * 3)(*steps))
     return call
-
-
-def _parts(heads: int, groups: int) -> int:
-    """Sums of a group's gradients that C leaves to be added."""
-    return -(-(heads // groups) // SHARE)
 
 
 def _run(name: str, call: _RecurrenceCall, items: int) -> None:
@@ -91,7 +82,7 @@ def _forward_shapes(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None,
 def _backward(grad: Tensor, grad_after: Tensor, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None,
               before: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     rows, steps, heads, groups = v.shape[0], v.shape[1], v.shape[2], q.shape[2]
-    parts = _parts(heads, groups)
+    parts = -(-(heads // groups) // SHARE)  # sums of a group's gradients that C leaves to be added
     decay = None if log_decay is None else log_decay.exp().contiguous()
     grad, grad_after, before = _adjacent(grad), grad_after.contiguous(), before.contiguous()
     q, k, v = _adjacent(q), _adjacent(k), _adjacent(v)
@@ -140,3 +131,28 @@ def native_flops(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> int:
 def native_backward_flops(grad: Tensor, grad_after: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> int:
     """The states again with dq, and their gradients with dk and with dv."""
     return 12 * v.numel() * k.shape[3]
+
+
+def _native(call: LinearRecurrenceCall) -> Recurred:
+    found: Recurred = _FORWARD(*call)
+    return found
+
+
+def _hindrance(call: LinearRecurrenceCall) -> str | None:
+    """Why the code in C cannot serve."""
+    if call.q.shape[2] != call.k.shape[2]:
+        return "several queries read one state"
+    if not (call.q.numel() and call.v.numel()):
+        return "there are no rows or no features"
+    if any(each is not None and each.dtype != call.q.dtype for each in call):
+        return "its tensors are of several dtypes"
+    return why_not()
+
+
+FORM: Form[LinearRecurrenceCall, Recurred] = Form(
+    "native", _native, "token by token in C, the state in registers", devices=frozenset({"cpu"}),
+    dtypes=frozenset({torch.float32}), transformed=False, serves=_hindrance,
+    flops={"weft.native_linear_recurrence": native_flops,
+           "weft.native_linear_recurrence_backward": native_backward_flops},
+    known_as=("c", "cpp", "kernel"))
+"""Of `weft.ops.linear_recurrence`."""

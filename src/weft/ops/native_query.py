@@ -13,8 +13,11 @@ from typing import final
 import torch
 from torch import Tensor
 
+from weft.ops.attention import AttentionCall, beyond_library
+from weft.ops.few_rows import functions, unavailable
+from weft.ops.forms import Form, Kernel
 from weft.ops.native.sequence import CallHeader, NativeCall, alone, failed, written
-from weft.ops.native_token import fields
+from weft.ops.native_token import DTYPES, fields
 from weft.ops.operator import operator
 
 LONG = 1 << 18
@@ -83,3 +86,36 @@ def query_flops(q: Tensor, k: Tensor, v: Tensor, *_: object) -> int:
     """Operations of scores and of sums of values, over all stored keys."""
     batch, heads, size = q.shape[0], q.shape[2], q.shape[3]
     return 2 * batch * heads * k.shape[1] * (size + v.shape[3])
+
+
+def _one_query(call: AttentionCall) -> Tensor:
+    allowed = None if call.visible.causal or call.visible.everything else call.visible.dense()
+    y: Tensor = native_query(call.q, call.k, call.v, allowed, call.scale)
+    return y
+
+
+def _one_query_by_addresses(call: AttentionCall) -> Tensor:
+    allowed = None if call.visible.causal or call.visible.everything else call.visible.dense()
+    return query_in_c(call.q, call.k, call.v, allowed, call.scale)
+
+
+def _hindrance(call: AttentionCall) -> str | None:
+    """Why the code in C for one query cannot serve."""
+    if call.q.shape[1] != 1:
+        return "it takes a single query"
+    if call.terms or call.dropout:
+        return "it has no biases and no dropout"
+    if call.k.dtype is not call.q.dtype or call.v.dtype is not call.q.dtype:
+        return "its tensors are of several dtypes"
+    if not (call.q.numel() and call.k.numel() and call.v.numel()):
+        return "there are no queries or no keys"
+    # `beyond_library` and `unavailable`, where they have nothing against a call, written out for a step of one token.
+    usual = call.softcap is None and call.sinks is None and call.value_terms is None and call.record is None
+    return None if usual and not isinstance(functions(), str) else beyond_library(call) or unavailable()
+
+
+FORM: Form[AttentionCall, Tensor] = Form(
+    "one_query", _one_query, "one query for each head, in C", devices=frozenset({"cpu"}), dtypes=DTYPES,
+    gradients="without", compiled=False, transformed=False, serves=_hindrance, flops={"weft.native_query": query_flops},
+    known_as=("native_query", "decode"), kernel=Kernel(_one_query_by_addresses, "q", "k", "v"))
+"""Of `weft.ops.attention`."""

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 
-from weft.ops.native.library import Incomplete, run
+from weft.ops.forms import Form
+from weft.ops.gated_scan import GatedScanCall, unforced, written_out
+from weft.ops.native.library import Incomplete, run, why_not
 from weft.ops.operator import differentiable
 from weft.ops.selective_scan_chunks import (
     Scanned,
@@ -28,7 +29,6 @@ from weft.ops.selective_scan_chunks import (
     forward_shapes,
     kept_shape,
     stepped,
-    steps,
 )
 
 SLICE = 64
@@ -94,49 +94,6 @@ def _run_backward(dy: Tensor, dafter: Tensor, u: Tensor, dt: Tensor, a: Tensor, 
 
 
 _forward = differentiable("native_selective_scan", _run_forward, forward_shapes, _run_backward, stepped, 6, keeps=True)
-
-
-class GatedScanCall(NamedTuple):
-    """One call of at least one token: y = (C h + skip u) silu(gate), h_t = exp(dt_t A) h_{t-1} + dt_t B_t u_t,
-    dt = softplus(step + bias).
-
-    Attributes:
-        u: inputs, in float32 or better, as is all but the gate.
-        step: before the bias and the softplus; -inf for a token that must not enter the state.
-        bias: of the steps.
-        a: A, at most 0.
-        b, c: B and C of every token.
-        skip: how much of the input is added to the output.
-        gate: in the dtype of the result.
-        before: the state before the first token.
-        starts: where the state is cleared before the token; None: nowhere.
-    """
-
-    u: Float[Tensor, "B T D"]
-    step: Float[Tensor, "B T D"]
-    bias: Float[Tensor, " D"]
-    a: Float[Tensor, "N D"]
-    b: Float[Tensor, "B T N"]
-    c: Float[Tensor, "B T N"]
-    skip: Float[Tensor, " D"]
-    gate: Float[Tensor, "B T D"]
-    before: Float[Tensor, "B N D"]
-    starts: Bool[Tensor, "B T"] | None
-
-    def scan(self) -> SelectiveScanCall:
-        """The scan in it."""
-        dt = torch.nn.functional.softplus(self.step + self.bias)
-        return SelectiveScanCall(self.u, dt, self.a, self.b, self.c, self.before, self.starts)
-
-    def gated(self, y: Tensor) -> Tensor:
-        """The result for outputs of the scan, by the formula."""
-        return ((y + self.skip * self.u) * torch.nn.functional.silu(self.gate.to(y.dtype))).to(self.gate.dtype)
-
-
-def written_out(call: GatedScanCall) -> Scanned:
-    """All of it as it is written, token by token."""
-    y, after = steps(call.scan())
-    return call.gated(y), after
 
 
 def gated_scan(call: GatedScanCall) -> Scanned:
@@ -207,3 +164,37 @@ def gated_flops(u: Tensor, step: Tensor, bias: Tensor, a: Tensor, *_: Any) -> in
 def gated_backward_flops(dy: Tensor, dafter: Tensor, u: Tensor, step: Tensor, bias: Tensor, a: Tensor, *_: Any) -> int:
     """Those of the scan."""
     return backward_flops(dy, dafter, u, step, a)
+
+
+def _beyond_scan(call: SelectiveScanCall) -> str | None:
+    """Why C cannot serve."""
+    if any(each.dtype != call.u.dtype for each in (call.dt, call.a, call.b, call.c, call.before)):
+        return "its tensors are of several dtypes"
+    return why_not()
+
+
+SCAN: Form[SelectiveScanCall, Scanned] = Form(
+    "native", scan, "chunks of 32 tokens in C", devices=frozenset({"cpu"}), dtypes=frozenset({torch.float32}),
+    transformed=False, serves=_beyond_scan,
+    flops={"weft.native_selective_scan": forward_flops, "weft.native_selective_scan_backward": backward_flops},
+    known_as=("c",))
+"""Of `weft.ops.selective_scan`."""
+
+
+def _beyond_gated(call: GatedScanCall) -> str | None:
+    """Why C cannot serve."""
+    if any(each.dtype != call.u.dtype for each in call[:9] if each is not None):
+        return "its tensors are of several dtypes"
+    return why_not()
+
+
+def _free(call: GatedScanCall) -> str | None:
+    return unforced(call) or ("one token" if call.u.shape[1] == 1 else None)
+
+
+GATED: Form[GatedScanCall, Scanned] = Form(
+    "native", gated_scan, "chunks of 32 tokens in C, all in one pass", devices=frozenset({"cpu"}),
+    dtypes=frozenset({torch.float32}), transformed=False, serves=_beyond_gated, worth=_free,
+    flops={"weft.native_gated_scan": gated_flops, "weft.native_gated_scan_backward": gated_backward_flops},
+    known_as=("c",))
+"""Of `weft.ops.gated_scan`."""

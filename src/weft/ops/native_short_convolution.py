@@ -1,7 +1,7 @@
 """Depthwise causal convolutions of a few taps in C, forward and backward, in float32 on a processor: every number is
 read where it lies, [token, channel], where PyTorch's own kernel takes [channel, token] and both have to be copied. The
-sources are `weft/ops/native/short_convolution.c` and what it includes. `by_taps` is the same, and the convolution that
-is not depthwise, by PyTorch's operators.
+sources are `weft/ops/native/short_convolution.c` and what it includes. What goes into the
+silu is not stored: the backward pass computes it again.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import ctypes
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from weft.ops.native.library import run
+from weft.ops.forms import Form
+from weft.ops.native.library import run, why_not
 from weft.ops.operator import differentiable
+from weft.ops.short_convolution import ShortConvolutionCall, by_taps, depthwise, several
 
 TOKENS = 64
 """Of a piece of work; as in native/short_convolution.h."""
@@ -27,31 +28,6 @@ class _ConvolutionCall(ctypes.Structure):
     _fields_ = (*((name, ctypes.c_void_p) for name in ("x", "weight", "bias", "age", "y", "dy", "dx", "dweight")),
                 *((name, ctypes.c_long) for name in ("batch", "steps", "channels", "taps", "dilation", "silu",
                                                     "next")))
-
-
-def by_taps(inputs: Float[Tensor, "B P+T D"], weight: Float[Tensor, "G I K"], bias: Float[Tensor, " G"] | None,
-            dilation: int, age: Int[Tensor, "#B T 1"] | None) -> Float[Tensor, "B T G"]:
-    """The sum over taps; a tap that would reach before the token's document adds nothing."""
-    taps = weight.shape[2]
-    steps = inputs.shape[1] - (taps - 1) * dilation
-    total = None if bias is None else bias.expand(inputs.shape[0], steps, -1)
-    for tap in range(taps):
-        lag = (taps - 1 - tap) * dilation
-        earlier = inputs.narrow(1, tap * dilation, steps)
-        if age is not None and lag > 0:
-            earlier = earlier.masked_fill(age < lag, 0)
-        term = earlier * weight[:, 0, tap] if weight.shape[1] == 1 else earlier @ weight[:, :, tap].t()
-        total = term if total is None else total + term
-    assert total is not None, "a kernel has at least one tap"
-    return total
-
-
-def in_c(inputs: Float[Tensor, "B P+T D"], weight: Float[Tensor, "D 1 K"], bias: Float[Tensor, " D"] | None,
-         dilation: int, age: Int[Tensor, "#B T 1"] | None, silu: bool) -> Float[Tensor, "B T D"]:
-    """A depthwise convolution in C, and silu of it where that is asked for: what goes into it is not stored, and the
-    backward pass computes it again."""
-    y: Tensor = _FORWARD(inputs, weight, bias, age, dilation, silu)
-    return y
 
 
 def _call(x: Tensor, weight: Tensor, steps: int, dilation: int, silu: bool = False,
@@ -120,3 +96,26 @@ def native_backward_flops(dy: Tensor, inputs: Tensor, weight: Tensor, bias: Tens
                           dilation: int, *_: Any) -> int:
     """The gradients of inputs and of taps."""
     return 2 * native_flops(inputs, weight, bias, age, dilation)
+
+
+def _in_c(call: ShortConvolutionCall) -> Tensor:
+    y: Tensor = _FORWARD(call.inputs, call.weight, call.bias, call.age, call.dilation, call.silu)
+    return y
+
+
+def _hindrance(call: ShortConvolutionCall) -> str | None:
+    """Why C cannot serve."""
+    if not depthwise(call):
+        return "taps mix channels"
+    if call.steps() == 0 or call.weight.dtype != call.inputs.dtype:
+        return "no tokens, or several dtypes"
+    return why_not()
+
+
+FORM: Form[ShortConvolutionCall, Tensor] = Form(
+    "native", _in_c, "depthwise, in C", devices=frozenset({"cpu"}), dtypes=frozenset({torch.float32}),
+    transformed=False, serves=_hindrance, worth=several,
+    flops={"weft.native_short_convolution": native_flops,
+           "weft.native_short_convolution_backward": native_backward_flops},
+    known_as=("c",))
+"""Of `weft.ops.short_convolution`."""

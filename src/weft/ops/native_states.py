@@ -10,9 +10,14 @@ from typing import final
 import torch
 from torch import Tensor
 
+from weft.ops.few_rows import unavailable
+from weft.ops.forms import Form
+from weft.ops.gated_scan import GatedScanCall, unforced
 from weft.ops.native.sequence import CallHeader, NativeCall, perform, written
-from weft.ops.native_token import fields
+from weft.ops.native_token import DTYPES, fields
 from weft.ops.operator import operator
+from weft.ops.selective_scan_chunks import Scanned, forward_flops
+from weft.ops.short_convolution import ShortConvolutionCall, beyond_one_token
 
 SLICED = 256
 """Channels of a piece of work; as in native/token.h."""
@@ -97,3 +102,47 @@ def _scan_call(results: tuple[Tensor, ...], u: Tensor, step: Tensor, bias: Tenso
         CallHeader(pieces=batch * -(-channels // SLICED)), gate.dtype is torch.bfloat16, batch, channels, len(a),
         *(x.stride(0) if batch > 1 else 0 for x in (b, c, gate))),
         named | ({} if starts is None else {"starts": starts}), ("y", "after"))
+
+
+def _scan_flops(u: Tensor, step: Tensor, bias: Tensor, a: Tensor, *_: object) -> int:
+    return forward_flops(u, step, a)
+
+
+def _token(call: GatedScanCall) -> Scanned:
+    starts = None if call.starts is None else call.starts.contiguous()
+    y, after = native_scan_token(*call[:3], call.a.contiguous(), *call[4:9], starts)
+    return y, after
+
+
+def _beyond_token(call: GatedScanCall) -> str | None:
+    """Why C cannot serve one token."""
+    if call.u.shape[1] != 1:
+        return "several tokens"
+    if any(each.dtype != torch.float32 for each in (*call[1:7], call.before)) or call.gate.dtype not in DTYPES:
+        return "its tensors are of several dtypes"
+    return "there are no rows" if call.u.numel() == 0 else unavailable()
+
+
+TOKEN: Form[GatedScanCall, Scanned] = Form(
+    "token", _token, "one token in C", devices=frozenset({"cpu"}), dtypes=frozenset({torch.float32}),
+    gradients="without", compiled=False, transformed=False, serves=_beyond_token, worth=unforced,
+    flops={"weft.native_scan_token": _scan_flops})
+"""Of `weft.ops.gated_scan`."""
+
+
+def _one_token(call: ShortConvolutionCall) -> Tensor:
+    y: Tensor = native_taps(call.inputs, call.weight[:, 0].t().contiguous(), call.bias, call.dilation, call.silu)
+    return y
+
+
+def _beyond_taps(call: ShortConvolutionCall) -> str | None:
+    """Why C cannot serve one token."""
+    if any(each is not None and each.dtype != call.inputs.dtype for each in (call.weight, call.bias)):
+        return "its tensors are of several dtypes"
+    return beyond_one_token(call) or ("there are no rows" if call.inputs.numel() == 0 else unavailable())
+
+
+TAPS: Form[ShortConvolutionCall, Tensor] = Form(
+    "native_token", _one_token, "one token, depthwise, in C", devices=frozenset({"cpu"}), dtypes=DTYPES,
+    gradients="without", compiled=False, transformed=False, serves=_beyond_taps, flops={"weft.native_taps": taps_flops})
+"""Of `weft.ops.short_convolution`."""

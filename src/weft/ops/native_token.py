@@ -16,9 +16,12 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from weft.ops.few_rows import functions, unavailable
+from weft.ops.few_rows import FEW_ROWS, functions, unavailable
+from weft.ops.forms import Form, Kernel
+from weft.ops.layer_norm import LayerNormCall
 from weft.ops.native.sequence import CallHeader, NativeCall, alone, failed, written
 from weft.ops.operator import operator
+from weft.ops.rms_norm import RMSNormCall
 
 DTYPES = frozenset({torch.float32, torch.bfloat16})
 PART = 8192
@@ -189,10 +192,6 @@ def _copied(y: Tensor, x: Tensor, steps: Sequence[int], begin: int = 0) -> Nativ
         begin=wide * begin), {"x": x}, ("y",))
 
 
-def _row_by_row(shape: Sequence[int]) -> list[int]:
-    return [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]
-
-
 @written(torch.Tensor.flatten)
 @written(torch.Tensor.reshape)
 @written(torch.Tensor.contiguous)
@@ -202,7 +201,7 @@ def _copy_call(y: Tensor, x: Tensor, *_: Any, **options: Any) -> NativeCall | No
     shared = x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
     if options or shared or not y.is_contiguous() or x.dim() > 4 or x.dtype is not y.dtype or x.numel() > PART:
         return None
-    return _copied(y, x, _row_by_row(x.shape))
+    return _copied(y, x, [math.prod(x.shape[dim + 1 :]) for dim in range(x.dim())])
 
 
 @written(torch.Tensor.to)
@@ -232,3 +231,29 @@ def _lines_call(_: Tensor, to: Tensor, dim: int, at: Tensor, source: Tensor) -> 
     return NativeCall("weft_lines_call", _Lines(
         shared=CallHeader(pieces=1), bytes=to.shape[1] * to.element_size(), count=len(at), lines=len(to)),
         {"to": to, "at": at, "from": source}, ())
+
+
+def _rms(call: RMSNormCall) -> Tensor:
+    y: Tensor = native_norm(call.x, call.scale, None, call.eps, False)
+    return y
+
+
+def _rms_by_addresses(call: RMSNormCall) -> Tensor:
+    return norm_in_c((call.x, call.scale, None, call.eps), False)
+
+
+def _layer(call: LayerNormCall) -> Tensor:
+    y: Tensor = native_norm(*call, True)
+    return y
+
+
+RMS: Form[RMSNormCall, Tensor] = Form(
+    "native", _rms, "a few vectors, in C", devices=frozenset({"cpu"}), dtypes=DTYPES, gradients="without",
+    compiled=False, transformed=False, serves=norm_hindrance, rows=FEW_ROWS, flops={"weft.native_norm": by_element},
+    known_as=("c",), kernel=Kernel(_rms_by_addresses, "x", "scale"))
+"""Of `weft.ops.rms_norm`."""
+LAYER: Form[LayerNormCall, Tensor] = Form(
+    "native", _layer, "a few vectors, in C", devices=frozenset({"cpu"}), dtypes=DTYPES, gradients="without",
+    compiled=False, transformed=False, serves=norm_hindrance, rows=FEW_ROWS, flops={"weft.native_norm": by_element},
+    known_as=("c",), kernel=Kernel(norm_in_c, "x", "weight", "bias"))
+"""Of `weft.ops.layer_norm`."""

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from weft.core.compiling import compiler_traces, constant_to_compiler
 from weft.core.errors import ConfigError, UnsupportedError, nearest_meaning
-from weft.ops.form import PLAIN, REFERENCE, Circumstances, Form, Formula, Make, circumstances, hindrance
+from weft.ops.form import PLAIN, REFERENCE, Circumstances, Form, Formula, LateForm, Make, circumstances, hindrance
 
 C = TypeVar("C")
 R = TypeVar("R")
@@ -55,7 +55,8 @@ class Operation(Generic[C, R]):
         name: by which ``kernels`` names it.
         about: what it computes, in a line.
         reference: the naive form, which serves every call.
-        others: the other forms, in the order of preference.
+        others: the other forms, in the order of preference. A `LateForm` is imported when a call on its device is
+            made, or when it is asked for by name or among all.
         subject: the field of a call that holds the tensor whose device and dtype decide.
         examples: calls of every kind that forms distinguish, at lengths past their borders; every form is held to the
             reference on those it can serve.
@@ -68,7 +69,7 @@ class Operation(Generic[C, R]):
             operations once it is registered.
     """
 
-    def __init__(self, name: str, about: str, reference: Form[C, R], *others: Form[C, R], subject: str,
+    def __init__(self, name: str, about: str, reference: Form[C, R], *others: Form[C, R] | LateForm, subject: str,
                  examples: Callable[[Make], Iterable[C]], summary: tuple[Callable[[C, R], Tensor], float] | None = None,
                  known_as: tuple[str, ...] = ()) -> None:
         self.name, self.about, self.subject, self.known_as = name, about, subject, known_as
@@ -77,6 +78,7 @@ class Operation(Generic[C, R]):
         self.formulas: dict[str, Formula] = {}
         self._declared = (*(form.name for form in others), reference.name)
         self._forms: dict[str, Form[C, R]] = {}
+        self._late = {form.name: form for form in others if isinstance(form, LateForm)}
         self._order: tuple[Form[C, R], ...] = ()
         self._admitted: dict[Circumstances, tuple[Form[C, R], ...]] = {}
         self.forced: Form[C, R] | None = None
@@ -85,12 +87,14 @@ class Operation(Generic[C, R]):
         # Traced, what forms declare would be a fifth of all the compiler's instructions for a small model.
         @constant_to_compiler
         def traceable(device: str, dtype: torch.dtype, gradients: bool) -> tuple[int, ...]:
+            self._load(device)
             now = (device, dtype, gradients, True, False)
             return tuple(index for index, form in enumerate(self._order) if hindrance(form, now, True) is None)
 
         self._traceable = traceable
         for form in (reference, *others):
-            self.add(form)
+            if isinstance(form, Form):
+                self.add(form)
 
     def __call__(self, call: C, named: str | None = None) -> R:
         """Compute it.
@@ -115,6 +119,7 @@ class Operation(Generic[C, R]):
                not compiling and torch._C._are_functorch_transforms_active())
         admitted = self._admitted.get(now)
         if admitted is None:
+            self._load(now[0])
             admitted = self._admitted[now] = tuple(form for form in self._order if hindrance(form, now, True) is None)
         for form in admitted:
             if ((form.rows is None or subject.numel() <= form.rows * subject.shape[-1])
@@ -133,9 +138,8 @@ class Operation(Generic[C, R]):
 
     def _traced(self, call: C, subject: Tensor) -> R:
         """Compute it where the compiler traces."""
-        order = self._order
         for index in self._traceable(subject.device.type, subject.dtype, torch.is_grad_enabled()):
-            form = order[index]
+            form = self._order[index]
             if _unfit(form, call, subject) is None:
                 return form.run(call)
         raise AssertionError("the reference serves every call")
@@ -148,7 +152,7 @@ class Operation(Generic[C, R]):
             if self._first(call, (requested,), passed, worth=False) is None:
                 raise self._cannot(requested, passed[0][1], call)
             return Chosen(requested, "named by the user")
-        form = self._first(call, self._order, passed)
+        form = self._first(call, self.forms(), passed)
         assert form is not None, "the reference serves every call"
         return Chosen(form, form.about, tuple([f"{other.name}: {other.explain(why)}" for other, why in passed]))
 
@@ -158,6 +162,8 @@ class Operation(Generic[C, R]):
         Raises:
             ConfigError: there is none; the nearest is named.
         """
+        if name in self._late:
+            self.add(self._late.pop(name).load())
         if name not in self._forms:
             hint = nearest_meaning(name, {each.name: each.known_as for each in self.forms()})
             raise ConfigError([f"kernels.{self.name}: no form is called {name!r}. {hint}"])
@@ -165,7 +171,14 @@ class Operation(Generic[C, R]):
 
     def forms(self) -> tuple[Form[C, R], ...]:
         """All forms, in the order of preference; the reference is the last."""
+        self._load(None)
         return self._order
+
+    def _load(self, device: str | None) -> None:
+        """Import the forms of a device; None: of all."""
+        for form in list(self._late.values()):
+            if device is None or form.device in (None, device):
+                self.form(form.name)
 
     def can(self, form: Form[C, R], call: C) -> bool:
         """Whether a form can serve a call."""
@@ -178,7 +191,7 @@ class Operation(Generic[C, R]):
         Raises:
             ConfigError: another file has defined a form of the name, or the reference would not serve every call.
         """
-        other = self._forms.get(form.name)
+        other = self.form(form.name) if form.name in self._late else self._forms.get(form.name)
         if other is not None and other.file != form.file:
             raise ConfigError([f"the form {form.name!r} of {self.name!r} is defined by {other.file} and by "
                                f"{form.file}. Give one of them another name."])
@@ -222,7 +235,7 @@ class Operation(Generic[C, R]):
         return form
 
     def _cannot(self, form: Form[C, R], why: str, call: C) -> UnsupportedError:
-        able = [each.name for each in self._order if self.can(each, call)]
+        able = [each.name for each in self.forms() if self.can(each, call)]
         return UnsupportedError(f"the form {form.name!r} of {self.name!r} cannot serve this call: {form.explain(why)}.",
                                 where=f"kernels.{self.name}", remedy=f"Those that can: {', '.join(able)}.")
 

@@ -17,9 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from weft.ops.few_rows import FEW_ROWS
-from weft.ops.forms import OPERATIONS, REFERENCE, Form, Kernel, Make, Operation
-from weft.ops.native_token import DTYPES, by_element, native_norm, norm_hindrance, norm_in_c
+from weft.ops.forms import OPERATIONS, REFERENCE, Form, LateForm, Make, Operation
 from weft.ops.operator import again, widen
 from weft.ops.rematerialize import cheap
 
@@ -55,15 +53,6 @@ def _lean(call: RMSNormCall) -> Tensor:
 
 def _sweep(call: RMSNormCall) -> Tensor:
     return _normalised(*call)[0]
-
-
-def _native(call: RMSNormCall) -> Tensor:
-    y: Tensor = native_norm(call.x, call.scale, None, call.eps, False)
-    return y
-
-
-def _by_addresses(call: RMSNormCall) -> Tensor:
-    return norm_in_c((call.x, call.scale, None, call.eps), False)
 
 
 def _normalised(x: Tensor, scale: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
@@ -113,9 +102,7 @@ def _examples(make: Make) -> Iterator[RMSNormCall]:
 RMS_NORM = OPERATIONS.add(Operation(
     "rms_norm", "scale x / sqrt(mean(x^2) + eps)",
     Form(REFERENCE, _written_out, "the formula, operator by operator"),
-    Form("native", _native, "a few vectors, in C", devices=frozenset({"cpu"}), dtypes=DTYPES, gradients="without",
-         compiled=False, transformed=False, serves=norm_hindrance, rows=FEW_ROWS,
-         flops={"weft.native_norm": by_element}, known_as=("c",), kernel=Kernel(_by_addresses, "x", "scale")),
+    LateForm("native", "weft.ops.native_token.RMS"),
     Form("sweep", _sweep, "in place, without a backward pass", devices=frozenset({"cpu"}), gradients="without",
          compiled=False, transformed=False, known_as=("pair",)),
     Form("lean", _lean, "keeps its input and one number per vector", gradients="with", compiled=False,

@@ -8,8 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from weft.ops.forms import Form
+from weft.ops.linear import LinearCall, same_dtype
 from weft.ops.operator import again, differentiate, operator
 from weft.ops.products import forward_product, input_product, weight_product
+from weft.ops.routes import ROUTING
 
 
 def _run(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -48,16 +51,27 @@ def _gradient(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     return tuple(each if need else None for each, need in zip(gradients, needed, strict=True))
 
 
-routed_linear = operator("linear", _run, _shapes)
+_routed = operator("linear", _run, _shapes)
 _backward = operator("linear_backward", _run_backward, _backward_shapes)
 differentiate("linear", _gradient, _save)
 
 
-def flops(x: Tensor, weight: Tensor, *_: Any) -> int:
+def _flops(x: Tensor, weight: Tensor, *_: Any) -> int:
     """Operations of the map."""
     return 2 * x.shape[:-1].numel() * weight.numel()
 
 
-def backward_flops(dy: Tensor, x: Tensor, weight: Tensor, needed: list[bool]) -> int:
+def _backward_flops(dy: Tensor, x: Tensor, weight: Tensor, needed: list[bool]) -> int:
     """Operations of its backward pass."""
-    return sum(needed[:2]) * flops(x, weight)
+    return sum(needed[:2]) * _flops(x, weight)
+
+
+def _linear(call: LinearCall) -> Tensor:
+    y: Tensor = _routed(*call)
+    return y
+
+
+FORM = Form("routed", _linear, "each product by its fastest measured library", transformed=False,
+            devices=frozenset({"cpu"}), serves=same_dtype, offer=ROUTING.offer,
+            flops={"weft.linear": _flops, "weft.linear_backward": _backward_flops})
+"""Of `weft.ops.linear`."""

@@ -17,12 +17,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from weft.core.pieces import Pieces
-from weft.ops import native_selective_scan as native
-from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
-from weft.ops.native.library import why_not
+from weft.ops.forms import OPERATIONS, REFERENCE, Form, LateForm, Make, Operation
 from weft.ops.selective_scan_chunks import CHUNK, Scanned, SelectiveScanCall, backward_flops, forward_flops, scan, steps
-from weft.ops.triton import selective_scan as triton
-from weft.ops.triton.library import devices, offer
 
 
 def state_before(pieces: Pieces, call: SelectiveScanCall) -> Float[Tensor, "B N D"]:
@@ -43,23 +39,8 @@ def _step(call: SelectiveScanCall) -> Scanned:
     return c @ after, after
 
 
-def _in_c(call: SelectiveScanCall) -> Scanned:
-    return native.scan(call)
-
-
-def _by_triton(call: SelectiveScanCall) -> Scanned:
-    return triton.scan(call)
-
-
 def _one(call: SelectiveScanCall) -> str | None:
     return None if call.u.shape[1] == 1 else "several tokens"
-
-
-def _beyond_native(call: SelectiveScanCall) -> str | None:
-    """Why C cannot serve."""
-    if any(each.dtype != call.u.dtype for each in (call.dt, call.a, call.b, call.c, call.before)):
-        return "its tensors are of several dtypes"
-    return why_not()
 
 
 def _examples(make: Make) -> Iterator[SelectiveScanCall]:
@@ -75,14 +56,8 @@ SELECTIVE_SCAN = OPERATIONS.add(Operation(
     "selective_scan", "the selective state-space recurrence over a chunk",
     Form(REFERENCE, steps, "step by step", known_as=("steps",)),
     Form("step", _step, "one token", serves=_one),
-    Form("native", _in_c, "chunks of 32 tokens in C", devices=frozenset({"cpu"}), dtypes=frozenset({torch.float32}),
-         transformed=False, serves=_beyond_native,
-         flops={"weft.native_selective_scan": forward_flops, "weft.native_selective_scan_backward": backward_flops},
-         known_as=("c",)),
-    Form("triton", _by_triton, "token by token by Triton, the states in registers", devices=devices(),
-         dtypes=frozenset({torch.float32}), transformed=False, offer=offer(), serves=triton.beyond,
-         flops={"weft.triton_selective_scan": forward_flops, "weft.triton_selective_scan_backward": backward_flops},
-         known_as=("cuda", "gpu")),
+    LateForm("native", "weft.ops.native_selective_scan.SCAN"),
+    LateForm("triton", "weft.ops.triton.selective_scan.FORM", "cuda"),
     Form("operator", scan, "chunks of 32 tokens, as one operator", transformed=False,
          flops={"weft.selective_scan": forward_flops, "weft.selective_scan_backward": backward_flops}),
     subject="u", examples=_examples, known_as=("mamba", "s6", "pscan")))

@@ -10,17 +10,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
 from weft.core.span import Span
-from weft.ops.few_rows import unavailable
-from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
-from weft.ops.native.library import why_not
-from weft.ops.native_short_convolution import by_taps, in_c, native_backward_flops, native_flops
-from weft.ops.native_states import native_taps, taps_flops
-from weft.ops.native_token import DTYPES
+from weft.ops.forms import OPERATIONS, REFERENCE, Form, LateForm, Make, Operation
 
 
 class ShortConvolutionCall(NamedTuple):
@@ -95,6 +90,23 @@ def _with_history(x: Tensor, history: Tensor | None, reach: int) -> Tensor:
     return torch.cat([history.to(x.dtype), x], dim=1)
 
 
+def by_taps(inputs: Float[Tensor, "B P+T D"], weight: Float[Tensor, "G I K"], bias: Float[Tensor, " G"] | None,
+            dilation: int, age: Int[Tensor, "#B T 1"] | None) -> Float[Tensor, "B T G"]:
+    """The sum over taps; a tap that would reach before the token's document adds nothing."""
+    taps = weight.shape[2]
+    steps = inputs.shape[1] - (taps - 1) * dilation
+    total = None if bias is None else bias.expand(inputs.shape[0], steps, -1)
+    for tap in range(taps):
+        lag = (taps - 1 - tap) * dilation
+        earlier = inputs.narrow(1, tap * dilation, steps)
+        if age is not None and lag > 0:
+            earlier = earlier.masked_fill(age < lag, 0)
+        term = earlier * weight[:, 0, tap] if weight.shape[1] == 1 else earlier @ weight[:, :, tap].t()
+        total = term if total is None else total + term
+    assert total is not None, "a kernel has at least one tap"
+    return total
+
+
 def _activated(call: ShortConvolutionCall, y: Tensor) -> Tensor:
     return F.silu(y) if call.silu else y
 
@@ -109,52 +121,30 @@ def _by_taps(call: ShortConvolutionCall) -> Tensor:
     return _activated(call, by_taps(*call[:5]))
 
 
-def _in_c(call: ShortConvolutionCall) -> Tensor:
-    return in_c(*call)
-
-
 def _one_token(call: ShortConvolutionCall) -> Tensor:
     product = call.inputs[:, ::call.dilation] * call.weight[:, 0].t()
     y = product.sum(1, keepdim=True)
     return _activated(call, y if call.bias is None else y + call.bias)
 
 
-def _token_in_c(call: ShortConvolutionCall) -> Tensor:
-    y: Tensor = native_taps(call.inputs, call.weight[:, 0].t().contiguous(), call.bias, call.dilation, call.silu)
-    return y
-
-
-def _beyond_token_in_c(call: ShortConvolutionCall) -> str | None:
-    """Why C cannot serve one token."""
-    if any(each is not None and each.dtype != call.inputs.dtype for each in (call.weight, call.bias)):
-        return "its tensors are of several dtypes"
-    return _beyond_one_token(call) or ("there are no rows" if call.inputs.numel() == 0 else unavailable())
-
-
-def _beyond_one_token(call: ShortConvolutionCall) -> str | None:
+def beyond_one_token(call: ShortConvolutionCall) -> str | None:
+    """Why a form of one token cannot serve."""
     if call.steps() != 1:
         return "not one token"
-    return _unfenced(call) if _depthwise(call) else "taps mix channels"
+    return _unfenced(call) if depthwise(call) else "taps mix channels"
 
 
-def _depthwise(call: ShortConvolutionCall) -> bool:
+def depthwise(call: ShortConvolutionCall) -> bool:
+    """Whether taps mix no channels."""
     return call.weight.shape[1] == 1 and call.weight.shape[0] == call.inputs.shape[2]
-
-
-def _beyond_native(call: ShortConvolutionCall) -> str | None:
-    """Why C cannot serve."""
-    if not _depthwise(call):
-        return "taps mix channels"
-    if call.steps() == 0 or call.weight.dtype != call.inputs.dtype:
-        return "no tokens, or several dtypes"
-    return why_not()
 
 
 def _unfenced(call: ShortConvolutionCall) -> str | None:
     return None if call.age is None else "a document begins inside the chunk"
 
 
-def _several(call: ShortConvolutionCall) -> str | None:
+def several(call: ShortConvolutionCall) -> str | None:
+    """Why a form of many tokens does not pay."""
     return "a single token" if call.steps() <= 1 else None
 
 
@@ -169,13 +159,8 @@ def _examples(make: Make) -> Iterator[ShortConvolutionCall]:
 SHORT_CONVOLUTION = OPERATIONS.add(Operation(
     "short_convolution", "a causal convolution of a few taps, full or depthwise",
     Form(REFERENCE, _by_taps, "a sum over taps", known_as=("taps",)),
-    Form("native_token", _token_in_c, "one token, depthwise, in C", devices=frozenset({"cpu"}), dtypes=DTYPES,
-         gradients="without", compiled=False, transformed=False, serves=_beyond_token_in_c,
-         flops={"weft.native_taps": taps_flops}),
-    Form("token", _one_token, "one token, depthwise", serves=_beyond_one_token),
-    Form("native", _in_c, "depthwise, in C", devices=frozenset({"cpu"}), dtypes=frozenset({torch.float32}),
-         transformed=False, serves=_beyond_native, worth=_several,
-         flops={"weft.native_short_convolution": native_flops,
-                "weft.native_short_convolution_backward": native_backward_flops}, known_as=("c",)),
-    Form("library", _library, "PyTorch's own", serves=_unfenced, worth=_several, known_as=("conv1d", "torch")),
+    LateForm("native_token", "weft.ops.native_states.TAPS"),
+    Form("token", _one_token, "one token, depthwise", serves=beyond_one_token),
+    LateForm("native", "weft.ops.native_short_convolution.FORM"),
+    Form("library", _library, "PyTorch's own", serves=_unfenced, worth=several, known_as=("conv1d", "torch")),
     subject="inputs", examples=_examples, known_as=("convolution",)))

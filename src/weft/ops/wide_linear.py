@@ -13,8 +13,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from weft.ops.forms import Form
+from weft.ops.linear import LinearCall
 from weft.ops.routes import ROUTING
 
+FEW_ROWS = 16
+"""Rows up to which an emulated product is cheaper than a wide one. The emulation takes three times as long for each
+multiplication; converting the matrix to float32 writes and reads four bytes per number beside the two that are read
+anyway, once for all rows. Where gradients are recorded the backward pass converts it again in any case."""
 PIECE_ENTRIES = 1 << 20
 """Numbers of a matrix that are converted at a time, 4 MiB: they stay in a cache, and do not fragment the memory."""
 
@@ -102,3 +108,19 @@ def _piece(*sizes: int) -> int:
     """Rows at a time, of a matrix with rows of these sizes; all under torch.compile, which would unroll the loop over
     pieces and take minutes."""
     return sys.maxsize if torch.compiler.is_compiling() else max(1, PIECE_ENTRIES // max(1, *sizes))
+
+
+def _linear(call: LinearCall) -> Tensor:
+    return wide_linear(call.x, call.weight, call.bias)
+
+
+def _emulated(call: LinearCall) -> str | None:
+    if not widens(call.x):
+        return "the processor has instructions for the dtype"
+    rows = call.x.numel() // max(1, call.x.shape[-1])
+    return None if torch.is_grad_enabled() or rows > FEW_ROWS else f"at most {FEW_ROWS} rows"
+
+
+FORM = Form("wide", _linear, "products in float32, each rounded once", devices=frozenset({"cpu"}),
+            pays_for=frozenset({torch.bfloat16}), transformed=False, worth=_emulated)
+"""Of `weft.ops.linear`."""

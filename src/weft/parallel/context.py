@@ -183,7 +183,7 @@ def problems_of(model: Model) -> list[str]:
 
 def apart_layers(model: TokenEncoder) -> list[Layer]:
     """The layers of an encoder that would run on the whole rows, beside others whose values are those of a piece."""
-    layers = [each for each in model.modules() if isinstance(each, Layer) and not each.composite]
+    layers = [each for each in model.modules() if isinstance(each, Layer) and not each.state_type.composite]
     return [each for each in layers if each.state_type is not LayerState
             and (each.declares().gives or each.declares().takes) and not each.declares().joins_without_state]
 

@@ -217,9 +217,9 @@ def test_tables_of_counts_go_from_weft_to_weft(tmp_path: Path) -> None:
 
 def test_parts_of_a_plugin_file_are_named() -> None:
     with taken_back():
-        load_plugin(REPOSITORY / "examples" / "moving_average.py")
-        said = refused(build(decoder({"repeat": 2, "of": [pre("lstm"), pre("moving_average")]})))
-    assert "moving_average: from a plugin's file, which the folder would not contain. Make the plugin an" in said
+        load_plugin(REPOSITORY / "examples" / "min_gru.py")
+        said = refused(build(decoder({"repeat": 2, "of": [pre("lstm"), pre("min_gru")]})))
+    assert "min_gru: from a plugin's file, which the folder would not contain. Make the plugin an" in said
 
 
 def test_masks_of_a_plugin_file_are_named_inside_others_too(tmp_path: Path) -> None:

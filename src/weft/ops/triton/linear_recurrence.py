@@ -13,10 +13,18 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
+from weft.ops.forms import Form
+from weft.ops.linear_recurrence import (
+    LinearRecurrenceCall,
+    Recurred,
+    by_feature,
+    chunked_backward_flops,
+    chunked_flops,
+)
 from weft.ops.linear_recurrence_chunks import forward as plain
 from weft.ops.linear_recurrence_chunks import shapes
 from weft.ops.operator import differentiable
-from weft.ops.triton.library import kernels, on_device_of
+from weft.ops.triton.library import devices, kernels, offer, on_device_of, why_not
 
 CHUNK = 64
 """Tokens of a chunk."""
@@ -135,3 +143,27 @@ def tiles_for(x: Tensor) -> Tiles:
 
 
 _forward = differentiable("triton_linear_recurrence", _run_forward, shapes, _run_backward, plain, 5)
+
+
+def _recurrence(call: LinearRecurrenceCall) -> Recurred:
+    return recurrence(*call)
+
+
+def _hindrance(call: LinearRecurrenceCall) -> str | None:
+    """Why Triton cannot serve."""
+    if by_feature(call.log_decay):
+        return "its decays differ between features"
+    if not (call.q.numel() and call.v.numel()):
+        return "there are no rows or no features"
+    if any(each is not None and each.dtype != call.q.dtype for each in call):
+        return "its tensors are of several dtypes"
+    return why_not()
+
+
+FORM: Form[LinearRecurrenceCall, Recurred] = Form(
+    "triton", _recurrence, "chunks of 64 tokens by Triton", devices=devices(), dtypes=frozenset({torch.float32}),
+    transformed=False, serves=_hindrance, offer=offer(),
+    flops={"weft.triton_linear_recurrence": chunked_flops,
+           "weft.triton_linear_recurrence_backward": chunked_backward_flops},
+    known_as=("cuda", "gpu"))
+"""Of `weft.ops.linear_recurrence`."""

@@ -13,16 +13,19 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
+from weft.ops.forms import Form
 from weft.ops.operator import differentiable
 from weft.ops.selective_scan_chunks import (
     CHUNK,
     Scanned,
     SelectiveScanCall,
+    backward_flops,
+    forward_flops,
     forward_shapes,
     kept_shape,
     stepped,
 )
-from weft.ops.triton.library import interpreted, kernels, on_device_of, why_not
+from weft.ops.triton.library import devices, interpreted, kernels, offer, on_device_of, why_not
 
 MOST_STATES = 256
 """Of a channel: those of a program's channels stay in registers."""
@@ -169,3 +172,11 @@ def plan_of(states: int, *, forward: bool) -> ScanPlan:
 
 
 _forward = differentiable("triton_selective_scan", _run_forward, forward_shapes, _run_backward, stepped, 6, keeps=True)
+
+
+FORM: Form[SelectiveScanCall, Scanned] = Form(
+    "triton", scan, "token by token by Triton, the states in registers", devices=devices(),
+    dtypes=frozenset({torch.float32}), transformed=False, offer=offer(), serves=beyond,
+    flops={"weft.triton_selective_scan": forward_flops, "weft.triton_selective_scan_backward": backward_flops},
+    known_as=("cuda", "gpu"))
+"""Of `weft.ops.selective_scan`."""
