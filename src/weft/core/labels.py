@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from torch import nn
 
 from weft.core.layer import Layer, Part
@@ -15,7 +13,11 @@ EMBEDDINGS, LOGITS = "embeddings", "logits"
 def label_modules(model: nn.Module) -> dict[str, str]:
     """The label of the part that each module belongs to, by the module's path: the role that the module, or the part
     that contains it, declares."""
-    declared = dict(_child_roles(model))
+    declared = dict[int, str]()  # for modules inside a part, by their identities: they may have several paths
+    for part in model.modules():
+        roles = part.declares().child_roles if isinstance(part, Part) else {}
+        inside = dict(part.named_modules(remove_duplicate=False)) if roles else {}
+        declared |= {id(inside[path]): role for path, role in roles.items() if path in inside}
     labels: dict[str, str] = {}
     prefixes: dict[str, str] = {}
     for path, module in model.named_modules():
@@ -24,17 +26,10 @@ def label_modules(model: nn.Module) -> dict[str, str]:
         own = module.declares().prefix if isinstance(module, Part) and path else ""
         prefixes[path] = own or prefix
         role = "" if own else _role(module) or declared.get(id(module), "")
-        labels[path] = own or f"{prefix} {role}".strip() if own or role else _inherited(module, path, inherited)
+        if not inherited and "." not in path and not isinstance(module, Layer | nn.ModuleDict):
+            inherited = path  # a direct child of the model
+        labels[path] = own or f"{prefix} {role}".strip() if own or role else inherited
     return labels
-
-
-def _child_roles(model: nn.Module) -> Iterator[tuple[int, str]]:
-    """The roles that parts declare for modules inside them, by the identity of the module, which may have several
-    paths."""
-    for holder in model.modules():
-        roles = holder.declares().child_roles if isinstance(holder, Part) else {}
-        inside = dict(holder.named_modules(remove_duplicate=False)) if roles else {}
-        yield from ((id(inside[path]), role) for path, role in roles.items() if path in inside)
 
 
 def _role(module: nn.Module) -> str:
@@ -42,8 +37,3 @@ def _role(module: nn.Module) -> str:
     if isinstance(module, Part):
         return module.declares().role
     return EMBEDDINGS if isinstance(module, nn.Embedding) else ""
-
-
-def _inherited(module: nn.Module, path: str, inherited: str) -> str:
-    """The label of the containing part; for a direct child of the model, its name."""
-    return inherited if inherited or "." in path or isinstance(module, Layer | nn.ModuleDict) else path
