@@ -62,21 +62,17 @@ def draw(target: Target, overrides: Iterable[str] = (), *, out: str | Path, text
     return write(pictures(target, overrides, text=text), Path(out), png=png, replace=replace)
 
 
-def _name_of(checkpoint: Path) -> str:
-    """The name of a checkpoint's folder, and of the run's folder where a number of steps is its own."""
-    folder = checkpoint.resolve()
-    if folder.parent.name != RUN_CHECKPOINTS:
-        return folder.name
-    return f"{folder.parent.parent.name}, step {int(folder.name):,}" if folder.name.isdecimal() else folder.name
-
-
 def pictures(target: Target, overrides: Iterable[str] = (), *, text: Text | None = None) -> Gallery:
     """The pictures of a model, not written; the arguments are those of `draw`."""
     changes = one_or_more(overrides)
     found = resolved_target(target, changes)
     if isinstance(found, Loaded):
         read = None if text is None else _read(found, text)
-        return gallery(found.model, _name_of(found.path), trained=True, read=read)
+        folder = found.path.resolve()
+        name = folder.name
+        if folder.parent.name == RUN_CHECKPOINTS and name.isdecimal():  # a run's checkpoint is named by its step
+            name = f"{folder.parent.parent.name}, step {int(name):,}"
+        return gallery(found.model, name, trained=True, read=read)
     if isinstance(target, ModelConfig):
         if text is not None:
             raise InputError("a configuration object names no tokenizer.", where="text",

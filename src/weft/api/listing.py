@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
+from itertools import takewhile
 from types import MappingProxyType
 
 from pydantic import BaseModel
@@ -71,16 +72,11 @@ def preset_lines() -> Iterator[Preset]:
     """Yield Weft's own presets with the first sentence of their files, then published models by family."""
     for file in sorted(resources.files("weft.preset_files").iterdir(), key=lambda each: each.name):
         if file.name.endswith(".yaml"):
-            yield Preset(file.name.removesuffix(".yaml"), _comment(file.read_text(encoding="utf-8")), "")
+            comment = takewhile(lambda line: line.startswith("#"), file.read_text(encoding="utf-8").splitlines())
+            about = " ".join(line.removeprefix("#").strip() for line in comment)
+            yield Preset(file.name.removesuffix(".yaml"), about, "")
     for family in families().values():
         for size in family.sizes:
             about = "about " if size.rounded is not None else ""
             known = f"{about}{size.parameters:,} parameters" if size.parameters else "a published model"
             yield Preset(size.name, known, family.name)
-
-
-def _comment(text: str) -> str:
-    """The comment at the head of a file, on one line."""
-    lines = text.splitlines()
-    count = next((index for index, line in enumerate(lines) if not line.startswith("#")), len(lines))
-    return " ".join(line.removeprefix("#").strip() for line in lines[:count])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from weft.api.configs import Config, read_config, read_run, run_file
 from weft.api.lawful import require_lawful
 from weft.api.models import Model, require_device, save
 from weft.comparison import Options, StudyConfig, StudyListener, StudyResult, read_study, rerender, run_study
-from weft.comparison.contestants import Contestant
 from weft.comparison.study import Named
 from weft.core.errors import InputError
 from weft.core.threads import require_threads
@@ -46,12 +44,9 @@ def train(config: Config, overrides: str | Iterable[str] = (), *, start: Model |
         run = read_run(config, one_or_more(overrides), start=folder)
         require_device(str(world.device))
         if not (unchecked or resume):
-            world.lead(lambda: require_lawful(run.model, None if on_event is None else partial(_notify, on_event)))
+            world.lead(lambda: require_lawful(run.model, None if on_event is None else (
+                lambda line: on_event(Notice(0, line)))))
         return train_run(run, place, resume=resume, allow_inexact=allow_inexact, on_event=on_event, world=world)
-
-
-def _notify(on_event: Callable[[Event], None], line: str) -> None:
-    on_event(Notice(0, line))
 
 
 def _place(config: object, out: str | Path | None, resume: bool) -> tuple[Path, bool]:
@@ -119,12 +114,8 @@ def compare(models: str | Sequence[str | Path] | Mapping[str, Config] = (), over
         require_threads(threads, "threads")
     options = Options(str(require_device(device)), threads, tuple(plugins), command=command)
     return run_study(config, out, read_config, options, on_progress,
-                     require=None if unchecked else _require_lawful)
-
-
-def _require_lawful(contestant: Contestant, report: Callable[[str], None]) -> None:
-    """Refuse a model of a study that breaks a law."""
-    require_lawful(contestant.run.model, report, where=f"models.{contestant.name}")
+                     require=None if unchecked else lambda contestant, report: require_lawful(
+                         contestant.run.model, report, where=f"models.{contestant.name}"))
 
 
 def _named(models: str | Sequence[str | Path] | Mapping[str, Config]) -> Named:

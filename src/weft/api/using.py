@@ -80,20 +80,14 @@ def classify(model: Model, rows: str | Sequence[str | tuple[str, str] | RowLike 
     for index, row in enumerate(given):
         words = words_row(row, f"rows[{index}]") if has_words(row) else row
         if isinstance(words, WordsRow):
-            _require_by_token(loaded, f"rows[{index}]")
+            if isinstance(loaded.model.head, Classifier) and loaded.model.head.pooled:
+                raise InputError("a row of words, for a model that predicts once for each row.", where=f"rows[{index}]",
+                                 remedy="Give a text, or a model with head: per_token.")
             texts[index] = words, text_of_words(require_tokenizer(loaded), words.words, f"rows[{index}]")
         made.append(texts[index][1].tokens if isinstance(words, WordsRow) else words)
     answers = answers_of(loaded.model, _whole_rows(loaded, made))
     return tuple(by_word(answer, texts[index][0].words, texts[index][1].first) if index in texts else answer
                  for index, answer in enumerate(answers))
-
-
-def _require_by_token(loaded: Loaded, where: str) -> None:
-    """Refuse rows of words for a head that sees a row as a whole."""
-    head = loaded.model.head
-    if isinstance(head, Classifier) and head.pooled:
-        raise InputError("a row of words, for a model that predicts once for each row.", where=where,
-                         remedy="Give a text, or a model with head: per_token.")
 
 
 def _is_pair(row: object) -> TypeGuard[tuple[str, str]]:

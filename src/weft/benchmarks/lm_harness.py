@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -130,14 +130,9 @@ def code_of(folder: Path) -> Iterator[tuple[Path, Path]]:
         yield from ((place.parent / f"{event.value.rpartition('.')[0]}.py", place) for event in scalars
                     if event.tag == "!function")
         if any(event.value == "include" for event in scalars):  # whatever text there names a file may be included
-            todo += [place.parent / event.value for event in scalars if _is_file(place.parent / event.value)]
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file() and path.suffix != ".py"
-    except (OSError, ValueError):  # a text that is no path
-        return False
+            for path in (place.parent / event.value for event in scalars):
+                with suppress(OSError, ValueError):  # a text that is no path
+                    todo += [path] if path.is_file() and path.suffix != ".py" else []
 
 
 @contextmanager

@@ -37,8 +37,13 @@ class BoxPlanner(DefaultSavePlanner):
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
 
     def create_local_plan(self) -> SavePlan:
-        items = [_item(name, boxes, index) for name, boxes in self.state_dict.items()
-                 for index in range(len(boxes.held))]
+        items = list[WriteItem]()
+        for name, boxes in self.state_dict.items():
+            for box in boxes.held:
+                offsets = torch.Size(box.offsets)
+                data = TensorWriteData(ChunkStorageMetadata(offsets, box.tensor.shape), TensorProperties(boxes.dtype),
+                                       torch.Size(boxes.shape))
+                items.append(WriteItem(MetadataIndex(name, offsets), WriteItemType.SHARD, tensor_data=data))
         self.plan = SavePlan(items)
         return self.plan
 
@@ -46,13 +51,6 @@ class BoxPlanner(DefaultSavePlanner):
         index = write_item.index
         boxes: Boxes = self.state_dict[index.fqn]
         return next(box.tensor for box in boxes.held if box.offsets == tuple(index.offset or ()))
-
-
-def _item(name: str, boxes: Boxes, index: int) -> WriteItem:
-    box = boxes.held[index]
-    chunk = ChunkStorageMetadata(torch.Size(box.offsets), box.tensor.shape)
-    data = TensorWriteData(chunk, TensorProperties(boxes.dtype), torch.Size(boxes.shape))
-    return WriteItem(MetadataIndex(name, torch.Size(box.offsets)), WriteItemType.SHARD, tensor_data=data)
 
 
 @final

@@ -75,7 +75,9 @@ class StoredTensors:
         self._folder = checkpoint
         path = checkpoint / SHARDED / INDEX_FILE
         try:
-            self._stored = dict(_indexed(path) if is_sharded(checkpoint) else _listed(checkpoint))
+            self._stored = dict(((str(name), _read_entry(entry))
+                                 for name, entry in read_json(path, most=MOST_INDEX_BYTES).items())
+                                if is_sharded(checkpoint) else _listed(checkpoint))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
             raise CheckpointError(f"the file is damaged ({error!r}).", where=str(path), remedy=COPY_AGAIN) from None
         self._require_held(path)
@@ -151,10 +153,6 @@ class StoredTensors:
 def is_sharded(checkpoint: Path) -> bool:
     """Whether many processes, or one in the background, have written a checkpoint's tensors."""
     return (checkpoint / SHARDED).is_dir()
-
-
-def _indexed(path: Path) -> Iterator[tuple[str, _Stored]]:
-    return ((str(name), _read_entry(entry)) for name, entry in read_json(path, most=MOST_INDEX_BYTES).items())
 
 
 def _listed(checkpoint: Path) -> Iterator[tuple[str, _Stored]]:

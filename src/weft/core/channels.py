@@ -58,7 +58,8 @@ def require_given(layers: Iterable[LayerChannels]) -> None:
 def _problems(layers: list[LayerChannels]) -> Iterator[str]:
     for index, taker in enumerate(layers):
         for channel in taker.takes:
-            earlier, later = (list(_givers(some, channel.name)) for some in (layers[:index], layers[index:]))
+            earlier, later = ([(each.place, given) for each in some for given in each.gives
+                               if given.name == channel.name] for some in (layers[:index], layers[index:]))
             if earlier and earlier[-1][1].sizes != channel.sizes:
                 place, other = earlier[-1]
                 yield (f"{taker.place}: takes {channel.name!r} of sizes {channel.sizes}, and {place} gives it of sizes "
@@ -71,7 +72,3 @@ def _problems(layers: list[LayerChannels]) -> Iterator[str]:
                 hint = nearest(channel.name, known) if known else "None gives anything."
                 yield (f"{taker.place}: takes {channel.name!r}, which no layer gives. {hint} Put a layer that gives it "
                        "before this one.")
-
-
-def _givers(layers: Iterable[LayerChannels], name: str) -> Iterator[tuple[str, Channel]]:
-    return ((each.place, channel) for each in layers for channel in each.gives if channel.name == name)

@@ -62,7 +62,11 @@ def admit(state: S, rows: Rows, other: S) -> S:
 
     def write(tensors: list[Tensor], spec: TensorField) -> Tensor:
         batch, new = tensors
-        _require_dtype(batch, new, spec)
+        # A copy that would round is refused: dtypes are equal, or the batch's represents both where calls give them.
+        rounds = not spec.as_given or torch.promote_types(batch.dtype, new.dtype) != batch.dtype
+        if batch.dtype != new.dtype and rounds:
+            raise StateError(f"rows of dtype {new.dtype} for a batch of {batch.dtype}.", where="admit",
+                             remedy="Start both with the same dtype, or cast the rows with State.to.")
         if batch.shape[2:] != new.shape[2:] and spec.as_given:
             raise StateError(f"{list(new.shape[2:]) or 'one'} coordinates a token, and the batch has "
                              f"{list(batch.shape[2:]) or 'one'}.", where="admit",
@@ -213,13 +217,6 @@ def _require_room(state: State, other: State) -> None:
         raise StateError(f"a row of {longest} slots for a batch with room for {min(rooms)} tokens a row.",
                          where="admit", remedy="Start the batch with a larger capacity, or trim() the row first to "
                          "what it has read.")
-
-
-def _require_dtype(batch: Tensor, new: Tensor, spec: TensorField) -> None:
-    """Refuse a copy that would round: dtypes must be equal, or the batch's represent both where calls give them."""
-    if batch.dtype != new.dtype and (not spec.as_given or torch.promote_types(batch.dtype, new.dtype) != batch.dtype):
-        raise StateError(f"rows of dtype {new.dtype} for a batch of {batch.dtype}.", where="admit",
-                         remedy="Start both with the same dtype, or cast the rows with State.to.")
 
 
 def written(batch: Tensor, places: Tensor, new: Tensor, spec: TensorField) -> Tensor:

@@ -168,7 +168,11 @@ def restore(template: S, arrays: dict[str, Tensor]) -> S:
     tensors, names = iter(list(expected)), iter(list(facts))
 
     def settle(values: list[Any], spec: FactField) -> Any:
-        return values[0] if spec.saved is None else _read_fact(arrays.get(next(names)), spec)
+        if spec.saved is None:
+            return values[0]
+        array = arrays.get(next(names))
+        number = -1 if array is None or array.numel() == 0 else int(array[0])  # every row has the same
+        return spec.unsaved if number < 0 else spec.saved(number)
 
     return map_together([template], lambda own, _spec: arrays[next(tensors)].to(own[0].device), forks=True,
                         settle=settle)
@@ -178,12 +182,6 @@ def _saved_facts(state: State) -> dict[str, tuple[Any, FactField]]:
     """The facts that are written to files, by path."""
     return {path: (value, spec) for path, value, spec in leaves(state)
             if isinstance(spec, FactField) and spec.saved is not None}
-
-
-def _read_fact(array: Tensor | None, spec: FactField) -> Any:
-    """A fact from the number that every row has; its ``unsaved`` value without one."""
-    number = -1 if array is None or array.numel() == 0 else int(array[0])
-    return spec.unsaved if number < 0 or spec.saved is None else spec.saved(number)
 
 
 def _require_alike(path: str, expected: Tensor, tensor: Tensor, spec: TensorField) -> None:

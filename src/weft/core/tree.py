@@ -89,7 +89,7 @@ def map_together(states: list[T], join: Join, *, forks: bool, settle: Settle | N
     done: dict[tuple[int, ...], Tree] = {}
 
     def visit(group: list[Any], path: str) -> Any:
-        _require_same_kind(group, path)
+        _require_one(dict.fromkeys(type(member).__name__ for member in group), path.rstrip("."), "a {}")
         key = tuple(id(member) for member in group)
         if key not in done:
             done[key] = dataclasses.replace(group[0], **dict(_joined(group, path)))
@@ -130,11 +130,6 @@ def _fork(leases: Sequence[Lease]) -> Lease:
     for lease in leases:
         lease.require()
     return Lease()
-
-
-def _require_same_kind(group: list[Any], path: str) -> None:
-    if len(group) > 1:
-        _require_one(dict.fromkeys(type(member).__name__ for member in group), path.rstrip("."), "a {}")
 
 
 def _require_alike_tensors(values: list[Tensor | None], spec: TensorField, path: str) -> None:

@@ -238,7 +238,11 @@ def _search(session: Session, searches: Sequence[_Search], rule: _Rule) -> None:
         sizes = [len(search.live) for search in active]
         owners = [search.row for search in active for _ in search.live]
         session.require_numbers(dict(enumerate(owners)))
-        totals = _totals(session, [log_prob for search in active for _, log_prob in search.live])[:, :rule.known]
+        reached = [log_prob for search in active for _, log_prob in search.live]
+        before = torch.tensor(reached, dtype=torch.float64, device=session.device)
+        # log p of every extension of every active hypothesis, [B,V]; -inf where an extension is impossible.
+        totals = session.log_probs().double() + before[:, None]
+        totals = totals.nan_to_num(nan=-math.inf, neginf=-math.inf)[:, :rule.known]
         places: list[int] = []
         tokens: list[int] = []
         first = 0
@@ -251,12 +255,6 @@ def _search(session: Session, searches: Sequence[_Search], rule: _Rule) -> None:
         if active:
             session.select(torch.tensor(places, device=session.device))
             session.advance(torch.tensor(tokens, device=session.device))
-
-
-def _totals(session: Session, reached: Sequence[float]) -> Tensor:
-    """Return log p of every extension of every active hypothesis, [B,V]; -inf where an extension is impossible."""
-    before = torch.tensor(reached, dtype=torch.float64, device=session.device)
-    return (session.log_probs().double() + before[:, None]).nan_to_num(nan=-math.inf, neginf=-math.inf)
 
 
 def _ranked(totals: Tensor, rule: _Rule) -> list[tuple[int, int, float]]:

@@ -165,7 +165,8 @@ class Noise:
     """
 
     def __init__(self, seed: int, row: int) -> None:
-        self._generator = torch.Generator().manual_seed(_row_seed(seed, row))
+        digest = hashlib.sha256(f"{seed}/{row}".encode()).digest()
+        self._generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big", signed=True))
         self._block: list[float] = []
 
     def next(self) -> float:
@@ -174,7 +175,3 @@ class Noise:
             drawn: list[float] = torch.rand(NOISE_BLOCK, generator=self._generator, dtype=torch.float64).tolist()
             self._block = drawn[::-1]
         return self._block.pop()
-
-
-def _row_seed(seed: int, row: int) -> int:
-    return int.from_bytes(hashlib.sha256(f"{seed}/{row}".encode()).digest()[:8], "big", signed=True)

@@ -87,7 +87,11 @@ class Session:
         stale = self._append(tokens.tolist(), moves) if self._by_length else []
         for place in (*stale, *(self._free if self._by_length else ())):
             moves[place] = False
-        self._wind_back()
+        # The longest row sets the bound up to which all rows' keys are read, so free places are reset before their rows
+        # are longer than every active one.
+        most = max((line.read for place, line in enumerate(self._lines) if place not in self._free), default=0)
+        if ahead := [place for place in self._free if self._lines[place].read >= most]:
+            self._begin_again(ahead)
         if any(moves):
             self._step(tokens, None if all(moves) else torch.tensor(moves, device=self.device), moves)
         if stale:
@@ -226,13 +230,6 @@ class Session:
         for place in places:
             self._lines[place].read = 0
         self._steps.retire(places)
-
-    def _wind_back(self) -> None:
-        """Reset free places before their rows are longer than every active one: the longest row sets the bound up to
-        which all rows' keys are read."""
-        most = max((line.read for place, line in enumerate(self._lines) if place not in self._free), default=0)
-        if ahead := [place for place in self._free if self._lines[place].read >= most]:
-            self._begin_again(ahead)
 
     def _step(self, tokens: Tensor, moving: Tensor | None, moves: Sequence[bool]) -> None:
         for line, moved in zip(self._lines, moves, strict=True):

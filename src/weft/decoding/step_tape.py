@@ -38,9 +38,10 @@ class StepTape:
         pairs = list(zip(tensors_of(before), tensors_of(after), strict=True))
         self._kept = [new for old, new in pairs if _same(old, new)]
         self._carried = [not _same(old, new) for old, new in pairs]
-        old, self._now = (self._of_carried(side) for side in zip(*pairs, strict=True))
+        changed = [pair for pair, carried in zip(pairs, self._carried, strict=True) if carried]
+        self._now = [new for _, new in changed]
         given = [tokens] if moving is None else [tokens, moving]
-        self._step = tape(recording, [*given, *old], [logits, *self._now], self._kept)
+        self._step = tape(recording, [*given, *(old for old, _ in changed)], [logits, *self._now], self._kept)
 
     def serves(self, moving: Tensor | None, bound: int) -> bool:
         """Return whether the tape can replay such a step."""
@@ -123,9 +124,6 @@ class StepTape:
         """Return the tensors of the state after the last step."""
         now, kept = iter(self._now), iter(self._kept)
         return [next(now) if carried else next(kept) for carried in self._carried]
-
-    def _of_carried(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return [tensor for tensor, carried in zip(tensors, self._carried, strict=True) if carried]
 
 
 def tensors_of(state: ModelState) -> list[Tensor]:

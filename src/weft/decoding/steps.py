@@ -164,7 +164,8 @@ class Steps:
         if beside is None:
             return logits
         wanted, after = self._work(tokens, beside, Span(count=_counts(moving), bound=tape.room))
-        self._trusted = same_bits(logits, wanted) and _equal(tape.state(), after)
+        self._trusted = same_bits(logits, wanted) and all(
+            same_bits(own, other) for own, other in zip(tensors_of(tape.state()), tensors_of(after), strict=True))
         if not self._trusted:
             self._state, self._tape, self._plain = after, None, not self._resumed
         return wanted
@@ -188,10 +189,6 @@ def _alike(before: ModelState, after: ModelState) -> bool:
         return False
     blank = torch.empty(0)
     return before.map(lambda _, __: blank) == after.map(lambda _, __: blank)
-
-
-def _equal(one: ModelState, other: ModelState) -> bool:
-    return all(same_bits(a, b) for a, b in zip(tensors_of(one), tensors_of(other), strict=True))
 
 
 def hooks_of(model: nn.Module) -> tuple[Mapping[int, Any], ...]:

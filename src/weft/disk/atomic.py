@@ -44,7 +44,8 @@ def replacing(folder: Path, *, proof: Proof | None = None) -> Iterator[Path]:
         draft = workspace / DRAFT
         draft.mkdir()
         yield draft
-        _sync_tree(draft)
+        for path in (*draft.rglob("*"), draft):
+            flush(path)
         require_free(folder, proof=proof, replace=proof is not None)
         _put_in_place(draft, folder, workspace / BEFORE)
 
@@ -227,12 +228,6 @@ def _at_work(workspace: Path) -> bool:
     except PermissionError:  # of another user
         return True
     return True
-
-
-def _sync_tree(folder: Path) -> None:
-    for path in folder.rglob("*"):
-        flush(path)
-    flush(folder)
 
 
 @contextmanager

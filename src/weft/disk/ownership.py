@@ -37,7 +37,9 @@ def not_listed(folder: Path, listed: Mapping[str, FileEntry], beside: set[str]) 
     that have changed."""
     entries = {name: path for name, path in _entries(folder, listed) if name not in beside or path.is_symlink()}
     unlisted = [name for name in entries if name not in listed]
-    changed = [name for name, path in entries.items() if name in listed and not _is_as_listed(path, listed[name])]
+    changed = [name for name, path in entries.items() if name in listed and (
+        path.is_symlink() or not path.is_file() or path.stat().st_size != listed[name].bytes
+        or sha256_of(path) != listed[name].sha256)]
     clauses = (("no manifest of Weft's lists", unlisted), ("since Weft wrote them, these have changed:", changed))
     return [f"{what} {enumerated(names)}" for what, names in clauses if names]
 
@@ -123,9 +125,3 @@ def enumerated(names: list[str]) -> str:
 
 def _unproven(folder: Path) -> list[str]:
     return not_listed(folder, {}, set())
-
-
-def _is_as_listed(path: Path, entry: FileEntry) -> bool:
-    if path.is_symlink() or not path.is_file():
-        return False
-    return path.stat().st_size == entry.bytes and sha256_of(path) == entry.sha256

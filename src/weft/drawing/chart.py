@@ -58,7 +58,8 @@ def chart(name: str, title: str, description: str, curves: Sequence[Curve], x_la
     x = axes.powers_of_two([int(at) for at in places], *box.x, _short) if lengths else axes.linear(
         places, *box.x, margin=0.0, count=6)
     values = [value for curve in curves for _, value in curve.points]
-    y = _vertical([*values, *levels, *include], box, scale)
+    shown = [*values, *levels, *include]
+    y = axes.linear(shown, *box.y) if scale == "linear" else axes.logarithmic(shown, *box.y, _short)
     assert x is not None and y is not None, "there is a finite value"
     panel = Panel(name, "", title, description, x, y, x_label, "", (), box)
     rules = [tag("line", {"class": "zero", "x1": box.x[0], "x2": box.x[1], "y1": round(y.place(level), 1),
@@ -67,12 +68,6 @@ def chart(name: str, title: str, description: str, curves: Sequence[Curve], x_la
     return Figure(name, title, description, width, height, Markup("".join(
         [heading, grid(panel), *rules, *(_curve(curve, x, y) for curve in curves),
          _names(curves, x, y, box, letters) if several else ""])))
-
-
-def _vertical(values: Sequence[float], box: PlotBox, scale: Scale) -> Axis | None:
-    if scale == "linear":
-        return axes.linear(values, *box.y)
-    return axes.logarithmic(values, *box.y, _short)
 
 
 def _short(value: float) -> str:

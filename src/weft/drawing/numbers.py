@@ -36,17 +36,14 @@ def fixed(value: float | None, decimals: int) -> str:
     """A number with that many decimals and a true minus sign; a dash for a missing or infinite one."""
     if value is None or not math.isfinite(value):
         return MISSING
-    return _signless_zero(f"{value:,.{decimals}f}").replace("-", "\u2212")
+    shown = f"{value:,.{decimals}f}"
+    return (shown if shown.strip("-0.,") else shown.removeprefix("-")).replace("-", "\u2212")  # no sign before a zero
 
 
 def signed(value: float | None, decimals: int) -> str:
     """As `fixed`, with a plus sign above zero."""
     shown = fixed(value, decimals)
     return f"+{shown}" if shown[0] not in "\u2212\u2013" and shown.strip("0.,") else shown
-
-
-def _signless_zero(shown: str) -> str:
-    return shown.removeprefix("-") if not shown.strip("-0.,") else shown
 
 
 def integer(value: int) -> str:

@@ -118,8 +118,11 @@ def _series(series: Series) -> Markup:
 
 def grid(panel: Panel) -> Markup:
     """Horizontal hairlines, ticks, numbers and labels of both axes."""
-    return tag("g", {"class": "axes", "aria-hidden": "true", "data-bottom": panel.box.y[0]},
-               _rows(panel), _columns(panel), _axis_names(panel))
+    box = panel.box
+    # The vertical axis is named in the heading's note, where it can be read without turning one's head.
+    name = tag("text", {"class": "axis-name", "x": (box.x[0] + box.x[1]) / 2, "y": box.height - 6}, panel.x_label)
+    return tag("g", {"class": "axes", "aria-hidden": "true", "data-bottom": box.y[0]},
+               _rows(panel), _columns(panel), name)
 
 
 def _rows(panel: Panel) -> Markup:
@@ -146,9 +149,3 @@ def _apart(places: Iterable[tuple[float, str]], letter: float) -> list[tuple[flo
         if not kept or x - kept[-1][0] >= letter * (len(text) + len(kept[-1][1])) / 2 + 6:
             kept.append((x, text))
     return kept
-
-
-def _axis_names(panel: Panel) -> Markup:
-    box = panel.box
-    # The vertical axis is named in the heading's note, where it can be read without turning one's head.
-    return tag("text", {"class": "axis-name", "x": (box.x[0] + box.x[1]) / 2, "y": box.height - 6}, panel.x_label)

@@ -6,6 +6,7 @@ import base64
 import struct
 import zlib
 from collections.abc import Sequence
+from itertools import chain
 
 from weft.drawing.markup import Markup, tag
 
@@ -20,16 +21,14 @@ def png(values: Sequence[Sequence[float]]) -> bytes:
         ValueError: a number is outside, or not finite.
     """
     height, width = len(values), len(values[0]) if values else 0
-    rows = b"".join(b"\0" + b"".join(_pixel(value) for value in row) for row in values)
+    for value in chain.from_iterable(values):
+        if not -1.0 <= value <= 1.0:
+            raise ValueError(f"{value} is not between -1 and 1")
+    rows = b"".join(b"\0" + b"".join(bytes((*(BLUE if value >= 0 else ORANGE), round(abs(value) * 255)))
+                                     for value in row) for row in values)
     header = struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0)
     data = _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(rows, 9)) + _chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + data
-
-
-def _pixel(value: float) -> bytes:
-    if not -1.0 <= value <= 1.0:
-        raise ValueError(f"{value} is not between -1 and 1")
-    return bytes((*(BLUE if value >= 0 else ORANGE), round(abs(value) * 255)))
 
 
 def _chunk(name: bytes, data: bytes) -> bytes:

@@ -90,7 +90,8 @@ def at(axis: Axis, value: float, drawing: Markup) -> Markup:
 
 def strip(axis: Axis, *children: Markup, zero: bool = False) -> Markup:
     """The part of a chart in one row, whose other cells have the numbers."""
-    lines = [_upright(axis, tick, "zero" if zero and tick == 0 else "grid") for tick in axis.ticks]
+    lines = [tag("line", {"class": "zero" if zero and tick == 0 else "grid", "x1": where, "x2": where, "y1": 0,
+                          "y2": "100%"}) for tick in axis.ticks for where in [percentage(axis, tick)]]
     return tag("svg", {"class": "strip", "height": ROW, "width": "100%", "aria-hidden": "true", "focusable": "false"},
                lines, *children)
 
@@ -108,8 +109,3 @@ def scale(axis: Axis, title: str, description: str, name: str) -> Markup:
     return tag("svg", {"class": "strip chart", "height": 18, "width": "100%", "role": "img",
                        "aria-labelledby": f"{name}-t {name}-d"},
                tag("title", {"id": f"{name}-t"}, title), tag("desc", {"id": f"{name}-d"}, description), texts)
-
-
-def _upright(axis: Axis, value: float, kind: str) -> Markup:
-    where = percentage(axis, value)
-    return tag("line", {"class": kind, "x1": where, "x2": where, "y1": 0, "y2": "100%"})

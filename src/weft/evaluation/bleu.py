@@ -68,7 +68,8 @@ def bleu(translations: Sequence[str], references: Sequence[str], *, resamples: i
     signature = str(metric.get_signature())
     counts = np.array([_counts(metric.corpus_score([mine], [[its]]))
                        for mine, its in zip(translations, references, strict=True)], dtype=np.int64)
-    found = [_score(counts[rows].sum(0)) for rows in _resampled(len(counts), resamples, seed)]
+    chosen = np.random.default_rng(seed).integers(len(counts), size=(resamples, len(counts)))
+    found = [_score(counts[rows].sum(0)) for rows in chosen]
     low, high = np.quantile(found, [(1 - COVERED) / 2, (1 + COVERED) / 2])
     return Bleu(float(whole.score), float(low), float(high), len(counts), resamples, signature)
 
@@ -86,7 +87,3 @@ def _score(sums: Int64[np.ndarray, " counts"]) -> float:
     found = BLEU.compute_bleu(matched.tolist(), total.tolist(), length, reference, smooth_method="exp",
                               max_ngram_order=ORDERS)
     return float(found.score)
-
-
-def _resampled(size: int, resamples: int, seed: int) -> Int64[np.ndarray, "R n"]:
-    return np.random.default_rng(seed).integers(size, size=(resamples, size))

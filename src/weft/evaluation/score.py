@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,7 +102,10 @@ def score(model: LanguageModel, rows: Sequence[RowLike], *, start: int | None = 
         require_room(model, len(row.tokens), f"rows[{index}]", f"{len(row.tokens)} tokens", "Give a shorter row.")
     results: dict[int, tuple[ScoredRow, Tensor | None]] = {}
     with evaluation_mode(model), torch.inference_mode():
-        for group in _groups(inputs, batch_size):
+        # Rows of similar length run together, since they need little padding.
+        order = sorted(range(len(inputs)), key=lambda index: len(inputs[index].tokens))
+        for first in range(0, len(order), batch_size):
+            group = order[first : first + batch_size]
             scored = _run(model, [inputs[index] for index in group], start is not None, logits)
             results.update(zip(group, scored, strict=True))
     for index in range(len(parsed)):
@@ -130,13 +133,6 @@ def write_logits(path: str | Path, scored: Scored) -> None:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise InputError(f"the file cannot be written ({reason}).", where=str(path),
                          remedy="Give a path in a folder that exists and has room.") from None
-
-
-def _groups(rows: Sequence[Row], size: int) -> Iterator[list[int]]:
-    """Groups of rows of similar length, which need little padding."""
-    order = sorted(range(len(rows)), key=lambda index: len(rows[index].tokens))
-    for first in range(0, len(order), size):
-        yield order[first : first + size]
 
 
 def _run(model: LanguageModel, rows: Sequence[Row], started: bool,

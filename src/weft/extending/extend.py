@@ -35,7 +35,7 @@ from weft.extending.scaling import (
 from weft.extending.search import Factors, search
 from weft.extending.tuning import run_with, tuning_run
 from weft.positions.frequencies import RopeScalingConfig
-from weft.training import Event, Notice, RunConfig, train
+from weft.training import Event, Notice, train
 from weft.training.folder import RUN_FILE
 
 EVALUATIONS = 48
@@ -122,7 +122,10 @@ def extend(loaded: Loaded, text: TokenStream, out: str | Path, *, context: int, 
     """
     how, report = measuring or Measuring(), on_event or _silent
     folder, model = Path(out), language_model(loaded.model, "perplexity", where=str(loaded.path))
-    _require_possible(model, context, method, how)
+    require_extensible(model, context, method)
+    if how.search is not None and method != SEARCHED:
+        raise InputError(f"the method {method!r} has no search, so it cannot have {how.search} evaluations.",
+                         where="search", remedy=f"Leave it out, or use the method {SEARCHED!r}.")
     if tuning is not None:
         tuning_run(loaded, loaded.path, context, tuning)  # an error in it is reported before anything is computed
     counted = part_of(text, max(len(text) - how.tokens, 0), len(text))
@@ -149,7 +152,9 @@ def extend(loaded: Loaded, text: TokenStream, out: str | Path, *, context: int, 
             run, place = tuning_run(loaded, saved, context, tuning), folder / TUNED
             begun = (place / RUN_FILE).exists() or (place / LOCK_FILE).exists()
             result = train(run, place, resume=begun, on_event=on_event)
-            saved, facts = result.checkpoint, _tuning_facts(run, result.steps)
+            saved, facts = result.checkpoint, {
+                "steps": result.steps, "tokens_per_step": run.training.batch_size * run.context,
+                "learning_rate": run.training.optimizer.lr}
             stages.append(stage("tuned", language_model(result.model, "perplexity")))
         extended = Extended(folder, saved, method, scaling.dump(), trained, context, share, lengths, tuple(stages),
                             facts)
@@ -165,19 +170,6 @@ def _measured(name: str, model: LanguageModel, counted: TokenStream, length: int
         return asdict(measure(model, counted, length, how.batch_tokens))
 
     return build(Evaluation, once(f"{name}, {length} tokens", compute))
-
-
-def _require_possible(model: LanguageModel, context: int, method: str, how: Measuring) -> None:
-    """Refuse what cannot be done, before anything is computed or written; `extend` lists the errors."""
-    require_extensible(model, context, method)
-    if how.search is not None and method != SEARCHED:
-        raise InputError(f"the method {method!r} has no search, so it cannot have {how.search} evaluations.",
-                         where="search", remedy=f"Leave it out, or use the method {SEARCHED!r}.")
-
-
-def _tuning_facts(run: RunConfig, steps: int) -> dict[str, Any]:
-    return {"steps": steps, "tokens_per_step": run.training.batch_size * run.context,
-            "learning_rate": run.training.optimizer.lr}
 
 
 def _scaling(model: LanguageModel, text: TokenStream, start: int, context: int, method: str, how: Measuring,

@@ -76,10 +76,6 @@ def _latent_attention(part: Data, model: Data) -> Data:
     return {**found, **_turned(part, turned, content + turned)}
 
 
-def _cross_attention(part: Data, model: Data) -> Data:
-    return _attention({**part, "position": {}}, model)
-
-
 def _gated_delta_net(part: Data, model: Data) -> Data:
     d_head = part["d_head"] or model["d_model"] // part["n_heads"]
     return {"d_head": d_head, "d_value": part["d_value"] or 2 * d_head,
@@ -106,14 +102,6 @@ def _glu(part: Data, model: Data) -> Data:
     return {"d_ff": part["d_ff"] or -(-model["d_model"] // 3) * 8}
 
 
-def _rwkv4(part: Data, model: Data) -> Data:
-    return {"d_attention": part["d_attention"] or model["d_model"]}
-
-
-def _learned(part: Data, model: Data) -> Data:
-    return {"max_length": part["max_length"] or model["context"]}
-
-
 def _embedding(model: Data) -> Data:
     embedding = model["embedding"]
     width = embedding["d_embedding"] or model["d_model"]
@@ -128,7 +116,7 @@ def _stacked(part: Data, model: Data) -> Data:
 RESOLVE: Mapping[str, Callable[[Data, Data], Data]] = MappingProxyType({
     "attention": _attention,
     "channel_mix": _mlp,
-    "cross_attention": _cross_attention,
+    "cross_attention": lambda part, model: _attention({**part, "position": {}}, model),
     "decoder": _stacked,
     "encoder": _stacked,
     "encoder_decoder": _stacked,
@@ -137,10 +125,10 @@ RESOLVE: Mapping[str, Callable[[Data, Data], Data]] = MappingProxyType({
     "global_attention": _attention,
     "glu": _glu,
     "latent_attention": _latent_attention,
-    "learned": _learned,
+    "learned": lambda part, model: {"max_length": part["max_length"] or model["context"]},
     "mamba2": _mamba2,
     "mlp": _mlp,
-    "rwkv4": _rwkv4,
+    "rwkv4": lambda part, model: {"d_attention": part["d_attention"] or model["d_model"]},
     "scaled_glu": _glu,
     "sum": _sum,
 })

@@ -66,10 +66,6 @@ IGNORED = frozenset({"finetuned", "max_position_embeddings"})
 """Keys of ``rope_parameters`` that no version of `transformers` reads."""
 
 
-def _from_context(given: Values, context: int) -> dict[str, Any]:
-    return {"original_length": context}
-
-
 def _require_context(fields: Values, context: int) -> dict[str, Any]:
     if fields["original_length"] != context:
         raise KeyProblem(f"rope_parameters: 'dynamic' scaling begins at {fields['original_length']} tokens; the file "
@@ -88,10 +84,6 @@ def _yarn(given: Values, context: int) -> dict[str, Any]:
     return {**fields, **pair} if all(pair.values()) else fields
 
 
-def _extended(given: Values, context: int) -> dict[str, Any]:
-    return {} if given.get("factor") else {"extended_length": context}
-
-
 def _extension(fields: Values, context: int) -> dict[str, Any]:
     extended = fields.get("extended_length")
     return {} if extended in (None, context) else {"factor": extended / fields["original_length"]}
@@ -104,14 +96,15 @@ LISTS = {"short_factor": "short_factor", "long_factor": "long_factor"}
 YARN = {name: name for name in ("factor", "beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim")}
 
 LONGROPE = Scaling("longrope", "longrope", {**LISTS, **LENGTH, **FACTOR, "attention_factor": "attention_factor"},
-                   required=frozenset(LISTS), original=True, derived=_extended, written=_extension)
+                   required=frozenset(LISTS), original=True, written=_extension,
+                   derived=lambda given, context: {} if given.get("factor") else {"extended_length": context})
 _KINDS = (
     Scaling(UNSCALED, "none", {}, optional=frozenset({"factor", ORIGINAL})),
     Scaling("linear", "linear", FACTOR, required=frozenset(FACTOR), optional=frozenset({ORIGINAL})),
     Scaling("proportional", "linear", FACTOR, optional=frozenset({ORIGINAL}),  # of a head that is turned whole
             derived=lambda given, context: {"factor": given.get("factor") or 1.0}),
     Scaling("dynamic", "dynamic", FACTOR, required=frozenset(FACTOR), optional=frozenset({ORIGINAL}),
-            derived=_from_context, written=_require_context),
+            derived=lambda given, context: {"original_length": context}, written=_require_context),
     Scaling("llama3", "llama3", {**FACTOR, **BLEND, **LENGTH}, required=frozenset({**FACTOR, **BLEND}), original=True),
     Scaling("yarn", "yarn", {**LENGTH, "truncate": "truncate"}, optional=frozenset(YARN), original=True, derived=_yarn,
             written=lambda fields, context: {key: fields[key] for key in YARN if fields.get(key) is not None}),

@@ -70,14 +70,6 @@ def _heads(shape: Shape) -> Facts:
     return {"n_heads": shape[0], "d_head": shape[1]}
 
 
-def _four_facts(shapes: Mapping[str, Shape]) -> Facts:
-    return {"d_attention": shapes[f"{FIRST}time_decay"][0], "eps": 1e-5, "tied": False}
-
-
-def _five_facts(shapes: Mapping[str, Shape]) -> Facts:
-    return _heads(shapes[f"{FIRST}time_faaaa"])
-
-
 def _six_facts(shapes: Mapping[str, Shape]) -> Facts:
     return {**_heads(shapes[f"{FIRST}time_faaaa"]), "shift_rank": shapes[f"{FIRST}time_maa_w2"][1],
             "decay_rank": shapes[f"{FIRST}time_decay_w1"][1]}
@@ -175,8 +167,9 @@ def _seven(facts: Facts) -> list[Rule]:
 UNUSED = UnusedTensors(r"blocks\.0\.att\.v[012]", "the first layer gives its values and takes none")
 VERSIONS = (Version("r_k", RWKV7, 4096, _seven_facts, _seven, (UNUSED,)),
             Version("time_maa_x", RWKV6, 4096, _six_facts, _six),
-            Version("time_mix_g", RWKV5, 4096, _five_facts, _five),
-            Version("time_first", RWKV, 1024, _four_facts, _four))
+            Version("time_mix_g", RWKV5, 4096, lambda shapes: _heads(shapes[f"{FIRST}time_faaaa"]), _five),
+            Version("time_first", RWKV, 1024, lambda shapes: {
+                "d_attention": shapes[f"{FIRST}time_decay"][0], "eps": 1e-5, "tied": False}, _four))
 
 
 def version_of(names: Any) -> Version | None:

@@ -69,19 +69,15 @@ def fill(template: Any, facts: Mapping[str, Any], layer: int = 0) -> Any:
         case Layers(block=block, count=count):
             if facts[count] > MOST_BLOCKS:
                 raise ConfigError([f"{facts[count]:,} layers, and a model has at most {MOST_BLOCKS:,}."])
-            return _shortened([fill(block, facts, index) for index in range(facts[count])])
+            # Equal neighbouring blocks are written as one repeat.
+            runs = [list(run) for _, run in groupby(fill(block, facts, index) for index in range(facts[count]))]
+            return [{"repeat": len(run), "of": run[:1]} if len(run) > 1 else run[0] for run in runs]
         case Mapping():
             return {key: fill(value, facts, layer) for key, value in template.items()}
         case list():
             return [fill(value, facts, layer) for value in template]
         case _:
             return template
-
-
-def _shortened(blocks: list[Any]) -> list[Any]:
-    """Equal neighbouring blocks written as one repeat."""
-    runs = [list(run) for _, run in groupby(blocks)]
-    return [{"repeat": len(run), "of": run[:1]} if len(run) > 1 else run[0] for run in runs]
 
 
 def build_config(template: Any, facts: Mapping[str, Any]) -> ModelConfig:
@@ -147,8 +143,11 @@ def _bind(template: Any, data: Any, path: str, facts: Facts, misfits: list[str])
                 _take(facts, name, data, each)
         case TemplateChoice():
             _bind_choice(template, data, path, facts, misfits)
-        case Layers():
-            _bind_layers(template, data, path, facts, misfits)
+        case Layers(block=block, count=count):
+            blocks = data if isinstance(data, list) else []
+            facts[count] = len(blocks)
+            for index, each in enumerate(blocks):
+                _bind(block, each, _join(path, index), facts, misfits)
         case Mapping() if isinstance(data, Mapping):
             for key, value in template.items():
                 _bind(value, data.get(key, ABSENT), _join(path, key), facts, misfits)
@@ -167,13 +166,6 @@ def _take(facts: Facts, name: str, value: Any, each: bool) -> None:
         facts.setdefault(name, []).append(value)
     else:
         facts.setdefault(name, value)
-
-
-def _bind_layers(layers: Layers, data: Any, path: str, facts: Facts, misfits: list[str]) -> None:
-    blocks = data if isinstance(data, list) else []
-    facts[layers.count] = len(blocks)
-    for index, each in enumerate(blocks):
-        _bind(layers.block, each, _join(path, index), facts, misfits)
 
 
 def _bind_choice(choice: TemplateChoice, data: Any, path: str, facts: Facts, misfits: list[str]) -> None:

@@ -98,7 +98,8 @@ class TensorMap:
         for name in sorted(stored):
             expected = next((each for each in self._spellings(name) if each in self.shapes or each in self.tied), None)
             if expected is None:
-                unknown += [] if self._is_junk(name) else [name]
+                junk = any(re.fullmatch(each.pattern, spelt) for spelt in self._spellings(name) for each in self.junk)
+                unknown += [] if junk else [name]
             elif expected in places:
                 problems.append(f"{name}: a second tensor for {expected}, which is {places[expected]} already.")
             else:
@@ -127,9 +128,6 @@ class TensorMap:
         return [*spellings, *(each.removesuffix(old) + new for each in spellings for old, new in OLD_NAMES
                               if each.endswith(old))]
 
-    def _is_junk(self, name: str) -> bool:
-        return any(re.fullmatch(junk.pattern, each) for each in self._spellings(name) for junk in self.junk)
-
 
 def account(rules: Iterable[Rule], own: Mapping[str, Tensor], *, prefix: str = "", junk: tuple[UnusedTensors, ...] = (),
             tied: Mapping[str, str] | None = None) -> TensorMap:
@@ -139,7 +137,10 @@ def account(rules: Iterable[Rule], own: Mapping[str, Tensor], *, prefix: str = "
         rules: a family's.
         own: the model's tensors by name, each once; their values do not matter.
     """
-    applied = tuple(each for rule in rules for each in _applications(rule, own))
+    applied = list[Rule]()
+    for rule in rules:  # once for each set of indices for which the model has the tensors
+        pattern = re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>\\d+)", re.escape(rule.ours[0])))
+        applied += [rule.at(match.groupdict()) for match in map(pattern.fullmatch, own) if match]
     producers = [name for rule in applied for name in rule.ours]
     assert sorted(producers) == sorted(own), (
         f"no rule or more than one for {sorted(set(own) ^ set(producers)) or 'some tensor'}")
@@ -152,11 +153,4 @@ def account(rules: Iterable[Rule], own: Mapping[str, Tensor], *, prefix: str = "
             shapes[name] = tuple(tensor.shape)
     # A tensor that the model has as its own is no copy, whatever other models of the family have there.
     repeated = {copy: source for copy, source in (tied or {}).items() if source in shapes and copy not in shapes}
-    return TensorMap(applied, shapes, prefix, junk, repeated)
-
-
-def _applications(rule: Rule, own: Iterable[str]) -> list[Rule]:
-    """The rule for each set of indices for which the model has the tensors."""
-    pattern = re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>\\d+)", re.escape(rule.ours[0])))
-    found = (pattern.fullmatch(name) for name in own)
-    return [rule.at(match.groupdict()) for match in found if match]
+    return TensorMap(tuple(applied), shapes, prefix, junk, repeated)

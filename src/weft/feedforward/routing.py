@@ -98,7 +98,11 @@ class RankedExperts(NamedTuple):
 def rank(logits: Float[Tensor, "rows N"], settings: RoutingSettings,
          correction: Float[Tensor, " N"] | None = None) -> RankedExperts:
     """Rank the experts of each row of logits, from which no gradient flows."""
-    preference, groups = _preference(logits.detach(), settings, correction), None
+    preference, groups = logits.detach(), None
+    if correction is not None or settings.group_score != "best":
+        # Both kinds of scores rise with the logits, which differ where scores round to 1.
+        scores = preference.softmax(-1) if settings.score_function == "softmax" else preference.sigmoid()
+        preference = scores if correction is None else scores + correction.to(scores.dtype)
     if settings.open < settings.n_expert_groups:
         preference, groups = _closed(preference, settings)
     scores, experts = preference.sort(dim=-1, descending=True, stable=True)
@@ -137,14 +141,6 @@ def probabilities(logits: Float[Tensor, "rows N"], settings: RoutingSettings) ->
         return logits.softmax(-1)
     scores = logits.sigmoid()
     return scores / (scores.sum(-1, keepdim=True) + SMALLEST)
-
-
-def _preference(logits: Tensor, settings: RoutingSettings, correction: Tensor | None) -> Tensor:
-    """By what experts are chosen. Both kinds of scores rise with the logits, which differ where scores round to 1."""
-    if correction is None and settings.group_score == "best":
-        return logits
-    scores = logits.softmax(-1) if settings.score_function == "softmax" else logits.sigmoid()
-    return scores if correction is None else scores + correction.to(scores.dtype)
 
 
 def _closed(preference: Tensor, settings: RoutingSettings) -> tuple[Tensor, Tensor]:

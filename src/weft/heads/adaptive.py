@@ -108,7 +108,8 @@ class AdaptiveReadout(Readout):
         width = dims.d_model if config.d_embedding is None else config.d_embedding
         self.widths = cluster_widths(width, config.cutoffs, config.div_val, dims)
         source = _embedding_of(config, self.widths, dims) if config.tied else None
-        self.tables = nn.ParameterList(self._matrices(config) if source is None else _tables_of(source))
+        held = source.tables if isinstance(source, AdaptiveEmbedding) else [source] if source is not None else []
+        self.tables = nn.ParameterList(self._matrices(config) if source is None else [table.weight for table in held])
         self.projections = nn.ModuleList(_projections(config, self.widths, dims))
         self.clusters = nn.Parameter(torch.empty(len(config.cutoffs), width))
         nn.init.normal_(self.clusters, std=width ** -0.5)
@@ -170,7 +171,9 @@ class AdaptiveReadout(Readout):
 
     def _within(self, h: Tensor, targets: Tensor) -> Tensor:
         """Log-probability of each target in its cluster; 0 in the first."""
-        maps: list[ClusterMap] = [_nothing, *(partial(self._tail, index) for index in range(1, len(self.sizes)))]
+        maps: list[ClusterMap] = [
+            lambda rows, numbers: rows.new_zeros(len(rows), dtype=torch.promote_types(rows.dtype, torch.float32)),
+            *(partial(self._tail, index) for index in range(1, len(self.sizes)))]
         return by_cluster(h.flatten(0, -2), targets.flatten(), self.firsts, maps).view_as(targets)
 
     def _tail(self, index: int, rows: Tensor, numbers: Tensor) -> Tensor:
@@ -192,10 +195,6 @@ class AdaptiveReadout(Readout):
         shapes = list(zip(self.sizes, self.widths, strict=True))
         shapes = shapes if config.div_val > 1 else [(sum(self.sizes), self.widths[0])]
         return [nn.Parameter(torch.randn(size, width) * width ** -0.5) for size, width in shapes]
-
-
-def _nothing(rows: Tensor, numbers: Tensor) -> Tensor:
-    return rows.new_zeros(len(rows), dtype=torch.promote_types(rows.dtype, torch.float32))
 
 
 def _wide(z: Tensor) -> Tensor:
@@ -220,11 +219,6 @@ def _embedding_of(config: AdaptiveReadoutConfig, widths: list[int], dims: Dims) 
     wanted = f"plain token embedding of width {widths[0]}" if config.div_val == 1 else "adaptive token embedding"
     raise dims.problem("tied", f"there is no {wanted} to share.", "Give the model's `embedding` the same cutoffs under "
                        "`adaptive` (with div_val 1 the same d_embedding), or set tied: false.")
-
-
-def _tables_of(source: AdaptiveEmbedding | nn.Embedding) -> list[Tensor]:
-    tables = [source] if isinstance(source, nn.Embedding) else source.tables
-    return [table.weight for table in tables]  # type: ignore[misc]
 
 
 def _projections(config: AdaptiveReadoutConfig, widths: list[int], dims: Dims) -> list[nn.Module]:

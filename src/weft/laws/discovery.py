@@ -62,8 +62,10 @@ def _built(host: PartConfig, dtype: torch.dtype) -> nn.Module:
     finally:
         torch.set_default_dtype(before)
     _add_noise(built)
-    if isinstance(built, Counted):
-        _fit(built)
+    if isinstance(built, Counted):  # without counts it would give the uniform distribution
+        generator = torch.Generator().manual_seed(0)
+        tokens = torch.randint(built.vocab_size, (COUNTED,), generator=generator)
+        built.fit(tokens, torch.rand(COUNTED, generator=generator) < 0.1)
     return built
 
 
@@ -83,13 +85,6 @@ def _add_noise(module: nn.Module) -> None:
         if parameter.numel() > 1 and bool((parameter == parameter.flatten()[0]).all()):
             noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
             parameter.add_(noise.to(parameter.dtype), alpha=0.1)
-
-
-def _fit(model: Counted) -> None:
-    """Fit the model on random documents; without counts it would give the uniform distribution."""
-    generator = torch.Generator().manual_seed(0)
-    tokens = torch.randint(model.vocab_size, (COUNTED,), generator=generator)
-    model.fit(tokens, torch.rand(COUNTED, generator=generator) < 0.1)
 
 
 def host_of(config: PartConfig) -> PartConfig | None:

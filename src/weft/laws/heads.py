@@ -32,7 +32,11 @@ def heads(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
             mine = together[row] if together.dim() == 2 else together[row, :count]  # an output for each row, or token
             yield Finding(LAW, f"a row of {count} tokens alone", difference(mine, alone), subject.bound)
         if isinstance(model.head, Readout):
-            yield _log_prob(subject, model, model.head, generator)
+            tokens, targets = (subject.inputs(2, subject.steps, generator) for _ in range(2))
+            h = model.vectors(EncoderInputs(tokens=tokens)).y
+            expected = model.head.logits(h).double().log_softmax(-1).gather(-1, targets[..., None])[..., 0]
+            yield Finding(LAW, "log_prob against the logits", difference(model.head.log_prob(h, targets), expected),
+                          subject.bound)
         yield from _dropout(subject, model, tokens)
 
 
@@ -54,10 +58,3 @@ def _dropout(subject: Subject, model: Model, tokens: torch.Tensor) -> Iterator[F
 
 def _outputs(model: Model, tokens: torch.Tensor, span: Span) -> torch.Tensor:
     return outputs(model.head, model.vectors(EncoderInputs.of(tokens), span).y, span)
-
-
-def _log_prob(subject: Subject, model: Model, head: Readout, generator: torch.Generator) -> Finding:
-    tokens, targets = (subject.inputs(2, subject.steps, generator) for _ in range(2))
-    h = model.vectors(EncoderInputs(tokens=tokens)).y
-    expected = head.logits(h).double().log_softmax(-1).gather(-1, targets[..., None])[..., 0]
-    return Finding(LAW, "log_prob against the logits", difference(head.log_prob(h, targets), expected), subject.bound)

@@ -32,12 +32,15 @@ def inputs(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
         base = encoder(values, span)
         yield Finding(LAW, "rows of several lengths, all inputs", difference(base, alone), subject.bound)
         other = _drawn(encoder, (3, subject.steps), generator)
+        inside = torch.arange(subject.steps, device=device)[None] < counts[:, None]
         for name, size in encoder.reads().items():
-            padded = replace(values, **{name: _mixed(values, other, name, counts)})
+            mine, theirs = getattr(values, name), getattr(other, name)
+            own = inside if mine.dim() == 2 else inside[..., None]
+            padded = replace(values, **{name: torch.where(own, mine, theirs)})
             yield Finding(LAW, f"other {name} in the padding", difference(encoder(padded, span), base), subject.bound)
             if size == 1 and name != "patches":
                 continue  # of one type alone there is no other
-            changed = replace(values, **{name: getattr(other, name)})
+            changed = replace(values, **{name: theirs})
             same = difference(encoder(changed, span), base) == 0
             yield Finding(LAW, f"other {name} {'change nothing' if same else 'make a difference'}", float(same), COUNT)
         yield from _refusals(encoder, values)
@@ -75,14 +78,6 @@ def _drawn(encoder: Encoder, shape: tuple[int, int], generator: torch.Generator)
             ids = torch.randint(size, shape, generator=generator).to(own.device)
             values[name] = ids.bool() if name == "globals_" else ids
     return EncoderInputs(**values)
-
-
-def _mixed(values: EncoderInputs, other: EncoderInputs, name: str, counts: Tensor) -> Tensor:
-    """One input, with the values of ``other`` beyond each row's count."""
-    mine, theirs = getattr(values, name), getattr(other, name)
-    assert isinstance(mine, Tensor) and isinstance(theirs, Tensor)
-    inside = torch.arange(mine.shape[1], device=mine.device)[None] < counts[:, None]
-    return torch.where(inside if mine.dim() == 2 else inside[..., None], mine, theirs)
 
 
 def _alone(encoder: Encoder, values: EncoderInputs, counts: Tensor) -> Tensor:

@@ -104,7 +104,9 @@ def row(subject: Subject, generator: torch.Generator, singles: int = SINGLE) -> 
         prefix = (torch.arange(subject.steps)[None] < torch.tensor([[3], [0]])).to(x.device)
     with torch.no_grad(), recorded(subject.module) as choices:
         y = subject.whole(x, memory, Span(prefix=prefix)).y
-    return LongRows(subject, x, memory, prefix, y, choices, _marks(subject), generator, singles)
+    inside = sorted(mark for mark in {*ROUND, *borders_of(subject.module)} if 5 < mark < subject.steps - 1)
+    marks = tuple(inside[-(MOST_MARKS if subject.thorough else 3):])
+    return LongRows(subject, x, memory, prefix, y, choices, marks, generator, singles)
 
 
 def finite(y: Tensor, subject: Subject) -> Finding:
@@ -113,11 +115,6 @@ def finite(y: Tensor, subject: Subject) -> Finding:
     tokens = wrong.transpose(0, 1).flatten(1).any(1).nonzero().flatten()
     return Finding("finite", f"outputs that are not finite in a row of {subject.steps:,} tokens", float(wrong.sum()),
                    COUNT, int(tokens[0]) + 1 if tokens.numel() else None)
-
-
-def _marks(subject: Subject) -> tuple[int, ...]:
-    inside = sorted(mark for mark in {*ROUND, *borders_of(subject.module)} if 5 < mark < subject.steps - 1)
-    return tuple(inside[-(MOST_MARKS if subject.thorough else 3):])
 
 
 def around(marks: tuple[int, ...], steps: int) -> list[int]:

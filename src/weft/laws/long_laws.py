@@ -180,15 +180,11 @@ def packed(row: LongRows) -> Iterator[Finding]:
         actual = subject.whole(row.x, row.memory, Span(begins=begins)).y
         yield compare("packed", case, actual, expected, subject.bound)
         if subject.stateful and Trait.DECLARED_LENGTH not in subject.traits:
-            yield compare("packed", f"{case}, in pieces", _packed_pieces(row, begins, place + 3), expected,
-                          subject.bound)
-
-
-def _packed_pieces(row: LongRows, begins: Tensor, cut: int) -> Tensor:
-    """The outputs of the row in two pieces; no document begins in the second."""
-    first = row.subject.call(row.x[:, :cut], row.subject.start(2, row.memory, None, None), Span(begins=begins[:, :cut]))
-    assert first.state is not None, "a call with a state returns one"
-    return torch.cat([first.y, row.subject.call(row.x[:, cut:], first.state, Span()).y], 1)
+            cut = place + 3  # so that no document begins in the second piece
+            first = subject.call(row.x[:, :cut], subject.start(2, row.memory, None, None), Span(begins=begins[:, :cut]))
+            assert first.state is not None, "a call with a state returns one"
+            actual = torch.cat([first.y, subject.call(row.x[:, cut:], first.state, Span()).y], 1)
+            yield compare("packed", f"{case}, in pieces", actual, expected, subject.bound)
 
 
 def precision(row: LongRows) -> Iterator[Finding]:

@@ -8,7 +8,6 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from weft.core.layer import LayerState
 from weft.core.rows import admit, mark, retire, rewind, trim
 from weft.core.span import Memory, Span
 from weft.core.state import concat
@@ -115,13 +114,10 @@ def rewinding(subject: Subject, generator: torch.Generator) -> Iterator[Finding]
             start = mark(state)
             bounded = sum(tensor.nbytes for tensor, spec in state.tensors().values() if spec.grows is None)
             for size in (steps - half, 2):
-                state = rewind(_advanced(subject, wrong[:, half:half + size], state), start)
+                _, state = in_pieces(subject, wrong[:, half:half + size], state, few_pieces(size))
+                state = rewind(state, start)
             actual, _ = in_pieces(subject, x[:, half:], state, few_pieces(steps - half))
         case = f"{'reserved' if capacity else 'growing'} buffers, with{'' if gradients else 'out'} gradients"
         yield Finding("rewinding", f"twice, {case}", difference(actual.detach(), expected), subject.bound)
         yield Finding("rewinding", f"bytes of a mark beyond what is bounded, {case}",
                       float(max(0, start.nbytes() - bounded)), COUNT)
-
-
-def _advanced(subject: Subject, x: Tensor, state: LayerState) -> LayerState:
-    return in_pieces(subject, x, state, few_pieces(x.shape[1]))[1]

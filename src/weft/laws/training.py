@@ -81,8 +81,11 @@ def in_training(subject: Subject, keep: str | None) -> Subject:
     """A copy in training mode, in which only the part at ``keep`` has dropout."""
     module = copy.deepcopy(subject.module)
     for place in dropouts(module):
-        if place != keep:
-            _without_dropout(module.get_submodule(place))
+        part = module.get_submodule(place)
+        if place != keep and isinstance(part, Adjustable):
+            part.dropout_rate = 0.0
+        elif place != keep and isinstance(part, nn.modules.dropout._DropoutNd):
+            part.p = 0.0
     again = replace(subject.remake(module), steps=subject.steps)
     module.train()
     return again
@@ -98,10 +101,3 @@ def _rate(part: nn.Module) -> float:
     if isinstance(part, Adjustable):
         return part.dropout_rate
     return part.p if isinstance(part, nn.modules.dropout._DropoutNd) else 0.0
-
-
-def _without_dropout(part: nn.Module) -> None:
-    if isinstance(part, Adjustable):
-        part.dropout_rate = 0.0
-    elif isinstance(part, nn.modules.dropout._DropoutNd):
-        part.p = 0.0

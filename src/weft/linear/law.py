@@ -141,10 +141,12 @@ def _hidden(model: nn.Module) -> Tensor | None:
         tokens = _inputs(model.vocab_size, device).tokens
         assert tokens is not None, "_inputs sets them"
         h = model.hidden(tokens, None, Span(memory=memory)).y
+    elif size := model.reads().get("patches"):
+        values = torch.arange(TOKENS * size, device=device, dtype=torch.float32).sin()  # between -1 and 1
+        patches = values.to(next(model.parameters()).dtype).reshape(1, TOKENS, size)
+        h = model.vectors(EncoderInputs(patches=patches)).y
     else:
-        known = model.reads()
-        h = model.vectors(_patches(known["patches"], model) if "patches" in known else
-                          _inputs(known["tokens"], device)).y
+        h = model.vectors(_inputs(model.reads()["tokens"], device)).y
     for head in (model.head, model.readout if isinstance(model, LanguageModel) else None):
         if isinstance(head, Classifier):
             head.scores(h, Span())
@@ -155,13 +157,6 @@ def _hidden(model: nn.Module) -> Tensor | None:
 
 def _inputs(size: int, device: torch.device) -> EncoderInputs:
     return EncoderInputs(tokens=torch.arange(TOKENS, device=device)[None] % size)
-
-
-def _patches(size: int, model: Model) -> EncoderInputs:
-    """Patches of values between -1 and 1."""
-    own = next(model.parameters())
-    values = torch.arange(TOKENS * size, device=own.device, dtype=torch.float32).sin()
-    return EncoderInputs(patches=values.to(own.dtype).reshape(1, TOKENS, size))
 
 
 @contextmanager

@@ -162,7 +162,8 @@ def _chosen(model: nn.Module, rewrite: RewriteConfig, place: str) -> set[str]:
         at = f"{place}.maps.{index}"
         if not any(_named(site, pattern, rewrite) for site in every):
             among = "" if rewrite.kinds is None else " of these kinds"
-            problems.append(f"{at}: {pattern!r} matches no linear map{among} of this model. {_hint(pattern, every)}")
+            near = nearest_end(pattern, [site.path.removesuffix(".map") for site in every])
+            problems.append(f"{at}: {pattern!r} matches no linear map{among} of this model. {near}")
         elif not any(_named(site, pattern, rewrite) for site in able):
             problems.append(f"{at}: {pattern!r} matches only maps that may not be {word}, or that an earlier rewrite "
                             "has taken. Leave it out.")
@@ -199,10 +200,6 @@ def matches(path: str, pattern: str) -> bool:
     names = path.split(".")
     return any(fnmatchcase(above, pattern) or fnmatchcase(above, f"*.{pattern}")
                for above in (".".join(names[:end]) for end in range(1, len(names) + 1)))
-
-
-def _hint(pattern: str, every: Sequence[Site]) -> str:
-    return nearest_end(pattern, [site.path.removesuffix(".map") for site in every])
 
 
 def nearest_end(pattern: str, names: Sequence[str]) -> str:

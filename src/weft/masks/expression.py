@@ -36,15 +36,12 @@ def parse_mask(value: object) -> Mask:
         return _of_mapping(value)
     if not isinstance(value, str):
         raise ConfigError([f"{value!r} is not a mask. {HELP}"])
+    # Names that are keywords of Python, such as ``global``, are followed by an underscore, so that the text parses.
+    text = re.sub(r"\b[a-z]+\b", lambda name: f"{name[0]}_" if keyword.iskeyword(name[0]) else name[0], value.strip())
     try:
-        return _of_node(ast.parse(_without_keywords(value), mode="eval").body, value)
+        return _of_node(ast.parse(text, mode="eval").body, value)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ConfigError([f"{value!r} is not a mask expression. {HELP}"]) from error
-
-
-def _without_keywords(text: str) -> str:
-    """Append an underscore to names that are keywords of Python, such as ``global``, so that the text parses."""
-    return re.sub(r"\b[a-z]+\b", lambda name: f"{name[0]}_" if keyword.iskeyword(name[0]) else name[0], text.strip())
 
 
 def _of_node(node: ast.expr, text: str) -> Mask:

@@ -218,7 +218,8 @@ class Embedding(Direct):
             x = torch.embedding(weight, tokens)  # what four functions of PyTorch's lead to
         else:
             x = table(tokens)
-        x = x if self.scale == 1.0 else x * self._factor(x.dtype)
+        if self.scale != 1.0:
+            x = x * (float(torch.tensor(self.scale, dtype=x.dtype)) if self.round_scale else self.scale)
         x = x if self.projection is None else self.projection(x)
         position = children["position"]
         x = position.embed(x, span.ticks) if position.acts_on else x
@@ -226,9 +227,6 @@ class Embedding(Direct):
         dropout = children["dropout"]
         y: Tensor = dropout(x) if dropout.training else x
         return y if span.count is None else span.clean(y)
-
-    def _factor(self, dtype: torch.dtype) -> float:
-        return float(torch.tensor(self.scale, dtype=dtype)) if self.round_scale else self.scale
 
 
 @register

@@ -103,7 +103,11 @@ class TokenEncoder(Encoder):
                 outside its table.
         """
         tokens = self._tokens(inputs)
-        span = self._positioned(self._with_facts(inputs, WHOLE if span is None else span).resolve(None, tokens), tokens)
+        span = WHOLE if span is None else span
+        facts = {name: value for name, value in ((TYPES, inputs.types), (GLOBALS, inputs.globals_))
+                 if value is not None and name in self._facts}  # the inputs that masks read
+        span = span.replace(facts={**(span.facts or {}), **facts}) if facts else span
+        span = self._positioned(span.resolve(None, tokens), tokens)
         x = self.embedding(tokens, span, self._segments(tokens, inputs.types, span))
         x = x if self.input is None else span.clean(self.input(x))
         out = self.stack(x, None, span)
@@ -117,12 +121,6 @@ class TokenEncoder(Encoder):
         if self.types is not None or TYPES in self._facts:
             sizes["types"] = 2 if self.types is None else self.types.num_embeddings
         return {**sizes, "globals_": 2} if GLOBALS in self._facts else sizes
-
-    def _with_facts(self, inputs: EncoderInputs, span: Span) -> Span:
-        """The span with the inputs that masks read, as facts."""
-        facts = {name: value for name, value in ((TYPES, inputs.types), (GLOBALS, inputs.globals_))
-                 if value is not None and name in self._facts}
-        return span.replace(facts={**(span.facts or {}), **facts}) if facts else span
 
     def _positioned(self, span: Span, tokens: Tensor) -> Span:
         """The span with positions that leave out tokens with the padding's id, if there is one."""

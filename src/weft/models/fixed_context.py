@@ -64,8 +64,11 @@ class FixedContextModel(LanguageModel):
         return FixedContextState(clock, self.fingerprint, clock.seen.new_full((rows, self.reach), self.start_id))
 
     def run(self, tokens: Tensor, state: ModelState | None, span: Span) -> Output[ModelState]:
-        # Padding may hold values that are no ids.
-        tokens = self.read(self._checked(span.clean(tokens.long())), span)
+        tokens = span.clean(tokens.long())  # padding may hold values that are no ids
+        require((tokens >= 0) & (tokens < self.vocab_size), InputError,
+                f"an id outside the vocabulary, 0 .. {self.vocab_size - 1}.", where="tokens",
+                remedy="Encode the text with the tokenizer that the model was trained with.")
+        tokens = self.read(tokens, span)
         if state is None:
             inputs = torch.cat([tokens.new_full((tokens.shape[0], self.reach), self.start_id), tokens], dim=1)
             return Output(self.represent(self._contexts(inputs, span)), None)
@@ -73,12 +76,6 @@ class FixedContextModel(LanguageModel):
         inputs = torch.cat([state.tokens, tokens], dim=1)
         h = self.represent(self._contexts(inputs, span))
         return Output(h, replace(state, clock=span.after, tokens=self._last(inputs, span)))
-
-    def _checked(self, tokens: Int64[Tensor, "B T"]) -> Int64[Tensor, "B T"]:
-        require((tokens >= 0) & (tokens < self.vocab_size), InputError,
-                f"an id outside the vocabulary, 0 .. {self.vocab_size - 1}.", where="tokens",
-                remedy="Encode the text with the tokenizer that the model was trained with.")
-        return tokens
 
     def _contexts(self, inputs: Int64[Tensor, "B P+T"], span: Span) -> Int64[Tensor, "B T P"]:
         """For each of the chunk's tokens the last P up to and including it."""

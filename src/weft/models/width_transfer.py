@@ -72,21 +72,19 @@ def _narrowed(value: Any, base: int, width: int, place: str, problems: list[str]
         changed = {}
         for name in type(value).model_fields:
             item, at = getattr(value, name), f"{place}.{name}"
-            changed[name] = (_in_base(item, base, width, at, problems) if name in grows and item is not None
-                             else _narrowed(item, base, width, at, problems))
+            if name not in grows or item is None:
+                changed[name] = _narrowed(item, base, width, at, problems)
+                continue
+            if item * base % width:
+                problems.append(f"{at}: {item}, which at parametrization.base_width {base} would be "
+                                f"{item * base / width:g}. Choose a multiple of {width // base if base else width}.")
+            changed[name] = max(1, item * base // width)
         return value.model_copy(update=changed)
     if isinstance(value, list | tuple):
         return [_narrowed(item, base, width, f"{place}.{index}", problems) for index, item in enumerate(value)]
     if isinstance(value, Mapping):
         return {name: _narrowed(item, base, width, f"{place}.{name}", problems) for name, item in value.items()}
     return value
-
-
-def _in_base(value: int, base: int, width: int, place: str, problems: list[str]) -> int:
-    if value * base % width:
-        problems.append(f"{place}: {value}, which at parametrization.base_width {base} would be "
-                        f"{value * base / width:g}. Choose a multiple of {width // base if base else width}.")
-    return max(1, value * base // width)
 
 
 def transferred(config: ModelConfig, settings: WidthTransferSettings, build: Callable[[Any], M]) -> M:

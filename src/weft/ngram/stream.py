@@ -65,17 +65,14 @@ def check_ids(tokens: Int[np.ndarray, "N"], vocab_size: int, bos: int) -> Int[np
     ids = array.astype(np.int64)
     wrong = np.flatnonzero((ids < 0) | (ids >= vocab_size) | (ids == bos))
     if len(wrong):
-        raise InputError(_wrong_id(int(ids[wrong[0]]), vocab_size, bos), where=f"tokens[{wrong[0]}]", remedy=_REMEDY)
+        token = int(ids[wrong[0]])
+        told = (f"the start symbol {bos} cannot be a token to count or score." if token == bos and token < vocab_size
+                else f"ids must lie in 0 .. {vocab_size - 1}; got {token}.")
+        raise InputError(told, where=f"tokens[{wrong[0]}]", remedy=_REMEDY)
     return ids
 
 
 _REMEDY = "Check that the tokens come from this vocabulary; document starts are given by begins, not as tokens."
-
-
-def _wrong_id(token: int, vocab_size: int, bos: int) -> str:
-    if token == bos and token < vocab_size:
-        return f"the start symbol {bos} cannot be a token to count or score."
-    return f"ids must lie in 0 .. {vocab_size - 1}; got {token}."
 
 
 def check_begins(begins: Bool[np.ndarray, "N"], length: int) -> Bool[np.ndarray, "N"]:

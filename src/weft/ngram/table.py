@@ -173,7 +173,9 @@ class NgramTable:
             CheckpointError: arrays missing, unknown, of the wrong type, of unequal lengths or with unsorted keys.
         """
         order, vocab_size, bos = _read_shape(arrays)
-        _check_names(arrays, order)
+        expected = {"shape"} | {f"{field}.{k}" for k in range(1, order + 1) for field in _fields(k, order)}
+        for name in sorted(expected ^ set(arrays)):
+            raise _broken(name, "is missing" if name in expected else "is not part of an n-gram table")
         levels: list[TableLevel] = []
         for length in range(1, order + 1):
             levels.append(_read_level(arrays, length, order, vocab_size + 1, levels))
@@ -225,12 +227,6 @@ def _read_shape(arrays: Mapping[str, np.ndarray]) -> tuple[int, int, int]:
     if order < 1 or vocab_size < 1 or not 0 <= bos <= vocab_size:
         raise _broken("shape", f"needs order >= 1, vocab_size >= 1, 0 <= bos <= vocab_size; got {shape.tolist()}")
     return order, vocab_size, bos
-
-
-def _check_names(arrays: Mapping[str, np.ndarray], order: int) -> None:
-    expected = {"shape"} | {f"{field}.{k}" for k in range(1, order + 1) for field in _fields(k, order)}
-    for name in sorted(expected ^ set(arrays)):
-        raise _broken(name, "is missing" if name in expected else "is not part of an n-gram table")
 
 
 def _read_level(

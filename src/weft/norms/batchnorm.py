@@ -59,7 +59,9 @@ class BatchNorm(Norm):
     def _batch(self, x: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
         """Mean and variance of the real tokens, which also update the running statistics."""
         rows = x.flatten(0, -2)
-        real = torch.ones_like(rows[:, :1], dtype=torch.bool) if valid is None else _per_row(valid, x)
+        real = torch.ones_like(rows[:, :1], dtype=torch.bool)  # [rows,1]
+        if valid is not None:  # [B,T], for every vector of x [B,T,...,D]
+            real = valid.reshape(*valid.shape, *[1] * (x.dim() - 3), 1).expand(*x.shape[:-1], 1).reshape(-1, 1)
         count = real.sum().to(x.dtype)
         zero = torch.zeros((), dtype=x.dtype, device=x.device)
         mean = torch.where(real, rows, zero).sum(0) / count.clamp(min=1)
@@ -72,12 +74,6 @@ class BatchNorm(Norm):
         share = self.momentum * (count > 0).to(self.running_mean.dtype)
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
         self.running_var.lerp_(var.to(self.running_var.dtype), share)
-
-
-def _per_row(valid: Tensor, x: Tensor) -> Tensor:
-    """``valid`` [B,T] for every vector of ``x`` [B,T,...,D], as [rows,1]."""
-    middle = [1] * (x.dim() - 3)
-    return valid.reshape(*valid.shape, *middle, 1).expand(*x.shape[:-1], 1).reshape(-1, 1)
 
 
 @register

@@ -23,7 +23,9 @@ def global_norm(parameters: Iterable[tuple[str, nn.Parameter]], layouts: Mapping
     total = torch.zeros((), dtype=torch.float64)
     for name, parameter in parameters:
         if parameter.grad is not None:
-            holders = _holders(name, parameter, layouts, mesh)
+            divided = (mesh.size("tensor") if name in layouts else 1) * (
+                1 if as_sharded(parameter) is None else mesh.size("shard"))
+            holders = mesh.settings.processes // divided  # processes that hold each of its entries
             total += float(torch.linalg.vector_norm(local(parameter.grad))) ** 2 / holders
     if mesh.devices is not None:
         dist.all_reduce(total)
@@ -37,10 +39,3 @@ def clip(parameters: Iterable[Tensor], norm: float, limit: float | None) -> None
     for parameter in parameters if factor < 1 else ():
         if parameter.grad is not None:
             local(parameter.grad).mul_(factor)
-
-
-def _holders(name: str, parameter: Tensor, layouts: Mapping[str, Layout], mesh: Mesh) -> int:
-    """How many processes hold an entry of a parameter."""
-    divided = (mesh.size("tensor") if name in layouts else 1) * (
-        1 if as_sharded(parameter) is None else mesh.size("shard"))
-    return mesh.settings.processes // divided

@@ -48,19 +48,11 @@ def _gathered(thread: Tensor, x: Tensor, group: str, count: int) -> tuple[Tensor
     return thread.clone(), whole
 
 
-def _gathered_shapes(thread: Tensor, x: Tensor, group: str, count: int) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(thread), x.new_empty(count, *x.shape)
-
-
 def _own_sum(thread: Tensor, x: Tensor, group: str, place: int) -> tuple[Tensor, Tensor]:
     # gloo has no sum that leaves each process its own part, and the sum of everything is needed once a layer.
     summed = x.contiguous().clone()
     dist.all_reduce(plain(summed), group=group_named(group))
     return thread.clone(), summed[place].clone()
-
-
-def _own_sum_shapes(thread: Tensor, x: Tensor, group: str, place: int) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(thread), x.new_empty(x.shape[1:])
 
 
 def _received(thread: Tensor, size: Sequence[int], dtype: torch.dtype, group: str, source: int
@@ -70,28 +62,22 @@ def _received(thread: Tensor, size: Sequence[int], dtype: torch.dtype, group: st
     return thread.clone(), x
 
 
-def _received_shapes(thread: Tensor, size: Sequence[int], dtype: torch.dtype, group: str, source: int
-                     ) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(thread), thread.new_empty(size, dtype=dtype)
-
-
 def _sent(thread: Tensor, x: Tensor, group: str, target: int) -> Tensor:
     dist.send(plain(x), group=group_named(group), group_dst=target)
     return thread.clone()
 
 
-def _sent_shapes(thread: Tensor, x: Tensor, group: str, target: int) -> Tensor:
-    return torch.empty_like(thread)
-
-
-gathered = operator("pieces_gathered", _gathered, _gathered_shapes)
+gathered = operator("pieces_gathered", _gathered, lambda thread, x, group, count: (
+    torch.empty_like(thread), x.new_empty(count, *x.shape)))
 """(thread, x, group, count) -> (thread, [count, *x.shape]), the tensors of all places. The gradient of x is the sum of
 those of all places."""
-own_sum = operator("pieces_own_sum", _own_sum, _own_sum_shapes)
+own_sum = operator("pieces_own_sum", _own_sum, lambda thread, x, group, place: (
+    torch.empty_like(thread), x.new_empty(x.shape[1:])))
 """(thread, x, group, place) -> (thread, entry ``place`` of the sum of x over all places)."""
-received = operator("pieces_received", _received, _received_shapes)
+received = operator("pieces_received", _received, lambda thread, size, dtype, group, source: (
+    torch.empty_like(thread), thread.new_empty(size, dtype=dtype)))
 """(thread, size, dtype, group, source) -> (thread, x), what the process at ``source`` sends."""
-sent = operator("pieces_sent", _sent, _sent_shapes)
+sent = operator("pieces_sent", _sent, lambda thread, x, group, target: torch.empty_like(thread))
 """(thread, x, group, target) -> thread; x goes to the process at ``target``, from which its gradient returns."""
 
 

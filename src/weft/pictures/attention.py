@@ -118,14 +118,13 @@ def attention_maps(model: Model, tokens: Sequence[int], source: Sequence[int] | 
             _require(source, model.source_vocab_size, None, "source")
             memory = model.encode(EncoderInputs(tokens=torch.tensor([list(source)], device=device)))
             model.hidden(row, None, WHOLE.replace(memory=memory))
-    maps = [AttentionMap(path, _reads_memory(model, path), weights[0].double().cpu())
-            for name, found in values.items() for weights in found for path in [name.rpartition(".")[0]]]
+    maps = list[AttentionMap]()
+    for name, found in values.items():
+        path = name.rpartition(".")[0]
+        layer = model.get_submodule(path)
+        cross = isinstance(layer, Layer) and layer.declares().source_width is not None
+        maps += [AttentionMap(path, cross, weights[0].double().cpu()) for weights in found]
     return sorted(maps, key=lambda found: not found.path.startswith("encoder."))
-
-
-def _reads_memory(model: Model, path: str) -> bool:
-    module = model.get_submodule(path)
-    return isinstance(module, Layer) and module.declares().source_width is not None
 
 
 def _limit(model: Model) -> int:
@@ -151,18 +150,14 @@ def head_numbers(found: AttentionMap) -> list[HeadNumbers]:
     total = weights.sum(-1, keepdim=True)
     shares = weights / total.clamp(min=torch.finfo(weights.dtype).tiny)
     entropy = -(shares * shares.clamp(min=torch.finfo(weights.dtype).tiny).log()).sum(-1).mean(-1)
-    first, some = (_on_first(found, count) for count in (1, FIRST))
+    # The mean weight of all later queries on the first tokens; of all queries where there are no later ones.
+    first, some = (weights[:, 0 if found.cross or weights.shape[1] <= count else count:, :count].sum(-1).mean(-1)
+                   for count in (1, FIRST))
     sink = (1 - total[..., 0]).clamp(min=0).mean(-1)
     # Softmax in float32 sums to one within its rounding.
     sink = torch.where(sink < 1e-5, 0.0, sink)
     return [HeadNumbers(found.path, found.place(), head, float(entropy[head]), float(first[head]), float(some[head]),
                         float(sink[head])) for head in range(weights.shape[0])]
-
-
-def _on_first(found: AttentionMap, count: int) -> Float[Tensor, " H"]:
-    """The mean weight of all later queries on the first tokens; of all queries where there are no later ones."""
-    later = 0 if found.cross or found.weights.shape[1] <= count else count
-    return found.weights[:, later:, :count].sum(-1).mean(-1)
 
 
 def map_figure(found: AttentionMap, name: str) -> Figure:

@@ -92,11 +92,7 @@ def brief(value: Any) -> Any:
         return {name: brief(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return _counted([brief(each) for each in value])
-    return value if _is_plain(value) else str(value)
-
-
-def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, bool | int | float | str)
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 def _counted(items: list[Any]) -> list[Any]:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import final
 
 import torch
-from torch import Tensor
 
 from weft.core.clock import Keys, Ticks
 from weft.core.model import Model
@@ -87,14 +86,10 @@ def _tokens(mask: Mask, tokens: int) -> tuple[Ticks, Keys, str]:
     ticks, keys = lay_out(tokens, None, begins=begins, count=None, prefix=prefix)
     if mask.reads():
         names = tuple(sorted(mask.reads()))
-        marked = torch.stack([_fact(name, index, tokens) for name in names], -1)
+        marked = torch.stack([(index == 3 if name == GLOBALS else index >= tokens // 2).long() for name in names], -1)
         ticks = replace(ticks, facts=Facts(names, marked, None, None))
         notes += [f"{name} are {'set for token 3' if name == GLOBALS else '1 from the middle on'}" for name in names]
     return ticks, keys, "; ".join(notes)
-
-
-def _fact(name: str, index: Tensor, tokens: int) -> Tensor:
-    return (index == 3).long() if name == GLOBALS else (index >= tokens // 2).long()
 
 
 def _all(mask: Mask) -> list[Mask]:

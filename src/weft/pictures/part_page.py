@@ -73,8 +73,9 @@ def part_page(entry: Entry) -> PartPage:
     """
     about = describe(entry)
     declared = _declared(entry)
-    page = PartPage(about, tuple(part_pictures(entry.group, entry.kind)), _state(declared), _used(declared),
-                    0 if isinstance(declared, type) and issubclass(declared, Mask) else _examined(declared))
+    examples = declared.examples() if issubclass(declared, PartConfig) else ()  # masks have none
+    examined = len(examples) if any(subject_of(each, declared.kind) is not None for each in examples[:1]) else 0
+    page = PartPage(about, tuple(part_pictures(entry.group, entry.kind)), _state(declared), _used(declared), examined)
     missing = list(_missing(page, declared))
     if missing:
         raise InputError(f"the {entry.group} {entry.kind!r} lacks {', '.join(missing)}.", where=entry.defined_in,
@@ -113,12 +114,6 @@ def _parameters(mask: type[Mask]) -> list[inspect.Parameter]:
     return list(inspect.signature(mask).parameters.values())
 
 
-def _examined(declared: type[PartConfig] | type[Mask]) -> int:
-    assert issubclass(declared, PartConfig), "masks have no examples"
-    examples = declared.examples()
-    return len(examples) if any(subject_of(each, declared.kind) is not None for each in examples[:1]) else 0
-
-
 def _state(declared: type[PartConfig] | type[Mask]) -> StateCurve | None:
     """The growth of the state of the first example that has one beyond the clock."""
     if not issubclass(declared, PartConfig) or declared.group not in STATEFUL:
@@ -134,13 +129,10 @@ def _state(declared: type[PartConfig] | type[Mask]) -> StateCurve | None:
 def state_bytes(subject: Subject, length: int) -> int:
     """Bytes of the state of one row with room for ``length`` tokens, which is that of a state that has read as many."""
     generator = torch.Generator().manual_seed(0)
-    memory = subject.memory(1, generator) if _reads_source(subject) else None
+    reads_source = not isinstance(subject.module, Layer) or subject.module.declares().source_width is not None
+    memory = subject.memory(1, generator) if reads_source else None
     horizon = length if Trait.DECLARED_LENGTH in subject.traits else None
     return subject.start(1, memory, length, horizon).nbytes()
-
-
-def _reads_source(subject: Subject) -> bool:
-    return not isinstance(subject.module, Layer) or subject.module.declares().source_width is not None
 
 
 __all__ = ["LENGTHS", "SOURCE_STEPS", "WIDTH", "PartPage", "StateCurve", "part_page", "state_bytes"]

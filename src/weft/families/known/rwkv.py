@@ -5,8 +5,6 @@ The original files (``.pth``) are read by `weft.interop.rwkv`.
 
 from __future__ import annotations
 
-from typing import Any
-
 from weft.families.family import Family, Native
 from weft.families.keys import KEPT, Ignored, KeyRule, Raw, Read, Together, typed
 from weft.families.reshaping import Reshape
@@ -32,10 +30,6 @@ def _halved(raw: Raw, facts: Facts) -> Facts:
     return {KEPT: {**facts.get(KEPT, {}), RESCALE: every}}
 
 
-def _every(facts: Facts) -> dict[str, Any]:
-    return {RESCALE: facts.get(KEPT, {}).get(RESCALE, 0)}
-
-
 KEYS: tuple[KeyRule, ...] = (
     Read("vocab_size", "vocab_size", default=50277), Read("hidden_size", "d_model", default=4096),
     Read("num_hidden_layers", N_LAYERS, default=32),
@@ -43,7 +37,7 @@ KEYS: tuple[KeyRule, ...] = (
     Read("attention_hidden_size", "d_attention", derive=lambda facts: facts["d_model"]),
     Read("intermediate_size", "d_ff", derive=lambda facts: 4 * facts["d_model"]),
     Read("layer_norm_epsilon", "eps", float, 1e-5), Read("tie_word_embeddings", "tied", bool, False),
-    Together((RESCALE,), _halved, _every),
+    Together((RESCALE,), _halved, lambda facts: {RESCALE: facts.get(KEPT, {}).get(RESCALE, 0)}),
     Ignored(("initializer_range",), "how weights start, which a file of weights does not need"))
 
 

@@ -33,7 +33,14 @@ TEMPLATE = {
 
 def read_sizes(raw: Raw, facts: Facts) -> Facts:
     """Height and width of images and patches, each given as one number or as both, and the tokens of an image."""
-    image, patch = (_pair(name, raw.get(name, usual)) for name, usual in (("image_size", 224), ("patch_size", 16)))
+    sizes = list[list[int]]()
+    for name, usual in (("image_size", 224), ("patch_size", 16)):
+        value = raw.get(name, usual)
+        size = value if isinstance(value, list) else [value, value]
+        if len(size) != 2 or not all(type(each) is int and each > 0 for each in size):
+            raise KeyProblem(f"{name}: {value!r} is neither a positive whole number nor two.")
+        sizes.append(size)
+    image, patch = sizes
     for whole, part in zip(image, patch, strict=True):
         if whole % part:
             raise KeyProblem(f"patch_size: {part} does not divide image_size {whole}.")
@@ -51,13 +58,6 @@ def write_sizes(facts: Facts) -> dict[str, Any]:
         raise KeyProblem(f"the table of positions has {facts['context']} rows; the file's has one for each of an "
                          f"image's {tokens} tokens.")
     return {key: pair[0] if pair[0] == pair[1] else pair for key, pair in found.items()}
-
-
-def _pair(name: str, value: Any) -> tuple[int, int]:
-    given = value if isinstance(value, list) else [value, value]
-    if len(given) != 2 or not all(isinstance(each, int) and not isinstance(each, bool) and each > 0 for each in given):
-        raise KeyProblem(f"{name}: {value!r} is neither a positive whole number nor two.")
-    return given[0], given[1]
 
 
 @final
