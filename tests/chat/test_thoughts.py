@@ -15,6 +15,7 @@ from weft.chat.conversation import ChatSettings, Conversation
 from weft.chat.template import ChatTemplate, Extras
 from weft.decoding import GREEDY
 from weft.tokenizers import ByteTokenizer
+from weft.tokenizers.base import extended
 
 OPEN, CLOSE = "<think>", "</think>"
 FRAME = ("{%- for m in messages %}{%- set content = m.content %}{%- if m.role == 'assistant' %}RULE{%- endif %}"
@@ -32,7 +33,7 @@ DROPS = {
 THOUGHT = f"{OPEN}\nhm {CLOSE}\n\nA cat."
 
 
-TOKENIZER = ByteTokenizer().extended([BEGIN, END, OPEN, CLOSE, "<other>"])
+TOKENIZER = extended(ByteTokenizer(), [BEGIN, END, OPEN, CLOSE, "<other>"])
 
 
 def template_of(rule: str) -> ChatTemplate:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.core.errors import TokenizerError
-from weft.tokenizers.base import Encoded, Tokenizer, setting, utf8
+from weft.tokenizers.base import Encoded, Tokenizer, TokenizerFacts, setting, utf8
 from weft.tokenizers.pieces import Ids, IdsLike, PieceTable, check_ids
 from weft.tokenizers.spans import code_points, utf8_widths
 from weft.tokenizers.specials import END_OF_DOCUMENT
@@ -40,10 +40,12 @@ class CharacterTokenizer(Tokenizer):
         if not self._characters:
             raise TokenizerError(
                 "the vocabulary is empty.", where="characters", remedy="Train it on text that is not empty.")
+        end = len(self._characters)
+        super().__init__(TokenizerFacts(end + 1 + unknown, end, end, {END_OF_DOCUMENT: end}, keeps_text=not unknown))
         self._unknown = unknown
         self._code_points = _code_points(self._characters)
         texts = [*self._characters, "", *([REPLACEMENT] if unknown else [])]
-        self._table = PieceTable([text.encode() for text in texts], {self.eos_id: END_OF_DOCUMENT.encode()})
+        self._table = PieceTable([text.encode() for text in texts], {end: END_OF_DOCUMENT.encode()})
 
     @classmethod
     def train(cls, texts: Iterable[str], *, unknown: bool = False) -> CharacterTokenizer:
@@ -55,29 +57,9 @@ class CharacterTokenizer(Tokenizer):
         return cls(seen, unknown=unknown)
 
     @property
-    def vocab_size(self) -> int:
-        return len(self._characters) + 1 + self._unknown
-
-    @property
-    def bos_id(self) -> int:
-        return len(self._characters)
-
-    @property
-    def eos_id(self) -> int:
-        return len(self._characters)
-
-    @property
-    def special_tokens(self) -> Mapping[str, int]:
-        return {END_OF_DOCUMENT: self.eos_id}
-
-    @property
     def unknown_id(self) -> int | None:
         """The id of characters outside the vocabulary, or None when they are an error."""
         return len(self._characters) + 1 if self._unknown else None
-
-    @property
-    def keeps_text(self) -> bool:
-        return not self._unknown
 
     def spellings(self) -> Sequence[bytes]:
         return self._table.contents()

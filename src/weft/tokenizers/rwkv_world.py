@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.core.errors import TokenizerError
-from weft.tokenizers.base import Tokenizer, setting, utf8
+from weft.tokenizers.base import Tokenizer, TokenizerFacts, setting, utf8
 from weft.tokenizers.conventions import NO_CONVENTIONS, Conventions
 from weft.tokenizers.foreign import read_vocabulary, require_ids
 from weft.tokenizers.pieces import Ids, IdsLike, PieceTable
@@ -45,31 +45,12 @@ class RWKVWorldTokenizer(Tokenizer):
     def __init__(
         self, source: bytes, *, end: str = END_OF_DOCUMENT, conventions: Conventions = NO_CONVENTIONS
     ) -> None:
-        self._source, self._end, self._conventions = source, end, conventions
+        self._source, self._end = source, end
         tokens = _read(source)
         pieces = [tokens.get(place, b"") for place in range(1 + max(tokens))]
         self._table = PieceTable(pieces, {END_ID: end.encode()})
         self._next, self._token = _trie(pieces)
-
-    @property
-    def vocab_size(self) -> int:
-        return len(self._table)
-
-    @property
-    def bos_id(self) -> int:
-        return END_ID
-
-    @property
-    def eos_id(self) -> int:
-        return END_ID
-
-    @property
-    def special_tokens(self) -> Mapping[str, int]:
-        return {self._end: END_ID}
-
-    @property
-    def keeps_text(self) -> bool:
-        return True
+        super().__init__(TokenizerFacts(len(pieces), END_ID, END_ID, {end: END_ID}, keeps_text=True), conventions)
 
     def encode_array(self, text: str) -> Ids:
         content = utf8(text)
@@ -103,7 +84,7 @@ class RWKVWorldTokenizer(Tokenizer):
         return joined(self._table.contents())
 
     def settings(self) -> dict[str, Any]:
-        plain = self._conventions.to_json()
+        plain = self.conventions.to_json()
         return {"end": self._end, **({"conventions": plain} if plain else {})}
 
     def files(self) -> dict[str, bytes]:

@@ -27,7 +27,7 @@ def require_divisible(config: RunConfig, size: int) -> None:
         ConfigError: it does not.
     """
     rows = config.training.batch_size
-    if rows % size and not config.task.shapes_vary:
+    if rows % size and config.task.declares().batch_tokens is None:
         nearest = max(1, round(rows / size)) * size
         raise ConfigError([f"training.batch_size: {rows} rows do not divide among {size} ranks. Choose a multiple of "
                            f"{size}, such as {nearest}, or another --nproc-per-node."])

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 
 import numpy as np
 import torch
@@ -21,9 +21,11 @@ from weft.core.layer import traits_of, with_boundaries
 from weft.core.model import Model, ModelState
 from weft.core.state import restore, state_arrays
 from weft.core.traits import Trait
+from weft.data.mixed_batches import mixture_of
 from weft.ops.forms import forced
 from weft.parallel.layout import Layout, boxes
-from weft.tasks import Examples, Task
+from weft.tasks import AnyTask, Examples
+from weft.tasks.protocols import ComparesWithStart
 from weft.training.adapters import AdapterCheck
 from weft.training.averages import Average
 from weft.training.compiling import compiled
@@ -100,7 +102,7 @@ class Trainer:
         self._adapters = AdapterCheck(self.model, steps if settings.unfreeze is None else 0)
         self._average = Average(self.model, settings.average)
         self.batches = self.task.batches(examples)
-        self.mixed = self.task.mixed(self.batches)
+        self.mixed = mixture_of(self.batches)
         self.read = np.zeros(0 if self.mixed is None else len(self.mixed.sources), dtype=np.int64)
         for part in with_boundaries(self.precision.working):
             part.kept_activations = "inputs" if settings.compute.checkpoint_activations else "costly"
@@ -231,7 +233,7 @@ class Trainer:
         mine = self.world.rows(int(self.batches.rows))
         carried = {name.removeprefix(CARRIED): tensor[mine].to(self.device) for name, tensor in tensors.items()
                    if name.startswith(CARRIED)}
-        empty = self.task.start(self.precision.working, mine.stop - mine.start, self.device)
+        empty = self.task.settings.first_state(self.precision.working, mine.stop - mine.start, self.device)
         self._state = restore(empty, carried) if carried and empty is not None else None
         self.step, self.seconds = step, seconds
 
@@ -242,7 +244,8 @@ class Trainer:
         if self._first_loss is None:
             self._first_loss = loss
         if loss > DIVERGED * max(uniform, self._first_loss):
-            raise DivergedError(f"the loss became {loss:.4g} {self.task.measured_in} per {self.task.unit}, where a "
+            declared = self.task.declared
+            raise DivergedError(f"the loss became {loss:.4g} {declared.measured_in} per {declared.unit}, where a "
                                 f"uniform guess has {uniform:.2f}.", step=self.step)
 
 
@@ -266,7 +269,7 @@ def with_step_hooks(model: Model) -> list[tuple[int, StepHooks]]:
     return [(place, part) for place, part in enumerate(model.modules()) if isinstance(part, StepHooks)]
 
 
-def require_possible(config: RunConfig, task: Task[Any, Any], model: Model) -> None:
+def require_possible(config: RunConfig, task: AnyTask, model: Model) -> None:
     """Check that the model can be trained on the task with the run's settings; no data are needed.
 
     Raises:
@@ -274,7 +277,7 @@ def require_possible(config: RunConfig, task: Task[Any, Any], model: Model) -> N
     """
     problems = [*task.problems(model), *config.training.optimizer.problems(model), *holding_problems(config, model),
                 *cutting_problems(config, task, model)]
-    if task.compares and config.start is None:
+    if isinstance(task, ComparesWithStart) and config.start is None:
         problems.append(f"start: nothing, while the task {task.name!r} compares the model with the one that it starts "
                         "from. Name the folder of that model.")
     if config.training.unfreeze is not None:
@@ -282,7 +285,7 @@ def require_possible(config: RunConfig, task: Task[Any, Any], model: Model) -> N
         if config.training.compute.compile:
             problems.append("training.compute.compile: true, with training.unfreeze: the model would be compiled again "
                             "for every block that begins to train. Leave out one of them.")
-    if config.training.compute.compile and config.task.shapes_vary:
+    if config.training.compute.compile and task.declared.batch_tokens is not None:
         problems.append("training.compute.compile: true, while the batches of this task have many shapes, each of "
                         "which would be compiled. Leave it out, or leave out task.batch_tokens.")
     if config.training.compute.checkpoint_activations:

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Int64
 from weft.core.errors import DataError
 from weft.data.generated.dashes import Canvas, Path, Picture, Pixels, drawn
 from weft.data.generated.draws import Draws
-from weft.data.generated.generator import Generator, Rows
+from weft.data.generated.generator import AnsweredRows, Generator
 
 LEVELS = 256
 """Shades of grey, which are ids."""
@@ -87,11 +87,11 @@ class Pathfinder(Generator):
     def describe(self) -> str:
         return f"Pathfinder of {self.size} x {self.size}, {self.contour} dashes, {self.distractors} distractors"
 
-    def rows(self, seed: int, index: Int64[np.ndarray, " B"]) -> Rows:
+    def rows(self, seed: int, index: Int64[np.ndarray, " B"]) -> AnsweredRows:
         pictures = [self.picture(seed, int(each)) for each in index]
         ids = np.stack([drawn(each, self.size, self.look).reshape(-1) for each in pictures]).astype(np.int64)
         answers = np.array([[LEVELS + each.joined] for each in pictures], dtype=np.int64)
-        return Rows(ids, None, np.full((len(pictures), 1), self.longest - 1), answers)
+        return AnsweredRows(ids, None, np.full((len(pictures), 1), self.longest - 1), answers)
 
     def picture(self, seed: int, index: int) -> Picture:
         """The paths and dots of a picture.
