@@ -27,6 +27,7 @@ from weft.families.family import families
 from weft.tasks.answers import text_row
 from weft.tasks.classify_tokens import ClassifyTokens, ClassifyTokensConfig
 from weft.tokenizers import Tokenizer
+from weft.tokenizers.base import pieces_of
 from weft.tokenizers.bpe import BPETokenizer
 from weft.tokenizers.byte import ByteTokenizer
 from weft.tokenizers.config import ByteTokenizerConfig
@@ -82,7 +83,7 @@ def test_a_word_is_labelled_at_the_first_of_its_own_tokens(kind: str) -> None:
     for place, word in enumerate(WORDS):
         own = tokenizer.encode(f" {word}" if place and kind != "unigram" else word)
         # A space is part of the word's first token, or of none, or a token by itself, which is not the word's.
-        alone = tokenizer.decode(own[:1]) == " " or own[0] == tokenizer.pieces.get("▁")
+        alone = tokenizer.decode(own[:1]) == " " or own[0] == pieces_of(tokenizer).get("▁")
         expected.append(len(ids) + alone)
         ids += own
     assert whole.ids.tolist() == ids, "words are encoded by themselves"

@@ -16,7 +16,7 @@ from weft.data.duplicates import Repeated
 from weft.data.layout import NO_IDS, layout_of
 from weft.data.rows import values_of
 from weft.data.sequences import Sequences, SequenceWriter, encoded_texts
-from weft.tokenizers import Encoded, Tokenizer
+from weft.tokenizers import Tokenizer
 from weft.tokenizers.lost import lost_nats
 
 
@@ -84,17 +84,12 @@ def encode_pairs(corpus: Corpus, tokenizer: Tokenizer, source_context: int, cont
             if not cut:
                 raise _too_long(corpus, row, len(whole), len(ids) - 1, source_context, context)
             longer += 1
-        lost.append(_lost(tokenizer, list(values_of(row))[1], target, context))
+        untold = lost_nats(tokenizer, values_of(row)[1], target) if len(target.ids) else None
+        lost.append(0.0 if untold is None else float(untold[:context].sum(dtype=np.float64)))
         sources.add(whole[:source_context])
         targets.add(ids[:context + 1])
         sizes.add(lengths[:context + 1])
     return Pairs(sources.done(), targets.done(), sizes.done(), longer, corpus.name, repeated, np.array(lost))
-
-
-def _lost(tokenizer: Tokenizer, text: str, encoded: Encoded, context: int) -> float:
-    """Nats for what the first ``context`` tokens of a target do not tell of it."""
-    found = lost_nats(tokenizer, text, encoded) if len(encoded.ids) else None
-    return 0.0 if found is None else float(found[:context].sum(dtype=np.float64))
 
 
 def ends_of(tokenizer: Tokenizer) -> tuple[Int64[np.ndarray, " o"], Int64[np.ndarray, " c"]]:

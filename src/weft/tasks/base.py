@@ -13,6 +13,7 @@ What its configuration declares is one record, `TaskDeclared`; what few tasks ha
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,12 +26,13 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from weft.core.errors import ConfigError, refuse_unread
-from weft.core.model import LanguageModel, Model, ModelState
+from weft.core.model import Classifier, EncoderInputs, LanguageModel, Model, ModelState
 from weft.core.output import Loss
 from weft.core.part_config import PartConfig
 from weft.core.span import Span
 from weft.data import Repeated
 from weft.data.batch_source import BatchSource
+from weft.data.orders import RowOrder
 from weft.data.settings import DataSettings
 from weft.tasks.material import HeldOut, Material
 from weft.tasks.objective import ObjectiveSettings
@@ -164,6 +166,10 @@ class TaskSettings:
     def source_context(self) -> int:
         """Tokens of a source at most."""
         return self.context if self.source_limit is None else min(self.context, self.source_limit)
+
+    def order(self, size: int, where: str) -> RowOrder:
+        """The order of so many examples, of which a batch has ``rows``; ``where``: the data's name, for messages."""
+        return RowOrder(size, rows=self.rows, seed=self.seed, reshuffle=self.reshuffle, where=where)
 
     def first_state(self, model: Model, rows: int, device: torch.device | str) -> ModelState | None:
         """The state before the first batch of rows that continue from batch to batch; None where they do not."""
@@ -321,9 +327,9 @@ class Task(ABC, Generic[T, E, C]):
     def loss(self, model: Model, columns: C, state: ModelState | None) -> BatchSums:
         """The sums over a batch, whose columns are on the model's device. It reads no tensor on the host."""
 
-    @abstractmethod
     def guess(self, model: Model) -> float:
-        """The loss of one prediction by a uniform guess (ln V): a run far above it has diverged."""
+        """The loss of one prediction by a uniform guess, ln V for tokens: a run far above it has diverged."""
+        return math.log(max(2, model.vocab_size))
 
     @abstractmethod
     def measure(self, model: Model, examples: E, batches: int | None = None) -> Validation:
@@ -341,6 +347,15 @@ class Task(ABC, Generic[T, E, C]):
 
 
 AnyTask: TypeAlias = Task[Any, Any, Any]
+
+
+def head_scores(model: Model, inputs: EncoderInputs, span: Span) -> tuple[Tensor, tuple[Loss, ...]]:
+    """The scores of the model's head for inputs, in float32 or wider, and auxiliary losses of the model: of classes or
+    values for each row [B,C], or for each token [B,T,C]."""
+    assert isinstance(model.head, Classifier), "a model that does not fit is refused before"
+    out = model.vectors(inputs, span)
+    scores = model.head.scores(out.y, span)
+    return scores.to(torch.promote_types(scores.dtype, torch.float32)), out.losses
 
 
 def require_fits(task: AnyTask, model: Model) -> None:

@@ -22,14 +22,14 @@ from weft.data.batch_source import RowBatches
 from weft.data.corpus import Corpus
 from weft.data.duplicates import Repeated
 from weft.data.labelled import LabelledTexts, encode_labelled, label_of, names_in, values_from
-from weft.data.orders import RowOrder
 from weft.data.records import Fields, TextRecord, text_of
 from weft.data.rows import values_of
 from weft.data.sequences import widths
 from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, finite, in_batches, spread
-from weft.tasks.base import BatchSums, Count, Rows, TaskDeclared, TaskSettings, on_device
+from weft.tasks.base import BatchSums, Count, Rows, TaskDeclared, TaskSettings, head_scores, on_device
 from weft.tasks.classes import ClassCounts
+from weft.tasks.classify_images import negative_log_likelihood
 from weft.tasks.correlations import jackknife_error, pearson, spearman
 from weft.tasks.protocols import HasClasses
 from weft.tasks.records import RecordTask, RecordTaskConfig
@@ -175,8 +175,7 @@ class Classify(RecordTask[LabelledConfig, LabelledTexts, LabelledColumns]):
 
     def batches(self, examples: LabelledTexts) -> RowBatches[Rows[LabelledColumns]]:
         settings, size = self.settings, len(examples.rows)
-        order = RowOrder(size, rows=settings.rows, seed=settings.seed, reshuffle=settings.reshuffle,
-                         where=examples.corpus)
+        order = settings.order(size, examples.corpus)
         notice = None if not examples.cut else (
             f"{examples.cut:,} of {size:,} examples are longer than the context of {settings.context} tokens and were "
             "cut at the end")
@@ -189,17 +188,14 @@ class Classify(RecordTask[LabelledConfig, LabelledTexts, LabelledColumns]):
         return BatchSums(found.detach(), found, None, losses)
 
     def _scores(self, model: Model, columns: LabelledColumns) -> tuple[Tensor, tuple[Any, ...]]:
-        assert isinstance(model.head, Classifier), "a model that does not fit is refused before"
         types = columns.types if model.reads().get("types", 0) > 1 else None
-        out = model.vectors(EncoderInputs(tokens=columns.ids, types=types), columns.span)
-        scores = model.head.scores(out.y, columns.span)
-        return scores.to(torch.promote_types(scores.dtype, torch.float32)), out.losses
+        return head_scores(model, EncoderInputs(tokens=columns.ids, types=types), columns.span)
 
     def _losses(self, scores: Tensor, labels: Tensor) -> Tensor:
         """The loss of each row."""
         if self.declared.values is not None:
             return (scores - labels.to(scores.dtype)).square().mean(-1)
-        return -scores.log_softmax(-1).gather(-1, labels[:, None])[:, 0]
+        return negative_log_likelihood(scores, labels)
 
     def guess(self, model: Model) -> float:
         assert isinstance(model.head, Classifier), "a model that does not fit is refused before"

@@ -6,7 +6,6 @@ import math
 from typing import ClassVar, Self, final
 
 import numpy as np
-import torch
 from jaxtyping import Int64
 from torch import Tensor
 
@@ -18,7 +17,7 @@ from weft.core.span import WHOLE
 from weft.data.images import Images
 from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, finite, in_batches, spread
-from weft.tasks.base import BatchSums, TaskSettings, on_device
+from weft.tasks.base import BatchSums, TaskSettings, head_scores, on_device
 from weft.tasks.classes import ClassCounts
 from weft.tasks.images import (
     ImageColumns,
@@ -102,10 +101,7 @@ class ClassifyImages(ImageTask[ClassifyImagesConfig]):
 
 def class_scores(model: Model, pixels: Tensor) -> tuple[Tensor, tuple[Loss, ...]]:
     """The scores of classes of images [B,C], in float32 or wider, and the model's auxiliary losses."""
-    assert isinstance(model.head, Classifier), "a model that does not fit is refused before"
-    out = model.vectors(image_model(model).images(pixels))
-    scores = model.head.scores(out.y, WHOLE)
-    return scores.to(torch.promote_types(scores.dtype, torch.float32)), out.losses
+    return head_scores(model, image_model(model).images(pixels), WHOLE)
 
 
 def negative_log_likelihood(scores: Tensor, labels: Tensor) -> Tensor:

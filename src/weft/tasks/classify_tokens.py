@@ -14,7 +14,6 @@ from torch import Tensor
 
 from weft.core.config import rule
 from weft.core.model import Classifier, EncoderInputs, Model, ModelState
-from weft.core.output import Loss
 from weft.core.part_config import About
 from weft.core.registry import register
 from weft.core.span import Span
@@ -22,12 +21,11 @@ from weft.data.batch_source import RowBatches
 from weft.data.corpus import Corpus
 from weft.data.duplicates import Repeated
 from weft.data.labelled_words import LabelledWords, encode_words, labels_of, texts_of, word_classes, words_of
-from weft.data.orders import RowOrder
 from weft.data.records import Fields, TextRecord
 from weft.data.sequences import widths
 from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, finite, in_batches, spread
-from weft.tasks.base import BatchSums, Count, Rows, TaskDeclared, TaskSettings, on_device
+from weft.tasks.base import BatchSums, Count, Rows, TaskDeclared, TaskSettings, head_scores, on_device
 from weft.tasks.protocols import HasClasses
 from weft.tasks.records import RecordTask, RecordTaskConfig
 from weft.tasks.tags import TagCounts
@@ -142,8 +140,7 @@ class ClassifyTokens(RecordTask[ClassifyTokensConfig, LabelledWords, WordColumns
 
     def batches(self, examples: LabelledWords) -> RowBatches[Rows[WordColumns]]:
         settings, size = self.settings, len(examples.rows)
-        order = RowOrder(size, rows=settings.rows, seed=settings.seed, reshuffle=settings.reshuffle,
-                         where=examples.corpus)
+        order = settings.order(size, examples.corpus)
         notice = None if not examples.cut else (
             f"{examples.cut:,} of {size:,} texts are longer than the context of {settings.context} tokens and were cut "
             f"at the end, which leaves out {examples.left_out:,} words")
@@ -151,7 +148,7 @@ class ClassifyTokens(RecordTask[ClassifyTokensConfig, LabelledWords, WordColumns
                           tokens=order.rows * len(examples) / size, notice=notice)
 
     def loss(self, model: Model, columns: WordColumns, state: ModelState | None) -> BatchSums:
-        scores, losses = _scores(model, columns)
+        scores, losses = head_scores(model, EncoderInputs(tokens=columns.ids), columns.span)
         found = _sum(scores, columns.labels)
         return BatchSums(found.detach(), found, None, losses)
 
@@ -168,7 +165,7 @@ class ClassifyTokens(RecordTask[ClassifyTokensConfig, LabelledWords, WordColumns
             for rows in chosen:
                 batch = word_rows(examples, rows, slice(None))
                 columns = on_device(batch.columns, device)
-                scores, _ = _scores(model, columns)
+                scores, _ = head_scores(model, EncoderInputs(tokens=columns.ids), columns.span)
                 nats += finite(_sum(scores.double(), columns.labels), examples.corpus)
                 words += batch.count.predictions
                 labels = batch.columns.labels.numpy()
@@ -184,13 +181,6 @@ class ClassifyTokens(RecordTask[ClassifyTokensConfig, LabelledWords, WordColumns
 def _head(model: Model) -> Classifier:
     assert isinstance(model.head, Classifier), "a model that does not fit is refused before"
     return model.head
-
-
-def _scores(model: Model, columns: WordColumns) -> tuple[Tensor, tuple[Loss, ...]]:
-    """The scores [B,T,C] of every token, in float32 at least, and auxiliary losses of the model."""
-    out = model.vectors(EncoderInputs(tokens=columns.ids), columns.span)
-    scores = _head(model).scores(out.y, columns.span)
-    return scores.to(torch.promote_types(scores.dtype, torch.float32)), out.losses
 
 
 def _sum(scores: Tensor, labels: Tensor) -> Tensor:

@@ -18,7 +18,6 @@ from weft.core.model import Model
 from weft.data.batch_source import RowBatches
 from weft.data.duplicates import Repeated
 from weft.data.images import Images, read_images
-from weft.data.orders import RowOrder
 from weft.data.settings import DataSettings
 from weft.tasks.base import Count, Rows, Task, TaskConfig, TaskDeclared
 from weft.tasks.material import HeldOut, Material
@@ -153,15 +152,13 @@ class ImageTask(Task[T, ImageExamples, ImageColumns], FitsInputs):
         image_model(model).fit_scaling(torch.tensor(examples.images.pixels))
 
     def batches(self, examples: ImageExamples) -> RowBatches[Rows[ImageColumns]]:
-        settings = self.settings
-        order = RowOrder(len(examples), rows=settings.rows, seed=settings.seed, reshuffle=settings.reshuffle,
-                         where=examples.images.name)
+        order = self.settings.order(len(examples), examples.images.name)
 
         def lay(chosen: Int64[np.ndarray, " B"], share: slice, step: int) -> Rows[ImageColumns]:
             columns = image_columns(examples, chosen[share])._replace(stage=self.stage(step))
             return Rows(columns, Count(len(columns.labels), len(columns.labels)))
 
-        return RowBatches(order, lay, tokens=float(order.rows * settings.context))
+        return RowBatches(order, lay, tokens=float(order.rows * self.settings.context))
 
     def stage(self, step: int) -> int:
         """The stage of training of the batch of a step, for tasks with several: a plain number, for which the loss is

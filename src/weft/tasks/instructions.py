@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar, Self, final
 
 from weft.chat.answers import Which
@@ -94,9 +93,6 @@ class Answers(Task[AnswersConfig, TokenStream, TextColumns]):
 
     def loss(self, model: Model, columns: TextColumns, state: ModelState | None) -> BatchSums:
         return text_loss(model, columns, state, self.settings.objective)
-
-    def guess(self, model: Model) -> float:
-        return math.log(max(2, model.vocab_size))
 
     def measure(self, model: Model, examples: TokenStream, batches: int | None = None) -> Validation:
         """Measure each conversation once, alone in its row.

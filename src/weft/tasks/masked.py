@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Self, final
@@ -23,7 +21,7 @@ from weft.data.batches import MadeOfText
 from weft.data.joining import parted
 from weft.data.masking import Masked, Masking, word_starts
 from weft.data.settings import DataSettings
-from weft.evaluation.measuring import evaluating, finite, spread
+from weft.evaluation.measuring import evaluating, finite, in_batches, spread
 from weft.tasks.base import BatchSums, Count, Rows, Task, TaskConfig, TaskDeclared, TaskSettings, on_device
 from weft.tasks.material import HeldOut, Material, held_out_text, text_material
 from weft.tasks.mixing import by_source
@@ -196,9 +194,6 @@ class MaskedTokens(Task[MaskedConfig, MaskableText, TextColumns]):
         found = cross_entropy(model.head, out.y, columns.targets, columns.scored, self.settings.objective)
         return BatchSums(found.nats, found.loss, None, out.losses, found.by_row)
 
-    def guess(self, model: Model) -> float:
-        return math.log(max(2, model.vocab_size))
-
     def measure(self, model: Model, examples: MaskableText, batches: int | None = None) -> Validation:
         """Measure windows of the context that do not overlap, each once; documents do not attend to one another."""
         assert isinstance(model.head, Readout), "a model that does not fit is refused before"
@@ -207,7 +202,8 @@ class MaskedTokens(Task[MaskedConfig, MaskableText, TextColumns]):
             each = {name: MaskableText(own, examples.tokenizer) for name, own in parted(stream).items()}
             return by_source(stream.sources, each, partial(self.measure, model), batches)
         masking = examples.masking(self.config, HELD_OUT_SEED)
-        windows = list(_windows(len(examples), self.settings.context, self.settings.rows))
+        starts_of = np.arange(0, len(examples), self.settings.context, dtype=np.int64)
+        windows = [starts_of[rows] for rows in in_batches(len(starts_of), self.settings.rows)]
         nats, first, tokens, size = 0.0, 0, 0, 0
         with evaluating(model) as device:
             for starts in spread(windows, batches):
@@ -230,11 +226,6 @@ class MaskedTokens(Task[MaskedConfig, MaskableText, TextColumns]):
                     f"{part_measured(batches, len(windows))}")
         return Validation(None, nats / tokens, tokens, size, protocol, {"accuracy": first / tokens}, "loss",
                           unit="hidden token")
-
-
-def _windows(length: int, context: int, rows: int) -> Iterator[Int64[np.ndarray, " B"]]:
-    starts = np.arange(0, length, context, dtype=np.int64)
-    return (starts[first:first + rows] for first in range(0, len(starts), rows))
 
 
 def _rows(stream: TokenStream, starts: Int64[np.ndarray, " B"], context: int) -> Batch:

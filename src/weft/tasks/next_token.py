@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import ClassVar, final
 
@@ -92,9 +91,6 @@ class NextToken(Task[NextTokenConfig, TokenStream, TextColumns], FitsByCounting)
 
     def loss(self, model: Model, columns: TextColumns, state: ModelState | None) -> BatchSums:
         return text_loss(model, columns, state, self.settings.objective)
-
-    def guess(self, model: Model) -> float:
-        return math.log(max(2, model.vocab_size))
 
     def measure(self, model: Model, examples: TokenStream, batches: int | None = None) -> Validation:
         """Measure windows of the context, each token once; documents do not attend to one another.

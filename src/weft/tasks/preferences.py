@@ -22,7 +22,6 @@ from weft.core.part_config import About
 from weft.core.registry import register
 from weft.data import Batch, TokenStream
 from weft.data.batch_source import RowBatches
-from weft.data.orders import RowOrder
 from weft.data.preference_pairs import PreferencePairs, kept_pairs, laid_out, rows_of, width_of
 from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, finite, in_batches, spread
@@ -143,9 +142,7 @@ class Preferences(Task[PreferencesConfig, PreferencePairs, PreferenceColumns], C
         return examples.reference
 
     def batches(self, examples: PreferencePairs) -> RowBatches[Rows[PreferenceColumns]]:
-        settings = self.settings
-        order = RowOrder(examples.size, rows=settings.rows, seed=settings.seed, reshuffle=settings.reshuffle,
-                         where=examples.stream.corpus)
+        order = self.settings.order(examples.size, examples.stream.corpus)
 
         def lay(chosen: Int64[np.ndarray, " B"], share: slice, step: int) -> Rows[PreferenceColumns]:
             columns = _columns(examples, chosen[share], laid_out(examples, chosen[share], width_of(examples, chosen)))

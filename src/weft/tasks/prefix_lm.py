@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Literal, Self, final
@@ -115,9 +114,6 @@ class PrefixLM(Task[PrefixLMConfig, TokenStream, TextColumns]):
 
     def loss(self, model: Model, columns: TextColumns, state: ModelState | None) -> BatchSums:
         return text_loss(model, columns, state, self.settings.objective)
-
-    def guess(self, model: Model) -> float:
-        return math.log(max(2, model.vocab_size))
 
     def measure(self, model: Model, examples: TokenStream, batches: int | None = None) -> Validation:
         """Measure whole documents, packed into rows; one that is longer than the context is cut."""

@@ -23,13 +23,11 @@ from torch import Tensor
 from weft.core.config import parse
 from weft.core.errors import ConfigError
 from weft.core.model import Classifier, Counted, EncoderInputs, LanguageModel, Model, ModelState
-from weft.core.output import Loss
 from weft.core.span import Span
 from weft.data.batch_source import RowBatches
 from weft.data.generated import AnsweredRows, GeneratedRows, Generator, RowExamples
 from weft.data.generated.draws import MOST_EXAMPLES
 from weft.data.generated.examples import share_of_rows
-from weft.data.orders import RowOrder
 from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, finite, in_batches, spread
 from weft.tasks.base import (
@@ -41,6 +39,7 @@ from weft.tasks.base import (
     TaskDeclared,
     TaskSettings,
     by_gradients,
+    head_scores,
     on_device,
 )
 from weft.tasks.classify_images import negative_log_likelihood
@@ -233,9 +232,7 @@ class RowTask(Task[RowTaskConfig, RowExamples, RowColumns], FitsByCounting):
         return self.config.read(data, part, self.settings.labels)
 
     def batches(self, examples: RowExamples) -> RowBatches[Rows[RowColumns]]:
-        settings = self.settings
-        order = RowOrder(examples.size, rows=settings.rows, seed=settings.seed, reshuffle=settings.reshuffle,
-                         where=examples.name)
+        order = self.settings.order(examples.size, examples.name)
 
         def lay(chosen: Int64[np.ndarray, " B"], share: slice, step: int) -> Rows[RowColumns]:
             rows = (share_of_rows(examples.rows(chosen), share, examples.longest) if examples.varies
@@ -246,7 +243,7 @@ class RowTask(Task[RowTaskConfig, RowExamples, RowColumns], FitsByCounting):
 
     def loss(self, model: Model, columns: RowColumns, state: ModelState | None) -> BatchSums:
         if self._reads_whole(model):
-            scores, losses = _class_scores(model, columns)
+            scores, losses = head_scores(model, EncoderInputs(tokens=columns.ids), columns.span)
             nats = negative_log_likelihood(scores, self._classes(columns)).sum()
             return BatchSums(nats.detach(), nats, None, losses)
         assert isinstance(model, LanguageModel), "a model that does not fit is refused before"
@@ -283,7 +280,7 @@ class RowTask(Task[RowTaskConfig, RowExamples, RowColumns], FitsByCounting):
     def _predicted(self, model: Model, columns: RowColumns) -> tuple[Tensor, Tensor]:
         """The log-probability of each answer, and whether it is the most probable one, both [B,K]."""
         if self._reads_whole(model):
-            scores, _ = _class_scores(model, columns)
+            scores, _ = head_scores(model, EncoderInputs(tokens=columns.ids), columns.span)
             answers = self._classes(columns)
             return -negative_log_likelihood(scores, answers)[:, None], (scores.argmax(-1) == answers)[:, None]
         assert isinstance(model, LanguageModel), "a model that does not fit is refused before"
@@ -328,14 +325,6 @@ def _measures(right: np.ndarray, chance: float) -> dict[str, float]:
 def _at(h: Tensor, places: Tensor) -> Tensor:
     """The vectors [B,K,D] of ``h`` [B,T,D] at ``places`` [B,K]."""
     return h.gather(1, places[..., None].expand(-1, -1, h.shape[-1]))
-
-
-def _class_scores(model: Model, columns: RowColumns) -> tuple[Tensor, tuple[Loss, ...]]:
-    """The scores of classes of each row [B,C], in float32 or wider, and the model's auxiliary losses."""
-    assert isinstance(model.head, Classifier), "asked before"
-    out = model.vectors(EncoderInputs(tokens=columns.ids), columns.span)
-    scores = model.head.scores(out.y, columns.span)
-    return scores.to(torch.promote_types(scores.dtype, torch.float32)), out.losses
 
 
 def _carried(model: LanguageModel, columns: RowColumns) -> Tensor:

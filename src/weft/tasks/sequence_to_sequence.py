@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple, Self, final
 
@@ -167,8 +166,7 @@ class SequenceToSequence(RecordTask[SequenceToSequenceConfig, Pairs, PairColumns
     def _order(self, examples: Pairs) -> RowOrder | LengthOrder:
         settings, budget, where = self.settings, self.config.batch_tokens, examples.corpus
         if budget is None:
-            return RowOrder(len(examples.sources), rows=settings.rows, seed=settings.seed,
-                            reshuffle=settings.reshuffle, where=where)
+            return settings.order(len(examples.sources), where)
         return LengthOrder(examples.sources, examples.targets, budget=budget, seed=settings.seed,
                            reshuffle=settings.reshuffle, where=where)
 
@@ -178,9 +176,6 @@ class SequenceToSequence(RecordTask[SequenceToSequenceConfig, Pairs, PairColumns
         out = model.hidden(columns.inputs, None, Span(count=columns.target_count, memory=source.memory))
         found = cross_entropy(model.readout, out.y, columns.targets, columns.scored, self.settings.objective)
         return BatchSums(found.nats, found.loss, None, (*source.losses, *out.losses))
-
-    def guess(self, model: Model) -> float:
-        return math.log(max(2, model.vocab_size))
 
     def measure(self, model: Model, examples: Pairs, batches: int | None = None) -> Validation:
         """Measure each pair once, in order; those of a budget of tokens from the shortest to the longest."""

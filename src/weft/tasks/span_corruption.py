@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, NamedTuple, Self, final
@@ -249,9 +248,6 @@ class SpanCorruptionTask(Task[SpanCorruptionConfig, CorruptibleText, SpanColumns
         first = torch.arange(ids.shape[1], device=ids.device) < columns.source.shape[1]
         out = model.hidden(ids, None, Span(prefix=first.expand(len(ids), -1)))
         return out.y[:, columns.source.shape[1]:], out.losses
-
-    def guess(self, model: Model) -> float:
-        return math.log(max(2, model.vocab_size))
 
     def measure(self, model: Model, examples: CorruptibleText, batches: int | None = None) -> Validation:
         """Measure windows of the text that do not overlap, each once; a last one that is not whole is left out."""

@@ -19,7 +19,7 @@ from weft.core.errors import TokenizerError, refuse_unread
 from weft.core.strict_json import digest
 from weft.disk.ownership import require_free_or_same
 from weft.tokenizers.conventions import NO_CONVENTIONS, Conventions
-from weft.tokenizers.pieces import Ids, IdsLike
+from weft.tokenizers.pieces import Ids, IdsLike, PieceTable
 from weft.tokenizers.spans import Spelling, parted
 from weft.tokenizers.specials import AddedToken, Splitter
 from weft.tokenizers.streaming import StreamDecoder
@@ -272,6 +272,24 @@ class Tokenizer(ABC):
             for piece, place in splitter.split(text)
         ]
         return np.concatenate(pieces) if pieces else self.encode_array(text)
+
+
+class TableTokenizer(Tokenizer):
+    """Base of tokenizers whose ids stand for fixed bytes, which a table holds. A class of them sets ``_table``."""
+
+    _table: PieceTable
+
+    def spellings(self) -> Sequence[bytes]:
+        return self._table.contents()
+
+    def decode(self, ids: IdsLike, *, specials: bool = False) -> str:
+        return self._table.decode(ids, specials=specials)
+
+    def byte_lengths(self, ids: IdsLike) -> NDArray[np.int32]:
+        return self._table.lengths(ids)
+
+    def stream(self, *, specials: bool = False) -> StreamDecoder:
+        return self._table.stream(specials=specials)
 
 
 def pieces_of(tokenizer: Tokenizer) -> Mapping[str, int]:

@@ -9,16 +9,15 @@ from typing import Any, ClassVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.tokenizers.base import Encoded, TakesTokens, Tokenizer, TokenizerFacts, setting, utf8
+from weft.tokenizers.base import Encoded, TableTokenizer, TakesTokens, TokenizerFacts, setting, utf8
 from weft.tokenizers.pieces import Ids, IdsLike, PieceTable, check_ids
 from weft.tokenizers.specials import END_OF_DOCUMENT
-from weft.tokenizers.streaming import StreamDecoder
 
 END_ID = 256
 
 
 @final
-class ByteTokenizer(Tokenizer, TakesTokens):
+class ByteTokenizer(TableTokenizer, TakesTokens):
     """The UTF-8 bytes of the text as ids 0 to 255, and id 256 between documents.
 
     ``vocab_size`` is 257; ``bos_id`` and ``eos_id`` are both 256: the token that ends a document opens the next. ByT5
@@ -54,9 +53,6 @@ class ByteTokenizer(Tokenizer, TakesTokens):
     def measure(self, text: str) -> Encoded:
         ids = self.encode_array(text)
         return Encoded(ids, np.ones_like(ids))
-
-    def stream(self, *, specials: bool = False) -> StreamDecoder:
-        return self._table.stream(specials=specials)
 
     def may_join(self, before: str, separator: str) -> bool:
         return False

@@ -9,23 +9,21 @@ from pathlib import Path
 from typing import Any, ClassVar, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from weft.core.errors import TokenizerError
-from weft.tokenizers.base import Tokenizer, TokenizerFacts, setting, utf8
+from weft.tokenizers.base import TableTokenizer, TokenizerFacts, setting, utf8
 from weft.tokenizers.conventions import NO_CONVENTIONS, Conventions
 from weft.tokenizers.foreign import read_vocabulary, require_ids
-from weft.tokenizers.pieces import Ids, IdsLike, PieceTable
+from weft.tokenizers.pieces import Ids, PieceTable
 from weft.tokenizers.specials import END_OF_DOCUMENT
 from weft.tokenizers.split_points import Joined, joined, joins
-from weft.tokenizers.streaming import StreamDecoder
 
 WORLD_FILE = "rwkv_vocab_v20230424.txt"
 END_ID = 0
 
 
 @final
-class RWKVWorldTokenizer(Tokenizer):
+class RWKVWorldTokenizer(TableTokenizer):
     """Greedy longest match on UTF-8 bytes (RWKV's released ``rwkv_tokenizer.py``); any text is decoded exactly.
 
     Each line of the file is an id, a Python literal (text or bytes) and its length in bytes. Id 0 ends a document and
@@ -66,15 +64,6 @@ class RWKVWorldTokenizer(Tokenizer):
             ids.append(token)
             place = end
         return np.array(ids, dtype=np.int32)
-
-    def decode(self, ids: IdsLike, *, specials: bool = False) -> str:
-        return self._table.decode(ids, specials=specials)
-
-    def byte_lengths(self, ids: IdsLike) -> NDArray[np.int32]:
-        return self._table.lengths(ids)
-
-    def stream(self, *, specials: bool = False) -> StreamDecoder:
-        return self._table.stream(specials=specials)
 
     def may_join(self, before: str, separator: str) -> bool:
         return joins(self._within_ids, before, separator)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from weft.core.errors import TokenizerError
 from weft.core.strict_json import plain
-from weft.tokenizers.base import Encoded, NamesPieces, Tokenizer, TokenizerFacts, setting, utf8
+from weft.tokenizers.base import Encoded, NamesPieces, TableTokenizer, TokenizerFacts, setting, utf8
 from weft.tokenizers.conventions import NO_CONVENTIONS, Conventions
 from weft.tokenizers.foreign import read_vocabulary
 from weft.tokenizers.library_pieces import SPACE
@@ -21,7 +21,6 @@ from weft.tokenizers.sentence_piece_model import MODEL_FILE, learned_model, open
 from weft.tokenizers.spans import byte_spans
 from weft.tokenizers.specials import AddedToken, Splitter
 from weft.tokenizers.split_points import Joined, joined, joins
-from weft.tokenizers.streaming import StreamDecoder
 
 Prefix: TypeAlias = Literal["always", "first", "never"]
 """Where a model inserts its space: before every stretch between special or added tokens (as the library does), before
@@ -32,7 +31,7 @@ WITHOUT_PREFIX = b"\x1a\x02\x18\x00"
 
 
 @final
-class SentencePieceTokenizer(Tokenizer, NamesPieces):
+class SentencePieceTokenizer(TableTokenizer, NamesPieces):
     """The ids that the ``sentencepiece`` library gives, for BPE and unigram models (Kudo and Richardson 2018).
 
     Control symbols are special tokens; user-defined symbols are text. Whether decoding restores the text depends on the
@@ -89,9 +88,6 @@ class SentencePieceTokenizer(Tokenizer, NamesPieces):
         """The piece for characters that the vocabulary lacks."""
         return str(self._library.id_to_piece(self._library.unk_id()))
 
-    def spellings(self) -> Sequence[bytes]:
-        return self._table.contents()
-
     def encode_array(self, text: str) -> Ids:
         return self._joined(text, self._plain)
 
@@ -105,17 +101,11 @@ class SentencePieceTokenizer(Tokenizer, NamesPieces):
         arrays = [np.array(ids) for ids in self._library.encode(list(texts), out_type="numpy")]
         return [self._measured(*item) for item in zip(texts, contents, arrays, strict=True)]
 
-    def decode(self, ids: IdsLike, *, specials: bool = False) -> str:
-        return self._table.decode(ids, specials=specials)
-
     def byte_lengths(self, ids: IdsLike) -> NDArray[np.int32]:
         check_ids(ids, self.vocab_size)
         raise TokenizerError(
             "the ids of a SentencePiece model do not determine how many bytes of text they stand for, since it "
             "normalises the text or adds to it.", where="ids", remedy="Measure the text itself, with measure(text).")
-
-    def stream(self, *, specials: bool = False) -> StreamDecoder:
-        return self._table.stream(specials=specials)
 
     def may_join(self, before: str, separator: str) -> bool:
         return joins(self._within_ids, before, separator)

@@ -142,7 +142,8 @@ class Pathfinder(Generator):
         """The first dash of the first path, near the middle."""
         room = max(self.size / 2 - 2 * self.look.apart, 2.0)
         y, x, turn = draws.uniform(3)[0]
-        return canvas.begin(_middle(self.size) + room * complex(2 * y - 1, 2 * x - 1), 2 * math.pi * turn)
+        middle = (self.size - 1) / 2 * (1 + 1j)
+        return canvas.begin(middle + room * complex(2 * y - 1, 2 * x - 1), 2 * math.pi * turn)
 
     def _second(self, canvas: Canvas, draws: Draws, first: Path) -> Path | None:
         away, turn = 2 * math.pi * draws.uniform(2)[0]
@@ -162,7 +163,3 @@ class Pathfinder(Generator):
             if all(canvas.extend(path, float(draws.uniform(1)[0, 0])) for _ in range(self.contour // 3 - 1)):
                 return
             canvas.forget_after(before)
-
-
-def _middle(size: int) -> complex:
-    return (size - 1) / 2 * (1 + 1j)
