@@ -22,7 +22,7 @@ from against_trl.small import (
 )
 from tasks.task_runs import records_file, settings
 from weft.data.settings import DataSettings
-from weft.tasks import Task
+from weft.tasks import AnyTask
 from weft.tasks.instructions import Answers, AnswersConfig
 from weft.tasks.preferences import Preferences, PreferencesConfig
 from weft.tokenizers.config import TokenizerFileConfig
@@ -34,7 +34,7 @@ COMMON: dict[str, Any] = {"report_to": "none", "use_cpu": True, "save_strategy":
                           "per_device_train_batch_size": 4, "max_length": 128, "gradient_checkpointing": False}
 
 
-def batch_of(made: Task[Any, Any], folder: Path, rows: list[dict[str, Any]], reference: Any = None) -> Any:
+def batch_of(made: AnyTask, folder: Path, rows: list[dict[str, Any]], reference: Any = None) -> Any:
     """All of the examples, in one batch."""
     own_tokenizer().save(folder / "own")
     path = str(records_file(folder, rows))
@@ -44,7 +44,7 @@ def batch_of(made: Task[Any, Any], folder: Path, rows: list[dict[str, Any]], ref
     return made.batches(examples if reference is None else made.compared(examples, reference)).batch(0)
 
 
-def require_equal(made: Task[Any, Any], batch: Any, model: Any, theirs: Any, loss: torch.Tensor, folder: Path) -> None:
+def require_equal(made: AnyTask, batch: Any, model: Any, theirs: Any, loss: torch.Tensor, folder: Path) -> None:
     """Both losses and all gradients are equal; the largest difference is printed."""
     loss.backward()  # type: ignore[no-untyped-call]
     sums, _ = add_gradients(made, model, [batch], None, device="cpu")
@@ -67,7 +67,7 @@ def test_answers_are_sft_on_assistants_alone(tmp_path: Path) -> None:
     in_float64(theirs)
     made = Answers(AnswersConfig(), settings(context=128))
     batch = batch_of(made, tmp_path, TALKS)
-    assert batch.scored_tokens == int((inputs["labels"] != -100).sum())
+    assert batch.count.predictions == int((inputs["labels"] != -100).sum())
     model = own_model(theirs, tmp_path / "model")
     require_equal(made, batch, model, theirs, trainer.compute_loss(theirs, inputs), tmp_path / "gradients")
 

@@ -20,6 +20,7 @@ from weft.checkpoints import save_checkpoint
 from weft.cli.main import app
 from weft.decoding import GREEDY, generate
 from weft.tokenizers import ByteTokenizer
+from weft.tokenizers.base import extended
 
 OPEN, CLOSE = "<think>", "</think>"
 FRAME = ("{%- for m in messages %}{%- set content = m.content %}{%- if m.role == 'assistant' %}RULE{%- endif %}"
@@ -37,7 +38,7 @@ DROPS = {
 THOUGHT = f"{OPEN}\nhm {CLOSE}\n\nA cat."
 
 
-TOKENIZER = ByteTokenizer().extended([BEGIN, END, OPEN, CLOSE, "<other>"])
+TOKENIZER = extended(ByteTokenizer(), [BEGIN, END, OPEN, CLOSE, "<other>"])
 
 
 def template_of(rule: str) -> ChatTemplate:

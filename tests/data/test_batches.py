@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from weft.core.errors import DataError
 from weft.data import Batch, Batches, Corpus, Document, SequentialBatches, ShuffledBatches, TokenStream, encode_corpus
 from weft.data.permutation import permute
-from weft.data.tensors import to_tensors
+from weft.tasks.text import text_columns
 from weft.tokenizers import BPETokenizer, ByteTokenizer
 
 KINDS = pytest.mark.parametrize("kind", [ShuffledBatches, SequentialBatches])
@@ -192,12 +192,11 @@ def test_first_tokens_of_documents_do_not_count_without_a_shared_separator() -> 
 @KINDS
 def test_tensors_hold_the_same_values(kind: type[Batches]) -> None:
     batch = kind(numbered(50), rows=2, length=8, seed=3).batch(1)
-    tensors = to_tensors(batch)
-    assert tensors.inputs.dtype == tensors.targets.dtype == torch.int64
-    assert tensors.begins.dtype == tensors.scored.dtype == torch.bool
-    for name in ("inputs", "targets", "begins", "scored", "target_bytes"):
-        np.testing.assert_array_equal(getattr(tensors, name).numpy(), getattr(batch, name))
-    assert tensors.fresh == batch.fresh
+    columns = text_columns(batch)
+    assert columns.inputs.dtype == columns.targets.dtype == torch.int64 and columns.scored.dtype == torch.bool
+    for name in ("inputs", "targets", "scored"):
+        np.testing.assert_array_equal(getattr(columns, name).numpy(), getattr(batch, name))
+    assert columns.span.fresh == batch.fresh
 
 
 def test_a_corpus_shorter_than_one_window_is_refused() -> None:

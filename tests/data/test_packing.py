@@ -103,7 +103,7 @@ def test_padding_is_counted_and_told() -> None:
     # 10 + 2 of the longest, 7 + 3 and 5 + 2: 27 inputs in 3 rows.
     assert (batches.windows, batches.documents, batches.cut_documents) == (3, 4, 1)
     assert batches.tokens_per_batch == pytest.approx(18) and batches.steps_per_epoch == 1.5
-    assert batches.describe() == ("4 documents packed into 3 windows of 10 tokens; 1 longer than a window cut; padding "
+    assert batches.notice == ("4 documents packed into 3 windows of 10 tokens; 1 longer than a window cut; padding "
                                   "10.00%")
     assert sum(batches.batch(step).scored_tokens for step in range(3)) == 2 * 27
 

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from training.tiny_runs import LSTM
-from weft.data import Batch, Batches
+from weft.data import Batch
+from weft.data.batches import MadeOfText
 from weft.training import parse_run
 from weft.training.material import prepare
 from weft.training.parallel import World
@@ -26,12 +27,12 @@ MLP = {"kind": "decoder", "d_model": 12, "context": 8, "blocks": [{"kind": "pre"
 class Recorded:
     """Batches that keep what a trainer takes from them."""
 
-    def __init__(self, batches: Batches) -> None:
+    def __init__(self, batches: MadeOfText[Any]) -> None:
         self._batches, self.rows, self.taken = batches, batches.rows, list[Batch]()
 
-    def batch(self, step: int, *, rank: int, world: int) -> Batch:
-        self.taken.append(self._batches.batch(step, rank=rank, world=world))
-        return self.taken[-1]
+    def batch(self, step: int, *, rank: int, world: int) -> Any:
+        self.taken.append(self._batches.text.batch(step, rank=rank, world=world))
+        return self._batches.batch(step, rank=rank, world=world)
 
 
 def worker(folder: Path) -> None:
@@ -53,6 +54,7 @@ def batches(folder: Path, world: World, mesh: dict[str, int] | None) -> list[Bat
     config = parse_run({"model": LSTM if mesh is None else MLP, "data": {"sources": sources}, "training": {
         "steps": STEPS, "batch_size": ROWS, "accumulation": 2, "mesh": mesh, "compute": {"matmul": "default"}}})
     trainer = Trainer(config, build_model(config), prepare(config).train, steps=STEPS, device="cpu", world=world)
+    assert isinstance(trainer.batches, MadeOfText)
     recorded = Recorded(trainer.batches)
     trainer.batches = recorded  # type: ignore[assignment]
     for _ in range(STEPS):

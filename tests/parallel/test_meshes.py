@@ -18,7 +18,6 @@ from weft.checkpoints.load import load_checkpoint
 from weft.checkpoints.locate import find_checkpoint
 from weft.core.errors import UnsupportedError
 from weft.core.layer import Chooser
-from weft.tasks.text import span_of
 from weft.training import train
 from weft.training.material import prepare
 from weft.training.train import build_model
@@ -98,8 +97,8 @@ def test_experts_were_idle_on_one_process_alone(folder: Path) -> None:
     experts.register_forward_pre_hook(lambda layer, inputs: used.append(
         set(layer.choose(inputs[0]).chosen.flatten().tolist())))
     for rank in range(2):
-        batch = batches.batch(0, rank=rank, world=2)
-        model(torch.from_numpy(batch.inputs), None, span_of(batch, torch.from_numpy(batch.begins)))
+        columns = batches.batch(0, rank=rank, world=2).columns
+        model(columns.inputs, None, columns.span)
     assert used[0] ^ used[1], "some are idle on one process and not on the other"
 
 

@@ -91,14 +91,16 @@ def test_a_pair_of_texts_is_read_as_in_training(tmp_path: Path, n_types: int) ->
     found = model({"kind": "pooled", "pool": "mean", "labels": ["x", "y"]}, n_types=n_types)
     texts = task.material(data, ByteTokenizerConfig()).train
     batch = task.batches(texts).batch(0)
+    ids_of, types, labels, span = batch.columns
+    assert span.count is not None
     pairs = itertools.product(("", "ab", "abab"), (f"c{i}" for i in range(20)))
     known = {row[0]: row for row in (text_row(ByteTokenizer(), *pair) for pair in pairs)}
-    chosen = [known[tuple(ids[:count].tolist())] for ids, count in zip(batch.ids, batch.count, strict=True)]
-    assert [second for _, second in chosen] == batch.types.sum(1).tolist()
+    chosen = [known[tuple(ids[:count].tolist())] for ids, count in zip(ids_of, span.count.tolist(), strict=True)]
+    assert [second for _, second in chosen] == types.sum(1).tolist()
     answers = classify(found, [tokens for tokens, _ in chosen], [second for _, second in chosen])
     with torch.no_grad():
-        loss = task.loss(found, task.given(batch, "cpu"), None).nats
-    total = sum(answer.scores[0][int(label)] for answer, label in zip(answers, batch.labels, strict=True))
+        loss = task.loss(found, batch.columns, None).nats
+    total = sum(answer.scores[0][int(label)] for answer, label in zip(answers, labels, strict=True))
     assert -total == pytest.approx(float(loss), rel=1e-9)
     single = classify(found, [tokens for tokens, _ in chosen])
     assert (single == answers) == (n_types == 0), "types matter where the model reads them"

@@ -43,16 +43,22 @@ def words(row: np.ndarray, count: int) -> str:
     return bytes(row[1:count - 1].tolist()).decode()
 
 
+def plain(batch: Any) -> dict[str, np.ndarray]:
+    """The columns of a batch, and the tokens of each row, as arrays."""
+    *columns, span = batch.columns
+    found = [each.numpy() for each in (*columns, span.count)]
+    return dict(zip(("ids", "types", "labels", "count"), found, strict=True))
+
+
 def test_the_order_is_a_function_of_seed_and_step_and_processes_share_a_batch(tmp_path: Path) -> None:
     texts = texts_of(tmp_path)
     batches, count = task().batches(texts), len(texts.rows)
     for step in (0, 5, 40):
-        again, whole = task().batches(texts).batch(step), batches.batch(step)
-        parts = [batches.batch(step, rank=rank, world=4) for rank in range(4)]
-        for field in ("ids", "types", "count", "labels"):
-            np.testing.assert_array_equal(getattr(again, field), getattr(whole, field))
-            np.testing.assert_array_equal(np.concatenate([getattr(part, field) for part in parts]),
-                                          getattr(whole, field))
+        again, whole = plain(task().batches(texts).batch(step)), plain(batches.batch(step))
+        parts = [plain(batches.batch(step, rank=rank, world=4)) for rank in range(4)]
+        for field, values in whole.items():
+            np.testing.assert_array_equal(again[field], values)
+            np.testing.assert_array_equal(np.concatenate([part[field] for part in parts]), values)
     rows = [row.tobytes() for step in range(count) for row in batches.order.of(step)]
     assert all(len(set(rows[first:first + count])) == count for first in range(0, 4 * count, count))
     fixed = task(reshuffle=False).batches(texts).order
@@ -64,9 +70,9 @@ def test_labels_go_with_their_texts(tmp_path: Path) -> None:
     known = {row["text"]: row["label"] for row in CLASSES}
     batches = task().batches(texts_of(tmp_path))
     for step in range(10):
-        batch = batches.batch(step)
-        assert not batch.types.any()
-        for row, count, label in zip(batch.ids, batch.count, batch.labels, strict=True):
+        batch = plain(batches.batch(step))
+        assert not batch["types"].any()
+        for row, count, label in zip(batch["ids"], batch["count"], batch["labels"], strict=True):
             assert known[words(row, int(count))] == ("no", "yes")[label]
             assert row[0] == row[count - 1] == END and not row[count:].any()
 
@@ -77,10 +83,9 @@ def test_two_texts_are_parted_and_the_longer_one_gives_way(tmp_path: Path) -> No
     made = task(("0", "1"), config=PAIR, context=13)
     texts = texts_of(tmp_path, rows, made)
     seen = set()
-    batch = made.batches(texts).batch(0)
     for step in range(12):
-        batch = made.batches(texts).batch(step)
-        for row, kind, count in zip(batch.ids, batch.types, batch.count, strict=True):
+        batch = plain(made.batches(texts).batch(step))
+        for row, kind, count in zip(batch["ids"], batch["types"], batch["count"], strict=True):
             first, second = (int((row == ord(letter)).sum()) for letter in "xy")
             assert row[:count].tolist() == [END, *[ord("x")] * first, END, *[ord("y")] * second, END]
             assert kind.tolist() == [0] * (first + 2) + [1] * (second + 1) + [0] * (len(row) - count)
@@ -88,7 +93,7 @@ def test_two_texts_are_parted_and_the_longer_one_gives_way(tmp_path: Path) -> No
     assert seen == {(3, 4), (8, 2), (2, 8), (5, 5), (1, 1)}
     # Three texts in five are too long, and those fill the context.
     assert texts.cut == int((texts.rows.lengths == 13).sum()) > 10
-    assert "are longer than the context of 13 tokens and were cut at the end" in str(made.notice(made.batches(texts)))
+    assert "are longer than the context of 13 tokens and were cut at the end" in str(made.batches(texts).notice)
 
 
 @pytest.mark.parametrize("pool", ["first", "last", "mean"])
@@ -98,14 +103,15 @@ def test_loss_and_gradient_are_those_of_each_row_alone(tmp_path: Path, pool: str
     made = task(config={"n_values": values})
     head = {"kind": "pooled", "pool": pool, **({"labels": ("no", "yes")} if values is None else {"n_values": values})}
     model = built({**POOLED, "head": head}, vocab_size=257)
-    batch = made.batches(texts_of(tmp_path, rows, made)).batch(3)
-    assert len(set(batch.count.tolist())) > 1, "there is padding"
-    found = made.loss(model, made.given(batch, "cpu"), None)
+    rows_laid = made.batches(texts_of(tmp_path, rows, made)).batch(3)
+    batch = plain(rows_laid)
+    assert len(set(batch["count"].tolist())) > 1, "there is padding"
+    found = made.loss(model, rows_laid.columns, None)
     found.loss.backward()
     gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()
     total = torch.zeros((), dtype=torch.float64)
-    for row, count, label in zip(batch.ids, batch.count, batch.labels, strict=True):
+    for row, count, label in zip(batch["ids"], batch["count"], batch["labels"], strict=True):
         h = model.vectors(EncoderInputs(tokens=torch.from_numpy(row[None, :count]))).y[0]
         pooled = {"first": h[0], "last": h[-1], "mean": h.mean(0)}[pool]
         z = model.head.map.weight @ pooled + model.head.map.bias

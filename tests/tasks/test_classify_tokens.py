@@ -27,6 +27,7 @@ from weft.families.family import families
 from weft.tasks.answers import text_row
 from weft.tasks.classify_tokens import ClassifyTokens, ClassifyTokensConfig
 from weft.tokenizers import Tokenizer
+from weft.tokenizers.base import pieces_of
 from weft.tokenizers.bpe import BPETokenizer
 from weft.tokenizers.byte import ByteTokenizer
 from weft.tokenizers.config import ByteTokenizerConfig
@@ -82,7 +83,7 @@ def test_a_word_is_labelled_at_the_first_of_its_own_tokens(kind: str) -> None:
     for place, word in enumerate(WORDS):
         own = tokenizer.encode(f" {word}" if place and kind != "unigram" else word)
         # A space is part of the word's first token, or of none, or a token by itself, which is not the word's.
-        alone = tokenizer.decode(own[:1]) == " " or own[0] == tokenizer.pieces.get("▁")
+        alone = tokenizer.decode(own[:1]) == " " or own[0] == pieces_of(tokenizer).get("▁")
         expected.append(len(ids) + alone)
         ids += own
     assert whole.ids.tolist() == ids, "words are encoded by themselves"
@@ -115,17 +116,22 @@ def test_a_character_that_wordpiece_drops_is_refused_with_its_record(tmp_path: P
                         tokenizer)
 
 
+def plain(batch: Any) -> dict[str, np.ndarray]:
+    """The columns of a batch, and the tokens of each row, as arrays."""
+    *columns, span = batch.columns
+    return dict(zip(("ids", "labels", "count"), [each.numpy() for each in (*columns, span.count)], strict=True))
+
+
 def test_labels_go_with_the_first_bytes_of_their_words(tmp_path: Path) -> None:
     known = {" ".join(row["words"]): row for row in ROWS}
     texts = texts_of(tmp_path)
     batches = task().batches(texts)
     for step in range(10):
-        batch = batches.batch(step)
-        parts = [batches.batch(step, rank=rank, world=2) for rank in range(2)]
-        for field in ("ids", "count", "labels"):
-            np.testing.assert_array_equal(np.concatenate([getattr(part, field) for part in parts]),
-                                          getattr(batch, field))
-        for row, count, labels in zip(batch.ids, batch.count, batch.labels, strict=True):
+        batch = plain(batches.batch(step))
+        parts = [plain(batches.batch(step, rank=rank, world=2)) for rank in range(2)]
+        for field, values in batch.items():
+            np.testing.assert_array_equal(np.concatenate([part[field] for part in parts]), values)
+        for row, count, labels in zip(batch["ids"], batch["count"], batch["labels"], strict=True):
             assert row[0] == row[count - 1] == END and not row[count:].any()
             record = known[bytes(row[1:count - 1].tolist()).decode()]
             expected = np.full(len(row), -1)
@@ -135,20 +141,22 @@ def test_labels_go_with_the_first_bytes_of_their_words(tmp_path: Path) -> None:
                 place += len(word.encode()) + 1
             np.testing.assert_array_equal(labels, expected)
             assert text_row(ByteTokenizer(), " ".join(record["words"]))[0] == tuple(row[:count].tolist())
-    assert task().count(batch).predictions == int((batch.labels >= 0).sum()) < int(batch.count.sum())
+    predictions = batches.batch(9).count.predictions
+    assert predictions == int((batch["labels"] >= 0).sum()) < int(batch["count"].sum())
 
 
 def test_loss_and_gradient_are_those_of_each_word_alone(tmp_path: Path) -> None:
     made, model = task(), built({**TAGGED, "head": {"kind": "per_token", "labels": NAMES}}, vocab_size=257)
-    batch = made.batches(texts_of(tmp_path)).batch(3)
-    assert len(set(batch.count.tolist())) > 1, "there is padding"
-    found = made.loss(model, made.given(batch, "cpu"), None)
+    laid = made.batches(texts_of(tmp_path)).batch(3)
+    batch = plain(laid)
+    assert len(set(batch["count"].tolist())) > 1, "there is padding"
+    found = made.loss(model, laid.columns, None)
     found.loss.backward()
     gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()
     total, words = torch.zeros((), dtype=torch.float64), 0
     known = {" ".join(row["words"]): row for row in ROWS}
-    for row, count in zip(batch.ids, batch.count, strict=True):
+    for row, count in zip(batch["ids"], batch["count"], strict=True):
         h = model.vectors(EncoderInputs(tokens=torch.from_numpy(row[None, :count]))).y[0]
         record, place = known[bytes(row[1:count - 1].tolist()).decode()], 1
         for word, label in zip(record["words"], record["labels"], strict=True):
@@ -157,7 +165,7 @@ def test_loss_and_gradient_are_those_of_each_word_alone(tmp_path: Path) -> None:
             place, words = place + len(word.encode()) + 1, words + 1
     # In float64, sums of some hundred terms in another order.
     torch.testing.assert_close(found.nats, total.detach(), rtol=1e-10, atol=1e-10)
-    assert made.count(batch) == (4, words, 0, True, 0.0)
+    assert laid.count == (4, words, 0, True, 0.0, None)
     total.backward()
     assert set(gradients) == {name for name, p in model.named_parameters() if p.grad is not None}
     for name, parameter in model.named_parameters():
@@ -330,8 +338,8 @@ def test_a_text_longer_than_the_context_is_refused_or_cut(tmp_path: Path) -> Non
     assert texts.rows.padded(np.array([0]), 8).ids[0].tolist() == [END, *b"abcd e", END]
     assert texts.classes.padded(np.array([0]), 8).ids[0].tolist() == [0, 1 + NAMES.index("B-PER"), 0, 0, 0, 0,
                                                                      1 + NAMES.index("O"), 0]
-    assert made.notice(made.batches(texts)) == ("1 of 2 texts are longer than the context of 8 tokens and were cut at "
-                                                "the end, which leaves out 1 words")
+    assert made.batches(texts).notice == ("1 of 2 texts are longer than the context of 8 tokens and were cut at the "
+                                          "end, which leaves out 1 words")
     model = built({**TAGGED, "head": {"kind": "per_token", "labels": NAMES}}, vocab_size=257)
     found = made.measure(model, texts)
     assert found.tokens == 3 and "1 cut to the context, without 1 words" in found.protocol

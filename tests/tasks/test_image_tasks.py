@@ -20,11 +20,11 @@ from weft.checkpoints import load_checkpoint
 from weft.core.errors import ConfigError, DataError, TokenizerError
 from weft.core.images import ImageModel
 from weft.core.model import Model, parse_model
-from weft.data.images import ImageBatch, read_images
+from weft.data.images import read_images
 from weft.data.settings import DataSettings
 from weft.models.dense import Dense
-from weft.tasks.classify_images import ClassifyImages
-from weft.tasks.images import image_parts
+from weft.tasks.classify_images import ClassifyImages, ClassifyImagesConfig
+from weft.tasks.images import ImageColumns, image_parts
 from weft.tasks.pretrain_layers import PretrainLayers, PretrainLayersConfig
 from weft.tokenizers.config import ByteTokenizerConfig, CharacterTokenizerConfig
 from weft.training import RunConfig, parse_run, train
@@ -146,8 +146,8 @@ def net_of(**fields: Any) -> Dense:
 def loss(task: dict[str, Any], model: Dense, step: int) -> float:
     made = PretrainLayersConfig.model_validate(task).create(settings(context=1, labels=("a", "b")))
     pixels = np.random.default_rng(0).random((3, 1, 4, 4))
-    given = made.given(ImageBatch(pixels, np.array([0, 1, 1]), step), "cpu")
-    return float(made.loss(model, given, None).nats)
+    columns = ImageColumns(torch.from_numpy(pixels), torch.tensor([0, 1, 1]), made.stage(step))
+    return float(made.loss(model, columns, None).nats)
 
 
 def units_by_hand(model: Dense) -> tuple[Tensor, Tensor, Tensor]:
@@ -201,7 +201,7 @@ def test_every_layer_is_measured(tmp_path: Path) -> None:
 
 def problems(task: dict[str, Any], model: Model, **values: Any) -> str:
     made = (PretrainLayersConfig.model_validate(task).create(settings(**values)) if task else
-            ClassifyImages(None, settings(**values)))
+            ClassifyImages(ClassifyImagesConfig(), settings(**values)))
     assert isinstance(made, PretrainLayers | ClassifyImages)
     return "\n".join(made.problems(model))
 
@@ -223,7 +223,8 @@ def problems(task: dict[str, Any], model: Model, **values: Any) -> str:
 ])
 def test_models_that_do_not_fit(task: dict[str, Any], model: dict[str, Any], message: str) -> None:
     given = {key: value for key, value in task.items() if key != "kind"} if task else {}
-    made = PretrainLayersConfig.model_validate(given).create(settings()) if task else ClassifyImages(None, settings())
+    config = PretrainLayersConfig.model_validate(given) if task else ClassifyImagesConfig()
+    made = config.create(settings())
     found = "\n".join(made.problems(parse_model(model).build()))
     assert message in found, found
 
@@ -250,7 +251,7 @@ def test_settings_of_text_are_refused(tmp_path: Path) -> None:
         image_parts(data, None)
     with pytest.raises(DataError, match=r"data.path: this task reads images, and there is no path to them. Give an"):
         image_parts(DataSettings(), None)
-    task = ClassifyImages(None, settings(labels=("down", "up")))
+    task = ClassifyImages(ClassifyImagesConfig(), settings(labels=("down", "up")))
     with pytest.raises(ConfigError, match=r"tokenizer: characters, while this task reads images. Leave it out."):
         task.material(DataSettings(path=data.path), CharacterTokenizerConfig())
     with pytest.raises(DataError, match=r"data.test_path: the run has no test images. Name them in the run's"):

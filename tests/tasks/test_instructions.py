@@ -60,9 +60,10 @@ def test_a_stream_holds_every_conversation_with_its_answers_scored(tmp_path: Pat
 def test_the_loss_and_its_gradients_are_those_of_each_conversation_alone(tmp_path: Path, packing: str) -> None:
     """Several conversations in a row do not see one another."""
     made, model = task(packing=packing, rows=3, context=128), model_of()
-    batch = made.batches(material(tmp_path, made).train).batch(0)
+    batches = made.batches(material(tmp_path, made).train)
+    batch = batches.text.batch(0)
     assert (batch.begins.sum() > 3) == (packing == "documents")
-    sums, _ = add_gradients(made, model, [batch], None, device="cpu")
+    sums, _ = add_gradients(made, model, [batches.batch(0)], None, device="cpu")
     together = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
     model.zero_grad()
     held = {tuple(written(talk)[0]): talk for talk in TALKS}
@@ -90,7 +91,7 @@ def test_the_last_answer_alone_is_scored_where_that_is_asked_for(tmp_path: Path)
 def test_a_batch_has_whole_conversations_each_once_an_epoch_and_ranks_share_it(tmp_path: Path) -> None:
     made = task()
     train_ = material(tmp_path, made).train
-    batches = made.batches(train_)
+    batches = made.batches(train_).text
     assert isinstance(batches, PackedBatches) and batches.windows == len(documents(train_))
     batch = batches.batch(0)
     halves = [batches.batch(0, rank=rank, world=2) for rank in range(2)]
@@ -112,8 +113,9 @@ def test_longer_conversations_are_left_out_or_cut_and_counted(tmp_path: Path, ru
     data = DataSettings(path=str(records_file(tmp_path, LONG)), validation_path=str(
         records_file(tmp_path, TALKS[:3], "held.jsonl")), validation=None)
     made = task(AnswersConfig(template="llama2", too_long=rule))
-    batches = made.batches(made.material(data, ByteTokenizerConfig()).train)
-    assert batches.windows == kept and line in (made.notice(batches) or "") and "22 documents" in batches.describe()
+    batches = made.batches(made.material(data, ByteTokenizerConfig()).train).text
+    assert isinstance(batches, PackedBatches) and batches.windows == kept
+    assert line in batches.notice and "22 documents" in batches.notice
     assert all((batches.of(np.array([row])).scored_tokens > 0) for row in range(kept))
     with pytest.raises(DataError, match=r"nothing is left to train on: 22 of 22 documents are longer than 4 tokens\. "
                                         r".*training\.context"):

@@ -36,19 +36,23 @@ def task(**values: Any) -> MaskedTokens:
     return MaskedTokens(MaskedConfig(rate=0.3), settings(**values))
 
 
+def arrays(batch: Any) -> list[np.ndarray]:
+    """The inputs of a batch, the original ids, and which of them are hidden."""
+    return [column.numpy() for column in batch.columns[:3]]
+
+
 def test_batches_hide_tokens_of_the_text_and_nothing_else() -> None:
     text = text_of(*LINES)
     batches = task().batches(text)
     seen: dict[tuple[int, int], bool] = {}
     for step in range(3 * int(batches.text.steps_per_epoch) + 2):
-        batch = batches.batch(step)
-        places, epoch = batch.text.places, batch.text.epoch
+        plain, (inputs, originals, chosen) = batches.text.batch(step), arrays(batches.batch(step))
+        places, epoch = plain.places, plain.epoch
         assert places is not None and epoch is not None
-        np.testing.assert_array_equal(batch.text.inputs, text.stream.tokens[places])
-        np.testing.assert_array_equal(batch.inputs[~batch.chosen], batch.text.inputs[~batch.chosen])
-        assert not batch.chosen[batch.text.inputs == 256].any(), "the end of a document is never hidden"
-        assert batch.bytes == batch.chosen.sum(), "each byte's token stands for one"
-        seen.update({(int(e), int(p)): bool(c) for e, row, hidden in zip(epoch, places, batch.chosen, strict=True)
+        np.testing.assert_array_equal(originals, text.stream.tokens[places])
+        np.testing.assert_array_equal(inputs[~chosen], originals[~chosen])
+        assert not chosen[originals == 256].any(), "the end of a document is never hidden"
+        seen.update({(int(e), int(p)): bool(c) for e, row, hidden in zip(epoch, places, chosen, strict=True)
                      for p, c in zip(row, hidden, strict=True)})
     first, second = ({p: c for (e, p), c in seen.items() if e == epoch} for epoch in (0, 1))
     both = first.keys() & second.keys()
@@ -75,10 +79,10 @@ def test_whole_words_are_hidden_as_their_first_token_is(packing: Any) -> None:
     made = MaskedTokens(plain.model_copy(update={"whole_words": True}), settings(packing=packing))
     batches, cut = made.batches(text), 0
     for step in range(10):
-        batch = batches.batch(step)
-        places, epoch, chosen = batch.text.places, batch.text.epoch, batch.chosen
+        read, (_, _, chosen) = batches.text.batch(step), arrays(batches.batch(step))
+        places, epoch = read.places, read.epoch
         assert places is not None and epoch is not None
-        counts = np.full(4, 16) if batch.text.count is None else batch.text.count
+        counts = np.full(4, 16) if read.count is None else read.count
         for row, number, hidden, count in zip(places, epoch, chosen, counts, strict=True):
             wanted = alone.hide(text.stream.tokens[every].astype(np.int64)[None], every[None], np.array([number]),
                                 np.ones((1, len(text)), dtype=bool)).chosen[0]
@@ -103,32 +107,33 @@ def test_several_processes_see_the_batch_of_one(packing: Any) -> None:
     batches = task(packing=packing).batches(text_of(*LINES))
     for step in (0, 7):
         whole, parts = batches.batch(step), [batches.batch(step, rank=rank, world=2) for rank in range(2)]
-        for field in ("inputs", "chosen"):
-            np.testing.assert_array_equal(np.concatenate([getattr(part, field) for part in parts]),
-                                          getattr(whole, field))
+        for values, *each in zip(arrays(whole), *map(arrays, parts), strict=True):
+            np.testing.assert_array_equal(np.concatenate(each), values)
 
 
 @pytest.mark.parametrize("packing", ["stream", "documents"])
 def test_loss_and_gradient_are_those_of_each_hidden_token_by_hand(packing: Any) -> None:
     """Token by token, each document of a row alone: the fences hold, and padding is nothing."""
     made, model = task(packing=packing), built(MODEL, vocab_size=258)
-    batch = made.batches(text_of(*LINES)).batch(1)
-    found = made.loss(model, made.given(batch, "cpu"), None)
+    batches = made.batches(text_of(*LINES))
+    batch, text = batches.batch(1), batches.text.batch(1)
+    inputs, _, chosen = arrays(batch)
+    found = made.loss(model, batch.columns, None)
     found.loss.backward()
     gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()
     total = torch.zeros((), dtype=torch.float64)
     for row in range(4):
-        count = 16 if batch.text.count is None else int(batch.text.count[row])
-        starts = [0, *(place for place in range(1, count) if batch.text.begins[row, place]), count]
+        count = 16 if text.count is None else int(text.count[row])
+        starts = [0, *(place for place in range(1, count) if text.begins[row, place]), count]
         for first, last in pairwise(starts):
-            h = model.vectors(EncoderInputs(tokens=torch.from_numpy(batch.inputs[row:row + 1, first:last]))).y
+            h = model.vectors(EncoderInputs(tokens=torch.from_numpy(inputs[row:row + 1, first:last]))).y
             logits = model.head.logits(h)[0]
             for place in range(first, last):
-                if batch.chosen[row, place]:
+                if chosen[row, place]:
                     z = logits[place - first]
-                    total = total + torch.logsumexp(z, 0) - z[int(batch.text.inputs[row, place])]
-    assert batch.chosen.any() and made.count(batch).predictions == batch.chosen.sum()
+                    total = total + torch.logsumexp(z, 0) - z[int(text.inputs[row, place])]
+    assert chosen.any() and batch.count.predictions == chosen.sum()
     torch.testing.assert_close(found.nats, total.detach(), rtol=1e-10, atol=1e-10)
     total.backward()
     for name, parameter in model.named_parameters():
@@ -170,10 +175,11 @@ def test_what_is_measured_is_a_fixed_choice_read_once() -> None:
 def test_a_token_that_does_not_count_is_never_hidden() -> None:
     corpus = Corpus("c", tuple(Document(str(i), "ask " * 5 + "answer", (0, 20)) for i in range(20)))
     text = MaskableText(encode_corpus(corpus, ByteTokenizer()), ByteTokenizer())
-    batch = task().batches(text).batch(0)
-    assert batch.text.places is not None and text.stream.flags is not None
-    assert batch.chosen.any() and (text.stream.flags[batch.text.places[batch.chosen]] == 1).all()
-    assert hidden_in(batch.text, text.stream, text.masking(MaskedConfig(), 1)).chosen.sum() < 30
+    batches = task().batches(text)
+    read, (_, _, chosen) = batches.text.batch(0), arrays(batches.batch(0))
+    assert read.places is not None and text.stream.flags is not None
+    assert chosen.any() and (text.stream.flags[read.places[chosen]] == 1).all()
+    assert hidden_in(read, text.stream, text.masking(MaskedConfig(), 1)).chosen.sum() < 30
 
 
 def test_the_mask_is_the_vocabularys_own_or_one_id_more(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from training.tiny_runs import ATTENTION, next_token
 from weft.core.model import Readout
 from weft.ops.linear_log_prob import linear_log_prob
 from weft.tasks.objective import PIECE_TOKENS, ObjectiveSettings, cross_entropy
+from weft.tasks.text import text_rows
 from weft.training.gradient import add_gradients
 
 ALL = ObjectiveSettings(label_smoothing=0.2, z_loss=0.1)
@@ -65,7 +66,7 @@ def test_a_readout_that_is_not_linear_gives_the_same_loss_a_piece_at_a_time(sett
 
 
 def objective_of(model: Any, *batches: Any) -> tuple[Any, list[Tensor]]:
-    sums, _ = add_gradients(next_token(objective=ALL), model, batches, None, device="cpu")
+    sums, _ = add_gradients(next_token(objective=ALL), model, [text_rows(each) for each in batches], None, device="cpu")
     return sums, gradients(model)
 
 
@@ -88,7 +89,7 @@ def test_smoothing_and_z_loss_are_means_over_the_step_and_nats_stay_plain(tmp_pa
 
 def test_the_fused_loss_has_the_gradients_of_the_log_probabilities(tmp_path: Path) -> None:
     model, batch = model_of(tmp_path, ATTENTION), batch_of(3, 8, unscored=1)
-    add_gradients(next_token(), model, [batch], None, device="cpu")
+    add_gradients(next_token(), model, [text_rows(batch)], None, device="cpu")
     fused = gradients(model)
     h, targets = model.hidden(torch.from_numpy(batch.inputs)).y, torch.from_numpy(batch.targets)
     readout: Any = model.readout

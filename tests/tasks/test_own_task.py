@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,11 +16,12 @@ from tasks.task_runs import ENCODER, lines_file
 from weft.core.errors import ConfigError
 from weft.core.model import Classifier, EncoderInputs, Model, ModelState
 from weft.core.span import Span
-from weft.data import Batch, Batches, TokenStream
+from weft.data import Batch, TokenStream
+from weft.data.batches import MadeOfText
 from weft.data.settings import DataSettings
-from weft.tasks import BatchSums, Count, Material, Task, TaskConfig, TaskSettings, Validation
+from weft.tasks import BatchSums, Count, Material, Rows, Task, TaskConfig, TaskSettings, Validation
 from weft.tasks.material import HeldOut, held_out_text, text_material
-from weft.tasks.text import TextGiven, given_text, text_batches
+from weft.tasks.text import TextColumns, text_batches, text_columns
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import TokenizerConfig
 from weft.training import RunConfig, parse_run, train
@@ -33,13 +35,11 @@ class VowelsConfig(TaskConfig):
     kind: ClassVar[str] = "test_vowels"
 
     def create(self, settings: TaskSettings) -> Vowels:
-        return Vowels(settings)
+        return Vowels(self, settings)
 
 
-class Vowels(Task[TokenStream, Batch]):
+class Vowels(Task[VowelsConfig, TokenStream, TextColumns]):
     """Every byte is an example of its own."""
-
-    name = VowelsConfig.kind
 
     def problems(self, model: Model) -> list[str]:
         fits = isinstance(model.head, Classifier) and not model.head.pooled and model.head.n_outputs == 2
@@ -51,17 +51,14 @@ class Vowels(Task[TokenStream, Batch]):
     def held_out(self, data: DataSettings, tokenizer: Tokenizer, part: HeldOut = "validation") -> TokenStream:
         return held_out_text(data, tokenizer, part)
 
-    def batches(self, examples: TokenStream) -> Batches:
-        return text_batches(self.settings, examples)
+    def batches(self, examples: TokenStream) -> MadeOfText[Rows[TextColumns]]:
+        return MadeOfText(text_batches(self.settings, examples), self._rows)
 
-    def count(self, batch: Batch) -> Count:
-        return Count(*batch.inputs.shape[:1], batch.inputs.size)
+    def _rows(self, batch: Batch) -> Rows[TextColumns]:
+        return Rows(text_columns(batch), Count(*batch.inputs.shape[:1], batch.inputs.size))
 
-    def given(self, batch: Batch, device: torch.device | str) -> TextGiven:
-        return given_text(batch, device)
-
-    def loss(self, model: Model, given: TextGiven, state: ModelState | None) -> BatchSums:
-        found = F.cross_entropy(self._scores(model, given.inputs), VOWELS[given.inputs].flatten(), reduction="sum")
+    def loss(self, model: Model, columns: TextColumns, state: ModelState | None) -> BatchSums:
+        found = F.cross_entropy(self._scores(model, columns.inputs), VOWELS[columns.inputs].flatten(), reduction="sum")
         return BatchSums(found.detach(), found)
 
     def _scores(self, model: Model, tokens: Tensor) -> Tensor:
@@ -105,3 +102,21 @@ def test_it_learns_and_chooses_by_its_own_measure(tmp_path: Path) -> None:
 def test_a_model_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"model\.head: Give \{kind: per_token, n_classes: 2\}"):
         train(run_of(tmp_path, "masked_token"), tmp_path / "run")
+
+
+@pytest.mark.parametrize(("base", "name", "told"), [
+    (Vowels, "given", "It comes with the rows: the batches give weft.tasks.Rows"),
+    (Vowels, "count", "It comes with the rows: the batches give weft.tasks.Rows"),
+    (Vowels, "unit", "Return it as a field of weft.tasks.TaskDeclared from the method `declares`"),
+    (Vowels, "name", "A task is called by the kind of its configuration"),
+    (Vowels, "notice", "It is asked of the batches: give it as a property of a weft.data.BatchSource"),
+    (Vowels, "fit", "Inherit from weft.tasks.protocols.FitsByCounting too"),
+    (Vowels, "compared", "Inherit from weft.tasks.protocols.ComparesWithStart too"),
+    (VowelsConfig, "labels", "Inherit from weft.tasks.protocols.HasClasses too"),
+    (VowelsConfig, "mixes", "Return it as a field of weft.tasks.TaskDeclared from the method `declares`"),
+    (VowelsConfig, "source", "Give it as a field of weft.core.part_config.About in the attribute `about`"),
+    (VowelsConfig, "acts", "Inherit from weft.core.part_config.ModuleConfig too")])
+def test_a_name_that_would_not_be_read_is_refused_with_where_it_belongs(base: type, name: str, told: str) -> None:
+    """Also the names that tasks had before, so that a task of that form says what to do."""
+    with pytest.raises(TypeError, match=rf"Deaf: {name} would not be read\. {re.escape(told)}"):
+        type("Deaf", (base,), {name: lambda self: ()})

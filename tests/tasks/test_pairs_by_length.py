@@ -74,25 +74,26 @@ def test_batches_hold_at_most_the_budget_of_each_side_and_no_more_padding_than_t
     seen: list[tuple[str, str]] = []
     for step in range(steps):
         batch = batches.batch(step)
-        for side in (batch.sources, batch.targets):
-            assert side.ids.size <= 40 and side.ids.shape[1] == side.count.max()
+        source, sizes, inputs, _, _, counts = batch.columns
+        for rows, width, most in ((source, source.shape[1], sizes), (inputs, inputs.shape[1] + 1, counts + 1)):
+            assert len(rows) * width <= 40 and width == most.max()
         seen += rows_in(batch)
         parts = [batches.batch(step, rank=rank, world=3) for rank in range(3)]
         assert [row for part in parts for row in rows_in(part)] == rows_in(batch)
     everyone = task().batches(pairs)
     assert sorted(seen) == sorted(row for step in range(len(seen)) for row in rows_in(everyone.batch(step)))[::4]
-    assert made.lengths(batches).tokens == pytest.approx(len(pairs) / len(pairs.targets))
+    assert batches.lengths.tokens == pytest.approx(len(pairs) / len(pairs.targets))
 
 
 def test_ranks_without_a_row_and_with_some_have_the_gradient_of_all(tmp_path: Path) -> None:
     made, model = task(BUDGET), model_of()
     batches = made.batches(pairs_of(tmp_path, config=BUDGET))
-    rows = len(batches.batch(0).targets.count)
+    rows = batches.batch(0).count.rows
     totals = []
     for world in (1, rows + 2):
         model.zero_grad()
         for rank in range(world):
-            made.loss(model, made.given(batches.batch(0, rank=rank, world=world), "cpu"), None).loss.backward()
+            made.loss(model, batches.batch(0, rank=rank, world=world).columns, None).loss.backward()
         totals.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
     for one, other in zip(*totals, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
@@ -110,7 +111,7 @@ def test_smoothed_labels_are_those_of_the_definition(tmp_path: Path) -> None:
     """(1 - e) times the negative log-likelihood plus e times the mean of it over the vocabulary, at every target."""
     made = task(objective=ObjectiveSettings(label_smoothing=0.1))
     model = model_of()
-    given = made.given(made.batches(pairs_of(tmp_path)).batch(0), "cpu")
+    given = made.batches(pairs_of(tmp_path)).batch(0).columns
     found = made.loss(model, given, None)
     found.loss.backward()
     gradient = model.embedding.tokens.weight.grad.clone()
@@ -131,7 +132,7 @@ def test_a_budget_of_operations_pays_for_the_mean_batch(tmp_path: Path) -> None:
     material, model = prepare(run), build_model(run)
     made = run.made_task()
     batches = made.batches(material.train)
-    row = flops_per_row(model, made.lengths(batches))
+    row = flops_per_row(model, batches.lengths)
     assert settle_steps(run, model, material.train, "cpu") == int(1e8 // (batches.rows * row))
 
 

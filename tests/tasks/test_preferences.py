@@ -17,9 +17,10 @@ from training.test_resume import run_killed_at
 from training.tiny_runs import same_weights
 from weft.api import measure
 from weft.core.errors import CheckpointError, ConfigError, DataError
-from weft.data.preference_batches import PreferencePairs
+from weft.data.preference_pairs import PreferencePairs
 from weft.data.settings import DataSettings
 from weft.tasks.preferences import Preferences, PreferencesConfig
+from weft.tasks.text import text_columns
 from weft.tokenizers.config import ByteTokenizerConfig
 from weft.training import parse_run, train
 from weft.training.gradient import add_gradients
@@ -45,7 +46,8 @@ BY_TEXT = {identity(written(as_talk(pair, side))[0]): (pair, side) for pair in P
 
 def held(rows: Any) -> list[dict[str, str]]:
     """The pairs of a batch, in order, from its tokens."""
-    count = np.full(len(rows.inputs), rows.inputs.shape[1]) if rows.count is None else rows.count
+    whole = torch.full((len(rows.inputs),), rows.inputs.shape[1])
+    count = whole if rows.span.count is None else rows.span.count
     found = [BY_TEXT[identity([*ids[:length], last[length - 1]])] for ids, last, length in zip(
         rows.inputs.tolist(), rows.targets.tolist(), count.tolist(), strict=True)]
     assert [side for _, side in found] == ["chosen", "rejected"] * (len(found) // 2)
@@ -81,7 +83,7 @@ def test_losses_and_gradients_are_those_of_the_equations(tmp_path: Path, fields:
     sums, _ = add_gradients(made, model, [batch], None, device="cpu")
     together = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
     model.zero_grad()
-    pairs = held(batch.rows)
+    pairs = held(batch.columns.rows)
     total = torch.stack([by_hand(model, reference, pair, **fields) for pair in pairs]).sum()
     (total / len(pairs)).backward()  # type: ignore[no-untyped-call]
     assert sums.tokens == len(pairs) == 4 and sums.nats == pytest.approx(total.item(), rel=1e-10)
@@ -94,7 +96,7 @@ def test_measures_are_those_by_hand(tmp_path: Path) -> None:
     made, model, reference = task(beta=0.5), model_of(), model_of(1)
     examples = made.compared(pairs_of(tmp_path, made), reference)
     found = made.measure(model, examples)
-    pairs = [pair for batch in made._in_order(examples) for pair in held(batch.rows)]
+    pairs = [pair for rows, _ in made._in_order(examples) for pair in held(text_columns(rows))]
     with torch.no_grad():
         own, other = (np.array([[naive(each, as_talk(pair, side)).item() for side in ("chosen", "rejected")]
                                 for pair in pairs]) for each in (model, reference))
@@ -115,11 +117,10 @@ def test_ranks_share_a_batch_and_every_pair_comes_once_an_epoch(tmp_path: Path) 
     made = task()
     examples = made.with_reference(found := pairs_of(tmp_path, made), np.arange(len(found.starts), dtype=np.float64))
     batches = made.batches(examples)
-    whole, halves = batches.batch(0), [batches.batch(0, rank=rank, world=2) for rank in range(2)]
-    assert (np.concatenate([half.rows.inputs for half in halves]) == whole.rows.inputs).all()
-    assert whole.reference is not None
-    assert (np.concatenate([half.reference for half in halves]) == whole.reference).all()  # type: ignore[arg-type]
-    seen = [row for step in range(examples.size) for row in batches.batch(step).reference.tolist()]  # type: ignore[union-attr]
+    whole, halves = batches.batch(0).columns, [batches.batch(0, rank=rank, world=2).columns for rank in range(2)]
+    assert torch.equal(torch.cat([half.rows.inputs for half in halves]), whole.rows.inputs)
+    assert torch.equal(torch.cat([half.reference for half in halves]), whole.reference)
+    seen = [row for step in range(examples.size) for row in batches.batch(step).columns.reference.tolist()]
     assert sorted(seen) == sorted(examples.reference.tolist() * 4)  # type: ignore[union-attr]
 
 
@@ -132,7 +133,7 @@ def test_pairs_of_which_one_is_too_long_are_left_out_or_cut(tmp_path: Path, rule
     made = task(too_long=rule)
     examples = made.material(data, ByteTokenizerConfig()).train
     assert (examples.size, examples.pairs, examples.longer) == (kept, 26, 2) and examples.lengths.max() <= 64
-    told = made.notice(made.batches(examples))
+    told = made.batches(examples).notice
     fate = "left out" if rule == "drop" else "cut at their ends"
     assert told == f"{kept} of 26 pairs; 2 longer than the context {fate}"
     with pytest.raises(DataError, match=r"no pair is left: 26 of 26 are longer than the context of 4 tokens"):
@@ -195,5 +196,5 @@ def test_settings_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
         parse_run(run_fields(tmp_path, fields, PAIRS))
     with pytest.raises(DataError, match=r"rows\.jsonl, line 1: no field 'chosen'"):
         pairs_of(tmp_path, task(), TALKS)
-    assert PreferencesConfig().inputs_of(3, 10) == 60
+    assert PreferencesConfig().declares().rows_each == 2
     assert json.loads(json.dumps(PreferencesConfig().dump()))["beta"] == 0.1

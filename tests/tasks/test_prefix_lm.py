@@ -20,6 +20,7 @@ from weft.core.errors import ConfigError, DataError, InputError
 from weft.core.model import LanguageModel
 from weft.core.span import Span
 from weft.data import Corpus, Document, TokenStream, encode_corpus
+from weft.data.prefixes import with_drawn_prefixes
 from weft.decoding import Row, beam_search, generate
 from weft.evaluation import score
 from weft.tasks.prefix_lm import PrefixLM, PrefixLMConfig
@@ -75,8 +76,10 @@ def by_hand(model: LanguageModel, batch: Any) -> torch.Tensor:
 @pytest.mark.parametrize("config", [MODEL, HYBRID])
 def test_loss_and_gradient_are_those_of_each_document_alone(config: dict[str, Any], packing: Any) -> None:
     made, model = task(packing=packing, rows=2), model_of(config)
-    batch = made.batches(stream_of(*LINES)).batch(1)
-    found = made.loss(model, made.given(batch, "cpu"), None)
+    batches = made.batches(stream_of(*LINES))
+    rows = batches.batch(1)
+    batch = with_drawn_prefixes(batches.text.batch(1), 0)
+    found = made.loss(model, rows.columns, None)
     found.loss.backward()
     gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()
@@ -85,7 +88,7 @@ def test_loss_and_gradient_are_those_of_each_document_alone(config: dict[str, An
     total.backward()
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-8, atol=1e-10)
-    assert made.count(batch).predictions == batch.text.scored.sum() > 0
+    assert rows.count.predictions == batch.text.scored.sum() > 0
 
 
 def test_what_is_measured_are_whole_documents_behind_fixed_prefixes() -> None:

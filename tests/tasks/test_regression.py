@@ -40,13 +40,14 @@ def texts_of(folder: Path, rows: list[dict[str, Any]] = PAIRS) -> LabelledTexts:
 def test_loss_and_gradient_are_the_squared_errors_of_each_pair_alone(tmp_path: Path) -> None:
     made, model = task(), built(TYPED, vocab_size=257)
     batch = made.batches(texts_of(tmp_path)).batch(1)
-    found = made.loss(model, made.given(batch, "cpu"), None)
+    found = made.loss(model, batch.columns, None)
     found.loss.backward()
     gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()
     assert isinstance(model.head, Classifier)
     total = torch.zeros((), dtype=torch.float64)
-    for ids, count, value in zip(batch.ids, batch.count, batch.labels[:, 0], strict=True):
+    ids_of, _, labels, span = batch.columns
+    for ids, count, value in zip(ids_of.numpy(), span.count.numpy(), labels[:, 0].tolist(), strict=True):
         first, second = bytes(int(each) if each < 256 else 0 for each in ids[1:count - 1]).split(bytes(1))
         row = [256, *first, 256, *second, 256]
         assert {"a": first.decode(), "b": second.decode(), "score": value} in PAIRS and row == ids[:count].tolist()
@@ -54,7 +55,7 @@ def test_loss_and_gradient_are_the_squared_errors_of_each_pair_alone(tmp_path: P
         h = model.vectors(EncoderInputs(tokens=torch.tensor([row]), types=types)).y
         total = total + (model.head.scores(h, Span())[0, 0] - value) ** 2
     torch.testing.assert_close(found.nats, total.detach(), rtol=1e-10, atol=1e-10)
-    assert made.count(batch).predictions == 4
+    assert batch.count.predictions == 4
     total.backward()
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:

@@ -19,7 +19,6 @@ from weft import api
 from weft.core.config import parse_part
 from weft.core.errors import ConfigError, DataError, InputError
 from weft.core.model import Model, parse_model
-from weft.data.generated import RowBatch
 from weft.data.settings import DataSettings
 from weft.tasks import rows as row_tasks
 from weft.tasks.rows import RowTask, RowTaskConfig
@@ -76,10 +75,29 @@ def test_loss_and_measures_are_those_of_the_answers_alone(task: dict[str, Any]) 
     assert found.measures["accuracy_standard_error"] == pytest.approx(by_row.mean(1).std(ddof=1) / math.sqrt(20))
     if by_row.shape[1] > 1:
         assert found.measures["whole_rows"] == pytest.approx(by_row.all(1).mean())
-    batch = RowBatch(rows)
-    scored = made.loss(model, made.given(batch, "cpu"), None)
+    scored = made.loss(model, row_tasks.row_columns(rows), None)
     assert float(scored.nats) == pytest.approx(sum(nats))
-    assert made.count(batch).predictions == len(nats) and made.count(batch).rows == 20
+    batch = made.batches(examples).batch(0)
+    assert batch.count == (8, batch.columns.answers.numel(), 0, True, 0.0, None)
+
+
+def test_batches_are_a_function_of_the_step_and_ranks_share_them() -> None:
+    for task in (RECALL, LISTS):
+        made = task_of(task, rows=4, seed=3)
+        batches = made.batches(made.config.read(DataSettings(), "train", ()))
+        whole, halves = batches.batch(9).columns, [batches.batch(9, rank=rank, world=2).columns for rank in (0, 1)]
+        assert torch.equal(whole.ids, torch.cat([each.ids for each in halves]))
+        assert torch.equal(whole.answers, torch.cat([each.answers for each in halves]))
+        assert not torch.equal(batches.batch(10).columns.answers, whole.answers)
+
+
+def test_few_rows_come_once_an_epoch() -> None:
+    made = task_of({"kind": "induction_heads", "length": 9, "symbols": 200, "rows": 12}, rows=4, seed=1)
+    examples = made.config.read(DataSettings(), "train", ())
+    batches = made.batches(examples)
+    epoch = np.concatenate([batches.batch(step).columns.ids.numpy() for step in range(3)])
+    assert {row.tobytes() for row in epoch} == {row.tobytes() for row in examples.rows(np.arange(12)).ids}
+    assert len(examples) == 12 * 9 and batches.tokens_per_batch == 36
 
 
 def test_chance_is_that_of_the_rule_or_counted() -> None:

@@ -55,13 +55,15 @@ def by_hand(model: LanguageModel, source: str, target: str) -> torch.Tensor:
     return total
 
 
-def text(ids: np.ndarray) -> str:
+def text(ids: Any) -> str:
     return bytes(int(token) for token in ids if token != END).decode()
 
 
 def rows_in(batch: Any) -> list[tuple[str, str]]:
-    return [(text(source[:size]), text(target[:length])) for source, size, target, length in zip(
-        batch.sources.ids, batch.sources.count, batch.targets.ids, batch.targets.count, strict=True)]
+    """The sources and targets of a batch, in which each target is predicted one token after it is read."""
+    source, sizes, inputs, targets, _, counts = (column.numpy() for column in batch.columns)
+    return [(text(source[row, :sizes[row]]), text([*inputs[row, :1], *targets[row, :counts[row]]]))
+            for row in range(len(source))]
 
 
 def test_every_pair_comes_once_an_epoch_and_processes_share_a_batch(tmp_path: Path) -> None:
@@ -76,7 +78,7 @@ def test_every_pair_comes_once_an_epoch_and_processes_share_a_batch(tmp_path: Pa
     whole = batches.batch(3)
     parts = [batches.batch(3, rank=rank, world=2) for rank in range(2)]
     assert [row for part in parts for row in rows_in(part)] == rows_in(whole)
-    assert {part.targets.ids.shape[1] for part in parts} == {whole.targets.ids.shape[1]}
+    assert {part.columns.targets.shape[1] for part in parts} == {whole.columns.targets.shape[1]}
     with pytest.raises(DataError, match=r"world: 4 rows do not divide into 3 ranks"):
         batches.batch(0, rank=0, world=3)
 
@@ -104,7 +106,7 @@ def test_operations_of_a_step_are_those_of_its_sources_and_targets_without_paddi
     model = parse_model({**ENCODER_DECODER, "blocks": blocks, "vocab_size": 257,
                          "encoder": {**ENCODER, "vocab_size": 257}}).build()
     made = task()
-    lengths = made.lengths(made.batches(pairs))
+    lengths = made.batches(pairs).lengths
     assert lengths == (6, pytest.approx(pairs.sources.lengths.mean()))
     wanted = np.mean([row_flops(int(size), 6, window) for size in pairs.sources.lengths])
     assert flops_per_row(model, lengths) == pytest.approx(wanted, rel=1e-12)
@@ -125,10 +127,10 @@ def test_loss_and_gradient_are_those_of_each_pair_alone(tmp_path: Path) -> None:
     batch = made.batches(pairs_of(tmp_path)).batch(2)
     rows = rows_in(batch)
     assert len({len(source) for source, _ in rows}) > 1, "there is padding"
-    count = made.count(batch)
+    count = batch.count
     assert count.predictions == sum(len(target.encode()) + 1 for _, target in rows)
     assert count.bytes == sum(len(target.encode()) for _, target in rows)
-    found = made.loss(model, made.given(batch, "cpu"), None)
+    found = made.loss(model, batch.columns, None)
     found.loss.backward()
     gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()
@@ -164,13 +166,13 @@ def test_long_pairs_are_cut_at_their_ends_and_counted(tmp_path: Path) -> None:
     batches, shapes = task().batches(pairs), set()
     for step in range(9):
         batch = batches.batch(step)
-        shapes.add((batch.sources.ids.shape[1], batch.targets.ids.shape[1]))
+        shapes.add((batch.columns.source.shape[1], batch.columns.targets.shape[1]))
         for source, target in rows_in(batch):
             assert len(source) <= 16 and len(target) <= 16
     assert pairs.sources.longest == 16 and pairs.targets.longest == 17 and len(shapes) <= 4
     assert pairs.cut == 2
-    assert task().notice(batches) == (f"2 of {len(pairs.sources)} pairs are longer than the context of 16 tokens and "
-                                      "were cut at their ends")
+    assert batches.notice == (f"2 of {len(pairs.sources)} pairs are longer than the context of 16 tokens and were cut "
+                              "at their ends")
 
 
 def test_a_source_longer_than_the_encoder_s_positions_is_refused_before_a_step_or_cut(tmp_path: Path) -> None:
@@ -186,7 +188,7 @@ def test_a_source_longer_than_the_encoder_s_positions_is_refused_before_a_step_o
     assert isinstance(pairs, Pairs) and pairs.sources.longest == 16 and pairs.targets.longest == 22 and pairs.cut
     made = cutting.made_task()
     assert f"{pairs.cut} of {len(pairs.sources)} pairs are longer than the context (16 tokens of a source, 24 of a " \
-        "target)" in str(made.notice(made.batches(pairs)))
+        "target)" in str(made.batches(pairs).notice)
     free = {**model, "encoder": {**ENCODER, "position": "sinusoidal"}}
     longer = run_of(tmp_path, "sequence_to_sequence", free, path=records_file(tmp_path, rows), validation=0.1)
     assert prepare(longer).train.sources.longest == 19

@@ -64,28 +64,28 @@ def log_probs(model: LanguageModel, joined: bool, source: np.ndarray, target: np
 def test_a_row_fills_the_context(joined: bool) -> None:
     made = task(joined)
     batches = made.batches(text_of(*LINES, task=made))
-    lengths, batch = made.lengths(batches), batches.batch(0)
-    source, target = batch.source.shape[1], batch.target.shape[1] - 1
+    lengths, batch = batches.lengths, batches.batch(0)
+    source, target = batch.columns.source.shape[1], batch.columns.target.shape[1] - 1
     assert lengths == ((source + target, None) if joined else (target, source))
-    longer = SpanCounts.of(batches.corruption.counts.tokens + 1, 0.3, 2.0)
+    longer = SpanCounts.of(batches.text.length + 1, 0.3, 2.0)
     more = longer.tokens + 2 * longer.spans + 4 if joined else longer.rest + longer.spans + 1
     assert (source + target <= 32 if joined else source <= 16) and more > (32 if joined else 16)
-    assert made.count(batch).predictions == 4 * (batch.target.shape[1] - 1) == batches.tokens_per_batch
-    assert "rows of" in str(made.notice(batches)) and f"sources of {batch.source.shape[1]} tokens" in str(
-        made.notice(batches))
+    assert batch.count.predictions == 4 * target == batches.tokens_per_batch
+    assert "rows of" in str(batches.notice) and f"sources of {source} tokens" in str(batches.notice)
     parts = [batches.batch(5, rank=rank, world=2) for rank in range(2)]
-    np.testing.assert_array_equal(np.concatenate([part.target for part in parts]), batches.batch(5).target)
+    assert torch.equal(torch.cat([part.columns.target for part in parts]), batches.batch(5).columns.target)
 
 
 @pytest.mark.parametrize("joined", [False, True])
 def test_loss_and_gradient_are_those_of_each_target_alone(joined: bool) -> None:
     made, model = task(joined), model_of(joined)
-    batch = made.batches(text_of(*LINES, task=made)).batch(2)
-    found = made.loss(model, made.given(batch, "cpu"), None)
+    batch = made.batches(text_of(*LINES, task=made)).batch(2).columns
+    found = made.loss(model, batch, None)
     found.loss.backward()
     gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()
-    total = -torch.stack([each[int(token)] for source, target in zip(batch.source, batch.target, strict=True)
+    rows = zip(batch.source.numpy(), batch.target.numpy(), strict=True)
+    total = -torch.stack([each[int(token)] for source, target in rows
                           for each, token in zip(log_probs(model, joined, source, target), target[1:], strict=True)
                           ]).sum()
     torch.testing.assert_close(found.nats, total.detach(), rtol=1e-10, atol=1e-10)
@@ -133,7 +133,7 @@ def test_sources_end_where_the_encoder_s_positions_do(tmp_path: Path) -> None:
     for context in (16, 32):
         run = run_of(tmp_path, "span_corruption", {**ENCODER_DECODER, "context": context}, path=lines_file(tmp_path))
         made = run.made_task()
-        lengths[context] = made.lengths(made.batches(prepare(run).train))
+        lengths[context] = made.batches(prepare(run).train).lengths
     assert lengths[32] == lengths[16] and lengths[16].source == 16
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -203,3 +204,15 @@ def test_configurations_refuse_what_is_wrong() -> None:
         parse_part(("tokenizer",), {"kind": "bpe", "vocab_size": 100})
     with pytest.raises(ConfigError, match=r"unknown key 'vocabsize'\. Did you mean 'vocab_size'\?"):
         parse_part(("tokenizer",), {"kind": "bpe", "vocabsize": 300})
+
+
+@pytest.mark.parametrize(("name", "told"), [
+    ("vocab_size", "Give it to `Tokenizer.__init__` as a field of weft.tokenizers.base.TokenizerFacts"),
+    ("keeps_text", "Give it to `Tokenizer.__init__` as a field of weft.tokenizers.base.TokenizerFacts"),
+    ("conventions", "Give them to `Tokenizer.__init__`"),
+    ("pieces", "Inherit from weft.tokenizers.base.NamesPieces too"),
+    ("with_tokens", "Inherit from weft.tokenizers.base.TakesTokens too")])
+def test_a_name_that_would_not_be_read_is_refused_with_where_it_belongs(name: str, told: str) -> None:
+    """Also the names that tokenizers had before, so that one of that form says what to do."""
+    with pytest.raises(TypeError, match=rf"Deaf: {name} would not be read\. {re.escape(told)}"):
+        type("Deaf", (Tokenizer,), {name: lambda self: ()})

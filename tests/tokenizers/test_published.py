@@ -15,6 +15,7 @@ from tokenizers.implementations.byte_level_bpe import ByteLevelBPETokenizer
 from weft.core.errors import TokenizerError
 from weft.data import embedded_corpus
 from weft.tokenizers import BPETokenizer, FileTokenizer, SentencePieceTokenizer, load_tokenizer, read_tokenizer
+from weft.tokenizers.base import require_fits
 from weft.tokenizers.config import TokenizerFileConfig
 from weft.tokenizers.published import read_sentence_piece
 
@@ -273,10 +274,10 @@ def test_missing_merges_and_a_missing_unknown_word_are_named(tmp_path: Path) -> 
 
 
 def test_a_tokenizer_larger_than_the_model_is_refused() -> None:
-    BPE.require_fits(320, where="model")
-    BPE.require_fits(384, where="model")
+    require_fits(BPE, 320, where="model")
+    require_fits(BPE, 384, where="model")
     with pytest.raises(TokenizerError, match=r"model: the tokenizer BPE-320 has 320 ids, while the model's .* has 319"):
-        BPE.require_fits(319, where="model")
+        require_fits(BPE, 319, where="model")
 
 
 BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s")

@@ -17,7 +17,7 @@ from weft.core.errors import CheckpointError, ConfigError, TrainingError
 from weft.core.model import LanguageModel
 from weft.core.output import Loss, Output
 from weft.data import Batch
-from weft.tasks.text import span_of
+from weft.tasks.text import span_of, text_rows
 from weft.training.config import RunConfig
 from weft.training.gradient import add_gradients
 from weft.training.material import prepare
@@ -60,7 +60,7 @@ def gradients(model: LanguageModel) -> list[Tensor]:
 
 def test_the_loss_is_the_mean_over_the_targets_that_count(tmp_path: Path) -> None:
     model, batch = model_of(tmp_path, ATTENTION), batch_of(2, 8, unscored=3)
-    sums, state = add_gradients(next_token(), model, [batch], None, device="cpu")
+    sums, state = add_gradients(next_token(), model, [text_rows(batch)], None, device="cpu")
     logits = model(torch.from_numpy(batch.inputs)).y[:, 3:]
     wanted = torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(batch.targets[:, 3:]).flatten())
     assert sums.loss == pytest.approx(wanted.item(), rel=1e-12)
@@ -71,10 +71,10 @@ def test_the_loss_is_the_mean_over_the_targets_that_count(tmp_path: Path) -> Non
 def test_accumulated_batches_of_unequal_weight_are_one_large_batch(tmp_path: Path) -> None:
     model, batch = model_of(tmp_path, ATTENTION), batch_of(4, 8)
     batch.scored[3, 1:] = False
-    whole, _ = add_gradients(next_token(), model, [batch], None, device="cpu")
+    whole, _ = add_gradients(next_token(), model, [text_rows(batch)], None, device="cpu")
     wanted = gradients(model)
     pieces = [rows_of(batch, slice(0, 3)), rows_of(batch, slice(3, 4))]
-    parts, _ = add_gradients(next_token(), model, pieces, None, device="cpu")
+    parts, _ = add_gradients(next_token(), model, [text_rows(each) for each in pieces], None, device="cpu")
     assert parts.loss == pytest.approx(whole.loss, rel=1e-12)
     for found, want in zip(gradients(model), wanted, strict=True):
         # Sums of the same few hundred terms in another order, in float64.
@@ -83,7 +83,7 @@ def test_accumulated_batches_of_unequal_weight_are_one_large_batch(tmp_path: Pat
 
 def test_auxiliary_losses_are_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, batch = model_of(tmp_path, LSTM), batch_of(2, 8)
-    plain, _ = add_gradients(next_token(), model, [batch, batch], None, device="cpu")
+    plain, _ = add_gradients(next_token(), model, [text_rows(batch)] * 2, None, device="cpu")
     before, first = gradients(model), next(model.parameters())
     run = model.run
 
@@ -92,7 +92,7 @@ def test_auxiliary_losses_are_added(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return out._replace(losses=(*out.losses, Loss("size", first.square().sum())))
 
     monkeypatch.setattr(model, "run", with_loss)
-    sums, _ = add_gradients(next_token(), model, [batch, batch], None, device="cpu")
+    sums, _ = add_gradients(next_token(), model, [text_rows(batch)] * 2, None, device="cpu")
     assert sums.loss == pytest.approx(plain.loss + first.square().sum().item(), rel=1e-12)
     assert sums.nats == pytest.approx(plain.nats, rel=1e-12)
     torch.testing.assert_close(gradients(model)[0], before[0] + 2 * first.detach(), rtol=1e-9, atol=1e-12)
@@ -102,11 +102,11 @@ def test_a_carried_state_gives_the_losses_of_the_whole_row(tmp_path: Path) -> No
     model, row, carrying = model_of(tmp_path, LSTM), batch_of(2, 12), next_token(carry_state=True)
     pieces = [Batch(*(value[:, i:i + 4] for value in (row.inputs, row.targets, row.begins, row.scored,
                                                       row.target_bytes)), fresh=i == 0) for i in (0, 4, 8)]
-    whole, _ = add_gradients(next_token(), model, [row], None, device="cpu")
+    whole, _ = add_gradients(next_token(), model, [text_rows(row)], None, device="cpu")
     full = gradients(model)
     state, nats = None, 0.0
     for piece in pieces:
-        sums, state = add_gradients(carrying, model, [piece], state, device="cpu")
+        sums, state = add_gradients(carrying, model, [text_rows(piece)], state, device="cpu")
         nats += sums.nats
     assert nats == pytest.approx(whole.nats, rel=1e-12)
     cut = gradients(model)
@@ -114,10 +114,10 @@ def test_a_carried_state_gives_the_losses_of_the_whole_row(tmp_path: Path) -> No
     assert all(not tensor.requires_grad for tensor, _ in state.tensors().values())
     # Gradients do not cross the cuts, so those of the recurrent weights are not three times the whole's.
     assert not all(torch.allclose(a, 3 * b, rtol=1e-6) for a, b in zip(cut, full, strict=True))
-    again, _ = add_gradients(carrying, model, [pieces[0]], state, device="cpu")
-    first, _ = add_gradients(carrying, model, [pieces[0]], None, device="cpu")
+    again, _ = add_gradients(carrying, model, [text_rows(pieces[0])], state, device="cpu")
+    first, _ = add_gradients(carrying, model, [text_rows(pieces[0])], None, device="cpu")
     assert again.nats == first.nats, "a fresh batch leaves the rows before it behind"
-    alone = sum(add_gradients(next_token(), model, [piece], None, device="cpu")[0].nats for piece in pieces)
+    alone = sum(add_gradients(next_token(), model, [text_rows(piece)], None, device="cpu")[0].nats for piece in pieces)
     assert abs(alone - whole.nats) > 1e-6, "without the state the later pieces score otherwise"
 
 
@@ -126,12 +126,11 @@ def test_only_a_document_that_begins_inside_makes_a_batch_packed() -> None:
     first.begins[0, 0] = True
     later.begins[1, 2] = True
     carried = dataclasses.replace(first, fresh=False)
-    marks = torch.zeros(2, 4, dtype=torch.bool)
-    assert not span_of(first, marks).packed
-    assert span_of(first, marks).fresh
-    assert span_of(later, marks).packed
-    assert span_of(carried, marks).packed
-    assert not span_of(carried, marks).fresh
+    assert not span_of(first).packed
+    assert span_of(first).fresh
+    assert span_of(later).packed
+    assert span_of(carried).packed
+    assert not span_of(carried).fresh
 
 
 def test_bfloat16_keeps_the_weights_in_float32_and_small_updates(tmp_path: Path) -> None:
@@ -162,7 +161,8 @@ def test_batches_of_a_step_are_added_up_in_float32(tmp_path: Path) -> None:
 
 
 def gradients_of(precision: Precision, batches: list[Batch]) -> list[Tensor]:
-    add_gradients(next_token(), precision.working.eval(), batches, None, device="cpu",
+    rows = [text_rows(batch) for batch in batches]
+    add_gradients(next_token(), precision.working.eval(), rows, None, device="cpu",
                   collect=precision.collect_gradients)
     return gradients(precision.model)  # type: ignore[arg-type]
 

@@ -14,6 +14,7 @@ from training.test_resume import run_killed_at
 from training.tiny_runs import ATTENTION, LSTM, next_token, same_weights, tiny_run
 from weft.core.errors import ConfigError
 from weft.core.span import Span
+from weft.tasks.text import text_batches, text_rows
 from weft.training import RunConfig, parse_run, train
 from weft.training.budget import settle_steps, tokens_per_step
 from weft.training.gradient import add_gradients
@@ -36,10 +37,10 @@ def test_a_packed_batch_scores_as_its_documents_do_alone(tmp_path: Path, model: 
     run = packed_run(tmp_path, {**model, "embedding": {"dropout": 0.0}})
     torch.manual_seed(0)
     subject = build_model(run).double().train()
-    batch = run.made_task().batches(prepare(run).train).batch(0)
+    batch = text_batches(run.made_task().settings, prepare(run).train).batch(0)
     assert batch.count is not None and (batch.count < 110).any(), "padding is part of the case"
     assert batch.begins.sum() >= 3 * len(batch.begins), "and so are several documents in a row"
-    sums, _ = add_gradients(next_token(), subject, [batch], None, device="cpu")
+    sums, _ = add_gradients(next_token(), subject, [text_rows(batch)], None, device="cpu")
     gradients = [parameter.grad.clone() for parameter in subject.parameters() if parameter.grad is not None]
     subject.zero_grad()
     nats = torch.zeros((), dtype=torch.float64)
@@ -59,7 +60,7 @@ def test_a_packed_batch_scores_as_its_documents_do_alone(tmp_path: Path, model: 
 def test_padding_reaches_neither_experts_nor_statistics(tmp_path: Path) -> None:
     """Whatever ids stand there: losses, gradients and running means stay the same, bit for bit."""
     run = packed_run(tmp_path, EXPERTS)
-    batch = run.made_task().batches(prepare(run).train).batch(0)
+    batch = text_batches(run.made_task().settings, prepare(run).train).batch(0)
     assert batch.count is not None
     results = []
     for filler in (0, 77):
@@ -67,7 +68,7 @@ def test_padding_reaches_neither_experts_nor_statistics(tmp_path: Path) -> None:
             batch.inputs[row, count:] = batch.targets[row, count:] = filler
         torch.manual_seed(0)
         subject = build_model(run).train()
-        sums, _ = add_gradients(next_token(), subject, [batch], None, device="cpu")
+        sums, _ = add_gradients(next_token(), subject, [text_rows(batch)], None, device="cpu")
         results.append((sums, [*subject.buffers(), *(each.grad for each in subject.parameters())]))
     assert results[0][0] == results[1][0]
     for one, other in zip(results[0][1], results[1][1], strict=True):

@@ -14,7 +14,7 @@ import torch
 from training.tiny_runs import LSTM, same_weights
 from weft.core.errors import ConfigError, DataError, InputError, WeftError
 from weft.tasks.mixed_material import mixed_held_out
-from weft.tasks.text import span_of
+from weft.tasks.text import span_of, text_rows
 from weft.tokenizers import ByteTokenizer
 from weft.training import Event, RunConfig, parse_run, train
 from weft.training.files import read_plain
@@ -86,11 +86,13 @@ def test_losses_by_source_are_those_of_their_rows(texts: Path) -> None:
     run = run_of(texts, asked, training={"dtype": "float64"})
     torch.manual_seed(0)
     trainer = Trainer(run, run.model.build(), prepare(run).train, steps=9, device="cpu")
-    model, batches = trainer.model.double(), [trainer.batches.batch(step) for step in range(6)]
-    sums, _ = add_gradients(trainer.task, model, batches, None, device="cpu", sources=3)
+    text = trainer.mixed
+    assert text is not None
+    model, batches = trainer.model.double(), [text.batch(step) for step in range(6)]
+    sums, _ = add_gradients(trainer.task, model, [text_rows(batch) for batch in batches], None, device="cpu", sources=3)
     wanted = np.zeros((3, 3))
     for batch in batches:
-        log_probs = model(torch.from_numpy(batch.inputs), None, span_of(batch, torch.from_numpy(batch.begins))).y
+        log_probs = model(torch.from_numpy(batch.inputs), None, span_of(batch)).y
         targets = torch.from_numpy(batch.targets)[..., None]
         nats = np.where(batch.scored, -log_probs.log_softmax(-1).gather(-1, targets)[..., 0].detach().numpy(), 0)
         for source in range(3):

@@ -21,6 +21,7 @@ from weft.core.errors import ConfigError, TokenizerError
 from weft.core.model import parse_model
 from weft.interop.huggingface.loading import load_folder
 from weft.tokenizers import BPETokenizer, ByteTokenizer, CharacterTokenizer, Tokenizer
+from weft.tokenizers.base import extended
 from weft.tokenizers.conventions import Conventions
 from weft.tokenizers.library import FileTokenizer
 from weft.training import Event, Notice, RunConfig, parse_run, train
@@ -136,7 +137,7 @@ def test_new_tokens_and_templates_are_in_a_converted_folder(tmp_path: Path) -> N
 
 
 def test_bytes_with_further_tokens() -> None:
-    plain, more = ByteTokenizer(), ByteTokenizer().extended(NEW)
+    plain, more = ByteTokenizer(), extended(ByteTokenizer(), NEW)
     assert more.vocab_size == 259 and more.fingerprint() != plain.fingerprint()
     assert more.encode("é<|user|>") == plain.encode("é<|user|>")
     ids = more.encode("é<|user|>x", specials=True)
@@ -165,7 +166,7 @@ def test_vocabularies_that_cannot_be_are_refused(tmp_path: Path, fields: dict[st
 
 def test_other_tokenizers_and_none_at_all_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match=r"tokenizer\.of: a tokenizer of kind 'characters' takes no furth"):
-        CharacterTokenizer.train([TEXT]).extended(NEW)
+        extended(CharacterTokenizer.train([TEXT]), NEW)
     save_checkpoint(tmp_path / "bare", parse_model({**TIED, "vocab_size": 9}).build(), None)
     with pytest.raises(ConfigError, match=r"vocabulary\.added_tokens: .*bare has no tokenizer that could take new"):
         parse_run({"start": str(tmp_path / "bare"), "vocabulary": {"added_tokens": NEW}})

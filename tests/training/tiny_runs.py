@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from weft.tasks import TaskSettings
-from weft.tasks.next_token import NextToken
+from weft.tasks.next_token import NextToken, NextTokenConfig
 from weft.training import RunConfig, parse_run
 
 LSTM: dict[str, Any] = {"kind": "decoder", "d_model": 12, "context": 8,
@@ -40,7 +40,7 @@ def tiny_run(folder: Path, model: dict[str, Any], *, steps: int = 20, **training
 
 def next_token(*, rows: int = 16, context: int = 8, **settings: Any) -> NextToken:
     """The task of language models, in a run of those settings."""
-    return NextToken(TaskSettings(rows, context, **settings))
+    return NextToken(NextTokenConfig(), TaskSettings(rows, context, **settings))
 
 
 def same_weights(a: nn.Module, b: nn.Module) -> bool:

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from weft.analysis.catalogue import MASK
 from weft.core.meanings import meanings, without_meanings
-from weft.core.part_config import PartConfig
+from weft.core.part_config import ModuleConfig, PartConfig
 from weft.core.registry import REGISTRY
 from weft.core.schema import definition_name, own_definitions
 from weft.index.records import Description, Entry, FieldDescription, PartDifference
@@ -46,6 +46,8 @@ def _described(entry: Entry, declared: type[PartConfig] | type[Mask], texts: lis
 
 def _built(part: type[PartConfig]) -> Iterator[str]:
     """The documentation of the class that a configuration builds, if both are in one file: it has the equation."""
+    if not issubclass(part, ModuleConfig):
+        return
     built = getattr(sys.modules[part.__module__], str(part.build.__annotations__.get("return")), None)
     if isinstance(built, type) and built.__module__ == part.__module__ and built.__doc__:
         yield inspect.cleandoc(built.__doc__)

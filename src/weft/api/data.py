@@ -10,6 +10,7 @@ from weft.api.configs import preset_hint, presets, read_config, read_run
 from weft.core.config import parse, parse_part
 from weft.core.errors import ConfigError, DataError, InputError, nearest
 from weft.data.inspection import Inspection, SampleWindow, inspect_data, sample_data
+from weft.data.mixed_batches import mixture_of
 from weft.data.mixture import MixturePlan, MixtureSettings, own_mixture, plan_mixture
 from weft.data.prepared import OnProgress, open_prepared
 from weft.data.published_mixtures import PUBLISHED
@@ -120,7 +121,7 @@ def data_sources(target: str | Path, overrides: Iterable[str] = (), *,
         raise InputError("the budget of the run is not in tokens or steps, so the epochs of its sources are not known.",
                          where="data.sources", remedy="Give --tokens.")
     task = run.made_task()
-    mixed = task.mixed(task.batches(prepare(run).train))
+    mixed = mixture_of(task.batches(prepare(run).train))
     assert mixed is not None, "a run with sources has batches of them"
     steps = training.steps or DEFAULT_STEPS
     by_steps = steps * training.accumulation * mixed.tokens_per_batch

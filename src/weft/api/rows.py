@@ -12,6 +12,7 @@ from weft.core.part_config import PartConfig
 from weft.core.registry import REGISTRY
 from weft.data.settings import DataSettings
 from weft.tasks import TaskConfig, TaskSettings, Validation
+from weft.tasks.base import require_fits
 from weft.tasks.material import HeldOut
 from weft.tasks.rows import GeneratedTaskConfig, RowTask, RowTaskConfig
 from weft.tasks.whole_rows import ROWS
@@ -30,7 +31,7 @@ def measure_rows(loaded: Loaded, run: RunConfig | None, task: str | Mapping[str,
     rows = batch_size or (ROWS if run is None else run.training.batch_size)
     made = RowTask(config, TaskSettings(rows=rows, context=config.longest or loaded.config.context,
                                         labels=loaded.config.labels()))
-    made.require(loaded.model)
+    require_fits(made, loaded.model)
     return made.measure(loaded.model, made.held_out(data, NoTokenizer(), part))
 
 

@@ -30,8 +30,10 @@ from weft.evaluation.score import ScoredRow
 from weft.tasks import Validation
 from weft.tasks.answers import Answer, TextOfWords, by_word, score_hidden, text_of_words, text_row
 from weft.tasks.answers import classify as answers_of
+from weft.tasks.base import require_fits
 from weft.tasks.masked import mask_of
 from weft.tasks.material import HeldOut, held_out_text, text_stream
+from weft.tasks.protocols import ComparesWithStart
 from weft.tasks.whole_rows import WholeRow, head_outputs, whole_rows
 from weft.training.config import DataSettings, RunConfig
 from weft.training.starting import opened
@@ -196,9 +198,9 @@ def measure(model: Model, data: str | Path | None = None, *, part: HeldOut = "va
     if data is not None:
         settings = settings.with_(validation_path=str(data), validation=None)
     made = run.made_task()
-    made.require(loaded.model)
+    require_fits(made, loaded.model)
     held = made.held_out(settings, tokenizer, part)
-    if made.compares:
+    if isinstance(made, ComparesWithStart):
         held = made.compared(held, opened(Path(str(run.start))).model)
     return made.measure(loaded.model, held)
 

@@ -20,7 +20,7 @@ from weft.core.declarations import Adjustable, Declared
 from weft.core.errors import ConfigError
 from weft.core.layer import Layer, LayerState, traits_of
 from weft.core.output import Given, Loss, Output
-from weft.core.part_config import Dims, PartConfig, Shared
+from weft.core.part_config import Dims, ModuleConfig, Shared
 from weft.core.span import Memory, Span
 from weft.core.traits import Trait
 from weft.norms.base import NormConfig
@@ -37,7 +37,7 @@ class BlockState(LayerState):
     layers: tuple[LayerState, ...]
 
 
-class BlockConfig(PartConfig):
+class BlockConfig(ModuleConfig):
     """Base of block configurations.
 
     Attributes:
@@ -50,7 +50,7 @@ class BlockConfig(PartConfig):
 
     group: ClassVar[str] = "block"
 
-    layers: list[Annotated[PartConfig, PartField("mixer", "feedforward")]]
+    layers: list[Annotated[ModuleConfig, PartField("mixer", "feedforward")]]
     norm: Annotated[NormConfig, PartField("norm")] = LayerNormConfig()
     dropout: float = Field(default=0.0, ge=0, lt=1)
     branch_scale: float = Field(default=1.0, gt=0, allow_inf_nan=False)
@@ -77,7 +77,7 @@ class BlockConfig(PartConfig):
                                     "branch_scale": 0.3})]
 
 
-def build_all(parts: list[tuple[tuple[int | str, ...], PartConfig]], dims: Dims, *,
+def build_all(parts: list[tuple[tuple[int | str, ...], ModuleConfig]], dims: Dims, *,
               numbered: bool = False) -> list[Layer]:
     """Build parts, each for dimensions with its path.
 
@@ -109,7 +109,7 @@ def build_all(parts: list[tuple[tuple[int | str, ...], PartConfig]], dims: Dims,
     return built
 
 
-def _not_causal(part: PartConfig, dims: Dims) -> ConfigError:
+def _not_causal(part: ModuleConfig, dims: Dims) -> ConfigError:
     mask = dict(part).get("mask")
     cause = f"{part.kind!r}" if mask is None else f"the mask {mask!r}"
     return dims.problem("" if mask is None else "mask", f"{cause} lets a token see later ones. A decoder predicts "
@@ -118,7 +118,7 @@ def _not_causal(part: PartConfig, dims: Dims) -> ConfigError:
                         "encoder.")
 
 
-def _role(part: PartConfig, dims: Dims) -> str:
+def _role(part: ModuleConfig, dims: Dims) -> str:
     """The role of a layer that declares none: "feed-forward", or the kind of a mixer."""
     config = dims.shared.configs.get(part.shared) if isinstance(part, Shared) and dims.shared is not None else part
     assert config is not None, "references to parts that do not exist are refused before"

@@ -13,7 +13,7 @@ from weft.core.config import PartField, rule
 from weft.core.declarations import Declared
 from weft.core.layer import LayerState
 from weft.core.output import Output
-from weft.core.part_config import About, Dims, PartConfig
+from weft.core.part_config import About, Dims, ModuleConfig
 from weft.core.registry import register
 from weft.core.span import Span
 from weft.mixers.base import MixerConfig
@@ -35,7 +35,7 @@ class SumConfig(MixerConfig):
         differs=(("parallel", "adds mixers within one layer, in place of layers within a block."),),
         state_size="the states of its layers")
 
-    layers: list[Annotated[PartConfig, PartField("mixer")]]
+    layers: list[Annotated[ModuleConfig, PartField("mixer")]]
     factors: list[Annotated[float, Field(allow_inf_nan=False)]] | None = None
 
     def in_words(self, d_model: int = 0) -> str:

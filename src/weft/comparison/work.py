@@ -42,6 +42,7 @@ from weft.data import TokenStream, encode_corpus, read_text
 from weft.disk.atomic import write_file
 from weft.disk.documents import parse_json
 from weft.disk.lock import LOCK_FILE
+from weft.tasks.base import fit_by_counting
 from weft.tokenizers import Tokenizer
 from weft.training import TrainResult, train
 from weft.training.budget import settle_steps, tokens_per_step
@@ -184,7 +185,7 @@ def _count(job: Job) -> Trained:
     stream = material.train if job.tokens is None else tokens_paid_for(material.train, job.run, job.tokens)
     forget_peak()
     begun = time.perf_counter()
-    job.run.made_task().fit(model, stream)
+    fit_by_counting(job.run.made_task(), model, stream)
     seconds, peak = time.perf_counter() - begun, peak_memory_bytes()
     try:
         save_checkpoint(job.folder / RUN_FOLDER / RUN_CHECKPOINTS / step_name(1), model, material.tokenizer,

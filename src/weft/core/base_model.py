@@ -20,7 +20,7 @@ from weft.core.heads import Head
 from weft.core.layer import LayerState
 from weft.core.output import Output
 from weft.core.part import Part
-from weft.core.part_config import Dims, PartConfig
+from weft.core.part_config import Dims, ModuleConfig, PartConfig
 from weft.core.span import Span
 from weft.core.state import fact_field
 
@@ -39,7 +39,7 @@ class ModelState(LayerState):
     owner: str = fact_field()
 
 
-class ModelConfig(PartConfig):
+class ModelConfig(ModuleConfig):
     """Base of model configurations.
 
     Attributes:
@@ -59,7 +59,7 @@ class ModelConfig(PartConfig):
     def build(self, dims: Dims | None = None) -> Model:
         raise NotImplementedError(f"{type(self).__name__} does not say how it is built")
 
-    def stack(self) -> list[PartConfig]:
+    def stack(self) -> list[ModuleConfig]:
         """The blocks between what embeds tokens and what reads the result, its field ``blocks``; none for a model
         without such a list."""
         return []

@@ -5,8 +5,8 @@ A field that holds a part is annotated ``Annotated[MixerConfig, PartField("mixer
 (``{shared: bias}``). Plain pydantic would lose a part's own fields in a base-typed field; `PartField` keeps the runtime
 type both ways.
 
-The classes that a plugin's configurations need (`Dims`, `PartConfig`, `Settings`) can be imported from here too, so
-that a user's file needs one module; Weft's own modules import them from `weft.core.part_config`.
+The classes that a plugin's configurations need (`Dims`, `ModuleConfig`, `PartConfig`, `Settings`) can be imported from
+here too, so that a user's file needs one module; Weft's own modules import them from `weft.core.part_config`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_sc
 
 from weft.core.errors import ConfigError, nearest
 from weft.core.part_config import Dims as Dims
+from weft.core.part_config import ModuleConfig as ModuleConfig
 from weft.core.part_config import PartConfig as PartConfig
 from weft.core.part_config import Place, Repeat, Shared, dump
 from weft.core.part_config import Settings as Settings

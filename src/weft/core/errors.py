@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 MOST_PROBLEMS, MOST_OF_EACH = 20, 1_000
 """Problems that a message lists, and characters of each: a document of others may have any number, of any length."""
@@ -198,3 +198,22 @@ def nearest_meaning(name: str, known: Mapping[str, Iterable[str]]) -> str:
         # Other words are short and many: only a slip of the pen counts, or each name would be near to one of them.
         word = next(iter(difflib.get_close_matches(word, sorted(words), n=1, cutoff=0.8)), word)
     return f"Did you mean {words[word]!r}?" if word in words else nearest(name, known)
+
+
+def refuse_unread(cls: type, moved: Mapping[str, str], asked_for: Mapping[type, Collection[str]]) -> None:
+    """Refuse a class that defines names which nothing would read.
+
+    Args:
+        cls: a new class of a part.
+        moved: names that belong elsewhere, each with a sentence that says where.
+        asked_for: names that are read of what inherits from a class alone.
+
+    Raises:
+        TypeError: it defines one.
+    """
+    belongs = {name: f"Inherit from {base.__module__}.{base.__name__} too." for base, names in asked_for.items()
+               if not issubclass(cls, base) for name in names} | dict(moved)
+    unread = sorted(vars(cls).keys() & belongs.keys())
+    if unread:
+        together = [name for name in unread if belongs[name] == belongs[unread[0]]]
+        raise TypeError(f"{cls.__name__}: {', '.join(together)} would not be read. {belongs[unread[0]]}")

@@ -13,10 +13,11 @@ from torch.nn.utils import parametrize
 
 from weft.core.calling import Direct
 from weft.core.declarations import Adjustable, Declared, HasInferenceForm, StepHooks
+from weft.core.errors import refuse_unread
 
-ASKED_FOR: Mapping[type, frozenset[str]] = MappingProxyType({
-    Adjustable: frozenset({"points"}), StepHooks: frozenset({"begin_step", "after_step"}),
-    HasInferenceForm: frozenset({"inference"})})
+DECLARED = "Return it as a field of weft.core.declarations.Declared from the method `declares`."
+ASKED_FOR: Mapping[type, tuple[str, ...]] = MappingProxyType({
+    Adjustable: ("points",), StepHooks: ("begin_step", "after_step"), HasInferenceForm: ("inference",)})
 """What a part may define besides, which is read of parts that inherit from these classes alone."""
 
 
@@ -30,14 +31,7 @@ class Part(Direct, ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        own = vars(cls).keys()
-        if declared := sorted(own & Declared.__dataclass_fields__.keys()):
-            raise TypeError(f"{cls.__name__}: {', '.join(declared)} would not be read. Return it as a field of "
-                            "weft.core.declarations.Declared from the method `declares`.")
-        for base, names in ASKED_FOR.items():
-            if found := sorted(own & names - ({*names} if issubclass(cls, base) else set())):
-                raise TypeError(f"{cls.__name__}: {', '.join(found)} would not be read. Inherit from "
-                                f"weft.core.declarations.{base.__name__} too.")
+        refuse_unread(cls, dict.fromkeys(Declared.__dataclass_fields__, DECLARED), ASKED_FOR)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Override the method that `to`, `bfloat16`, `half` and `cuda` call."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol, Self, TypeAlias, final, get_args
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 from torch import nn
 
-from weft.core.errors import ConfigError
+from weft.core.errors import ConfigError, refuse_unread
 
 Place: TypeAlias = tuple[int | str, ...]
 """A path in a configuration: keys and indices, outermost first."""
@@ -20,12 +20,12 @@ class SharedUse(Protocol):
     """The parts declared under ``shared:``, as `Dims` refers to them (`weft.core.shared` implements this)."""
 
     @property
-    def configs(self) -> Mapping[str, PartConfig]:
+    def configs(self) -> Mapping[str, ModuleConfig]:
         """Their configurations, by name."""
         ...
 
     def use(self, name: str, groups: tuple[str, ...], fit: Hashable,
-            build: Callable[[PartConfig, Dims], nn.Module], dims: Dims) -> nn.Module:
+            build: Callable[[ModuleConfig, Dims], nn.Module], dims: Dims) -> nn.Module:
         """The shared part ``name``, built on first use."""
         ...
 
@@ -167,19 +167,29 @@ class PartConfig(Settings):
     about: ClassVar[About] = About()
 
     @classmethod
-    def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        if lost := sorted(vars(cls).keys() & About.__dataclass_fields__.keys()):
-            raise TypeError(f"{cls.__name__}: {', '.join(lost)} would not be read. Give it as a field of "
-                            "weft.core.part_config.About, in the class attribute `about`.")
-
-    def build(self, dims: Dims) -> nn.Module:
-        """Build the part for a model of these dimensions."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how it is built")
+    def __pydantic_init_subclass__(cls, **given: Any) -> None:
+        super().__pydantic_init_subclass__(**given)
+        about = "Give it as a field of weft.core.part_config.About in the attribute `about`."
+        # The bases of this module define what is refused of others.
+        refuse_unread(cls, dict.fromkeys(About.__dataclass_fields__, about), {} if cls.__module__ == __name__ else {
+            ModuleConfig: ("build", "acts", "in_words", "width_fields", "giver")})
 
     @classmethod
     def examples(cls) -> list[Self]:
         """Tiny configurations that together use every option; the laws run on each."""
         return [cls()]
+
+    def dump(self) -> dict[str, Any]:
+        """Plain data that `parse` reads back, kind included."""
+        return {"kind": self.kind, **self.model_dump(mode="json")}
+
+
+class ModuleConfig(PartConfig):
+    """Base of the configurations of what models are made of, from which modules are built."""
+
+    def build(self, dims: Dims) -> nn.Module:
+        """Build the part for a model of these dimensions."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how it is built")
 
     @classmethod
     def acts(cls) -> str:
@@ -194,7 +204,7 @@ class PartConfig(Settings):
             d_model: width of the model, from which sizes that are left open follow.
         """
         found = [f"{name} {value:,}" for name, value in self if isinstance(value, int) and not isinstance(value, bool)]
-        found += [value.in_words(d_model) for _, value in self if isinstance(value, PartConfig)
+        found += [value.in_words(d_model) for _, value in self if isinstance(value, ModuleConfig)
                   and value.group in ("mixer", "feedforward", "position")]
         name = self.about.title or self.kind.replace("_", " ")
         inside = ", ".join(each for each in found if each)
@@ -205,17 +215,13 @@ class PartConfig(Settings):
         themselves."""
         return ()
 
-    def giver(self) -> PartConfig | None:
+    def giver(self) -> ModuleConfig | None:
         """For a layer that takes a channel (`weft.core.channels`), the configuration of one that gives it; the laws run
         this layer behind it. None for a layer that takes nothing."""
         return None
 
-    def dump(self) -> dict[str, Any]:
-        """Plain data that `parse` reads back, kind included."""
-        return {"kind": self.kind, **self.model_dump(mode="json")}
 
-
-class Shared(PartConfig):
+class Shared(ModuleConfig):
     """A reference to a part declared under ``shared:``, which is built once and used wherever it is named.
 
     Attributes:
@@ -241,7 +247,7 @@ class Shared(PartConfig):
 
         return self._use(dims, f"{n_heads} heads of size {d_head}", build)
 
-    def _use(self, dims: Dims, fit: str, build: Callable[[PartConfig, Dims], nn.Module]) -> nn.Module:
+    def _use(self, dims: Dims, fit: str, build: Callable[[ModuleConfig, Dims], nn.Module]) -> nn.Module:
         if dims.shared is None:
             raise dims.problem("shared", f"no shared part is called {self.shared!r}.", "There are none here.")
         return dims.shared.use(self.shared, self.groups, fit, build, dims)
@@ -250,7 +256,7 @@ class Shared(PartConfig):
         return {"shared": self.shared}
 
 
-class Repeat(PartConfig):
+class Repeat(ModuleConfig):
     """``{repeat: 6, of: [...]}``: the same blocks several times, each with separate weights.
 
     Attributes:
@@ -285,7 +291,7 @@ def kinds_of(blocks: Iterable[PartConfig]) -> list[tuple[PartConfig, int]]:
     return kinds
 
 
-def expand(items: list[Any]) -> Iterator[tuple[Place, PartConfig]]:
+def expand(items: list[Any]) -> Iterator[tuple[Place, ModuleConfig]]:
     """Blocks with every `Repeat` written out, each with its path in the file."""
     for index, item in enumerate(items):
         if isinstance(item, Repeat):

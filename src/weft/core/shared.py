@@ -8,19 +8,19 @@ from dataclasses import replace
 from torch import nn
 
 from weft.core.errors import ConfigError, nearest
-from weft.core.part_config import Dims, PartConfig
+from weft.core.part_config import Dims, ModuleConfig
 
 
 class SharedParts(nn.ModuleDict):
     """The shared parts that have been built, by name. The first use fixes the number and size of heads for which a part
     is built, and later uses must agree."""
 
-    def __init__(self, configs: Mapping[str, PartConfig]) -> None:
+    def __init__(self, configs: Mapping[str, ModuleConfig]) -> None:
         super().__init__()
         self.configs = dict(configs)
         self._fits: dict[str, Hashable] = {}
 
-    def use(self, name: str, groups: tuple[str, ...], fit: Hashable, build: Callable[[PartConfig, Dims], nn.Module],
+    def use(self, name: str, groups: tuple[str, ...], fit: Hashable, build: Callable[[ModuleConfig, Dims], nn.Module],
             dims: Dims) -> nn.Module:
         """The shared part ``name``.
 

@@ -99,6 +99,13 @@ class Span:
         """A copy with some fields changed, which has to be resolved again."""
         return dataclasses.replace(self, **{**UNRESOLVED, **changes})  # type: ignore[arg-type]
 
+    def to(self, device: torch.device | str) -> Span:
+        """A copy whose own tensors are on a device, which has to be resolved again; the memory stays where it is."""
+        own = {name: value.to(device) for name in ("count", "begins", "prefix", "coordinates", "horizon")
+               if (value := getattr(self, name)) is not None}
+        facts = None if self.facts is None else {name: fact.to(device) for name, fact in self.facts.items()}
+        return self.replace(**own, facts=facts)
+
     def passing(self, given: tuple[Given, ...]) -> Span:
         """The span for the layers after one that gave these values."""
         return dataclasses.replace(self, taken=self.taken + given) if given else self

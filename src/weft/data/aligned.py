@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 from weft.core.errors import DataError
 from weft.data.corpus import Corpus
-from weft.data.documents import Documents, SpanTable, TextRange, columns_of
+from weft.data.documents import Documents
 from weft.data.places import Where
 from weft.data.records import Fields, TextRecord
-from weft.data.rows import Values, read_rows
-from weft.data.spool import Spool
+from weft.data.rows import Values, json_table, read_rows
 from weft.data.text import read_document
 
 PLACE = "{}"
@@ -47,7 +46,7 @@ def read_aligned(path: Where, fields: Fields, keep: Values) -> Corpus:
             raise DataError("no such file.", where=str(file),
                             remedy=f"The path is {path}, and {setting} is {name!r}; correct one of them.")
     name = Path(path).name
-    return Corpus(name, Documents([_table(name, files, keep)]), whole=True,
+    return Corpus(name, Documents([json_table(name, name, _kept(name, files, keep))]), whole=True,
                   files=tuple(map(str, files)))
 
 
@@ -61,21 +60,15 @@ def lines_of(path: Path) -> Iterator[str]:
     return (line.removesuffix("\n").removesuffix("\r") for line in whole)
 
 
-def _table(name: str, files: list[Path], keep: Values) -> SpanTable:
-    spool = Spool(name)
-
-    def spans() -> Iterator[TextRange]:
-        for number, lines in enumerate(zip_longest(*map(lines_of, files)), 1):
-            _require_lines(files, lines, number)
-            first = spool.size
-            record = TextRecord(number, f"{name}, line {number}", lines)
-            spool.add(json.dumps(keep(record), ensure_ascii=False, separators=(",", ":")).encode())
-            yield TextRange(first, spool.size, number)
-
-    columns = columns_of(spans())
-    if not len(columns.first):
+def _kept(name: str, files: list[Path], keep: Values) -> Iterator[tuple[int, str, Any]]:
+    """The number of each line, its place, and what is kept of the lines of that number."""
+    number = 0
+    for number, lines in enumerate(zip_longest(*map(lines_of, files)), 1):
+        _require_lines(files, lines, number)
+        place = f"{name}, line {number}"
+        yield number, place, keep(TextRecord(number, place, lines))
+    if not number:
         raise DataError("the file is empty.", where=str(files[0]), remedy="Give files that have text.")
-    return SpanTable(name, spool.view(), columns)
 
 
 def _require_lines(files: list[Path], lines: tuple[str | None, ...], number: int) -> None:

@@ -79,8 +79,9 @@ class JoinedArray:
 
     def narrow(self, first: int, last: int) -> TokenArray:
         """The items from ``first`` up to ``last`` without a copy; of parts in files, without reading them."""
-        cuts = [_narrow(part, max(first - start, 0), max(last - start, 0))
-                for part, start in zip(self.parts, self._starts(), strict=True)]
+        ends = [(max(first - start, 0), max(last - start, 0)) for start in self._starts()]
+        cuts = [part.narrow(*each) if isinstance(part, StoredArray) else part[slice(*each)]
+                for part, each in zip(self.parts, ends, strict=True)]
         return join([cut for cut in cuts if len(cut)] or cuts[:1])
 
     def _starts(self) -> list[int]:
@@ -120,7 +121,3 @@ def join(parts: Sequence[Part]) -> TokenArray:
     """``parts`` as one array; a single part that is in memory is returned itself."""
     first = parts[0]
     return first if len(parts) == 1 and isinstance(first, np.ndarray) else JoinedArray(parts)
-
-
-def _narrow(part: Part, first: int, last: int) -> Part:
-    return part.narrow(first, last) if isinstance(part, StoredArray) else part[first:last]

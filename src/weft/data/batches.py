@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from typing import Protocol, final
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Protocol, TypeVar, final
 
 import numpy as np
 from jaxtyping import Int64
 
 from weft.core.errors import DataError
 from weft.data.batch import Batch, cut
+from weft.data.batch_source import BatchSource, Lengths
+from weft.data.orders import share_of
 from weft.data.permutation import hashed, permute
-from weft.data.sequences import share_of
 from weft.data.stream import TokenStream
 
+B = TypeVar("B")
 
-class Batches(ABC):
-    """An endless sequence of batches; ``batch(step)`` is a pure function of the stream, the seed and the step.
+
+class Batches(BatchSource[Batch]):
+    """Batches of running text; ``batch(step)`` is a pure function of the stream, the seed and the step.
 
     Training can therefore resume at any step without replaying the earlier ones.
 
@@ -31,6 +34,8 @@ class Batches(ABC):
     Raises:
         DataError: ``rows`` or ``length`` is below 1, or the stream is shorter than one window.
     """
+
+    rows: int
 
     def __init__(self, stream: TokenStream, *, rows: int, length: int, seed: int = 0, reshuffle: bool = True) -> None:
         for name, value in (("rows", rows), ("length", length)):
@@ -60,7 +65,6 @@ class Batches(ABC):
 
     @property
     def tokens_per_batch(self) -> float:
-        """Inputs of a batch without padding; the mean over an epoch where batches differ."""
         return self.rows * self.length
 
     def from_step(self, step: int) -> Iterator[Batch]:
@@ -68,6 +72,44 @@ class Batches(ABC):
         while True:
             yield self.batch(step)
             step += 1
+
+
+@final
+class MadeOfText(BatchSource[B]):
+    """Batches that are made of those of a text, each a pure function of seed and step.
+
+    Args:
+        text: the batches of running text.
+        make: a batch of one of these.
+        lengths: see `BatchSource`; None: those of the text.
+        predicted: tokens of a row that make up `tokens_per_batch`; None: all of its tokens.
+        notice: see `BatchSource`; None: that of the text.
+    """
+
+    def __init__(self, text: Batches, make: Callable[[Batch], B], *, lengths: Lengths | None = None,
+                 predicted: int | None = None, notice: str | None = None) -> None:
+        self.text, self.rows = text, text.rows
+        self._make, self._lengths, self._predicted, self._notice = make, lengths, predicted, notice
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """Batches of one pass over the text."""
+        return self.text.steps_per_epoch
+
+    @property
+    def tokens_per_batch(self) -> float:
+        return self.text.tokens_per_batch if self._predicted is None else self.text.rows * self._predicted
+
+    @property
+    def lengths(self) -> Lengths:
+        return super().lengths if self._lengths is None else self._lengths
+
+    @property
+    def notice(self) -> str | None:
+        return self.text.notice if self._notice is None else self._notice
+
+    def batch(self, step: int, *, rank: int = 0, world: int = 1) -> B:
+        return self._make(self.text.batch(step, rank=rank, world=world))
 
 
 class NumberedRows(Protocol):

@@ -221,15 +221,11 @@ class _Texts(PartedTexts):
         return (document.parts() for document in self._documents)
 
 
-def _rank(purpose: str, seed: int, name: str) -> float:
-    """A pseudo-random number in [0, 1). Limiting and splitting have different purposes, so their choices are
-    independent."""
-    digest = hashlib.sha256(f"{purpose}\0{seed}\0{name}".encode()).digest()
-    return int.from_bytes(digest[:6], "big") / 2.0**48
-
-
 def _ranks(purpose: str, seed: int, names: Iterable[str], count: int) -> Float64[np.ndarray, " n"]:
-    return np.fromiter((_rank(purpose, seed, name) for name in names), np.float64, count)
+    """A pseudo-random number in [0, 1) for each name. Limiting and splitting have different purposes, so their choices
+    are independent."""
+    hashes = (hashlib.sha256(f"{purpose}\0{seed}\0{name}".encode()).digest() for name in names)
+    return np.fromiter((int.from_bytes(each[:6], "big") / 2.0**48 for each in hashes), np.float64, count)
 
 
 def _fitting(sizes: np.ndarray, order: np.ndarray, max_bytes: int) -> np.ndarray:

@@ -61,18 +61,13 @@ def _part(encoded: Encoded, place: _Place) -> EncodedPart:
 
 def _places(documents: Iterable[Document], tokenizer: Tokenizer) -> Iterator[_Place]:
     for document in documents:
-        found = _stretches(document, tokenizer)
+        found = ((each, segment.scored) for segment in document.segments() for each in _of_segment(segment, tokenizer))
         (stretch, scored), first, opens = next(found, (TextPart(""), True)), 0, True
         for following, counts in found:
             yield _Place(document, stretch, first, opens, closes=False, scored=scored)
             first += len(stretch.text) + following.skipped
             stretch, scored, opens = following, counts, False
         yield _Place(document, stretch, first, opens, closes=True, scored=scored)
-
-
-def _stretches(document: Document, tokenizer: Tokenizer) -> Iterator[tuple[TextPart, bool]]:
-    for segment in document.segments():
-        yield from ((stretch, segment.scored) for stretch in _of_segment(segment, tokenizer))
 
 
 def _of_segment(segment: Segment, tokenizer: Tokenizer) -> Iterable[TextPart]:

@@ -1,4 +1,4 @@
-"""Labelled images: their hash, splits and subsets, and batches of them."""
+"""Labelled images: their hash, splits and subsets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from jaxtyping import Int64, Shaped
 from weft.core.errors import DataError, nearest
 from weft.data.duplicates import Repeated
 from weft.data.image_files import read_image_arrays
-from weft.data.sequences import RowOrder, share_of
 
 MOST_NAMED = 20
 """Number of classes that an error message lists."""
@@ -133,55 +132,3 @@ def read_images(path: str | Path) -> Images:
         raise DataError(f"{len(pixels):,} images and {len(labels):,} labels.", where=str(path),
                         remedy="Give one label for each image.")
     return Images(str(path), pixels, labels)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class ImageBatch:
-    """Images of a step.
-
-    Attributes:
-        pixels: of the images.
-        labels: the index of the class of each.
-        step: of the run, from 0.
-    """
-
-    pixels: Shaped[np.ndarray, "B C H W"]
-    labels: Int64[np.ndarray, " B"]
-    step: int = 0
-
-
-@final
-class ImageBatches:
-    """Batches of images in shuffled order, each a pure function of seed and step.
-
-    Args:
-        images: to draw from.
-        labels: the index of the class of each.
-        tokens: of an image, as a model reads it.
-    """
-
-    def __init__(self, images: Images, labels: Int64[np.ndarray, " n"], *, tokens: int, rows: int, seed: int,
-                 reshuffle: bool) -> None:
-        self.images, self.labels, self.tokens = images, labels, tokens
-        self.order = RowOrder(len(images), rows=rows, seed=seed, reshuffle=reshuffle, where=images.name)
-
-    @property
-    def rows(self) -> int:
-        """Images of a batch."""
-        return self.order.rows
-
-    @property
-    def steps_per_epoch(self) -> float:
-        """Batches of one pass over the images."""
-        return self.order.size / self.rows
-
-    @property
-    def tokens_per_batch(self) -> float:
-        """Tokens of a batch, which are patches of images."""
-        return float(self.rows * self.tokens)
-
-    def batch(self, step: int, *, rank: int = 0, world: int = 1) -> ImageBatch:
-        """The batch of that step, or one rank's share of it."""
-        places = self.order.of(step)[share_of(self.rows, rank, world)]
-        return ImageBatch(self.images.pixels[places], self.labels[places], step)

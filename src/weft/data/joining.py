@@ -39,10 +39,13 @@ def joined(streams: Mapping[str, TokenStream], weights: Mapping[str, float],
                     for (each, stream), last in zip(streams.items(), ends, strict=True))
     digest = hashlib.sha256("\0".join(f"{each}\0{stream.corpus_sha256}"
                                       for each, stream in streams.items()).encode()).hexdigest()
+    # One tokenizer made all of them, so that either each has lost text or none.
+    lost = [stream.lost for stream in found if stream.lost is not None]
     return replace(found[0], tokens=_together([stream.tokens for stream in found]),
                    begins=_together([stream.begins for stream in found]),
                    byte_lengths=_together([stream.byte_lengths for stream in found]),
-                   flags=_flags(found), lost=_lost(found), corpus=name, corpus_sha256=digest, repeated=_repeated(found),
+                   flags=_flags(found), lost=_together(lost) if lost else None, corpus=name,
+                   corpus_sha256=digest, repeated=_repeated(found),
                    sources=Sources(sources, when_capped))
 
 
@@ -75,11 +78,6 @@ def _flags(streams: Sequence[TokenStream]) -> TokenArray | None:
     every: Any = np.uint8(SCORED)
     return _together([np.broadcast_to(every, (len(stream),)) if stream.flags is None else stream.flags
                       for stream in streams])
-
-
-def _lost(streams: Sequence[TokenStream]) -> TokenArray | None:
-    # One tokenizer made all of them, so that either each has them or none.
-    return None if streams[0].lost is None else _together([each.lost for each in streams if each.lost is not None])
 
 
 def _repeated(streams: Sequence[TokenStream]) -> Repeated | None:

@@ -1,13 +1,13 @@
-"""Texts with classes or values: labels, tokens and batches."""
+"""Texts with classes or values: labels and tokens."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Generic, Protocol, TypeVar, final
+from typing import Any, final
 
 import numpy as np
 from jaxtyping import Int64, Shaped
@@ -17,7 +17,7 @@ from weft.data.corpus import Corpus
 from weft.data.duplicates import Repeated
 from weft.data.layout import NO_IDS, layout_of
 from weft.data.rows import values_of
-from weft.data.sequences import RowOrder, Sequences, SequenceWriter, encoded_texts, share_of, widths
+from weft.data.sequences import Sequences, SequenceWriter, encoded_texts
 from weft.tokenizers import Encoded, Tokenizer
 
 MOST_NAMED = 20
@@ -112,93 +112,6 @@ class LabelledTexts:
     def __len__(self) -> int:
         """Tokens."""
         return len(self.rows.ids)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class LabelledBatch:
-    """Examples as padded rows.
-
-    Attributes:
-        ids: tokens, zero beyond each row's count.
-        types: 1 for the tokens of a second text, else 0.
-        count: tokens of each row.
-        labels: the class of each, or its values.
-    """
-
-    ids: Int64[np.ndarray, "B T"]
-    types: Int64[np.ndarray, "B T"]
-    count: Int64[np.ndarray, " B"]
-    labels: Shaped[np.ndarray, "B ..."]
-
-
-class LabelledRows(Protocol):
-    """Examples with labels, such as `LabelledTexts`."""
-
-    @property
-    def rows(self) -> Sequences:
-        """Tokens of each example."""
-
-    @property
-    def corpus(self) -> str:
-        """Name of the records."""
-
-    def __len__(self) -> int:
-        """Tokens."""
-
-
-T = TypeVar("T", bound=LabelledRows)
-B = TypeVar("B")
-
-
-@final
-class LabelledBatches(Generic[T, B]):
-    """Batches of examples in shuffled order, each a pure function of seed and step.
-
-    Args:
-        texts: the examples.
-        layout: returns a share of the examples of a batch, padded to the width of the whole batch.
-        rows: examples of a batch.
-        seed: of the order.
-        reshuffle: every epoch has its own order.
-
-    Raises:
-        DataError: there is no example.
-    """
-
-    def __init__(self, texts: T, layout: Callable[[T, Int64[np.ndarray, " B"], slice], B], *, rows: int, seed: int,
-                 reshuffle: bool) -> None:
-        self.texts, self._layout = texts, layout
-        self.order = RowOrder(len(texts.rows), rows=rows, seed=seed, reshuffle=reshuffle, where=texts.corpus)
-
-    @property
-    def rows(self) -> int:
-        """Examples of a batch."""
-        return self.order.rows
-
-    @property
-    def steps_per_epoch(self) -> float:
-        """Batches of one pass over the examples."""
-        return self.order.size / self.rows
-
-    @property
-    def tokens_per_batch(self) -> float:
-        """Tokens of a batch without padding; the mean over an epoch."""
-        return self.rows * len(self.texts) / self.order.size
-
-    def batch(self, step: int, *, rank: int = 0, world: int = 1) -> B:
-        """The batch of that step, or one rank's rows of it."""
-        return self._layout(self.texts, self.order.of(step), share_of(self.rows, rank, world))
-
-
-def laid_out(texts: LabelledTexts, rows: Int64[np.ndarray, " B"], share: slice) -> LabelledBatch:
-    """A share of the examples ``rows`` as padded rows."""
-    (width,) = widths((texts.rows, rows))
-    chosen = rows[share]
-    padded = texts.rows.padded(chosen, width)
-    places, first = np.arange(width), padded.count - texts.second[chosen]
-    types = (places >= first[:, None]) & (places < padded.count[:, None])
-    return LabelledBatch(padded.ids, types.astype(np.int64), padded.count, texts.labels[chosen])
 
 
 def encode_labelled(corpus: Corpus, tokenizer: Tokenizer, names: Sequence[str] | None, context: int,

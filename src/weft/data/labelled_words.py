@@ -1,4 +1,4 @@
-"""Texts of words with a class each: which token stands for a word, labels and batches."""
+"""Texts of words with a class each: which token stands for a word, and labels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from weft.data.labelled import class_id, class_names, label_of
 from weft.data.pairs import ends_of
 from weft.data.records import text_of
 from weft.data.rows import values_of
-from weft.data.sequences import Sequences, SequenceWriter, encoded_texts, widths
+from weft.data.sequences import Sequences, SequenceWriter, encoded_texts
 from weft.tokenizers import Tokenizer
 
 
@@ -115,29 +115,6 @@ class LabelledWords:
     def __len__(self) -> int:
         """Tokens."""
         return len(self.rows.ids)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class LabelledWordBatch:
-    """Examples as padded rows.
-
-    Attributes:
-        ids: tokens, zero beyond each row's count.
-        count: tokens of each row.
-        labels: the class of the word whose first token each is; -1 for tokens that are not scored.
-    """
-
-    ids: Int64[np.ndarray, "B T"]
-    count: Int64[np.ndarray, " B"]
-    labels: Int64[np.ndarray, "B T"]
-
-
-def laid_out(texts: LabelledWords, rows: Int64[np.ndarray, " B"], share: slice) -> LabelledWordBatch:
-    """A share of the examples ``rows`` as padded rows."""
-    (width,) = widths((texts.rows, rows))
-    padded = texts.rows.padded(rows[share], width)
-    return LabelledWordBatch(padded.ids, padded.count, texts.classes.padded(rows[share], width).ids - 1)
 
 
 def encode_words(corpus: Corpus, tokenizer: Tokenizer, names: Sequence[str], context: int, repeated: Repeated | None, *,

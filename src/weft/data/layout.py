@@ -132,7 +132,9 @@ class _Laying:
 
     def __init__(self, layout: RowLayout) -> None:
         self._layout = layout
-        self._opening, self._closing, self._final = map(_optional, (layout.opening, layout.closing, layout.final))
+        self._opening, self._closing, self._final = (
+            NO_IDS if token is None else np.array([token], dtype=np.int32)
+            for token in (layout.opening, layout.closing, layout.final))
         self._ids: list[np.ndarray] = []
         self._lengths: list[np.ndarray] = []
         self._lost: list[np.ndarray] = []
@@ -206,7 +208,3 @@ def layout_of(tokenizer: Tokenizer) -> RowLayout:
     if opening is not None and opening == closing:
         return RowLayout(opening, None, opening, pays)
     return RowLayout(opening, closing, None, pays)
-
-
-def _optional(token: int | None) -> np.ndarray:
-    return NO_IDS if token is None else np.array([token], dtype=np.int32)

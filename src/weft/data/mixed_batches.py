@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import numpy as np
 from jaxtyping import Int64
 
 from weft.core.errors import DataError
 from weft.data.batch import Batch
-from weft.data.batches import AHEAD, Batches, NumberedRows, ShuffledBatches
+from weft.data.batch_source import BatchSource
+from weft.data.batches import AHEAD, Batches, MadeOfText, NumberedRows, ShuffledBatches
 from weft.data.joining import parted
 from weft.data.mixed_order import MixedOrder
 from weft.data.packed import PackedBatches
@@ -74,7 +75,7 @@ class MixedBatches(Batches):
         assert stream.sources is not None, "made of a joined stream"
         self.sources = stream.sources.each
         self.own: list[NumberedRows] = list(own.values())
-        self.notices = [f"{name}: {each.describe()}" for name, each in own.items() if isinstance(each, PackedBatches)]
+        self.notices = [f"{name}: {each.notice}" for name, each in own.items() if isinstance(each, PackedBatches)]
         weights = zip(stream.sources.weights(), self.own, strict=True)
         self.order = MixedOrder([weight / each.tokens_per_row for weight, each in weights],
                                 [_limit(source, each) for source, each in zip(self.sources, self.own, strict=True)])
@@ -96,7 +97,8 @@ class MixedBatches(Batches):
         # Rows of a source are w / t of all, divided by the sum of these.
         return self.rows / sum(weight / each.tokens_per_row for weight, each in zip(weights, self.own, strict=True))
 
-    def describe(self) -> str | None:
+    @property
+    def notice(self) -> str | None:
         """The result of packing, a line for each source; None where documents are not packed."""
         return "\n".join(self.notices) or None
 
@@ -134,6 +136,12 @@ class MixedBatches(Batches):
         found = self.own[each].filled(keys[rows], epoch[rows])
         assert found.places is not None, "rows of a stream have places"
         return rows, replace(found, places=found.places + self.sources[each].first)
+
+
+def mixture_of(batches: BatchSource[Any]) -> MixedBatches | None:
+    """The batches of a mixture of sources that ``batches`` are or are made of; None where the data are one text."""
+    text = batches.text if isinstance(batches, MadeOfText) else batches
+    return text if isinstance(text, MixedBatches) else None
 
 
 def _limit(source: JoinedSource, own: NumberedRows) -> int | None:

@@ -65,7 +65,8 @@ class PackedBatches(Batches):
     def tokens_per_batch(self) -> float:
         return int(self._lengths.sum()) / self.steps_per_epoch
 
-    def describe(self) -> str:
+    @property
+    def notice(self) -> str:
         """The result of packing in one line."""
         share = 1 - self.tokens_per_batch / (self.rows * self.length)
         longer = {"split": "cut", "cut": "cut at their ends", "drop": "left out"}[self._long]

@@ -1,4 +1,4 @@
-"""Pairs of a source and a target: tokens and batches."""
+"""Pairs of a source and a target as tokens."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from weft.data.corpus import Corpus
 from weft.data.document import Document
 from weft.data.duplicates import Repeated
 from weft.data.layout import NO_IDS, layout_of
-from weft.data.length_batches import LengthOrder
 from weft.data.rows import values_of
-from weft.data.sequences import Padded, RowOrder, Sequences, SequenceWriter, encoded_texts, share_of, widths
-from weft.tokenizers import Encoded, Tokenizer
+from weft.data.sequences import Sequences, SequenceWriter, encoded_texts
+from weft.tokenizers import Tokenizer
 from weft.tokenizers.lost import lost_nats
 
 
@@ -85,17 +84,12 @@ def encode_pairs(corpus: Corpus, tokenizer: Tokenizer, source_context: int, cont
             if not cut:
                 raise _too_long(corpus, row, len(whole), len(ids) - 1, source_context, context)
             longer += 1
-        lost.append(_lost(tokenizer, list(values_of(row))[1], target, context))
+        untold = lost_nats(tokenizer, values_of(row)[1], target) if len(target.ids) else None
+        lost.append(0.0 if untold is None else float(untold[:context].sum(dtype=np.float64)))
         sources.add(whole[:source_context])
         targets.add(ids[:context + 1])
         sizes.add(lengths[:context + 1])
     return Pairs(sources.done(), targets.done(), sizes.done(), longer, corpus.name, repeated, np.array(lost))
-
-
-def _lost(tokenizer: Tokenizer, text: str, encoded: Encoded, context: int) -> float:
-    """Nats for what the first ``context`` tokens of a target do not tell of it."""
-    found = lost_nats(tokenizer, text, encoded) if len(encoded.ids) else None
-    return 0.0 if found is None else float(found[:context].sum(dtype=np.float64))
 
 
 def ends_of(tokenizer: Tokenizer) -> tuple[Int64[np.ndarray, " o"], Int64[np.ndarray, " c"]]:
@@ -116,89 +110,3 @@ def _too_long(corpus: Corpus, row: Document, source: int, target: int, source_co
                      where=corpus.place_of(row, ("source", "target").index(side)),
                      remedy=f"{raised}, remove that pair, or set task.cut: true, and all such pairs are cut and "
                      "counted.")
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class PairBatch:
-    """Pairs as padded rows. The tokens of ``targets`` are the decoder's inputs and, one position later, its targets."""
-
-    sources: Padded
-    targets: Padded
-    bytes: int
-    lost: float = 0.0
-
-    @property
-    def predictions(self) -> int:
-        """Tokens that are predicted."""
-        return int((self.targets.count - 1).clip(0).sum())
-
-
-@final
-class PairBatches:
-    """Batches of pairs, of ``rows`` pairs each in shuffled order, or of pairs of about the same length within a budget.
-
-    Args:
-        pairs: that are batched.
-        rows: pairs of a batch, without a budget.
-        budget: tokens of a batch's sources, and of its targets, at most; None: there is no budget.
-        seed: of the order.
-        reshuffle: every epoch has its own order.
-
-    Raises:
-        DataError: there is no pair, or one is longer than the budget.
-    """
-
-    def __init__(self, pairs: Pairs, *, rows: int, budget: int | None, seed: int, reshuffle: bool) -> None:
-        self.pairs, where = pairs, pairs.corpus
-        self._order = RowOrder(len(pairs.sources), rows=rows, seed=seed, reshuffle=reshuffle, where=where)
-        self._by_length = None if budget is None else LengthOrder(
-            pairs.sources, pairs.targets, budget=budget, seed=seed, reshuffle=reshuffle, where=where)
-
-    @property
-    def rows(self) -> float:
-        """Pairs of a batch, on average."""
-        return self._order.rows if self._by_length is None else self._by_length.rows
-
-    @property
-    def steps_per_epoch(self) -> float:
-        """Batches of one pass over the pairs."""
-        return self._order.size / self.rows
-
-    @property
-    def tokens_per_batch(self) -> float:
-        """Tokens that are predicted; the mean over an epoch."""
-        return self.rows * len(self.pairs) / self._order.size
-
-    @property
-    def source_tokens_per_batch(self) -> float:
-        """Tokens of the sources without padding; the mean over an epoch."""
-        return self.rows * len(self.pairs.sources.ids) / self._order.size
-
-    def batch(self, step: int, *, rank: int = 0, world: int = 1) -> PairBatch:
-        """The batch of that step, or one rank's rows of it, padded to the widths of the whole batch."""
-        if self._by_length is None:
-            rows = self._order.of(step)
-            return laid_out(self.pairs, rows, share_of(len(rows), rank, world))
-        rows = self._by_length.of(step)
-        return laid_out(self.pairs, rows, self._by_length.share(len(rows), rank, world), narrow=True)
-
-    def in_order(self) -> list[Int64[np.ndarray, " B"]]:
-        """The indices of the pairs of each batch of an evaluation: each pair once, in order, or with a budget by
-        length."""
-        if self._by_length is not None:
-            return [self._by_length.sorted_batch(place) for place in range(self._by_length.batches)]
-        size, rows = self._order.size, self._order.rows
-        return [np.arange(first, min(first + rows, size)) for first in range(0, size, rows)]
-
-
-def laid_out(pairs: Pairs, rows: Int64[np.ndarray, " B"], share: slice, *, narrow: bool = False) -> PairBatch:
-    """A share of the pairs ``rows`` as padded rows, as wide as `weft.data.sequences.widths` gives, or with ``narrow``
-    as the longest of ``rows``."""
-    source, target = widths((pairs.sources, rows), (pairs.targets, rows))
-    if narrow:
-        source, target = (int(column.lengths[rows].max()) for column in (pairs.sources, pairs.targets))
-    targets = pairs.targets.padded(rows[share], max(2, target))
-    sizes = pairs.target_bytes.padded(rows[share], max(2, target))
-    return PairBatch(pairs.sources.padded(rows[share], source), targets, int(sizes.ids[:, 1:].sum()),
-                     float(pairs.lost[rows[share]].sum()))

@@ -100,16 +100,13 @@ class PreparedData:
         """
         part = self.part(name)
         found = open_part(self.path, part)
+        lost = found.lost
+        # Unknown where the folder was made before lost text was paid for, by a tokenizer that may lose some.
+        if lost is None and self.manifest.format < PAYING and not self.tokenizer().keeps_text:
+            lost = np.broadcast_to(np.float32(np.nan), (part.tokens,))
         return TokenStream(found.tokens, found.begins, found.byte_lengths, self.manifest.begins_scored,
                            self.manifest.tokenizer.vocab_size, part.corpus, part.corpus_sha256,
-                           self.manifest.tokenizer.fingerprint, part.repeated, found.flags,
-                           lost=self._unknown(part.tokens) if found.lost is None else found.lost)
-
-    def _unknown(self, tokens: int) -> np.ndarray | None:
-        """NaN for every token where the folder was made before lost text was paid for, by a tokenizer that may lose
-        some."""
-        known = self.manifest.format >= PAYING or self.tokenizer().keeps_text
-        return None if known else np.broadcast_to(np.float32(np.nan), (tokens,))
+                           self.manifest.tokenizer.fingerprint, part.repeated, found.flags, lost=lost)
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that made the tokens.

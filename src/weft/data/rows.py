@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from weft.data.corpus import Corpus
 from weft.data.document import Document
 from weft.data.documents import Documents, SpanTable, TextRange, columns_of
 from weft.data.places import Where, files_of
-from weft.data.records import RECORD_SUFFIXES, Fields, TextRecord, records
+from weft.data.records import RECORD_SUFFIXES, Fields, TextRecord, records, text_of
 from weft.data.spool import Spool
 from weft.data.tables import TABLE_SUFFIXES
 from weft.data.text import nothing
@@ -42,7 +42,9 @@ def read_rows(path: Where, fields: Fields, keep: Values) -> Corpus:
         MissingExtra: Parquet or ``.zst``, and the package that reads it is not installed.
     """
     files = files_of(path, ROW_SUFFIXES)
-    found = Documents([_table(file, name, fields, keep) for file, name in files.named()])
+    found = Documents([
+        json_table(name, str(file), ((record.number, record.where, keep(record)) for record in records(
+            file, require_suffix(file, ROW_SUFFIXES, "records"), fields))) for file, name in files.named()])
     if not found:
         raise nothing(path, ROW_SUFFIXES)
     return Corpus(files.name, found, whole=True)
@@ -54,19 +56,39 @@ def values_of(row: Document) -> list[Any]:
     return found
 
 
-def _table(file: Path, name: str, fields: Fields, keep: Values) -> SpanTable:
-    suffix = content_suffix(file)
-    if suffix not in ROW_SUFFIXES:
-        raise DataError(f"the file's name ends in {suffix or 'nothing'}, and records are read from files of "
-                        f"{' '.join(sorted(ROW_SUFFIXES))}.", where=str(file),
-                        remedy="Give such a file, or rename it to the suffix of its format.")
-    spool = Spool(str(file))
+def json_table(name: str, where: str, kept: Iterable[tuple[int, str, Any]]) -> SpanTable:
+    """A document of plain JSON data for each record.
+
+    Args:
+        name: of the file; documents are named after it and their number.
+        where: the data's name, for messages.
+        kept: the number of each record, its place for messages, and what is kept of it.
+
+    Raises:
+        DataError: UTF-8 cannot express what is kept.
+    """
+    spool = Spool(where)
 
     def spans() -> Iterator[TextRange]:
-        for record in records(file, suffix, fields):
+        for number, place, content in kept:
             first = spool.size
-            spool.add(json.dumps(keep(record), ensure_ascii=False, separators=(",", ":")).encode())
-            yield TextRange(first, spool.size, record.number)
+            text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+            spool.add(text_of(text, "record", "record", place).encode())
+            yield TextRange(first, spool.size, number)
 
     columns = columns_of(spans())
     return SpanTable(name, spool.view(), columns)
+
+
+def require_suffix(file: Path, suffixes: Collection[str], what: str) -> str:
+    """The suffix of a file of records.
+
+    Raises:
+        DataError: it is none of ``suffixes``.
+    """
+    suffix = content_suffix(file)
+    if suffix not in suffixes:
+        raise DataError(f"the file's name ends in {suffix or 'nothing'}, and {what} are read from files of "
+                        f"{' '.join(sorted(suffixes))}.", where=str(file),
+                        remedy="Give such a file, or rename it to the suffix of its format.")
+    return suffix

@@ -1,4 +1,4 @@
-"""Rows of ids of different lengths, concatenated in one array, and batches of them."""
+"""Rows of ids of different lengths, concatenated in one array."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import final
 import numpy as np
 from jaxtyping import Int64, Integer
 
-from weft.core.errors import DataError, TokenizerError
-from weft.data.permutation import permute
+from weft.core.errors import TokenizerError
 from weft.data.spool import Spool
 from weft.tokenizers import Encoded, Tokenizer
 
@@ -108,52 +107,6 @@ def encoded_texts(texts: Iterable[tuple[str, str]], tokenizer: Tokenizer) -> Ite
             yield from _measured(batch, tokenizer)
             batch, characters = [], 0
     yield from _measured(batch, tokenizer)
-
-
-@final
-class RowOrder:
-    """The examples of each batch, in an order of its own for each epoch: a pure function of seed and step.
-
-    A batch is B examples in the order of their epoch; where an epoch ends within a batch, the next one begins there.
-
-    Args:
-        size: number of examples.
-        rows: B.
-        seed: any integer.
-        reshuffle: every epoch has its own order; False: all have the order of the first.
-        where: the data's name, for messages.
-
-    Raises:
-        DataError: there is no example.
-    """
-
-    def __init__(self, size: int, *, rows: int, seed: int, reshuffle: bool, where: str) -> None:
-        if not size:
-            raise DataError("no example to train on.", where=where, remedy="Give more records.")
-        self.size, self.rows, self.seed, self.reshuffle = size, rows, seed, reshuffle
-
-    def of(self, step: int) -> Int64[np.ndarray, " B"]:
-        """The indices of the examples of a step, in order."""
-        epoch, place = np.divmod(step * self.rows + np.arange(self.rows, dtype=np.int64), self.size)
-        chosen: np.ndarray = permute(place, self.size, seed=self.seed,
-                                     epoch=epoch if self.reshuffle else np.zeros_like(epoch))
-        return chosen
-
-
-def share_of(rows: int, rank: int, world: int) -> slice:
-    """One rank's rows of a batch: consecutive rows, equally many for each rank.
-
-    Raises:
-        DataError: ``world`` does not divide the rows, or ``rank`` is not below it.
-    """
-    if world < 1 or rows % world:
-        raise DataError(f"{rows} rows do not divide into {world} ranks.", where="world",
-                        remedy="Choose a batch size that is a multiple of the number of ranks.")
-    if not 0 <= rank < world:
-        raise DataError(f"must be from 0 to {world - 1}, received {rank}.", where="rank",
-                        remedy="Give each process its own number below the number of ranks.")
-    each = rows // world
-    return slice(rank * each, (rank + 1) * each)
 
 
 def widths(*columns: tuple[Sequences, Int64[np.ndarray, " B"]]) -> tuple[int, ...]:

@@ -119,12 +119,8 @@ def _not_utf8(path: Path, what: str, guess: str) -> DataError:
 def _documents(file: Path, name: str, fields: Fields, how: Division) -> Sequence[Document]:
     suffix = content_suffix(file)
     if suffix in RECORD_SUFFIXES:
-        return _records(file, name, suffix, fields)
+        return record_table(name, str(file), records(file, suffix, fields), fields)
     return divide(Document(name, text), how) if (text := read_document(file)) else ()
-
-
-def _records(file: Path, name: str, suffix: str, fields: Fields) -> SpanTable:
-    return record_table(name, str(file), records(file, suffix, fields), fields)
 
 
 def record_table(name: str, where: str, found: Iterable[TextRecord], fields: Fields,

@@ -42,7 +42,8 @@ class EvaluationWindows:
         self.stream, self.stride, self.rows = stream, stride, rows
         self.context = context
         self._length = min(context, len(stream) - 1)
-        self._ends = self._last_targets()
+        last = len(stream) - 1
+        self._ends = np.append(np.arange(self._length, last, stride, dtype=np.int64), last)
 
     def __len__(self) -> int:
         """Number of batches."""
@@ -69,10 +70,6 @@ class EvaluationWindows:
             else ("a document's first token does not count")
         )
         return f"context {self.context}, stride {self.stride}, every other token counted once; {ends}"
-
-    def _last_targets(self) -> np.ndarray:
-        last = len(self.stream) - 1
-        return np.append(np.arange(self._length, last, self.stride, dtype=np.int64), last)
 
 
 def _require_range(name: str, value: int, largest: int | None) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 from weft.core.layer import Layer
-from weft.core.part_config import Dims, PartConfig
+from weft.core.part_config import Dims, ModuleConfig
 
 
-class FeedForwardConfig(PartConfig):
+class FeedForwardConfig(ModuleConfig):
     """Base of feed-forward configurations: the part is a `Layer` from [B,T,D] to [B,T,D], mostly a `Pointwise` one."""
 
     group: ClassVar[str] = "feedforward"

@@ -8,13 +8,13 @@ from pydantic import Field, model_validator
 
 from weft.core.config import PartField, rule
 from weft.core.model import Head
-from weft.core.part_config import Dims, PartConfig
+from weft.core.part_config import Dims, ModuleConfig
 from weft.norms.base import NormConfig
 from weft.norms.none import NoNormConfig
 from weft.ops.activations import Activation
 
 
-class HeadConfig(PartConfig):
+class HeadConfig(ModuleConfig):
     """Base of head configurations, for a model's ``head``."""
 
     group: ClassVar[str] = "head"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from weft.core.declarations import Declared, HasInferenceForm, WidthRoles
 from weft.core.model import Readout
-from weft.core.part_config import About, Dims, PartConfig
+from weft.core.part_config import About, Dims, ModuleConfig
 from weft.core.registry import register
 from weft.linear.holds_matrix import HoldsMatrix
 from weft.linear.linear import Linear, dense
@@ -22,7 +22,7 @@ from weft.ops.linear_cross_entropy import CrossEntropy, linear_cross_entropy
 from weft.ops.linear_log_prob import linear_log_prob, linear_logits
 
 
-class ReadoutConfig(PartConfig):
+class ReadoutConfig(ModuleConfig):
     """Base of readout configurations."""
 
     group: ClassVar[str] = "readout"

@@ -12,7 +12,7 @@ from torch import nn
 
 from weft.core.layer import Layer
 from weft.core.model import MODELS, Counted, Encoder, LanguageModel
-from weft.core.part_config import Dims, PartConfig
+from weft.core.part_config import Dims, ModuleConfig, PartConfig
 from weft.core.registry import REGISTRY
 from weft.laws.subject import Subject, encoder_subject, layer_subject, model_subject
 
@@ -53,7 +53,7 @@ def every_example() -> Iterator[tuple[str, PartConfig]]:
             yield f"{part.group}.{part.kind}.{index}", config
 
 
-def _built(host: PartConfig, dtype: torch.dtype) -> nn.Module:
+def _built(host: ModuleConfig, dtype: torch.dtype) -> nn.Module:
     """The host with noise on its constant weights, and with counts if it is counted."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
@@ -69,7 +69,7 @@ def _built(host: PartConfig, dtype: torch.dtype) -> nn.Module:
     return built
 
 
-def _built_anew(host: PartConfig, dtype: torch.dtype) -> nn.Module:
+def _built_anew(host: ModuleConfig, dtype: torch.dtype) -> nn.Module:
     """The host built with another seed, in evaluation mode."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(ANEW)
@@ -87,9 +87,11 @@ def _add_noise(module: nn.Module) -> None:
             parameter.add_(noise.to(parameter.dtype), alpha=0.1)
 
 
-def host_of(config: PartConfig) -> PartConfig | None:
+def host_of(config: PartConfig) -> ModuleConfig | None:
     """The configuration of a layer or a model that contains the part; None if no law applies to the part."""
     mlp = {"kind": "mlp", "d_ff": 12}
+    if not isinstance(config, ModuleConfig):
+        return None
     match config.group:
         case "mixer" | "feedforward":
             giver = config.giver()
@@ -120,7 +122,9 @@ def _untied() -> dict[str, Any]:
     return {"kind": "linear", "tied": False}
 
 
-def _part(group: str, *, kind: str, **fields: Any) -> PartConfig:
+def _part(group: str, *, kind: str, **fields: Any) -> ModuleConfig:
     if group in MODELS:
         fields |= {"vocab_size": VOCABULARY, "d_model": WIDTH, "context": CONTEXT}
-    return REGISTRY.get((group,), kind).model_validate(fields)
+    found = REGISTRY.get((group,), kind).model_validate(fields)
+    assert isinstance(found, ModuleConfig), "a layer, block or model"
+    return found

@@ -9,7 +9,7 @@ import torch
 
 from weft.core.errors import ConfigError
 from weft.core.layer import traits_of
-from weft.core.part_config import Dims, PartConfig
+from weft.core.part_config import Dims, ModuleConfig, PartConfig
 from weft.core.registry import REGISTRY
 from weft.core.traits import Trait
 from weft.laws.discovery import CONTEXT, VOCABULARY, WIDTH
@@ -51,7 +51,7 @@ class Hybrids:
                 "layers": [*layers, draw.choice(self._feedforwards)][:len(layers) + draw.randint(0, 1)]}
 
 
-def _builds(config: PartConfig) -> bool:
+def _builds(config: ModuleConfig) -> bool:
     """Whether the part takes its position scheme; some have no queries or values for one."""
     try:
         with torch.random.fork_rng(devices=[]):
@@ -61,16 +61,16 @@ def _builds(config: PartConfig) -> bool:
     return True
 
 
-def _examples(group: str) -> list[PartConfig]:
-    return [config for part in REGISTRY.parts(group) for config in part.examples()]
+def _examples(group: str) -> list[ModuleConfig]:
+    return [config for part in REGISTRY.parts(group) for config in part.examples() if isinstance(config, ModuleConfig)]
 
 
-def _causal(group: str, *points: str) -> list[PartConfig]:
+def _causal(group: str, *points: str) -> list[ModuleConfig]:
     """The group's causal examples; of position schemes, those that act on one of ``points`` or nowhere."""
     return [config for config in _examples(group) if _fits(config, points)]
 
 
-def _fits(config: PartConfig, points: tuple[str, ...]) -> bool:
+def _fits(config: ModuleConfig, points: tuple[str, ...]) -> bool:
     dims = Dims(WIDTH, VOCABULARY, CONTEXT)
     if config.group == "position":
         scheme = config.build_for_heads(dims, 2, 4)  # type: ignore[attr-defined]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 from weft.core.layer import Layer
-from weft.core.part_config import Dims, PartConfig
+from weft.core.part_config import Dims, ModuleConfig
 
 
-class MixerConfig(PartConfig):
+class MixerConfig(ModuleConfig):
     """Base of token mixer configurations: the part is a causal `Layer` from [B,T,D] to [B,T,D]."""
 
     group: ClassVar[str] = "mixer"

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from weft.core.channels import Channel
 from weft.core.declarations import Declared
 from weft.core.output import Given
-from weft.core.part_config import About, Dims, PartConfig
+from weft.core.part_config import About, Dims, ModuleConfig
 from weft.core.recurrent_layer import Carried, Recurred
 from weft.core.registry import register
 from weft.core.span import Boundaries, Span
@@ -69,7 +69,7 @@ class Rwkv7Config(RwkvHeadsConfig):
     def build(self, dims: Dims) -> Rwkv7:
         return Rwkv7(self, dims)
 
-    def giver(self) -> PartConfig | None:
+    def giver(self) -> ModuleConfig | None:
         return self.with_(value_residual=False) if self.value_residual else None
 
     @classmethod

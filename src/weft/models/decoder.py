@@ -19,7 +19,7 @@ from weft.core.config import SHAREABLE, PartField, rule
 from weft.core.layer import LayerState
 from weft.core.model import LanguageModel, ModelConfig, ModelState
 from weft.core.output import Output
-from weft.core.part_config import About, Dims, PartConfig, Settings, Shared, expand
+from weft.core.part_config import About, Dims, ModuleConfig, Settings, Shared, expand
 from weft.core.registry import register
 from weft.core.shared import SharedParts
 from weft.core.span import Memory, Span
@@ -100,12 +100,12 @@ class StackedConfig(ModelConfig):
     d_model: int = Field(gt=0)
     embedding: EmbeddingSettings = EmbeddingSettings()
     position: Annotated[PositionConfig, PartField("position")] = NoPositionConfig()
-    shared: dict[str, Annotated[PartConfig, PartField(*SHAREABLE)]] = Field(default_factory=dict)
+    shared: dict[str, Annotated[ModuleConfig, PartField(*SHAREABLE)]] = Field(default_factory=dict)
     blocks: Blocks
     norm: Annotated[NormConfig, PartField("norm")] = NoNormConfig()
     head: Annotated[HeadConfig, PartField("head")] | None = None
 
-    def stack(self) -> list[PartConfig]:
+    def stack(self) -> list[ModuleConfig]:
         return self.blocks
 
     def in_words(self, d_model: int = 0) -> str:
@@ -133,7 +133,7 @@ class StackedConfig(ModelConfig):
         return self
 
 
-def require_stack(blocks: list[PartConfig], shared: Mapping[str, PartConfig]) -> None:
+def require_stack(blocks: list[ModuleConfig], shared: Mapping[str, ModuleConfig]) -> None:
     """Refuse a model without blocks, and shared parts with names that no module may have."""
     if not blocks:
         raise rule("blocks", "a model without blocks does nothing.", "List at least one block.")

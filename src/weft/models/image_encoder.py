@@ -14,7 +14,7 @@ from weft.core.config import SHAREABLE, PartField, rule
 from weft.core.model import EncoderInputs, ModelState
 from weft.core.output import Output
 from weft.core.part import Part
-from weft.core.part_config import About, Dims, PartConfig
+from weft.core.part_config import About, Dims, ModuleConfig
 from weft.core.registry import register
 from weft.core.shared import SharedParts
 from weft.core.span import WHOLE, Span
@@ -67,7 +67,7 @@ class ImageEncoderConfig(ImageModelConfig):
     d_model: int = Field(gt=0)
     dropout: float = Field(default=0.0, ge=0, lt=1)
     position: Annotated[PositionConfig, PartField("position")] = LearnedPositionConfig()
-    shared: dict[str, Annotated[PartConfig, PartField(*SHAREABLE)]] = Field(default_factory=dict)
+    shared: dict[str, Annotated[ModuleConfig, PartField(*SHAREABLE)]] = Field(default_factory=dict)
     blocks: Blocks
     norm: Annotated[NormConfig, PartField("norm")] = NoNormConfig()
 

@@ -15,19 +15,19 @@ from weft.core.config import PartField, rule
 from weft.core.declarations import Kept
 from weft.core.layer import LayerState
 from weft.core.output import Output
-from weft.core.part_config import MOST_BLOCKS, Dims, PartConfig, count_blocks, expand
+from weft.core.part_config import MOST_BLOCKS, Dims, ModuleConfig, count_blocks, expand
 from weft.core.span import Span
 from weft.ops.rematerialize import LEAST, dropping_cheap
 
 
-def _require_few(blocks: list[PartConfig]) -> list[PartConfig]:
+def _require_few(blocks: list[ModuleConfig]) -> list[ModuleConfig]:
     count = count_blocks(blocks)
     if count > MOST_BLOCKS:
         raise rule("", f"{count:,} blocks, and a model has at most {MOST_BLOCKS:,}.", "Give fewer, wider ones.")
     return blocks
 
 
-Blocks: TypeAlias = Annotated[list[Annotated[PartConfig, PartField("block", repeats=True)]],
+Blocks: TypeAlias = Annotated[list[Annotated[ModuleConfig, PartField("block", repeats=True)]],
                               AfterValidator(_require_few)]
 """A list of blocks, in which ``{repeat: 6, of: [...]}`` repeats some."""
 
@@ -63,7 +63,7 @@ class Stack(Composite):
         return self.together(state, outs, x, span)
 
 
-def build_stack(blocks: list[PartConfig], dims: Dims) -> Stack:
+def build_stack(blocks: list[ModuleConfig], dims: Dims) -> Stack:
     """Build a stack. The dimensions of each block include its index and the number of blocks.
 
     Raises:

@@ -14,8 +14,8 @@ Gains, biases and embeddings are input, as are vectors of any length; a tied emb
 with the output's multiplier. Where the deviation of embeddings follows the width (``std: inverse_sqrt_width``), that of
 the base is meant. What is input, hidden and output is found by comparing the shapes of the model's linear
 maps with those of the base, not from names; what else of a part follows the width, the part declares
-(`weft.core.declarations.WidthRoles`), and its configuration declares the fields that do (`PartConfig.width_fields`). A
-rate that is divided by m comes with a weight decay that is multiplied by it, so that their product, which is what a
+(`weft.core.declarations.WidthRoles`), and its configuration declares the fields that do (`width_fields`). A rate
+that is divided by m comes with a weight decay that is multiplied by it, so that their product, which is what a
 decoupled decay applies, stays.
 """
 
@@ -32,7 +32,7 @@ from weft.core.declarations import WidthRoles
 from weft.core.errors import ConfigError
 from weft.core.layer import Layer, Part
 from weft.core.model import Model, ModelConfig
-from weft.core.part_config import PartConfig, Settings
+from weft.core.part_config import ModuleConfig, Settings
 from weft.linear.linear import Linear
 from weft.linear.unadapted import unadapted
 
@@ -68,7 +68,7 @@ def based(config: ModelConfig, settings: WidthTransferSettings) -> ModelConfig:
 def _narrowed(value: Any, base: int, width: int, place: str, problems: list[str]) -> Any:
     """A configuration, or what is inside one, with the fields that grow with the width as they are in the base."""
     if isinstance(value, BaseModel):
-        grows = value.width_fields() if isinstance(value, PartConfig) else ()
+        grows = value.width_fields() if isinstance(value, ModuleConfig) else ()
         changed = {}
         for name in type(value).model_fields:
             item, at = getattr(value, name), f"{place}.{name}"

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from weft.core.declarations import Declared
 from weft.core.layer import Part
-from weft.core.part_config import Dims, PartConfig
+from weft.core.part_config import Dims, ModuleConfig
 
 
 class Norm(Part):
@@ -29,7 +29,7 @@ class Norm(Part):
         """
 
 
-class NormConfig(PartConfig):
+class NormConfig(ModuleConfig):
     """Base of norm configurations."""
 
     group: ClassVar[str] = "norm"

@@ -18,6 +18,7 @@ from weft.core.model import LanguageModel
 from weft.core.part_config import PartConfig, Repeat, Shared
 from weft.data.settings import DataSettings
 from weft.tasks.base import TaskConfig, TaskSettings
+from weft.tasks.protocols import MakesIds
 
 WIDTH, CONTEXT, VOCABULARY = 64, 128, 257
 """Of the models; the vocabulary is that of bytes."""
@@ -197,7 +198,7 @@ def _open(model: Mapping[str, Any]) -> dict[str, Any]:
 def _ids(config: TaskConfig) -> int | None:
     """The number of ids of rows that a task makes by itself; None for one that reads data."""
     try:
-        return config.vocabulary(DataSettings())
+        return config.vocabulary(DataSettings()) if isinstance(config, MakesIds) else None
     except WeftError:
         return None
 

@@ -128,7 +128,7 @@ def _hosted(part: type[PartConfig], name: str) -> list[Figure]:
     return _reads(host, name, part.kind)
 
 
-def _reads(config: PartConfig, name: str, kind: str = "") -> list[Figure]:
+def _reads(config: Any, name: str, kind: str = "") -> list[Figure]:
     giver = config.giver()
     kind = kind or config.kind
     if giver is not None:
@@ -194,9 +194,9 @@ def _norm(part: type[PartConfig], name: str) -> list[Figure]:
 
 
 def _block(part: type[PartConfig], name: str) -> list[Figure]:
-    config = part.examples()[0]
+    config: Any = part.examples()[0]
     with torch.device("meta"):
-        built: Any = config.build(Dims(WIDTH, VOCABULARY, CONTEXT))
+        built = config.build(Dims(WIDTH, VOCABULARY, CONTEXT))
     column = ModelColumn("block", (block_picture(built, {}),), "stream")
     return [diagram(ModelDrawing(f"a {part.kind} block", (column,)), name)]
 

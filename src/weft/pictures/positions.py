@@ -100,7 +100,7 @@ def _found(model: Model) -> Iterator[tuple[str, PositionScheme, PartConfig, tupl
                 yield path, module, dict(settings)["position"], (sizes.heads, sizes.d_head)
 
 
-def _built(part: PartConfig, model: Model, sizes: tuple[int, int], shared: Mapping[str, PartConfig]) -> PositionScheme:
+def _built(part: PartConfig, model: Model, sizes: tuple[int, int], shared: Mapping[str, Any]) -> PositionScheme:
     """A scheme with the weights that it starts with."""
     config: Any = model.config
     dims = Dims(config.d_model, config.vocab_size, config.context, shared=SharedParts(shared))

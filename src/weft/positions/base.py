@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from weft.core.clock import OWN, Keys, Ticks
 from weft.core.declarations import Declared
 from weft.core.layer import Part
-from weft.core.part_config import Dims, PartConfig
+from weft.core.part_config import Dims, ModuleConfig
 from weft.masks.grid import Grid, Parts, keys_at, picked, ticks_at
 from weft.ops.score_terms import ScoreTerm, slid
 
@@ -103,7 +103,7 @@ class PositionScheme(Part):
         return None
 
 
-class PositionConfig(PartConfig):
+class PositionConfig(ModuleConfig):
     """Base of position scheme configurations. ``dims.d_model`` is the model's width; schemes inside attention are
     built by `build_for_heads` instead."""
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from weft.core.clock import Ticks
 from weft.core.layer import Part
-from weft.core.part_config import About, Dims, PartConfig
+from weft.core.part_config import About, Dims, ModuleConfig
 from weft.core.registry import register
 from weft.positions.constants import Constant
 
@@ -65,7 +65,7 @@ class FixedFrequencies(Frequencies):
         return FixedFrequencies, self.amplitude, self.theta.key()
 
 
-class RopeScalingConfig(PartConfig):
+class RopeScalingConfig(ModuleConfig):
     """Base of rotary scalings."""
 
     group: ClassVar[str] = "rope_scaling"

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from weft.core.config import PartField
 from weft.core.declarations import Declared
 from weft.core.layer import Part
-from weft.core.part_config import About, Dims, PartConfig
+from weft.core.part_config import About, Dims, ModuleConfig
 from weft.core.registry import register
 
 
 @register
-class PositionTableConfig(PartConfig):
+class PositionTableConfig(ModuleConfig):
     """A vector of d_model features for each distance, which a position scheme projects (`deberta`).
 
     Declare it under ``shared:`` to give several layers one table.
@@ -36,7 +36,7 @@ class PositionTableConfig(PartConfig):
         differs=(("learned", "its rows are distances that a scheme of scores projects, in place of positions that "
                              "are added to embeddings."),))
     rows: int = Field(default=512, ge=2)
-    norm: Annotated[PartConfig, PartField("norm", shares=False)] | None = None
+    norm: Annotated[ModuleConfig, PartField("norm", shares=False)] | None = None
     std: float = Field(default=0.02, gt=0)
 
     def build(self, dims: Dims) -> PositionTable:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from weft.core.clock import Keys, Ticks
 from weft.core.config import PartField
-from weft.core.part_config import About, Dims, PartConfig
+from weft.core.part_config import About, Dims, ModuleConfig
 from weft.core.registry import register
 from weft.linear.linear import Linear
 from weft.positions.base import Bias, Content, Point, PositionConfig, PositionScheme
@@ -48,7 +48,7 @@ class TupeConfig(PositionConfig):
     max_length: int | None = Field(default=None, gt=0)
     relative: Annotated[PositionConfig, PartField("position")] | None = None
     first_token: Literal["tied", "untied"] = "tied"
-    norm: Annotated[PartConfig, PartField("norm", shares=False)] | None = None
+    norm: Annotated[ModuleConfig, PartField("norm", shares=False)] | None = None
     bias: bool = False
     std: float = Field(default=0.02, gt=0)
 

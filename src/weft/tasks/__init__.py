@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from weft.tasks.base import BatchSums, Count, Examples, Lengths, SourcedRows, Task, TaskConfig, TaskSettings
+from weft.data.batch_source import Lengths
+from weft.tasks.base import (
+    AnyTask,
+    BatchSums,
+    Count,
+    Examples,
+    Rows,
+    SourcedRows,
+    Task,
+    TaskConfig,
+    TaskDeclared,
+    TaskSettings,
+)
 from weft.tasks.material import Material
 from weft.tasks.objective import ObjectiveSettings
 from weft.tasks.validation import Validation
 
-__all__ = [
-           "BatchSums",
-           "Count",
-           "Examples",
-           "Lengths",
-           "Material",
-           "ObjectiveSettings",
-           "SourcedRows",
-           "Task",
-           "TaskConfig",
-           "TaskSettings",
-           "Validation",
-]
+__all__ = ["AnyTask", "BatchSums", "Count", "Examples", "Lengths", "Material", "ObjectiveSettings", "Rows",
+           "SourcedRows", "Task", "TaskConfig", "TaskDeclared", "TaskSettings", "Validation"]

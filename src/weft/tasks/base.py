@@ -1,42 +1,45 @@
-"""`Task`: what a model is trained and measured on. Training depends on no kind of model or task.
+"""`Task`: what a model is trained and measured on: rows, a loss, measures. Training knows no kind of model or task.
 
     problems(model)                   why the model does not fit, before any data are read
     material(data, tokenizer)         examples to train on and held-out ones, by the run's settings
-    batches(examples)                 an endless sequence of batches, each a pure function of seed and step
-    count(batch)                      the number by which the loss is divided
-    given(batch, device)              the batch as tensors
-    loss(model, given, state)         sums over the batch: one differentiable function, which can be compiled
+    batches(examples)                 an endless sequence of `Rows`, each a pure function of seed and step
+    loss(model, columns, state)       sums over the rows: one differentiable function, which can be compiled
     measure(model, examples, n)       measures on held-out examples, by name
 
-A step of several batches, of accumulation or of several processes, minimises (sum of losses) / (sum of counts).
+What its configuration declares is one record, `TaskDeclared`; what few tasks have is asked for by class
+(`weft.tasks.protocols`). A step of several batches, of accumulation or of several processes, minimises (sum of losses)
+/ (sum of counts).
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+from types import MappingProxyType
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, final
 
 import numpy as np
 import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from weft.core.errors import ConfigError
-from weft.core.model import Model, ModelState
+from weft.core.errors import ConfigError, refuse_unread
+from weft.core.model import Classifier, EncoderInputs, LanguageModel, Model, ModelState
 from weft.core.output import Loss
 from weft.core.part_config import PartConfig
+from weft.core.span import Span
 from weft.data import Repeated
-from weft.data.mixed_batches import MixedBatches
+from weft.data.batch_source import BatchSource
+from weft.data.orders import RowOrder
 from weft.data.settings import DataSettings
-from weft.tasks.material import Material, training_texts
+from weft.tasks.material import HeldOut, Material
 from weft.tasks.objective import ObjectiveSettings
+from weft.tasks.protocols import AddsIds, ComparesWithStart, FitsByCounting, FitsInputs, HasClasses, MakesIds, OwnTexts
 from weft.tasks.validation import Validation
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import TokenizerConfig
-
-HeldOut: TypeAlias = Literal["validation", "test"]
 
 
 class Examples(Protocol):
@@ -50,25 +53,23 @@ class Examples(Protocol):
         """Tokens."""
 
 
+T = TypeVar("T", bound="TaskConfig")
 E = TypeVar("E", bound=Examples)
-B = TypeVar("B")
-B_co = TypeVar("B_co", covariant=True)
+C = TypeVar("C", bound=tuple[Any, ...])
 
 
-class BatchSource(Protocol[B_co]):
-    """An endless sequence of batches, such as `weft.data.Batches`. Training resumes at any step without replaying
-    earlier ones; random choices for a batch (masks) depend on the seed and the step alone."""
+class SourcedRows(NamedTuple):
+    """The rows of a batch of a mixture, each an array of B numbers.
 
-    @property
-    def rows(self) -> float:
-        """Rows of a batch; the mean over an epoch where batches differ."""
+    Attributes:
+        source: number of its source.
+        tokens: that the model reads, without padding.
+        predictions: that count in the loss.
+    """
 
-    @property
-    def tokens_per_batch(self) -> float:
-        """Tokens of a batch without padding; the mean over an epoch where batches differ."""
-
-    def batch(self, step: int, *, rank: int = 0, world: int = 1) -> B_co:
-        """The batch of that step, from 0, or one rank's rows of it: consecutive rows, equally many for each rank."""
+    source: Int64[np.ndarray, " B"]
+    tokens: Int64[np.ndarray, " B"]
+    predictions: Int64[np.ndarray, " B"]
 
 
 class Count(NamedTuple):
@@ -80,6 +81,7 @@ class Count(NamedTuple):
         bytes: of text that the predictions represent; 0 if they represent none.
         fresh: whether its rows start without a state carried from the batch before.
         lost: nats for text that the predictions do not tell, which count in bits per byte alone; NaN if unknown.
+        sources: its rows by their sources; None where the data are one text.
     """
 
     rows: int
@@ -87,18 +89,32 @@ class Count(NamedTuple):
     bytes: int = 0
     fresh: bool = True
     lost: float = 0.0
+    sources: SourcedRows | None = None
 
 
-class Lengths(NamedTuple):
-    """Tokens of a row that a model reads, without padding; means over an epoch where rows differ.
+@final
+@dataclass(frozen=True, eq=False)
+class Rows(Generic[C]):
+    """A batch of rows.
 
     Attributes:
-        tokens: of the text, or of the target.
-        source: of the source; None for a task without one.
+        columns: what the loss reads: a NamedTuple of tensors and of the call's span, in the memory of the host, whose
+            shapes are those of every batch where the pass is to be compiled.
+        count: the numbers of the batch.
     """
 
-    tokens: float
-    source: float | None = None
+    columns: C
+    count: Count
+
+
+def on_device(columns: C, device: torch.device | str) -> C:
+    """The columns of rows on a device."""
+    def moved(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return on_device(value, device)
+        return value.to(device) if isinstance(value, Tensor | Span) else value
+
+    return type(columns)(*map(moved, columns))
 
 
 class BatchSums(NamedTuple):
@@ -118,20 +134,6 @@ class BatchSums(NamedTuple):
     state: ModelState | None = None
     losses: tuple[Loss, ...] = ()
     by_row: Tensor | None = None
-
-
-class SourcedRows(NamedTuple):
-    """The rows of a batch of a mixture, each an array of B numbers.
-
-    Attributes:
-        source: number of its source.
-        tokens: that the model reads, without padding.
-        predictions: that count in the loss.
-    """
-
-    source: Int64[np.ndarray, " B"]
-    tokens: Int64[np.ndarray, " B"]
-    predictions: Int64[np.ndarray, " B"]
 
 
 @dataclass(frozen=True)
@@ -165,98 +167,116 @@ class TaskSettings:
         """Tokens of a source at most."""
         return self.context if self.source_limit is None else min(self.context, self.source_limit)
 
+    def order(self, size: int, where: str) -> RowOrder:
+        """The order of so many examples, of which a batch has ``rows``; ``where``: the data's name, for messages."""
+        return RowOrder(size, rows=self.rows, seed=self.seed, reshuffle=self.reshuffle, where=where)
 
-class TaskConfig(PartConfig):
-    """Base of task configurations, the group ``task``.
+    def first_state(self, model: Model, rows: int, device: torch.device | str) -> ModelState | None:
+        """The state before the first batch of rows that continue from batch to batch; None where they do not."""
+        if not self.carry_state:
+            return None
+        assert isinstance(model, LanguageModel), "a model that does not fit is refused before"
+        return model.init_state(rows, device=device)
 
-    Class attributes:
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TaskDeclared:
+    """The declarations of a task about itself, which training reads.
+
+    Attributes:
+        unit: name of a prediction: the loss is per token, or per example.
+        measured_in: the unit of the loss itself.
+        carries: whether rows can continue from batch to batch (``training.carry_state``), with the state that its
+            ``loss`` returns.
+        packs: whether it supports ``data.packing``.
+        smooths: whether it supports ``training.objective``.
+        cuts: whether its loss is a sum over the tokens of a row, and the columns of its rows are a span and tensors
+            [B,T], so that processes can compute pieces of the rows (``training.mesh.context``).
         mixes: whether its rows may come from several sources (``data.sources``): rows of running text, made by
-            `weft.tasks.text.text_batches`, whose losses `Task.rows_of` and `BatchSums.by_row` take apart.
+            `weft.tasks.text.text_batches`, of which `Count.sources` and `BatchSums.by_row` tell the sources.
+        values: the number of values that a head predicts for a row, for a task on values; None: it is on something
+            else.
+        rows_each: rows of a batch for each of ``training.batch_size``.
+        row_tokens: tokens of a row at most, padding included; None: the context.
+        batch_tokens: tokens of a batch at most, for batches of many shapes, so that a pass cannot be compiled for each;
+            None: batches have one shape or few.
     """
 
+    unit: str = "token"
+    measured_in: str = "nats"
+    carries: bool = False
+    packs: bool = False
+    smooths: bool = False
+    cuts: bool = False
+    mixes: bool = False
+    values: int | None = None
+    rows_each: int = 1
+    row_tokens: int | None = None
+    batch_tokens: int | None = None
+
+
+IN_RECORD = "Return it as a field of weft.tasks.TaskDeclared from the method `declares` of the configuration."
+OF_BATCHES = "It is asked of the batches: give it as a property of a weft.data.BatchSource."
+IN_ROWS = "It comes with the rows: the batches give weft.tasks.Rows, with the tensors as `columns` and their `count`."
+MOVED: Mapping[str, str] = MappingProxyType({
+    **dict.fromkeys(TaskDeclared.__dataclass_fields__, IN_RECORD), "count": IN_ROWS, "given": IN_ROWS,
+    "rows_of": "Give the sources of rows as weft.tasks.Count.sources.",
+    **dict.fromkeys(("notice", "lengths"), OF_BATCHES),
+    "mixed": "The batches of weft.tasks.text.text_batches say it themselves. Leave it out.",
+    "name": "A task is called by the kind of its configuration. Leave it out.",
+    "start": "The model's first state is made where the task declares `carries`. Leave it out.",
+    "compares": "Inherit from weft.tasks.protocols.ComparesWithStart in its place.",
+    "shapes_vary": "Return batch_tokens as a field of weft.tasks.TaskDeclared from the method `declares`.",
+    "inputs_of": "Return rows_each, row_tokens or batch_tokens as fields of weft.tasks.TaskDeclared from the method "
+                 "`declares`.",
+    "values_predicted": "Return values as a field of weft.tasks.TaskDeclared from the method `declares`."})
+"""Names that a task or its configuration would define for nothing, with where each belongs."""
+ASKED_FOR: Mapping[type, tuple[str, ...]] = MappingProxyType({
+    OwnTexts: ("texts",), MakesIds: ("vocabulary",), AddsIds: ("extra_ids",), HasClasses: ("labels",)})
+"""What the configuration of a task may define besides, which is read of those that inherit from these classes alone."""
+OF_TASKS: Mapping[type, tuple[str, ...]] = MappingProxyType({
+    FitsByCounting: ("fit",), FitsInputs: ("begin",),
+    ComparesWithStart: ("compared", "with_reference", "reference_of")})
+"""The same of a task."""
+
+
+class TaskConfig(PartConfig):
+    """Base of task configurations, the group ``task``."""
+
     group: ClassVar[str] = "task"
-    mixes: ClassVar[bool] = False
 
-    @property
-    def shapes_vary(self) -> bool:
-        """Whether batches have many shapes, so that a pass cannot be compiled for each."""
-        return False
+    @classmethod
+    def __pydantic_init_subclass__(cls, **given: Any) -> None:
+        super().__pydantic_init_subclass__(**given)
+        refuse_unread(cls, MOVED, ASKED_FOR)
 
-    def inputs_of(self, rows: int, context: int) -> int:
-        """Inputs of a batch of ``rows`` rows of ``context`` tokens, padding included, at most."""
-        return rows * context
+    def declares(self) -> TaskDeclared:
+        """The declarations that training reads."""
+        return TaskDeclared()
 
-    def create(self, settings: TaskSettings) -> Task[Any, Any]:
+    @abstractmethod
+    def create(self, settings: TaskSettings) -> Task[Any, Any, Any]:
         """Create the task of a run with these settings."""
-        raise NotImplementedError(f"{type(self).__name__} does not implement create")
-
-    def texts(self, data: DataSettings) -> Iterable[str]:
-        """The training texts, from which a tokenizer learns.
-
-        Raises:
-            DataError: they cannot be read.
-        """
-        return training_texts(data)
-
-    def vocabulary(self, data: DataSettings) -> int | None:
-        """How many ids the rows have that the task makes or reads by itself; None for text, whose tokenizer says it.
-
-        Raises:
-            DataError: the data cannot be read.
-        """
-        return None
-
-    def extra_ids(self, tokenizer: TokenizerConfig) -> int:
-        """How many ids the model needs after the tokenizer's, such as one for the mask."""
-        return 0
-
-    @property
-    def values_predicted(self) -> int | None:
-        """The number of values that a head predicts for a row, for a task on values; None: it is on something else."""
-        return None
-
-    def labels(self, data: DataSettings) -> tuple[str, ...]:
-        """Names of the classes in the training records, for a head that gives no names; empty for a task without
-        classes.
-
-        Raises:
-            DataError: they cannot be read.
-        """
-        return ()
 
 
-class Task(ABC, Generic[E, B]):
-    """The data, loss and measures by which a model is trained. E: its examples; B: its batches.
+class Task(ABC, Generic[T, E, C]):
+    """The data, loss and measures by which a model is trained. T: its configuration; E: its examples; C: the columns of
+    its rows.
 
     It stores nothing of the data: training makes one with a run's settings to read the examples and another to batch
     them, so whatever batches, losses and measures need of the data (ids of sentinels, names of classes) is part of the
     examples.
-
-    Class attributes:
-        name: its kind, for messages.
-        carries: whether rows can continue from batch to batch (``training.carry_state``).
-        packs: whether it supports ``data.packing``.
-        smooths: whether it supports ``training.objective``.
-        cuts: whether its loss is a sum over the tokens of a row, and `given` returns a span and tensors [B,T], so that
-            processes can compute pieces of the rows (``training.mesh.context``).
-        unit: name of a prediction: the loss is per token, or per example.
-        compares: whether its loss compares the model with the one that the run starts from, which `compared` asks once.
-
-    Attributes:
-        measured_in: the unit of the loss itself.
     """
 
-    name: ClassVar[str]
-    carries: ClassVar[bool] = False
-    packs: ClassVar[bool] = False
-    smooths: ClassVar[bool] = False
-    cuts: ClassVar[bool] = False
-    unit: ClassVar[str] = "token"
-    compares: ClassVar[bool] = False
-    measured_in: str = "nats"
+    def __init__(self, config: T, settings: TaskSettings) -> None:
+        self.config, self.settings = config, settings
+        self.declared = config.declares()
+        self.name = config.kind
 
-    def __init__(self, settings: TaskSettings) -> None:
-        self.settings = settings
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        refuse_unread(cls, MOVED, OF_TASKS)
 
     def problems(self, model: Model) -> list[str]:
         """Why this model cannot be trained on this task with these settings: each a line that begins with the path of a
@@ -268,21 +288,12 @@ class Task(ABC, Generic[E, B]):
                          f"Choose at most {limit}.")
         return found
 
-    def require(self, model: Model) -> None:
-        """Check that the model fits.
-
-        Raises:
-            ConfigError: it does not; all `problems` are listed.
-        """
-        if found := self.problems(model):
-            raise ConfigError(found)
-
     def _unheeded(self) -> list[str]:
         """Settings of the run that this task does not support."""
-        settings, says = self.settings, f"which the task {self.name!r} does not have. Leave it out."
-        given = [("training.carry_state: rows that go on from batch to batch,", settings.carry_state, self.carries),
-                 ("data.packing: documents, rows of packed text,", settings.packing == "documents", self.packs),
-                 ("training.objective: terms of the loss of tokens,", not settings.objective.plain, self.smooths)]
+        settings, has, says = self.settings, self.declared, f"which the task {self.name!r} does not have. Leave it out."
+        given = [("training.carry_state: rows that go on from batch to batch,", settings.carry_state, has.carries),
+                 ("data.packing: documents, rows of packed text,", settings.packing == "documents", has.packs),
+                 ("training.objective: terms of the loss of tokens,", not settings.objective.plain, has.smooths)]
         return [f"{what} {says}" for what, asked, heeded in given if asked and not heeded]
 
     @abstractmethod
@@ -304,70 +315,21 @@ class Task(ABC, Generic[E, B]):
             DataError: they cannot be read, there are none, or another tokenizer encoded them.
         """
 
-    def compared(self, examples: E, reference: Model) -> E:
-        """The examples, completed by what the reference, the model that the run starts from, says of them."""
-        return examples
-
-    def with_reference(self, examples: E, values: np.ndarray) -> E:
-        """The examples, completed by the numbers that `reference_of` returned for the same ones.
-
-        Raises:
-            DataError: they are not as many as needed, or not finite.
-        """
-        return examples
-
-    def reference_of(self, examples: E) -> np.ndarray:
-        """The reference model's results for examples that `compared` returned, as numbers in float64."""
-        return np.array([], dtype=np.float64)
-
-    def begin(self, model: Model, examples: E) -> None:
-        """Prepare a model with random weights for its first step, from the examples to train on alone: measure how its
-        inputs are scaled. A model that starts from other weights has this from them."""
-
     @abstractmethod
-    def batches(self, examples: E) -> BatchSource[B]:
+    def batches(self, examples: E) -> BatchSource[Rows[C]]:
         """The batches to train on.
 
         Raises:
             DataError: there are too few examples for one batch.
         """
 
-    def notice(self, batches: BatchSource[B]) -> str | None:
-        """A line about the batches that is shown before the first step; None: there is none."""
-        return None
-
-    def lengths(self, batches: BatchSource[B]) -> Lengths:
-        """Tokens of a row that the model reads, by which the operations of a step are counted."""
-        return Lengths(batches.tokens_per_batch / batches.rows)
-
     @abstractmethod
-    def count(self, batch: B) -> Count:
-        """The rows, predictions and bytes of the batch."""
+    def loss(self, model: Model, columns: C, state: ModelState | None) -> BatchSums:
+        """The sums over a batch, whose columns are on the model's device. It reads no tensor on the host."""
 
-    def mixed(self, batches: BatchSource[B]) -> MixedBatches | None:
-        """The batches of a mixture of sources that ``batches`` are made of; None where the data are one text."""
-        return None
-
-    def rows_of(self, batch: B) -> SourcedRows | None:
-        """The rows of a batch by their sources; None where the data are one text."""
-        return None
-
-    @abstractmethod
-    def given(self, batch: B, device: torch.device | str) -> Any:
-        """The batch as tensors (a NamedTuple of tensors and spans), whose shapes are those of every batch where the
-        pass is to be compiled."""
-
-    def start(self, model: Model, rows: int, device: torch.device | str) -> ModelState | None:
-        """The state before the first batch of rows that go on from batch to batch; None where they do not."""
-        return None
-
-    @abstractmethod
-    def loss(self, model: Model, given: Any, state: ModelState | None) -> BatchSums:
-        """The sums over a batch that `given` converted. It reads no tensor on the host."""
-
-    @abstractmethod
     def guess(self, model: Model) -> float:
-        """The loss of one prediction by a uniform guess (ln V): a run far above it has diverged."""
+        """The loss of one prediction by a uniform guess, ln V for tokens: a run far above it has diverged."""
+        return math.log(max(2, model.vocab_size))
 
     @abstractmethod
     def measure(self, model: Model, examples: E, batches: int | None = None) -> Validation:
@@ -383,11 +345,41 @@ class Task(ABC, Generic[E, B]):
             FailedError: the loss is NaN.
         """
 
-    def fit(self, model: Model, examples: E) -> None:
-        """Fit a model that is counted, not trained by gradients.
 
-        Raises:
-            ConfigError: this task supports training by gradients alone.
-        """
-        raise ConfigError([f"task: {self.name!r} trains by gradients, and a model of kind {model.config.kind!r} is "
-                           "fitted by counting. Give task: next_token, or another model."])
+AnyTask: TypeAlias = Task[Any, Any, Any]
+
+
+def head_scores(model: Model, inputs: EncoderInputs, span: Span) -> tuple[Tensor, tuple[Loss, ...]]:
+    """The scores of the model's head for inputs, in float32 or wider, and auxiliary losses of the model: of classes or
+    values for each row [B,C], or for each token [B,T,C]."""
+    assert isinstance(model.head, Classifier), "a model that does not fit is refused before"
+    out = model.vectors(inputs, span)
+    scores = model.head.scores(out.y, span)
+    return scores.to(torch.promote_types(scores.dtype, torch.float32)), out.losses
+
+
+def require_fits(task: AnyTask, model: Model) -> None:
+    """Check that a model fits a task.
+
+    Raises:
+        ConfigError: it does not; all its problems are listed.
+    """
+    if found := task.problems(model):
+        raise ConfigError(found)
+
+
+def fit_by_counting(task: AnyTask, model: Model, examples: Any) -> None:
+    """Fit a model that is counted, not trained by gradients.
+
+    Raises:
+        ConfigError: the task supports training by gradients alone.
+    """
+    if not isinstance(task, FitsByCounting):
+        raise by_gradients(task, model)
+    task.fit(model, examples)
+
+
+def by_gradients(task: AnyTask, model: Model) -> ConfigError:
+    """The error about a model that is fitted by counting on a task that trains by gradients alone."""
+    return ConfigError([f"task: {task.name!r} trains by gradients, and a model of kind {model.config.kind!r} is fitted "
+                        "by counting. Give task: next_token, or another model."])

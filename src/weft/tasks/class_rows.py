@@ -13,13 +13,14 @@ from weft.core.config import rule
 from weft.core.errors import ConfigError, DataError
 from weft.core.part_config import About
 from weft.core.registry import register
-from weft.data.generated import ListOps, Pathfinder, RowExamples, Rows
+from weft.data.generated import AnsweredRows, ListOps, Pathfinder, RowExamples
 from weft.data.generated.draws import Draws
 from weft.data.generated.listops import LEAST
 from weft.data.generated.pathfinder import LEVELS, look_of
 from weft.data.images import Images, read_images
 from weft.data.settings import DataSettings
 from weft.tasks.images import image_parts
+from weft.tasks.protocols import HasClasses
 from weft.tasks.rows import GeneratedTaskConfig, Part, RowTaskConfig
 
 PARTED = 4
@@ -144,7 +145,7 @@ class PathfinderConfig(GeneratedTaskConfig):
 
 
 @register
-class PixelsConfig(RowTaskConfig):
+class PixelsConfig(RowTaskConfig, HasClasses):
     """Predict the class of an image that is read pixel by pixel, row by row, its colours one after another.
 
     The images are those of ``data.path``, as for `classify_images`, with bytes as pixels: their 256 shades are ids, and
@@ -223,6 +224,6 @@ class PixelRows(RowExamples):
         self.name, self.size, self.longest, self.mean_length = images.name, len(images), length, float(length)
         self._flat, self._order, self._classes = flat, order, LEVELS + images.ids(names)
 
-    def rows(self, index: Int64[np.ndarray, " B"]) -> Rows:
+    def rows(self, index: Int64[np.ndarray, " B"]) -> AnsweredRows:
         ids = self._flat[index][:, self._order].astype(np.int64)
-        return Rows(ids, None, np.full((len(index), 1), self.longest - 1), self._classes[index][:, None])
+        return AnsweredRows(ids, None, np.full((len(index), 1), self.longest - 1), self._classes[index][:, None])

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Any, ClassVar, Self, final
+from typing import Any, ClassVar, NamedTuple, Self, final
 
 import numpy as np
 import torch
+from jaxtyping import Int64
 from pydantic import Field, model_validator
 from torch import Tensor
 
@@ -17,31 +18,31 @@ from weft.core.model import Classifier, EncoderInputs, Model, ModelState
 from weft.core.part_config import About
 from weft.core.registry import register
 from weft.core.span import Span
+from weft.data.batch_source import RowBatches
 from weft.data.corpus import Corpus
 from weft.data.duplicates import Repeated
-from weft.data.labelled import (
-    LabelledBatch,
-    LabelledBatches,
-    LabelledTexts,
-    encode_labelled,
-    label_of,
-    laid_out,
-    names_in,
-    values_from,
-)
+from weft.data.labelled import LabelledTexts, encode_labelled, label_of, names_in, values_from
 from weft.data.records import Fields, TextRecord, text_of
 from weft.data.rows import values_of
+from weft.data.sequences import widths
 from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, finite, in_batches, spread
-from weft.tasks.base import BatchSource, BatchSums, Count, TaskSettings
+from weft.tasks.base import BatchSums, Count, Rows, TaskDeclared, TaskSettings, head_scores, on_device
 from weft.tasks.classes import ClassCounts
+from weft.tasks.classify_images import negative_log_likelihood
 from weft.tasks.correlations import jackknife_error, pearson, spearman
+from weft.tasks.protocols import HasClasses
 from weft.tasks.records import RecordTask, RecordTaskConfig
-from weft.tasks.validation import Validation
+from weft.tasks.validation import Validation, part_measured
 from weft.tokenizers import Tokenizer
 
 
-class LabelledConfig(RecordTaskConfig):
+def labelled(values: int | None) -> TaskDeclared:
+    """The declarations of a task on a class, or on so many values."""
+    return TaskDeclared(unit="example", measured_in="nats" if values is None else "squared error", values=values)
+
+
+class LabelledConfig(RecordTaskConfig, HasClasses):
     """Base of the configurations of tasks on records of a text, or a pair of texts, with a class or values.
 
     Attributes:
@@ -72,7 +73,7 @@ class LabelledConfig(RecordTaskConfig):
         return {"text_field": self.text_field, **second, **self.answer()}
 
     def labels(self, data: DataSettings) -> tuple[str, ...]:
-        return () if self.values_predicted is not None else names_in(self.parts(data).parts["train"])
+        return () if self.declares().values is not None else names_in(self.parts(data).parts["train"])
 
     def texts_of(self, corpus: Corpus) -> Iterator[str]:
         return (text for row in corpus.documents for text in values_of(row)[:-1])
@@ -81,8 +82,8 @@ class LabelledConfig(RecordTaskConfig):
         *texts, label = zip(record.values, self.fields().items(), strict=True)
         kept = (text_of(value, setting, field, record.where) for value, (setting, field) in texts)
         value, (_, field) = label
-        if self.values_predicted is not None:
-            return (*kept, values_from(value, field, record.where, self.values_predicted))
+        if (values := self.declares().values) is not None:
+            return (*kept, values_from(value, field, record.where, values))
         return (*kept, label_of(value, field, record.where, "; for values to be predicted set task.n_values"))
 
 
@@ -107,9 +108,8 @@ class ClassifyConfig(LabelledConfig):
     label_field: str = Field(default="label", min_length=1)
     n_values: int | None = Field(default=None, gt=0)
 
-    @property
-    def values_predicted(self) -> int | None:
-        return self.n_values
+    def declares(self) -> TaskDeclared:
+        return labelled(self.n_values)
 
     def answer(self) -> Fields:
         return {"label_field": self.label_field}
@@ -120,7 +120,29 @@ class ClassifyConfig(LabelledConfig):
 
 
 @final
-class Classify(RecordTask[LabelledConfig, LabelledTexts, LabelledBatch]):
+class LabelledColumns(NamedTuple):
+    """Rows of texts: ids and types of tokens [B,T], the class of each row or its values, and the span."""
+
+    ids: Tensor
+    types: Tensor
+    labels: Tensor
+    span: Span
+
+
+def labelled_rows(texts: LabelledTexts, chosen: Int64[np.ndarray, " B"], share: slice) -> Rows[LabelledColumns]:
+    """A share of the examples ``chosen`` as padded rows. The type of a second text's tokens is 1."""
+    (width,) = widths((texts.rows, chosen))
+    rows = chosen[share]
+    padded = texts.rows.padded(rows, width)
+    places, first = np.arange(width), padded.count - texts.second[rows]
+    types = (places >= first[:, None]) & (places < padded.count[:, None])
+    ids, types, labels, count = map(torch.from_numpy, (padded.ids, types.astype(np.int64), texts.labels[rows],
+                                                       padded.count))
+    return Rows(LabelledColumns(ids, types, labels, Span(count=count)), Count(len(rows), len(rows)))
+
+
+@final
+class Classify(RecordTask[LabelledConfig, LabelledTexts, LabelledColumns]):
     """Rows of texts with classes, whose summed negative log-likelihood is the loss; or with values, whose summed mean
     squared error is.
 
@@ -129,15 +151,8 @@ class Classify(RecordTask[LabelledConfig, LabelledTexts, LabelledBatch]):
     the mean squared error have their standard errors.
     """
 
-    unit = "example"
-
-    def __init__(self, config: LabelledConfig, settings: TaskSettings) -> None:
-        super().__init__(config, settings)
-        self.name = config.kind  # type: ignore[misc]
-        self.measured_in = "nats" if config.values_predicted is None else "squared error"
-
     def problems(self, model: Model) -> list[str]:
-        kind, head, values = model.config.kind, model.head, self.config.values_predicted
+        kind, head, values = model.config.kind, model.head, self.declared.values
         outputs = "n_classes or labels" if values is None else f"n_values: {values}"
         if "tokens" not in model.reads():
             return [f"model: a model of kind {kind!r} reads no tokens. Give a model of tokens."]
@@ -155,76 +170,61 @@ class Classify(RecordTask[LabelledConfig, LabelledTexts, LabelledBatch]):
         return found
 
     def encode(self, corpus: Corpus, tokenizer: Tokenizer, repeated: Repeated | None) -> LabelledTexts:
-        names = None if self.config.values_predicted is not None else self.settings.labels
+        names = None if self.declared.values is not None else self.settings.labels
         return encode_labelled(corpus, tokenizer, names, self.settings.context, repeated)
 
-    def batches(self, examples: LabelledTexts) -> LabelledBatches[LabelledTexts, LabelledBatch]:
-        settings = self.settings
-        return LabelledBatches(examples, laid_out, rows=settings.rows, seed=settings.seed, reshuffle=settings.reshuffle)
+    def batches(self, examples: LabelledTexts) -> RowBatches[Rows[LabelledColumns]]:
+        settings, size = self.settings, len(examples.rows)
+        order = settings.order(size, examples.corpus)
+        notice = None if not examples.cut else (
+            f"{examples.cut:,} of {size:,} examples are longer than the context of {settings.context} tokens and were "
+            "cut at the end")
+        return RowBatches(order, lambda chosen, share, step: labelled_rows(examples, chosen, share),
+                          tokens=order.rows * len(examples) / size, notice=notice)
 
-    def notice(self, batches: BatchSource[LabelledBatch]) -> str | None:
-        texts = batches.texts if isinstance(batches, LabelledBatches) else None
-        if texts is None or not texts.cut:
-            return None
-        return (f"{texts.cut:,} of {len(texts.rows):,} examples are longer than the context of "
-                f"{self.settings.context} tokens and were cut at the end")
-
-    def count(self, batch: LabelledBatch) -> Count:
-        return Count(len(batch.labels), len(batch.labels))
-
-    def given(self, batch: LabelledBatch, device: torch.device | str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        ids, types, count, labels = (torch.from_numpy(values).to(device) for values in
-                                     (batch.ids, batch.types, batch.count, batch.labels))
-        return ids, types, count, labels
-
-    def loss(self, model: Model, given: tuple[Tensor, Tensor, Tensor, Tensor], state: ModelState | None) -> BatchSums:
-        scores, losses = self._scores(model, given)
-        found = self._losses(scores, given[3]).sum()
+    def loss(self, model: Model, columns: LabelledColumns, state: ModelState | None) -> BatchSums:
+        scores, losses = self._scores(model, columns)
+        found = self._losses(scores, columns.labels).sum()
         return BatchSums(found.detach(), found, None, losses)
 
-    def _scores(self, model: Model, given: tuple[Tensor, Tensor, Tensor, Tensor]) -> tuple[Tensor, tuple[Any, ...]]:
-        assert isinstance(model.head, Classifier), "a model that does not fit is refused before"
-        ids, types, count, _ = given
-        span = Span(count=count)
-        out = model.vectors(EncoderInputs(tokens=ids, types=types if model.reads().get("types", 0) > 1 else None), span)
-        scores = model.head.scores(out.y, span)
-        return scores.to(torch.promote_types(scores.dtype, torch.float32)), out.losses
+    def _scores(self, model: Model, columns: LabelledColumns) -> tuple[Tensor, tuple[Any, ...]]:
+        types = columns.types if model.reads().get("types", 0) > 1 else None
+        return head_scores(model, EncoderInputs(tokens=columns.ids, types=types), columns.span)
 
     def _losses(self, scores: Tensor, labels: Tensor) -> Tensor:
         """The loss of each row."""
-        if self.config.values_predicted is not None:
+        if self.declared.values is not None:
             return (scores - labels.to(scores.dtype)).square().mean(-1)
-        return -scores.log_softmax(-1).gather(-1, labels[:, None])[:, 0]
+        return negative_log_likelihood(scores, labels)
 
     def guess(self, model: Model) -> float:
         assert isinstance(model.head, Classifier), "a model that does not fit is refused before"
-        return 1.0 if self.config.values_predicted is not None else math.log(max(2, model.head.n_outputs))
+        return 1.0 if self.declared.values is not None else math.log(max(2, model.head.n_outputs))
 
     def measure(self, model: Model, examples: LabelledTexts, batches: int | None = None) -> Validation:
         """Measure each example once, in order."""
         assert isinstance(model.head, Classifier), "a model that does not fit is refused before"
         groups, total, rows = in_batches(len(examples.rows), self.settings.rows), 0.0, 0
-        counts = None if self.config.values_predicted is not None else ClassCounts(model.head.n_outputs)
+        counts = None if self.declared.values is not None else ClassCounts(model.head.n_outputs)
         values: list[tuple[np.ndarray, np.ndarray]] = []
         with evaluating(model) as device:
             for chosen in spread(groups, batches):
-                given = self.given(laid_out(examples, chosen, slice(None)), device)
-                scores, _ = self._scores(model, given)
-                total += finite(self._losses(scores, given[3]).double().sum(), examples.corpus)
+                columns = on_device(labelled_rows(examples, chosen, slice(None)).columns, device)
+                scores, _ = self._scores(model, columns)
+                total += finite(self._losses(scores, columns.labels).double().sum(), examples.corpus)
                 rows += len(chosen)
                 if counts is not None:
-                    counts.add(given[3].cpu().numpy(), scores.argmax(-1).cpu().numpy())
+                    counts.add(columns.labels.cpu().numpy(), scores.argmax(-1).cpu().numpy())
                 else:
-                    values.append((given[3].double().cpu().numpy(), scores.double().cpu().numpy()))
-        part = "" if batches is None or batches >= len(groups) else f"; {batches} of {len(groups)} batches"
+                    values.append((columns.labels.double().cpu().numpy(), scores.double().cpu().numpy()))
         cut = f"; {examples.cut} cut to the context" if examples.cut else ""
-        protocol = f"each held-out example once{cut}{part}"
+        protocol = f"each held-out example once{cut}{part_measured(batches, len(groups))}"
         if counts is None:
             true, predicted = (np.concatenate(each) for each in zip(*values, strict=True))
             found = {"mean_squared_error": total / rows}
             for name, measure in (("pearson", pearson), ("spearman", spearman)):
                 found |= {name: measure(true, predicted),
                           f"{name}_standard_error": jackknife_error(measure, true, predicted)}
-            return Validation(None, total / rows, rows, 0, protocol, found, "loss", unit=self.unit)
+            return Validation(None, total / rows, rows, 0, protocol, found, "loss", unit=self.declared.unit)
         return Validation(None, total / rows, rows, 0, protocol, counts.measures(), "accuracy", rising=True,
-                          unit=self.unit)
+                          unit=self.declared.unit)

@@ -6,7 +6,6 @@ import math
 from typing import ClassVar, Self, final
 
 import numpy as np
-import torch
 from jaxtyping import Int64
 from torch import Tensor
 
@@ -18,23 +17,24 @@ from weft.core.span import WHOLE
 from weft.data.images import Images
 from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, finite, in_batches, spread
-from weft.tasks.base import BatchSums, TaskSettings
+from weft.tasks.base import BatchSums, TaskSettings, head_scores, on_device
 from weft.tasks.classes import ClassCounts
 from weft.tasks.images import (
+    ImageColumns,
     ImageExamples,
-    ImageGiven,
     ImageTask,
     ImageTaskConfig,
-    chosen_batch,
+    image_columns,
     image_model,
     image_parts,
     require_size,
 )
-from weft.tasks.validation import Validation
+from weft.tasks.protocols import HasClasses
+from weft.tasks.validation import Validation, part_measured
 
 
 @register
-class ClassifyImagesConfig(ImageTaskConfig):
+class ClassifyImagesConfig(ImageTaskConfig, HasClasses):
     """Predict the class of an image, by a model of images with a head that pools each row."""
 
     kind: ClassVar[str] = "classify_images"
@@ -46,7 +46,7 @@ class ClassifyImagesConfig(ImageTaskConfig):
         pictured=(("class token", "seven"), ("patch 1", ""), ("patch 2", ""), ("patch 3", ""), ("patch 4", "")))
 
     def create(self, settings: TaskSettings) -> ClassifyImages:
-        return ClassifyImages(self.images, settings)
+        return ClassifyImages(self, settings)
 
     def labels(self, data: DataSettings) -> tuple[str, ...]:
         return image_parts(data, self.images).train.class_names()
@@ -57,11 +57,9 @@ class ClassifyImagesConfig(ImageTaskConfig):
 
 
 @final
-class ClassifyImages(ImageTask):
+class ClassifyImages(ImageTask[ClassifyImagesConfig]):
     """Images with classes, whose summed negative log-likelihood is the loss. It measures loss, accuracy and the mean of
     the classes' F1 scores."""
-
-    name = ClassifyImagesConfig.kind
 
     def problems(self, model: Model) -> list[str]:
         found, head = super().problems(model), model.head
@@ -73,9 +71,9 @@ class ClassifyImages(ImageTask):
     def ids(self, images: Images) -> Int64[np.ndarray, " n"]:
         return images.ids(self.settings.labels)
 
-    def loss(self, model: Model, given: ImageGiven, state: ModelState | None) -> BatchSums:
-        scores, losses = class_scores(model, given.pixels)
-        found = negative_log_likelihood(scores, given.labels).sum()
+    def loss(self, model: Model, columns: ImageColumns, state: ModelState | None) -> BatchSums:
+        scores, losses = class_scores(model, columns.pixels)
+        found = negative_log_likelihood(scores, columns.labels).sum()
         return BatchSums(found.detach(), found, None, losses)
 
     def guess(self, model: Model) -> float:
@@ -90,23 +88,20 @@ class ClassifyImages(ImageTask):
         counts = ClassCounts(model.head.n_outputs)
         with evaluating(model) as device:
             for places in spread(groups, batches):
-                given = self.given(chosen_batch(examples, places), device)
-                scores, _ = class_scores(model, given.pixels)
-                total += finite(negative_log_likelihood(scores, given.labels).double().sum(), examples.images.name)
+                columns = on_device(image_columns(examples, places), device)
+                scores, _ = class_scores(model, columns.pixels)
+                total += finite(negative_log_likelihood(scores, columns.labels).double().sum(), examples.images.name)
                 rows += len(places)
-                counts.add(given.labels.cpu().numpy(), scores.argmax(-1).cpu().numpy())
-        part = "" if batches is None or batches >= len(groups) else f"; {batches} of {len(groups)} batches"
-        return Validation(None, total / rows, rows, 0, f"each held-out image once{part}",
+                counts.add(columns.labels.cpu().numpy(), scores.argmax(-1).cpu().numpy())
+        protocol = f"each held-out image once{part_measured(batches, len(groups))}"
+        return Validation(None, total / rows, rows, 0, protocol,
                           {"accuracy": counts.accuracy, "macro_f1": counts.macro_f1}, "accuracy", rising=True,
-                          unit=self.unit)
+                          unit=self.declared.unit)
 
 
 def class_scores(model: Model, pixels: Tensor) -> tuple[Tensor, tuple[Loss, ...]]:
     """The scores of classes of images [B,C], in float32 or wider, and the model's auxiliary losses."""
-    assert isinstance(model.head, Classifier), "a model that does not fit is refused before"
-    out = model.vectors(image_model(model).images(pixels))
-    scores = model.head.scores(out.y, WHOLE)
-    return scores.to(torch.promote_types(scores.dtype, torch.float32)), out.losses
+    return head_scores(model, image_model(model).images(pixels), WHOLE)
 
 
 def negative_log_likelihood(scores: Tensor, labels: Tensor) -> Tensor:

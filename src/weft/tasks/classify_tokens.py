@@ -6,41 +6,35 @@ import math
 from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple, Self, final
 
+import numpy as np
 import torch
+from jaxtyping import Int64
 from pydantic import Field, model_validator
 from torch import Tensor
 
 from weft.core.config import rule
 from weft.core.model import Classifier, EncoderInputs, Model, ModelState
-from weft.core.output import Loss
 from weft.core.part_config import About
 from weft.core.registry import register
 from weft.core.span import Span
+from weft.data.batch_source import RowBatches
 from weft.data.corpus import Corpus
 from weft.data.duplicates import Repeated
-from weft.data.labelled import LabelledBatches
-from weft.data.labelled_words import (
-    LabelledWordBatch,
-    LabelledWords,
-    encode_words,
-    labels_of,
-    laid_out,
-    texts_of,
-    word_classes,
-    words_of,
-)
+from weft.data.labelled_words import LabelledWords, encode_words, labels_of, texts_of, word_classes, words_of
 from weft.data.records import Fields, TextRecord
+from weft.data.sequences import widths
 from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, finite, in_batches, spread
-from weft.tasks.base import BatchSource, BatchSums, Count, TaskSettings
+from weft.tasks.base import BatchSums, Count, Rows, TaskDeclared, TaskSettings, head_scores, on_device
+from weft.tasks.protocols import HasClasses
 from weft.tasks.records import RecordTask, RecordTaskConfig
 from weft.tasks.tags import TagCounts
-from weft.tasks.validation import Validation
+from weft.tasks.validation import Validation, part_measured
 from weft.tokenizers import Tokenizer
 
 
 @register
-class ClassifyTokensConfig(RecordTaskConfig):
+class ClassifyTokensConfig(RecordTaskConfig, HasClasses):
     """Predict the class of every word of a record, such as named entities or parts of speech, by a model with a head
     that scores each token.
 
@@ -83,6 +77,9 @@ class ClassifyTokensConfig(RecordTaskConfig):
             raise rule("labels_field", f"{self.labels_field!r} is the field of the words.", "Name another field.")
         return self
 
+    def declares(self) -> TaskDeclared:
+        return TaskDeclared(unit="word", cuts=True)
+
     def create(self, settings: TaskSettings) -> ClassifyTokens:
         return ClassifyTokens(self, settings)
 
@@ -105,22 +102,28 @@ class ClassifyTokensConfig(RecordTaskConfig):
 
 
 @final
-class TokensGiven(NamedTuple):
-    """A `LabelledWordBatch` as tensors: ids [B,T], the class of the word of each token [B,T], -1 for tokens that are
-    not scored, and the span."""
+class WordColumns(NamedTuple):
+    """Rows of words: ids [B,T], the class of the word whose first token each is [B,T], -1 for tokens that are not
+    scored, and the span."""
 
     ids: Tensor
     labels: Tensor
     span: Span
 
 
-@final
-class ClassifyTokens(RecordTask[ClassifyTokensConfig, LabelledWords, LabelledWordBatch]):
-    """Rows of words, whose first tokens have their classes; the loss is their summed negative log-likelihood."""
+def word_rows(texts: LabelledWords, chosen: Int64[np.ndarray, " B"], share: slice) -> Rows[WordColumns]:
+    """A share of the examples ``chosen`` as padded rows."""
+    (width,) = widths((texts.rows, chosen))
+    padded = texts.rows.padded(chosen[share], width)
+    labels = texts.classes.padded(chosen[share], width).ids - 1
+    columns = WordColumns(torch.from_numpy(padded.ids), torch.from_numpy(labels),
+                          Span(count=torch.from_numpy(padded.count)))
+    return Rows(columns, Count(len(labels), int((labels >= 0).sum())))
 
-    name = ClassifyTokensConfig.kind
-    unit = "word"
-    cuts = True
+
+@final
+class ClassifyTokens(RecordTask[ClassifyTokensConfig, LabelledWords, WordColumns]):
+    """Rows of words, whose first tokens have their classes; the loss is their summed negative log-likelihood."""
 
     def problems(self, model: Model) -> list[str]:
         kind, head = model.config.kind, model.head
@@ -135,28 +138,18 @@ class ClassifyTokens(RecordTask[ClassifyTokensConfig, LabelledWords, LabelledWor
         return encode_words(corpus, tokenizer, self.settings.labels, self.settings.context, repeated,
                             cut=self.config.cut)
 
-    def batches(self, examples: LabelledWords) -> LabelledBatches[LabelledWords, LabelledWordBatch]:
-        settings = self.settings
-        return LabelledBatches(examples, laid_out, rows=settings.rows, seed=settings.seed,
-                               reshuffle=settings.reshuffle)
+    def batches(self, examples: LabelledWords) -> RowBatches[Rows[WordColumns]]:
+        settings, size = self.settings, len(examples.rows)
+        order = settings.order(size, examples.corpus)
+        notice = None if not examples.cut else (
+            f"{examples.cut:,} of {size:,} texts are longer than the context of {settings.context} tokens and were cut "
+            f"at the end, which leaves out {examples.left_out:,} words")
+        return RowBatches(order, lambda chosen, share, step: word_rows(examples, chosen, share),
+                          tokens=order.rows * len(examples) / size, notice=notice)
 
-    def notice(self, batches: BatchSource[LabelledWordBatch]) -> str | None:
-        texts = batches.texts if isinstance(batches, LabelledBatches) else None
-        if texts is None or not texts.cut:
-            return None
-        return (f"{texts.cut:,} of {len(texts.rows):,} texts are longer than the context of {self.settings.context} "
-                f"tokens and were cut at the end, which leaves out {texts.left_out:,} words")
-
-    def count(self, batch: LabelledWordBatch) -> Count:
-        return Count(len(batch.ids), int((batch.labels >= 0).sum()))
-
-    def given(self, batch: LabelledWordBatch, device: torch.device | str) -> TokensGiven:
-        ids, count, labels = (torch.from_numpy(values).to(device) for values in (batch.ids, batch.count, batch.labels))
-        return TokensGiven(ids, labels, Span(count=count))
-
-    def loss(self, model: Model, given: TokensGiven, state: ModelState | None) -> BatchSums:
-        scores, losses = _scores(model, given)
-        found = _sum(scores, given.labels)
+    def loss(self, model: Model, columns: WordColumns, state: ModelState | None) -> BatchSums:
+        scores, losses = head_scores(model, EncoderInputs(tokens=columns.ids), columns.span)
+        found = _sum(scores, columns.labels)
         return BatchSums(found.detach(), found, None, losses)
 
     def guess(self, model: Model) -> float:
@@ -170,29 +163,24 @@ class ClassifyTokens(RecordTask[ClassifyTokensConfig, LabelledWords, LabelledWor
         counts = TagCounts(head.labels or tuple(map(str, range(head.n_outputs))), sum(map(len, chosen)))
         with evaluating(model) as device:
             for rows in chosen:
-                batch = laid_out(examples, rows, slice(None))
-                scores, _ = _scores(model, self.given(batch, device))
-                nats += finite(_sum(scores.double(), torch.from_numpy(batch.labels).to(device)), examples.corpus)
-                words += self.count(batch).predictions
-                for true, predicted in zip(batch.labels, scores.argmax(-1).cpu().numpy(), strict=True):
+                batch = word_rows(examples, rows, slice(None))
+                columns = on_device(batch.columns, device)
+                scores, _ = head_scores(model, EncoderInputs(tokens=columns.ids), columns.span)
+                nats += finite(_sum(scores.double(), columns.labels), examples.corpus)
+                words += batch.count.predictions
+                labels = batch.columns.labels.numpy()
+                for true, predicted in zip(labels, scores.argmax(-1).cpu().numpy(), strict=True):
                     counts.add(true[true >= 0], predicted[true >= 0])
-        part = "" if batches is None or batches >= len(groups) else f"; {batches} of {len(groups)} batches"
+        part = part_measured(batches, len(groups))
         cut = f"; {examples.cut} cut to the context, without {examples.left_out} words" if examples.cut else ""
         found = counts.measures()
         return Validation(None, nats / words, words, 0, f"each word of each held-out text once{cut}{part}", found,
-                          "span_f1" if "span_f1" in found else "accuracy", rising=True, unit=self.unit)
+                          "span_f1" if "span_f1" in found else "accuracy", rising=True, unit=self.declared.unit)
 
 
 def _head(model: Model) -> Classifier:
     assert isinstance(model.head, Classifier), "a model that does not fit is refused before"
     return model.head
-
-
-def _scores(model: Model, given: TokensGiven) -> tuple[Tensor, tuple[Loss, ...]]:
-    """The scores [B,T,C] of every token, in float32 at least, and auxiliary losses of the model."""
-    out = model.vectors(EncoderInputs(tokens=given.ids), given.span)
-    scores = _head(model).scores(out.y, given.span)
-    return scores.to(torch.promote_types(scores.dtype, torch.float32)), out.losses
 
 
 def _sum(scores: Tensor, labels: Tensor) -> Tensor:

@@ -31,8 +31,9 @@ from weft.data.prepared import open_prepared
 from weft.data.records import TEXT_FIELD
 from weft.data.settings import DataSettings
 from weft.data.stream import TokenStream, flags_of
-from weft.tasks.base import HeldOut, TaskConfig
-from weft.tasks.material import Material, Texts, prepared_stream, split_texts, text_material
+from weft.tasks.base import TaskConfig
+from weft.tasks.material import HeldOut, Material, Texts, prepared_stream, split_texts, text_material
+from weft.tasks.protocols import OwnTexts
 from weft.tasks.records import Reread
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import TokenizerConfig
@@ -44,7 +45,7 @@ AT_ONCE = 1 << 10
 """Conversations of a piece of the row of tokens."""
 
 
-class ConversationConfig(TaskConfig):
+class ConversationConfig(TaskConfig, OwnTexts):
     """Base of tasks on conversations.
 
     Attributes:

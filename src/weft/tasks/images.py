@@ -15,19 +15,19 @@ from torch import Tensor
 from weft.core.errors import ConfigError, DataError
 from weft.core.images import ImageModel
 from weft.core.model import Model
+from weft.data.batch_source import RowBatches
 from weft.data.duplicates import Repeated
-from weft.data.images import ImageBatch, ImageBatches, Images, read_images
+from weft.data.images import Images, read_images
 from weft.data.settings import DataSettings
-from weft.tasks.base import Count, HeldOut, Task, TaskConfig, TaskSettings
-from weft.tasks.material import Material
+from weft.tasks.base import Count, Rows, Task, TaskConfig, TaskDeclared
+from weft.tasks.material import HeldOut, Material
+from weft.tasks.protocols import FitsInputs
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import ByteTokenizerConfig, TokenizerConfig
 from weft.tokenizers.none import NoTokenizer
 
 OF_TEXT = ("max_bytes", "text_field", "prompt_field", "documents", "packing", "split_by")
 """Settings of data that images do not have."""
-
-M = TypeVar("M", bound=Model)
 
 
 class ImageTaskConfig(TaskConfig):
@@ -38,6 +38,9 @@ class ImageTaskConfig(TaskConfig):
     """
 
     images: int | None = Field(default=None, gt=0)
+
+    def declares(self) -> TaskDeclared:
+        return TaskDeclared(unit="image")
 
 
 class Parts(NamedTuple):
@@ -97,23 +100,20 @@ class ImageExamples:
         return len(self.images)
 
 
-class ImageGiven(NamedTuple):
-    """A batch on a device: images [B,C,H,W] with unscaled pixels, the index of the class of each [B], and the stage of
-    training that it is for (`ImageTask.stage`)."""
+class ImageColumns(NamedTuple):
+    """Images [B,C,H,W] with unscaled pixels, the index of the class of each [B], and the stage of training that they
+    are for (`ImageTask.stage`)."""
 
     pixels: Tensor
     labels: Tensor
     stage: int = 0
 
 
-class ImageTask(Task[ImageExamples, ImageBatch]):
+T = TypeVar("T", bound=ImageTaskConfig)
+
+
+class ImageTask(Task[T, ImageExamples, ImageColumns], FitsInputs):
     """Base of tasks on images."""
-
-    unit = "image"
-
-    def __init__(self, images: int | None, settings: TaskSettings) -> None:
-        super().__init__(settings)
-        self.limit = images
 
     @abstractmethod
     def ids(self, images: Images) -> Int64[np.ndarray, " n"]:
@@ -132,7 +132,7 @@ class ImageTask(Task[ImageExamples, ImageBatch]):
     def material(self, data: DataSettings, tokenizer: TokenizerConfig) -> Material[ImageExamples]:
         if tokenizer != ByteTokenizerConfig() and not isinstance(tokenizer.from_file(), NoTokenizer):
             raise ConfigError([f"tokenizer: {tokenizer.kind}, while this task reads images. Leave it out."])
-        parts = image_parts(data, self.limit)
+        parts = image_parts(data, self.config.images)
         train, validation = (ImageExamples(each, self.ids(each)) for each in (parts.train, parts.validation))
         return Material(parts.corpus, parts.corpus_sha256, NoTokenizer(), train, validation)
 
@@ -151,18 +151,14 @@ class ImageTask(Task[ImageExamples, ImageBatch]):
         # A copy, for arrays from a file cannot be written to, and PyTorch knows no tensors that cannot.
         image_model(model).fit_scaling(torch.tensor(examples.images.pixels))
 
-    def batches(self, examples: ImageExamples) -> ImageBatches:
-        settings = self.settings
-        return ImageBatches(examples.images, examples.ids, tokens=settings.context, rows=settings.rows,
-                            seed=settings.seed, reshuffle=settings.reshuffle)
+    def batches(self, examples: ImageExamples) -> RowBatches[Rows[ImageColumns]]:
+        order = self.settings.order(len(examples), examples.images.name)
 
-    def count(self, batch: ImageBatch) -> Count:
-        return Count(len(batch.labels), len(batch.labels))
+        def lay(chosen: Int64[np.ndarray, " B"], share: slice, step: int) -> Rows[ImageColumns]:
+            columns = image_columns(examples, chosen[share])._replace(stage=self.stage(step))
+            return Rows(columns, Count(len(columns.labels), len(columns.labels)))
 
-    def given(self, batch: ImageBatch, device: torch.device | str) -> ImageGiven:
-        pixels, labels = (torch.from_numpy(np.ascontiguousarray(each)).to(device) for each in
-                          (batch.pixels, batch.labels))
-        return ImageGiven(pixels, labels, self.stage(batch.step))
+        return RowBatches(order, lay, tokens=float(order.rows * self.settings.context))
 
     def stage(self, step: int) -> int:
         """The stage of training of the batch of a step, for tasks with several: a plain number, for which the loss is
@@ -188,6 +184,7 @@ def require_size(model: ImageModel, images: Images) -> None:
                         where=images.name, remedy="Correct model.image, or bring the images to its size.")
 
 
-def chosen_batch(examples: ImageExamples, places: Int64[np.ndarray, " B"]) -> ImageBatch:
+def image_columns(examples: ImageExamples, places: Int64[np.ndarray, " B"]) -> ImageColumns:
     """The images at these indices, in order."""
-    return ImageBatch(examples.images.pixels[places], examples.ids[places])
+    return ImageColumns(torch.from_numpy(np.ascontiguousarray(examples.images.pixels[places])),
+                        torch.from_numpy(examples.ids[places]))

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar, Self, final
-
-import torch
 
 from weft.chat.answers import Which
 from weft.core.model import Model, ModelState
 from weft.core.part_config import About
 from weft.core.registry import register
-from weft.data import Batch, PackedBatches, TokenStream
+from weft.data import PackedBatches, TokenStream
+from weft.data.batches import MadeOfText
 from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, finite, in_batches, spread
 from weft.evaluation.numbers import exponential
-from weft.tasks.base import BatchSource, BatchSums, Count, HeldOut, Task, TaskSettings
+from weft.tasks.base import BatchSums, Rows, Task, TaskDeclared, TaskSettings, on_device
 from weft.tasks.conversations import ConversationConfig, causal_problems, conversation_material, held_out_stream
-from weft.tasks.material import Material
-from weft.tasks.text import TextGiven, given_text, text_loss
-from weft.tasks.validation import Validation
+from weft.tasks.material import HeldOut, Material
+from weft.tasks.text import TextColumns, text_columns, text_loss, text_rows
+from weft.tasks.validation import Validation, part_measured
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import TokenizerConfig
 
@@ -57,6 +55,9 @@ class AnswersConfig(ConversationConfig):
     def which(self) -> Which:
         return self.scored
 
+    def declares(self) -> TaskDeclared:
+        return TaskDeclared(packs=True, smooths=True)
+
     def create(self, settings: TaskSettings) -> Answers:
         return Answers(self, settings)
 
@@ -66,19 +67,12 @@ class AnswersConfig(ConversationConfig):
 
 
 @final
-class Answers(Task[TokenStream, Batch]):
+class Answers(Task[AnswersConfig, TokenStream, TextColumns]):
     """Whole conversations, one in a row, or with ``data.packing: documents`` several, which do not see one another.
 
     The loss is the summed negative log-likelihood of the answers' tokens. It measures that loss, the perplexity of an
     answer's token, and bits per byte of the answers' text.
     """
-
-    name = AnswersConfig.kind
-    packs = smooths = True
-
-    def __init__(self, config: AnswersConfig, settings: TaskSettings) -> None:
-        super().__init__(settings)
-        self.config = config
 
     def problems(self, model: Model) -> list[str]:
         return causal_problems(model, self.name) or super().problems(model)
@@ -89,28 +83,16 @@ class Answers(Task[TokenStream, Batch]):
     def held_out(self, data: DataSettings, tokenizer: Tokenizer, part: HeldOut = "validation") -> TokenStream:
         return held_out_stream(self.config, data, tokenizer, part)
 
-    def batches(self, examples: TokenStream) -> PackedBatches:
-        return self._rows(examples, alone=self.settings.packing != "documents")
+    def batches(self, examples: TokenStream) -> MadeOfText[Rows[TextColumns]]:
+        return MadeOfText(self._rows(examples, alone=self.settings.packing != "documents"), text_rows)
 
     def _rows(self, examples: TokenStream, *, alone: bool) -> PackedBatches:
         settings = self.settings
         return PackedBatches(examples, rows=settings.rows, length=settings.context, seed=settings.seed,
                              reshuffle=settings.reshuffle, long=self.config.too_long, alone=alone)
 
-    def notice(self, batches: BatchSource[Batch]) -> str | None:
-        return batches.describe() if isinstance(batches, PackedBatches) else None
-
-    def count(self, batch: Batch) -> Count:
-        return Count(batch.inputs.shape[0], batch.scored_tokens, batch.scored_bytes, lost=batch.lost)
-
-    def given(self, batch: Batch, device: torch.device | str) -> TextGiven:
-        return given_text(batch, device)
-
-    def loss(self, model: Model, given: TextGiven, state: ModelState | None) -> BatchSums:
-        return text_loss(model, given, state, self.settings.objective)
-
-    def guess(self, model: Model) -> float:
-        return math.log(max(2, model.vocab_size))
+    def loss(self, model: Model, columns: TextColumns, state: ModelState | None) -> BatchSums:
+        return text_loss(model, columns, state, self.settings.objective)
 
     def measure(self, model: Model, examples: TokenStream, batches: int | None = None) -> Validation:
         """Measure each conversation once, alone in its row.
@@ -125,9 +107,9 @@ class Answers(Task[TokenStream, Batch]):
         with evaluating(model) as device:
             for chosen in spread(groups, batches):
                 batch = rows.of(chosen)
-                nats += finite(self.loss(model, self.given(batch, device), None).nats, examples.corpus)
+                columns = on_device(text_columns(batch), device)
+                nats += finite(self.loss(model, columns, None).nats, examples.corpus)
                 tokens, size, lost = tokens + batch.scored_tokens, size + batch.scored_bytes, lost + batch.lost
-        part = "" if batches is None or batches >= len(groups) else f"; {batches} of {len(groups)} batches"
         protocol = ("each token of the assistant, and the one that ends its answer, predicted from the conversation "
-                    f"before it; {rows.describe()}{part}")
+                    f"before it; {rows.notice}{part_measured(batches, len(groups))}")
         return Validation.of_text(nats, lost, tokens, size, protocol, {"perplexity": exponential(nats / tokens)})

@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, NamedTuple, Self, final
+from typing import ClassVar, Self, final
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Int64
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from weft.core.config import rule
 from weft.core.errors import ConfigError, DataError
 from weft.core.model import EncoderInputs, LanguageModel, Model, ModelState, Readout
 from weft.core.part_config import About
 from weft.core.registry import register
-from weft.core.span import Span
-from weft.data import Batch, Batches, PackedBatches, Repeated, TokenStream
+from weft.data import Batch, Repeated, TokenStream
+from weft.data.batches import MadeOfText
 from weft.data.joining import parted
-from weft.data.masking import Masking, word_starts
-from weft.data.mixed_batches import MixedBatches
+from weft.data.masking import Masked, Masking, word_starts
 from weft.data.settings import DataSettings
-from weft.evaluation.measuring import evaluating, finite, spread
-from weft.tasks.base import BatchSource, BatchSums, Count, HeldOut, SourcedRows, Task, TaskConfig, TaskSettings
-from weft.tasks.material import Material, held_out_text, text_material
-from weft.tasks.mixing import by_source, sourced_rows
+from weft.evaluation.measuring import evaluating, finite, in_batches, spread
+from weft.tasks.base import BatchSums, Count, Rows, Task, TaskConfig, TaskDeclared, TaskSettings, on_device
+from weft.tasks.material import HeldOut, Material, held_out_text, text_material
+from weft.tasks.mixing import by_source
 from weft.tasks.objective import cross_entropy
-from weft.tasks.text import MadeOfText, span_of, text_batches
-from weft.tasks.validation import Validation
+from weft.tasks.protocols import AddsIds
+from weft.tasks.text import TextColumns, sourced_rows, span_of, text_batches
+from weft.tasks.validation import Validation, part_measured
 from weft.tokenizers import Tokenizer
+from weft.tokenizers.base import NamesPieces
 from weft.tokenizers.config import TokenizerConfig, WordPieceTokenizerConfig
 
 MASKS = ("[MASK]", "<mask>")
@@ -43,7 +41,7 @@ HELD_OUT_SEED = 20_181_011
 
 
 @register
-class MaskedConfig(TaskConfig):
+class MaskedConfig(TaskConfig, AddsIds):
     """Predict hidden tokens of running text from those on both sides, by a model with a head that predicts tokens.
 
     Attributes:
@@ -62,7 +60,6 @@ class MaskedConfig(TaskConfig):
         differs=(("next_token", "hidden tokens are predicted from both sides, so most tokens of a row do not count."),
                  ("span_corruption", "each hidden token keeps its place, and is predicted by itself.")),
         pictured=(("the", ""), ("[MASK]", "cat"), ("sat", ""), ("on", ""), ("[MASK]", "the"), ("mat", "")))
-    mixes: ClassVar[bool] = True
 
     rate: float = Field(default=0.15, gt=0, lt=1)
     masked: float = Field(default=0.8, ge=0, le=1)
@@ -75,6 +72,9 @@ class MaskedConfig(TaskConfig):
             raise rule("random", f"{self.random:g} beside {self.masked:g} that are masked is more than all.",
                        "Lower one of them.")
         return self
+
+    def declares(self) -> TaskDeclared:
+        return TaskDeclared(packs=True, smooths=True, cuts=True, mixes=True)
 
     def create(self, settings: TaskSettings) -> MaskedTokens:
         return MaskedTokens(self, settings)
@@ -93,6 +93,11 @@ def mask_of(tokenizer: Tokenizer) -> int:
     """The id of the mask: that of the vocabulary's mask token, or else the first id after the vocabulary."""
     return next((tokenizer.special_tokens[name] for name in MASKS if name in tokenizer.special_tokens),
                 tokenizer.vocab_size)
+
+
+def continuing_ids(tokenizer: Tokenizer) -> frozenset[int] | None:
+    """The ids that continue a word; None for a vocabulary that does not mark them."""
+    return tokenizer.continuing_ids if isinstance(tokenizer, NamesPieces) else None
 
 
 @final
@@ -117,77 +122,37 @@ class MaskableText:
         special = {mask, *tokenizer.special_tokens.values(),
                    *(place for place in (tokenizer.bos_id, tokenizer.eos_id) if place is not None)}
         ordinary = np.setdiff1d(np.arange(tokenizer.vocab_size), list(special))
-        continuing = np.array(sorted(tokenizer.continuing_ids or ()), dtype=np.int64) if config.whole_words else None
+        continuing = np.array(sorted(continuing_ids(tokenizer) or ()), dtype=np.int64) if config.whole_words else None
         return Masking(mask, ordinary, np.array(sorted(special)), config.rate, config.masked, config.random, seed,
                        continuing)
 
 
-@final
-class MaskedBatch(NamedTuple):
-    """Rows of running text with hidden tokens.
-
-    Attributes:
-        text: the rows as they are.
-        inputs: the rows with some tokens hidden.
-        chosen: whether each token is to be predicted.
-        bytes: of text that the chosen tokens represent.
-    """
-
-    text: Batch
-    inputs: Int64[np.ndarray, "B T"]
-    chosen: Bool[np.ndarray, "B T"]
-    bytes: int
-
-
-@final
-class MaskedGiven(NamedTuple):
-    """A `MaskedBatch` as tensors: inputs, the original ids, which of them are predicted, and the span."""
-
-    inputs: Tensor
-    targets: Tensor
-    chosen: Tensor
-    span: Span
-
-
-@final
-class MaskedBatches(MadeOfText[Batches]):
-    """Batches of running text with tokens hidden, each a pure function of seed and step."""
-
-    def __init__(self, text: Batches, masking: Masking) -> None:
-        super().__init__(text)
-        self.masking = masking
-
-    def batch(self, step: int, *, rank: int = 0, world: int = 1) -> MaskedBatch:
-        """The batch of that step, or one rank's rows of it."""
-        return hidden_in(self.text.batch(step, rank=rank, world=world), self.text.stream, self.masking)
-
-
-def hidden_in(text: Batch, stream: TokenStream, masking: Masking) -> MaskedBatch:
+def hidden_in(text: Batch, stream: TokenStream, masking: Masking) -> Masked:
     """Rows of a stream with tokens hidden."""
     assert text.places is not None and text.epoch is not None, "batches of a stream have places and epochs"
     countable = stream.flagged(text.places)
     if text.count is not None:
         countable &= np.arange(text.inputs.shape[1]) < text.count[:, None]
     words = None if masking.continuing is None else word_starts(stream, text.places, masking.continuing)
-    found = masking.hide(text.inputs, text.places, text.epoch, countable, words)
-    size = int(stream.byte_lengths[text.places[found.chosen]].astype(np.int64).sum())
-    return MaskedBatch(text, found.inputs, found.chosen, size)
+    return masking.hide(text.inputs, text.places, text.epoch, countable, words)
+
+
+def masked_rows(text: Batch, stream: TokenStream, masking: Masking) -> Rows[TextColumns]:
+    """Rows of a stream with tokens hidden, of which the original ids are to be predicted."""
+    found = hidden_in(text, stream, masking)
+    inputs, originals, chosen = map(torch.from_numpy, (found.inputs, text.inputs, found.chosen))
+    columns = TextColumns(inputs, originals, chosen, span_of(text))
+    # No bytes: the loss of hidden tokens divided by their bytes is not comparable to bits per byte of a text.
+    return Rows(columns, Count(len(text.inputs), int(found.chosen.sum()), sources=sourced_rows(text, found.chosen)))
 
 
 @final
-class MaskedTokens(Task[MaskableText, MaskedBatch]):
+class MaskedTokens(Task[MaskedConfig, MaskableText, TextColumns]):
     """Rows of a stream with hidden tokens, whose summed negative log-likelihood is the loss.
 
     It measures that loss per hidden token, and the share of hidden tokens that the model ranks first, on a fixed choice
     of tokens of the held-out text.
     """
-
-    name = MaskedConfig.kind
-    packs = smooths = cuts = True
-
-    def __init__(self, config: MaskedConfig, settings: TaskSettings) -> None:
-        super().__init__(settings)
-        self.config = config
 
     def problems(self, model: Model) -> list[str]:
         kind = model.config.kind
@@ -210,7 +175,7 @@ class MaskedTokens(Task[MaskableText, MaskedBatch]):
     def _require_words(self, tokenizer: TokenizerConfig) -> None:
         """Refuse whole words with a tokenizer that does not mark them, before any text is read."""
         held = tokenizer.from_file()
-        marks = isinstance(tokenizer, WordPieceTokenizerConfig) if held is None else held.continuing_ids is not None
+        marks = isinstance(tokenizer, WordPieceTokenizerConfig) if held is None else continuing_ids(held) is not None
         if self.config.whole_words and not marks:
             raise ConfigError([f"task.whole_words: a tokenizer of kind {tokenizer.kind!r} that does not mark which "
                                "tokens continue a word. Give tokenizer: wordpiece, or leave whole_words out."])
@@ -218,75 +183,49 @@ class MaskedTokens(Task[MaskableText, MaskedBatch]):
     def held_out(self, data: DataSettings, tokenizer: Tokenizer, part: HeldOut = "validation") -> MaskableText:
         return MaskableText(held_out_text(data, tokenizer, part), tokenizer)
 
-    def batches(self, examples: MaskableText) -> MaskedBatches:
-        return MaskedBatches(text_batches(self.settings, examples.stream),
-                             examples.masking(self.config, self.settings.seed))
+    def batches(self, examples: MaskableText) -> MadeOfText[Rows[TextColumns]]:
+        masking = examples.masking(self.config, self.settings.seed)
+        return MadeOfText(text_batches(self.settings, examples.stream),
+                          partial(masked_rows, stream=examples.stream, masking=masking))
 
-    def notice(self, batches: BatchSource[MaskedBatch]) -> str | None:
-        text = batches.text if isinstance(batches, MaskedBatches) else None
-        return text.describe() if isinstance(text, PackedBatches | MixedBatches) else None
-
-    def mixed(self, batches: BatchSource[MaskedBatch]) -> MixedBatches | None:
-        text = batches.text if isinstance(batches, MaskedBatches) else None
-        return text if isinstance(text, MixedBatches) else None
-
-    def rows_of(self, batch: MaskedBatch) -> SourcedRows | None:
-        return sourced_rows(batch.text, batch.chosen)
-
-    def count(self, batch: MaskedBatch) -> Count:
-        # No bytes: the loss of hidden tokens divided by their bytes is not comparable to bits per byte of a text.
-        return Count(len(batch.inputs), int(batch.chosen.sum()))
-
-    def given(self, batch: MaskedBatch, device: torch.device | str) -> MaskedGiven:
-        def tensor(values: np.ndarray) -> Tensor:
-            return torch.from_numpy(values).to(device)
-
-        count = None if batch.text.count is None else tensor(batch.text.count)
-        return MaskedGiven(tensor(batch.inputs), tensor(batch.text.inputs), tensor(batch.chosen),
-                           span_of(batch.text, tensor(batch.text.begins), count))
-
-    def loss(self, model: Model, given: MaskedGiven, state: ModelState | None) -> BatchSums:
+    def loss(self, model: Model, columns: TextColumns, state: ModelState | None) -> BatchSums:
         assert isinstance(model.head, Readout), "a model that does not fit is refused before"
-        out = model.vectors(EncoderInputs(tokens=given.inputs), given.span)
-        found = cross_entropy(model.head, out.y, given.targets, given.chosen, self.settings.objective)
+        out = model.vectors(EncoderInputs(tokens=columns.inputs), columns.span)
+        found = cross_entropy(model.head, out.y, columns.targets, columns.scored, self.settings.objective)
         return BatchSums(found.nats, found.loss, None, out.losses, found.by_row)
-
-    def guess(self, model: Model) -> float:
-        return math.log(max(2, model.vocab_size))
 
     def measure(self, model: Model, examples: MaskableText, batches: int | None = None) -> Validation:
         """Measure windows of the context that do not overlap, each once; documents do not attend to one another."""
         assert isinstance(model.head, Readout), "a model that does not fit is refused before"
-        if examples.stream.sources is not None:
-            each = {name: MaskableText(stream, examples.tokenizer) for name, stream in parted(examples.stream).items()}
-            return by_source(examples.stream.sources, each, partial(self.measure, model), batches)
+        stream = examples.stream
+        if stream.sources is not None:
+            each = {name: MaskableText(own, examples.tokenizer) for name, own in parted(stream).items()}
+            return by_source(stream.sources, each, partial(self.measure, model), batches)
         masking = examples.masking(self.config, HELD_OUT_SEED)
-        windows = list(_windows(len(examples), self.settings.context, self.settings.rows))
+        starts_of = np.arange(0, len(examples), self.settings.context, dtype=np.int64)
+        windows = [starts_of[rows] for rows in in_batches(len(starts_of), self.settings.rows)]
         nats, first, tokens, size = 0.0, 0, 0, 0
         with evaluating(model) as device:
             for starts in spread(windows, batches):
-                batch = hidden_in(_rows(examples.stream, starts, self.settings.context), examples.stream, masking)
-                given = self.given(batch, device)
-                h = model.vectors(EncoderInputs(tokens=given.inputs), given.span).y[given.chosen][None]
-                targets = given.targets[given.chosen][None]
+                text = _rows(stream, starts, self.settings.context)
+                inputs, originals, chosen, span = on_device(masked_rows(text, stream, masking).columns, device)
+                h = model.vectors(EncoderInputs(tokens=inputs), span).y[chosen][None]
+                targets = originals[chosen][None]
+                assert text.places is not None, "rows of a stream have places"
+                size += int(stream.byte_lengths[text.places[chosen.cpu().numpy()]].astype(np.int64).sum())
                 if targets.numel():
-                    nats -= finite(model.head.log_prob(h, targets).double().sum(), examples.stream.corpus)
+                    nats -= finite(model.head.log_prob(h, targets).double().sum(), stream.corpus)
                     first += int((model.head.logits(h).argmax(-1) == targets).sum())
-                tokens, size = tokens + targets.numel(), size + batch.bytes
+                tokens += targets.numel()
         if not tokens:
             raise DataError(f"none of the {len(examples)} held-out tokens is hidden, so there is nothing to measure.",
-                            where=examples.stream.corpus, remedy="Give more text to hold out.")
-        part = "" if batches is None or batches >= len(windows) else f"; {batches} of {len(windows)} batches"
+                            where=stream.corpus, remedy="Give more text to hold out.")
         units = "words" if self.config.whole_words else "tokens"
         protocol = (f"{self.config.rate:.0%} of the {units} hidden, the same in every run; windows of "
-                    f"{self.settings.context} tokens, each read once, documents fenced{part}")
+                    f"{self.settings.context} tokens, each read once, documents fenced"
+                    f"{part_measured(batches, len(windows))}")
         return Validation(None, nats / tokens, tokens, size, protocol, {"accuracy": first / tokens}, "loss",
                           unit="hidden token")
-
-
-def _windows(length: int, context: int, rows: int) -> Iterator[Int64[np.ndarray, " B"]]:
-    starts = np.arange(0, length, context, dtype=np.int64)
-    return (starts[first:first + rows] for first in range(0, len(starts), rows))
 
 
 def _rows(stream: TokenStream, starts: Int64[np.ndarray, " B"], context: int) -> Batch:

@@ -134,7 +134,10 @@ def text_material(data: DataSettings, tokenizer: TokenizerConfig) -> Material[To
         return Material(*mixed)
     folder = data.prepared
     if folder is not None:
-        return _from_folder(data, tokenizer, folder)
+        opened = open_prepared(folder)
+        _require_agreement(data, tokenizer, opened)
+        return Material(opened.manifest.corpus, opened.manifest.corpus_sha256, opened.tokenizer(),
+                        opened.stream("train"), opened.stream("validation"))
     parts, corpus, digest = read_texts(data.model_copy(update={"test_path": None}))
     made = tokenizer.fit(parts["train"].texts())
     return Material(corpus, digest, made, encode_corpus(parts["train"], made), _encoded(parts, made))
@@ -150,7 +153,8 @@ def held_out_text(settings: DataSettings, tokenizer: Tokenizer, part: HeldOut = 
     if folder is not None:
         return prepared_stream(folder, tokenizer, part)
     if part == "test" and settings.test_path is None:
-        raise _no_test()
+        raise DataError("the run has no test text.", where="data.test_path",
+                        remedy="Name one in the run's configuration, or give the path of a text.")
     if settings.sources is not None:
         text = settings.test_path if part == "test" else settings.validation_path
         return mixed_held_out(settings, tokenizer) if text is None else text_stream(text, tokenizer, settings)
@@ -208,13 +212,6 @@ def prepared_stream(folder: Path, tokenizer: Tokenizer, part: str) -> TokenStrea
     return data.stream(part)
 
 
-def _from_folder(settings: DataSettings, tokenizer: TokenizerConfig, folder: Path) -> Material[TokenStream]:
-    data = open_prepared(folder)
-    _require_agreement(settings, tokenizer, data)
-    return Material(data.manifest.corpus, data.manifest.corpus_sha256, data.tokenizer(), data.stream("train"),
-                    data.stream("validation"))
-
-
 def _require_agreement(settings: DataSettings, tokenizer: TokenizerConfig, data: PreparedData) -> None:
     """Refuse settings of text or tokenizer that contradict the folder's."""
     recipe, held = data.manifest.recipe, tokenizer.from_file()
@@ -245,8 +242,3 @@ def _read(settings: DataSettings, path: str | tuple[str, ...]) -> Corpus:
                         remedy="Give the text, or name the folder as data.path alone.")
     return read_text(path, text_field=settings.text_field, prompt_field=settings.prompt_field,
                      documents=settings.division)
-
-
-def _no_test() -> DataError:
-    return DataError("the run has no test text.", where="data.test_path",
-                     remedy="Name one in the run's configuration, or give the path of a text.")

@@ -1,4 +1,4 @@
-"""The common base of tasks on running text that is a mixture of sources."""
+"""Measures of tasks on running text that is a mixture of sources."""
 
 from __future__ import annotations
 
@@ -6,22 +6,10 @@ from collections.abc import Callable, Mapping
 from math import log
 from typing import TypeVar
 
-import numpy as np
-from jaxtyping import Bool
-
-from weft.data import Batch
 from weft.data.sources import Sources
-from weft.tasks.base import SourcedRows
 from weft.tasks.validation import BITS_PER_BYTE, Validation
 
 E = TypeVar("E")
-
-
-def sourced_rows(batch: Batch, counted: Bool[np.ndarray, "B T"]) -> SourcedRows | None:
-    """The rows of a batch by their sources, with ``counted`` predictions; None for one text."""
-    if batch.source is None:
-        return None
-    return SourcedRows(batch.source, batch.tokens_of_rows, counted.sum(1, dtype=np.int64))
 
 
 def by_source(sources: Sources, examples: Mapping[str, E], measure: Callable[[E, int | None], Validation],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import ClassVar, final
 
@@ -15,15 +14,16 @@ from weft.core.model import Counted, LanguageModel, Model, ModelState
 from weft.core.part_config import About
 from weft.core.registry import register
 from weft.core.traits import Trait
-from weft.data import Batch, Batches, PackedBatches, TokenStream
+from weft.data import TokenStream
+from weft.data.batches import MadeOfText
 from weft.data.joining import parted
-from weft.data.mixed_batches import MixedBatches
 from weft.data.settings import DataSettings
 from weft.evaluation.evaluate import evaluate
-from weft.tasks.base import BatchSource, BatchSums, Count, HeldOut, SourcedRows, Task, TaskConfig, TaskSettings
-from weft.tasks.material import Material, held_out_text, text_material
-from weft.tasks.mixing import by_source, sourced_rows
-from weft.tasks.text import TextGiven, given_text, text_batches, text_loss
+from weft.tasks.base import BatchSums, Rows, Task, TaskConfig, TaskDeclared, TaskSettings
+from weft.tasks.material import HeldOut, Material, held_out_text, text_material
+from weft.tasks.mixing import by_source
+from weft.tasks.protocols import FitsByCounting
+from weft.tasks.text import TextColumns, text_batches, text_loss, text_rows
 from weft.tasks.validation import Validation
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import TokenizerConfig
@@ -40,22 +40,21 @@ class NextTokenConfig(TaskConfig):
         differs=(("masked", "every token counts, and is predicted from earlier ones alone."),
                  ("prefix_lm", "nothing is read in both directions.")),
         pictured=(("the", "cat"), ("cat", "sat"), ("sat", "on"), ("on", "the"), ("the", "mat")))
-    mixes: ClassVar[bool] = True
+
+    def declares(self) -> TaskDeclared:
+        return TaskDeclared(carries=True, packs=True, smooths=True, cuts=True, mixes=True)
 
     def create(self, settings: TaskSettings) -> NextToken:
-        return NextToken(settings)
+        return NextToken(self, settings)
 
 
 @final
-class NextToken(Task[TokenStream, Batch]):
+class NextToken(Task[NextTokenConfig, TokenStream, TextColumns], FitsByCounting):
     """Windows of a stream, whose summed negative log-likelihood is the loss; each token is scored once an epoch.
 
     Rows are shuffled windows, packed documents, or lanes that carry a state from batch to batch with no gradient
     between them. Models that are counted are fitted by one pass over the stream. It measures bits per byte.
     """
-
-    name = NextTokenConfig.kind
-    carries = packs = smooths = cuts = True
 
     def problems(self, model: Model) -> list[str]:
         kind = model.config.kind
@@ -87,33 +86,11 @@ class NextToken(Task[TokenStream, Batch]):
     def held_out(self, data: DataSettings, tokenizer: Tokenizer, part: HeldOut = "validation") -> TokenStream:
         return held_out_text(data, tokenizer, part)
 
-    def batches(self, examples: TokenStream) -> Batches:
-        return text_batches(self.settings, examples)
+    def batches(self, examples: TokenStream) -> MadeOfText[Rows[TextColumns]]:
+        return MadeOfText(text_batches(self.settings, examples), text_rows)
 
-    def notice(self, batches: BatchSource[Batch]) -> str | None:
-        return batches.describe() if isinstance(batches, PackedBatches | MixedBatches) else None
-
-    def mixed(self, batches: BatchSource[Batch]) -> MixedBatches | None:
-        return batches if isinstance(batches, MixedBatches) else None
-
-    def rows_of(self, batch: Batch) -> SourcedRows | None:
-        return sourced_rows(batch, batch.scored)
-
-    def count(self, batch: Batch) -> Count:
-        return Count(batch.inputs.shape[0], batch.scored_tokens, batch.scored_bytes, batch.fresh, batch.lost)
-
-    def given(self, batch: Batch, device: torch.device | str) -> TextGiven:
-        return given_text(batch, device)
-
-    def start(self, model: Model, rows: int, device: torch.device | str) -> ModelState | None:
-        assert isinstance(model, LanguageModel), "a model that does not fit is refused before"
-        return model.init_state(rows, device=device) if self.settings.carry_state else None
-
-    def loss(self, model: Model, given: TextGiven, state: ModelState | None) -> BatchSums:
-        return text_loss(model, given, state, self.settings.objective)
-
-    def guess(self, model: Model) -> float:
-        return math.log(max(2, model.vocab_size))
+    def loss(self, model: Model, columns: TextColumns, state: ModelState | None) -> BatchSums:
+        return text_loss(model, columns, state, self.settings.objective)
 
     def measure(self, model: Model, examples: TokenStream, batches: int | None = None) -> Validation:
         """Measure windows of the context, each token once; documents do not attend to one another.

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, NamedTuple, Self, final
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn.functional import logsigmoid
@@ -20,21 +20,16 @@ from weft.core.model import LanguageModel, Model, ModelState
 from weft.core.output import Loss
 from weft.core.part_config import About
 from weft.core.registry import register
-from weft.data import TokenStream
-from weft.data.preference_batches import (
-    PreferenceBatch,
-    PreferenceBatches,
-    PreferencePairs,
-    kept_pairs,
-    laid_out,
-    width_of,
-)
+from weft.data import Batch, TokenStream
+from weft.data.batch_source import RowBatches
+from weft.data.preference_pairs import PreferencePairs, kept_pairs, laid_out, rows_of, width_of
 from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, finite, in_batches, spread
-from weft.tasks.base import BatchSource, BatchSums, Count, HeldOut, Task, TaskSettings
+from weft.tasks.base import BatchSums, Count, Rows, Task, TaskDeclared, TaskSettings, on_device
 from weft.tasks.conversations import ConversationConfig, causal_problems, conversation_material, held_out_stream
-from weft.tasks.material import Material
-from weft.tasks.text import TextGiven, given_text
+from weft.tasks.material import HeldOut, Material
+from weft.tasks.protocols import ComparesWithStart
+from weft.tasks.text import TextColumns, text_columns
 from weft.tasks.validation import LOSS, Validation
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import TokenizerConfig
@@ -85,8 +80,8 @@ class PreferencesConfig(ConversationConfig):
                        "Leave it out, or give loss: dpo.")
         return self
 
-    def inputs_of(self, rows: int, context: int) -> int:
-        return 2 * rows * context
+    def declares(self) -> TaskDeclared:
+        return TaskDeclared(unit="pair", measured_in="nats" if self.loss == "dpo" else "squared nats", rows_each=2)
 
     def create(self, settings: TaskSettings) -> Preferences:
         return Preferences(self, settings)
@@ -97,32 +92,23 @@ class PreferencesConfig(ConversationConfig):
 
 
 @final
-class PreferenceGiven(NamedTuple):
-    """Pairs on a device: the rows, the better answer of each pair before the worse; the scored tokens of each row [R];
-    and its log-probability under the reference [R]."""
+class PreferenceColumns(NamedTuple):
+    """Pairs: the rows, the better answer of each pair before the worse; the scored tokens of each row [R]; and its
+    log-probability under the reference [R]."""
 
-    rows: TextGiven
+    rows: TextColumns
     tokens: Tensor
     reference: Tensor
 
 
 @final
-class Preferences(Task[PreferencePairs, PreferenceBatch]):
+class Preferences(Task[PreferencesConfig, PreferencePairs, PreferenceColumns], ComparesWithStart):
     """Pairs of answers, both in one pass. The loss is a mean over pairs.
 
     With rewards r(y) = beta (log p(y) - log p_ref(y)) it measures ``accuracy``, the share of pairs with r(w) > r(l)
     (equal ones count half), ``margin``, the mean of r(w) - r(l), and the mean log-probabilities ``chosen`` and
     ``rejected``, each with its standard error.
     """
-
-    name = PreferencesConfig.kind
-    unit = "pair"
-    compares = True
-
-    def __init__(self, config: PreferencesConfig, settings: TaskSettings) -> None:
-        super().__init__(settings)
-        self.config = config
-        self.measured_in = "nats" if config.loss == "dpo" else "squared nats"
 
     def problems(self, model: Model) -> list[str]:
         return causal_problems(model, self.name) or super().problems(model)
@@ -140,8 +126,8 @@ class Preferences(Task[PreferencePairs, PreferenceBatch]):
 
     def compared(self, examples: PreferencePairs, reference: Model) -> PreferencePairs:
         with evaluating(reference) as device:
-            found = [self._log_probs(reference, given_text(batch.rows, device))[0].double().cpu().numpy()
-                     for batch in self._in_order(examples)]
+            found = [self._log_probs(reference, on_device(text_columns(rows), device))[0].double().cpu().numpy()
+                     for rows, _ in self._in_order(examples)]
         return self.with_reference(examples, np.concatenate(found))
 
     def with_reference(self, examples: PreferencePairs, values: np.ndarray) -> PreferencePairs:
@@ -155,28 +141,22 @@ class Preferences(Task[PreferencePairs, PreferenceBatch]):
         assert examples.reference is not None, "a run computes or reads them before its first step"
         return examples.reference
 
-    def batches(self, examples: PreferencePairs) -> PreferenceBatches:
-        settings = self.settings
-        return PreferenceBatches(examples, pairs=settings.rows, seed=settings.seed, reshuffle=settings.reshuffle)
+    def batches(self, examples: PreferencePairs) -> RowBatches[Rows[PreferenceColumns]]:
+        order = self.settings.order(examples.size, examples.stream.corpus)
 
-    def notice(self, batches: BatchSource[PreferenceBatch]) -> str | None:
-        return _described(batches.examples, self.config.too_long) if isinstance(batches, PreferenceBatches) else None
+        def lay(chosen: Int64[np.ndarray, " B"], share: slice, step: int) -> Rows[PreferenceColumns]:
+            columns = _columns(examples, chosen[share], laid_out(examples, chosen[share], width_of(examples, chosen)))
+            return Rows(columns, Count(len(columns.tokens), len(columns.tokens) // 2))
 
-    def count(self, batch: PreferenceBatch) -> Count:
-        rows = len(batch.rows.inputs)
-        return Count(rows, rows // 2)
+        return RowBatches(order, lay, tokens=2 * order.rows * float(examples.lengths.mean()), rows_each=2,
+                          notice=_described(examples, self.config.too_long))
 
-    def given(self, batch: PreferenceBatch, device: torch.device | str) -> PreferenceGiven:
-        assert batch.reference is not None, "a run computes or reads them before its first step"
-        rows = given_text(batch.rows, device)
-        return PreferenceGiven(rows, rows.scored.sum(-1), torch.from_numpy(batch.reference).to(device))
-
-    def loss(self, model: Model, given: PreferenceGiven, state: ModelState | None) -> BatchSums:
-        log_probs, losses = self._log_probs(model, given.rows)
-        found = self._losses(self._advantage(log_probs, given)).sum()
+    def loss(self, model: Model, columns: PreferenceColumns, state: ModelState | None) -> BatchSums:
+        log_probs, losses = self._log_probs(model, columns.rows)
+        found = self._losses(self._advantage(log_probs, columns)).sum()
         return BatchSums(found.detach(), found, None, losses)
 
-    def _log_probs(self, model: Model, rows: TextGiven) -> tuple[Float[Tensor, " R"], tuple[Loss, ...]]:
+    def _log_probs(self, model: Model, rows: TextColumns) -> tuple[Float[Tensor, " R"], tuple[Loss, ...]]:
         """The summed log-probability of each row's scored tokens."""
         assert isinstance(model, LanguageModel), "a model that does not fit is refused before"
         out = model.hidden(rows.inputs, None, rows.span)
@@ -184,11 +164,11 @@ class Preferences(Task[PreferencePairs, PreferenceBatch]):
         found = found.to(torch.promote_types(found.dtype, torch.float32))
         return torch.where(rows.scored, found, 0.0).sum(-1), out.losses
 
-    def _advantage(self, log_probs: Float[Tensor, " R"], given: PreferenceGiven) -> Float[Tensor, " B"]:
+    def _advantage(self, log_probs: Float[Tensor, " R"], columns: PreferenceColumns) -> Float[Tensor, " B"]:
         """h of each pair."""
-        gains = log_probs - given.reference.to(log_probs.dtype)
+        gains = log_probs - columns.reference.to(log_probs.dtype)
         if self.config.per_token:
-            gains = gains / given.tokens
+            gains = gains / columns.tokens
         better, worse = gains.view(-1, 2).unbind(-1)
         return better - worse
 
@@ -204,27 +184,34 @@ class Preferences(Task[PreferencePairs, PreferenceBatch]):
 
     def measure(self, model: Model, examples: PreferencePairs, batches: int | None = None) -> Validation:
         """Measure each pair once, in order."""
-        total, columns = 0.0, list[np.ndarray]()
+        total, found = 0.0, list[np.ndarray]()
         with evaluating(model) as device:
-            for batch in spread(list(self._in_order(examples)), batches):
-                given = self.given(batch, device)
+            for rows, chosen in spread(list(self._in_order(examples)), batches):
+                given = on_device(_columns(examples, chosen, rows), device)
                 log_probs, _ = self._log_probs(model, given.rows)
                 h = self._advantage(log_probs, given)
                 total += finite(self._losses(h).double().sum(), examples.stream.corpus)
-                columns.append(torch.stack([h, *log_probs.view(-1, 2).unbind(-1)]).double().cpu().numpy())
-        h, chosen, rejected = np.concatenate(columns, axis=1)
+                found.append(torch.stack([h, *log_probs.view(-1, 2).unbind(-1)]).double().cpu().numpy())
+        h, chosen, rejected = np.concatenate(found, axis=1)
         means = {"accuracy": (1 + np.sign(h)) / 2, "margin": self.config.beta * h, "chosen": chosen,
                  "rejected": rejected}
         part = "" if len(h) == examples.size else f"; {len(h):,} of {examples.size:,} pairs"
         protocol = (f"each held-out pair once{part}; {_described(examples, self.config.too_long)}; log-probabilities "
                     "of whole answers in nats, summed over their tokens")
-        found = {name: value for key, each in means.items() for name, value in _with_error(key, each)}
-        return Validation(None, total / len(h), len(h), 0, protocol, found, LOSS, unit=self.unit)
+        measures = {name: value for key, each in means.items() for name, value in _with_error(key, each)}
+        return Validation(None, total / len(h), len(h), 0, protocol, measures, LOSS, unit=self.declared.unit)
 
-    def _in_order(self, examples: PreferencePairs) -> Iterator[PreferenceBatch]:
-        """All pairs, in batches of the run's size."""
+    def _in_order(self, examples: PreferencePairs) -> Iterator[tuple[Batch, Int64[np.ndarray, " B"]]]:
+        """All pairs, in batches of the run's size, each with its pairs' numbers."""
         for chosen in in_batches(examples.size, self.settings.rows):
-            yield laid_out(examples, chosen, width_of(examples, chosen))
+            yield laid_out(examples, chosen, width_of(examples, chosen)), chosen
+
+
+def _columns(examples: PreferencePairs, chosen: Int64[np.ndarray, " B"], rows: Batch) -> PreferenceColumns:
+    """The columns of the pairs ``chosen``, which are laid out as ``rows``."""
+    assert examples.reference is not None, "a run computes or reads them before its first step"
+    text = text_columns(rows)
+    return PreferenceColumns(text, text.scored.sum(-1), torch.from_numpy(examples.reference[rows_of(chosen)]))
 
 
 def _with_error(name: str, values: np.ndarray) -> list[tuple[str, float]]:

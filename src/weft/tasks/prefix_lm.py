@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
+from functools import partial
 from typing import ClassVar, Literal, Self, final
 
 import torch
@@ -13,16 +14,17 @@ from weft.core.model import LanguageModel, Model, ModelState
 from weft.core.part_config import About
 from weft.core.registry import register
 from weft.core.traits import Trait
-from weft.data import Batch, Batches, PackedBatches, TokenStream
-from weft.data.prefixes import PrefixedRows, with_drawn_prefixes, with_prompts
+from weft.data import Batch, PackedBatches, TokenStream
+from weft.data.batches import MadeOfText
+from weft.data.prefixes import with_drawn_prefixes, with_prompts
 from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, finite, spread
 from weft.evaluation.numbers import exponential
-from weft.tasks.base import BatchSource, BatchSums, Count, HeldOut, Task, TaskConfig, TaskSettings
+from weft.tasks.base import BatchSums, Rows, Task, TaskConfig, TaskDeclared, TaskSettings, on_device
 from weft.tasks.masked import HELD_OUT_SEED
-from weft.tasks.material import Material, held_out_text, text_material
-from weft.tasks.text import MadeOfText, TextGiven, given_text, text_batches, text_loss
-from weft.tasks.validation import Validation
+from weft.tasks.material import HeldOut, Material, held_out_text, text_material
+from weft.tasks.text import TextColumns, text_batches, text_loss, text_rows
+from weft.tasks.validation import Validation, part_measured
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import TokenizerConfig
 
@@ -51,6 +53,9 @@ class PrefixLMConfig(TaskConfig):
 
     prefix: Literal["random", "prompt"] = "random"
 
+    def declares(self) -> TaskDeclared:
+        return TaskDeclared(packs=True, smooths=True)
+
     def create(self, settings: TaskSettings) -> PrefixLM:
         return PrefixLM(self, settings)
 
@@ -60,33 +65,13 @@ class PrefixLMConfig(TaskConfig):
 
 
 @final
-class PrefixBatches(MadeOfText[Batches]):
-    """Batches of running text with prefixes, each a pure function of seed and step."""
-
-    def __init__(self, text: Batches, task: PrefixLM) -> None:
-        super().__init__(text)
-        self._task = task
-
-    def batch(self, step: int, *, rank: int = 0, world: int = 1) -> PrefixedRows:
-        """The batch of that step, or one rank's rows of it."""
-        return self._task.prefixed(self.text.batch(step, rank=rank, world=world), self._task.settings.seed)
-
-
-@final
-class PrefixLM(Task[TokenStream, PrefixedRows]):
+class PrefixLM(Task[PrefixLMConfig, TokenStream, TextColumns]):
     """Rows of a stream whose documents begin with a prefix. The loss is the summed negative log-likelihood of the
     tokens behind the prefixes.
 
     It measures that loss per token, the perplexity, and bits per byte, on whole held-out documents, which random
     prefixes divide at the same places in every run.
     """
-
-    name = PrefixLMConfig.kind
-    packs = smooths = True
-
-    def __init__(self, config: PrefixLMConfig, settings: TaskSettings) -> None:
-        super().__init__(settings)
-        self.config = config
 
     def problems(self, model: Model) -> list[str]:
         kind = model.config.kind
@@ -117,29 +102,18 @@ class PrefixLM(Task[TokenStream, PrefixedRows]):
             raise DataError("no record has a prompt, which task.prefix: prompt makes the prefix.", where=stream.corpus,
                             remedy="Name its field as data.prompt_field, or give task.prefix: random.")
 
-    def prefixed(self, text: Batch, seed: int) -> PrefixedRows:
+    def batches(self, examples: TokenStream) -> MadeOfText[Rows[TextColumns]]:
+        return MadeOfText(text_batches(self.settings, examples), partial(self._rows, seed=self.settings.seed))
+
+    def _rows(self, batch: Batch, *, seed: int) -> Rows[TextColumns]:
         """Rows of text with their prefixes."""
-        return with_prompts(text) if self.config.prefix == "prompt" else with_drawn_prefixes(text, seed)
+        text, prefix = with_prompts(batch) if self.config.prefix == "prompt" else with_drawn_prefixes(batch, seed)
+        made = text_rows(text)
+        span = made.columns.span.replace(prefix=torch.from_numpy(prefix))
+        return replace(made, columns=made.columns._replace(span=span))
 
-    def batches(self, examples: TokenStream) -> PrefixBatches:
-        return PrefixBatches(text_batches(self.settings, examples), self)
-
-    def notice(self, batches: BatchSource[PrefixedRows]) -> str | None:
-        text = batches.text if isinstance(batches, PrefixBatches) else None
-        return text.describe() if isinstance(text, PackedBatches) else None
-
-    def count(self, batch: PrefixedRows) -> Count:
-        return Count(len(batch.prefix), batch.text.scored_tokens, batch.text.scored_bytes, lost=batch.text.lost)
-
-    def given(self, batch: PrefixedRows, device: torch.device | str) -> TextGiven:
-        found = given_text(batch.text, device)
-        return found._replace(span=found.span.replace(prefix=torch.from_numpy(batch.prefix).to(device)))
-
-    def loss(self, model: Model, given: TextGiven, state: ModelState | None) -> BatchSums:
-        return text_loss(model, given, state, self.settings.objective)
-
-    def guess(self, model: Model) -> float:
-        return math.log(max(2, model.vocab_size))
+    def loss(self, model: Model, columns: TextColumns, state: ModelState | None) -> BatchSums:
+        return text_loss(model, columns, state, self.settings.objective)
 
     def measure(self, model: Model, examples: TokenStream, batches: int | None = None) -> Validation:
         """Measure whole documents, packed into rows; one that is longer than the context is cut."""
@@ -149,18 +123,16 @@ class PrefixLM(Task[TokenStream, PrefixedRows]):
         nats, lost, tokens, size = 0.0, 0.0, 0, 0
         with evaluating(model) as device:
             for place in spread(range(whole), batches):
-                batch = self.prefixed(rows.in_order(place), HELD_OUT_SEED)
-                given = self.given(batch, device)
-                h = model.hidden(given.inputs, None, given.span).y[given.scored][None]
-                nats -= finite(model.readout.log_prob(h, given.targets[given.scored][None]).double().sum(),
-                               examples.corpus)
-                tokens, size = tokens + batch.text.scored_tokens, size + batch.text.scored_bytes
-                lost += batch.text.lost
+                batch = self._rows(rows.in_order(place), seed=HELD_OUT_SEED)
+                inputs, targets, scored, span = on_device(batch.columns, device)
+                h = model.hidden(inputs, None, span).y[scored][None]
+                nats -= finite(model.readout.log_prob(h, targets[scored][None]).double().sum(), examples.corpus)
+                tokens, size = tokens + batch.count.predictions, size + batch.count.bytes
+                lost += batch.count.lost
         if not size:
             raise DataError(f"the {tokens} tokens to predict represent no text, so there are no bits per byte.",
                             where=examples.corpus, remedy="Give more text to hold out.")
         ends = "the prompt" if self.config.prefix == "prompt" else "a random place, the same in every run"
-        part = "" if batches is None or batches >= whole else f"; {batches} of {whole} batches"
         protocol = (f"what follows a prefix up to {ends}; whole documents in rows of {self.settings.context} tokens, "
-                    f"{rows.cut_documents} longer ones cut{part}")
+                    f"{rows.cut_documents} longer ones cut{part_measured(batches, whole)}")
         return Validation.of_text(nats, lost, tokens, size, protocol, {"perplexity": exponential(nats / tokens)})

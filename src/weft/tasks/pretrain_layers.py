@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import ClassVar, Literal, Self, final
 
 import numpy as np
@@ -20,25 +21,26 @@ from weft.core.registry import register
 from weft.data.images import Images
 from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, finite, in_batches, spread
-from weft.tasks.base import BatchSums, TaskSettings
+from weft.tasks.base import BatchSums, TaskDeclared, TaskSettings, on_device
 from weft.tasks.classify_images import negative_log_likelihood
 from weft.tasks.images import (
+    ImageColumns,
     ImageExamples,
-    ImageGiven,
     ImageTask,
     ImageTaskConfig,
-    chosen_batch,
+    image_columns,
     image_parts,
     require_size,
 )
-from weft.tasks.validation import Validation
+from weft.tasks.protocols import HasClasses
+from weft.tasks.validation import Validation, part_measured
 
 TOGETHER = -1
 """The stage in which all layers are trained at once."""
 
 
 @register
-class PretrainLayersConfig(ImageTaskConfig):
+class PretrainLayersConfig(ImageTaskConfig, HasClasses):
     """Train the layers of a ``dense`` model before it learns its task.
 
     Attributes:
@@ -82,6 +84,9 @@ class PretrainLayersConfig(ImageTaskConfig):
                        "Say how many batches train each layer.")
         return self
 
+    def declares(self) -> TaskDeclared:
+        return replace(super().declares(), measured_in="nats" if self.loss == "cross_entropy" else "squared error")
+
     def create(self, settings: TaskSettings) -> PretrainLayers:
         return PretrainLayers(self, settings)
 
@@ -96,19 +101,12 @@ class PretrainLayersConfig(ImageTaskConfig):
 
 
 @final
-class PretrainLayers(ImageTask):
+class PretrainLayers(ImageTask[PretrainLayersConfig]):
     """Reconstructions of images, whose summed loss over all pixels or units is the loss of an image; or classes.
 
     It measures the loss of each layer's reconstruction of its own inputs, and, as ``loss``, that of the pixels from the
     units of the highest layer; with classes the accuracy of each layer, and the loss of the highest.
     """
-
-    name = PretrainLayersConfig.kind
-
-    def __init__(self, config: PretrainLayersConfig, settings: TaskSettings) -> None:
-        super().__init__(config.images, settings)
-        self.config = config
-        self.measured_in = "nats" if config.loss == "cross_entropy" else "squared error"
 
     def problems(self, model: Model) -> list[str]:
         if not isinstance(model, LayeredModel):
@@ -140,19 +138,19 @@ class PretrainLayers(ImageTask):
     def stage(self, step: int) -> int:
         return TOGETHER if self.config.batches_per_layer is None else step // self.config.batches_per_layer
 
-    def loss(self, model: Model, given: ImageGiven, state: ModelState | None) -> BatchSums:
+    def loss(self, model: Model, columns: ImageColumns, state: ModelState | None) -> BatchSums:
         net = layered(model)
-        x = net.pixels(given.pixels)
-        if given.stage == TOGETHER:
+        x = net.pixels(columns.pixels)
+        if columns.stage == TOGETHER:
             found = self._through(net, x).sum()
             return BatchSums(found.detach(), found)
-        layer = min(given.stage, net.depth - 1)
+        layer = min(columns.stage, net.depth - 1)
         with torch.no_grad():
             for below in range(layer):
                 x = net.up(below, x)
         if self.config.method == "supervised":
             scores = net.layer_scores(layer, net.up(layer, x))
-            found = negative_log_likelihood(scores, given.labels).sum()
+            found = negative_log_likelihood(scores, columns.labels).sum()
             return BatchSums(found.detach(), found)
         error = self._reconstruction(net, layer, x).sum()
         if self.config.method == "autoencoder":
@@ -195,19 +193,19 @@ class PretrainLayers(ImageTask):
         sums = torch.zeros(net.depth + 1, dtype=torch.float64)
         with evaluating(model) as device:
             for places in spread(groups, batches):
-                found = self._measured(net, self.given(chosen_batch(examples, places), device))
+                found = self._measured(net, on_device(image_columns(examples, places), device))
                 finite(found.sum(), name)
                 sums, rows = sums + found.cpu(), rows + len(places)
         means = (sums / rows).tolist()
-        part = "" if batches is None or batches >= len(groups) else f"; {batches} of {len(groups)} batches"
+        part = part_measured(batches, len(groups))
         each = "accuracy" if self.config.method == "supervised" else "reconstruction"
         return Validation(None, means[-1], rows, 0, f"each held-out image once{part}",
                           {f"{each}_{layer + 1}": value for layer, value in enumerate(means[:-1])}, "loss",
-                          unit=self.unit)
+                          unit=self.declared.unit)
 
-    def _measured(self, net: LayeredModel, given: ImageGiven) -> Tensor:
+    def _measured(self, net: LayeredModel, columns: ImageColumns) -> Tensor:
         """Sums over a batch: a measure of each layer, and the loss of the whole."""
-        x = net.pixels(given.pixels)
+        x = net.pixels(columns.pixels)
         found: list[Tensor] = []
         whole = None if self.config.method == "supervised" else self._through(net, x)
         for layer in range(net.depth):
@@ -216,8 +214,8 @@ class PretrainLayers(ImageTask):
             x = net.up(layer, x)
             if whole is None:
                 scores = net.layer_scores(layer, x)
-                found.append((scores.argmax(-1) == given.labels).double())
-                last = negative_log_likelihood(scores, given.labels)
+                found.append((scores.argmax(-1) == columns.labels).double())
+                last = negative_log_likelihood(scores, columns.labels)
         return torch.stack([each.double().sum() for each in (*found, last if whole is None else whole)])
 
 

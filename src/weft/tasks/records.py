@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from weft.core.errors import ConfigError, DataError
 from weft.data.aligned import read_aligned
@@ -16,15 +16,16 @@ from weft.data.places import Where
 from weft.data.records import TEXT_FIELD, Fields, TextRecord
 from weft.data.rows import Values
 from weft.data.settings import DataSettings
-from weft.tasks.base import B, E, HeldOut, Task, TaskConfig, TaskSettings
-from weft.tasks.material import Material, Texts, split_texts
+from weft.tasks.base import C, E, Task, TaskConfig
+from weft.tasks.material import HeldOut, Material, Texts, split_texts
+from weft.tasks.protocols import OwnTexts
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import TokenizerConfig
 
 R = TypeVar("R", bound="RecordTaskConfig")
 
 
-class RecordTaskConfig(TaskConfig):
+class RecordTaskConfig(TaskConfig, OwnTexts):
     """Base of the configurations of tasks on records that hold texts."""
 
     @abstractmethod
@@ -52,12 +53,8 @@ class RecordTaskConfig(TaskConfig):
         return Reread(lambda: self.texts_of(train))
 
 
-class RecordTask(Task[E, B], Generic[R, E, B]):
+class RecordTask(Task[R, E, C]):
     """Base of tasks on records that hold texts. R: the configuration, which reads them."""
-
-    def __init__(self, config: R, settings: TaskSettings) -> None:
-        super().__init__(settings)
-        self.config = config
 
     @abstractmethod
     def encode(self, corpus: Corpus, tokenizer: Tokenizer, repeated: Repeated | None) -> E:

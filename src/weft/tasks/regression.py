@@ -9,7 +9,8 @@ from pydantic import Field
 from weft.core.part_config import About
 from weft.core.registry import register
 from weft.data.records import Fields
-from weft.tasks.classify import LabelledConfig
+from weft.tasks.base import TaskDeclared
+from weft.tasks.classify import LabelledConfig, labelled
 
 
 @register
@@ -34,9 +35,8 @@ class RegressionConfig(LabelledConfig):
 
     value_field: str = Field(default="value", min_length=1)
 
-    @property
-    def values_predicted(self) -> int:
-        return 1
+    def declares(self) -> TaskDeclared:
+        return labelled(1)
 
     def answer(self) -> Fields:
         return {"value_field": self.value_field}

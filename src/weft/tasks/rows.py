@@ -16,23 +16,37 @@ from typing import Literal, NamedTuple, Self, TypeAlias, final
 
 import numpy as np
 import torch
+from jaxtyping import Int64
 from pydantic import Field
 from torch import Tensor
 
 from weft.core.config import parse
 from weft.core.errors import ConfigError
 from weft.core.model import Classifier, Counted, EncoderInputs, LanguageModel, Model, ModelState
-from weft.core.output import Loss
 from weft.core.span import Span
-from weft.data.generated import GeneratedRows, Generator, RowBatch, RowBatches, RowExamples
+from weft.data.batch_source import RowBatches
+from weft.data.generated import AnsweredRows, GeneratedRows, Generator, RowExamples
 from weft.data.generated.draws import MOST_EXAMPLES
+from weft.data.generated.examples import share_of_rows
 from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, finite, in_batches, spread
-from weft.tasks.base import BatchSource, BatchSums, Count, HeldOut, Lengths, Task, TaskConfig, TaskSettings
+from weft.tasks.base import (
+    BatchSums,
+    Count,
+    Rows,
+    Task,
+    TaskConfig,
+    TaskDeclared,
+    TaskSettings,
+    by_gradients,
+    head_scores,
+    on_device,
+)
 from weft.tasks.classify_images import negative_log_likelihood
-from weft.tasks.material import Material
+from weft.tasks.material import HeldOut, Material
 from weft.tasks.objective import cross_entropy
-from weft.tasks.validation import Validation
+from weft.tasks.protocols import FitsByCounting, HasClasses, MakesIds
+from weft.tasks.validation import Validation, part_measured
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import ByteTokenizerConfig, TokenizerConfig
 from weft.tokenizers.none import NoTokenizer
@@ -45,7 +59,7 @@ COUNTED = 1 << 23
 """Tokens of all rows up to which a model is counted on them; each row is laid out once for every answer."""
 
 
-class RowTaskConfig(TaskConfig):
+class RowTaskConfig(TaskConfig, MakesIds):
     """Base of the configurations of tasks on rows with answers."""
 
     @property
@@ -73,10 +87,6 @@ class RowTaskConfig(TaskConfig):
         """
 
     @abstractmethod
-    def vocabulary(self, data: DataSettings) -> int:
-        """Number of ids, answers included."""
-
-    @abstractmethod
     def digest(self, data: DataSettings) -> str:
         """A hash of all rows."""
 
@@ -97,14 +107,14 @@ class RowTaskConfig(TaskConfig):
         raise ConfigError([f"task: the rows of {self.kind!r} have the length that the data give them. Leave the "
                            "length out."])
 
-    def inputs_of(self, rows: int, context: int) -> int:
-        return rows * (context if self.longest is None else self.longest)
+    def declares(self) -> TaskDeclared:
+        return TaskDeclared(unit="answer", smooths=True, row_tokens=self.longest)
 
     def create(self, settings: TaskSettings) -> RowTask:
         return RowTask(self, settings)
 
 
-class GeneratedTaskConfig(RowTaskConfig):
+class GeneratedTaskConfig(RowTaskConfig, HasClasses):
     """Base of the configurations of tasks on generated rows. Example i of a part is a pure function of the task,
     ``data.split_seed`` and i; ``data.order_seed`` decides which come first.
 
@@ -152,8 +162,8 @@ class GeneratedTaskConfig(RowTaskConfig):
         return hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()
 
 
-class RowGiven(NamedTuple):
-    """Rows on a device: ids [B,T], places and answers [B,K], and the span."""
+class RowColumns(NamedTuple):
+    """Rows: ids [B,T], places and answers [B,K], and the span."""
 
     ids: Tensor
     places: Tensor
@@ -162,21 +172,13 @@ class RowGiven(NamedTuple):
 
 
 @final
-class RowTask(Task[RowExamples, RowBatch]):
+class RowTask(Task[RowTaskConfig, RowExamples, RowColumns], FitsByCounting):
     """Rows with answers, whose summed negative log-likelihood is the loss; tokens without an answer are only read.
 
     It measures loss and accuracy; the accuracy's standard error, from the accuracies of the rows, since the answers of
     a row are not independent; the share of rows without a wrong answer, where rows have several; and ``chance``, the
     accuracy of the best guess that does not look at the row.
     """
-
-    smooths = True
-    unit = "answer"
-
-    def __init__(self, config: RowTaskConfig, settings: TaskSettings) -> None:
-        super().__init__(settings)
-        self.config = config
-        self.name = config.kind  # type: ignore[misc]
 
     def problems(self, model: Model) -> list[str]:
         found, longest, limit = [*self._unheeded(), *self._unpredicting(model)], self.config.longest, model.limit()
@@ -199,7 +201,8 @@ class RowTask(Task[RowExamples, RowBatch]):
         kind, head, classes = model.config.kind, model.head, self.config.first_class is not None
         if self._reads_whole(model):
             assert isinstance(head, Classifier), "asked before"
-            known = len(self.config.labels(DataSettings())) if self.config.longest is not None else head.n_outputs
+            known = (len(self.config.labels(DataSettings())) if isinstance(self.config, GeneratedTaskConfig)
+                     else head.n_outputs)
             if head.n_outputs != known:
                 return [f"model.head: {head.n_outputs} classes, while rows of {self.name!r} have {known}. Leave "
                         "n_classes and labels out, and they are filled in."]
@@ -228,37 +231,31 @@ class RowTask(Task[RowExamples, RowBatch]):
     def held_out(self, data: DataSettings, tokenizer: Tokenizer, part: HeldOut = "validation") -> RowExamples:
         return self.config.read(data, part, self.settings.labels)
 
-    def batches(self, examples: RowExamples) -> RowBatches:
-        settings = self.settings
-        return RowBatches(examples, rows=settings.rows, seed=settings.seed, reshuffle=settings.reshuffle)
+    def batches(self, examples: RowExamples) -> RowBatches[Rows[RowColumns]]:
+        order = self.settings.order(examples.size, examples.name)
 
-    def lengths(self, batches: BatchSource[RowBatch]) -> Lengths:
-        return Lengths(batches.tokens_per_batch / batches.rows)
+        def lay(chosen: Int64[np.ndarray, " B"], share: slice, step: int) -> Rows[RowColumns]:
+            rows = (share_of_rows(examples.rows(chosen), share, examples.longest) if examples.varies
+                    else examples.rows(chosen[share]))
+            return Rows(row_columns(rows), Count(len(rows.answers), rows.answers.size))
 
-    def count(self, batch: RowBatch) -> Count:
-        return Count(len(batch.rows.answers), batch.rows.answers.size)
+        return RowBatches(order, lay, tokens=order.rows * examples.mean_length)
 
-    def given(self, batch: RowBatch, device: torch.device | str) -> RowGiven:
-        ids, places, answers = (torch.from_numpy(np.ascontiguousarray(each)).to(device) for each in
-                                (batch.rows.ids, batch.rows.places, batch.rows.answers))
-        count = None if batch.rows.count is None else torch.from_numpy(batch.rows.count).to(device)
-        return RowGiven(ids, places, answers, Span(count=count, fresh=True))
-
-    def loss(self, model: Model, given: RowGiven, state: ModelState | None) -> BatchSums:
+    def loss(self, model: Model, columns: RowColumns, state: ModelState | None) -> BatchSums:
         if self._reads_whole(model):
-            scores, losses = _class_scores(model, given)
-            nats = negative_log_likelihood(scores, self._classes(given)).sum()
+            scores, losses = head_scores(model, EncoderInputs(tokens=columns.ids), columns.span)
+            nats = negative_log_likelihood(scores, self._classes(columns)).sum()
             return BatchSums(nats.detach(), nats, None, losses)
         assert isinstance(model, LanguageModel), "a model that does not fit is refused before"
-        out = model.hidden(given.ids, None, given.span)
-        found = cross_entropy(model.readout, _at(out.y, given.places), given.answers,
-                              torch.ones_like(given.answers, dtype=torch.bool), self.settings.objective)
+        out = model.hidden(columns.ids, None, columns.span)
+        found = cross_entropy(model.readout, _at(out.y, columns.places), columns.answers,
+                              torch.ones_like(columns.answers, dtype=torch.bool), self.settings.objective)
         return BatchSums(found.nats, found.loss, None, out.losses)
 
-    def _classes(self, given: RowGiven) -> Tensor:
+    def _classes(self, columns: RowColumns) -> Tensor:
         """The index of each row's class [B]."""
         assert self.config.first_class is not None, "answers are classes"
-        return given.answers[:, 0] - self.config.first_class
+        return columns.answers[:, 0] - self.config.first_class
 
     def guess(self, model: Model) -> float:
         head = model.head if self._reads_whole(model) else None
@@ -270,34 +267,31 @@ class RowTask(Task[RowExamples, RowBatch]):
         right, answers = list[np.ndarray](), Counter[int]()
         with evaluating(model) as device:
             for index in spread(groups, batches):
-                batch = RowBatch(examples.rows(index))
-                log_probs, correct = self._predicted(model, self.given(batch, device))
+                rows = examples.rows(index)
+                log_probs, correct = self._predicted(model, on_device(row_columns(rows), device))
                 nats -= finite(log_probs.double().sum(), examples.name)
                 right.append(correct.cpu().numpy())
-                answers.update(batch.rows.answers.reshape(-1).tolist())
-        part = "" if batches is None or batches >= len(groups) else f"; {batches} of {len(groups)} batches"
-        total = answers.total()
-        often = self.config.chance
+                answers.update(rows.answers.reshape(-1).tolist())
+        part, total, often = part_measured(batches, len(groups)), answers.total(), self.config.chance
         return Validation(None, nats / total, total, 0, f"each row of {examples.name} once{part}",
                           _measures(np.concatenate(right), max(answers.values()) / total if often is None else often),
-                          "accuracy", rising=True, unit=self.unit)
+                          "accuracy", rising=True, unit=self.declared.unit)
 
-    def _predicted(self, model: Model, given: RowGiven) -> tuple[Tensor, Tensor]:
+    def _predicted(self, model: Model, columns: RowColumns) -> tuple[Tensor, Tensor]:
         """The log-probability of each answer, and whether it is the most probable one, both [B,K]."""
         if self._reads_whole(model):
-            scores, _ = _class_scores(model, given)
-            answers = self._classes(given)
+            scores, _ = head_scores(model, EncoderInputs(tokens=columns.ids), columns.span)
+            answers = self._classes(columns)
             return -negative_log_likelihood(scores, answers)[:, None], (scores.argmax(-1) == answers)[:, None]
         assert isinstance(model, LanguageModel), "a model that does not fit is refused before"
-        h = _carried(model, given) if given.ids.shape[1] > PIECE else _at(
-            model.hidden(given.ids, None, given.span).y, given.places)
-        return model.readout.log_prob(h, given.answers), model.readout.logits(h).argmax(-1) == given.answers
+        h = _carried(model, columns) if columns.ids.shape[1] > PIECE else _at(
+            model.hidden(columns.ids, None, columns.span).y, columns.places)
+        return model.readout.log_prob(h, columns.answers), model.readout.logits(h).argmax(-1) == columns.answers
 
     def fit(self, model: Model, examples: RowExamples) -> None:
         """Count every row up to each of its answers, the answer behind it, as a document of its own."""
         if not isinstance(model, Counted):
-            super().fit(model, examples)
-            return
+            raise by_gradients(self, model)
         if len(examples) > COUNTED:
             raise ConfigError([f"task.rows: {examples.size:,} rows of {examples.longest:,} tokens, and a model of kind "
                                f"{model.config.kind!r} counts them all. Give rows of {COUNTED:,} tokens at most."])
@@ -310,6 +304,14 @@ class RowTask(Task[RowExamples, RowBatch]):
         begins = np.zeros(sum(map(len, documents)), dtype=bool)
         begins[np.cumsum([0, *map(len, documents[:-1])])] = True
         model.fit(torch.from_numpy(np.concatenate(documents)), torch.from_numpy(begins))
+
+
+def row_columns(rows: AnsweredRows) -> RowColumns:
+    """The columns of rows."""
+    ids, places, answers = (torch.from_numpy(np.ascontiguousarray(each)) for each in
+                            (rows.ids, rows.places, rows.answers))
+    return RowColumns(ids, places, answers,
+                      Span(count=None if rows.count is None else torch.from_numpy(rows.count), fresh=True))
 
 
 def _measures(right: np.ndarray, chance: float) -> dict[str, float]:
@@ -325,26 +327,18 @@ def _at(h: Tensor, places: Tensor) -> Tensor:
     return h.gather(1, places[..., None].expand(-1, -1, h.shape[-1]))
 
 
-def _class_scores(model: Model, given: RowGiven) -> tuple[Tensor, tuple[Loss, ...]]:
-    """The scores of classes of each row [B,C], in float32 or wider, and the model's auxiliary losses."""
-    assert isinstance(model.head, Classifier), "asked before"
-    out = model.vectors(EncoderInputs(tokens=given.ids), given.span)
-    scores = model.head.scores(out.y, given.span)
-    return scores.to(torch.promote_types(scores.dtype, torch.float32)), out.losses
-
-
-def _carried(model: LanguageModel, given: RowGiven) -> Tensor:
+def _carried(model: LanguageModel, columns: RowColumns) -> Tensor:
     """The result of `_at` for a long row, which is read in pieces, so that memory is bounded where the state is."""
-    size, length = given.ids.shape
-    state: ModelState | None = model.init_state(size, capacity=length, device=given.ids.device, horizon=length)
+    size, length = columns.ids.shape
+    state: ModelState | None = model.init_state(size, capacity=length, device=columns.ids.device, horizon=length)
     found: Tensor | None = None
     for first in range(0, length, PIECE):
-        ids = given.ids[:, first:first + PIECE]
-        count = None if given.span.count is None else (given.span.count - first).clamp(0, ids.shape[1])
+        ids = columns.ids[:, first:first + PIECE]
+        count = None if columns.span.count is None else (columns.span.count - first).clamp(0, ids.shape[1])
         out = model.hidden(ids, state, Span(count=count, fresh=first == 0))
         state = out.state
-        inside = (given.places >= first) & (given.places < first + ids.shape[1])
-        h = _at(out.y, (given.places - first).clamp(0, ids.shape[1] - 1))
+        inside = (columns.places >= first) & (columns.places < first + ids.shape[1])
+        h = _at(out.y, (columns.places - first).clamp(0, ids.shape[1] - 1))
         found = torch.where(inside[..., None], h, torch.zeros_like(h) if found is None else found)
     assert found is not None, "a row has tokens"
     return found

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple, Self, final
 
 import numpy as np
 import torch
+from jaxtyping import Int64
 from pydantic import Field, model_validator
 from torch import Tensor
 
@@ -17,18 +17,22 @@ from weft.core.model import EncoderInputs, LanguageModel, Model, ModelState
 from weft.core.part_config import About
 from weft.core.registry import register
 from weft.core.span import Span
+from weft.data.batch_source import RowBatches
 from weft.data.corpus import Corpus
 from weft.data.duplicates import Repeated
 from weft.data.layout import layout_of
-from weft.data.pairs import PairBatch, PairBatches, Pairs, encode_pairs, laid_out, texts_of
+from weft.data.orders import LengthOrder, RowOrder
+from weft.data.pairs import Pairs, encode_pairs, texts_of
 from weft.data.records import Fields, TextRecord, text_of
+from weft.data.sequences import widths
 from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, finite, spread
 from weft.evaluation.numbers import exponential
-from weft.tasks.base import BatchSource, BatchSums, Count, HeldOut, Lengths, TaskSettings
+from weft.tasks.base import BatchSums, Count, Rows, TaskDeclared, TaskSettings, on_device
+from weft.tasks.material import HeldOut
 from weft.tasks.objective import cross_entropy
 from weft.tasks.records import RecordTask, RecordTaskConfig, held_out_part
-from weft.tasks.validation import Validation
+from weft.tasks.validation import Validation, part_measured
 from weft.tokenizers import Tokenizer
 
 
@@ -61,12 +65,8 @@ class SequenceToSequenceConfig(RecordTaskConfig):
     batch_tokens: int | None = Field(default=None, gt=0)
     cut: bool = False
 
-    @property
-    def shapes_vary(self) -> bool:
-        return self.batch_tokens is not None
-
-    def inputs_of(self, rows: int, context: int) -> int:
-        return super().inputs_of(rows, context) if self.batch_tokens is None else self.batch_tokens
+    def declares(self) -> TaskDeclared:
+        return TaskDeclared(smooths=True, batch_tokens=self.batch_tokens)
 
     @model_validator(mode="after")
     def _two_fields(self) -> Self:
@@ -106,9 +106,9 @@ class SequenceToSequenceConfig(RecordTaskConfig):
 
 
 @final
-class PairGiven(NamedTuple):
-    """A `PairBatch` as tensors: source ids and counts, the decoder's inputs and targets, which targets are scored, and
-    the number of inputs of each row."""
+class PairColumns(NamedTuple):
+    """Pairs: source ids and counts, the decoder's inputs and targets, which targets are scored, and the number of
+    inputs of each row."""
 
     source: Tensor
     source_count: Tensor
@@ -119,15 +119,12 @@ class PairGiven(NamedTuple):
 
 
 @final
-class SequenceToSequence(RecordTask[SequenceToSequenceConfig, Pairs, PairBatch]):
+class SequenceToSequence(RecordTask[SequenceToSequenceConfig, Pairs, PairColumns]):
     """Rows of sources and targets. The loss is the summed negative log-likelihood of the targets' tokens, each
     predicted from the true ones before it (teacher forcing); the closing token is predicted too.
 
     It measures that loss and the perplexity per token of the targets, and bits per byte of their text.
     """
-
-    name = SequenceToSequenceConfig.kind
-    smooths = True
 
     def problems(self, model: Model) -> list[str]:
         kind = model.config.kind
@@ -152,63 +149,67 @@ class SequenceToSequence(RecordTask[SequenceToSequenceConfig, Pairs, PairBatch])
         return encode_pairs(corpus, tokenizer, self.settings.source_context, self.settings.context, repeated,
                             cut=self.config.cut)
 
-    def batches(self, examples: Pairs) -> PairBatches:
-        settings = self.settings
-        return PairBatches(examples, rows=settings.rows, budget=self.config.batch_tokens, seed=settings.seed,
-                           reshuffle=settings.reshuffle)
+    def batches(self, examples: Pairs) -> RowBatches[Rows[PairColumns]]:
+        order, notice = self._order(examples), None
+        narrow = self.config.batch_tokens is not None
+        if examples.cut:
+            source, context = self.settings.source_context, self.settings.context
+            limits = f"of {context} tokens" if source == context else (
+                f"({source} tokens of a source, {context} of a target)")
+            notice = (f"{examples.cut:,} of {len(examples.sources):,} pairs are longer than the context {limits} and "
+                      "were cut at their ends")
+        # The encoder reads the source, and the decoder as many tokens of the target as it predicts.
+        return RowBatches(order, lambda chosen, share, step: pair_rows(examples, chosen, share, narrow=narrow),
+                          tokens=order.rows * len(examples) / order.size,
+                          source_tokens=order.rows * len(examples.sources.ids) / order.size, notice=notice)
 
-    def notice(self, batches: BatchSource[PairBatch]) -> str | None:
-        pairs = batches.pairs if isinstance(batches, PairBatches) else None
-        if pairs is None or not pairs.cut:
-            return None
-        source, context = self.settings.source_context, self.settings.context
-        limits = f"of {context} tokens" if source == context else (
-            f"({source} tokens of a source, {context} of a target)")
-        return (f"{pairs.cut:,} of {len(pairs.sources):,} pairs are longer than the context {limits} and were cut at "
-                "their ends")
+    def _order(self, examples: Pairs) -> RowOrder | LengthOrder:
+        settings, budget, where = self.settings, self.config.batch_tokens, examples.corpus
+        if budget is None:
+            return settings.order(len(examples.sources), where)
+        return LengthOrder(examples.sources, examples.targets, budget=budget, seed=settings.seed,
+                           reshuffle=settings.reshuffle, where=where)
 
-    def lengths(self, batches: BatchSource[PairBatch]) -> Lengths:
-        """The encoder reads the source, and the decoder as many tokens of the target as it predicts."""
-        assert isinstance(batches, PairBatches), "the batches are those that `batches` returned"
-        return Lengths(batches.tokens_per_batch / batches.rows, batches.source_tokens_per_batch / batches.rows)
-
-    def count(self, batch: PairBatch) -> Count:
-        return Count(len(batch.targets.count), batch.predictions, batch.bytes, lost=batch.lost)
-
-    def given(self, batch: PairBatch, device: torch.device | str) -> PairGiven:
-        def tensor(values: np.ndarray) -> Tensor:
-            return torch.from_numpy(np.ascontiguousarray(values)).to(device)
-
-        count = (batch.targets.count - 1).clip(0)
-        scored = np.arange(batch.targets.ids.shape[1] - 1) < count[:, None]
-        return PairGiven(tensor(batch.sources.ids), tensor(batch.sources.count), tensor(batch.targets.ids[:, :-1]),
-                         tensor(batch.targets.ids[:, 1:]), tensor(scored), tensor(count))
-
-    def loss(self, model: Model, given: PairGiven, state: ModelState | None) -> BatchSums:
+    def loss(self, model: Model, columns: PairColumns, state: ModelState | None) -> BatchSums:
         assert isinstance(model, LanguageModel), "a model that does not fit is refused before"
-        source = model.encoded(EncoderInputs(tokens=given.source), Span(count=given.source_count))
-        out = model.hidden(given.inputs, None, Span(count=given.target_count, memory=source.memory))
-        found = cross_entropy(model.readout, out.y, given.targets, given.scored, self.settings.objective)
+        source = model.encoded(EncoderInputs(tokens=columns.source), Span(count=columns.source_count))
+        out = model.hidden(columns.inputs, None, Span(count=columns.target_count, memory=source.memory))
+        found = cross_entropy(model.readout, out.y, columns.targets, columns.scored, self.settings.objective)
         return BatchSums(found.nats, found.loss, None, (*source.losses, *out.losses))
-
-    def guess(self, model: Model) -> float:
-        return math.log(max(2, model.vocab_size))
 
     def measure(self, model: Model, examples: Pairs, batches: int | None = None) -> Validation:
         """Measure each pair once, in order; those of a budget of tokens from the shortest to the longest."""
-        groups = self.batches(examples).in_order()
+        groups = self._order(examples).once()
         nats, lost, tokens, size = 0.0, 0.0, 0, 0
         with evaluating(model) as device:
             for rows in spread(groups, batches):
-                batch = laid_out(examples, rows, slice(None))
-                found = self.loss(model, self.given(batch, device), None)
+                laid = pair_rows(examples, rows, slice(None))
+                found, count = self.loss(model, on_device(laid.columns, device), None), laid.count
                 nats += finite(found.nats, examples.corpus)
-                tokens, size, lost = tokens + batch.predictions, size + batch.bytes, lost + batch.lost
+                tokens, size, lost = tokens + count.predictions, size + count.bytes, lost + count.lost
         if not size:
             raise DataError(f"the {tokens} tokens to predict represent no text, so there are no bits per byte.",
                             where=examples.corpus, remedy="Give more records to hold out.")
-        part = "" if batches is None or batches >= len(groups) else f"; {batches} of {len(groups)} batches"
         cut = f"; {examples.cut} pairs cut to the context" if examples.cut else ""
         protocol = ("each token of a target predicted from its source and the true tokens before it; the end of a "
-                    f"target counts as a token of 0 bytes{cut}{part}")
+                    f"target counts as a token of 0 bytes{cut}{part_measured(batches, len(groups))}")
         return Validation.of_text(nats, lost, tokens, size, protocol, {"perplexity": exponential(nats / tokens)})
+
+
+def pair_rows(pairs: Pairs, chosen: Int64[np.ndarray, " B"], share: slice, *,
+              narrow: bool = False) -> Rows[PairColumns]:
+    """A share of the pairs ``chosen`` as padded rows, as wide as `weft.data.sequences.widths` gives, or with ``narrow``
+    as the longest of ``chosen``. The tokens of targets are the decoder's inputs and, one position later, its targets.
+    """
+    rows = chosen[share]
+    source, target = widths((pairs.sources, chosen), (pairs.targets, chosen))
+    if narrow:
+        source, target = (int(column.lengths[chosen].max()) for column in (pairs.sources, pairs.targets))
+    sources, targets = pairs.sources.padded(rows, source), pairs.targets.padded(rows, max(2, target))
+    sizes = pairs.target_bytes.padded(rows, max(2, target))
+    count = (targets.count - 1).clip(0)
+    scored = np.arange(targets.ids.shape[1] - 1) < count[:, None]
+    columns = PairColumns(*(torch.from_numpy(np.ascontiguousarray(each)) for each in (
+        sources.ids, sources.count, targets.ids[:, :-1], targets.ids[:, 1:], scored, count)))
+    return Rows(columns, Count(len(rows), int(count.sum()), int(sizes.ids[:, 1:].sum()),
+                               lost=float(pairs.lost[rows].sum())))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, NamedTuple, Self, final
 
 import numpy as np
@@ -18,24 +18,26 @@ from weft.core.output import Loss
 from weft.core.part_config import About
 from weft.core.registry import register
 from weft.core.span import Span
-from weft.data import Repeated, ShuffledBatches, TokenStream
+from weft.data import Batch, Repeated, ShuffledBatches, TokenStream
+from weft.data.batch_source import Lengths
+from weft.data.batches import MadeOfText
 from weft.data.pairs import ends_of
 from weft.data.settings import DataSettings
-from weft.data.span_corruption import CorruptedRows, SpanCorruption, SpanCounts, longest_rows
+from weft.data.span_corruption import SpanCorruption, SpanCounts, longest_rows
 from weft.evaluation.measuring import evaluating, finite, in_batches, spread
 from weft.evaluation.numbers import exponential
-from weft.tasks.base import BatchSource, BatchSums, Count, HeldOut, Lengths, Task, TaskConfig, TaskSettings
+from weft.tasks.base import BatchSums, Count, Rows, Task, TaskConfig, TaskDeclared, TaskSettings, on_device
 from weft.tasks.masked import HELD_OUT_SEED
-from weft.tasks.material import Material, held_out_text, text_material
+from weft.tasks.material import HeldOut, Material, held_out_text, text_material
 from weft.tasks.objective import cross_entropy
-from weft.tasks.text import MadeOfText
-from weft.tasks.validation import Validation
+from weft.tasks.protocols import AddsIds
+from weft.tasks.validation import Validation, part_measured
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import TokenizerConfig
 
 
 @register
-class SpanCorruptionConfig(TaskConfig):
+class SpanCorruptionConfig(TaskConfig, AddsIds):
     """Write the hidden spans of running text, each behind the sentinel that stands in its place in the source.
 
     With the sentinels X, Y, Z, the text ``a b c d e f g h`` whose spans ``c d`` and ``h`` are hidden is the source
@@ -74,6 +76,9 @@ class SpanCorruptionConfig(TaskConfig):
     sentinels: int = Field(default=100, gt=0)
     final_sentinel: bool = True
     joined: bool = False
+
+    def declares(self) -> TaskDeclared:
+        return TaskDeclared(smooths=True)
 
     def create(self, settings: TaskSettings) -> SpanCorruptionTask:
         return SpanCorruptionTask(self, settings)
@@ -121,48 +126,21 @@ class CorruptibleText:
         return len(self.stream)
 
 
-class SpanGiven(NamedTuple):
-    """A batch as tensors: the source [B,S], the target with its opening token [B,U]."""
+class SpanColumns(NamedTuple):
+    """Rows: the source [B,S], the target with its opening token [B,U]."""
 
     source: Tensor
     target: Tensor
 
 
 @final
-class SpanBatches(MadeOfText[ShuffledBatches]):
-    """Batches of rows with hidden spans, each a pure function of seed and step."""
-
-    def __init__(self, text: ShuffledBatches, corruption: SpanCorruption) -> None:
-        super().__init__(text)
-        self.corruption = corruption
-
-    @property
-    def tokens_per_batch(self) -> float:
-        """Tokens of a batch that are predicted."""
-        return self.rows * (self.corruption.target_length - 1)
-
-    def batch(self, step: int, *, rank: int = 0, world: int = 1) -> CorruptedRows:
-        """The batch of that step, or one rank's rows of it."""
-        text = self.text.batch(step, rank=rank, world=world)
-        assert text.places is not None and text.epoch is not None, "batches of a stream have places and epochs"
-        return self.corruption.corrupt(text.inputs, text.places[:, 0], text.epoch)
-
-
-@final
-class SpanCorruptionTask(Task[CorruptibleText, CorruptedRows]):
+class SpanCorruptionTask(Task[SpanCorruptionConfig, CorruptibleText, SpanColumns]):
     """Rows of a stream with hidden spans. The loss is the summed negative log-likelihood of the targets' tokens, each
     predicted from the source and the true ones before it; sentinels and the closing token are predicted too.
 
     Documents in a row are read together, as in T5's training. It measures the loss per token, the perplexity, and the
     share of tokens that the model ranks first, with the same hidden spans of the held-out text in every run.
     """
-
-    name = SpanCorruptionConfig.kind
-    smooths = True
-
-    def __init__(self, config: SpanCorruptionConfig, settings: TaskSettings) -> None:
-        super().__init__(settings)
-        self.config = config
 
     def problems(self, model: Model) -> list[str]:
         kind, joined = model.config.kind, self.config.joined
@@ -240,52 +218,36 @@ class SpanCorruptionTask(Task[CorruptibleText, CorruptedRows]):
         return SpanCorruption(counts, examples.sentinels, examples.opening, examples.closing,
                               self.config.final_sentinel, seed)
 
-    def batches(self, examples: CorruptibleText) -> SpanBatches:
-        settings = self.settings
-        corruption = self._corruption(examples, settings.seed)
-        return SpanBatches(ShuffledBatches(examples.stream, rows=settings.rows, length=corruption.counts.tokens,
-                                           seed=settings.seed, reshuffle=settings.reshuffle), corruption)
+    def batches(self, examples: CorruptibleText) -> MadeOfText[Rows[SpanColumns]]:
+        settings, made = self.settings, self._corruption(examples, self.settings.seed)
+        text = ShuffledBatches(examples.stream, rows=settings.rows, length=made.counts.tokens, seed=settings.seed,
+                               reshuffle=settings.reshuffle)
+        target, source = made.target_length - 1, made.source_length
+        return MadeOfText(
+            text, partial(_rows, made), predicted=target,
+            lengths=Lengths(source + target) if self.config.joined else Lengths(target, source),
+            notice=f"rows of {made.counts.tokens:,} tokens, of which {made.counts.noise:,} in {made.counts.spans:,} "
+                   f"spans are hidden: sources of {source:,} tokens, targets of {target:,}")
 
-    def notice(self, batches: BatchSource[CorruptedRows]) -> str | None:
-        assert isinstance(batches, SpanBatches), "the batches are those that `batches` returned"
-        made = batches.corruption
-        return (f"rows of {made.counts.tokens:,} tokens, of which {made.counts.noise:,} in {made.counts.spans:,} spans "
-                f"are hidden: sources of {made.source_length:,} tokens, targets of {made.target_length - 1:,}")
-
-    def lengths(self, batches: BatchSource[CorruptedRows]) -> Lengths:
-        """The tokens that the decoder reads, and those that the encoder reads."""
-        assert isinstance(batches, SpanBatches), "the batches are those that `batches` returned"
-        target, source = batches.corruption.target_length - 1, batches.corruption.source_length
-        return Lengths(source + target) if self.config.joined else Lengths(target, source)
-
-    def count(self, batch: CorruptedRows) -> Count:
-        return Count(len(batch.target), batch.target[:, 1:].size)
-
-    def given(self, batch: CorruptedRows, device: torch.device | str) -> SpanGiven:
-        return SpanGiven(*(torch.from_numpy(ids).to(device) for ids in (batch.source, batch.target)))
-
-    def loss(self, model: Model, given: SpanGiven, state: ModelState | None) -> BatchSums:
+    def loss(self, model: Model, columns: SpanColumns, state: ModelState | None) -> BatchSums:
         assert isinstance(model, LanguageModel), "a model that does not fit is refused before"
-        h, losses = self._read(model, given)
-        targets = given.target[:, 1:]
+        h, losses = self._read(model, columns)
+        targets = columns.target[:, 1:]
         scored = torch.ones_like(targets, dtype=torch.bool)
         found = cross_entropy(model.readout, h, targets, scored, self.settings.objective)
         return BatchSums(found.nats, found.loss, None, losses)
 
-    def _read(self, model: LanguageModel, given: SpanGiven) -> tuple[Tensor, tuple[Loss, ...]]:
+    def _read(self, model: LanguageModel, columns: SpanColumns) -> tuple[Tensor, tuple[Loss, ...]]:
         """The vectors from which the target's tokens are predicted [B,U-1,D], and the model's auxiliary losses."""
-        read = given.target[:, :-1]
+        read = columns.target[:, :-1]
         if not self.config.joined:
-            source = model.encoded(EncoderInputs(tokens=given.source), Span())
+            source = model.encoded(EncoderInputs(tokens=columns.source), Span())
             out = model.hidden(read, None, Span(memory=source.memory))
             return out.y, (*source.losses, *out.losses)
-        ids = torch.cat([given.source, read], dim=1)
-        first = torch.arange(ids.shape[1], device=ids.device) < given.source.shape[1]
+        ids = torch.cat([columns.source, read], dim=1)
+        first = torch.arange(ids.shape[1], device=ids.device) < columns.source.shape[1]
         out = model.hidden(ids, None, Span(prefix=first.expand(len(ids), -1)))
-        return out.y[:, given.source.shape[1]:], out.losses
-
-    def guess(self, model: Model) -> float:
-        return math.log(max(2, model.vocab_size))
+        return out.y[:, columns.source.shape[1]:], out.losses
 
     def measure(self, model: Model, examples: CorruptibleText, batches: int | None = None) -> Validation:
         """Measure windows of the text that do not overlap, each once; a last one that is not whole is left out."""
@@ -299,13 +261,21 @@ class SpanCorruptionTask(Task[CorruptibleText, CorruptedRows]):
             for windows in spread(groups, batches):
                 starts = windows * length
                 ids = stream.tokens[starts[:, None] + np.arange(length)].astype(np.int64)
-                given = self.given(corruption.corrupt(ids, starts, np.zeros_like(starts)), device)
-                h, targets = self._read(model, given)[0], given.target[:, 1:]
+                made = corruption.corrupt(ids, starts, np.zeros_like(starts))
+                columns = on_device(SpanColumns(*map(torch.from_numpy, (made.source, made.target))), device)
+                h, targets = self._read(model, columns)[0], columns.target[:, 1:]
                 nats -= finite(model.readout.log_prob(h, targets).double().sum(), stream.corpus)
                 right += int((model.readout.logits(h).argmax(-1) == targets).sum())
                 tokens += targets.numel()
-        part = "" if batches is None or batches >= len(groups) else f"; {batches} of {len(groups)} batches"
         protocol = (f"{self.config.rate:.0%} of the tokens hidden in spans of {self.config.mean_span:g} on average, "
-                    f"the same in every run; rows of {length} tokens, each once{part}")
+                    f"the same in every run; rows of {length} tokens, each once{part_measured(batches, len(groups))}")
         return Validation(None, nats / tokens, tokens, 0, protocol,
                           {"perplexity": exponential(nats / tokens), "accuracy": right / tokens}, "loss")
+
+
+def _rows(corruption: SpanCorruption, text: Batch) -> Rows[SpanColumns]:
+    """Rows of text with spans hidden."""
+    assert text.places is not None and text.epoch is not None, "batches of a stream have places and epochs"
+    made = corruption.corrupt(text.inputs, text.places[:, 0], text.epoch)
+    return Rows(SpanColumns(*map(torch.from_numpy, (made.source, made.target))),
+                Count(len(made.target), made.target[:, 1:].size))

@@ -87,6 +87,11 @@ class Validation(Record):
                           *(f"{name} {value:.4f}" for name, value in self.measures.items()), f"({text})"])
 
 
+def part_measured(batches: int | None, of: int) -> str:
+    """How many of the batches were measured, as the end of a protocol; empty if all were."""
+    return "" if batches is None or batches >= of else f"; {batches} of {of} batches"
+
+
 def paid_for(lost: float, *, digits: int = 4) -> str:
     """How much of some bits per byte is for text that the tokenizer loses, in words; empty where it rounds to none."""
     return f" ({lost:.{digits}f} of them for text that the tokenizer loses)" if lost >= 0.5 * 10**-digits else ""

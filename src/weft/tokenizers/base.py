@@ -7,19 +7,19 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from types import MappingProxyType
+from typing import Any, ClassVar, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.core.errors import TokenizerError
+from weft.core.errors import TokenizerError, refuse_unread
 from weft.core.strict_json import digest
 from weft.disk.ownership import require_free_or_same
 from weft.tokenizers.conventions import NO_CONVENTIONS, Conventions
-from weft.tokenizers.pieces import Ids, IdsLike
+from weft.tokenizers.pieces import Ids, IdsLike, PieceTable
 from weft.tokenizers.spans import Spelling, parted
 from weft.tokenizers.specials import AddedToken, Splitter
 from weft.tokenizers.streaming import StreamDecoder
@@ -45,43 +45,36 @@ class Encoded:
     lost: NDArray[np.float32] | None = None
 
 
-class Tokenizer(ABC):
-    """A map between text and ids below ``vocab_size``.
+@final
+@dataclass(frozen=True)
+class TokenizerFacts:
+    """The facts that a tokenizer gives of itself when it is made.
 
-    Text is any ``str`` that UTF-8 can express; it is never normalised by Weft. ``encode`` adds no opening or closing
-    token: documents are delimited by `weft.data`. Special tokens stand for no text: they decode to nothing and have
-    length 0 in bytes, and text that merely spells one is encoded as ordinary text. Only with ``specials=True`` are they
-    recognised in a text (which a chat template wrote) and written into one.
+    Attributes:
+        vocab_size: one more than the largest id.
+        bos_id: the id that opens a document, or None.
+        eos_id: the id that closes a document, or None. It may be the same id as ``bos_id``.
+        special_tokens: the special tokens that can be spelled, and their ids.
+        keeps_text: whether the ids of every text decode to that text, by how the tokenizer is made. Where that is not
+            certain (False), text that the ids do not tell is paid for in bits per byte, see `weft.tokenizers.lost`.
+        name: for reports; empty: kind and vocabulary size.
     """
 
-    kind: ClassVar[str]
-    _conventions: Conventions = NO_CONVENTIONS
+    vocab_size: int
+    bos_id: int | None = None
+    eos_id: int | None = None
+    special_tokens: Mapping[str, int] = field(default_factory=dict)
+    keeps_text: bool = False
+    name: str = ""
+
+
+class NamesPieces(ABC):
+    """A tokenizer whose ids have names in the vocabulary's own file."""
 
     @property
     @abstractmethod
-    def vocab_size(self) -> int:
-        """One more than the largest id."""
-
-    @property
-    @abstractmethod
-    def bos_id(self) -> int | None:
-        """The id that opens a document, or None."""
-
-    @property
-    @abstractmethod
-    def eos_id(self) -> int | None:
-        """The id that closes a document, or None. It may be the same id as ``bos_id``."""
-
-    @property
-    def special_tokens(self) -> Mapping[str, int]:
-        """The special tokens that can be spelled, and their ids."""
-        return {}
-
-    @property
     def pieces(self) -> Mapping[str, int]:
-        """The ids that have a name in the vocabulary's own file, special tokens among them, by that name; none for a
-        tokenizer whose ids have no names besides what they decode to."""
-        return {}
+        """The ids that have a name in the vocabulary's own file, special tokens among them, by that name."""
 
     @property
     def continuing_ids(self) -> frozenset[int] | None:
@@ -89,44 +82,80 @@ class Tokenizer(ABC):
         does not mark them."""
         return None
 
-    @property
-    def conventions(self) -> Conventions:
-        """How the vocabulary is meant to be used; empty for one that was trained here, unless a task gave it some."""
-        return self._conventions
 
+class TakesTokens(ABC):
+    """A tokenizer that takes further special tokens."""
+
+    @abstractmethod
+    def with_tokens(self, tokens: tuple[str, ...]) -> Tokenizer:
+        """This tokenizer with further special tokens, which have been checked, and whose ids follow its last; text is
+        encoded as before."""
+
+
+MOVED: Mapping[str, str] = MappingProxyType({
+    **dict.fromkeys(TokenizerFacts.__dataclass_fields__, "Give it to `Tokenizer.__init__` as a field of "
+                    "weft.tokenizers.base.TokenizerFacts."),
+    "conventions": "Give them to `Tokenizer.__init__`.", "require_fits": "It is weft.tokenizers.base.require_fits.",
+    "extended": "It is weft.tokenizers.base.extended, which asks for `TakesTokens`."})
+"""Names that a tokenizer would define for nothing, with where each belongs."""
+ASKED_FOR: Mapping[type, tuple[str, ...]] = MappingProxyType({
+    NamesPieces: ("pieces", "continuing_ids"), TakesTokens: ("with_tokens",)})
+"""What a tokenizer may define besides, which is read of those that inherit from these classes alone."""
+
+
+class Tokenizer(ABC):
+    """A map between text and ids below ``vocab_size``.
+
+    Text is any ``str`` that UTF-8 can express; it is never normalised by Weft. ``encode`` adds no opening or closing
+    token: documents are delimited by `weft.data`. Special tokens stand for no text: they decode to nothing and have
+    length 0 in bytes, and text that merely spells one is encoded as ordinary text. Only with ``specials=True`` are they
+    recognised in a text (which a chat template wrote) and written into one.
+
+    Args:
+        facts: see `TokenizerFacts`; they are its attributes.
+        conventions: how the vocabulary is meant to be used; empty for one that was trained here, unless a task gave it
+            some.
+
+    Attributes:
+        end_ids: every id that ends a generation: ``eos_id`` and, after it, those of the conventions that are ids here.
+    """
+
+    kind: ClassVar[str]
+
+    def __init__(self, facts: TokenizerFacts, conventions: Conventions = NO_CONVENTIONS) -> None:
+        self.vocab_size, self.bos_id, self.eos_id = facts.vocab_size, facts.bos_id, facts.eos_id
+        self.special_tokens, self.keeps_text = facts.special_tokens, facts.keeps_text
+        self.name = facts.name or f"{self.kind}-{facts.vocab_size}"
+        self._spelled: Sequence[Spelling] | None = None
+        self._use(conventions)
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        refuse_unread(cls, MOVED, ASKED_FOR)
+
+    def _use(self, conventions: Conventions) -> None:
+        own = () if self.eos_id is None else (self.eos_id,)
+        more = (place for place in conventions.end_ids if place not in own and 0 <= place < self.vocab_size)
+        self.conventions, self.end_ids = conventions, (*own, *more)
+
+    @final
     def with_conventions(self, conventions: Conventions) -> Self:
         """The same tokenizer, to be used in another way: with a chat template, for instance. They are saved with it."""
         found = copy(self)
-        found._conventions = conventions
+        found._use(conventions)
         return found
-
-    @property
-    def end_ids(self) -> tuple[int, ...]:
-        """Every id that ends a generation: ``eos_id`` and, after it, those of the conventions that are ids here."""
-        own = () if self.eos_id is None else (self.eos_id,)
-        more = (place for place in self.conventions.end_ids if place not in own and 0 <= place < self.vocab_size)
-        return (*own, *more)
-
-    @property
-    def keeps_text(self) -> bool:
-        """Whether the ids of every text decode to that text, by how the tokenizer is made. Where that is not certain
-        (False), text that the ids do not tell is paid for in bits per byte, see `weft.tokenizers.lost`."""
-        return False
 
     def spellings(self) -> Sequence[bytes]:
         """The bytes that each id is taken for inside a text, with the white space before it; empty for special tokens.
         A better guess makes the code for lost text shorter."""
         return [self.decode([token]).encode() for token in range(self.vocab_size)]
 
-    @cached_property
+    @final
     def spelled(self) -> Sequence[Spelling]:
-        """``spellings``, each parted into its white space and the rest."""
-        return [parted(piece) for piece in self.spellings()]
-
-    @property
-    def name(self) -> str:
-        """Kind and vocabulary size, for reports."""
-        return f"{self.kind}-{self.vocab_size}"
+        """``spellings``, each parted into its white space and the rest; found once."""
+        if self._spelled is None:
+            self._spelled = [parted(piece) for piece in self.spellings()]
+        return self._spelled
 
     @abstractmethod
     def encode_array(self, text: str) -> Ids:
@@ -136,6 +165,7 @@ class Tokenizer(ABC):
             TokenizerError: the text holds something that this tokenizer cannot express.
         """
 
+    @final
     def encode(self, text: str, *, specials: bool = False) -> list[int]:
         """The ids of ``text`` as a list.
 
@@ -179,31 +209,6 @@ class Tokenizer(ABC):
         """Further files that belong to this tokenizer: name and content."""
         return {}
 
-    def extended(self, tokens: Sequence[str]) -> Tokenizer:
-        """This tokenizer with further special tokens, whose ids follow its last; text is encoded as before.
-
-        Args:
-            tokens: their spellings.
-
-        Raises:
-            TokenizerError: a spelling is empty, given twice or in the vocabulary already, or this kind of tokenizer
-                takes no further tokens.
-        """
-        known = {*self.special_tokens, *self.pieces}
-        for place, token in enumerate(tokens):
-            if not token or token in known or token in tokens[:place]:
-                said = "is empty" if not token else "is given twice" if token in tokens[:place] else (
-                    f"is in the vocabulary of {self.name} already")
-                raise TokenizerError(f"the token {token!r} {said}.", where=f"tokenizer.added_tokens.{place}",
-                                     remedy="Give every new token a spelling of its own.")
-        return self._with_tokens(tuple(tokens)) if tokens else self
-
-    def _with_tokens(self, tokens: tuple[str, ...]) -> Tokenizer:
-        """This tokenizer with further special tokens, which have been checked."""
-        raise TokenizerError(f"a tokenizer of kind {self.kind!r} takes no further tokens.", where="tokenizer.of",
-                             remedy="Give bytes, or one that has a tokenizer.json (bpe, wordpiece, unigram, or a file "
-                                    "of any published one).")
-
     def measure(self, text: str) -> Encoded:
         """The ids of ``text`` with the bytes that each stands for."""
         ids = self.encode_array(text)
@@ -219,12 +224,14 @@ class Tokenizer(ABC):
         every document is encoded whole, which takes much memory."""
         return True
 
+    @final
     def fingerprint(self) -> str:
         """SHA-256 (hexadecimal) of everything that determines how text becomes ids."""
         parts = {name: hashlib.sha256(content).hexdigest() for name, content in self.files().items()}
         whole = {"kind": self.kind, "settings": self.settings(), "files": parts}
         return digest(whole)
 
+    @final
     def saved(self) -> dict[str, bytes]:
         """The files that ``save`` writes: name and content."""
         content: dict[str, Any] = {
@@ -234,11 +241,12 @@ class Tokenizer(ABC):
             "settings": self.settings(),
         }
         # Some kinds have their conventions among their settings, as their published files do.
-        if self._conventions != NO_CONVENTIONS and "conventions" not in content["settings"]:
-            content["conventions"] = self._conventions.to_json()
+        if self.conventions != NO_CONVENTIONS and "conventions" not in content["settings"]:
+            content["conventions"] = self.conventions.to_json()
         settings = json.dumps(content, indent=1, sort_keys=True) + "\n"
         return {SETTINGS_FILE: settings.encode("utf-8"), **self.files()}
 
+    @final
     def save(self, folder: str | Path) -> None:
         """Write the tokenizer's files into ``folder``, which is created if it does not exist.
 
@@ -252,22 +260,6 @@ class Tokenizer(ABC):
         for name, data in files.items():
             (folder / name).write_bytes(data)
 
-    def require_fits(self, vocab_size: int, *, where: str) -> None:
-        """Raise unless a model has a row for every id of this tokenizer. More rows are allowed: models round up.
-
-        Args:
-            vocab_size: the model's.
-            where: the place that the error names (the model's folder).
-
-        Raises:
-            TokenizerError: the tokenizer is larger.
-        """
-        if self.vocab_size > vocab_size:
-            raise TokenizerError(
-                f"the tokenizer {self.name} has {self.vocab_size} ids, while the model's vocabulary has {vocab_size}.",
-                where=where,
-                remedy="Use the tokenizer that the model was trained with, or give the model as many rows.")
-
     @classmethod
     @abstractmethod
     def from_settings(cls, settings: Mapping[str, Any], folder: Path) -> Tokenizer:
@@ -280,6 +272,75 @@ class Tokenizer(ABC):
             for piece, place in splitter.split(text)
         ]
         return np.concatenate(pieces) if pieces else self.encode_array(text)
+
+
+class TableTokenizer(Tokenizer):
+    """Base of tokenizers whose ids stand for fixed bytes, which a table holds. A class of them sets ``_table``."""
+
+    _table: PieceTable
+
+    def spellings(self) -> Sequence[bytes]:
+        return self._table.contents()
+
+    def decode(self, ids: IdsLike, *, specials: bool = False) -> str:
+        return self._table.decode(ids, specials=specials)
+
+    def byte_lengths(self, ids: IdsLike) -> NDArray[np.int32]:
+        return self._table.lengths(ids)
+
+    def stream(self, *, specials: bool = False) -> StreamDecoder:
+        return self._table.stream(specials=specials)
+
+
+def pieces_of(tokenizer: Tokenizer) -> Mapping[str, int]:
+    """The ids that have a name in the vocabulary's own file, by that name; none for a tokenizer whose ids have no names
+    besides what they decode to."""
+    return tokenizer.pieces if isinstance(tokenizer, NamesPieces) else {}
+
+
+def extended(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
+    """A tokenizer with further special tokens, whose ids follow its last; text is encoded as before.
+
+    Args:
+        tokenizer: that is extended.
+        tokens: their spellings.
+
+    Raises:
+        TokenizerError: a spelling is empty, given twice or in the vocabulary already, or this kind of tokenizer takes
+            no further tokens.
+    """
+    known = {*tokenizer.special_tokens, *pieces_of(tokenizer)}
+    for place, token in enumerate(tokens):
+        if not token or token in known or token in tokens[:place]:
+            said = "is empty" if not token else "is given twice" if token in tokens[:place] else (
+                f"is in the vocabulary of {tokenizer.name} already")
+            raise TokenizerError(f"the token {token!r} {said}.", where=f"tokenizer.added_tokens.{place}",
+                                 remedy="Give every new token a spelling of its own.")
+    if not tokens:
+        return tokenizer
+    if not isinstance(tokenizer, TakesTokens):
+        raise TokenizerError(f"a tokenizer of kind {tokenizer.kind!r} takes no further tokens.", where="tokenizer.of",
+                             remedy="Give bytes, or one that has a tokenizer.json (bpe, wordpiece, unigram, or a file "
+                                    "of any published one).")
+    return tokenizer.with_tokens(tuple(tokens))
+
+
+def require_fits(tokenizer: Tokenizer, vocab_size: int, *, where: str) -> None:
+    """Raise unless a model has a row for every id of a tokenizer. More rows are allowed: models round up.
+
+    Args:
+        tokenizer: of the model.
+        vocab_size: the model's.
+        where: the place that the error names (the model's folder).
+
+    Raises:
+        TokenizerError: the tokenizer is larger.
+    """
+    if tokenizer.vocab_size > vocab_size:
+        raise TokenizerError(
+            f"the tokenizer {tokenizer.name} has {tokenizer.vocab_size} ids, while the model's vocabulary has "
+            f"{vocab_size}.", where=where,
+            remedy="Use the tokenizer that the model was trained with, or give the model as many rows.")
 
 
 def setting(settings: Mapping[str, Any], name: str, *kinds: type, default: Any = None) -> Any:

@@ -9,16 +9,15 @@ from typing import Any, ClassVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.tokenizers.base import Encoded, Tokenizer, setting, utf8
+from weft.tokenizers.base import Encoded, TableTokenizer, TakesTokens, TokenizerFacts, setting, utf8
 from weft.tokenizers.pieces import Ids, IdsLike, PieceTable, check_ids
 from weft.tokenizers.specials import END_OF_DOCUMENT
-from weft.tokenizers.streaming import StreamDecoder
 
 END_ID = 256
 
 
 @final
-class ByteTokenizer(Tokenizer):
+class ByteTokenizer(TableTokenizer, TakesTokens):
     """The UTF-8 bytes of the text as ids 0 to 255, and id 256 between documents.
 
     ``vocab_size`` is 257; ``bos_id`` and ``eos_id`` are both 256: the token that ends a document opens the next. ByT5
@@ -31,30 +30,12 @@ class ByteTokenizer(Tokenizer):
     kind: ClassVar[str] = "bytes"
 
     def __init__(self, added: tuple[str, ...] = ()) -> None:
+        special = {token: END_ID + place for place, token in enumerate((END_OF_DOCUMENT, *added))}
+        super().__init__(TokenizerFacts(END_ID + len(special), END_ID, END_ID, special, keeps_text=True))
         pieces = [bytes([byte]) for byte in range(256)]
         self._added = added
-        self._table = PieceTable([*pieces, b"", *(b"" for _ in added)],
-                                 {place: token.encode() for token, place in self.special_tokens.items()})
-
-    @property
-    def vocab_size(self) -> int:
-        return END_ID + 1 + len(self._added)
-
-    @property
-    def bos_id(self) -> int:
-        return END_ID
-
-    @property
-    def eos_id(self) -> int:
-        return END_ID
-
-    @property
-    def special_tokens(self) -> Mapping[str, int]:
-        return {token: END_ID + place for place, token in enumerate((END_OF_DOCUMENT, *self._added))}
-
-    @property
-    def keeps_text(self) -> bool:
-        return True
+        self._table = PieceTable([*pieces, *(b"" for _ in special)],
+                                 {place: token.encode() for token, place in special.items()})
 
     def encode_array(self, text: str) -> Ids:
         return np.frombuffer(utf8(text), dtype=np.uint8).astype(np.int32)
@@ -73,13 +54,10 @@ class ByteTokenizer(Tokenizer):
         ids = self.encode_array(text)
         return Encoded(ids, np.ones_like(ids))
 
-    def stream(self, *, specials: bool = False) -> StreamDecoder:
-        return self._table.stream(specials=specials)
-
     def may_join(self, before: str, separator: str) -> bool:
         return False
 
-    def _with_tokens(self, tokens: tuple[str, ...]) -> ByteTokenizer:
+    def with_tokens(self, tokens: tuple[str, ...]) -> ByteTokenizer:
         return ByteTokenizer((*self._added, *tokens))
 
     def settings(self) -> dict[str, Any]:

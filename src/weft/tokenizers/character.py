@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, final
 
@@ -10,16 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.core.errors import TokenizerError
-from weft.tokenizers.base import Encoded, Tokenizer, setting, utf8
+from weft.tokenizers.base import Encoded, TableTokenizer, TokenizerFacts, setting, utf8
 from weft.tokenizers.pieces import Ids, IdsLike, PieceTable, check_ids
 from weft.tokenizers.spans import code_points, utf8_widths
 from weft.tokenizers.specials import END_OF_DOCUMENT
 from weft.tokenizers.split_points import parted
-from weft.tokenizers.streaming import REPLACEMENT, StreamDecoder
+from weft.tokenizers.streaming import REPLACEMENT
 
 
 @final
-class CharacterTokenizer(Tokenizer):
+class CharacterTokenizer(TableTokenizer):
     """One id per Unicode character, in code point order; then the end of a document; then, if declared, the unknown.
 
     With C characters: ids 0 to C-1 are characters, C is both ``bos_id`` and ``eos_id``, and C+1 is the unknown
@@ -40,10 +40,12 @@ class CharacterTokenizer(Tokenizer):
         if not self._characters:
             raise TokenizerError(
                 "the vocabulary is empty.", where="characters", remedy="Train it on text that is not empty.")
+        end = len(self._characters)
+        super().__init__(TokenizerFacts(end + 1 + unknown, end, end, {END_OF_DOCUMENT: end}, keeps_text=not unknown))
         self._unknown = unknown
         self._code_points = _code_points(self._characters)
         texts = [*self._characters, "", *([REPLACEMENT] if unknown else [])]
-        self._table = PieceTable([text.encode() for text in texts], {self.eos_id: END_OF_DOCUMENT.encode()})
+        self._table = PieceTable([text.encode() for text in texts], {end: END_OF_DOCUMENT.encode()})
 
     @classmethod
     def train(cls, texts: Iterable[str], *, unknown: bool = False) -> CharacterTokenizer:
@@ -55,32 +57,9 @@ class CharacterTokenizer(Tokenizer):
         return cls(seen, unknown=unknown)
 
     @property
-    def vocab_size(self) -> int:
-        return len(self._characters) + 1 + self._unknown
-
-    @property
-    def bos_id(self) -> int:
-        return len(self._characters)
-
-    @property
-    def eos_id(self) -> int:
-        return len(self._characters)
-
-    @property
-    def special_tokens(self) -> Mapping[str, int]:
-        return {END_OF_DOCUMENT: self.eos_id}
-
-    @property
     def unknown_id(self) -> int | None:
         """The id of characters outside the vocabulary, or None when they are an error."""
         return len(self._characters) + 1 if self._unknown else None
-
-    @property
-    def keeps_text(self) -> bool:
-        return not self._unknown
-
-    def spellings(self) -> Sequence[bytes]:
-        return self._table.contents()
 
     def encode_array(self, text: str) -> Ids:
         points = _code_points(text)
@@ -96,9 +75,6 @@ class CharacterTokenizer(Tokenizer):
     def measure(self, text: str) -> Encoded:
         return Encoded(self.encode_array(text), utf8_widths(_code_points(text)))
 
-    def decode(self, ids: IdsLike, *, specials: bool = False) -> str:
-        return self._table.decode(ids, specials=specials)
-
     def byte_lengths(self, ids: IdsLike) -> NDArray[np.int32]:
         array = check_ids(ids, self.vocab_size)
         if self._unknown and (array == self.unknown_id).any():
@@ -106,9 +82,6 @@ class CharacterTokenizer(Tokenizer):
                 "the id of the unknown character does not determine how many bytes of text it stands for.", where="ids",
                 remedy="Measure the text itself, with measure(text).")
         return self._table.lengths(array)
-
-    def stream(self, *, specials: bool = False) -> StreamDecoder:
-        return self._table.stream(specials=specials)
 
     def may_join(self, before: str, separator: str) -> bool:
         return False

@@ -13,7 +13,7 @@ from weft.core.config import PartField
 from weft.core.errors import TokenizerError
 from weft.core.part_config import About, PartConfig
 from weft.core.registry import REGISTRY, register
-from weft.tokenizers.base import Tokenizer
+from weft.tokenizers.base import Tokenizer, extended
 from weft.tokenizers.bpe import SMALLEST_BPE, BPETokenizer
 from weft.tokenizers.byte import ByteTokenizer
 from weft.tokenizers.character import CharacterTokenizer
@@ -308,11 +308,11 @@ class ExtendedTokenizerConfig(TokenizerConfig):
     added_tokens: list[str] = Field(min_length=1)
 
     def fit(self, texts: Iterable[str]) -> Tokenizer:
-        return self.extends.fit(texts).extended(self.added_tokens)
+        return extended(self.extends.fit(texts), self.added_tokens)
 
     def from_file(self) -> Tokenizer | None:
         found = self.extends.from_file()
-        return None if found is None else found.extended(self.added_tokens)
+        return None if found is None else extended(found, self.added_tokens)
 
     def known_vocab_size(self) -> int | None:
         known = self.extends.known_vocab_size()

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from weft.core.errors import TokenizerError
 from weft.disk.documents import parse_json
-from weft.tokenizers.base import Encoded, Tokenizer, setting, utf8
+from weft.tokenizers.base import Encoded, NamesPieces, TakesTokens, Tokenizer, TokenizerFacts, setting, utf8
 from weft.tokenizers.conventions import NO_CONVENTIONS, Conventions
 from weft.tokenizers.foreign import library_errors, read_vocabulary, require_ids
 from weft.tokenizers.library_pieces import (
@@ -35,7 +35,7 @@ from weft.tokenizers.streaming import StreamDecoder, TextStream
 LIBRARY_FILE = "tokenizer.json"
 
 
-class LibraryTokenizer(Tokenizer):
+class LibraryTokenizer(Tokenizer, NamesPieces, TakesTokens):
     """A tokenizer of any algorithm that a ``tokenizer.json`` declares.
 
     A file may declare a normaliser, or white space that is dropped; then decoding need not give back the text, while
@@ -62,35 +62,22 @@ class LibraryTokenizer(Tokenizer):
         conventions: Conventions = NO_CONVENTIONS,
     ) -> None:
         self._source = source.encode() if isinstance(source, str) else source
-        self._bos, self._eos, self._conventions = bos, eos, conventions
+        self._bos, self._eos = bos, eos
         self._library = parse_library(self._source)
-        self._vocab_size = 1 + max(self._library.get_vocab(with_added_tokens=True).values(), default=-1)
-        require_ids(self._vocab_size, LIBRARY_FILE)
-        self._bos_id, self._eos_id = self._named(bos), self._named(eos)
+        size = 1 + max(self._library.get_vocab(with_added_tokens=True).values(), default=-1)
+        require_ids(size, LIBRARY_FILE)
+        ends = self._named(bos, size), self._named(eos, size)
         # As the library writes it: files of others may leave out what has a default.
         declared = parse_json(self._library.to_str())
         self._plain = parse_library(without_specials(declared) or self._source)
         self._plain.encode_special_tokens = True
-        self._table = piece_table(self._library, declared, self._vocab_size)
+        self._table = piece_table(self._library, declared, size)
         self._restores = mostly_restores(declared)
         self._exact = lengths_are_exact(declared) and self._table is not None and has_all_bytes(declared, self._table)
-
-    @property
-    def vocab_size(self) -> int:
-        return self._vocab_size
-
-    @property
-    def bos_id(self) -> int | None:
-        return self._bos_id
-
-    @property
-    def eos_id(self) -> int | None:
-        return self._eos_id
-
-    @property
-    def special_tokens(self) -> Mapping[str, int]:
-        added = self._library.get_added_tokens_decoder()
-        return {token.content: place for place, token in sorted(added.items()) if token.special}
+        added = sorted(self._library.get_added_tokens_decoder().items())
+        special = {token.content: place for place, token in added if token.special}
+        name = f"{type(self._library.model).__name__}-{size}"
+        super().__init__(TokenizerFacts(size, *ends, special, self._exact, name), conventions)
 
     @property
     def pieces(self) -> Mapping[str, int]:
@@ -103,14 +90,6 @@ class LibraryTokenizer(Tokenizer):
             return None
         return frozenset(place for piece, place in self.pieces.items() if piece.startswith(
             model.continuing_subword_prefix) and piece != model.continuing_subword_prefix)
-
-    @property
-    def name(self) -> str:
-        return f"{type(self._library.model).__name__}-{self.vocab_size}"
-
-    @property
-    def keeps_text(self) -> bool:
-        return self._exact
 
     def spellings(self) -> Sequence[bytes]:
         return word_spellings(self._library) if self._table is None else self._table.contents()
@@ -164,16 +143,16 @@ class LibraryTokenizer(Tokenizer):
     def _within_ids(self) -> Joined:
         return joined(spelled(self._library, self._table))
 
-    def _with_tokens(self, tokens: tuple[str, ...]) -> Tokenizer:
+    def with_tokens(self, tokens: tuple[str, ...]) -> Tokenizer:
         declared = parse_json(self._source)
         plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
         declared["added_tokens"] = [*(declared.get("added_tokens") or ()), *(
-            {"id": self._vocab_size + place, "content": token, **plain} for place, token in enumerate(tokens))]
+            {"id": self.vocab_size + place, "content": token, **plain} for place, token in enumerate(tokens))]
         return FileTokenizer(json.dumps(declared, ensure_ascii=False), bos=self._bos, eos=self._eos,
-                             conventions=self._conventions)
+                             conventions=self.conventions)
 
     def settings(self) -> dict[str, Any]:
-        plain = self._conventions.to_json()
+        plain = self.conventions.to_json()
         return {"bos": self._bos, "eos": self._eos, **({"conventions": plain} if plain else {})}
 
     def files(self) -> dict[str, bytes]:
@@ -197,12 +176,12 @@ class LibraryTokenizer(Tokenizer):
             for text, item in zip(texts, found, strict=True)
         ]
 
-    def _named(self, token: str | None) -> int | None:
+    def _named(self, token: str | None, size: int) -> int | None:
         if token is None:
             return None
         found = self._library.token_to_id(token)
         if found is None:
-            raise TokenizerError(f"the token {token!r} is not in the vocabulary of {self._vocab_size} ids.",
+            raise TokenizerError(f"the token {token!r} is not in the vocabulary of {size} ids.",
                                  where=LIBRARY_FILE, remedy="Name a token that the file has as bos and eos, or none.")
         return int(found)
 

@@ -62,7 +62,7 @@ def lost_nats(tokenizer: Tokenizer, text: str, encoded: Encoded) -> NDArray[np.f
     if tokenizer.decode(encoded.ids) == text:
         paid[0] = -math.log1p(-NOT_RESTORED)
         return paid.astype(np.float32)
-    spellings, ends = tokenizer.spelled, np.cumsum(encoded.byte_lengths, dtype=np.int64).tolist()
+    spellings, ends = tokenizer.spelled(), np.cumsum(encoded.byte_lengths, dtype=np.int64).tolist()
     content, separators, rests, first = text.encode(), list[int](), list[int](), 0
     for place, (token, last) in enumerate(zip(encoded.ids.tolist(), ends, strict=True)):
         expected, given = spellings[token], parted(content[first:last])

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.core.errors import TokenizerError
-from weft.tokenizers.base import Tokenizer
+from weft.tokenizers.base import Tokenizer, TokenizerFacts
 from weft.tokenizers.pieces import Ids, IdsLike, check_ids
 from weft.tokenizers.streaming import StreamDecoder
 
@@ -21,21 +21,8 @@ class NoTokenizer(Tokenizer):
 
     kind: ClassVar[str] = "none"
 
-    @property
-    def vocab_size(self) -> int:
-        return 0
-
-    @property
-    def bos_id(self) -> None:
-        return None
-
-    @property
-    def eos_id(self) -> None:
-        return None
-
-    @property
-    def keeps_text(self) -> bool:
-        return True
+    def __init__(self) -> None:
+        super().__init__(TokenizerFacts(0, keeps_text=True))
 
     def encode_array(self, text: str) -> Ids:
         _refuse()

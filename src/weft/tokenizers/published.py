@@ -69,7 +69,8 @@ def read_tokenizer(path: str | Path, *, bos: str | None = None, eos: str | None 
     file = _find(path) if path.is_dir() else path
     declared = read_declared(file.parent)
     if file.name == WORLD_FILE:
-        return _world(file, declared)
+        end = next((token.content for token in declared.added if token.id == END_ID), END_OF_DOCUMENT)
+        return RWKVWorldTokenizer(read_file(file), end=end, conventions=declared.conventions(None, None))
     if file.suffix == ".model":
         return read_sentence_piece(file, bos=bos, eos=eos)
     if file.suffix == ".json" and file.name not in PAIRS:
@@ -255,9 +256,3 @@ def _role(name: str, declared: DeclaredFiles, ids: Sequence[int], library: token
         return declared.token(name)
     token: str | None = library.id_to_token(ids[0]) if ids else None
     return token
-
-
-def _world(file: Path, declared: DeclaredFiles) -> RWKVWorldTokenizer:
-    source = read_file(file)
-    end = next((token.content for token in declared.added if token.id == END_ID), END_OF_DOCUMENT)
-    return RWKVWorldTokenizer(source, end=end, conventions=declared.conventions(None, None))

@@ -9,23 +9,21 @@ from pathlib import Path
 from typing import Any, ClassVar, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from weft.core.errors import TokenizerError
-from weft.tokenizers.base import Tokenizer, setting, utf8
+from weft.tokenizers.base import TableTokenizer, TokenizerFacts, setting, utf8
 from weft.tokenizers.conventions import NO_CONVENTIONS, Conventions
 from weft.tokenizers.foreign import read_vocabulary, require_ids
-from weft.tokenizers.pieces import Ids, IdsLike, PieceTable
+from weft.tokenizers.pieces import Ids, PieceTable
 from weft.tokenizers.specials import END_OF_DOCUMENT
 from weft.tokenizers.split_points import Joined, joined, joins
-from weft.tokenizers.streaming import StreamDecoder
 
 WORLD_FILE = "rwkv_vocab_v20230424.txt"
 END_ID = 0
 
 
 @final
-class RWKVWorldTokenizer(Tokenizer):
+class RWKVWorldTokenizer(TableTokenizer):
     """Greedy longest match on UTF-8 bytes (RWKV's released ``rwkv_tokenizer.py``); any text is decoded exactly.
 
     Each line of the file is an id, a Python literal (text or bytes) and its length in bytes. Id 0 ends a document and
@@ -45,31 +43,12 @@ class RWKVWorldTokenizer(Tokenizer):
     def __init__(
         self, source: bytes, *, end: str = END_OF_DOCUMENT, conventions: Conventions = NO_CONVENTIONS
     ) -> None:
-        self._source, self._end, self._conventions = source, end, conventions
+        self._source, self._end = source, end
         tokens = _read(source)
         pieces = [tokens.get(place, b"") for place in range(1 + max(tokens))]
         self._table = PieceTable(pieces, {END_ID: end.encode()})
         self._next, self._token = _trie(pieces)
-
-    @property
-    def vocab_size(self) -> int:
-        return len(self._table)
-
-    @property
-    def bos_id(self) -> int:
-        return END_ID
-
-    @property
-    def eos_id(self) -> int:
-        return END_ID
-
-    @property
-    def special_tokens(self) -> Mapping[str, int]:
-        return {self._end: END_ID}
-
-    @property
-    def keeps_text(self) -> bool:
-        return True
+        super().__init__(TokenizerFacts(len(pieces), END_ID, END_ID, {end: END_ID}, keeps_text=True), conventions)
 
     def encode_array(self, text: str) -> Ids:
         content = utf8(text)
@@ -86,15 +65,6 @@ class RWKVWorldTokenizer(Tokenizer):
             place = end
         return np.array(ids, dtype=np.int32)
 
-    def decode(self, ids: IdsLike, *, specials: bool = False) -> str:
-        return self._table.decode(ids, specials=specials)
-
-    def byte_lengths(self, ids: IdsLike) -> NDArray[np.int32]:
-        return self._table.lengths(ids)
-
-    def stream(self, *, specials: bool = False) -> StreamDecoder:
-        return self._table.stream(specials=specials)
-
     def may_join(self, before: str, separator: str) -> bool:
         return joins(self._within_ids, before, separator)
 
@@ -103,7 +73,7 @@ class RWKVWorldTokenizer(Tokenizer):
         return joined(self._table.contents())
 
     def settings(self) -> dict[str, Any]:
-        plain = self._conventions.to_json()
+        plain = self.conventions.to_json()
         return {"end": self._end, **({"conventions": plain} if plain else {})}
 
     def files(self) -> dict[str, bytes]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from weft.core.errors import TokenizerError
 from weft.core.strict_json import plain
-from weft.tokenizers.base import Encoded, Tokenizer, setting, utf8
+from weft.tokenizers.base import Encoded, NamesPieces, TableTokenizer, TokenizerFacts, setting, utf8
 from weft.tokenizers.conventions import NO_CONVENTIONS, Conventions
 from weft.tokenizers.foreign import read_vocabulary
 from weft.tokenizers.library_pieces import SPACE
@@ -21,7 +21,6 @@ from weft.tokenizers.sentence_piece_model import MODEL_FILE, learned_model, open
 from weft.tokenizers.spans import byte_spans
 from weft.tokenizers.specials import AddedToken, Splitter
 from weft.tokenizers.split_points import Joined, joined, joins
-from weft.tokenizers.streaming import StreamDecoder
 
 Prefix: TypeAlias = Literal["always", "first", "never"]
 """Where a model inserts its space: before every stretch between special or added tokens (as the library does), before
@@ -32,7 +31,7 @@ WITHOUT_PREFIX = b"\x1a\x02\x18\x00"
 
 
 @final
-class SentencePieceTokenizer(Tokenizer):
+class SentencePieceTokenizer(TableTokenizer, NamesPieces):
     """The ids that the ``sentencepiece`` library gives, for BPE and unigram models (Kudo and Richardson 2018).
 
     Control symbols are special tokens; user-defined symbols are text. Whether decoding restores the text depends on the
@@ -66,34 +65,19 @@ class SentencePieceTokenizer(Tokenizer):
         prefix: Prefix = "always",
     ) -> None:
         self._model, self._bos, self._eos = model, bos, eos
-        self._added, self._conventions, self._prefix = tuple(added), conventions, prefix
+        self._added, self._prefix = tuple(added), prefix
         self._library, facts = opened(model + (WITHOUT_PREFIX if prefix == "never" else b""))
         self._inner = opened(model + WITHOUT_PREFIX)[0] if prefix == "first" else self._library
         size = self._library.get_piece_size()
-        self._special = {self._library.id_to_piece(i): i for i in range(size) if self._library.is_control(i)}
-        self._special.update({token.content: token.id for token in self._added if token.special})
+        special = {self._library.id_to_piece(i): i for i in range(size) if self._library.is_control(i)}
+        special.update({token.content: token.id for token in self._added if token.special})
         self._table = table_of(self._library, self._added, facts)
         self._known = {self._library.id_to_piece(i): i for i in range(size)}
         self._known.update({token.content: token.id for token in self._added})
         own = (self._library.bos_id(), self._library.eos_id())
-        self._bos_id, self._eos_id = (self._named(name, default) for name, default in zip((bos, eos), own, strict=True))
+        opens, closes = (self._named(name, default) for name, default in zip((bos, eos), own, strict=True))
+        super().__init__(TokenizerFacts(len(self._table), opens, closes, special), conventions)
         self._plain = Splitter(token for token in self._added if not token.special)
-
-    @property
-    def vocab_size(self) -> int:
-        return len(self._table)
-
-    @property
-    def bos_id(self) -> int | None:
-        return self._bos_id
-
-    @property
-    def eos_id(self) -> int | None:
-        return self._eos_id
-
-    @property
-    def special_tokens(self) -> Mapping[str, int]:
-        return dict(self._special)
 
     @property
     def pieces(self) -> Mapping[str, int]:
@@ -103,9 +87,6 @@ class SentencePieceTokenizer(Tokenizer):
     def unknown(self) -> str:
         """The piece for characters that the vocabulary lacks."""
         return str(self._library.id_to_piece(self._library.unk_id()))
-
-    def spellings(self) -> Sequence[bytes]:
-        return self._table.contents()
 
     def encode_array(self, text: str) -> Ids:
         return self._joined(text, self._plain)
@@ -120,17 +101,11 @@ class SentencePieceTokenizer(Tokenizer):
         arrays = [np.array(ids) for ids in self._library.encode(list(texts), out_type="numpy")]
         return [self._measured(*item) for item in zip(texts, contents, arrays, strict=True)]
 
-    def decode(self, ids: IdsLike, *, specials: bool = False) -> str:
-        return self._table.decode(ids, specials=specials)
-
     def byte_lengths(self, ids: IdsLike) -> NDArray[np.int32]:
         check_ids(ids, self.vocab_size)
         raise TokenizerError(
             "the ids of a SentencePiece model do not determine how many bytes of text they stand for, since it "
             "normalises the text or adds to it.", where="ids", remedy="Measure the text itself, with measure(text).")
-
-    def stream(self, *, specials: bool = False) -> StreamDecoder:
-        return self._table.stream(specials=specials)
 
     def may_join(self, before: str, separator: str) -> bool:
         return joins(self._within_ids, before, separator)
@@ -142,7 +117,7 @@ class SentencePieceTokenizer(Tokenizer):
         return joined(name.encode() for name in spelled)
 
     def settings(self) -> dict[str, Any]:
-        conventions, added = self._conventions.to_json(), plain(self._added)
+        conventions, added = self.conventions.to_json(), plain(self._added)
         named = {"conventions": conventions} if conventions else {}
         placed = {} if self._prefix == "always" else {"prefix": self._prefix}
         return {"bos": self._bos, "eos": self._eos, "added": added, **named, **placed}
@@ -162,7 +137,7 @@ class SentencePieceTokenizer(Tokenizer):
         )
 
     def _encode_specials(self, text: str) -> Ids:
-        control = (AddedToken(content, place) for content, place in self._special.items())
+        control = (AddedToken(content, place) for content, place in self.special_tokens.items())
         added = {token.content for token in self._added}
         return self._joined(text, Splitter([*self._added, *(token for token in control if token.content not in added)]))
 
@@ -209,7 +184,7 @@ class SentencePieceTokenizer(Tokenizer):
         if token is None:
             return default if default >= 0 else None
         if token not in self._known:
-            raise TokenizerError(f"the token {token!r} is not in the vocabulary of {self.vocab_size} ids.",
+            raise TokenizerError(f"the token {token!r} is not in the vocabulary of {len(self._table)} ids.",
                                  where=MODEL_FILE, remedy="Name a token that the model has as bos and eos, or none.")
         return self._known[token]
 

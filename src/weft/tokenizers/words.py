@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.core.errors import TokenizerError
-from weft.tokenizers.base import Encoded, Tokenizer, setting, utf8
+from weft.tokenizers.base import Encoded, Tokenizer, TokenizerFacts, setting, utf8
 from weft.tokenizers.foreign import read_vocabulary
 from weft.tokenizers.pieces import Ids, IdsLike, check_ids
 from weft.tokenizers.spans import byte_spans, code_points
@@ -56,6 +56,7 @@ class WordTokenizer(Tokenizer):
         if end_of_line:
             self._ids["\n"] = END_ID
         self._texts = ("\n" if end_of_line else "", UNKNOWN, *self._words)
+        super().__init__(TokenizerFacts(len(self._texts), END_ID, END_ID, {END: END_ID}))
 
     @classmethod
     def train(
@@ -81,18 +82,6 @@ class WordTokenizer(Tokenizer):
         return cls(ordered[: None if vocab_size is None else max(0, vocab_size - 2)], end_of_line=end_of_line)
 
     @property
-    def vocab_size(self) -> int:
-        return len(self._texts)
-
-    @property
-    def bos_id(self) -> int:
-        return END_ID
-
-    @property
-    def eos_id(self) -> int:
-        return END_ID
-
-    @property
     def words(self) -> tuple[str, ...]:
         """The vocabulary, in the order of its ids from 2 on."""
         return self._words
@@ -101,10 +90,6 @@ class WordTokenizer(Tokenizer):
     def unknown_id(self) -> int:
         """The id of words outside the vocabulary."""
         return UNKNOWN_ID
-
-    @property
-    def special_tokens(self) -> Mapping[str, int]:
-        return {END: END_ID}
 
     def spellings(self) -> Sequence[bytes]:
         return [text.encode() if place == END_ID else f" {text}".encode() for place, text in enumerate(self._texts)]

@@ -51,7 +51,7 @@ def settle_steps(config: RunConfig, model: Model, examples: Examples, device: to
         return _steps_of_epochs(settings.epochs, task.batches(examples), settings.accumulation, task.name)
     if settings.flops is not None:
         batches = task.batches(examples)
-        row = flops_per_row(model, task.lengths(batches))
+        row = flops_per_row(model, batches.lengths)
         return _whole(settings.flops, batches.rows * settings.accumulation * row, "flops")
     return settings.steps or DEFAULT_STEPS
 
@@ -76,8 +76,9 @@ def _steps_of_epochs(epochs: float, batches: object, accumulation: int, task: st
 
 def tokens_per_step(config: RunConfig) -> int:
     """Inputs of one step, accumulation included, and padding, which is computed too."""
-    training = config.training
-    return config.task.inputs_of(training.batch_size, config.context) * training.accumulation
+    training, task = config.training, config.task.declares()
+    rows = training.batch_size * task.rows_each
+    return (task.batch_tokens or rows * (task.row_tokens or config.context)) * training.accumulation
 
 
 def _whole(budget: float, price: float, unit: str) -> int:

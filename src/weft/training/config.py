@@ -15,7 +15,7 @@ from weft.core.part_config import Settings
 from weft.data.settings import DataSettings as DataSettings
 from weft.ops.forms import OPERATIONS
 from weft.parallel.mesh import MeshSettings
-from weft.tasks import ObjectiveSettings, Task, TaskConfig, TaskSettings
+from weft.tasks import AnyTask, ObjectiveSettings, TaskConfig, TaskSettings
 from weft.tasks.next_token import NextTokenConfig
 from weft.tokenizers.config import ByteTokenizerConfig, TokenizerConfig
 from weft.training.averages import AverageSettings
@@ -201,7 +201,7 @@ class RunConfig(Settings):
 
     @model_validator(mode="after")
     def _sources_are_read(self) -> Self:
-        if self.data.sources is not None and not self.task.mixes:
+        if self.data.sources is not None and not self.task.declares().mixes:
             raise rule("data.sources", f"a mixture of running text, which the task {self.task.kind!r} does not read.",
                        "Leave it out, and give data.path.")
         if self.data.sources is not None and self.training.carry_state:
@@ -214,7 +214,7 @@ class RunConfig(Settings):
         """Tokens of a training window."""
         return self.training.context or self.model.context
 
-    def made_task(self) -> Task[Any, Any]:
+    def made_task(self) -> AnyTask:
         """The task, with the settings of the run that apply to it."""
         training = self.training
         return self.task.create(TaskSettings(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from weft.core.model import Model
 from weft.parallel.context import Context, problems_of
 from weft.parallel.mesh import Mesh
-from weft.tasks import Task
+from weft.tasks import AnyTask
 from weft.training.config import RunConfig
 
 WHERE = "training.mesh.context"
@@ -20,13 +18,13 @@ def context_of(mesh: Mesh) -> Context | None:
     return Context(mesh.group("context"))
 
 
-def cutting_problems(config: RunConfig, task: Task[Any, Any], model: Model) -> list[str]:
+def cutting_problems(config: RunConfig, task: AnyTask, model: Model) -> list[str]:
     """The settings of the run that do not go together with rows that are cut; each names the field concerned."""
     training, mesh = config.training, config.training.mesh
     if mesh is None or mesh.context == 1:
         return []
     size, found = f"{WHERE} {mesh.context}", problems_of(model)
-    if not task.cuts:
+    if not task.declared.cuts:
         found.append(f"task: the loss of {task.name!r} is not a sum over the tokens of one row, so rows cannot be "
                      f"cut among processes ({size}). Set context to 1.")
     if training.carry_state:

@@ -11,7 +11,9 @@ from weft.core.errors import ConfigError
 from weft.core.registry import REGISTRY
 from weft.data.settings import DataSettings
 from weft.tasks import TaskConfig
+from weft.tasks.material import training_texts
 from weft.tasks.next_token import NextTokenConfig
+from weft.tasks.protocols import AddsIds, HasClasses, MakesIds, OwnTexts
 from weft.tokenizers.config import ByteTokenizerConfig, TokenizerConfig
 
 SAID = frozenset({"labels", "n_classes", "n_values"})
@@ -62,13 +64,18 @@ def vocab_size_of(plain: Mapping[str, Any]) -> int:
         TokenizerError: a tokenizer that cannot be learned from them.
     """
     tokenizer, task, data = tokenizer_of(plain), task_of(plain), data_of(plain)
-    own = task.vocabulary(data)
-    if own is not None:
-        return own
+    if isinstance(task, MakesIds):
+        return task.vocabulary(data)
     known = tokenizer.known_vocab_size()
     if known is None:
-        known = tokenizer.fit(task.texts(data)).vocab_size
-    return known + task.extra_ids(tokenizer)
+        texts = task.texts(data) if isinstance(task, OwnTexts) else training_texts(data)
+        known = tokenizer.fit(texts).vocab_size
+    return known + ids_added(task, tokenizer)
+
+
+def ids_added(task: TaskConfig, tokenizer: TokenizerConfig) -> int:
+    """How many ids the model needs after the tokenizer's, such as one for the mask."""
+    return task.extra_ids(tokenizer) if isinstance(task, AddsIds) else 0
 
 
 def with_labels(plain: dict[str, Any]) -> dict[str, Any]:
@@ -87,10 +94,11 @@ def with_labels(plain: dict[str, Any]) -> dict[str, Any]:
         return plain
     try:
         task = task_of(plain)
-        labels = task.labels(parse(DataSettings, plain.get("data", {})))
+        data = parse(DataSettings, plain.get("data", {}))
+        labels = task.labels(data) if isinstance(task, HasClasses) else ()
     except ConfigError:
         return plain
-    values = task.values_predicted
+    values = task.declares().values
     found = {"n_values": values} if values is not None else {"labels": list(labels)} if labels else {}
     return {**plain, "model": {**model, "head": {**head, **found}}} if found else plain
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from weft.core.model import Model, ModelState
 from weft.parallel.context import BatchPart, Context, part_of
-from weft.tasks import BatchSums, Count, Task
+from weft.tasks import AnyTask, BatchSums, Count, Rows
+from weft.tasks.base import on_device
 from weft.training.parallel import World
 from weft.training.sources import SourceSums
 
@@ -31,15 +32,15 @@ class BatchTotals(NamedTuple):
     lost: float = 0.0
 
 
-def forward_of(task: Task[Any, Any], model: Model) -> Forward:
+def forward_of(task: AnyTask, model: Model) -> Forward:
     """The task's loss under ``model`` as one function of tensors, which can be compiled."""
-    def forward(given: Any, state: ModelState | None) -> BatchSums:
-        return task.loss(model, given, state)
+    def forward(columns: Any, state: ModelState | None) -> BatchSums:
+        return task.loss(model, columns, state)
 
     return forward
 
 
-def add_gradients(task: Task[Any, Any], model: Model, batches: Sequence[Any], state: ModelState | None, *,
+def add_gradients(task: AnyTask, model: Model, batches: Sequence[Rows[Any]], state: ModelState | None, *,
                   device: torch.device | str, forward: Forward | None = None, world: World | None = None,
                   collect: Callable[[], None] | None = None, sources: int = 0,
                   context: Context | None = None) -> tuple[BatchTotals, ModelState | None]:
@@ -64,19 +65,19 @@ def add_gradients(task: Task[Any, Any], model: Model, batches: Sequence[Any], st
     """
     world = World(torch.device(device)) if world is None else world
     run = forward_of(task, model) if forward is None else forward
-    counts = [task.count(batch) for batch in batches]
+    counts = [batch.count for batch in batches]
     parts = 1 if context is None else context.line.count  # each of these ranks counts the predictions of whole rows
     tokens, size, lost = _sizes(counts, world, parts)
     total, nats, loss, by_source = max(1, tokens), 0.0, 0.0, SourceSums.none(sources)
     for batch, count in zip(batches, counts, strict=True):
         if count.fresh or state is None:
-            state = task.start(model, count.rows, device)
-        with part_of(context, model, task.given(batch, device), state) as part:
+            state = task.settings.first_state(model, count.rows, device)
+        with part_of(context, model, on_device(batch.columns, device), state) as part:
             scored, objective = _differentiated(run, part, count.predictions / parts, total)
         if collect is not None:
             collect()
         state = None if scored.state is None or context is not None else scored.state.detach()
-        by_source.add(task.rows_of(batch), scored.by_row)
+        by_source.add(count.sources, scored.by_row)
         nats += scored.nats.item()
         loss += objective.item()
     nats, loss = world.total(nats, loss)

@@ -18,7 +18,7 @@ from weft.core.errors import CheckpointError, DivergedError, FailedError, Occupi
 from weft.core.model import Model
 from weft.core.strict_json import plain
 from weft.parallel.layout import local
-from weft.tasks import Material, Task, Validation
+from weft.tasks import AnyTask, Material, Validation
 from weft.training.config import EVALUATIONS, POINTS, ReportSettings, RunConfig
 from weft.training.events import Event, Listener, Progress, Saved, Validated
 from weft.training.folder import RunFolder
@@ -49,7 +49,7 @@ class Run:
     does the work, and the other ranks receive the result."""
 
     config: RunConfig
-    task: Task[Any, Any]
+    task: AnyTask
     model: Model
     material: Material[Any]
     folder: RunFolder
@@ -154,7 +154,7 @@ class ProgressSums:
         return Progress(trainer.step, trainer.steps, self.nats / max(1, self.tokens), bits, self.tokens / elapsed,
                         trainer.seconds, left, report.lr, report.grad_norm,
                         use.mfu(self.steps / elapsed / world.size, trainer.seconds), resident_bytes(),
-                        allocated_bytes(world.device), trainer.task.unit, trainer.task.measured_in,
+                        allocated_bytes(world.device), trainer.task.declared.unit, trainer.task.declared.measured_in,
                         self._by_source(trainer))
 
     def _by_source(self, trainer: Trainer) -> dict[str, float]:
@@ -213,7 +213,7 @@ def descend(run: Run, trainer: Trainer, begun: LoopStart) -> Finish:
         KeyboardInterrupt: Ctrl-C or SIGTERM; a checkpoint of the step it came in stands.
     """
     rhythm, interval, world = ReportSchedule.of(run.config.report, trainer.steps), begun.interval, run.world
-    use = Utilisation(run.config, trainer.task.lengths(trainer.batches), trainer.compute, world.device,
+    use = Utilisation(run.config, trainer.batches.lengths, trainer.compute, world.device,
                       trainer.batches.rows)
     with _naming_the_last(run), Interrupts() as interrupts, closing(_saver(run, trainer)) as saver:
         validation = _caught_up(run, trainer, rhythm, begun, saver)
@@ -267,7 +267,8 @@ def _evaluated(run: Run, trainer: Trainer) -> Validation:
     except FailedError as error:
         raise DivergedError(f"on the held-out data {error.what}", step=trainer.step) from error
     if not math.isfinite(found.loss):
-        raise DivergedError(f"the model gives held-out {trainer.task.unit}s a probability of zero.", step=trainer.step)
+        raise DivergedError(f"the model gives held-out {trainer.task.declared.unit}s a probability of zero.",
+                            step=trainer.step)
     return found
 
 

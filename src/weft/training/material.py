@@ -27,10 +27,11 @@ from weft.disk.atomic import recover, replacing
 from weft.disk.ownership import require_free
 from weft.tasks.conversations import ConversationConfig
 from weft.tasks.material import Material, Texts, read_texts
+from weft.tasks.protocols import MakesIds
 from weft.tasks.records import Reread
 from weft.tokenizers.config import TokenizerConfig
 from weft.training.config import RunConfig
-from weft.training.filling import task_of, tokenizer_of
+from weft.training.filling import ids_added, task_of, tokenizer_of
 
 
 def prepare(config: RunConfig) -> Material[Any]:
@@ -43,8 +44,8 @@ def prepare(config: RunConfig) -> Material[Any]:
             prepared folder.
     """
     material = config.made_task().material(config.data, config.tokenizer)
-    known, more = material.tokenizer.vocab_size, config.task.extra_ids(config.tokenizer)
-    own = config.task.vocabulary(config.data)
+    known, more = material.tokenizer.vocab_size, ids_added(config.task, config.tokenizer)
+    own = config.task.vocabulary(config.data) if isinstance(config.task, MakesIds) else None
     if own is not None and config.model.vocab_size < own:
         raise ConfigError([f"model.vocab_size: {config.model.vocab_size}, while the rows of {config.task.kind!r} have "
                            f"{own:,} ids. Leave it out, and it is filled in."])
@@ -81,7 +82,7 @@ def with_prepared(plain: Mapping[str, Any]) -> dict[str, Any]:
 
 def _extra_ids(plain: Mapping[str, Any]) -> int:
     try:
-        return task_of(plain).extra_ids(tokenizer_of(plain))
+        return ids_added(task_of(plain), tokenizer_of(plain))
     except ConfigError:
         return 0  # parsing the whole reports the problem of the task or the tokenizer
 

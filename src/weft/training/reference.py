@@ -18,7 +18,8 @@ from weft.core.model import Model
 from weft.core.strict_json import dumps
 from weft.disk.atomic import write_file
 from weft.disk.documents import read_json
-from weft.tasks import Material, Task
+from weft.tasks import AnyTask, Material
+from weft.tasks.protocols import ComparesWithStart
 from weft.training.folder import REFERENCE_FILE, RunFolder
 from weft.training.parallel import World
 from weft.training.starting import StartWeights
@@ -26,7 +27,7 @@ from weft.training.starting import StartWeights
 PARTS = ("train", "validation")
 
 
-def with_reference(task: Task[Any, Any], model: Model, material: Material[Any], folder: RunFolder, world: World,
+def with_reference(task: AnyTask, model: Model, material: Material[Any], folder: RunFolder, world: World,
                    taken: StartWeights | None) -> Material[Any]:
     """The material of a run whose task compares its model with the one that it starts from, completed by what that one
     says; any other material unchanged. All ranks call it; rank 0 computes or reads.
@@ -42,7 +43,7 @@ def with_reference(task: Task[Any, Any], model: Model, material: Material[Any], 
     Raises:
         CheckpointError: the run has a checkpoint, and the file is missing, damaged, or of other weights or examples.
     """
-    if not task.compares:
+    if not isinstance(task, ComparesWithStart):
         return material
     assert taken is not None, "a task that compares is refused for a run that starts from nothing"
     digest = _digest(material, taken)
@@ -58,9 +59,9 @@ def with_reference(task: Task[Any, Any], model: Model, material: Material[Any], 
                    validation=task.with_reference(material.validation, arrays["validation"]))
 
 
-def keep_reference(task: Task[Any, Any], material: Material[Any], folder: Path, taken: StartWeights | None) -> None:
+def keep_reference(task: AnyTask, material: Material[Any], folder: Path, taken: StartWeights | None) -> None:
     """Write what the run compares with into its folder, which must hold the run, unless it is there."""
-    if task.compares and taken is not None and not (folder / REFERENCE_FILE).exists():
+    if isinstance(task, ComparesWithStart) and taken is not None and not (folder / REFERENCE_FILE).exists():
         values = {name: task.reference_of(getattr(material, name)).tolist() for name in PARTS}
         write_file(folder / REFERENCE_FILE, dumps({"digest": _digest(material, taken), **values}) + "\n")
 

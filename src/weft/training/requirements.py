@@ -11,6 +11,7 @@ from weft.core.errors import ConfigError
 from weft.core.layer import Part, traits_of, with_boundaries
 from weft.core.model import Model
 from weft.core.traits import Trait
+from weft.tasks.protocols import ComparesWithStart
 from weft.training.config import RunConfig
 from weft.training.cutting import cutting_problems
 from weft.training.local_model import holding_problems
@@ -50,7 +51,7 @@ def require_trainable(config: RunConfig, model: Model, world: World | None = Non
 def _settings_problems(config: RunConfig, model: Model) -> Iterator[str]:
     """The settings of a run that do not go together, or not with its model."""
     task, compute = config.made_task(), config.training.compute
-    if task.compares and config.start is None:
+    if isinstance(task, ComparesWithStart) and config.start is None:
         yield (f"start: nothing, while the task {task.name!r} compares the model with the one that it starts from. "
                "Name the folder of that model.")
     if config.training.unfreeze is not None:
@@ -58,7 +59,7 @@ def _settings_problems(config: RunConfig, model: Model) -> Iterator[str]:
         if compute.compile:
             yield ("training.compute.compile: true, with training.unfreeze: the model would be compiled again for "
                    "every block that begins to train. Leave out one of them.")
-    if compute.compile and config.task.shapes_vary:
+    if compute.compile and task.declared.batch_tokens is not None:
         yield ("training.compute.compile: true, while the batches of this task have many shapes, each of which would "
                "be compiled. Leave it out, or leave out task.batch_tokens.")
     if compute.checkpoint_activations:
@@ -74,7 +75,7 @@ def rank_problems(config: RunConfig, model: Model, ranks: int, sharing: int) -> 
     """The reasons why so many ranks cannot train a model together: a batch that does not divide among those that share
     its rows (batches under a budget of tokens give each about as many), and a step that needs the whole batch."""
     rows, traits = config.training.batch_size, traits_of(model) if ranks > 1 else frozenset()
-    if rows % sharing and not config.task.shapes_vary:
+    if rows % sharing and config.task.declares().batch_tokens is None:
         nearest = max(1, round(rows / sharing)) * sharing
         yield (f"training.batch_size: {rows} rows do not divide among {sharing} ranks. Choose a multiple of {sharing}, "
                f"such as {nearest}, or another --nproc-per-node.")

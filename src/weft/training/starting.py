@@ -41,7 +41,7 @@ from weft.linear.merging import merged
 from weft.linear.rewrite import drawn_by_rewrites, rewritten
 from weft.tokenizers.files import folder_of_own
 from weft.training.config import RunConfig
-from weft.training.filling import task_of, tokenizer_of, vocab_size_of
+from weft.training.filling import ids_added, task_of, tokenizer_of, vocab_size_of
 from weft.training.vocabulary import VocabularySettings, resized
 
 HEAD = "head"
@@ -139,7 +139,8 @@ def _with_vocabulary(filled: dict[str, Any], given: Any) -> dict[str, Any]:
     if not isinstance(given, Mapping) or "kind" in given:
         return filled
     made = tokenizer_of(filled).from_file()
-    known = vocab_size_of(filled) if made is None else made.vocab_size + task_of(filled).extra_ids(tokenizer_of(filled))
+    known = (vocab_size_of(filled) if made is None
+             else made.vocab_size + ids_added(task_of(filled), tokenizer_of(filled)))
     model, size = filled["model"], settings.rounded(known)
     encoder = model.get("encoder")
     if isinstance(encoder, Mapping) and "vocab_size" in encoder:

@@ -19,6 +19,8 @@ from weft.core.traits import Trait
 from weft.linear.rewrite import require_rewritten
 from weft.ops.forms import forced
 from weft.tasks import Material, Validation
+from weft.tasks.base import fit_by_counting
+from weft.tasks.protocols import FitsInputs
 from weft.tokenizers import Tokenizer
 from weft.training.budget import settle_steps, tokens_per_step
 from weft.training.config import RunConfig
@@ -207,7 +209,7 @@ def _train(run: Run, terms: RunConditions, record: dict[str, Any] | None) -> Fin
 
 def _descend(run: Run, terms: RunConditions, record: dict[str, Any] | None) -> Finish:
     examples = run.material.train
-    if run.taken is None:
+    if run.taken is None and isinstance(run.task, FitsInputs):
         run.task.begin(run.model, examples)
     if record is None or not same_budget(record["config"], run.config.dump()):
         steps = settle_steps(run.config, run.model, examples, run.world.device, terms.compute, run.world)
@@ -221,7 +223,7 @@ def _descend(run: Run, terms: RunConditions, record: dict[str, Any] | None) -> F
     require_ahead(trainer.step, steps)
     run.world.lead(lambda: _begin(run, terms, record, step=trainer.step, steps=steps))
     run.emit(_started(run, trainer.step, steps, tokens_per_step(run.config)))
-    if (notice := trainer.task.notice(trainer.batches)) is not None:
+    if (notice := trainer.batches.notice) is not None:
         run.emit(Notice(trainer.step, notice))
     if table is not None:
         run.emit(replace(table, step=trainer.step))
@@ -245,7 +247,7 @@ def _count(run: Run, terms: RunConditions, record: dict[str, Any] | None) -> Fin
         run.folder.forget_after(0)
     _begin(run, terms, record, step=0, steps=1)
     run.emit(_started(run, 0, 0, len(run.material.train)))
-    seconds = run.timed(lambda: run.task.fit(run.model, run.material.train))
+    seconds = run.timed(lambda: fit_by_counting(run.task, run.model, run.material.train))
     validation = run.evaluate(run.model, 1, seconds)
     return Finish(1, seconds, validation, run.save(1, seconds, validation, {}))
 

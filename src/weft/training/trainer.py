@@ -20,6 +20,7 @@ from weft.core.errors import DivergedError
 from weft.core.layer import with_boundaries
 from weft.core.model import Model, ModelState
 from weft.core.state import restore, state_arrays
+from weft.data.mixed_batches import mixture_of
 from weft.ops.forms import forced
 from weft.parallel.layout import Layout, boxes
 from weft.tasks import Examples
@@ -92,7 +93,7 @@ class Trainer:
         self._adapters = AdapterCheck(self.model, steps if settings.unfreeze is None else 0)
         self._average = Average(self.model, settings.average)
         self.batches = self.task.batches(examples)
-        self.mixed = self.task.mixed(self.batches)
+        self.mixed = mixture_of(self.batches)
         self.read = np.zeros(0 if self.mixed is None else len(self.mixed.sources), dtype=np.int64)
         for part in with_boundaries(self.precision.working):
             part.kept_activations = "inputs" if settings.compute.checkpoint_activations else "costly"
@@ -223,7 +224,7 @@ class Trainer:
         mine = self.world.rows(int(self.batches.rows))
         carried = {name.removeprefix(CARRIED): tensor[mine].to(self.device) for name, tensor in tensors.items()
                    if name.startswith(CARRIED)}
-        empty = self.task.start(self.precision.working, mine.stop - mine.start, self.device)
+        empty = self.task.settings.first_state(self.precision.working, mine.stop - mine.start, self.device)
         self._state = restore(empty, carried) if carried and empty is not None else None
         self.step, self.seconds = step, seconds
 
@@ -234,7 +235,8 @@ class Trainer:
         if self._first_loss is None:
             self._first_loss = loss
         if loss > DIVERGED * max(uniform, self._first_loss):
-            raise DivergedError(f"the loss became {loss:.4g} {self.task.measured_in} per {self.task.unit}, where a "
+            declared = self.task.declared
+            raise DivergedError(f"the loss became {loss:.4g} {declared.measured_in} per {declared.unit}, where a "
                                 f"uniform guess has {uniform:.2f}.", step=self.step)
 
 

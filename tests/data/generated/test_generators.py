@@ -12,12 +12,10 @@ from data.generated.solvers import NAMES, copied, evaluated, flooded, followed, 
 from weft.core.errors import DataError
 from weft.data.generated import (
     AssociativeRecall,
-    GeneratedRows,
     Generator,
     InductionHeads,
     ListOps,
     Pathfinder,
-    RowBatches,
     SelectiveCopying,
 )
 from weft.data.generated.draws import Draws
@@ -159,21 +157,3 @@ def test_draws_without_putting_back_have_the_probabilities_of_one_after_another(
             expected = weights[first] / 8 * weights[second] / (8 - weights[first])
             share = ((pairs[:, 0] == first) & (pairs[:, 1] == second)).mean()
             assert share == pytest.approx(expected, abs=5 * np.sqrt(0.25 / 8000))
-
-
-def test_batches_are_a_function_of_the_step_and_ranks_share_them() -> None:
-    for made in (SMALL["mqar"], SMALL["listops"]):
-        rows = RowBatches(GeneratedRows(made, seed=0, part="train", size=1 << 39), rows=4, seed=3, reshuffle=True)
-        whole, halves = rows.batch(9).rows, [rows.batch(9, rank=rank, world=2).rows for rank in (0, 1)]
-        np.testing.assert_array_equal(whole.ids, np.concatenate([each.ids for each in halves]))
-        np.testing.assert_array_equal(whole.answers, np.concatenate([each.answers for each in halves]))
-        assert not np.array_equal(rows.batch(10).rows.answers, whole.answers)
-
-
-def test_few_rows_come_once_an_epoch() -> None:
-    made = InductionHeads(9, 200)
-    examples = GeneratedRows(made, seed=0, part="train", size=12)
-    batches = RowBatches(examples, rows=4, seed=1, reshuffle=True)
-    epoch = np.concatenate([batches.batch(step).rows.ids for step in range(3)])
-    assert {row.tobytes() for row in epoch} == {row.tobytes() for row in examples.rows(np.arange(12)).ids}
-    assert len(examples) == 12 * 9 and batches.tokens_per_batch == 36

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from weft.data.generated.draws import Draws
-from weft.data.generated.generator import Rows, SymbolGenerator
+from weft.data.generated.generator import AnsweredRows, SymbolGenerator
 
 
 @final
@@ -50,7 +50,7 @@ class AssociativeRecall(SymbolGenerator):
         return (f"associative recall of {self.pairs} pairs, {self.symbols:,} ids, rows of {self.length:,}, "
                 f"power {self.power:g}")
 
-    def rows(self, seed: int, index: Int64[np.ndarray, " B"]) -> Rows:
+    def rows(self, seed: int, index: Int64[np.ndarray, " B"]) -> AnsweredRows:
         draws, size, behind = Draws(seed, index), len(index), 2 * self.pairs
         half, slots = self.symbols // 2, (self.length - behind) // 2
         keys = 1 + draws.different(half - 1, self.pairs)
@@ -62,4 +62,4 @@ class AssociativeRecall(SymbolGenerator):
             ids[:, behind:] = draws.below(self.symbols, self.length - behind)
         ids[:, 0:behind:2], ids[:, 1:behind:2] = keys, values
         np.put_along_axis(ids, places, keys, axis=-1)
-        return Rows(ids, None, places, values)
+        return AnsweredRows(ids, None, places, values)

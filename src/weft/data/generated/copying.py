@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from weft.data.generated.draws import Draws
-from weft.data.generated.generator import Rows, SymbolGenerator
+from weft.data.generated.generator import AnsweredRows, SymbolGenerator
 
 NOISE = 0
 
@@ -44,7 +44,7 @@ class SelectiveCopying(SymbolGenerator):
     def describe(self) -> str:
         return f"selective copying of {self.tokens} tokens, {self.symbols} ids, rows of {self.length:,}"
 
-    def rows(self, seed: int, index: Int64[np.ndarray, " B"]) -> Rows:
+    def rows(self, seed: int, index: Int64[np.ndarray, " B"]) -> AnsweredRows:
         draws, size, before = Draws(seed, index), len(index), self.length - self.tokens
         data = 1 + draws.below(self.symbols - 2, self.tokens)
         chosen = np.sort(draws.different(before, self.tokens), axis=-1)
@@ -52,4 +52,4 @@ class SelectiveCopying(SymbolGenerator):
         np.put_along_axis(ids, chosen, data, axis=-1)
         ids[:, before:] = self.symbols - 1
         places = np.broadcast_to(np.arange(before, self.length), (size, self.tokens))
-        return Rows(ids, None, places, data)
+        return AnsweredRows(ids, None, places, data)

@@ -1,21 +1,21 @@
-"""Examples that are rows with answers, and batches of them; generated rows are made when they are read."""
+"""Examples that are rows with answers; generated rows are made when they are read."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import final
 
 import numpy as np
 from jaxtyping import Int64
 
 from weft.data.duplicates import Repeated
-from weft.data.generated.generator import Generator, Rows
-from weft.data.sequences import WIDTHS, RowOrder, share_of
+from weft.data.generated.generator import AnsweredRows, Generator
+from weft.data.sequences import WIDTHS
 
 
 class RowExamples(ABC):
-    """Rows with answers, by index.
+    """AnsweredRows with answers, by index.
 
     Attributes:
         name: for messages.
@@ -41,13 +41,13 @@ class RowExamples(ABC):
         return round(self.size * self.mean_length)
 
     @abstractmethod
-    def rows(self, index: Int64[np.ndarray, " B"]) -> Rows:
+    def rows(self, index: Int64[np.ndarray, " B"]) -> AnsweredRows:
         """The rows with these indices, each below ``size``."""
 
 
 @final
 class GeneratedRows(RowExamples):
-    """Rows of a generator.
+    """AnsweredRows of a generator.
 
     Args:
         generator: the rule.
@@ -62,62 +62,11 @@ class GeneratedRows(RowExamples):
         self.name = f"{generator.describe()} (seed {seed}, {part})"
         self.longest, self.mean_length, self.varies = generator.longest, generator.mean_length, generator.varies
 
-    def rows(self, index: Int64[np.ndarray, " B"]) -> Rows:
+    def rows(self, index: Int64[np.ndarray, " B"]) -> AnsweredRows:
         return self.generator.rows(self._seed, index)
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class RowBatch:
-    """Rows of a step.
-
-    Attributes:
-        rows: what is read and predicted.
-    """
-
-    rows: Rows
-
-
-@final
-class RowBatches:
-    """Batches of rows in shuffled order, each a pure function of seed and step.
-
-    Args:
-        examples: to draw from.
-        rows: of a batch.
-        seed: of the order.
-        reshuffle: see `RowOrder`.
-    """
-
-    def __init__(self, examples: RowExamples, *, rows: int, seed: int, reshuffle: bool) -> None:
-        self.examples = examples
-        self.order = RowOrder(examples.size, rows=rows, seed=seed, reshuffle=reshuffle, where=examples.name)
-
-    @property
-    def rows(self) -> int:
-        """Rows of a batch."""
-        return self.order.rows
-
-    @property
-    def steps_per_epoch(self) -> float:
-        """Batches of one pass over the rows."""
-        return self.order.size / self.rows
-
-    @property
-    def tokens_per_batch(self) -> float:
-        """Expected tokens of a batch without padding."""
-        return self.rows * self.examples.mean_length
-
-    def batch(self, step: int, *, rank: int = 0, world: int = 1) -> RowBatch:
-        """The batch of that step, or one rank's rows of it; rows of different lengths are padded to a width of the
-        whole batch."""
-        index, share = self.order.of(step), share_of(self.rows, rank, world)
-        if not self.examples.varies:
-            return RowBatch(self.examples.rows(index[share]))
-        return RowBatch(part_of(self.examples.rows(index), share, self.examples.longest))
-
-
-def part_of(rows: Rows, share: slice, longest: int) -> Rows:
+def share_of_rows(rows: AnsweredRows, share: slice, longest: int) -> AnsweredRows:
     """A share of rows of different lengths, padded to a multiple of a quarter of ``longest`` that holds all of them, so
     that there are at most `WIDTHS` widths."""
     assert rows.count is not None, "rows of different lengths have counts"

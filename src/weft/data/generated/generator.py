@@ -1,4 +1,4 @@
-"""`Generator`: a rule by which rows and their answers are made, and `Rows`, what it makes."""
+"""`Generator`: a rule by which rows and their answers are made, and `AnsweredRows`, what it makes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from jaxtyping import Int64
 
 @final
 @dataclass(frozen=True, eq=False)
-class Rows:
-    """Rows of ids with the places at which something is to be predicted.
+class AnsweredRows:
+    """AnsweredRows of ids with the places at which something is to be predicted.
 
     Attributes:
         ids: tokens; zero beyond each row's count.
@@ -80,7 +80,7 @@ class Generator(ABC):
         return 0
 
     @abstractmethod
-    def rows(self, seed: int, index: Int64[np.ndarray, " B"]) -> Rows:
+    def rows(self, seed: int, index: Int64[np.ndarray, " B"]) -> AnsweredRows:
         """The rows with these indices.
 
         Raises:

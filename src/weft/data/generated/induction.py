@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from weft.data.generated.draws import Draws
-from weft.data.generated.generator import Rows, SymbolGenerator
+from weft.data.generated.generator import AnsweredRows, SymbolGenerator
 
 
 @final
@@ -39,11 +39,11 @@ class InductionHeads(SymbolGenerator):
     def describe(self) -> str:
         return f"induction heads, {self.symbols} ids, rows of {self.length:,}"
 
-    def rows(self, seed: int, index: Int64[np.ndarray, " B"]) -> Rows:
+    def rows(self, seed: int, index: Int64[np.ndarray, " B"]) -> AnsweredRows:
         draws, size = Draws(seed, index), len(index)
         place = draws.below(self.length - 2, 1)
         ids = draws.below(self.symbols - 1, self.length)
         answers = np.take_along_axis(ids, place + 1, axis=-1)
         np.put_along_axis(ids, place, self.symbols - 1, axis=-1)
         ids[:, -1] = self.symbols - 1
-        return Rows(ids, None, np.full((size, 1), self.length - 1), answers)
+        return AnsweredRows(ids, None, np.full((size, 1), self.length - 1), answers)

@@ -11,7 +11,7 @@ from jaxtyping import Float64, Int64
 
 from weft.core.errors import DataError
 from weft.data.generated.draws import Draws
-from weft.data.generated.generator import Generator, Rows
+from weft.data.generated.generator import AnsweredRows, Generator
 
 DIGITS = 10
 OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")
@@ -109,13 +109,13 @@ class ListOps(Generator):
         return (f"ListOps of {self.min_length + 1:,} to {self.longest:,} tokens, depth {self.max_depth}, "
                 f"{self.max_args} arguments")
 
-    def rows(self, seed: int, index: Int64[np.ndarray, " B"]) -> Rows:
+    def rows(self, seed: int, index: Int64[np.ndarray, " B"]) -> AnsweredRows:
         found = [self._row(seed, each) for each in index]
         count = np.array([len(tokens) for tokens, _ in found], dtype=np.int64)
         ids = np.zeros((len(found), self.longest), dtype=np.int64)
         for row, (tokens, _) in zip(ids, found, strict=True):
             row[:len(tokens)] = tokens
-        return Rows(ids, count, count[:, None] - 1, np.array([[value] for _, value in found], dtype=np.int64))
+        return AnsweredRows(ids, count, count[:, None] - 1, np.array([[value] for _, value in found], dtype=np.int64))
 
     def _row(self, seed: int, index: np.int64) -> tuple[np.ndarray, int]:
         draws = Draws(seed, np.array([index]))

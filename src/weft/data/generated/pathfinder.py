@@ -12,7 +12,7 @@ from jaxtyping import Bool, Int64
 from weft.core.errors import DataError
 from weft.data.generated.dashes import Canvas, Path, Picture, Pixels, drawn
 from weft.data.generated.draws import Draws
-from weft.data.generated.generator import Generator, Rows
+from weft.data.generated.generator import AnsweredRows, Generator
 
 LEVELS = 256
 """Shades of grey, which are ids."""
@@ -87,11 +87,11 @@ class Pathfinder(Generator):
     def describe(self) -> str:
         return f"Pathfinder of {self.size} x {self.size}, {self.contour} dashes, {self.distractors} distractors"
 
-    def rows(self, seed: int, index: Int64[np.ndarray, " B"]) -> Rows:
+    def rows(self, seed: int, index: Int64[np.ndarray, " B"]) -> AnsweredRows:
         pictures = [self.picture(seed, int(each)) for each in index]
         ids = np.stack([drawn(each, self.size, self.look).reshape(-1) for each in pictures]).astype(np.int64)
         answers = np.array([[LEVELS + each.joined] for each in pictures], dtype=np.int64)
-        return Rows(ids, None, np.full((len(pictures), 1), self.longest - 1), answers)
+        return AnsweredRows(ids, None, np.full((len(pictures), 1), self.longest - 1), answers)
 
     def picture(self, seed: int, index: int) -> Picture:
         """The paths and dots of a picture.
@@ -142,7 +142,8 @@ class Pathfinder(Generator):
         """The first dash of the first path, near the middle."""
         room = max(self.size / 2 - 2 * self.look.apart, 2.0)
         y, x, turn = draws.uniform(3)[0]
-        return canvas.begin(_middle(self.size) + room * complex(2 * y - 1, 2 * x - 1), 2 * math.pi * turn)
+        middle = (self.size - 1) / 2 * (1 + 1j)
+        return canvas.begin(middle + room * complex(2 * y - 1, 2 * x - 1), 2 * math.pi * turn)
 
     def _second(self, canvas: Canvas, draws: Draws, first: Path) -> Path | None:
         away, turn = 2 * math.pi * draws.uniform(2)[0]
@@ -162,7 +163,3 @@ class Pathfinder(Generator):
             if all(canvas.extend(path, float(draws.uniform(1)[0, 0])) for _ in range(self.contour // 3 - 1)):
                 return
             canvas.forget_after(before)
-
-
-def _middle(size: int) -> complex:
-    return (size - 1) / 2 * (1 + 1j)

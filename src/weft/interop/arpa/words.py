@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from weft.core.errors import UnsupportedError
 from weft.tokenizers import Tokenizer, WordTokenizer
+from weft.tokenizers.base import pieces_of
 
 START, END, UNKNOWN = "<s>", "</s>", "<unk>"
 RESERVED = (START, END, UNKNOWN)
@@ -48,7 +49,7 @@ def roles_of(tokenizer: Tokenizer | None, end: int | None, size: int) -> Roles:
     if tokenizer is None:
         return Roles(end, None)
     closing = end if tokenizer.eos_id in (None, tokenizer.bos_id) else tokenizer.eos_id
-    named = tokenizer.unknown_id if isinstance(tokenizer, WordTokenizer) else tokenizer.pieces.get(UNKNOWN)
+    named = tokenizer.unknown_id if isinstance(tokenizer, WordTokenizer) else pieces_of(tokenizer).get(UNKNOWN)
     beyond = tokenizer.vocab_size if size > tokenizer.vocab_size else None
     return Roles(closing, beyond if named is None else named)
 
@@ -80,7 +81,7 @@ def _own_words(tokenizer: WordTokenizer) -> list[str]:
 
 
 def _spelled(tokenizer: Tokenizer, size: int) -> list[str]:
-    names = {place: name for name, place in tokenizer.pieces.items()}
+    names = {place: name for name, place in pieces_of(tokenizer).items()}
     known = tokenizer.vocab_size
     words = [_escaped(names[place] if place in names else tokenizer.decode([place], specials=True))
              if place < known else "" for place in range(size)]

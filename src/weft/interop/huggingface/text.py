@@ -11,6 +11,7 @@ from weft.core.model import LanguageModel, Model
 from weft.data.layout import layout_of
 from weft.disk.documents import lawful_link
 from weft.tokenizers import Tokenizer
+from weft.tokenizers.base import require_fits
 from weft.tokenizers.declared import CHAT_TEMPLATE, DEFAULT_TEMPLATE, MORE_TEMPLATES
 from weft.tokenizers.library import LIBRARY_FILE
 from weft.tokenizers.library_pieces import with_frame
@@ -36,7 +37,7 @@ def folder_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
     if not any((folder / name).is_file() for name in VOCABULARIES):
         return None
     tokenizer = read_tokenizer(folder)
-    tokenizer.require_fits(vocab_size, where=str(folder))
+    require_fits(tokenizer, vocab_size, where=str(folder))
     return tokenizer
 
 

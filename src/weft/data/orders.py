@@ -1,7 +1,8 @@
-"""Batches of rows of about the same length, as many as a budget of tokens holds."""
+"""Orders of examples: those of each step, a pure function of seed and step; and batches of examples in an order."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import final
 
 import numpy as np
@@ -11,11 +12,94 @@ from weft.core.errors import DataError
 from weft.data.permutation import permute
 from weft.data.sequences import Sequences
 
-Rows = Int64[np.ndarray, " B"]
+
+class ExampleOrder(ABC):
+    """The examples of each batch. An order that is made of no examples is refused.
+
+    Attributes:
+        size: number of examples.
+        rows: examples of a batch; the mean over an epoch where batches differ.
+    """
+
+    size: int
+    rows: float
+
+    @abstractmethod
+    def of(self, step: int) -> Int64[np.ndarray, " B"]:
+        """The indices of the examples of a step."""
+
+    @abstractmethod
+    def share(self, rows: int, rank: int, world: int) -> slice:
+        """One rank's rows of a batch of so many.
+
+        Raises:
+            DataError: ``rank`` is not below ``world``, or the ranks cannot share the batch.
+        """
+
+    @abstractmethod
+    def once(self) -> list[Int64[np.ndarray, " B"]]:
+        """The indices of the examples of each batch of an evaluation: each example once."""
 
 
 @final
-class LengthOrder:
+class RowOrder(ExampleOrder):
+    """As many examples in every batch, in an order of its own for each epoch, or in the order of their indices.
+
+    A batch is B examples in the order of their epoch; where an epoch ends within a batch, the next one begins there.
+
+    Args:
+        size: number of examples.
+        rows: B.
+        seed: any integer.
+        reshuffle: every epoch has its own order; False: all have the order of the first.
+        where: the data's name, for messages.
+
+    Raises:
+        DataError: there is no example.
+    """
+
+    rows: int
+
+    def __init__(self, size: int, *, rows: int, seed: int, reshuffle: bool, where: str) -> None:
+        if not size:
+            raise DataError("no example to train on.", where=where, remedy="Give more records.")
+        self.size, self.rows, self.seed, self.reshuffle = size, rows, seed, reshuffle
+
+    def of(self, step: int) -> Int64[np.ndarray, " B"]:
+        epoch, place = np.divmod(step * self.rows + np.arange(self.rows, dtype=np.int64), self.size)
+        chosen: np.ndarray = permute(place, self.size, seed=self.seed,
+                                     epoch=epoch if self.reshuffle else np.zeros_like(epoch))
+        return chosen
+
+    def share(self, rows: int, rank: int, world: int) -> slice:
+        return share_of(rows, rank, world)
+
+    def once(self) -> list[Int64[np.ndarray, " B"]]:
+        return [np.arange(first, min(first + self.rows, self.size)) for first in range(0, self.size, self.rows)]
+
+
+def share_of(rows: int, rank: int, world: int) -> slice:
+    """One rank's rows of a batch: consecutive rows, equally many for each rank.
+
+    Raises:
+        DataError: ``world`` does not divide the rows, or ``rank`` is not below it.
+    """
+    if world < 1 or rows % world:
+        raise DataError(f"{rows} rows do not divide into {world} ranks.", where="world",
+                        remedy="Choose a batch size that is a multiple of the number of ranks.")
+    if not 0 <= rank < world:
+        raise _no_rank(rank, world)
+    each = rows // world
+    return slice(rank * each, (rank + 1) * each)
+
+
+def _no_rank(rank: int, world: int) -> DataError:
+    return DataError(f"must be from 0 to {world - 1}, received {rank}.", where="rank",
+                     remedy="Give each process its own number below the number of ranks.")
+
+
+@final
+class LengthOrder(ExampleOrder):
     """The examples of each batch, chosen by length: a pure function of seed and step.
 
     Examples are sorted by the longest of their columns, then by each column, and cut into batches, each as large as the
@@ -34,6 +118,9 @@ class LengthOrder:
         reshuffle: every epoch has its own order; False: all have the order of the first.
         where: the data's name, for messages.
 
+    Attributes:
+        batches: of an epoch.
+
     Raises:
         DataError: there is no example, or one is longer than the budget.
     """
@@ -51,25 +138,17 @@ class LengthOrder:
         self._keys = (*lengths[::-1], lengths.max(0))
         self._cuts = _cuts(lengths[:, np.lexsort(self._keys)], budget)
         self._epoch, self._order = -1, np.array([], dtype=np.int64)
+        self.batches = len(self._cuts) - 1
+        self.rows = self.size / self.batches
 
-    @property
-    def batches(self) -> int:
-        """Batches of an epoch."""
-        return len(self._cuts) - 1
-
-    @property
-    def rows(self) -> float:
-        """Examples of a batch, on average."""
-        return self.size / self.batches
-
-    def of(self, step: int) -> Rows:
+    def of(self, step: int) -> Int64[np.ndarray, " B"]:
         """The indices of the examples of a step, from the shortest to the longest."""
         epoch, place = divmod(step, self.batches)
         epoch = epoch if self.reshuffle else 0
         chosen = permute(np.array([place]), self.batches, seed=self.seed, epoch=np.array([epoch]))
         return self.sorted_batch(int(chosen[0]), epoch)
 
-    def sorted_batch(self, place: int, epoch: int = 0) -> Rows:
+    def sorted_batch(self, place: int, epoch: int = 0) -> Int64[np.ndarray, " B"]:
         """The indices of the examples of the batch at ``place``, counted from the batch of the shortest."""
         if epoch != self._epoch:
             everyone = np.arange(self.size)
@@ -85,9 +164,11 @@ class LengthOrder:
             DataError: ``rank`` is not below ``world``.
         """
         if not 0 <= rank < world:
-            raise DataError(f"must be from 0 to {world - 1}, received {rank}.", where="rank",
-                            remedy="Give each process its own number below the number of ranks.")
+            raise _no_rank(rank, world)
         return slice(rows * rank // world, rows * (rank + 1) // world)
+
+    def once(self) -> list[Int64[np.ndarray, " B"]]:
+        return [self.sorted_batch(place) for place in range(self.batches)]
 
 
 def _cuts(lengths: Int64[np.ndarray, "C n"], budget: int) -> Int64[np.ndarray, " batches_and_one"]:

@@ -1,4 +1,4 @@
-"""Batches of preference pairs: two answers to one prompt, the better in one row and the worse in the next."""
+"""Preference pairs: two answers to one prompt, the better in one row and the worse in the next."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weft.data.batch import Batch
 from weft.data.duplicates import Repeated
 from weft.data.packed import filled
 from weft.data.packing import documents_in, scored_in
-from weft.data.sequences import WIDTHS, RowOrder, share_of
+from weft.data.sequences import WIDTHS
 from weft.data.stream import TokenStream
 
 
@@ -56,20 +56,6 @@ class PreferencePairs:
         return len(self.starts) // 2
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class PreferenceBatch:
-    """B pairs as 2B rows, the better answer before the worse.
-
-    Attributes:
-        rows: the tokens.
-        reference: see `PreferencePairs`, of each row; None: not known.
-    """
-
-    rows: Batch
-    reference: Float64[np.ndarray, " R"] | None
-
-
 def kept_pairs(stream: TokenStream, context: int, long: Literal["cut", "drop"]) -> PreferencePairs:
     """The pairs of a stream of which both answers have scored tokens within the context.
 
@@ -88,52 +74,20 @@ def kept_pairs(stream: TokenStream, context: int, long: Literal["cut", "drop"]) 
     return PreferencePairs(stream, starts[both], lengths[both], scored[both], len(kept), int(longer.sum()))
 
 
-@final
-class PreferenceBatches:
-    """Batches of pairs in shuffled order, as wide as their longest row, rounded up to quarters of the longest of all.
-
-    Args:
-        examples: the pairs.
-        pairs: of a batch.
-        seed: any integer.
-        reshuffle: every epoch has its own order; False: all have the order of the first.
-    """
-
-    def __init__(self, examples: PreferencePairs, *, pairs: int, seed: int, reshuffle: bool) -> None:
-        self.examples = examples
-        self._order = RowOrder(examples.size, rows=pairs, seed=seed, reshuffle=reshuffle, where=examples.stream.corpus)
-
-    @property
-    def rows(self) -> float:
-        """Rows of a batch: two for each pair."""
-        return 2 * self._order.rows
-
-    @property
-    def tokens_per_batch(self) -> float:
-        """Inputs of a batch without padding; the mean over an epoch."""
-        return self.rows * float(self.examples.lengths.mean())
-
-    def batch(self, step: int, *, rank: int = 0, world: int = 1) -> PreferenceBatch:
-        """The batch of that step, or one rank's pairs of it, padded to the width of the whole batch."""
-        chosen = self._order.of(step)
-        return laid_out(self.examples, chosen[share_of(len(chosen), rank, world)], width_of(self.examples, chosen))
-
-
 def width_of(examples: PreferencePairs, chosen: Int64[np.ndarray, " B"]) -> int:
     """Inputs of the rows of a batch of these pairs, padding included."""
-    longest, most = (int(lengths.max()) for lengths in (examples.lengths[_rows(chosen)], examples.lengths))
+    longest, most = (int(lengths.max()) for lengths in (examples.lengths[rows_of(chosen)], examples.lengths))
     return -(-most * -(-WIDTHS * longest // most) // WIDTHS)
 
 
-def laid_out(examples: PreferencePairs, chosen: Int64[np.ndarray, " B"], width: int) -> PreferenceBatch:
-    """The pairs ``chosen`` as rows of ``width`` inputs."""
-    rows = _rows(chosen)
-    reference = None if examples.reference is None else examples.reference[rows]
-    batch = filled(examples.stream, np.ones(len(rows), dtype=np.int64), examples.starts[rows], examples.lengths[rows],
-                   width)
-    return PreferenceBatch(batch, reference)
+def laid_out(examples: PreferencePairs, chosen: Int64[np.ndarray, " B"], width: int) -> Batch:
+    """The pairs ``chosen`` as rows of ``width`` inputs, the better answer of each before the worse."""
+    rows = rows_of(chosen)
+    return filled(examples.stream, np.ones(len(rows), dtype=np.int64), examples.starts[rows], examples.lengths[rows],
+                  width)
 
 
-def _rows(chosen: Int64[np.ndarray, " B"]) -> Int64[np.ndarray, " R"]:
+def rows_of(chosen: Int64[np.ndarray, " B"]) -> Int64[np.ndarray, " R"]:
+    """The places of the answers of these pairs."""
     rows: np.ndarray = (2 * chosen[:, None] + np.arange(2)).reshape(-1)
     return rows

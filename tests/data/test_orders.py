@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from weft.core.errors import DataError
-from weft.data.length_batches import LengthOrder
+from weft.data.orders import LengthOrder
 from weft.data.sequences import Sequences
 
 
