@@ -56,22 +56,15 @@ def with_prompts(text: Batch) -> PrefixedRows:
     return _of_lengths(text, row, first, np.minimum(following[row, first] - first + 1, size))
 
 
-class _Documents(NamedTuple):
+def _documents(text: Batch) -> tuple[Int64[np.ndarray, " n"], Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
     """The row, the first input and the number of inputs of each document in a batch."""
-
-    row: Int64[np.ndarray, " n"]
-    first: Int64[np.ndarray, " n"]
-    size: Int64[np.ndarray, " n"]
-
-
-def _documents(text: Batch) -> _Documents:
     count = np.full(len(text.inputs), text.inputs.shape[1]) if text.count is None else text.count
     begins = text.begins.copy()
     begins[:, 0] = True
     begins &= np.arange(begins.shape[1]) < count[:, None]
     row, first = np.nonzero(begins)
     last = np.where(np.append(row[1:] == row[:-1], False), np.append(first[1:], 0), count[row])
-    return _Documents(row, first, last - first)
+    return row, first, last - first
 
 
 def _of_lengths(text: Batch, row: Int64[np.ndarray, " n"], first: Int64[np.ndarray, " n"],
