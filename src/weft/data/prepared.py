@@ -99,14 +99,13 @@ class PreparedData:
             DataError: the folder lacks the part, or a file of it cannot be read; so does whatever reads the row.
         """
         part = self.part(name)
-        found = open_part(self.path, part)
-        lost = found.lost
+        tokens, begins, byte_lengths, flags, lost = open_part(self.path, part)
         # Unknown where the folder was made before lost text was paid for, by a tokenizer that may lose some.
         if lost is None and self.manifest.format < PAYING and not self.tokenizer().keeps_text:
             lost = np.broadcast_to(np.float32(np.nan), (part.tokens,))
-        return TokenStream(found.tokens, found.begins, found.byte_lengths, self.manifest.begins_scored,
+        return TokenStream(tokens, begins, byte_lengths, self.manifest.begins_scored,
                            self.manifest.tokenizer.vocab_size, part.corpus, part.corpus_sha256,
-                           self.manifest.tokenizer.fingerprint, part.repeated, found.flags, lost=lost)
+                           self.manifest.tokenizer.fingerprint, part.repeated, flags, lost=lost)
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that made the tokens.

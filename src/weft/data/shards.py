@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import NamedTuple, final
+from typing import final
 
 import numpy as np
 from jaxtyping import Int64, Shaped
@@ -19,18 +19,6 @@ from weft.data.stream import SCORED, flags_of
 SHARD_TOKENS = 1 << 25
 """Tokens of a shard: it ends with the document that reaches this size, or within one that would reach twice as much.
 Its tokens, about 4 bytes each, are held in memory until then."""
-
-
-@final
-class StoredPart(NamedTuple):
-    """The arrays of a part, in its files; ``flags``: None if every token is scored; ``lost``: None if it has no such
-    file."""
-
-    tokens: TokenArray
-    begins: TokenArray
-    byte_lengths: TokenArray
-    flags: TokenArray | None
-    lost: TokenArray | None
 
 
 @final
@@ -103,8 +91,9 @@ class ShardWriter:
                          sha256=hashlib.sha256(content).hexdigest(), sample_sha256=sample_hash(path))
 
 
-def open_part(folder: Path, part: PreparedPart) -> StoredPart:
-    """The arrays of a part.
+def open_part(folder: Path, part: PreparedPart) -> tuple[TokenArray, TokenArray, TokenArray, TokenArray | None,
+                                                         TokenArray | None]:
+    """The arrays of a part: tokens, document starts, bytes of each token; flags and lost nats, None where it has none.
 
     Raises:
         DataError: a file cannot be read or is too short; so does whatever reads the arrays.
@@ -113,7 +102,7 @@ def open_part(folder: Path, part: PreparedPart) -> StoredPart:
         *([_open(folder, file, shard.length) for file in (shard.tokens, shard.begins, shard.byte_lengths)]
           for shard in part.shards), strict=True)
     lost = [_open(folder, shard.lost, shard.length) for shard in part.shards if shard.lost is not None]
-    return StoredPart(join(tokens), join(begins), join(lengths), _flags(folder, part), join(lost) if lost else None)
+    return join(tokens), join(begins), join(lengths), _flags(folder, part), join(lost) if lost else None
 
 
 def _flags(folder: Path, part: PreparedPart) -> TokenArray | None:
