@@ -12,7 +12,7 @@ import pytest
 from interop.huggingface.tiny_folders import change_config, stored, write, write_case
 from weft import api
 from weft.interop.huggingface.letters import LETTERS
-from weft.tokenizers import BPETokenizer
+from weft.tokenizers import BPETokenizer, Conventions, FileTokenizer
 
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\r\n{% endfor %}"
 TEXTS = {"generation_config.json": '{"temperature": 0.60, "eos_token_id" : [1,2],\t"top_p":9e-1 }',
@@ -78,10 +78,13 @@ def test_what_has_changed_is_written_anew(tmp_path: Path) -> None:
     api.convert(loaded, tmp_path / "weft", to="weft")
     kept = api.load(tmp_path / "weft")
     assert kept.tokenizer is not None
-    other = replace(kept, tokenizer=BPETokenizer.train(["other words"], 257))
-    api.convert(other, tmp_path / "c", to="hf")
-    assert "unknown_of_ours" not in (tmp_path / "c/tokenizer_config.json").read_text()
-    assert not (tmp_path / "c/special_tokens_map.json").exists()
+    framed = BPETokenizer.train(["other words"], 257)
+    plain = FileTokenizer(framed.files()["tokenizer.json"], eos="<|endoftext|>",
+                          conventions=Conventions(adds_bos=False))
+    for name, other in (("c", framed), ("d", plain)):  # around whose texts a token stands, and none
+        api.convert(replace(kept, tokenizer=other), tmp_path / name, to="hf")
+        assert "unknown_of_ours" not in (tmp_path / name / "tokenizer_config.json").read_text()
+        assert not (tmp_path / name / "special_tokens_map.json").exists()
 
 
 def test_a_template_in_the_settings_is_not_written_twice(tmp_path: Path) -> None:
