@@ -41,11 +41,12 @@ SIZE, SCALE = (1240, 2280), 0.7
 
 
 def inputs() -> dict[str, str]:
-    """A hash of the study and of each of its models as the study runs it: its preset with the study's changes.
-    ``recipes/defaults.json`` has what these leave to defaults."""
+    """A hash of the study without its models, and of each of these as the study runs it: its preset with the study's
+    changes, whichever of both says a value. ``recipes/defaults.json`` has what these leave to defaults."""
     study = yaml.safe_load(STUDY.read_text(encoding="utf-8"))
     models = runpy.run_path(str(ROOT / "recipes/defaults.py"))["of_models"](study)
-    return {STUDY.name: _digest(study), **{name: _digest(plain) for name, plain in models.items()}}
+    plain = {key: value for key, value in study.items() if key != "models"}
+    return {STUDY.name: _digest(plain), **{name: _digest(each) for name, each in models.items()}}
 
 
 def _digest(plain: Mapping[str, Any]) -> str:

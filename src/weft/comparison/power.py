@@ -25,7 +25,7 @@ RUNS = (3, 5, 10)
 
 
 class Spread(NamedTuple):
-    """What runs say of how far figures move.
+    """How far figures move from run to run and from document to document.
 
     Attributes:
         deviation: the standard deviation from run to run of a model, in bits per byte (of the difference between two
