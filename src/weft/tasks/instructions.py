@@ -13,8 +13,7 @@ from weft.core.part_config import About
 from weft.core.registry import register
 from weft.data import Batch, PackedBatches, TokenStream
 from weft.data.settings import DataSettings
-from weft.evaluation.measuring import evaluating, finite, in_batches, spread
-from weft.evaluation.numbers import exponential
+from weft.evaluation.measuring import evaluating, exponential, finite, in_batches, spread
 from weft.tasks.base import BatchSource, BatchSums, Count, HeldOut, Task, TaskSettings
 from weft.tasks.conversations import ConversationConfig, causal_problems, conversation_material, held_out_stream
 from weft.tasks.material import Material

@@ -16,8 +16,7 @@ from weft.core.traits import Trait
 from weft.data import Batch, Batches, PackedBatches, TokenStream
 from weft.data.prefixes import PrefixedRows, with_drawn_prefixes, with_prompts
 from weft.data.settings import DataSettings
-from weft.evaluation.measuring import evaluating, finite, spread
-from weft.evaluation.numbers import exponential
+from weft.evaluation.measuring import evaluating, exponential, finite, spread
 from weft.tasks.base import BatchSource, BatchSums, Count, HeldOut, Task, TaskConfig, TaskSettings
 from weft.tasks.masked import HELD_OUT_SEED
 from weft.tasks.material import Material, held_out_text, text_material

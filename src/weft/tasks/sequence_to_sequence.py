@@ -23,8 +23,7 @@ from weft.data.layout import layout_of
 from weft.data.pairs import PairBatch, PairBatches, Pairs, encode_pairs, laid_out, texts_of
 from weft.data.records import Fields, TextRecord, text_of
 from weft.data.settings import DataSettings
-from weft.evaluation.measuring import evaluating, finite, spread
-from weft.evaluation.numbers import exponential
+from weft.evaluation.measuring import evaluating, exponential, finite, spread
 from weft.tasks.base import BatchSource, BatchSums, Count, HeldOut, Lengths, TaskSettings
 from weft.tasks.objective import cross_entropy
 from weft.tasks.records import RecordTask, RecordTaskConfig, held_out_part

@@ -22,8 +22,7 @@ from weft.data import Repeated, ShuffledBatches, TokenStream
 from weft.data.pairs import ends_of
 from weft.data.settings import DataSettings
 from weft.data.span_corruption import CorruptedRows, SpanCorruption, SpanCounts, longest_rows
-from weft.evaluation.measuring import evaluating, finite, in_batches, spread
-from weft.evaluation.numbers import exponential
+from weft.evaluation.measuring import evaluating, exponential, finite, in_batches, spread
 from weft.tasks.base import BatchSource, BatchSums, Count, HeldOut, Lengths, Task, TaskConfig, TaskSettings
 from weft.tasks.masked import HELD_OUT_SEED
 from weft.tasks.material import Material, held_out_text, text_material
