@@ -241,8 +241,8 @@ def _scaling(model: LanguageModel, text: TokenStream, start: int, context: int, 
 
     seeds = [tuple(theta / other for theta, other in zip(own, others, strict=True)) for others in
              (frequencies(built(rescaled(model.config, context, FIXED[name](trained, context)))) for name in FIXED)]
-    best = search(seeds, context / trained, cost, evaluations=evaluations, seed=how.seed)
-    return longrope(trained, context, best.factors)
+    factors = search(seeds, context / trained, cost, evaluations=evaluations, seed=how.seed)
+    return longrope(trained, context, factors)
 
 
 def _silent(event: Event) -> None:
