@@ -27,8 +27,8 @@ from weft.training.config import RunConfig
 
 SOURCE = Path(weft.__path__[0])
 CEILINGS = {
-    "modules behind weft.mixers.lstm": 46, "modules behind weft.mixers.attention": 76,
-    "modules behind weft.mixers.mamba": 59, "classes": 1249, "names of classes with several homes": 5,
+    "modules behind weft.mixers.lstm": 46, "modules behind weft.mixers.attention": 73,
+    "modules behind weft.mixers.mamba": 58, "classes": 1249, "names of classes with several homes": 5,
     "names to override on a mixer": 16, "names to override on a task": 47, "names to override on a tokenizer": 30,
     "names of files with several homes": 82, "percent of files under 60 lines": 14, "thousand lines": 112}
 
