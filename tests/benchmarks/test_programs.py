@@ -11,7 +11,7 @@ import pytest
 
 from weft.benchmarks import programs
 from weft.benchmarks.programs import Limits, require_running, run_program
-from weft.confinement.calls import ALLOWED, ARCHITECTURES, CHECKED
+from weft.confinement.guards import ALLOWED, ARCHITECTURES, CHECKED
 from weft.core.errors import FailedError, UnsupportedError
 
 QUICK = Limits(seconds=30)

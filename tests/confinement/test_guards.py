@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from weft.confinement import guards
-from weft.confinement.calls import ALLOWED, ARCHITECTURES, CHECKED
+from weft.confinement.guards import ALLOWED, ARCHITECTURES, CHECKED
 
 ALONE = """
 import ctypes, fcntl, os, resource, signal, socket, struct, sys

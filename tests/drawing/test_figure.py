@@ -9,9 +9,8 @@ import pytest
 
 from weft.drawing.cells import Cells, cells_figure
 from weft.drawing.chart import Curve, chart
-from weft.drawing.figure import RULES, Figure, page_rules
+from weft.drawing.figure import DARK, LIGHT, MODELS_DARK, MODELS_LIGHT, RULES, Figure, page_rules
 from weft.drawing.markup import Markup, tag
-from weft.drawing.palette import DARK, LIGHT, MODELS_DARK, MODELS_LIGHT
 from weft.drawing.raster import field, png
 from weft.drawing.shapes import wrapped
 

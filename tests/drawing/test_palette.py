@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from weft.drawing.figure import DARK, LIGHT, MODELS_DARK, MODELS_LIGHT
 from weft.drawing.marks import DASHES, SHAPES, ModelStyle
-from weft.drawing.palette import DARK, LIGHT, MODELS_DARK, MODELS_LIGHT
 
 THEMES = [pytest.param(LIGHT, MODELS_LIGHT, id="light"), pytest.param(DARK, MODELS_DARK, id="dark")]
 SIGHT: dict[str, NDArray[np.float64]] = {

@@ -111,10 +111,10 @@ def test_the_search_finds_the_cheapest_list_that_does_not_decrease() -> None:
     seeds = [(4.0,) * 4, (1.0, 1.6, 2.5, 4.0)]
     found = search(seeds, 4.0, cost, evaluations=400, seed=1)
     assert asked[:2] == seeds and len(asked) == len(set(asked)) == 400
-    assert found.cost == min(map(cost, set(asked))) < 0.1 < cost(seeds[1])
+    assert cost(found) == min(map(cost, set(asked))) < 0.1 < cost(seeds[1])
     assert all(list(each) == sorted(each) and each[0] >= 1 and each[-1] <= 5 for each in asked)
     assert found == search(seeds, 4.0, cost, evaluations=400, seed=1)
-    assert search([(1.0,)], 1.0, lambda factors: 0.0, evaluations=9, seed=0).factors == (1.0,), "no further list"
+    assert search([(1.0,)], 1.0, lambda factors: 0.0, evaluations=9, seed=0) == (1.0,), "no further list"
 
 
 def test_factors_of_the_fixed_scalings_seed_the_search() -> None:

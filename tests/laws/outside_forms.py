@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from weft.api.lawful import outside_parts, require_lawful
+from weft.api.training import outside_parts, require_lawful
 from weft.core.config import parse_part
 from weft.core.errors import LawError
 from weft.core.model import ModelConfig
 from weft.core.registry import load_plugin
-from weft.laws.forms import outside_forms
+from weft.laws.equal_forms import outside_forms
 from weft.laws.run import examine
 from weft.laws.subject import model_subject, whole_subject
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from weft.core.errors import InputError
-from weft.laws.pieces import uneven_plan
+from weft.laws.in_pieces import uneven_plan
 from weft.laws.report import Finding, Report, difference, gradient_difference
 from weft.laws.run import guarded
 

@@ -1,5 +1,5 @@
 """The inference form of a model: what it shares, what it leaves out, and that the model stays as it is. That it
-computes the same is a law (`weft.laws.inference`), shown for every part."""
+computes the same is a law (`weft.laws.equal_forms`), shown for every part."""
 
 from __future__ import annotations
 

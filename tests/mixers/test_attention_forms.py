@@ -175,7 +175,7 @@ def test_blocks_compile_as_one_graph() -> None:
 
 def test_neither_masks_nor_biases_of_all_pairs_are_made() -> None:
     """The largest tensor of a window's forward and backward pass grows with the tokens times the window."""
-    from weft.laws.memory import _Allocated
+    from weft.laws.bounded_memory import _Allocated
 
     made = []
     for steps in (1024, 2048):

@@ -16,10 +16,9 @@ from weft.core.layer import traits_of
 from weft.core.part_config import Dims
 from weft.core.registry import REGISTRY
 from weft.core.traits import Trait
-from weft.norms.base import Norm, NormConfig
+from weft.norms.base import NoNormConfig, Norm, NormConfig
 from weft.norms.batchnorm import BatchNorm, BatchNormConfig
 from weft.norms.layernorm import LayerNorm, LayerNormConfig
-from weft.norms.none import NoNormConfig
 from weft.norms.rmsnorm import RMSNorm, RMSNormConfig
 from weft.ops.rms_norm import rms_norm
 

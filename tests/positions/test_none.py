@@ -9,7 +9,7 @@ from weft.core.clock import Keys
 from weft.core.config import parse_part
 from weft.core.part_config import Dims
 from weft.core.span import Span
-from weft.positions.none import NoPosition, NoPositionConfig
+from weft.positions.base import NoPosition, NoPositionConfig
 
 
 def test_it_is_the_identity_at_all_four_points_and_fits_everywhere() -> None:

@@ -5,21 +5,18 @@ from __future__ import annotations
 
 from weft.analysis import Diagnosis, Entry, Plan, catalogue, doctor
 from weft.analysis.describe import describe
-from weft.api.benchmarking import benchmark, compared_by_request, is_benchmark
+from weft.api.benchmarking import benchmark, compared_by_request, is_benchmark, rate
 from weft.api.configs import config_path, config_schema, presets, read_model, read_run
 from weft.api.data import data_inspect, data_mixture, data_prepare, data_sample, data_sources
 from weft.api.drawing import Text, draw, pictures
 from weft.api.examining import check, plan
-from weft.api.extending import extend
 from weft.api.generating import Ends, beam_search, decoding_defaults, generate, prompt_rows, stream, task_kind
-from weft.api.images import resize_images
 from weft.api.insides import Insides, insides
 from weft.api.models import Model, convert, families, load, load_language_model, require_device, require_dtype, save
-from weft.api.rating import rate
 from weft.api.rows import row_kinds
-from weft.api.training import compare, compare_report, train
+from weft.api.training import compare, compare_report, extend, train
 from weft.api.translating import Search, Translated, measure_bleu, search_defaults, translate
-from weft.api.using import classify, evaluate, measure, mixes, run_of, score
+from weft.api.using import classify, evaluate, measure, mixes, resize_images, run_of, score
 from weft.chat.conversation import ChatSettings, Conversation
 from weft.checkpoints import Loaded
 from weft.comparison.ratings import BradleyTerry, Elo, GameFields, Ratings, Resampling

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from weft.core.config import parse
 from weft.core.errors import InputError
@@ -134,3 +134,11 @@ def read_model(config: Config, overrides: Iterable[str] = ()) -> ModelConfig:
 def _where(config: Config) -> str | None:
     """The name of a configuration in errors: its path or name; None: it is in memory."""
     return str(config) if isinstance(config, str | Path) else None
+
+
+T = TypeVar("T")
+
+
+def one_or_more(given: str | Iterable[T]) -> list[T | str]:
+    """Return a single string as a list of one item, rather than of its characters, and any other iterable as a list."""
+    return [given] if isinstance(given, str) else list(given)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import torch
 
-from weft.api.arguments import one_or_more
-from weft.api.configs import Config, read_config, read_run
+from weft.api.configs import Config, one_or_more, read_config, read_run
 from weft.api.examining import Target, resolved_target
 from weft.api.generating import prompt_rows
 from weft.checkpoints import Loaded

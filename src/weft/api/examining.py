@@ -14,8 +14,7 @@ from weft.analysis import plan as plan_model
 from weft.analysis.memory import room_problems
 from weft.analysis.run_costs import run_here
 from weft.analysis.shares import Shares, shares_of
-from weft.api.arguments import one_or_more
-from weft.api.configs import Config, forms_of, preset_hint, presets, read_model, training_of
+from weft.api.configs import Config, forms_of, one_or_more, preset_hint, presets, read_model, training_of
 from weft.api.models import Model, in_memory, load, require_dtype
 from weft.checkpoints import Loaded
 from weft.checkpoints.hub import hub_model

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
 
-from weft.api.arguments import one_or_more
+from weft.api.configs import one_or_more
 from weft.api.models import Model, load, load_language_model
 from weft.checkpoints import Loaded
 from weft.core.errors import InputError

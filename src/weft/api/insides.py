@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from weft.api.arguments import one_or_more
+from weft.api.configs import one_or_more
 from weft.api.generating import prompt_rows
 from weft.api.models import Model, load
 from weft.core.errors import UnsupportedError

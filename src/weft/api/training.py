@@ -1,4 +1,4 @@
-"""Training of one model, and comparison of several under one budget."""
+"""Training, comparing and extending models, and the check of parts from outside Weft before either."""
 
 from __future__ import annotations
 
@@ -6,14 +6,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from weft.api.arguments import one_or_more
-from weft.api.configs import Config, read_config, read_run, run_file
-from weft.api.lawful import require_lawful
-from weft.api.models import Model, require_device, save
+from weft.api.configs import Config, one_or_more, read_config, read_run, run_file
+from weft.api.models import Model, load_language_model, require_device, save
+from weft.api.using import evaluation_text
 from weft.comparison import Options, StudyConfig, StudyListener, StudyResult, read_study, rerender, run_study
 from weft.comparison.study import Named
-from weft.core.errors import InputError
+from weft.core.errors import InputError, LawError
+from weft.core.model import ModelConfig
 from weft.core.threads import require_threads
+from weft.extending import Extended
+from weft.extending import extend as extend_loaded
+from weft.extending.extend import Measuring
+from weft.laws.check import check
+from weft.laws.equal_forms import outside_forms
+from weft.masks.registry import parts_and_masks
+from weft.tasks.material import HeldOut
 from weft.training import Event, Notice, TrainResult
 from weft.training import train as train_run
 from weft.training.folder import START_FOLDER
@@ -128,3 +135,78 @@ def _named(models: str | Sequence[str | Path] | Mapping[str, Config]) -> Named:
 def compare_report(folder: str | Path) -> Path:
     """Write a study's report again from its stored result, and return the report's path."""
     return rerender(folder)
+
+
+OWN = "weft."
+
+
+def outside_parts(config: ModelConfig) -> list[str]:
+    """Return the kinds of the parts and masks that come from a plugin's file or another installed package."""
+    return sorted({each.kind for each in parts_and_masks(config) if not type(each).__module__.startswith(OWN)})
+
+
+def require_lawful(config: ModelConfig, report: Callable[[str], None] | None = None, *, where: str = "model") -> None:
+    """Run the laws on a small twin of a model that has parts or masks from outside Weft, or where operations have
+    forms from outside. In training, a model that breaks a law computes something other than in decoding, or has wrong
+    gradients.
+
+    Args:
+        config: the model's configuration.
+        report: called with lines of progress.
+        where: the configuration stands, for the message.
+
+    Raises:
+        LawError: the model breaks a law; the message gives the worst finding.
+    """
+    forms = [f"the form {form.name} of {operation.name}" for operation, form in outside_forms()]
+    names = ", ".join([*outside_parts(config), *forms])
+    if not names:
+        return
+    report = report or _silent
+    report(f"checking the laws on a small twin of the model, which has parts from outside Weft ({names})")
+    result = check(config)
+    if not result.holds:
+        worst, *others = next(each for each in result.reports() if not each.holds).broken()
+        more = f" and {len(others)} further findings" if others else ""
+        raise LawError(f"the model breaks a law: {worst.law}: {worst.case}: {worst.difference:.2e} > {worst.bound:.0e}"
+                       f"{more}. A model that breaks a law may compute something else in decoding than in training, "
+                       "or have wrong gradients.",
+                       where=f"{where} ({names})",
+                       remedy="Run weft check for all findings and correct the part, or take it nevertheless with "
+                              "--unchecked (unchecked=True).")
+    report(f"every law holds ({result.seconds:.1f} s)")
+
+
+def _silent(line: str) -> None:
+    """Discard a line."""
+
+
+def extend(model: Model, out: str | Path, *, context: int, method: str = "yarn", data: str | Path | None = None,
+           part: HeldOut = "validation", measuring: Measuring | None = None, steps: int | None = None,
+           overrides: str | Iterable[str] = (), on_event: Callable[[Event], None] | None = None) -> Extended:
+    """Rescale a model's rotary positions for a longer context and measure its perplexity against length; see
+    `weft.extending.extend`.
+
+    Args:
+        model: the checkpoint.
+        out: a new folder, or one in which this extension was begun.
+        context: length of the new context, in tokens.
+        method: linear, ntk, yarn or longrope.
+        data: a text to measure on; by default the text that the model's run held out.
+        part: which of the run's held-out texts to use, without ``data``.
+        measuring: how perplexity is measured.
+        steps: number of training steps after the rescaling; None: none.
+        overrides: ``key.path=value`` changes to that training.
+        on_event: called with notices of progress and with the events of training.
+
+    Raises:
+        InputError: there are overrides and no training steps; and as for `weft.extending.extend`.
+    """
+    changes = one_or_more(overrides)
+    if changes and steps is None:
+        raise InputError("there are changes to the training, and no training was requested.", where="overrides",
+                         remedy="Give a number of steps too.")
+    loaded, _ = load_language_model(model, "perplexity")
+    tuning = None if steps is None else (f"training.steps={steps}", *changes)
+    return extend_loaded(loaded, evaluation_text(loaded, data, part), out, context=context, method=method,
+                         measuring=measuring, tuning=tuning, on_event=on_event)

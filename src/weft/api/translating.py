@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from weft.api.arguments import one_or_more
+from weft.api.configs import one_or_more
 from weft.api.generating import Ends, ending_of, require_tokenizer
 from weft.api.models import Model, load, load_language_model
 from weft.api.using import run_of

@@ -1,4 +1,4 @@
-"""Use of a model: scoring, classification and evaluation."""
+"""Use of a model: scoring, classification, evaluation, and images of another size."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeGuard, cast
 
-from weft.api.arguments import one_or_more
+from weft.api.configs import one_or_more
 from weft.api.generating import prompt_rows, require_tokenizer, start_of
 from weft.api.models import Model, load, load_language_model
 from weft.api.rows import measure_rows
-from weft.checkpoints import Loaded
+from weft.checkpoints import Loaded, save_checkpoint
 from weft.checkpoints.load import naming_parts
 from weft.core.config import parse
 from weft.core.errors import InputError
@@ -27,6 +27,7 @@ from weft.evaluation import score as score_rows
 from weft.evaluation.by_document import texts_of, words_in
 from weft.evaluation.evaluate import Mode
 from weft.evaluation.score import ScoredRow
+from weft.models.resizing import resized
 from weft.tasks import Validation
 from weft.tasks.answers import Answer, TextOfWords, by_word, score_hidden, text_of_words, text_row
 from weft.tasks.answers import classify as answers_of
@@ -222,3 +223,22 @@ def run_of(loaded: Loaded) -> RunConfig:
                          remedy="Give the checkpoint of a run; a language model also takes a text.")
     with naming_parts("run", str(loaded.path)):
         return parse(RunConfig, loaded.run)
+
+
+def resize_images(model: Model, out: str | Path, *, height: int, width: int) -> Path:
+    """Write a checkpoint of a model for images of another size, whose learned positions are interpolated; see
+    `weft.models.resizing.resized`. A run may start from it to adapt the weights.
+
+    Args:
+        model: the checkpoint of an image encoder.
+        out: a new folder.
+        height: of the new images, in pixels.
+        width: of the new images, in pixels.
+
+    Raises:
+        UnsupportedError: the model has no patches.
+        ConfigError: patches do not divide the new size.
+        OccupiedError: ``out`` exists.
+    """
+    loaded = load(model)
+    return save_checkpoint(out, resized(loaded.model, height, width), loaded.tokenizer, facts=loaded.facts)

@@ -111,7 +111,7 @@ class FileReader:
 
 ENCODING = ("prompt and completion are encoded as one text and divided after as many tokens as the prompt has alone, a "
             "space before the completion being part of it")
-"""How `weft.benchmarks.pairs.encoded_pair` divides them."""
+"""How `weft.benchmarks.text_model.encoded_pair` divides them."""
 
 
 def tokenizer_line(model: TextModel, encoding: str = ENCODING) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, final
 
-from weft.benchmarks.pairs import encoded_pair
-from weft.benchmarks.text_model import TextModel, Writing
+from weft.benchmarks.text_model import TextModel, Writing, encoded_pair
 from weft.core.errors import InputError, UnsupportedError, nearest
 from weft.decoding import GREEDY, Sampling
 from weft.evaluation.completions import Completion

@@ -9,7 +9,7 @@ from statistics import NormalDist
 from typing import Any
 
 from weft.core.strict_json import Record, plain
-from weft.evaluation.numbers import exponential
+from weft.evaluation.measuring import exponential
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from weft.benchmarks.pairs import encoded_pair
 from weft.checkpoints import Loaded
 from weft.core.errors import InputError
 from weft.core.model import Classifier, LanguageModel, language_model
@@ -111,7 +110,7 @@ class TextModel:
         return language_model(self._loaded.model, purpose, where=self.name)
 
     def answers(self, questions: Sequence[Question]) -> list[tuple[Likelihood, ...]]:
-        """The likelihood of each completion of each question; see `weft.benchmarks.pairs` for how they are encoded.
+        """The likelihood of each completion of each question; see `encoded_pair` for how they are encoded.
 
         Raises:
             UnsupportedError: the model predicts no next token, or decodes from a source.
@@ -210,3 +209,33 @@ class TextModel:
 def tokenizer_name(tokenizer: Tokenizer) -> str:
     """Kind, size and the beginning of the fingerprint, for reports."""
     return f"{tokenizer.name} ({tokenizer.fingerprint()[:12]})"
+
+
+def encoded_pair(tokenizer: Tokenizer, prompt: str, completion: str, known: Sequence[int] | None = None, *,
+                 specials: bool = False) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The ids of a prompt and those of the completion that follows it.
+
+    Both are encoded as one text, as a reader would meet them, and the completion's ids are those after as many as the
+    prompt has alone. White space at the end of the prompt is moved to the beginning of the completion, since most
+    vocabularies join a space to the word behind it. Where an id spans the border and none is left for the completion,
+    the completion is encoded by itself. All but the last rule are those of lm-eval (Gao et al. 2021).
+
+    Args:
+        tokenizer: of the model.
+        prompt: text, which may be empty.
+        completion: text.
+        known: the ids of the prompt without its white space at the end, if they are known.
+        specials: whether special tokens that the texts spell are recognised; only for trusted text.
+
+    Raises:
+        InputError: the completion has no tokens.
+        TokenizerError: the tokenizer cannot express a text.
+    """
+    bare = prompt.rstrip()
+    completion = prompt[len(bare):] + completion
+    context = tokenizer.encode(bare, specials=specials) if known is None else known
+    targets = tokenizer.encode(bare + completion, specials=specials)[len(context):]
+    targets = targets or tokenizer.encode(completion, specials=specials)
+    if not targets:
+        raise InputError("the completion has no tokens.", where=repr(completion), remedy="Give text.")
+    return tuple(context), tuple(targets)

@@ -13,7 +13,7 @@ from weft.core.output import Output
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.core.span import Span
-from weft.norms.none import NoNorm
+from weft.norms.base import NoNorm
 
 
 @register

@@ -123,7 +123,7 @@ def _more(steps: int, border: int) -> str:
 
 def _meanings(reports: Iterable[Report]) -> dict[str, str]:
     """The laws that were run, each with what it says."""
-    from weft.laws.words import meaning
+    from weft.laws.plain_words import meaning
 
     laws = dict.fromkeys(finding.law for report in reports for finding in report.findings)
     return {law: meaning(law, None) for law in laws}

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from operator import is_
 from threading import Lock
-from typing import Any, NamedTuple, final
+from typing import Any, final
 from weakref import ref
 
 import torch
@@ -31,11 +31,6 @@ MOST_BYTES = 64 << 20
 """The largest state that stays in memory between texts."""
 
 
-class _Kept(NamedTuple):
-    tape: StepTape
-    surroundings: TapeConditions
-
-
 @final
 class KeptTape:
     """The place for a model's tape. A copy of it, such as that in the copy of a model, is empty.
@@ -46,7 +41,7 @@ class KeptTape:
 
     def __init__(self, model: nn.Module | None = None) -> None:
         self._model = None if model is None else ref(model)
-        self._kept: _Kept | None = None
+        self._kept: tuple[StepTape, TapeConditions] | None = None
         self._lock = Lock()
 
     def __reduce__(self) -> tuple[type[KeptTape], tuple[()]]:
@@ -61,17 +56,17 @@ class KeptTape:
         that fits and whose surroundings are those of now. One that has become invalid is dropped."""
         with self._lock:
             kept = self._kept
-            if kept is None or not fits(kept.tape):
+            if kept is None or not fits(kept[0]):
                 return None
             self._kept = None
-        valid = kept.surroundings == TapeConditions(model) and kept.tape.is_whole()
-        return (kept.tape, kept.surroundings) if valid else None
+        tape, surroundings = kept
+        return kept if surroundings == TapeConditions(model) and tape.is_whole() else None
 
     def put(self, tape: StepTape, surroundings: TapeConditions) -> None:
         """Keep a tape in place of the last one, if its state is no larger than `MOST_BYTES`."""
         if tape.nbytes() <= MOST_BYTES:
             with self._lock:
-                self._kept = _Kept(tape, surroundings)
+                self._kept = tape, surroundings
 
 
 def kept_tape(model: nn.Module) -> KeptTape:

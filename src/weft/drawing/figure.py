@@ -1,14 +1,22 @@
-"""A drawing as SVG: part of a page, which gives it its colours, or a file of its own with both themes in it."""
+"""A drawing as SVG: part of a page, which gives it its colours, or a file of its own with both themes in it; the shell
+of an HTML page, one file that asks nothing of any other; and the colours of both on light and on dark backgrounds.
+
+The eight hues of models were found by a search for the largest smallest distance in OKLab, as people with normal sight,
+deuteranopia and protanopia see them (Machado, Oliveira and Fernandes 2009), under a contrast of 3 to 1 with the paper.
+Hue n is the same name in both themes: blue, orange, teal, purple, yellow, crimson, green, slate.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import resources
 from typing import final
 
-from weft.drawing.markup import Child, Markup, tag
-from weft.drawing.palette import DARK, LIGHT, MODELS_DARK, MODELS_LIGHT
+from weft.drawing.markup import Child, Markup, join, tag
 
 FONT = 'system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue","Liberation Sans",Arial,sans-serif'
 
@@ -95,3 +103,61 @@ def _coloured(names: Mapping[str, str], models: tuple[str, ...], used: frozenset
     text = "".join(f"{selector}{{{body}}}" for selector, body in found
                    if body and used.issuperset(re.findall(r"\.([\w-]+)", selector)))
     return re.sub(r"var\(--(\w+)\)", lambda match: colours[match[1]], text)
+
+
+LIGHT: Mapping[str, str] = {
+    "paper": "#fdfcfa", "raised": "#f5f3ee", "ink": "#1c1b19", "quiet": "#5f5c56", "hairline": "#e3dfd7",
+    "firm": "#98938a",
+    "accent": "#2c4f9e", "flag": "#a3240f", "matched": "#1b6445"}
+DARK: Mapping[str, str] = {
+    "paper": "#16171a", "raised": "#1f2125", "ink": "#e9e7e2", "quiet": "#a8a59e", "hairline": "#303238",
+    "firm": "#71737a",
+    "accent": "#9db4f2", "flag": "#ff9a85", "matched": "#7fd0a8"}
+MODELS_LIGHT = ("#3653b9", "#b0560f", "#319f91", "#a46ad2", "#8f9a2a", "#a40049", "#005100", "#606e8c")
+MODELS_DARK = ("#8d96e8", "#dd8619", "#73b499", "#9a52d4", "#d7cd6c", "#ca3d7e", "#4e7002", "#cac7eb")
+
+
+def variables(names: Mapping[str, str], models: tuple[str, ...]) -> str:
+    """Custom properties of CSS."""
+    found = {**names, **{f"m{index}": colour for index, colour in enumerate(models)}}
+    return "".join(f"--{name}:{colour};" for name, colour in found.items())
+
+
+def themes() -> str:
+    """Light by default; dark where the system or the reader selects it, never in print."""
+    light, dark = variables(LIGHT, MODELS_LIGHT), variables(DARK, MODELS_DARK)
+    classes = "".join(f".m{index}{{--c:var(--m{index})}}" for index in range(len(MODELS_LIGHT)))
+    return (f":root{{color-scheme:light;{light}}}"
+            f"@media screen and "
+            f"(prefers-color-scheme:dark){{:root:not([data-theme=light]){{color-scheme:dark;{dark}}}}}"
+            f"@media screen{{:root[data-theme=dark]{{color-scheme:dark;{dark}}}}}{classes}")
+
+
+def base_style() -> str:
+    """Colours, text, tables and charts: the style that all pages share."""
+    return themes() + style_of("weft.drawing", "page.css")
+
+
+def style_of(package: str, name: str) -> str:
+    """A style sheet of a package without its comments and the breaks of its lines, which no reader of a page sees."""
+    sheet = resources.files(package).joinpath(name).read_text(encoding="utf-8")
+    return re.sub(r"\s*\n\s*", "", re.sub(r"/\*.*?\*/", "", sheet, flags=re.DOTALL))
+
+
+def meta(script: str = "") -> Markup:
+    """The page's metadata, with a policy that forbids every request and every script but this one."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    scripts = f"script-src 'sha256-{digest}'; " if script else ""
+    policy = (f"default-src 'none'; style-src 'unsafe-inline'; {scripts}img-src data:; "
+              "base-uri 'none'; form-action 'none'")
+    return join(tag("meta", {"charset": "utf-8"}),
+                tag("meta", {"http-equiv": "Content-Security-Policy", "content": policy}),
+                tag("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}),
+                tag("meta", {"name": "color-scheme", "content": "light dark"}),
+                tag("link", {"rel": "icon", "href": "data:,"}))
+
+
+def document(title: str, style: str, *body: Markup) -> str:
+    """A page without scripts; ``style`` is added to the style that all pages share."""
+    head = tag("head", None, meta(), tag("title", None, title), tag("style", None, Markup(base_style() + style)))
+    return f"<!DOCTYPE html>\n{tag('html', {'lang': 'en'}, head, tag('body', None, *body))}\n"

@@ -12,7 +12,7 @@ from jaxtyping import Float64, Int64
 
 from weft.core.strict_json import Record, plain
 from weft.data import TokenStream
-from weft.evaluation.numbers import exponential
+from weft.evaluation.measuring import exponential
 from weft.tokenizers import Tokenizer
 
 

@@ -15,8 +15,7 @@ from weft.core.strict_json import Record, plain
 from weft.data import EvaluationWindows, Repeated, TokenStream
 from weft.decoding.mode import evaluation_mode, require_causal, require_room
 from weft.evaluation.by_document import DocumentScore, DocumentSums, Means, mean_perplexity
-from weft.evaluation.measuring import spread
-from weft.evaluation.numbers import exponential
+from weft.evaluation.measuring import exponential, spread
 from weft.evaluation.pieces import TargetPiece, document_pieces, stretches, window_pieces
 
 Mode: TypeAlias = Literal["windows", "documents"]

@@ -57,3 +57,8 @@ def finite(total: Tensor, where: str) -> float:
         raise FailedError("the model gives NaN.", where=where,
                           remedy="Check the checkpoint with weft check, or use a wider dtype.")
     return value
+
+
+def exponential(value: float) -> float:
+    """e^value, or infinity if that exceeds the range of floats."""
+    return math.exp(value) if value < 709 else math.inf

@@ -22,7 +22,7 @@ from weft.decoding.mode import declares_length, device_of, evaluation_mode, requ
 from weft.decoding.prompts import encode_sources, ragged
 from weft.decoding.rows import Row, RowLike, check_rows, parse_rows, with_start
 from weft.disk.atomic import new_file
-from weft.evaluation.numbers import exponential
+from weft.evaluation.measuring import exponential
 
 
 @dataclass(frozen=True)

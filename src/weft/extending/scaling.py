@@ -14,7 +14,7 @@ from weft.core.model import LanguageModel, ModelConfig, language_model
 from weft.core.part_config import parts_in
 from weft.decoding.mode import device_of
 from weft.positions.frequencies import FixedFrequencies, NoScalingConfig, RopeScalingConfig
-from weft.positions.linear import LinearScalingConfig
+from weft.positions.interpolation import LinearScalingConfig
 from weft.positions.longrope import LongRopeConfig
 from weft.positions.ntk import NtkScalingConfig
 from weft.positions.rope import Rope, RopeConfig

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 Factors: TypeAlias = tuple[float, ...]
 Cost: TypeAlias = Callable[[Factors], float]
@@ -27,14 +27,7 @@ TRIES = 100
 have been evaluated."""
 
 
-class BestFactors(NamedTuple):
-    """The best list of factors, and its cost."""
-
-    factors: Factors
-    cost: float
-
-
-def search(seeds: Sequence[Factors], scale: float, cost: Cost, *, evaluations: int, seed: int) -> BestFactors:
+def search(seeds: Sequence[Factors], scale: float, cost: Cost, *, evaluations: int, seed: int) -> Factors:
     """Return the list of factors with the least cost.
 
     Args:
@@ -53,8 +46,7 @@ def search(seeds: Sequence[Factors], scale: float, cost: Cost, *, evaluations: i
         if child is None:
             break
         costs[child] = cost(child)
-    best = min(costs, key=costs.__getitem__)
-    return BestFactors(best, costs[best])
+    return min(costs, key=costs.__getitem__)
 
 
 def _child(parents: Sequence[Factors], scale: float, draw: random.Random) -> Factors:

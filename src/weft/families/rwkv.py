@@ -12,10 +12,8 @@ from typing import Any, final
 from torch import Tensor
 
 from weft.families.family import Family
-from weft.families.known.rwkv import RWKV
-from weft.families.known.rwkv_matrix import RWKV5, RWKV6, RWKV7
-from weft.families.reshaping import Reshape
-from weft.families.steps import Fuse, Step, Transpose
+from weft.families.known.rwkv import RWKV, RWKV5, RWKV6, RWKV7
+from weft.families.steps import Fuse, Reshape, Step, Transpose
 from weft.families.template import N_LAYERS, Facts
 from weft.families.weights import Rule, Shape, UnusedTensors, both, rename
 

@@ -9,8 +9,7 @@ from pydantic import Field, model_validator
 from weft.core.config import PartField, rule
 from weft.core.model import Head
 from weft.core.part_config import Dims, ModuleConfig
-from weft.norms.base import NormConfig
-from weft.norms.none import NoNormConfig
+from weft.norms.base import NoNormConfig, NormConfig
 from weft.ops.activations import Activation
 
 

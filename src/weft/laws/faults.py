@@ -13,9 +13,9 @@ from torch import nn
 
 from weft.core.layer import Layer
 from weft.core.traits import Trait
+from weft.laws.plain_words import likely_cause, meaning, rank
 from weft.laws.report import Finding, Report
 from weft.laws.subject import Subject, layer_subject
-from weft.laws.words import likely_cause, meaning, rank
 
 Runner = Callable[[Subject, Collection[str]], Report]
 """Runs some of the laws of a report, given by name, on another subject: a layer of the one that was examined."""
@@ -28,7 +28,7 @@ class Fault:
     Attributes:
         layer: the class of the innermost layer that has it, or of the model if no layer breaks the law alone.
         path: the layer's path in the model, and the number of further places of equal layers.
-        law: the most specific of the broken laws (`weft.laws.words.ORDER`).
+        law: the most specific of the broken laws (`weft.laws.plain_words.ORDER`).
         means: that law in plain words.
         cause: its probable cause.
         worst: the comparison of that law with the largest difference.
@@ -53,7 +53,7 @@ def faults(examined: Sequence[tuple[Subject, Report, Runner]], documented: Mappi
 
     Args:
         examined: subjects made from one model, their reports, and what runs the same laws on a layer of each.
-        documented: the documentation of each law, for laws that `weft.laws.words` does not list.
+        documented: the documentation of each law, for laws that `weft.laws.plain_words` does not list.
     """
     defects: list[Fault] = []
     for subject, report, run in examined:

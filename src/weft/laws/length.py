@@ -19,7 +19,7 @@ from weft.core.model import Model
 from weft.core.span import Memory, Span
 from weft.core.traits import Trait
 from weft.laws.choices import Choices, recorded
-from weft.laws.pieces import in_pieces
+from weft.laws.in_pieces import in_pieces
 from weft.laws.report import COUNT, Finding
 from weft.laws.subject import Subject
 

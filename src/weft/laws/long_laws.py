@@ -17,7 +17,7 @@ from weft.core.traits import Trait
 from weft.laws.choices import Choices, recorded
 from weft.laws.gradients import first_run, run
 from weft.laws.length import GRADIENT_STEPS, LongRows, across, around, late_state, one_by_one, row_in_pieces
-from weft.laws.precision import BOUNDS, largest
+from weft.laws.other_dtypes import BOUNDS, largest
 from weft.laws.report import COUNT, Finding, compare, gradient_difference
 from weft.laws.slopes import joint_slope
 from weft.laws.subject import Subject

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from weft.core.errors import UnsupportedError
 from weft.core.model import Model
-from weft.laws.pieces import in_pieces
+from weft.laws.in_pieces import in_pieces
 from weft.laws.report import COUNT, Finding, difference
 from weft.laws.subject import Subject
 from weft.linear.holds_matrix import reads

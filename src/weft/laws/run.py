@@ -14,33 +14,29 @@ from weft.core.errors import InputError, lacks_memory
 from weft.core.layer import Layer
 from weft.core.model import LanguageModel
 from weft.core.registry import plugin_place
+from weft.laws.bounded_memory import memory
 from weft.laws.causality import causality
-from weft.laws.compiling import compile_whole
-from weft.laws.continuation import continuation
-from weft.laws.coordinates import coordinates
-from weft.laws.forks import forks
-from weft.laws.forms import forms
-from weft.laws.heads import heads
-from weft.laws.inference import inference
+from weft.laws.consumed_states import forks, reuse
+from weft.laws.equal_forms import forms, inference, masks
+from weft.laws.explicit_coordinates import coordinates
+from weft.laws.head_outputs import heads
 from weft.laws.inputs import inputs
 from weft.laws.length import SINGLE, LongRows, allowed, finite, row
 from weft.laws.long_laws import LONG_LAWS
-from weft.laws.masks import masks
-from weft.laws.memory import memory
-from weft.laws.packed import packed
-from weft.laws.precision import precision, readout
+from weft.laws.other_dtypes import precision, readout
+from weft.laws.packed_rows import packed
 from weft.laws.report import Finding, Report
-from weft.laws.reuse import reuse
 from weft.laws.rewriting import rewriting
-from weft.laws.rows import bounded, persistence, ragged, selection
-from weft.laws.saving import saving
+from weft.laws.saved_states import saving
 from weft.laws.seeds import seeds
+from weft.laws.separate_rows import bounded, persistence, ragged, selection
 from weft.laws.serving import admission, rewinding, trimming
 from weft.laws.slopes import slopes
-from weft.laws.split import split
+from weft.laws.split import continuation, split
 from weft.laws.stability import CALLS, FAR, stability, worn
 from weft.laws.subject import CALL, Subject, layer_subject, model_subject
-from weft.laws.training import training
+from weft.laws.traced import compile_whole
+from weft.laws.training_mode import training
 
 LAWS: dict[str, Callable[[Subject, torch.Generator], Iterator[Finding]]] = {
     "split": split,

@@ -11,7 +11,7 @@ from torch import nn
 
 from weft.core.traits import Trait
 from weft.laws.report import Finding
-from weft.laws.rows import ragged
+from weft.laws.separate_rows import ragged
 from weft.laws.split import split
 from weft.laws.subject import Subject
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from weft.core.rows import admit, mark, retire, rewind, trim
 from weft.core.span import Memory, Span
 from weft.core.state import concat
-from weft.laws.pieces import advance, few_pieces, in_pieces
+from weft.laws.in_pieces import advance, few_pieces, in_pieces
 from weft.laws.report import COUNT, Finding, difference
 from weft.laws.subject import Subject
 

@@ -1,4 +1,5 @@
-"""Law 1: a sequence run in any pieces that pass on the state equals one call, in values and gradients."""
+"""Law 1: a sequence run in any pieces that pass on the state equals one call, in values and gradients.
+It holds in float32 too, where sums that cancel, or powers that overflow, can be wrong and are right in float64."""
 
 from __future__ import annotations
 
@@ -9,8 +10,10 @@ from torch import Tensor
 
 from weft.core.span import Memory, Span
 from weft.core.traits import Trait
+from weft.laws.choices import recorded
 from weft.laws.gradients import GradientRun, first_run, run
-from weft.laws.pieces import in_pieces, in_uneven_pieces, uneven_plan
+from weft.laws.in_pieces import few_pieces, in_pieces, in_uneven_pieces, uneven_plan
+from weft.laws.other_dtypes import agreement, cast, memory_in, tensor_in
 from weft.laws.report import Finding, difference, gradient_difference
 from weft.laws.subject import Subject
 
@@ -100,3 +103,26 @@ def _uneven(subject: Subject, x: Tensor, memory: Memory | None, prefix: Tensor |
 
     case = f"rows advance by {plan}"
     yield from _against(subject, x, memory, weights, whole, pieces, case, generator)
+
+
+def continuation(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
+    """Pieces of several tokens in float32, without gradients, with growing and with reserved buffers, against one call
+    in float64, within the bound of `weft.laws.other_dtypes`."""
+    if not (subject.stateful and subject.differentiable) or any(
+            p.dtype != torch.float64 for p in subject.module.parameters()):
+        return
+    x = subject.inputs(2, subject.steps, generator)
+    memory = subject.memory(2, generator)
+    kind = torch.float32
+    twin = cast(subject, kind)
+    with torch.no_grad():
+        with recorded(subject.module) as choices:
+            exact = subject.whole(x, memory).y
+        for capacity in (None, subject.steps):
+            state = twin.start(2, memory_in(memory, kind), capacity, subject.steps)
+            with recorded(twin.module) as chosen:
+                y, _ = in_pieces(twin, tensor_in(x, kind), state, few_pieces(subject.steps))
+            room = "growing" if capacity is None else "reserved"
+            yield from agreement(subject, "continuation", f"float32, several tokens at once, {room} buffers", y, exact,
+                                 chosen,
+                                 choices, kind)

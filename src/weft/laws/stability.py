@@ -12,8 +12,8 @@ from torch import Tensor
 from weft.core.layer import LayerState, borders_of
 from weft.core.span import Memory, Span
 from weft.core.traits import Trait
+from weft.laws.in_pieces import in_pieces
 from weft.laws.length import allowed
-from weft.laws.pieces import in_pieces
 from weft.laws.report import COUNT, Finding, compare
 from weft.laws.subject import Subject
 

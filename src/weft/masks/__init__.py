@@ -9,10 +9,9 @@ from weft.masks.facts import Globals, SameType
 from weft.masks.heads import PerHead
 from weft.masks.reach import Reach, as_image, reach
 from weft.masks.registry import known_masks, register_mask
-from weft.masks.segments import Segments
 from weft.masks.sparse import Block, Fixed, GlobalTokens, Strided
 from weft.masks.terms import Band, Key, Lookahead, Pattern, Query
-from weft.masks.windows import Dilated, SymmetricWindow, Window
+from weft.masks.windows import Dilated, Segments, SymmetricWindow, Window
 
 __all__ = ["And", "Band", "Bidirectional", "Block", "Causal", "Dilated", "Documents", "Fixed", "GlobalTokens",
            "Globals", "Key", "Lookahead", "Mask", "MaskField", "Not", "Or", "Padding", "Pattern", "PerHead", "Prefix",

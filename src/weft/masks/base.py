@@ -26,8 +26,7 @@ from torch import Tensor
 from weft.core.clock import Keys, Ticks
 from weft.core.part_config import About
 from weft.masks import flex, picture
-from weft.masks.share import pattern_share, visible_share
-from weft.masks.terms import AMOUNTS, Band, Key, Lookahead, Pattern, Query
+from weft.masks.terms import AMOUNTS, Band, Key, Lookahead, Pattern, Query, pattern_share, visible_share
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask

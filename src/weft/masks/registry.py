@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from typing import TypeVar
+from collections.abc import Iterator
+from typing import Any, TypeVar
 
 from weft.core.errors import ConfigError, nearest
+from weft.core.part_config import PartConfig, parts_in
 from weft.core.registry import REGISTRY
 from weft.masks.base import Mask
 
@@ -57,3 +59,14 @@ def usage(mask: type[Mask]) -> str:
     arguments = [f"*{p.name}" if p.kind is p.VAR_POSITIONAL else p.name if p.default is p.empty
                  else f"{p.name}={p.default!r}" for p in inspect.signature(mask).parameters.values()]
     return f"{mask.kind}({', '.join(arguments)})" if arguments else mask.kind
+
+
+def parts_and_masks(config: Any) -> Iterator[PartConfig | Mask]:
+    """Every part in a configuration, every mask in a field of one, and the masks that a mask combines."""
+    for part in parts_in(config):
+        yield part
+        waiting = [value for _, value in part if isinstance(value, Mask)]
+        while waiting:
+            mask = waiting.pop()
+            yield mask
+            waiting += mask.parts()

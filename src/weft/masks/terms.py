@@ -3,14 +3,18 @@ and the check of their integer arguments."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
+import torch
 from torch import Tensor
 
+from weft.core.clock import Keys, Ticks
 from weft.core.errors import ConfigError
+from weft.core.span import WHOLE
 
 Lookahead = Literal["none", "prefix", "any"]
 """Which later keys a mask may allow: none, those of the query's own prefix, any."""
@@ -103,3 +107,35 @@ def require_count(kind: str, name: str, value: object, least: int, why: str) -> 
         raise ConfigError([f"{kind}: {name} is {value!r}, but must be an integer. Give {least} or more."])
     if value < least:
         raise ConfigError([f"{kind}: {name} is {value}, but {why}. Give {least} or more."])
+
+
+ROWS = 512
+"""Queries that are evaluated at once."""
+
+
+def visible_share(allowed: Callable[[Ticks, Keys], Tensor], heads: int, steps: int) -> float:
+    """See `Mask.share`."""
+    ticks = WHOLE.resolve(None, torch.empty(1, steps)).ticks
+    keys, seen = Keys.of(ticks), 0
+    for first in range(0, steps, ROWS):
+        seen += int(allowed(_slice(ticks, first), keys).sum())
+    return seen / (steps * steps * heads)
+
+
+def pattern_share(pattern: Pattern, steps: int) -> float:
+    """The same for a mask that is a `Pattern`, by arithmetic: rows of a document without padding."""
+    recent = _least(1, steps, steps if pattern.size is None else pattern.size)
+    later = 0 if pattern.causal else _least(0, steps - 1, steps if pattern.ahead is None else pattern.ahead)
+    return (recent + later) / (steps * steps)
+
+
+def _least(first: int, last: int, most: int) -> int:
+    """The sum of min(i, most) over i from ``first`` to ``last``."""
+    up = min(last, most)
+    return (up * (up + 1) - first * (first - 1)) // 2 + (last - up) * most if up >= first else (last - first + 1) * most
+
+
+def _slice(ticks: Ticks, first: int) -> Ticks:
+    rows = slice(first, first + ROWS)
+    return dataclasses.replace(ticks, order=ticks.order[:, rows], begin=ticks.begin[:, rows],
+                               prefix_end=ticks.prefix_end[:, rows], length=ticks.length[:, rows])

@@ -34,8 +34,7 @@ from weft.ops.attention import ATTENTION, AttentionCall
 from weft.ops.dropout import OwnDraws
 from weft.ops.rematerialize import apart
 from weft.ops.score_terms import ScoreTerm
-from weft.positions.base import PositionConfig, PositionScheme, PositionTerm
-from weft.positions.none import NoPositionConfig
+from weft.positions.base import NoPositionConfig, PositionConfig, PositionScheme, PositionTerm
 
 
 @register

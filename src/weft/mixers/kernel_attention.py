@@ -35,8 +35,7 @@ from weft.mixers.heads import HeadSizes, head_sizes
 from weft.ops.linear_recurrence import bidirectional_sums, linear_recurrence
 from weft.ops.linear_recurrence_chunks import CHUNK
 from weft.ops.operator import widen
-from weft.positions.base import PositionConfig, PositionScheme
-from weft.positions.none import NoPositionConfig
+from weft.positions.base import NoPositionConfig, PositionConfig, PositionScheme
 
 
 class KernelAttentionConfig(MixerConfig):

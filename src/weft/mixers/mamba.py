@@ -23,8 +23,7 @@ from weft.core.state import tensor_field
 from weft.linear.division import DividedDimension, Divisible, Division
 from weft.linear.linear import Linear
 from weft.mixers.base import MixerConfig
-from weft.norms.base import Norm, NormConfig
-from weft.norms.none import NoNormConfig
+from weft.norms.base import NoNormConfig, Norm, NormConfig
 from weft.norms.rmsnorm import RMSNormConfig
 from weft.ops.gated_scan import GatedScanCall, gated_scan
 from weft.ops.operator import widen

@@ -20,9 +20,8 @@ from weft.mixers.heads import HeadSizes, head_sizes
 from weft.mixers.kernel_attention import rotation
 from weft.norms.base import NormConfig
 from weft.norms.layernorm import LayerNormConfig
-from weft.positions.base import PositionConfig
+from weft.positions.base import NoPositionConfig, PositionConfig
 from weft.positions.constants import Constant
-from weft.positions.none import NoPositionConfig
 from weft.positions.rope import RopeConfig
 
 

@@ -32,12 +32,10 @@ from weft.linear.rewrite import rewritten
 from weft.linear.unadapted import unadapted
 from weft.models.stack import Blocks, build_stack
 from weft.models.width_transfer import WidthTransferSettings, transferred
-from weft.norms.base import NormConfig
-from weft.norms.none import NoNormConfig
+from weft.norms.base import NoNormConfig, NormConfig
 from weft.ops.dropout import Dropout
 from weft.ops.embedding import embedding
-from weft.positions.base import PositionConfig, PositionScheme, least_limit
-from weft.positions.none import NoPositionConfig
+from weft.positions.base import NoPositionConfig, PositionConfig, PositionScheme, least_limit
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,7 @@ from weft.models.decoder import require_stack
 from weft.models.image_inputs import ImageInput, patches_of
 from weft.models.image_model import ImageModelConfig, PatchedModel
 from weft.models.stack import Blocks, build_stack
-from weft.norms.base import NormConfig
-from weft.norms.none import NoNormConfig
+from weft.norms.base import NoNormConfig, NormConfig
 from weft.ops.dropout import Dropout
 from weft.positions.base import PositionConfig, PositionScheme, least_limit
 from weft.positions.learned import LearnedPositionConfig

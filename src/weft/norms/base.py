@@ -1,4 +1,5 @@
-"""`Norm`: base of normalisations between a residual stream and its layers; `NormConfig`: of their configurations."""
+"""`Norm`: base of normalisations between a residual stream and its layers; `NormConfig`: of their configurations;
+and the norm that is none, for studies without norms and for blocks that need none at some place."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from torch import Tensor
 
 from weft.core.declarations import Declared
 from weft.core.layer import Part
-from weft.core.part_config import Dims, ModuleConfig
+from weft.core.part_config import About, Dims, ModuleConfig
+from weft.core.registry import register
 
 
 class Norm(Part):
@@ -41,3 +43,22 @@ class NormConfig(ModuleConfig):
     def build_size(self, size: int) -> Norm:
         """The norm of vectors of ``size`` features (heads, inner streams)."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it is built")
+
+
+class NoNorm(Norm):
+    """The identity: y = x."""
+
+    def forward(self, x: Float[Tensor, "... D"], valid: Bool[Tensor, "B T"] | None = None) -> Float[Tensor, "... D"]:
+        return x
+
+
+@register
+class NoNormConfig(NormConfig):
+    """No normalisation."""
+
+    kind: ClassVar[str] = "none"
+    about = About(
+        source="the identity", equation="y = x", differs=(("rmsnorm", "changes nothing and has no parameters."),))
+
+    def build_size(self, size: int) -> NoNorm:
+        return NoNorm()

@@ -15,7 +15,7 @@ from weft.core.layer import Layer
 from weft.core.model import Encoder, Model
 from weft.core.part_config import PartConfig
 from weft.models.decoder import Embedding
-from weft.norms.none import NoNorm
+from weft.norms.base import NoNorm
 from weft.ops.dropout import Dropout
 from weft.pictures.folding import Fold, folded
 from weft.pictures.labels import HARD, acting, amount, in_brackets, resolved, settings, sizes

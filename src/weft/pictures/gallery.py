@@ -10,10 +10,9 @@ from typing import final
 from weft.core.model import LanguageModel, Model, parameter_count
 from weft.core.strict_json import Record
 from weft.core.version import VERSION
-from weft.drawing.figure import Figure, page_rules
+from weft.drawing.figure import Figure, document, page_rules
 from weft.drawing.markup import Markup, annotated, join, tag
 from weft.drawing.numbers import fixed, integer, percent
-from weft.drawing.page import document
 from weft.drawing.table import Column, folded, table
 from weft.pictures.architecture import architecture_of
 from weft.pictures.attention import AttentionMap, HeadNumbers, head_numbers, map_figures

@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from weft.core.clock import OWN, Keys, Ticks
 from weft.core.declarations import Declared
 from weft.core.layer import Part
-from weft.core.part_config import Dims, ModuleConfig
+from weft.core.part_config import About, Dims, ModuleConfig
+from weft.core.registry import register
 from weft.masks.grid import Grid, Parts, keys_at, picked, ticks_at
 from weft.ops.score_terms import ScoreTerm, slid
 
@@ -188,3 +189,23 @@ class PositionTerm(ScoreTerm):
         zero = torch.zeros_like(order[:, :1])
         ticks = Ticks(zero - least, zero, zero, zero + count, None, None, packed=False)
         return self.bias(self.q[:, :1], self.k[:, :1], ticks, Keys(order, order))[:, :, 0]
+
+
+@register
+class NoPositionConfig(PositionConfig):
+    """No positions (NoPE)."""
+
+    kind: ClassVar[str] = "none"
+    about = About(
+        source="Kazemnejad et al. 2023, section 2", equation=r"s_{ij} = \frac{q_i \cdot k_j}{\sqrt{E}}",
+        differs=(("rope", "order is known through the mask alone."),))
+
+    def in_words(self, d_model: int = 0) -> str:
+        return ""
+
+    def build(self, dims: Dims) -> NoPosition:
+        return NoPosition()
+
+
+class NoPosition(PositionScheme):
+    """The identity at all four points."""

@@ -19,8 +19,8 @@ from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.linear.linear import Linear
 from weft.positions.base import Bias, Content, Point, PositionConfig, PositionScheme
+from weft.positions.coordinates import distances, of_pairs, of_pairs_by_key
 from weft.positions.position_table import PositionTable, PositionTableConfig
-from weft.positions.relative import distances, of_pairs, of_pairs_by_key
 
 Terms = Literal["both", "c2p", "p2c"]
 Projections = Literal["own", "own_biased", "content"]

@@ -15,7 +15,7 @@ from weft.core.declarations import Declared
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.positions.base import Point, PositionConfig, PositionScheme
-from weft.positions.relative import distances, of_pairs
+from weft.positions.coordinates import distances, of_pairs
 
 
 @register

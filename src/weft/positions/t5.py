@@ -18,7 +18,7 @@ from weft.core.declarations import Declared
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.positions.base import Point, PositionConfig, PositionScheme
-from weft.positions.relative import distances
+from weft.positions.coordinates import distances
 
 
 def log_buckets(distance: Int64[Tensor, "..."], buckets: int, longest: int) -> Int64[Tensor, "..."]:

@@ -18,8 +18,7 @@ from weft.core.registry import register
 from weft.linear.linear import Linear
 from weft.positions.base import Bias, Content, Point, PositionConfig, PositionScheme
 from weft.positions.constants import Constant, angle_dtype
-from weft.positions.coordinates import one_dimensional
-from weft.positions.relative import distances, of_pairs
+from weft.positions.coordinates import distances, of_pairs, one_dimensional
 
 
 @register

@@ -11,8 +11,7 @@ from weft.core.registry import register
 from weft.data import PackedBatches, TokenStream
 from weft.data.batches import MadeOfText
 from weft.data.settings import DataSettings
-from weft.evaluation.measuring import evaluating, finite, in_batches, spread
-from weft.evaluation.numbers import exponential
+from weft.evaluation.measuring import evaluating, exponential, finite, in_batches, spread
 from weft.tasks.base import BatchSums, Rows, Task, TaskDeclared, TaskSettings, on_device
 from weft.tasks.conversations import ConversationConfig, causal_problems, conversation_material, held_out_stream
 from weft.tasks.material import HeldOut, Material

@@ -18,8 +18,7 @@ from weft.data import Batch, PackedBatches, TokenStream
 from weft.data.batches import MadeOfText
 from weft.data.prefixes import with_drawn_prefixes, with_prompts
 from weft.data.settings import DataSettings
-from weft.evaluation.measuring import evaluating, finite, spread
-from weft.evaluation.numbers import exponential
+from weft.evaluation.measuring import evaluating, exponential, finite, spread
 from weft.tasks.base import BatchSums, Rows, Task, TaskConfig, TaskDeclared, TaskSettings, on_device
 from weft.tasks.masked import HELD_OUT_SEED
 from weft.tasks.material import HeldOut, Material, held_out_text, text_material

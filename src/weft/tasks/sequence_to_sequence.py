@@ -26,8 +26,7 @@ from weft.data.pairs import Pairs, encode_pairs, texts_of
 from weft.data.records import Fields, TextRecord, text_of
 from weft.data.sequences import widths
 from weft.data.settings import DataSettings
-from weft.evaluation.measuring import evaluating, finite, spread
-from weft.evaluation.numbers import exponential
+from weft.evaluation.measuring import evaluating, exponential, finite, spread
 from weft.tasks.base import BatchSums, Count, Rows, TaskDeclared, TaskSettings, on_device
 from weft.tasks.material import HeldOut
 from weft.tasks.objective import cross_entropy

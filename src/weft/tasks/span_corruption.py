@@ -24,8 +24,7 @@ from weft.data.batches import MadeOfText
 from weft.data.pairs import ends_of
 from weft.data.settings import DataSettings
 from weft.data.span_corruption import SpanCorruption, SpanCounts, longest_rows
-from weft.evaluation.measuring import evaluating, finite, in_batches, spread
-from weft.evaluation.numbers import exponential
+from weft.evaluation.measuring import evaluating, exponential, finite, in_batches, spread
 from weft.tasks.base import BatchSums, Count, Rows, Task, TaskConfig, TaskDeclared, TaskSettings, on_device
 from weft.tasks.masked import HELD_OUT_SEED
 from weft.tasks.material import HeldOut, Material, held_out_text, text_material

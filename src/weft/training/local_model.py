@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from weft.core.errors import ConfigError
 from weft.core.model import Model
-from weft.parallel.gradients import clip, global_norm
-from weft.parallel.layout import Layout
+from weft.parallel.layout import Layout, clip, global_norm
 from weft.parallel.mesh import PLACE, Axis
 from weft.parallel.tensor import divide, plan_of
 from weft.training.config import RunConfig

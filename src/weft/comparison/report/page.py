@@ -23,11 +23,10 @@ from weft.comparison.report import (
 from weft.comparison.report.view import View
 from weft.comparison.settings import UNNAMED
 from weft.comparison.study_result import StudyResult
-from weft.drawing.figure import page_rules
+from weft.drawing.figure import base_style, meta, page_rules, style_of
 from weft.drawing.marks import swatches
 from weft.drawing.markup import Child, Markup, join, tag
 from weft.drawing.numbers import confidence, integer, moment
-from weft.drawing.page import base_style, meta, style_of
 
 
 @final

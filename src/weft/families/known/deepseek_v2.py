@@ -9,7 +9,7 @@ from typing import Any
 from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.llama import GLU, LM_HEAD, ROPE, TIED, VALUES, decoder, glu_weights, outer_weights
-from weft.families.known.qwen3_moe import OURS, expert_weights, some_sparse, where_sparse
+from weft.families.known.qwen import OURS, expert_weights, some_sparse, where_sparse
 from weft.families.rope import Rotary
 from weft.families.template import N_LAYERS, Fact, Facts
 from weft.families.weights import Rule, both

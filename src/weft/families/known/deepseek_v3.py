@@ -8,7 +8,7 @@ from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, Raw, Read, Together, typed
 from weft.families.known.deepseek_v2 import EXPERTS, LATENT, ROUTING, expert_keys, latent_keys, weights
 from weft.families.known.llama import LM_HEAD, decoder
-from weft.families.known.qwen3_moe import OURS, some_sparse, where_sparse
+from weft.families.known.qwen import OURS, some_sparse, where_sparse
 from weft.families.template import Facts
 from weft.families.weights import Rule, UnusedTensors, rename
 

@@ -10,7 +10,7 @@ from weft.families.keys import Ignored, KeyProblem, KeyRule, Raw, Read, Together
 from weft.families.known.llama import GLU, LM_HEAD, RMS_NORM, TIED, VALUES, attention_weights, decoder, shapes
 from weft.families.known.mamba import MIXER, mixer_weights, rank_key
 from weft.families.known.mixtral import COEFFICIENT
-from weft.families.known.qwen3_moe import read_balance, some_sparse, write_balance
+from weft.families.known.qwen import read_balance, some_sparse, write_balance
 from weft.families.template import N_LAYERS, Fact, Facts, TemplateChoice
 from weft.families.weights import Rule, both, rename
 

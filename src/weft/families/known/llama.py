@@ -1,4 +1,4 @@
-"""Llama 1, 2 and 3, and other models in their format."""
+"""Llama 1, 2 and 3, Mistral, which has a sliding window besides, and other models in their format."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from weft.families.rope import Rotary, reordered
 from weft.families.steps import Fuse
 from weft.families.template import Fact, Facts, Layers
 from weft.families.weights import Rule, both, rename
+from weft.families.windows import one_window
+from weft.ops.rotary import Layout
 
 RMS_NORM = {"kind": "rmsnorm", "eps": Fact("eps")}
 ROPE = {"kind": "rope", "layout": Fact("layout"), "base": Fact("rope_base"), "rot": Fact("rot"),
@@ -65,11 +67,12 @@ TIED = Read("tie_word_embeddings", "tied", bool, False)
 BIASED = words({True: "all", False: "none"})
 
 
-def attention_weights(facts: Facts, *, normed: bool = False) -> list[Rule]:
+def attention_weights(facts: Facts, *, normed: bool = False, layout: Layout = "half_split"
+                      ) -> list[Rule]:
     """Queries, keys and values, separate in the file and one matrix in the model."""
     theirs, ours = "model.layers.{layer}.self_attn", "stack.layers.{layer}.layers.0"
     q, kv, size = facts["n_heads"], facts["n_kv_heads"], facts["d_head"]
-    steps = (Fuse((q * size, kv * size, kv * size)), *reordered(facts, q + kv))
+    steps = (Fuse((q * size, kv * size, kv * size)), *reordered(facts, q + kv, layout))
     fused = [Rule(tuple(f"{theirs}.{name}_proj.{part}" for name in "qkv"), (f"{ours}.qkv.{part}",), steps)
              for part in ("weight", "bias")]
     norms = [rename(f"{theirs}.{name}_norm.weight", f"{ours}.{name}_norm.weight", *reordered(facts, 1))
@@ -119,3 +122,15 @@ LLAMA = Family(
               Fixed("rope_interleaved", (False, None), why="Its weights are stored for half-split pairs."),
               Ignored(("max_sequence_length",), "an early spelling of the context, which no version reads")),
         weights=weights, prefix="model.", tied=LM_HEAD, limits=undivided_width))
+
+
+MISTRAL = Family(
+    name="mistral",
+    template=decoder(ATTENTION | {"bias": "none", "mask": Fact("mask")}, GLU | {"bias": False}),
+    source="Jiang et al. 2023 (arXiv:2310.06825)",
+    native=Native(
+        model_type="mistral", architecture="MistralForCausalLM", architectures=("MistralModel",),
+        keys=(*shapes(context=131072, d_ff=14336, n_kv_heads=8), *VALUES, TIED, Rotary(), one_window(4096),
+              Ignored(("layer_types",), "not used: in the class of transformers all layers are alike, and so in Weft",
+                      notify=True)),
+        weights=weights, prefix="model.", tied=LM_HEAD))

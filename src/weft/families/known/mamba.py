@@ -1,4 +1,5 @@
-"""Mamba: blocks of one selective state-space layer."""
+"""Mamba: blocks of one selective state-space layer. Falcon-Mamba: the same with root-mean-square norms, without
+weights, of every token's step features, B and C."""
 
 from __future__ import annotations
 
@@ -118,3 +119,13 @@ MAMBA = Family(
     native=Native(
         model_type="mamba", architecture="MambaForCausalLM", architectures=("MambaModel",),
         keys=(*KEYS, no_context(2048)), weights=weights, otherwise=(first_weights,), prefix="backbone.", tied=HEAD))
+
+
+NORMED = MIXER | {"norm": {"kind": "rmsnorm", "eps": Fact("mixer_eps"), "weight": False}}
+
+FALCON_MAMBA = Family(
+    name="falcon_mamba", template=template(NORMED), source="Zuo et al. 2024 (arXiv:2410.05355), section 2",
+    native=Native(
+        model_type="falcon_mamba", architecture="FalconMambaForCausalLM", architectures=("FalconMambaModel",),
+        keys=(*KEYS, Read("mixer_rms_eps", "mixer_eps", float, 1e-6), no_context(8192)), weights=weights,
+        prefix="backbone.", tied=HEAD))

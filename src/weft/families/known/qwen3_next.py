@@ -18,9 +18,8 @@ from weft.families.known.llama import (
     outer_weights,
     shapes,
 )
-from weft.families.known.qwen2_moe import SHARED
-from weft.families.known.qwen3_moe import EXPERTS, OURS, expert_weights, experts, where_sparse
-from weft.families.known.qwen3_moe import sizes as widths
+from weft.families.known.qwen import EXPERTS, OURS, SHARED, expert_weights, experts, where_sparse
+from weft.families.known.qwen import sizes as widths
 from weft.families.rope import Rotary
 from weft.families.steps import Gated, Split, Ungroup
 from weft.families.template import N_LAYERS, Fact, Facts, TemplateChoice

@@ -8,8 +8,7 @@ from typing import Any, final
 from weft.families.common import ACTIVATIONS, divided_heads
 from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
-from weft.families.reshaping import Reshape
-from weft.families.steps import Fuse
+from weft.families.steps import Fuse, Reshape
 from weft.families.template import N_LAYERS, Fact, Facts, Layers, TemplateChoice
 from weft.families.weights import Rule, UnusedTensors, both, rename
 

@@ -34,7 +34,7 @@ from weft.interop.huggingface.generation import GENERATION, read_generation, spe
 from weft.interop.huggingface.stored import COPY_AGAIN, Stored, listed, open_stored
 from weft.interop.huggingface.text import folder_tokenizer, reads_whole, takes_source
 from weft.interop.huggingface.writing import write_json, write_weights
-from weft.masks.configured import parts_and_masks
+from weft.masks.registry import parts_and_masks
 from weft.positions.constants import Constant
 from weft.tokenizers import Tokenizer, load_tokenizer
 from weft.tokenizers.config import known_tokenizers

@@ -11,7 +11,7 @@ from torch import Tensor
 from weft.core.span import Memory, Span
 from weft.core.traits import Trait
 from weft.laws.gradients import GradientRun, first_run, run
-from weft.laws.pieces import in_uneven_pieces, uneven_plan
+from weft.laws.in_pieces import in_uneven_pieces, uneven_plan
 from weft.laws.report import Finding, difference, gradient_difference
 from weft.laws.subject import Subject
 

@@ -1,4 +1,6 @@
-"""Llama 3.1's scaling: slow pairs are interpolated, fast ones unchanged, those between blended."""
+"""Scalings of rotary positions by one factor. Position interpolation divides all positions by it, so that longer
+documents fit the trained range; Llama 3.1's interpolates slow pairs, leaves fast ones unchanged and blends those
+between."""
 
 from __future__ import annotations
 
@@ -56,3 +58,25 @@ class Llama3ScalingConfig(RopeScalingConfig):
     def examples(cls) -> list[Self]:
         return [cls(factor=8.0, original_length=16),
                 cls(factor=8.0, original_length=16, low_freq_factor=0.5, high_freq_factor=2.0)]
+
+
+@register
+class LinearScalingConfig(RopeScalingConfig):
+    """theta_i / s: position m is rotated as position m / s is without scaling.
+
+    Attributes:
+        factor: s, the extended length over the trained one.
+    """
+
+    kind: ClassVar[str] = "linear"
+    about = About(
+        source="Chen et al. 2023 (position interpolation), section 2.3", equation=r"\theta'_i = \frac{\theta_i}{s}",
+        differs=(("ntk", "all pairs are slowed alike, the fastest too."), ("none", "positions are divided by s.")))
+    factor: float = Field(gt=0, allow_inf_nan=False)
+
+    def frequencies(self, dims: Dims, rot: int, base: float) -> Frequencies:
+        return FixedFrequencies([theta / self.factor for theta in base_frequencies(rot, base)])
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [cls(factor=4.0)]

@@ -14,7 +14,7 @@ from weft.core.declarations import Adjustable
 from weft.core.model import Model
 from weft.core.span import Memory
 from weft.core.traits import Trait
-from weft.laws.pieces import few_pieces, in_pieces
+from weft.laws.in_pieces import few_pieces, in_pieces
 from weft.laws.report import COUNT, Finding, difference
 from weft.laws.subject import Subject
 
@@ -44,7 +44,7 @@ def training(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
         of_head = head_modules(subject.module)
         for place in dropouts(subject.module):
             if id(subject.module.get_submodule(place)) in of_head:
-                continue  # `weft.laws.heads` examines these
+                continue  # `weft.laws.head_outputs` examines these
             one = in_training(subject, keep=place)
             applied = varies(partial(_whole, one, x, memory))
             yield Finding(LAW, f"{place or 'the part'} {'drops' if applied else 'does not drop'} in training",

@@ -12,7 +12,7 @@ from weft.core.model import EncoderInputs, Model, Readout
 from weft.core.span import Span
 from weft.laws.report import COUNT, Finding, difference
 from weft.laws.subject import Subject
-from weft.laws.training import dropouts, head_modules, in_training, varies
+from weft.laws.training_mode import dropouts, head_modules, in_training, varies
 
 LAW = "head"
 

@@ -13,7 +13,7 @@ from weft.core.errors import StateError
 from weft.core.layer import LayerState
 from weft.core.span import Memory, Span
 from weft.core.state import restore, state_arrays
-from weft.laws.pieces import advance, few_pieces, in_pieces
+from weft.laws.in_pieces import advance, few_pieces, in_pieces
 from weft.laws.report import COUNT, Finding, difference
 from weft.laws.subject import Subject
 

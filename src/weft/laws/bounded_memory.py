@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from weft.core.layer import LayerState
 from weft.core.state import State
 from weft.core.traits import Trait
-from weft.laws.pieces import advance
+from weft.laws.in_pieces import advance
 from weft.laws.report import COUNT, Finding
 from weft.laws.subject import Subject
 

@@ -1,11 +1,13 @@
-"""Qwen 3 with experts: Qwen 3's attention, and in most layers experts of which a router chooses some."""
+"""Qwen 1.5, 2 and 2.5: Llama's format with biases on queries, keys and values, and windows on some layers. Qwen 3: a
+norm on each head's queries and keys before the rotation, and no biases. Both with experts, of which a router chooses
+some: beside those of Qwen 1.5 and 2 stands a gated one that every token sees."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from weft.families.family import Family, Native
-from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
+from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed, words
 from weft.families.known.llama import (
     ATTENTION,
     BIASED,
@@ -19,12 +21,40 @@ from weft.families.known.llama import (
     glu_weights,
     outer_weights,
     shapes,
+    weights,
 )
 from weft.families.known.mixtral import COEFFICIENT
 from weft.families.rope import Rotary
 from weft.families.template import N_LAYERS, Fact, Facts, TemplateChoice
 from weft.families.weights import Rule, rename
-from weft.families.windows import mask_of, window_of
+from weft.families.windows import mask_of, window_of, windows_by_layer
+
+WINDOWED = ATTENTION | {"mask": Fact("masks", each=True)}
+KEYS: tuple[KeyRule, ...] = (*shapes(context=32768, d_ff=22016, n_kv_heads=None, vocab_size=151936), *VALUES, TIED,
+                             Rotary(), windows_by_layer())
+
+
+QWEN2 = Family(
+    name="qwen2", template=decoder(WINDOWED | {"bias": "qkv"}, GLU | {"bias": False}),
+    source="Yang et al. 2024 (arXiv:2407.10671); Qwen Team 2024 (arXiv:2412.15115)",
+    native=Native(model_type="qwen2", architecture="Qwen2ForCausalLM", architectures=("Qwen2Model",), keys=KEYS,
+                  weights=weights, prefix="model.", tied=LM_HEAD))
+
+
+def normed_weights(facts: Facts) -> list[Rule]:
+    """Return the rules of Llama's tensors and of the norms of queries and keys."""
+    return [*outer_weights(), *attention_weights(facts, normed=True), *glu_weights()]
+
+
+QWEN3 = Family(
+    name="qwen3", template=decoder(WINDOWED | {"qk_norm": RMS_NORM}, GLU | {"bias": False}),
+    source="Yang et al. 2025 (arXiv:2505.09388)",
+    native=Native(
+        model_type="qwen3", architecture="Qwen3ForCausalLM", architectures=("Qwen3Model",),
+        keys=(*shapes(context=32768, d_ff=22016, n_kv_heads=32, vocab_size=151936, d_head=128), *VALUES, TIED,
+              Rotary(), windows_by_layer(), Read("attention_bias", "attention_bias", bool, False, codec=BIASED)),
+        weights=normed_weights, prefix="model.", tied=LM_HEAD))
+
 
 EXPERTS = {"kind": "moe", "expert": GLU | {"bias": False, "d_ff": Fact("d_expert")}, "n_experts": Fact("n_experts"),
            "top_k": Fact("top_k"), "renormalise": Fact("renormalise"), "balance_loss": Fact("balance_loss"),
@@ -100,7 +130,7 @@ def expert_weights(facts: Facts) -> list[Rule]:
               for n in range(facts.get("n_experts", 0)) for name in ("gate", "up", "down"))]
 
 
-def weights(facts: Facts) -> list[Rule]:
+def sparse_weights(facts: Facts) -> list[Rule]:
     """Qwen 3's, and the experts of the layers that have them."""
     return [*outer_weights(), *attention_weights(facts, normed=True), *glu_weights(), *expert_weights(facts)]
 
@@ -130,4 +160,31 @@ QWEN3_MOE = Family(
               Fixed("use_qk_norm", (None, True), why="The class of transformers norms queries and keys always."),
               Fixed("qkv_bias", (None, False), why="The class of transformers has no biases of its own for these."),
               Ignored(("max_window_layers",), "not used: in the class of transformers all layers have one window")),
-        weights=weights, prefix="model.", tied=LM_HEAD))
+        weights=sparse_weights, prefix="model.", tied=LM_HEAD))
+
+
+SHARED = {"shared_expert": GLU | {"bias": False, "d_ff": Fact("d_shared")}, "shared_gate": True}
+
+
+def shared_weights(facts: Facts) -> list[Rule]:
+    """Qwen 2's, the experts, and the one that every token sees with its gate."""
+    theirs = "model.layers.{layer}.mlp"
+    return [*outer_weights(), *attention_weights(facts), *glu_weights(), *expert_weights(facts),
+            rename(f"{theirs}.shared_expert_gate.weight", f"{OURS}.shared_gate.weight"),
+            *(rename(f"{theirs}.shared_expert.{name}_proj.weight", f"{OURS}.shared.{name}.weight")
+              for name in ("gate", "up", "down"))]
+
+
+QWEN2_MOE = Family(
+    name="qwen2_moe", template=decoder(WINDOWED, some_sparse(EXPERTS | SHARED)),
+    source="Yang et al. 2024 (arXiv:2407.10671), section 2.2.2",
+    native=Native(
+        model_type="qwen2_moe", architecture="Qwen2MoeForCausalLM", architectures=("Qwen2MoeModel",),
+        keys=(*sizes(shapes(context=32768, d_ff=5632, n_kv_heads=16, vocab_size=151936, d_model=2048, n_layers=24,
+                            n_heads=16), 5632),
+              *VALUES, TIED, Rotary(),
+              windows_by_layer(slides=lambda index, first: index % 2 == 0 and index < first),
+              Read("qkv_bias", "attention_bias", bool, True, codec=words({True: "qkv", False: "none"})),
+              *experts(1408, 60, 4),
+              where_sparse(Read("shared_expert_intermediate_size", "d_shared", default=5632))),
+        weights=shared_weights, prefix="model.", tied=LM_HEAD))

@@ -12,7 +12,7 @@ from torch import Tensor
 from weft.core.layer import LayerState
 from weft.core.span import Memory, Span
 from weft.core.traits import Trait
-from weft.laws.pieces import advance
+from weft.laws.in_pieces import advance
 from weft.laws.report import Finding, difference
 from weft.laws.subject import Subject
 

@@ -1,9 +1,11 @@
-"""OLMo 2: norms on what layers give instead of what they take, and on all heads' queries and keys together."""
+"""OLMo 2: norms on what layers give instead of what they take, and on all heads' queries and keys together. OLMo 3: the
+same with three layers with a window to one without, of which only the latter are scaled."""
 
 from __future__ import annotations
 
 from weft.families.family import Family, Native
 from weft.families.keys import KeyRule, Read
+from weft.families.known.gemma2 import TURNED
 from weft.families.known.llama import (
     ATTENTION,
     BIASED,
@@ -18,8 +20,10 @@ from weft.families.known.llama import (
     shapes,
 )
 from weft.families.rope import Rotary, reordered
-from weft.families.template import Facts, Layers
+from weft.families.rope_by_type import RotaryByType
+from weft.families.template import Fact, Facts, Layers
 from weft.families.weights import Rule, rename
+from weft.families.windows import windows_by_type
 
 NORMED = ATTENTION | {"qk_norm": RMS_NORM, "qk_norm_over": "heads"}
 
@@ -57,3 +61,12 @@ OLMO2 = Family(
     name="olmo2", template=normed_after(NORMED), source="OLMo Team 2025 (arXiv:2501.00656), section 3",
     native=Native(model_type="olmo2", architecture="Olmo2ForCausalLM", architectures=("Olmo2Model",),
                   keys=(*KEYS, Rotary()), weights=weights, prefix="model.", tied=LM_HEAD))
+
+
+WINDOWED = NORMED | {"mask": Fact("masks", each=True), "position": TURNED}
+
+OLMO3 = Family(
+    name="olmo3", template=normed_after(WINDOWED), source="Team OLMo 2025 (arXiv:2512.13961), section 3",
+    native=Native(model_type="olmo3", architecture="Olmo3ForCausalLM", architectures=("Olmo3Model",),
+                  keys=(*KEYS, windows_by_type(4096, 4), RotaryByType(5e5, 5e5)), weights=weights, prefix="model.",
+                  tied=LM_HEAD, widens=True))

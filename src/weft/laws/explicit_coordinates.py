@@ -9,7 +9,7 @@ from torch import Tensor
 
 from weft.core.errors import UserError
 from weft.core.span import Memory, Span
-from weft.laws.pieces import few_pieces, in_pieces
+from weft.laws.in_pieces import few_pieces, in_pieces
 from weft.laws.report import COUNT, Finding, difference
 from weft.laws.subject import Subject
 
