@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from weft.decoding import LengthFormula
 
 Beams = Annotated[int | None, typer.Option("--beams", min=1, help="Beams of the search for the most probable "
-                                                   "continuation, 1 is greedy decoding; default 4.")]
+                                                   "continuation; 1 is greedy decoding, 4 the default.")]
 LengthPenalty = Annotated[float | None, typer.Option(
-    "--length-penalty", min=0, help="Exponent a of the length by which log-probabilities of beams are divided, see "
+    "--length-penalty", min=0, help="Exponent a of the length by which log-probabilities of beams are divided; see "
                                        "--length-formula; default 0.6.")]
 Formula = Annotated[str | None, typer.Option(
     "--length-formula", help="gnmt: divide by ((5 + length) / 6)^a (Wu et al. 2016), the default; power: by "
