@@ -251,6 +251,22 @@ def command_of(process: str) -> bytes:
         return b""
 
 
+def test_a_judge_that_ends_without_a_verdict_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that the system has killed for its memory: its pipe is closed, and nothing has been written."""
+    class Silent:
+        def __init__(self, *_: object) -> None:
+            pass
+
+        def exchange(self, *_: object) -> bytes:
+            return b""
+
+        def end(self) -> None:
+            pass
+
+    monkeypatch.setattr(programs, "ConfinedProcess", Silent)
+    assert run_program("x = 1", ["assert x"]) == programs.ProgramEnd(False, "ended", ())
+
+
 def test_where_programs_do_not_run_it_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert set(require_running()) <= {"namespaces", "landlock", "seccomp"}
     monkeypatch.setattr(programs, "PROBE", ("import nothing", ()))

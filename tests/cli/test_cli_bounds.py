@@ -64,12 +64,26 @@ def test_a_context_that_no_plan_ends_with(refused: Refuse) -> None:
 
 @pytest.mark.parametrize("command", ["check", "train"])
 def test_a_window_beyond_the_memory(refused: Refuse, tmp_path: Path, command: str) -> None:
-    """The window of a convolution, which no smaller model of the same kind leaves out."""
+    """The state of every channel, which no smaller model of the same kind leaves out."""
     file = tmp_path / "wide.yaml"
     file.write_text("model: {kind: decoder, vocab_size: 257, d_model: 16, context: 32, blocks: [{kind: pre, layers: "
-                    "[{kind: mamba, d_conv: 1000000000000}]}]}", encoding="utf-8")
+                    "[{kind: mamba, d_state: 1000000000000}]}]}", encoding="utf-8")
     message = refused(command, file, *(("--out", tmp_path / "run") if command == "train" else ()))
-    assert "GB with their gradients, and this machine has" in message and "x 1,000,000,000,000. Make the" in message
+    assert "GB with their gradients, and this machine has" in message and "x 32. Make the" in message
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("command", ["check", "plan", "train"])
+@pytest.mark.parametrize("mixer", ["mamba", "mamba2", "rg_lru", "gated_convolution", "{kind: kimi_delta, n_heads: 1}"])
+def test_a_convolution_of_more_taps_than_are_gone_through(refused: Refuse, tmp_path: Path, command: str,
+                                                          mixer: str) -> None:
+    """`weft plan` went through them one by one, without end."""
+    given = mixer.strip("{}") if mixer.startswith("{") else f"kind: {mixer}"
+    file = tmp_path / "wide.yaml"
+    file.write_text("model: {kind: decoder, vocab_size: 257, d_model: 16, context: 32, blocks: [{kind: pre, layers: "
+                    f"[{{{given}, d_conv: 1000000000000}}]}}]}}", encoding="utf-8")
+    message = refused(command, file, *(("--out", tmp_path / "run") if command == "train" else ()))
+    assert "d_conv: " in message and "4096" in message
     assert not (tmp_path / "run").exists()
 
 

@@ -33,7 +33,7 @@ from weft.norms.rmsnorm import RMSNormConfig
 from weft.ops.delta_rule import delta_rule
 from weft.ops.linear_recurrence_chunks import CHUNK
 from weft.ops.operator import widen
-from weft.ops.short_convolution import causal_convolution, next_history
+from weft.ops.short_convolution import MOST_TAPS, causal_convolution, next_history
 
 
 class DeltaSizes(NamedTuple):
@@ -65,7 +65,7 @@ class DeltaMemoryConfig(MixerConfig):
     n_heads: int = Field(default=4, gt=0)
     d_head: int | None = Field(default=None, gt=0)
     d_value: int | None = Field(default=None, gt=0)
-    d_conv: int | None = Field(default=4, gt=0)
+    d_conv: int | None = Field(default=4, gt=0, le=MOST_TAPS)
     negative_eigenvalues: bool = False
     norm: Annotated[NormConfig, PartField("norm", shares=False)] = RMSNormConfig(eps=1e-5)
 

@@ -24,7 +24,7 @@ from weft.linear.holds_matrix import HoldsMatrix, read
 from weft.linear.linear import Linear, dense
 from weft.linear.unadapted import unadapted
 from weft.mixers.base import MixerConfig
-from weft.ops.short_convolution import blank_history, causal_convolution, next_history
+from weft.ops.short_convolution import MOST_TAPS, blank_history, causal_convolution, next_history
 
 
 @register
@@ -45,7 +45,7 @@ class GatedConvolutionConfig(MixerConfig):
                  ("s4d", "its kernel has few taps, each of its own.")),
         state_size="(kernel - 1) dilation d_model numbers")
 
-    d_conv: int = Field(default=4, gt=0)
+    d_conv: int = Field(default=4, gt=0, le=MOST_TAPS)
     dilation: int = Field(default=1, gt=0)
     bias: bool = True
 

@@ -28,7 +28,7 @@ from weft.norms.rmsnorm import RMSNormConfig
 from weft.ops.gated_scan import GatedScanCall, gated_scan
 from weft.ops.operator import widen
 from weft.ops.selective_scan_chunks import CHUNK
-from weft.ops.short_convolution import causal_convolution, next_history
+from weft.ops.short_convolution import MOST_TAPS, causal_convolution, next_history
 
 
 @register
@@ -62,7 +62,7 @@ class MambaConfig(MixerConfig):
 
     d_state: int = Field(default=16, gt=0)
     expand: int = Field(default=2, gt=0)
-    d_conv: int = Field(default=4, gt=0)
+    d_conv: int = Field(default=4, gt=0, le=MOST_TAPS)
     rank: int | None = Field(default=None, gt=0)
     bias: bool = False
     conv_bias: bool = True

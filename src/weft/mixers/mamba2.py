@@ -27,7 +27,7 @@ from weft.mixers.gated_norm import GatedNorm, GatedNormSettings
 from weft.ops.linear_recurrence import linear_recurrence
 from weft.ops.linear_recurrence_chunks import CHUNK
 from weft.ops.operator import widen
-from weft.ops.short_convolution import causal_convolution, next_history
+from weft.ops.short_convolution import MOST_TAPS, causal_convolution, next_history
 
 LARGEST_RATE = 16.0
 """A is drawn uniformly from [1, 16], as in the published code."""
@@ -115,7 +115,7 @@ class Mamba2Config(MixerConfig):
     d_head: int = Field(default=64, gt=0)
     d_state: int = Field(default=128, gt=0)
     n_groups: int = Field(default=1, gt=0)
-    d_conv: int = Field(default=4, gt=0)
+    d_conv: int = Field(default=4, gt=0, le=MOST_TAPS)
     bias: bool = False
     conv_bias: bool = True
     step_sizes: StepSettings = StepSettings()

@@ -25,7 +25,7 @@ from weft.mixers.base import MixerConfig
 from weft.ops.activations import ACTIVATIONS, Activation
 from weft.ops.diagonal_recurrence import diagonal_recurrence
 from weft.ops.operator import widen
-from weft.ops.short_convolution import causal_convolution, next_history
+from weft.ops.short_convolution import MOST_TAPS, causal_convolution, next_history
 
 SHARPNESS = 8.0
 """c: a_t = a^(c r_t)."""
@@ -59,7 +59,7 @@ class RGLRUConfig(MixerConfig):
 
     d_recurrence: int | None = Field(default=None, gt=0)
     n_heads: int = Field(default=4, gt=0)
-    d_conv: int = Field(default=4, gt=0)
+    d_conv: int = Field(default=4, gt=0, le=MOST_TAPS)
     activation: Activation = "gelu_tanh"
 
     def build(self, dims: Dims) -> RGLRU:

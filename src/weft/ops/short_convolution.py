@@ -17,6 +17,10 @@ from torch.nn import functional as F
 from weft.core.span import Span
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, LateForm, Make, Operation
 
+MOST_TAPS = 4096
+"""Of a short convolution, some of whose forms go through them one by one; longer filters are those of mixers that
+convolve by Fourier transform, such as `s4d`."""
+
 
 class ShortConvolutionCall(NamedTuple):
     """One call: y_t = b + sum_k W[:, :, k] x_{t - (K-1-k) dilation}, or silu of it.
