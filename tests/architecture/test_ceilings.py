@@ -6,6 +6,7 @@ Whoever lowers a measure lowers its ceiling with it; a change that would raise o
 from __future__ import annotations
 
 import ast
+import secrets
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -123,12 +124,13 @@ def small_run(text: Path) -> dict[str, Any]:
             "training": {"steps": 2, "batch_size": 2, "compute": {"matmul": "default"}}}
 
 
-@pytest.mark.parametrize(("command", "ceiling"), [("plan", 8_900), ("train", 17_100)])
+@pytest.mark.parametrize(("command", "ceiling"), [("plan", 8_000), ("train", 16_400)])
 def test_a_small_plan_and_a_small_run_come_to_few_functions(command: str, ceiling: int, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("the cat sat on the mat. " * 400, encoding="utf-8")
     config = RunConfig.model_validate(small_run(text))
     runs: dict[str, Callable[[], Any]] = {"plan": lambda: weft.plan(config),
-                                          "train": lambda: weft.train(config, out=tmp_path / "run")}
+                                          "train": lambda: weft.train(config, out=tmp_path / secrets.token_hex(4))}
+    runs[command]()  # what is imported and read once in a process does not count
     found = own_calls(runs[command])
     assert found.total() <= ceiling, found.most_common(15)

@@ -15,7 +15,7 @@ from weft.blocks.base import BlockConfig
 from weft.blocks.pre import PreNormConfig
 from weft.core.config import PartField, parse, parse_part
 from weft.core.errors import ConfigError
-from weft.core.part_config import Dims, PartConfig, Repeat, Settings, expand
+from weft.core.part_config import Dims, ModuleConfig, PartConfig, Repeat, Settings, expand
 from weft.core.registry import REGISTRY
 from weft.core.shared import SharedParts
 from weft.feedforward.mlp import MLPConfig
@@ -228,8 +228,8 @@ def test_dims_know_their_place() -> None:
 
 
 def test_parts_that_do_not_say_how_they_are_built() -> None:
-    with pytest.raises(NotImplementedError, match="PartConfig does not say how it is built"):
-        PartConfig().build(Dims(8))
+    with pytest.raises(NotImplementedError, match="ModuleConfig does not say how it is built"):
+        ModuleConfig().build(Dims(8))
     with pytest.raises(NotImplementedError, match="BlockConfig does not say how it is built"):
         BlockConfig(layers=[MLPConfig()]).build(Dims(8))
 

@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from weft.analysis.calls import blank_tokens, states_for
-from weft.analysis.shapes import tallied
+from weft.analysis.shapes import ValuesRead
 from weft.core.model import LanguageModel
 from weft.core.span import WHOLE
 from weft.core.strict_json import Record
@@ -67,7 +67,7 @@ def single_token(model: LanguageModel, mode: FakeTensorMode, batch: int) -> list
         batch: rows of the state.
     """
     model.eval()
-    with torch.no_grad(), tallied(model, mode):
+    with torch.no_grad(), mode, ValuesRead():
         state, = states_for(model, batch, [TOKENS])
         with OPERATIONS.observed() as decisions:
             model.hidden(blank_tokens(batch, 1), state, WHOLE)

@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from weft.analysis.calls import state_after, states_for
-from weft.analysis.shapes import tallied
+from weft.analysis.shapes import ValuesRead
 from weft.core.layer import kept_dtypes, traits_of
 from weft.core.model import LanguageModel, Model
 from weft.core.state import State
@@ -89,7 +89,7 @@ def state_sizes(model: Model, mode: FakeTensorMode, batch: int, contexts: Sequen
     if not isinstance(model, LanguageModel) or Trait.BIDIRECTIONAL in traits_of(model) or not contexts:
         return None
     model.eval()
-    with torch.no_grad(), tallied(model, mode):
+    with torch.no_grad(), mode, ValuesRead():
         reserved = [_state_bytes(state) for state in states_for(model, batch, contexts)]
         first = _state_bytes(state_after(model, batch, contexts[0]))
         if first != reserved[0]:

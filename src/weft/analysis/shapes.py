@@ -50,8 +50,20 @@ def _twin(tensor: Tensor, mode: FakeTensorMode, dtype: torch.dtype) -> Tensor:
         return nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
 
 
-class OperationCounter(TorchDispatchMode):
-    """Counts operations, and supplies the values that a model reads and that fake tensors do not have.
+class ValuesRead(TorchDispatchMode):
+    """Supplies the values that a model reads and that fake tensors do not have."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        named = kwargs or {}
+        value = _value(func, args, named) if func in READING else None
+        return func(*args, **named) if value is None else value
+
+
+class OperationCounter(ValuesRead):
+    """Counts operations.
 
     Attributes:
         calls: paths of the modules that are being called, the innermost last.
@@ -63,7 +75,7 @@ class OperationCounter(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.calls: list[str] = []
         self.outside = ""
         self.flops: dict[str, int] = {}

@@ -99,7 +99,9 @@ class Settings(BaseModel):
         """Refuse true and false for a number, which Python counts as 1 and 0, and whole numbers beyond 64 bits, which
         no tensor, file or seed holds."""
         types = _types(cls, str(info.field_name))
-        for each in _scalars(value) if int in types or float in types else ():
+        if int not in types and float not in types:
+            return value
+        for each in _scalars(value) if isinstance(value, list | tuple | Mapping) else (value,):
             if isinstance(each, bool) and bool not in types and Any not in types:
                 raise ValueError("a number is expected, not true or false")
             if isinstance(each, int) and not -LARGEST <= each <= LARGEST:

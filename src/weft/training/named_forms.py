@@ -8,7 +8,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from weft.analysis.calls import blank_tokens, loss_of, run_whole
-from weft.analysis.shapes import shape_of, tallied
+from weft.analysis.shapes import ValuesRead, shape_of
 from weft.core.errors import UserError
 from weft.core.layer import traits_of
 from weft.core.model import LanguageModel, Model
@@ -41,7 +41,7 @@ def require_served(config: RunConfig, model: Model, device: torch.device | str) 
     # As `weft.training.precision.Precision` makes the model that computes.
     working = shape_of(narrowed(model, dtype) if dtype == torch.bfloat16 else deepcopy(model).to(dtype), mode, None)
     rows, tokens = config.training.batch_size, config.context
-    with forced(config.kernels), tallied(working, mode):
+    with forced(config.kernels), mode, ValuesRead():
         spans = _spans(working, rows, tokens)
         for training in (True, False):
             working.train(training)
