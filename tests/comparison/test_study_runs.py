@@ -150,21 +150,30 @@ def test_damaged_results_are_named(twins: StudyResult, folder: Path, tmp_path: P
         read_result(tmp_path)
 
 
-def test_a_failing_and_a_diverging_model_leave_the_others_alone(text: Path, tmp_path: Path) -> None:
+def test_a_diverging_model_leaves_the_others_alone(text: Path, tmp_path: Path) -> None:
     models = {"good": {"config": LSTM},
               "wild": {"config": LSTM, "overrides": [
-                  "training.optimizer={kind: sgd, lr: 1e30}", "training.clip_norm=null"]},
-              "grows": {"config": ATTENTION, "overrides": ["training.carry_state=true"]}}
+                  "training.optimizer={kind: sgd, lr: 1e30}", "training.clip_norm=null"]}}
     result = run(study_of(text, models, seeds=2), tmp_path / "out")
-    good, wild, grows = result.entries
+    good, wild = result.entries
     assert [each.status for each in good.runs] == ["finished", "finished"]
     assert [each.status for each in wild.runs] == ["diverged", "diverged"]
     assert wild.runs[0].note.startswith("diverged at step ") and "Error" not in wild.runs[0].note
-    assert [each.status for each in grows.runs] == ["failed", "failed"]
-    assert "the state of this model grows with every token" in grows.runs[0].note
     assert result.differences == () and result.tied_sets == (("good",),)
     assert any(note.startswith("wild: 2 of 2 runs did not finish") for note in result.notes)
     assert (wild.bits_per_byte, wild.sample, wild.decode) == (None, None, ())
+
+
+def test_what_keeps_models_from_training_is_told_of_all_before_the_first_run(text: Path, tmp_path: Path) -> None:
+    models = {"good": {"config": LSTM},
+              "grows": {"config": ATTENTION, "overrides": ["training.carry_state=true"]},
+              "flat": {"config": {"kind": "feedforward", "context": 16},
+                       "overrides": ["training.compute.checkpoint_activations=true"]}}
+    with pytest.raises(ConfigError) as caught:
+        run(study_of(text, models, seeds=2), tmp_path / "out")
+    assert [problem.split(":")[0] for problem in caught.value.problems] == ["models.grows", "models.flat"]
+    assert "the state of this model grows with every token" in caught.value.problems[0]
+    assert not (tmp_path / "out").exists()
 
 
 class Stop(Exception):

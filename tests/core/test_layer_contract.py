@@ -193,7 +193,7 @@ def test_a_declaration_that_would_not_be_read_is_refused_when_its_class_is_made(
 
 @pytest.mark.parametrize("name", ["source", "title", "also_called"])
 def test_a_card_that_would_not_be_read_is_refused_likewise(name: str) -> None:
-    told = "Give it as a field of weft.core.part_config.About, in the class attribute `about`."
+    told = "Give it as a field of weft.core.part_config.About in the attribute `about`."
     with pytest.raises(TypeError, match=rf"Deaf: {name} would not be read\. {re.escape(told)}"):
         type("Deaf", (MLPConfig,), {"__module__": __name__, "__annotations__": {name: ClassVar[str]}, name: "x"})
     kept: Any = type("Read", (MLPConfig,), {"__module__": __name__, "__annotations__": {name: str}, name: "a field"})

@@ -25,7 +25,7 @@ from weft.linear.unadapted import unadapted
 from weft.norms.rmsnorm import RMSNorm
 from weft.ops.forms import forced
 from weft.tasks.objective import ObjectiveSettings
-from weft.tasks.text import TextGiven
+from weft.tasks.text import TextColumns
 from weft.training.precision import Precision
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
@@ -135,7 +135,7 @@ def biased() -> Any:
 @pytest.mark.parametrize("objective", [ObjectiveSettings(), ObjectiveSettings(z_loss=0.1, label_smoothing=0.1)])
 def test_an_adapted_readout_is_trained_and_scored_as_it_answers(objective: ObjectiveSettings) -> None:
     found = biased()
-    given = TextGiven(TOKENS, TOKENS.flip(1), torch.ones_like(TOKENS, dtype=torch.bool), Span())
+    given = TextColumns(TOKENS, TOKENS.flip(1), torch.ones_like(TOKENS, dtype=torch.bool), Span())
     scored = next_token(objective=objective).loss(found, given, None)
     z = found(TOKENS).y
     chosen = z.log_softmax(-1).gather(-1, TOKENS.flip(1)[..., None])[..., 0]
@@ -152,7 +152,7 @@ def gradients(found: Any, run: Callable[[Any], Any]) -> dict[str, Tensor]:
 def test_an_adapted_model_trained_has_the_adapted_models_gradients(adapted: Any) -> None:
     def fused(found: LanguageModel) -> None:
         every = torch.ones_like(TOKENS, dtype=torch.bool)
-        scored = next_token().loss(found, TextGiven(TOKENS, TOKENS.flip(1), every, Span()), None)
+        scored = next_token().loss(found, TextColumns(TOKENS, TOKENS.flip(1), every, Span()), None)
         (scored.loss + sum(loss.value for loss in scored.losses)).backward()
 
     def plain(found: LanguageModel) -> None:

@@ -22,7 +22,7 @@ from weft.core.span import Memory, Span
 from weft.core.traits import Trait
 from weft.mixers.cross_attention import CrossAttention
 from weft.positions.base import PositionConfig
-from weft.tasks.text import TextGiven
+from weft.tasks.text import TextColumns
 from weft.training.optimizers import AdamWConfig, set_lr
 
 KNOWN, VOCABULARY, WIDTH = 8, 11, 16
@@ -92,7 +92,7 @@ def learnt(config: PartConfig, text: Text, steps: int, enough: float = -math.inf
     model.train()
     for step, (tokens, source) in enumerate(batches(text, steps)):
         every = torch.ones(ROWS, STEPS - 1, dtype=torch.bool)
-        given = TextGiven(tokens[:, :-1], tokens[:, 1:], every, Span(memory=memory(model, source)))
+        given = TextColumns(tokens[:, :-1], tokens[:, 1:], every, Span(memory=memory(model, source)))
         scored = task.loss(model, given, None)
         optimizer.zero_grad()
         (scored.loss / every.numel() + sum(loss.value for loss in scored.losses)).backward()

@@ -21,6 +21,7 @@ from weft.ops.routes import ROUTING
 from weft.training import trainer as module
 from weft.training.compute import Compute, ComputeSettings
 from weft.training.material import prepare
+from weft.training.requirements import require_trainable
 from weft.training.train import build_model
 from weft.training.trainer import Trainer
 
@@ -50,7 +51,9 @@ def trained(folder: Path, model: dict[str, Any], steps: int = 3, *, compute: Com
     """The losses of a few steps, and their trainer."""
     run = tiny_run(folder, model, **training, compute={"matmul": "default", **(compute_settings or {})})
     torch.manual_seed(0)
-    trainer = Trainer(run, build_model(run), prepare(run).train, steps=20, device="cpu", compute=compute)
+    made = build_model(run)
+    require_trainable(run, made)
+    trainer = Trainer(run, made, prepare(run).train, steps=20, device="cpu", compute=compute)
     return [trainer.advance().sums.loss for _ in range(steps)], trainer
 
 

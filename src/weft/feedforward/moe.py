@@ -112,8 +112,7 @@ class MixtureOfExperts(Chooser, Adjustable, StepHooks):
         if self.asked is not None:
             self.asked.give("choices", chosen.unflatten(0, x.shape[:2]))
             self.asked.give("gates", weights.unflatten(0, x.shape[:2]))
-        experts = [_single(expert) for expert in self.experts]
-        y = EXPERT_DISPATCH(DispatchCall(rows, experts, chosen, weights, valid), FORMS[self.dispatch]).reshape(x.shape)
+        y = self._dispatch(rows, chosen, weights, valid).reshape(x.shape)
         y = y if self.shared is None else y + self._shared(x, self.shared)
         return Output(y, advance(state, span), self._losses(logits, chosen, valid))
 
@@ -145,6 +144,10 @@ class MixtureOfExperts(Chooser, Adjustable, StepHooks):
         with torch.autocast(rows.device.type, enabled=False):
             scores = rows.to(wide) @ self.router.weight.to(wide).T
             return scores if self.router.bias is None else scores + self.router.bias.to(wide)
+
+    def _dispatch(self, rows: Tensor, chosen: Tensor, weights: Tensor, valid: Tensor | None) -> Tensor:
+        experts = [_single(expert) for expert in self.experts]
+        return EXPERT_DISPATCH(DispatchCall(rows, experts, chosen, weights, valid), FORMS[self.dispatch])
 
     def _losses(self, logits: Tensor, chosen: Tensor, valid: Tensor | None) -> tuple[Loss, ...]:
         losses = []
