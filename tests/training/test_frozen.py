@@ -144,7 +144,8 @@ def test_a_file_takes_half_of_what_is_free_at_most(times: float, written: bool,
 
 def test_a_file_takes_no_memory(tmp_path: Path) -> None:
     """In a process of its own: elsewhere the weight may lie in what other tests have freed, which stays."""
-    fresh(lay_aside, folder=tmp_path)
+    ended = fresh(lay_aside, folder=tmp_path)
+    assert ended.returncode == 0, ended.stderr
 
 
 def lay_aside() -> None:
