@@ -17,7 +17,8 @@ from weft.core.errors import StateError
 from weft.core.layer import Layer, LayerState, Part, Pointwise, advance, traits_of
 from weft.core.model import EncoderInputs, parameter_count
 from weft.core.output import Output
-from weft.core.span import Memory, Span
+from weft.core.recurrent_layer import Carried, Recurred, RecurrentLayer
+from weft.core.span import Boundaries, Memory, Span
 from weft.core.state import tensor_field
 from weft.core.traits import Trait
 from weft.feedforward.mlp import MLPConfig
@@ -198,3 +199,27 @@ def test_a_card_that_would_not_be_read_is_refused_likewise(name: str) -> None:
         type("Deaf", (MLPConfig,), {"__module__": __name__, "__annotations__": {name: ClassVar[str]}, name: "x"})
     kept: Any = type("Read", (MLPConfig,), {"__module__": __name__, "__annotations__": {name: str}, name: "a field"})
     assert kept(d_ff=3).model_dump()[name] == "a field"
+
+
+class Narrowing(RecurrentLayer[Tensor]):
+    """Carries its last token, which it computes in bfloat16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.output = nn.Identity()
+
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        return ((4,),)
+
+    def project(self, x: Tensor, before: Carried, span: Span) -> Tensor:
+        return x
+
+    def recur(self, projected: Tensor, before: Carried, boundaries: Boundaries, span: Span) -> Recurred:
+        return Recurred(projected, (projected[:, -1].bfloat16(),))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_recurrences_state_keeps_its_dtype_whatever_the_numbers_have(dtype: torch.dtype) -> None:
+    layer = Narrowing()
+    found = layer(torch.ones(2, 3, 4, dtype=dtype), layer.init_state(2, dtype=dtype)).state
+    assert found.h.dtype == dtype and found.h.tolist() == torch.ones(2, 4).tolist()
