@@ -18,9 +18,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from weft.training.batches import batches_of
 
 from weft import api
+from weft.tasks.text import text_batches
 from weft.training import Progress, RunConfig
 from weft.training.material import prepare
 from weft.training.train import build_model
@@ -101,7 +101,7 @@ def adamw(config: RunConfig, model: nn.Module, fused: bool | None) -> torch.opti
 
 def batches(config: RunConfig, steps: int) -> tuple[Tensor, Tensor]:
     """Inputs and targets of the run's own batches."""
-    source = batches_of(config, prepare(config).train)
+    source = text_batches(config.made_task().settings, prepare(config).train)
     made = [source.batch(step) for step in range(steps)]
     return (torch.stack([torch.from_numpy(batch.inputs) for batch in made]),
             torch.stack([torch.from_numpy(batch.targets) for batch in made]))

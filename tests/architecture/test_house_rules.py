@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
+import importlib.util
 import json
 import re
 import subprocess
@@ -163,3 +164,22 @@ def test_no_file_names_the_machine_it_was_written_on() -> None:
     found = [f"{path.relative_to(REPOSITORY)}: {match[0]}" for path in named if path.is_file()
              for match in machine.finditer(path.read_text(encoding="utf-8", errors="replace"))]
     assert found == []
+
+
+def test_what_scripts_import_from_weft_is_there() -> None:
+    """Recipes, benchmarks and the documentation's programs, which are not imported by the tests."""
+    missing = []
+    for folder in ("recipes", "benchmarks", "docs", "examples"):
+        for path in sorted((REPOSITORY / folder).rglob("*.py")):
+            found = [node for node in walked(parsed(path)) if isinstance(node, ast.ImportFrom) and node.module]
+            for module, names in [(str(each.module), each.names) for each in found]:
+                if module.partition(".")[0] == "weft":
+                    missing += [f"{path.relative_to(REPOSITORY)}: {module}.{each.name}" for each in names
+                                if not is_there(module, each.name)]
+    assert missing == []
+
+
+def is_there(module: str, name: str) -> bool:
+    if importlib.util.find_spec(module) is None:
+        return False
+    return name in vars(importlib.import_module(module)) or importlib.util.find_spec(f"{module}.{name}") is not None

@@ -261,4 +261,8 @@ def test_a_mask_that_lets_tokens_see_later_ones_is_refused_where_it_stands(mask:
 @pytest.mark.parametrize("mask", ["causal", "causal & window(4)", "causal | prefix", "causal & documents"])
 def test_causal_and_prefix_masks_are_lawful(mask: str) -> None:
     blocks = [{"kind": "pre", "layers": [{"kind": "attention", "n_heads": 2, "mask": mask}]}]
-    parse(DecoderConfig, {"vocab_size": 11, "d_model": 8, "blocks": blocks}).build()
+    model = parse(DecoderConfig, {"vocab_size": 11, "d_model": 8, "blocks": blocks}).build()
+    tokens = torch.arange(10)[None]
+    changed = tokens.clone()
+    changed[0, -1] = 0
+    assert_close(model(changed).y[:, :-1], model(tokens).y[:, :-1], rtol=0, atol=0)

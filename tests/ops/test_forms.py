@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import is_dataclass, replace
 from pathlib import Path
+from threading import Event
 from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
@@ -21,7 +23,7 @@ from weft.core.errors import ConfigError, UnsupportedError
 from weft.core.registry import load_plugin
 from weft.ops.dropout import DROPOUT, DropoutCall, dropout
 from weft.ops.form_check import differences
-from weft.ops.forms import OPERATIONS, Form, Make, Offer, Operation, forced
+from weft.ops.forms import OPERATIONS, Form, LateForm, Make, Offer, Operation, forced
 from weft.ops.linear import LINEAR, LinearCall
 from weft.ops.routes import routed
 
@@ -78,11 +80,34 @@ def examples(make: Make) -> Iterator[Sum]:
     yield from (Sum(make(count), 2.0) for count in (2, 3, 8))
 
 
-def summing(*others: Form[Sum, Tensor]) -> Operation[Sum, Tensor]:
+def summing(*others: Form[Sum, Tensor] | LateForm) -> Operation[Sum, Tensor]:
     return Operation("sum", "adds up", Form("reference", naive, "one by one"), *others, subject="x", examples=examples)
 
 
+IMPORTING = Event()
+"""Set while a module of a form is imported."""
+
 FAST = Form("fast", quick, "one kernel", serves=even, worth=many, known_as=("fused",))
+
+
+def test_a_call_while_another_thread_imports_a_form_waits_for_it(tmp_path: Path,
+                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module of the form begins the second call while it is imported itself."""
+    (tmp_path / "late_sum.py").write_text(
+        f"import time\nfrom {__name__} import IMPORTING, Form\nIMPORTING.set()\ntime.sleep(0.2)\n"
+        "def run(call):\n    return call.x.sum() * call.scale + 1000\nFORM = Form('late', run, 'late')\n",
+        encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    operation = summing(LateForm("late", "late_sum.FORM"))
+    call = Sum(torch.ones(4))
+
+    def second() -> float:
+        assert IMPORTING.wait(60)
+        return float(operation(call))
+
+    with ThreadPoolExecutor(2) as threads:
+        results = [threads.submit(second), threads.submit(lambda: float(operation(call)))]
+        assert [each.result() for each in results] == [1004.0, 1004.0]
 
 
 @pytest.mark.parametrize(("count", "form", "reason", "passed"), [

@@ -86,7 +86,7 @@ def _with_exact(part: Part) -> tuple[Declared, list[Tensor]]:
     computes one of them."""
     if not parametrize.is_parametrized(part):
         declared = part.declares()
-        return declared, list(declared.dynamics if declared.exact is None else declared.exact)
+        return declared, exact_of(declared)
     with parametrize.cached():  # the same tensor object each time a parametrised one is read, so identities compare
         declared = part.declares()
         exact = exact_of(declared)

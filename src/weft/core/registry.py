@@ -133,8 +133,8 @@ def load_plugin(path: str | Path) -> None:
         del sys.modules[name]
         if isinstance(error, WeftError):
             raise
-        raise ConfigError([f"the plugin {str(file)!r} does not import: {type(error).__name__}: {error}. "
-                           "Correct the file and try again."]) from error
+        raise ConfigError([f"the plugin {str(file)!r} does not import: {type(error).__name__}: "
+                           f"{str(error).rstrip('.')}. Correct the file and try again."]) from error
     REGISTRY.plugins[name] = hashlib.sha256(content).hexdigest()
 
 
@@ -157,8 +157,8 @@ def _load_entry(entry: importlib.metadata.EntryPoint) -> None:
     except ConfigError:
         raise
     except Exception as error:
-        raise ConfigError([f"the installed plugin {entry.value!r} does not import: {type(error).__name__}: {error}. "
-                           "Correct the package or uninstall it."]) from error
+        raise ConfigError([f"the installed plugin {entry.value!r} does not import: {type(error).__name__}: "
+                           f"{str(error).rstrip('.')}. Correct the package or uninstall it."]) from error
 
 
 def _import_all(package: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from threading import Lock
 from typing import Generic, NamedTuple, TypeVar
 
 import torch
@@ -80,6 +81,7 @@ class Operation(Generic[C, R]):
         self._forms: dict[str, Form[C, R]] = {}
         self._late = {form.name: form for form in others if isinstance(form, LateForm)}
         self._order: tuple[Form[C, R], ...] = ()
+        self._adding = Lock()
         self._admitted: dict[Circumstances, tuple[Form[C, R], ...]] = {}
         self.forced: Form[C, R] | None = None
         self._seen: list[Decision] | None = None
@@ -162,8 +164,8 @@ class Operation(Generic[C, R]):
         Raises:
             ConfigError: there is none; the nearest is named.
         """
-        if name in self._late:
-            self.add(self._late.pop(name).load())
+        if (late := self._late.get(name)) is not None:
+            self.add(late.load())
         if name not in self._forms:
             hint = nearest_meaning(name, {each.name: each.known_as for each in self.forms()})
             raise ConfigError([f"kernels.{self.name}: no form is called {name!r}. {hint}"])
@@ -191,7 +193,8 @@ class Operation(Generic[C, R]):
         Raises:
             ConfigError: another file has defined a form of the name, or the reference would not serve every call.
         """
-        other = self.form(form.name) if form.name in self._late else self._forms.get(form.name)
+        late = self._late.get(form.name)
+        other = self._forms.get(form.name) if late is None else late.load()
         if other is not None and other.file != form.file:
             raise ConfigError([f"the form {form.name!r} of {self.name!r} is defined by {other.file} and by "
                                f"{form.file}. Give one of them another name."])
@@ -203,11 +206,13 @@ class Operation(Generic[C, R]):
         if form.kernel is not None and (form.gradients != "without" or form.transformed):
             raise ConfigError([f"the form {form.name!r} of {self.name!r} has a kernel, through which no gradient "
                                "flows. Give it gradients='without' and transformed=False, or leave the kernel out."])
-        self._forms[form.name] = form
-        self.formulas.update(form.flops)
-        self._order = tuple(sorted(self._forms.values(), key=lambda each: self._declared.index(each.name)
-                                   if each.name in self._declared else -1))
-        self._admitted.clear()
+        with self._adding:
+            self._forms[form.name] = form
+            self.formulas.update(form.flops)
+            self._order = tuple(sorted(self._forms.values(), key=lambda each: self._declared.index(each.name)
+                                       if each.name in self._declared else -1))
+            self._admitted.clear()
+            self._late.pop(form.name, None)  # last: until here another thread's call imports the form itself
 
     def _first(self, call: C, forms: Sequence[Form[C, R]], passed: list[tuple[Form[C, R], str]] | None, *,
                worth: bool = True) -> Form[C, R] | None:
