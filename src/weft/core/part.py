@@ -84,21 +84,15 @@ def kept_dtypes(module: nn.Module) -> KeptDtypes:
 def _with_exact(part: Part) -> tuple[Declared, list[Tensor]]:
     """The declarations of a part, and the tensors that it declares exact with those from which a parametrisation
     computes one of them."""
-    if not parametrize.is_parametrized(part):
-        declared = part.declares()
-        return declared, exact_of(declared)
     with parametrize.cached():  # the same tensor object each time a parametrised one is read, so identities compare
         declared = part.declares()
-        exact = exact_of(declared)
+        exact = list(declared.dynamics if declared.exact is None else declared.exact)
+        if not parametrize.is_parametrized(part):
+            return declared, exact
         identities = set(map(id, exact))
         sources = [each for name, each in part.get_submodule("parametrizations").named_children()
                    if id(getattr(part, name)) in identities]
     return declared, [*exact, *(tensor for each in sources for tensor in (*each.parameters(), *each.buffers()))]
-
-
-def exact_of(declared: Declared) -> list[Tensor]:
-    """The tensors that a part declares exact, or its dynamics where it says nothing of them."""
-    return list(declared.dynamics if declared.exact is None else declared.exact)
 
 
 def _kept_wide(tensor: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
