@@ -22,8 +22,7 @@ from weft.core.model import LanguageModel
 from weft.decoding import CompiledStep, Row, generate
 from weft.decoding.session import Session
 from weft.linear import rewritten
-from weft.linear.int4 import Int4Config
-from weft.linear.int8 import Int8Config
+from weft.linear.quantised import Int4Config, Int8Config
 
 Tokens = list[list[int]]
 SWEEP_STEPS = 24

@@ -35,8 +35,8 @@ from weft.ops.forms import OPERATIONS
 from weft.ops.int8_linear import Int8Call, quantised
 from weft.ops.linear import LinearCall
 from weft.ops.linear_recurrence import LinearRecurrenceCall
+from weft.ops.norms import RMSNormCall
 from weft.ops.processor import processor_name
-from weft.ops.rms_norm import RMSNormCall
 from weft.ops.rotary import Layout, RotaryCall, turns
 from weft.ops.wkv import WKVCall, empty_state
 

@@ -27,8 +27,8 @@ from torch import Tensor
 from training_weft import stream_of
 
 from weft.ops.forms import forced
+from weft.ops.gated_scan import SELECTIVE_SCAN
 from weft.ops.linear_recurrence import LINEAR_RECURRENCE, LinearRecurrenceCall
-from weft.ops.selective_scan import SELECTIVE_SCAN
 from weft.ops.selective_scan_chunks import SelectiveScanCall
 from weft.ops.triton import linear_recurrence as chunked
 from weft.ops.triton.library import describe

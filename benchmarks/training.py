@@ -27,7 +27,7 @@ from weft.analysis.matmul import matmul_rate
 from weft.core.model import parameter_count
 from weft.data import ShuffledBatches
 from weft.ops.processor import processor_name
-from weft.training.flops import model_flops_per_token
+from weft.training.rates import model_flops_per_token
 
 HERE = Path(__file__).parent
 LIBRARIES = ("weft", "transformers", "litgpt")

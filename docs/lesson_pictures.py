@@ -13,12 +13,10 @@ import torch
 from weft.core.config import parse
 from weft.core.part_config import Dims
 from weft.core.registry import REGISTRY
-from weft.drawing.cells import Cells, cells_figure
 from weft.drawing.chart import Curve, chart
-from weft.drawing.figure import Figure
-from weft.drawing.markup import join, tag
-from weft.drawing.raster import field
-from weft.drawing.shapes import label
+from weft.drawing.figure import Cells, Figure, cells_figure
+from weft.drawing.marks import label
+from weft.drawing.markup import field, join, tag
 from weft.masks import parse_mask, reach
 from weft.ops.fft_convolution import fft_convolution
 from weft.ops.rotary import half_split_order, naive_matrix

@@ -24,8 +24,8 @@ from torch import Tensor
 
 from weft.core.errors import UnsupportedError
 from weft.ops.forms import Form
+from weft.ops.norms import RMS_NORM, RMSNormCall
 from weft.ops.operator import again, differentiate, operator
-from weft.ops.rms_norm import RMS_NORM, RMSNormCall
 
 SOURCE = """
 #include <math.h>

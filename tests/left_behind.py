@@ -62,7 +62,7 @@ def _registries() -> dict[str, Mapping[str, Any]]:
     if registry := sys.modules.get("weft.core.registry"):
         found["part"] = {f"{group}.{kind}": part.__module__ for group, kinds in registry.REGISTRY._parts.items()
                          for kind, part in kinds.items() if not part.__module__.startswith("weft.")}
-    if masks := sys.modules.get("weft.masks.registry"):
+    if masks := sys.modules.get("weft.masks.expression"):
         found["mask"] = {kind: mask.__module__ for kind, mask in masks.MASKS.items()
                          if not mask.__module__.startswith("weft.")}
     if forms := sys.modules.get("weft.ops.forms"):

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from weft.core.declarations import Declared
+from weft.core.declarations import Declared, Trait
 from weft.core.model import LanguageModel
-from weft.core.traits import Trait
 from weft.masks import Bidirectional
 from weft.mixers.attention import Attention
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from weft.core.registry import PLUGIN, REGISTRY
-from weft.masks.registry import MASKS
+from weft.masks.expression import MASKS
 from weft.ops.forms import OPERATIONS
 
 

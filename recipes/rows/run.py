@@ -31,10 +31,10 @@ import yaml
 from page import sizes_of, steps_of, write
 
 import weft
+from weft.core.declarations import Trait
 from weft.core.errors import DivergedError
 from weft.core.layer import traits_of
 from weft.core.model import LanguageModel
-from weft.core.traits import Trait
 from weft.ops.processor import processor_name
 from weft.training import RunConfig, parse_run, train
 

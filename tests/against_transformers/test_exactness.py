@@ -25,9 +25,9 @@ from against_transformers.tiny import (
 )
 from weft import api
 from weft.families.family import families
+from weft.interop.formats import published
 from weft.interop.huggingface.folder import open_folder
 from weft.interop.huggingface.loading import load_model
-from weft.interop.listing import published
 from weft.interop.verify import run
 
 NAMED = [pytest.param(case, id=case.name) for case in all_cases()]

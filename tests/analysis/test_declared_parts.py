@@ -14,9 +14,8 @@ from weft.analysis import Plan, plan
 from weft.core.clock import Clock
 from weft.core.declarations import Adjustable, Declared
 from weft.core.layer import Layer, LayerState, Pointwise, advance, source_width, with_boundaries
-from weft.core.output import Given, Output
 from weft.core.part_config import Dims
-from weft.core.span import Memory, Span
+from weft.core.span import Given, Memory, Output, Span
 from weft.core.state import tensor_field
 from weft.feedforward.base import FeedForwardConfig
 from weft.laws import LAWS, Report, examine, subject_of

@@ -14,7 +14,7 @@ from weft import api
 from weft.api.configs import presets, read_config
 from weft.cli.main import app
 from weft.core.errors import ConfigError, InputError
-from weft.families.naming import name_hint, relative_hint
+from weft.families.family import name_hint, relative_hint
 from weft.preset_files.models import published, size_named
 
 SMALL = ["model.blocks=[{kind: pre, layers: [{kind: attention, n_heads: 2}]}]", "model.d_model=16",

@@ -15,7 +15,7 @@ from fresh import fresh
 from left_behind import left_behind, surroundings
 from weft.core.registry import REGISTRY
 from weft.laws import LAWS
-from weft.masks.registry import MASKS
+from weft.masks.expression import MASKS
 from weft.ops.forms import OPERATIONS
 
 

@@ -42,7 +42,6 @@ LONG_FUNCTIONS: dict[str, str] = {
     "src/weft/cli/chat.py:chat": "half of it is the options of the command",
     "src/weft/cli/generate.py:generate": "half of it is the options of the command",
     "src/weft/cli/compare.py:compare": "half of it is the options of the command",
-    "src/weft/comparison/study_runner.py:run_study": "half of it says what its arguments mean and what it raises",
     "src/weft/interop/verify.py:foreign_logits": "half of it says what becomes of a library that cannot read or run it",
     "src/weft/interop/huggingface/bundled/modeling_weft.py:forward":
         "half of it says what the twelve arguments of an encoder-decoder mean",

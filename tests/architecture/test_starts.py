@@ -27,7 +27,7 @@ import sys
 import torch
 from weft.core.part_config import Dims
 from weft.mixers.mamba import MambaConfig
-from weft.ops.selective_scan import SELECTIVE_SCAN
+from weft.ops.gated_scan import SELECTIVE_SCAN
 def loaded():
     print(*(name for name in {names!r} if f"weft.ops.{{name}}" in sys.modules), sep=",")
 layer = MambaConfig().build(Dims(8)).eval()

@@ -12,8 +12,7 @@ import torch
 
 from benchmarks.asked import END, V, asked, by_hand, transformer
 from weft.benchmarks import Conditions
-from weft.benchmarks.cola import ColaConfig
-from weft.benchmarks.sst2 import SST2Config
+from weft.benchmarks.sentences import ColaConfig, SST2Config
 from weft.core.config import parse_part
 from weft.core.errors import DataError, InputError, UnsupportedError
 from weft.core.model import Model

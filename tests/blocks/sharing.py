@@ -11,13 +11,11 @@ from typing import ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from weft.core.channels import Channel
 from weft.core.clock import Clock, Ticks
-from weft.core.declarations import Declared
+from weft.core.declarations import Channel, Declared
 from weft.core.layer import Layer, LayerState, advance
-from weft.core.output import Given, Output
 from weft.core.part_config import About, Dims, PartConfig
-from weft.core.span import Memory, Span
+from weft.core.span import Given, Memory, Output, Span
 from weft.core.state import fact_field, pad_to, tensor_field
 from weft.mixers.base import MixerConfig
 

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from by_hand import randomise
 from weft.blocks.base import Block, BlockConfig
-from weft.blocks.pre import PreNormConfig
+from weft.blocks.residual import PreNormConfig
 from weft.core.config import parse_part
 from weft.core.errors import ConfigError
 from weft.core.part_config import Dims

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from weft.blocks.base import Block
-from weft.blocks.wiring import Branch, Step
+from weft.blocks.base import Block, Branch, Step
 from weft.core.part_config import Dims
 from weft.core.registry import REGISTRY
 from weft.core.span import WHOLE

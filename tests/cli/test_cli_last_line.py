@@ -24,7 +24,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 import weft as weft_package
 from fresh import fresh, weft
 from weft.cli import failures, main
-from weft.cli.lazy import LazyGroup
+from weft.cli.main import LazyGroup
 from weft.cli.options import guarded
 from weft.cli.terminal import Terminal, console, on_terminal, visible
 from weft.cli.text import table

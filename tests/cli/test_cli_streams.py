@@ -14,7 +14,7 @@ import weft as weft_package
 from architecture.test_options import options
 from weft.cli import failures
 from weft.cli.chat import LONGEST_LINE, _lines
-from weft.cli.lazy import PATHS, empty_path
+from weft.cli.main import PATHS, empty_path
 from weft.core.errors import InputError
 
 

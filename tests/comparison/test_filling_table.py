@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from weft.cli.compare_live import FillingTable
+from weft.cli.compare import FillingTable
 from weft.comparison.progress import StudyPiece, WorkClock
 
 

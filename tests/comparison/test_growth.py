@@ -9,8 +9,8 @@ import pytest
 
 from comparison.studies import ATTENTION, LSTM, NGRAM, run, study_of, write_text
 from weft.comparison import StudyProgress, read_result, rerender
+from weft.comparison.assemble import commit, determinism, elsewhere
 from weft.comparison.growth import growth
-from weft.comparison.origin import commit, determinism, elsewhere
 from weft.core.errors import ConfigError
 
 

@@ -20,7 +20,7 @@ CHEAT = '''
 from dataclasses import replace
 from typing import ClassVar
 
-from weft.core.output import Output
+from weft.core.span import Output
 from weft.core.registry import register
 from weft.mixers.elman import Elman, ElmanConfig
 

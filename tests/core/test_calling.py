@@ -16,7 +16,7 @@ from torch.nn.modules import module as torch_module
 from torch.nn.utils import parametrize
 
 from weft.core.base_model import parse_model
-from weft.core.calling import Direct, calls_forward_alone
+from weft.core.compiling import Direct, calls_forward_alone
 from weft.core.model import LanguageModel
 
 

@@ -12,12 +12,11 @@ from pydantic import Field, ValidationError
 
 from weft.api.configs import read_run
 from weft.blocks.base import BlockConfig
-from weft.blocks.pre import PreNormConfig
-from weft.core.config import PartField, parse, parse_part
+from weft.blocks.residual import PreNormConfig
+from weft.core.config import PartField, SharedParts, parse, parse_part
 from weft.core.errors import ConfigError
 from weft.core.part_config import Dims, ModuleConfig, PartConfig, Repeat, Settings, expand
 from weft.core.registry import REGISTRY
-from weft.core.shared import SharedParts
 from weft.feedforward.mlp import MLPConfig
 from weft.mixers.attention import AttentionConfig
 from weft.models.decoder import DecoderConfig

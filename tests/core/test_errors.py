@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from weft.core import errors
-from weft.core.checks import require
+from weft.core.compiling import require
 from weft.core.errors import ConfigError, InputError, MissingExtra, StateError, WeftError, nearest
 
 

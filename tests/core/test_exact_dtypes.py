@@ -22,7 +22,7 @@ from weft.core.config import parse_part
 from weft.core.declarations import Declared
 from weft.core.layer import Part, Pointwise, kept_dtypes
 from weft.disk.manifest import MANIFEST_FILE, write_manifest
-from weft.positions.constants import Constant
+from weft.positions.frequencies import Constant
 from weft.training.precision import Precision, narrowed
 
 CASTS: dict[str, Any] = {

@@ -20,7 +20,7 @@ from weft.decoding import Row, generate
 from weft.decoding.steps import Steps
 from weft.laws import LAWS, encoder_subject, examine, examine_long, layer_subject, model_subject
 from weft.masks import parse_mask
-from weft.masks.flex import mask_mod
+from weft.masks.terms import mask_mod
 from weft.models.decoder import Decoder, DecoderConfig
 
 MASKS = ["causal & same_type", "causal & (window(3) | globals)", "causal & window(4) & same_type",

@@ -12,15 +12,13 @@ from torch import Tensor, nn
 
 from weft.core.clock import Clock
 from weft.core.config import parse
-from weft.core.declarations import Declared
+from weft.core.declarations import Declared, Trait
 from weft.core.errors import StateError
 from weft.core.layer import Layer, LayerState, Part, Pointwise, advance, traits_of
 from weft.core.model import EncoderInputs, parameter_count
-from weft.core.output import Output
 from weft.core.recurrent_layer import Carried, Recurred, RecurrentLayer
-from weft.core.span import Boundaries, Memory, Span
+from weft.core.span import Boundaries, Memory, Output, Span
 from weft.core.state import tensor_field
-from weft.core.traits import Trait
 from weft.feedforward.mlp import MLPConfig
 from weft.models.decoder import Decoder, DecoderConfig
 

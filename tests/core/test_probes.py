@@ -18,7 +18,7 @@ from weft.core.layer import Pointwise
 from weft.core.probes import points_of, probe
 from weft.core.span import Span
 from weft.decoding import Row, generate, stream
-from weft.linear.unadapted import HOOKS
+from weft.linear.linear import HOOKS
 from weft.models.decoder import Decoder, DecoderConfig
 
 MOE = {"kind": "moe", "n_experts": 3, "top_k": 2, "expert": {"kind": "glu", "d_ff": 6}}

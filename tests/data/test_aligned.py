@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from weft.core.errors import DataError
-from weft.data.aligned import read_aligned
-from weft.data.pairs import encode_pairs
+from weft.data.pairs import encode_pairs, read_aligned
 from weft.data.rows import values_of
 from weft.tokenizers import ByteTokenizer
 

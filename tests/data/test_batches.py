@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from weft.core.errors import DataError
 from weft.data import Batch, Batches, Corpus, Document, SequentialBatches, ShuffledBatches, TokenStream, encode_corpus
-from weft.data.permutation import permute
+from weft.data.orders import permute
 from weft.tasks.text import text_columns
 from weft.tokenizers import BPETokenizer, ByteTokenizer
 

@@ -13,7 +13,7 @@ import pytest
 from weft.core.errors import DataError
 from weft.data import Corpus, Document, read_text
 from weft.data.documents import AT_ONCE, Documents, SpanTable, TextRange, columns_of
-from weft.data.spool import Spool
+from weft.data.spooled import Spool
 
 TEXT = "one\ntwo\nthree\n\nfour é\nfive"
 
@@ -84,7 +84,7 @@ def test_records_lie_on_disk_from_a_size_on(tmp_path: Path, monkeypatch: pytest.
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps({"ask": f"é{i}?", "text": f"row {i}"}) + "\n" for i in range(200)))
     small = read_text(path, prompt_field="ask")
-    monkeypatch.setattr("weft.data.spool.HELD_BYTES", 100)
+    monkeypatch.setattr("weft.data.spooled.HELD_BYTES", 100)
     made: list[Spool] = []
     monkeypatch.setattr("weft.data.text.Spool", lambda where: made.append(Spool(where, limit=100)) or made[0])
     large = read_text(path, prompt_field="ask")

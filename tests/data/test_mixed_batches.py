@@ -120,7 +120,7 @@ def test_parts_of_a_joined_stream_are_the_streams() -> None:
 
 def test_tokens_on_disk_are_those_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where a word is so long that its bytes need a wider dtype, from which on a stretch of the file is wider."""
-    monkeypatch.setattr("weft.data.spool.HELD_BYTES", 64)
+    monkeypatch.setattr("weft.data.spooled.HELD_BYTES", 64)
     documents = tuple(Document(str(i), "ab cd " * 9, (0, i)) for i in range(1, 6))
     held, spooled = (make(Corpus("x", documents), ByteTokenizer()) for make in (encode_corpus, spooled_corpus))
     for field in ("tokens", "begins", "byte_lengths", "flags"):

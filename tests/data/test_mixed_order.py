@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.core.errors import DataError
-from weft.data.apportionment import PERIOD, Schedule
-from weft.data.mixed_order import MixedOrder
-from weft.data.published_mixtures import PILE
+from weft.data.mixed_order import PERIOD, MixedOrder, Schedule
+from weft.data.mixture import PILE
 
 SHORT = 1 << 10
 """A period that a test can go through several times."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from weft.core.errors import InputError
-from weft.data.mixture import Mixture, Source, plan_mixture
-from weft.data.published_mixtures import DOLMA, GPT3, PILE
+from weft.data.mixture import DOLMA, GPT3, PILE, Mixture, Source, plan_mixture
 
 
 def of(*sources: tuple[float, float], target: float | None = 100.0) -> Mixture:

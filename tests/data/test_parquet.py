@@ -13,7 +13,7 @@ from pyarrow import parquet
 from bounded import memory
 from weft.core.errors import DataError
 from weft.data import parquet as reader
-from weft.data.parquet_pages import groups, longest_text, pages
+from weft.data.parquet import groups, longest_text, pages
 from weft.data.records import records, whole_records
 
 MEBIBYTE = 1 << 20

@@ -14,7 +14,7 @@ from data.spoilt_files import MEBIBYTE, refused, rows
 from fresh import fresh
 from weft.core.errors import DataError
 from weft.data import parquet as reader
-from weft.data.parquet_pages import Chunk, Page, pages
+from weft.data.parquet import Chunk, Page, pages
 from weft.data.records import records
 from weft.data.thrift import I32, I64, Malformed, read_struct
 

@@ -11,9 +11,8 @@ from torch import Tensor
 from weft.core.clock import Clock
 from weft.core.config import parse_part
 from weft.core.model import Counted, LanguageModel, ModelConfig, ModelState, Readout
-from weft.core.output import Output
 from weft.core.registry import REGISTRY
-from weft.core.span import Memory, Span
+from weft.core.span import Memory, Output, Span
 
 VOCAB = 11
 ROPE = {"kind": "attention", "n_heads": 2, "position": "rope"}

@@ -23,7 +23,7 @@ from weft.decoding.recording import FunctionRecorder
 from weft.decoding.session import Session
 from weft.decoding.steps import Steps
 from weft.decoding.tape import tape
-from weft.linear.holds_matrix import shallow
+from weft.linear.linear import shallow
 from weft.ops.forms import forced
 
 NEW = 40

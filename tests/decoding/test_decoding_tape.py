@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from decoding.small_models import MLP, ROPE, VOCAB, decoder, kinds, reseeded
 from decoding.test_decoding_cost import Calls
+from weft.core.declarations import Trait
 from weft.core.errors import UserError
 from weft.core.layer import Pointwise, traits_of
 from weft.core.model import LanguageModel
 from weft.core.part_config import Dims, PartConfig
 from weft.core.registry import REGISTRY
-from weft.core.traits import Trait
 from weft.decoding import Row, generate
 from weft.decoding.recording import FunctionRecorder
 from weft.decoding.session import Session

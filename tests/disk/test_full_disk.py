@@ -9,8 +9,7 @@ import pytest
 from safetensors import SafetensorError
 
 from weft.core.errors import CheckpointError, FailedError
-from weft.disk.atomic import new_file
-from weft.disk.space import not_written
+from weft.disk.atomic import new_file, not_written
 
 MORE_THAN_THERE_IS = 1 << 62
 SHORT = "262144 requests and 0 written"

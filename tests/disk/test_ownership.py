@@ -16,9 +16,9 @@ from weft.checkpoints import save as save_module
 from weft.checkpoints import save_checkpoint
 from weft.core.errors import CheckpointError, FailedError, OccupiedError
 from weft.disk.atomic import new_file, replacing
+from weft.disk.lock import in_the_way
 from weft.disk.manifest import write_manifest
 from weft.disk.ownership import by_manifest, require_free
-from weft.disk.work_folder import in_the_way
 from weft.tokenizers import ByteTokenizer, WordTokenizer
 
 Change = Callable[[Path], object]

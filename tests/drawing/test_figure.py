@@ -7,12 +7,10 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from weft.drawing.cells import Cells, cells_figure
 from weft.drawing.chart import Curve, chart
-from weft.drawing.figure import DARK, LIGHT, MODELS_DARK, MODELS_LIGHT, RULES, Figure, page_rules
-from weft.drawing.markup import Markup, tag
-from weft.drawing.raster import field, png
-from weft.drawing.shapes import wrapped
+from weft.drawing.figure import DARK, LIGHT, MODELS_DARK, MODELS_LIGHT, RULES, Cells, Figure, cells_figure, page_rules
+from weft.drawing.marks import wrapped
+from weft.drawing.markup import Markup, field, png, tag
 
 
 def curves() -> Figure:

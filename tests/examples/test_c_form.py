@@ -14,7 +14,7 @@ from weft.core.errors import UnsupportedError
 from weft.core.registry import load_plugin
 from weft.ops.form_check import differences
 from weft.ops.forms import forced
-from weft.ops.rms_norm import RMS_NORM, RMSNormCall, rms_norm
+from weft.ops.norms import RMS_NORM, RMSNormCall, rms_norm
 
 PLUGIN = Path(__file__).parents[2] / "examples" / "c_rms_norm.py"
 CONFIG = ["transformer", "model.d_model=16", "model.context=16", "model.blocks.0.repeat=1",

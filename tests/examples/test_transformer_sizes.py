@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from weft import api
-from weft.interop.shapes import count_parameters
+from weft.interop.pooling import count_parameters
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -24,10 +24,9 @@ from weft.data import TokenStream
 from weft.disk.lock import held
 from weft.evaluation import evaluate
 from weft.extending import lengths as lengths_module
-from weft.extending.extend import Measuring, extend
+from weft.extending.extend import Measuring, extend, search
 from weft.extending.lengths import beyond, doubled, part_of
 from weft.extending.scaling import FIXED, METHODS, frequencies, longrope, rescaled, with_weights
-from weft.extending.search import search
 from weft.tokenizers import ByteTokenizer
 
 MEASURED = Measuring(tokens=300, batch_tokens=256, search=5)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from weft.core.empty_model import built_empty
+from weft.core.base_model import built_empty
 from weft.core.errors import CheckpointError, ConfigError
 from weft.core.model import parse_model
 from weft.families.canonical import canonical_data
@@ -18,7 +18,7 @@ from weft.families.keys import Fixed, Ignored, Kept, KeyRule, Read, words
 from weft.families.steps import Fuse, Gated, RotaryOrder, Split, Step, Transpose, Ungroup, Unstack
 from weft.families.template import Fact, Layers, TemplateChoice, build_config, fill, match
 from weft.families.weights import Rule, account, rename
-from weft.interop.listing import agrees, published
+from weft.interop.formats import agrees, published
 
 TEMPLATE = {"kind": "decoder", "vocab_size": Fact("v"), "d_model": 8,
             "blocks": Layers(TemplateChoice("order", {

@@ -15,8 +15,8 @@ from interop.huggingface.tiny_folders import stored, write
 from weft import api
 from weft.core.errors import CheckpointError, ConfigError
 from weft.families.family import families, family_of
-from weft.interop.listing import entry
-from weft.interop.shapes import count_by_blocks, count_parameters
+from weft.interop.formats import entry
+from weft.interop.pooling import count_by_blocks, count_parameters
 from weft.preset_files.models import published
 
 WHOLE = {name: size for name, size in published().items() if size.keys != "shape"}

@@ -14,9 +14,8 @@ from oracles import moe as oracle
 from oracles.finite_difference import gradient_agrees
 from weft.core.config import parse_part
 from weft.core.errors import ConfigError
-from weft.core.output import Output
 from weft.core.part_config import Dims
-from weft.core.span import Span
+from weft.core.span import Output, Span
 from weft.feedforward.glu import GLUConfig
 from weft.feedforward.mlp import MLPConfig
 from weft.feedforward.moe import MixtureOfExperts, MixtureOfExpertsConfig

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from weft.core.config import parse
 from weft.core.part_config import Dims
-from weft.feedforward.scaled_glu import ScaledGLUConfig
+from weft.feedforward.glu import ScaledGLUConfig
 from weft.linear.inference import inference_form
 
 

@@ -30,7 +30,7 @@ from weft.checkpoints.load import load_checkpoint, read_training
 from weft.checkpoints.tensors import read_tensors
 from weft.comparison.ratings.games import read_games
 from weft.comparison.study import read_study
-from weft.core.empty_model import built_empty
+from weft.core.base_model import built_empty
 from weft.core.errors import CheckpointError, TokenizerError
 from weft.core.strict_json import digest
 from weft.data.conversations import read_conversations
@@ -49,9 +49,9 @@ from weft.interop.rwkv import load_original
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.base import SETTINGS_FILE
 from weft.tokenizers.config import known_tokenizers
-from weft.tokenizers.conventions import Conventions
 from weft.tokenizers.files import load_tokenizer
 from weft.tokenizers.published import read_tokenizer
+from weft.tokenizers.specials import Conventions
 
 SENTENCE = "The cat sat.\n\n  世界 😀 \x00 e\u0301 <s></s> <|user|>"
 

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from weft.core.config import parse_part
+from weft.core.declarations import Trait
 from weft.core.layer import traits_of
 from weft.core.part_config import Dims, PartConfig
 from weft.core.registry import REGISTRY
 from weft.core.span import Memory, Span
-from weft.core.traits import Trait
 from weft.models.decoder import Decoder
 
 

@@ -12,12 +12,12 @@ from torch import Tensor
 from torch._dynamo import config as dynamo
 from torch.testing import assert_close
 
+from weft.core.declarations import Trait
 from weft.core.layer import LayerState, traits_of
 from weft.core.model import EncoderInputs, LanguageModel, ModelState
 from weft.core.part_config import Dims, PartConfig
 from weft.core.registry import REGISTRY
 from weft.core.span import Memory, Span
-from weft.core.traits import Trait
 from weft.mixers.cross_attention import CrossAttention
 
 WIDTH, VOCABULARY, STEPS, CAPACITY = 8, 11, 5, 8

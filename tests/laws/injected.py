@@ -14,9 +14,8 @@ from torch import Tensor, nn
 
 from weft.core.clock import OWN, Clock, Keys
 from weft.core.layer import Layer, LayerState
-from weft.core.output import Output
 from weft.core.part_config import About, Dims
-from weft.core.span import Memory, Span
+from weft.core.span import Memory, Output, Span
 from weft.core.state import fact_field, tensor_field
 from weft.masks import Causal, Window
 from weft.masks.visible import MaskFacts, VisibleKeys, visible
@@ -24,7 +23,7 @@ from weft.mixers.attention import Attention, AttentionConfig
 from weft.mixers.base import MixerConfig
 from weft.mixers.heads import head_sizes
 from weft.mixers.lstm import LSTM
-from weft.mixers.rolling import start_rolling
+from weft.mixers.self_attention import start_rolling
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,8 @@ from torch import Tensor
 
 from weft.core.clock import OWN, Clock, Keys, Ticks
 from weft.core.layer import Layer, LayerState
-from weft.core.output import Output
 from weft.core.recurrent_layer import HiddenState
-from weft.core.span import Memory, Span
+from weft.core.span import Memory, Output, Span
 from weft.core.state import tensor_field
 from weft.feedforward.glu import GLU, FusedGLU
 from weft.feedforward.mlp import MLP
@@ -29,8 +28,8 @@ from weft.mixers.attention import Attention
 from weft.mixers.cross_attention import CrossAttention, CrossMemory
 from weft.mixers.gated_convolution import ConvolutionState, GatedConvolution
 from weft.mixers.gru import GRU
-from weft.mixers.rolling import start_rolling
 from weft.mixers.s4d import S4D
+from weft.mixers.self_attention import start_rolling
 from weft.norms.base import Norm, NormConfig
 from weft.ops.linear_log_prob import linear_log_prob
 from weft.ops.token_shift import last_token, previous_token

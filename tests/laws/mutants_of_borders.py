@@ -12,8 +12,7 @@ from torch import Tensor
 
 from laws.injected import Average, AverageState
 from weft.core.layer import LayerState
-from weft.core.output import Output
-from weft.core.span import Span
+from weft.core.span import Output, Span
 from weft.feedforward.mlp import MLP
 from weft.masks.base import Mask
 from weft.masks.terms import Key, Lookahead, Query

@@ -14,9 +14,8 @@ from laws.mutants import Shift, ShiftState
 from weft.core.clock import Clock
 from weft.core.layer import LayerState
 from weft.core.model import EncoderInputs
-from weft.core.output import Output
 from weft.core.recurrent_layer import HiddenState
-from weft.core.span import Memory, Span
+from weft.core.span import Memory, Output, Span
 from weft.core.state import Lease
 from weft.feedforward.mlp import MLP
 from weft.feedforward.moe import MixtureOfExperts

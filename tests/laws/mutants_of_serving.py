@@ -15,7 +15,7 @@ from weft.core.layer import LayerState
 from weft.core.span import Memory, Span
 from weft.core.state import fact_field, pad_to, tensor_field
 from weft.feedforward.mlp import MLP
-from weft.heads.pooled import PooledHead
+from weft.heads.classifier import PooledHead
 from weft.ops.token_shift import last_token
 
 

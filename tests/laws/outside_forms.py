@@ -16,7 +16,7 @@ from weft.laws.subject import model_subject, whole_subject
 FORM = """
 import torch
 from weft.ops.forms import Form
-from weft.ops.layer_norm import LAYER_NORM
+from weft.ops.norms import LAYER_NORM
 
 
 def by_moments(call):
@@ -32,7 +32,7 @@ MASK = """
 from dataclasses import dataclass
 from typing import ClassVar
 from weft.masks import Mask
-from weft.masks.registry import register_mask
+from weft.masks.expression import register_mask
 
 
 @register_mask

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from weft.blocks.pre import PreNormConfig
+from weft.blocks.residual import PreNormConfig
 from weft.core.layer import Choice, Layer
 from weft.core.part_config import Dims
 from weft.feedforward.glu import GLU
 from weft.feedforward.moe import MixtureOfExperts
 from weft.laws import examine, layer_subject
-from weft.laws.choices import Choices, recorded
+from weft.laws.in_pieces import Choices, recorded
 
 WIDTH = 8
 

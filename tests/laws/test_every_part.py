@@ -7,11 +7,11 @@ import re
 import pytest
 import torch
 
+from weft.core.declarations import Trait
 from weft.core.layer import LayerState
 from weft.core.model import Encoder, Model
 from weft.core.part_config import PartConfig
 from weft.core.span import Span
-from weft.core.traits import Trait
 from weft.laws import LAWS, Report, every_example, examine, subject_of
 from weft.laws.subject import Subject
 

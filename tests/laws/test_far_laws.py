@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from blocks.sharing import Known, Plain, attend, remember
 from weft.core.declarations import HasInferenceForm
 from weft.core.layer import Layer, LayerState
-from weft.core.output import Output
-from weft.core.span import Span
+from weft.core.span import Output, Span
 from weft.laws import examine_long, layer_subject
 from weft.laws.check import LONGEST
 from weft.laws.long_laws import LONG_LAWS

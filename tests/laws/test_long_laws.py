@@ -9,9 +9,9 @@ import torch
 
 from laws import injected
 from laws import mutants_of_borders as borders
+from weft.core.declarations import Trait
 from weft.core.layer import LayerState, borders_of
 from weft.core.part_config import PartConfig
-from weft.core.traits import Trait
 from weft.feedforward.mlp import MLPConfig
 from weft.laws import every_example, examine, examine_far, examine_long, layer_subject, subject_of
 from weft.laws.check import LONGEST

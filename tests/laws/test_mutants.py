@@ -16,14 +16,14 @@ from laws import mutants_of_borders as borders
 from laws import mutants_of_cases as cases
 from laws import mutants_of_serving as serving
 from laws.injected import Average
-from weft.blocks.pre import PreNormConfig
+from weft.blocks.residual import PreNormConfig
 from weft.core.layer import Layer
 from weft.core.model import Encoder
 from weft.core.part_config import Dims
 from weft.feedforward.glu import GLU
 from weft.feedforward.mlp import MLP
 from weft.feedforward.moe import MixtureOfExperts
-from weft.heads.pooled import PooledConfig, PooledHead
+from weft.heads.classifier import PooledConfig, PooledHead
 from weft.heads.readout import LinearReadout, LinearReadoutConfig
 from weft.laws import LAWS, Report, encoder_subject, examine, layer_subject, model_subject, subject_of
 from weft.laws.subject import Subject

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from weft.core.traits import Trait
+from weft.core.declarations import Trait
 from weft.laws import every_example, subject_of
 
 HOLDERS = {

@@ -14,10 +14,9 @@ from weft.checkpoints import load_checkpoint, save_checkpoint
 from weft.decoding import generate
 from weft.laws.run import examine
 from weft.laws.subject import model_subject
-from weft.linear.int4 import Int4Config, Int4Matrix
 from weft.linear.linear import Linear
 from weft.linear.merging import merged
-from weft.linear.quantised import QuantisedEmbedding, QuantisedLinear
+from weft.linear.quantised import Int4Config, Int4Matrix, QuantisedEmbedding, QuantisedLinear
 from weft.ops.int4_linear import FARTHEST, GROUP, four_bits, int4_linear, integers, matrix
 from weft.training.precision import Precision
 

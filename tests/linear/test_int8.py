@@ -19,10 +19,9 @@ from weft.core.config import parse_part
 from weft.decoding import CompiledStep, generate
 from weft.laws.run import examine
 from weft.laws.subject import model_subject
-from weft.linear.int8 import Int8Config, Int8Matrix
 from weft.linear.linear import Linear
 from weft.linear.merging import merged
-from weft.linear.quantised import QuantisedEmbedding, QuantisedLinear
+from weft.linear.quantised import Int8Config, Int8Matrix, QuantisedEmbedding, QuantisedLinear
 from weft.linear.rewrite import rewritten
 from weft.ops.int8_linear import BLOCK, FEW_ROWS, INT8_LINEAR, Int8Call, int8_linear, quantised
 from weft.training import train

@@ -13,11 +13,10 @@ from torch.testing import assert_close
 
 from linear.small import TOKENS, model
 from weft.core.errors import ConfigError
-from weft.linear.int4 import Int4Config
-from weft.linear.int8 import Int8Config
 from weft.linear.linear import Linear
 from weft.linear.lora import LoRAConfig
 from weft.linear.low_rank import Adapted, LowRank, LowRankParts
+from weft.linear.quantised import Int4Config, Int8Config
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 """float64; products of a few dozen terms in another order."""

@@ -17,10 +17,10 @@ from weft.laws.report import Report
 from weft.laws.run import examine
 from weft.laws.subject import layer_subject
 from weft.laws.twin import shrink
-from weft.linear.int8 import Int8Config
 from weft.linear.linear import Linear, Rewritten, allowed
 from weft.linear.lora import LoRAConfig
 from weft.linear.low_rank import LowRank
+from weft.linear.quantised import Int8Config
 from weft.linear.replacing import sites
 from weft.linear.rewrite import RewriteConfig, Rewriter, matches, require_rewritten, rewritten
 from weft.models.decoder import Decoder, DecoderConfig

@@ -21,7 +21,7 @@ from weft.decoding.compiled import CompiledStep
 from weft.feedforward.glu import GLU, FusedGLU
 from weft.heads.readout import LinearReadout
 from weft.linear.inference import inference_form
-from weft.linear.unadapted import unadapted
+from weft.linear.linear import unadapted
 from weft.norms.rmsnorm import RMSNorm
 from weft.ops.forms import forced
 from weft.tasks.objective import ObjectiveSettings

@@ -9,8 +9,8 @@ from torch.nn.attention.flex_attention import BlockMask, create_mask, flex_atten
 
 from weft.core.clock import Keys, Ticks
 from weft.masks import parse_mask
-from weft.masks.flex import mask_mod
 from weft.masks.picture import lay_out
+from weft.masks.terms import mask_mod
 
 TEXTS = ["causal", "causal & window(3) & documents", "(causal | prefix) & documents & padding",
          "bidirectional & padding", "per_head(window(3), strided(3))", "causal & (window(2) | global(0, 5))",

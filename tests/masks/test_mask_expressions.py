@@ -39,7 +39,7 @@ from weft.masks import (
     parse_mask,
     register_mask,
 )
-from weft.masks.registry import MASKS as KNOWN
+from weft.masks.expression import MASKS as KNOWN
 
 LEAVES = st.one_of(
     st.sampled_from([Causal(), Bidirectional(), Prefix(), Documents(), Padding()]),

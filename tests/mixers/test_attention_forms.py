@@ -20,7 +20,7 @@ from weft.core.span import WHOLE, Memory, Span
 from weft.mixers.attention import Attention, AttentionConfig
 from weft.mixers.cross_attention import CrossAttention, CrossAttentionConfig
 from weft.mixers.key_value import ReadableKeys
-from weft.mixers.rolling import RollingState
+from weft.mixers.self_attention import RollingState
 from weft.ops.attention import ATTENTION, ROWS
 from weft.ops.banded_attention import LONG_BIASED
 from weft.ops.forms import forced

@@ -16,7 +16,7 @@ from weft.core.config import parse
 from weft.core.errors import ConfigError, UnsupportedError
 from weft.core.part_config import Dims
 from weft.mixers.attention import Attention, AttentionConfig
-from weft.mixers.rolling import RollingState
+from weft.mixers.self_attention import RollingState
 from weft.ops.attention import ATTENTION, ROWS
 from weft.ops.forms import forced
 

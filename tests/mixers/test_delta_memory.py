@@ -16,10 +16,8 @@ from weft.core.errors import ConfigError
 from weft.core.layer import Layer
 from weft.core.part_config import Dims
 from weft.mixers.delta_memory import inverse_softplus
-from weft.mixers.delta_net import DeltaNetConfig
+from weft.mixers.delta_net import DeltaNetConfig, GatedDeltaNetConfig, KimiDeltaConfig
 from weft.mixers.fast_weights import FastWeightsConfig
-from weft.mixers.gated_delta_net import GatedDeltaNetConfig
-from weft.mixers.kimi_delta import KimiDeltaConfig
 from weft.ops.linear_recurrence_chunks import CHUNK
 
 D, T, HEADS, SIZE, VALUE, TAPS = 5, CHUNK + 6, 2, 4, 3, 3

@@ -22,7 +22,7 @@ from weft.core.span import Span
 from weft.mixers import global_attention
 from weft.mixers.global_attention import GlobalAttention, GlobalAttentionConfig
 from weft.mixers.key_value import KeyValueState
-from weft.mixers.rolling import RollingState
+from weft.mixers.self_attention import RollingState
 from weft.ops.attention import ATTENTION, ROWS, AttentionCall
 from weft.ops.forms import forced
 

@@ -18,7 +18,7 @@ from weft.core.part_config import Dims
 from weft.core.span import Span
 from weft.mixers.attention import AttentionConfig
 from weft.mixers.key_value import KeyValueShape, KeyValueState, ReadableKeys, start_growing, store_growing
-from weft.mixers.rolling import RollingState, start_rolling, store_rolling
+from weft.mixers.self_attention import RollingState, start_rolling, store_rolling
 
 PLAIN = KeyValueShape(1, 1, 1)
 

@@ -21,7 +21,7 @@ from weft.core.model import parse_model
 from weft.core.part_config import Dims
 from weft.mixers.key_value import KeyValueState
 from weft.mixers.latent_attention import LatentAttention, LatentAttentionConfig
-from weft.mixers.rolling import RollingState
+from weft.mixers.self_attention import RollingState
 from weft.ops.forms import OPERATIONS, forced
 from weft.positions.rope import RopeConfig
 

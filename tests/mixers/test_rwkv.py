@@ -14,9 +14,8 @@ from oracles.finite_difference import gradient_agrees
 from weft.core.config import parse_part
 from weft.core.errors import ConfigError, InputError
 from weft.core.layer import Layer
-from weft.core.output import Given
 from weft.core.part_config import Dims
-from weft.core.span import Span
+from weft.core.span import Given, Span
 from weft.mixers.rwkv4 import Rwkv4Config
 from weft.mixers.rwkv5 import Rwkv5Config
 from weft.mixers.rwkv6 import Rwkv6Config

@@ -12,11 +12,11 @@ from torch.testing import assert_close
 from by_hand import fused_attention, randomise, require_agreement
 from oracles import feedforward, norms
 from weft.core.config import parse
+from weft.core.declarations import Trait
 from weft.core.errors import InputError
 from weft.core.layer import traits_of
 from weft.core.model import EncoderInputs
 from weft.core.span import Span
-from weft.core.traits import Trait
 from weft.models.encoder import TokenEncoder, TokenEncoderConfig
 
 V, D, S, HEADS = 11, 6, 5, 2

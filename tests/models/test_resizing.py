@@ -14,8 +14,7 @@ from by_hand import randomise
 from weft.checkpoints import save_checkpoint
 from weft.core.errors import ConfigError, UnsupportedError
 from weft.core.model import parse_model
-from weft.models.image_encoder import ImageEncoder
-from weft.models.resizing import resized
+from weft.models.image_encoder import ImageEncoder, resized
 
 ATTENTION = {"kind": "attention", "n_heads": 2, "mask": "bidirectional"}
 BASE: dict[str, Any] = {"kind": "image_encoder", "image": {"height": 6, "width": 8}, "patch": [2, 2], "d_model": 8,

@@ -18,7 +18,7 @@ from weft.core.registry import REGISTRY
 from weft.feedforward.base import FeedForwardConfig
 from weft.models.decoder import DecoderConfig
 from weft.training.optimizers import AdamWConfig, SGDConfig
-from weft.training.parameter_kinds import labelled
+from weft.training.parameter_groups import labelled
 
 BASE = 16
 

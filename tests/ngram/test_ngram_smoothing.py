@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from oracles.ngrams import START, NaiveNgrams
 from weft.core.errors import InputError
 from weft.ngram import NgramCounts, NgramTable, add_k, count_ngrams, katz, maximum_likelihood, modified_kneser_ney
-from weft.ngram.kneser_ney import estimate_discounts
-from weft.ngram.smoothing import katz_discounts
+from weft.ngram.kneser_ney import estimate_discounts, katz_discounts
 
 V = 4
 Naive = Callable[[NaiveNgrams, int, tuple[int, ...]], float]

@@ -11,16 +11,16 @@ from torch.testing import assert_close
 from oracles import norms as oracle
 from oracles.finite_difference import gradient_agrees
 from weft.core.config import parse_part
+from weft.core.declarations import Trait
 from weft.core.errors import ConfigError
 from weft.core.layer import traits_of
 from weft.core.part_config import Dims
 from weft.core.registry import REGISTRY
-from weft.core.traits import Trait
 from weft.norms.base import NoNormConfig, Norm, NormConfig
 from weft.norms.batchnorm import BatchNorm, BatchNormConfig
 from weft.norms.layernorm import LayerNorm, LayerNormConfig
 from weft.norms.rmsnorm import RMSNorm, RMSNormConfig
-from weft.ops.rms_norm import rms_norm
+from weft.ops.norms import rms_norm
 
 B, T, D = 3, 4, 6
 EXACT = {"rtol": 1e-12, "atol": 1e-12}

@@ -20,8 +20,7 @@ from weft.core.errors import UnsupportedError
 from weft.core.span import WHOLE
 from weft.masks import Causal
 from weft.masks.visible import MaskFacts, TensorKeys, VisibleKeys, visible
-from weft.ops.attention import ATTENTION, AttentionCall, grouped_rows, reference, sdpa
-from weft.ops.score_terms import WrittenTerm
+from weft.ops.attention import ATTENTION, AttentionCall, WrittenTerm, grouped_rows, reference, sdpa
 
 T, S, E, F = 4, 6, 3, 5
 FORMS: dict[str, Callable[[AttentionCall], Tensor]] = {"reference": reference, "sdpa": sdpa}

@@ -12,9 +12,7 @@ from torch import Tensor
 from oracles import dense_ssm as oracle
 from weft.ops.dense_ssm import DenseSystem, Powers, discretise_dense
 from weft.ops.hippo import diagonal_modes
-from weft.ops.s4 import Dplr, dense, discretised
-from weft.ops.s4_chunk import S4_CHUNK, S4Call
-from weft.ops.s4_kernel import cauchy_kernel
+from weft.ops.s4 import S4_CHUNK, Dplr, S4Call, cauchy_kernel, dense, discretised
 from weft.ops.ssm_chunk import Inputs
 
 B, H, N = 2, 3, 6

@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from weft.ops.documents import SHORTEST, groups_of
 from weft.ops.fft_convolution import FFT_CONVOLUTION, ConvolutionCall
 from weft.ops.forms import REFERENCE
-from weft.ops.packed_convolution import packed_convolution
+from weft.ops.packed_convolution import SHORTEST, groups_of, packed_convolution
 
 STEPS = 4 * SHORTEST
 

@@ -18,14 +18,14 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
 from taken_back import taken_back
-from weft.analysis.formulas import flops_of
+from weft.analysis.shapes import flops_of
 from weft.core.errors import ConfigError, UnsupportedError
 from weft.core.registry import load_plugin
 from weft.ops.dropout import DROPOUT, DropoutCall, dropout
 from weft.ops.form_check import differences
 from weft.ops.forms import OPERATIONS, Form, LateForm, Make, Offer, Operation, forced
 from weft.ops.linear import LINEAR, LinearCall
-from weft.ops.routes import routed
+from weft.ops.wide_linear import routed
 
 C = TypeVar("C")
 
@@ -218,7 +218,7 @@ PLUGIN = """
 import torch
 from weft.ops.forms import OPERATIONS, Form, Operation
 from weft.ops.operator import differentiate, operator
-from weft.ops.gated_product import GATED_PRODUCT
+from weft.ops.activations import GATED_PRODUCT
 
 def doubled(x: torch.Tensor) -> torch.Tensor:
     return x * {factor}

@@ -10,9 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from weft.ops.activations import ACTIVATIONS, ActivationName
-from weft.ops.gated_product import gated_product
-from weft.ops.rms_norm import RMS_NORM, RMSNormCall, rms_norm
+from weft.ops.activations import ACTIVATIONS, ActivationName, gated_product
+from weft.ops.norms import RMS_NORM, RMSNormCall, rms_norm
 
 B, T, D = 2, 3, 5
 

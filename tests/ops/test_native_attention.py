@@ -13,10 +13,9 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from weft.masks.visible import KeyInterval, TensorKeys
-from weft.ops.attention import ATTENTION, AttentionCall
+from weft.ops.attention import ATTENTION, AttentionCall, ScoreTerm, WrittenTerm
 from weft.ops.native.library import VARIABLE, NativeLibrary, loaded
 from weft.ops.native_attention import native, native_skipped
-from weft.ops.score_terms import ScoreTerm, WrittenTerm
 
 LIBRARY = loaded()
 assert isinstance(LIBRARY, NativeLibrary), f"the tests need a C compiler: {LIBRARY.detail}"

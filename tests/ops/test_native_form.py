@@ -19,10 +19,9 @@ from weft.core.part_config import Dims
 from weft.core.span import WHOLE, Span
 from weft.masks import parse_mask
 from weft.masks.visible import MaskFacts, VisibleKeys, visible
-from weft.ops.attention import ATTENTION, AttentionCall
+from weft.ops.attention import ATTENTION, AttentionCall, WrittenTerm
 from weft.ops.forms import forced
 from weft.ops.native.library import VARIABLE, NativeLibrary, loaded
-from weft.ops.score_terms import WrittenTerm
 
 LIBRARY = loaded()
 assert isinstance(LIBRARY, NativeLibrary), f"the tests need a C compiler: {LIBRARY.detail}"

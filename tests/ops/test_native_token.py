@@ -13,10 +13,9 @@ from torch import Tensor
 
 from ops.native_sets import instructions, numbers, without_gradients
 from weft.ops.few_rows import FEW_ROWS
-from weft.ops.layer_norm import LAYER_NORM, LayerNormCall
 from weft.ops.native.sequence import WRITERS, Calls, NativeCall, perform, place_of
 from weft.ops.native_token import PART, native_norm, native_rotary
-from weft.ops.rms_norm import RMS_NORM, RMSNormCall
+from weft.ops.norms import LAYER_NORM, RMS_NORM, LayerNormCall, RMSNormCall
 from weft.ops.rotary import ROTARY, RotaryCall, turns
 
 __all__ = ["instructions", "without_gradients"]

@@ -13,7 +13,7 @@ import torch
 
 from fresh import Fresh
 from ops.product_memory import products_of_many_lengths
-from weft.ops.onednn_caches import VARIABLES
+from weft.ops.processor import VARIABLES
 
 MANY = dict.fromkeys(VARIABLES, "1024")
 

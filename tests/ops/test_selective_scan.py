@@ -11,13 +11,12 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from oracles import selective as oracle
-from weft.analysis.formulas import flops_of
+from weft.analysis.shapes import flops_of
 from weft.ops import native_selective_scan
 from weft.ops.forms import forced
-from weft.ops.gated_scan import GATED_SCAN, GatedScanCall, gated_scan
+from weft.ops.gated_scan import GATED_SCAN, SELECTIVE_SCAN, GatedScanCall, gated_scan
 from weft.ops.native import library
 from weft.ops.native.library import VARIABLE, Incomplete, NativeLibrary, loaded
-from weft.ops.selective_scan import SELECTIVE_SCAN
 from weft.ops.selective_scan_chunks import CHUNK, SelectiveScanCall
 
 LIBRARY = loaded()

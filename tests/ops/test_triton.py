@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from weft.analysis.formulas import flops_of
+from weft.analysis.shapes import flops_of
 from weft.core.errors import UnsupportedError
 from weft.ops.forms import forced
-from weft.ops.gated_scan import GatedScanCall, gated_scan
-from weft.ops.selective_scan import SELECTIVE_SCAN
+from weft.ops.gated_scan import SELECTIVE_SCAN, GatedScanCall, gated_scan
 from weft.ops.selective_scan_chunks import CHUNK, SelectiveScanCall
 from weft.ops.triton import library
 from weft.ops.triton import selective_scan as triton_scan

@@ -18,7 +18,7 @@ from weft.mixers.attention import AttentionConfig
 from weft.ops import wide_linear as wide
 from weft.ops.attention import ATTENTION, AttentionCall, sdpa, wide_sdpa
 from weft.ops.linear import LINEAR, LinearCall
-from weft.ops.routes import WIDE, Product, routed
+from weft.ops.wide_linear import WIDE, Product, routed
 
 
 @pytest.mark.parametrize("pieces", [False, True])

@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 
 from parallel.context_cases import ROWS, STEPS, clocks, difference, encoded, recomputed, spans, unscored
+from weft.core.declarations import Trait
 from weft.core.layer import traits_of
 from weft.core.part_config import PartConfig
-from weft.core.traits import Trait
 from weft.laws.discovery import every_example, subject_of
 from weft.parallel.context import Context
 from weft.training.parallel import World

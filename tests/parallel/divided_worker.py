@@ -15,7 +15,7 @@ from parallel.mesh_worker import ATTENTION, FEW, SHARD, TENSOR, run
 from weft.tasks.classify_tokens import ClassifyTokensConfig
 from weft.tasks.masked import MaskedConfig
 from weft.training import RunConfig, train
-from weft.training.compiling import compiled
+from weft.training.gradient import compiled
 from weft.training.material import prepare
 from weft.training.parallel import World
 from weft.training.train import build_model

@@ -15,8 +15,8 @@ from weft.checkpoints.save import save_checkpoint
 from weft.checkpoints.sharded import MODEL, Boxes, StoredTensors
 from weft.core.errors import CheckpointError, ConfigError
 from weft.linear.division import DividedDimension
-from weft.linear.int8 import Int8Config
 from weft.linear.lora import LoRAConfig
+from weft.linear.quantised import Int8Config
 from weft.linear.rewrite import rewritten
 from weft.models.decoder import Decoder, DecoderConfig
 from weft.parallel.layout import Layout, boxes

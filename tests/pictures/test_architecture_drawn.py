@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from pictures.reading import attributes, overlapping, tree
-from weft.blocks.pre import PreNormConfig
-from weft.core.empty_model import built_empty
+from weft.blocks.residual import PreNormConfig
+from weft.core.base_model import built_empty
 from weft.core.model import Model, parse_model
 from weft.core.part_config import Dims
 from weft.pictures.architecture import BlockPicture, ModelColumn, ModelDrawing, PartBox, architecture_of, block_picture

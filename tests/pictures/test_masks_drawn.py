@@ -8,7 +8,7 @@ import torch
 
 from pictures.reading import grids
 from weft.api import read_model
-from weft.core.empty_model import built_empty
+from weft.core.base_model import built_empty
 from weft.core.model import parse_model
 from weft.masks import parse_mask
 from weft.pictures.masks import blocks_in, mask_figure, mask_figures, shares_of

@@ -12,8 +12,7 @@ import torch
 from taken_back import taken_back
 from weft.analysis import catalogue
 from weft.api.configs import read_run
-from weft.core.base_model import MODELS, parse_model
-from weft.core.empty_model import built_empty
+from weft.core.base_model import MODELS, built_empty, parse_model
 from weft.core.errors import InputError
 from weft.core.layer import Layer
 from weft.core.registry import REGISTRY, load_plugin

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from pictures.reading import attributes, curves, fields, grids, overlapping, tree
+from weft.core.declarations import Trait
 from weft.core.layer import Pointwise, traits_of
 from weft.core.part_config import Dims
 from weft.core.registry import REGISTRY
-from weft.core.traits import Trait
 from weft.drawing.figure import Figure
 from weft.masks import known_masks, parse_mask
 from weft.pictures.parts import HEADS, MASKS, SCALINGS, SIZE, STEPS, influence, part_pictures

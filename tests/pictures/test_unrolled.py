@@ -6,7 +6,7 @@ from typing import Any
 
 from pictures.reading import attributes, overlapping
 from weft.api import read_model
-from weft.core.empty_model import built_empty
+from weft.core.base_model import built_empty
 from weft.core.model import LanguageModel, parse_model
 from weft.pictures.unrolled import LayerRow, is_recurrent, rows_of, unrolled
 

@@ -17,7 +17,7 @@ from weft.core.config import parse
 from weft.core.errors import ConfigError, InputError
 from weft.core.part_config import Dims
 from weft.core.span import Span
-from weft.positions.axial_rope import AxialRope, AxialRopeConfig
+from weft.positions.rope import AxialRope, AxialRopeConfig
 
 
 def build(d_head: int = 8, **fields: Any) -> AxialRope:

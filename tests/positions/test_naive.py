@@ -12,11 +12,11 @@ from torch import Tensor
 from oracles import positions as oracle
 from weft.core.clock import Clock, Ticks
 from weft.core.config import parse_part
+from weft.core.declarations import Trait
 from weft.core.errors import ConfigError, InputError, UnsupportedError
 from weft.core.layer import traits_of
 from weft.core.part_config import Dims
 from weft.core.span import Span
-from weft.core.traits import Trait
 from weft.positions.base import PositionScheme
 from weft.positions.naive import BinaryCodeConfig, FractionCodeConfig, IntegerCodeConfig, SineCodeConfig
 

@@ -9,9 +9,8 @@ import torch
 from torch import nn
 
 from weft.core.config import parse_part
-from weft.core.declarations import Declared
+from weft.core.declarations import Declared, Trait
 from weft.core.layer import Part
-from weft.core.traits import Trait
 from weft.positions.regimes import regimes
 
 

@@ -15,11 +15,11 @@ from oracles import rope as rope_oracle
 from oracles import rope_frequencies
 from weft.core.clock import Clock, Ticks
 from weft.core.config import parse
+from weft.core.declarations import Trait
 from weft.core.errors import ConfigError, UnsupportedError
 from weft.core.layer import traits_of
 from weft.core.part_config import Dims, Shared
 from weft.core.span import Span
-from weft.core.traits import Trait
 from weft.positions.base import PositionScheme
 from weft.positions.longrope import LongRopeConfig
 from weft.positions.rope import Rope, RopeConfig

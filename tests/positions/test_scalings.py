@@ -15,12 +15,12 @@ from oracles import rope_frequencies as oracle
 from oracles.finite_difference import directional_derivative
 from weft.core.clock import Clock, Ticks
 from weft.core.config import parse
+from weft.core.declarations import Trait
 from weft.core.errors import ConfigError
 from weft.core.layer import traits_of
 from weft.core.part_config import Dims
 from weft.core.registry import REGISTRY
 from weft.core.span import Span
-from weft.core.traits import Trait
 from weft.positions.rope import Rope, RopeConfig
 
 DIMS = Dims(d_model=8, path="mixer.position")

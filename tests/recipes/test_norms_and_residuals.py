@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from weft.core.declarations import Trait
 from weft.core.layer import traits_of
-from weft.core.traits import Trait
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "norms_and_residuals"
 MAKE: dict[str, Any] = runpy.run_path(str(RECIPE / "run.py"))

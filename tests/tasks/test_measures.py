@@ -11,7 +11,7 @@ from scipy import stats
 from sklearn import metrics
 
 from weft.tasks.classes import ClassCounts
-from weft.tasks.correlations import jackknife_error, pearson, spearman
+from weft.tasks.classify import jackknife_error, pearson, spearman
 
 N = 60
 

@@ -22,8 +22,8 @@ from weft.tasks.objective import ObjectiveSettings
 from weft.tasks.sequence_to_sequence import SequenceToSequenceConfig
 from weft.training import RunConfig, Started, parse_run, train
 from weft.training.budget import settle_steps
-from weft.training.flops import flops_per_row
 from weft.training.material import prepare
+from weft.training.rates import flops_per_row
 from weft.training.requirements import rank_problems
 from weft.training.train import build_model
 

@@ -19,8 +19,7 @@ from weft.core.model import Classifier, EncoderInputs
 from weft.core.span import Span
 from weft.data.labelled import LabelledTexts
 from weft.data.settings import DataSettings
-from weft.tasks.classify import Classify
-from weft.tasks.regression import RegressionConfig
+from weft.tasks.classify import Classify, RegressionConfig
 from weft.tokenizers.config import ByteTokenizerConfig
 from weft.training import parse_run, train
 

@@ -23,8 +23,8 @@ from weft.tasks.sequence_to_sequence import SequenceToSequence, SequenceToSequen
 from weft.tokenizers.config import ByteTokenizerConfig
 from weft.training import parse_run, train
 from weft.training.budget import settle_steps
-from weft.training.flops import flops_per_row
 from weft.training.material import prepare
+from weft.training.rates import flops_per_row
 from weft.training.train import build_model
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from weft.tasks.tags import TagCounts, in_bio, spans_in
+from weft.tasks.classify_tokens import TagCounts, in_bio, spans_in
 
 NAMES = ("B-LOC", "B-PER", "I-LOC", "I-PER", "O")
 B_LOC, B_PER, I_LOC, I_PER, NONE = range(5)

@@ -14,7 +14,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from weft.core.errors import TokenizerError
 from weft.tokenizers import FileTokenizer, read_tokenizer_json
 from weft.tokenizers.library_pieces import byte_alphabet
-from weft.tokenizers.spans import byte_spans
+from weft.tokenizers.streaming import byte_spans
 
 TEXTS = ["the cat sat on the mat. " * 30, "Straße café naïve 世界 😀 " * 10]
 ALPHABET = pre_tokenizers.ByteLevel.alphabet()

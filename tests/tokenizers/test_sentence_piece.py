@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from weft.core.errors import MissingExtra, TokenizerError
 from weft.data import embedded_corpus
 from weft.tokenizers import AddedToken, SentencePieceTokenizer, load_tokenizer, train_sentence_piece
-from weft.tokenizers.model_proto import ModelFacts, read_model_facts
 from weft.tokenizers.sentence_piece import Prefix
+from weft.tokenizers.sentence_piece_model import ModelFacts, read_model_facts
 
 LINES = [line for text in embedded_corpus(max_bytes=30_000).texts() for line in text.split("\n") if line]
 TEXT = st.text(st.sampled_from("the self. \n▁é世😀<s>ﬁ"), max_size=30)

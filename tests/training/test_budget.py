@@ -12,8 +12,8 @@ from training.tiny_runs import ATTENTION, LSTM, tiny_run
 from weft.core.errors import ConfigError
 from weft.training import RunConfig, parse_run
 from weft.training.budget import settle_steps, tokens_per_step
-from weft.training.flops import model_flops_per_token, peak_flops
 from weft.training.material import prepare
+from weft.training.rates import model_flops_per_token, peak_flops
 from weft.training.train import build_model
 
 

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from weft.core.model import Model, built_model
 from weft.core.registry import REGISTRY
 from weft.training import parse_run
-from weft.training.optimizer_state import optimizer_tensors, restore_optimizer
+from weft.training.averages import optimizer_tensors, restore_optimizer
 from weft.training.optimizers import OptimizerConfig, set_lr
-from weft.training.parameter_groups import GroupSettings
-from weft.training.parameter_kinds import labelled
+from weft.training.parameter_groups import GroupSettings, labelled
 
 MODEL: dict[str, Any] = {
     "kind": "decoder", "d_model": 4, "context": 4, "vocab_size": 7, "norm": "layernorm",

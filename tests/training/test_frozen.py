@@ -20,10 +20,9 @@ from training.tiny_runs import same_weights, tiny_run
 from weft.checkpoints import load_checkpoint
 from weft.training import RunConfig, train
 from weft.training.material import prepare
-from weft.training.precision import Precision
+from weft.training.precision import LaidAside, Precision
 from weft.training.train import build_model
 from weft.training.trainer import Trainer
-from weft.training.weights_on_disk import LaidAside
 
 LAYERS = [{"kind": "attention", "n_heads": 2}, {"kind": "mlp", "d_ff": 12}]
 LORA = {"kind": "lora", "rank": 2, "maps": ["qkv.q", "up"], "dora": True}
@@ -137,7 +136,7 @@ def test_a_file_takes_half_of_what_is_free_at_most(times: float, written: bool,
     whole = model([LORA], LAYERS).float()
     size = sum(p.nbytes for p in whole.parameters() if not p.requires_grad)
     free = SimpleNamespace(free=round(times * size))
-    monkeypatch.setattr("weft.training.weights_on_disk.shutil.disk_usage", lambda folder: free)
+    monkeypatch.setattr("weft.training.precision.shutil.disk_usage", lambda folder: free)
     Precision(whole, torch.bfloat16)
     assert bool(in_a_file(whole)) is written
 

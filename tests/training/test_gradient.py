@@ -15,13 +15,13 @@ from torch import Tensor
 from training.tiny_runs import ATTENTION, LSTM, next_token, tiny_run
 from weft.core.errors import CheckpointError, ConfigError, TrainingError
 from weft.core.model import LanguageModel
-from weft.core.output import Loss, Output
+from weft.core.span import Loss, Output
 from weft.data import Batch
 from weft.tasks.text import span_of, text_rows
+from weft.training.averages import optimizer_tensors, restore_optimizer
 from weft.training.config import RunConfig
 from weft.training.gradient import add_gradients
 from weft.training.material import prepare
-from weft.training.optimizer_state import optimizer_tensors, restore_optimizer
 from weft.training.precision import Precision
 from weft.training.requirements import require_trainable
 from weft.training.train import build_model

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from training.tiny_runs import next_token
 from weft.core.config import parse_part
+from weft.core.declarations import Trait
 from weft.core.layer import traits_of
 from weft.core.model import EncoderInputs, LanguageModel
 from weft.core.part_config import Dims, PartConfig
 from weft.core.registry import REGISTRY
 from weft.core.span import Memory, Span
-from weft.core.traits import Trait
 from weft.mixers.cross_attention import CrossAttention
 from weft.positions.base import PositionConfig
 from weft.tasks.text import TextColumns

@@ -16,7 +16,7 @@ from weft.core.model import built_model, parse_model
 from weft.training import parse_run
 from weft.training.muon import Muon, MuonConfig, orthogonalised
 from weft.training.optimizers import AdamWConfig, set_lr
-from weft.training.parameter_kinds import labelled
+from weft.training.parameter_groups import labelled
 from weft.training.requirements import require_trainable
 
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from training.tiny_runs import write_text
-from weft.core.empty_model import built_empty
+from weft.core.base_model import built_empty
 from weft.core.errors import UnsupportedError
 from weft.training import RunConfig, parse_run
-from weft.training.named_forms import require_served
+from weft.training.requirements import require_served
 from weft.training.train import train
 
 LAYER = {"kind": "attention", "n_heads": 2}

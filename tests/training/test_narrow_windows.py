@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from weft.core.empty_model import built_empty
+from weft.core.base_model import built_empty
 from weft.core.errors import ConfigError
 from weft.training import RunConfig, parse_run
 from weft.training.parallel import World

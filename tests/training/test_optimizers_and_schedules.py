@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from weft.blocks.pre import PreNormConfig
+from weft.blocks.residual import PreNormConfig
 from weft.core.part_config import Dims
 from weft.mixers.s4d import S4D
 from weft.training.optimizers import AdamWConfig, OptimizerConfig, SGDConfig, set_lr

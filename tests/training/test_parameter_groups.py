@@ -13,8 +13,7 @@ from weft.core.errors import ConfigError
 from weft.core.model import Model
 from weft.training import RunConfig, parse_run, train
 from weft.training.optimizers import AdamWConfig
-from weft.training.parameter_groups import depths
-from weft.training.parameter_kinds import labelled
+from weft.training.parameter_groups import depths, labelled
 from weft.training.requirements import require_trainable
 
 

@@ -17,7 +17,7 @@ from weft.checkpoints.load import read_training
 from weft.core.errors import ConfigError
 from weft.training import parse_run, train
 from weft.training.material import prepare
-from weft.training.partial import only_trained
+from weft.training.parameter_groups import only_trained
 from weft.training.train import build_model
 from weft.training.trainer import Trainer
 

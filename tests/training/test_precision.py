@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from weft.core.config import parse, parse_part
+from weft.core.declarations import Trait
 from weft.core.errors import ConfigError
 from weft.core.layer import Chooser, Layer, Part, traits_of
 from weft.core.part import exact_of
 from weft.core.part_config import Dims, PartConfig
 from weft.core.registry import REGISTRY
 from weft.core.span import Memory, Span
-from weft.core.traits import Trait
 from weft.linear.linear import Linear
 from weft.norms.batchnorm import BatchNorm
 from weft.training.precision import Precision, narrowed

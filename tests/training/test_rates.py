@@ -11,8 +11,7 @@ from training.tiny_runs import ATTENTION, tiny_run
 from weft.tasks import Lengths
 from weft.training import Event, Progress, rates, train
 from weft.training.compute import Compute
-from weft.training.flops import model_flops_per_token
-from weft.training.rates import Utilisation, allocated_bytes, resident_bytes
+from weft.training.rates import Utilisation, allocated_bytes, model_flops_per_token, resident_bytes
 from weft.training.train import build_model
 
 

@@ -17,7 +17,7 @@ from weft.core.layer import with_boundaries
 from weft.models import stack as stack_module
 from weft.ops import rematerialize
 from weft.ops.rematerialize import StorageWeakRef
-from weft.ops.routes import ROUTING
+from weft.ops.wide_linear import ROUTING
 from weft.training import trainer as module
 from weft.training.compute import Compute, ComputeSettings
 from weft.training.material import prepare

@@ -22,8 +22,8 @@ from weft.core.model import parse_model
 from weft.interop.huggingface.loading import load_folder
 from weft.tokenizers import BPETokenizer, ByteTokenizer, CharacterTokenizer, Tokenizer
 from weft.tokenizers.base import extended
-from weft.tokenizers.conventions import Conventions
 from weft.tokenizers.library import FileTokenizer
+from weft.tokenizers.specials import Conventions
 from weft.training import Event, Notice, RunConfig, parse_run, train
 from weft.training.starting import begin_from, require_startable
 from weft.training.train import build_model

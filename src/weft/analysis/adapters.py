@@ -11,10 +11,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from weft.analysis.flops import counted
 from weft.analysis.shapes import shape_of
-from weft.core.labels import label_modules
+from weft.core.layer import label_modules
 from weft.core.model import Model, trained_count
 from weft.core.strict_json import Record
-from weft.linear.holds_matrix import reads
+from weft.linear.linear import reads
 from weft.linear.low_rank import Adapted, adapted_maps, rows_of
 from weft.linear.quantised import matrix_of, quantised_matrices
 

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from weft.core.layer import needs_of, source_width
 from weft.core.model import Classifier, EncoderInputs, LanguageModel, Model, ModelState, Readout
-from weft.core.output import Output
-from weft.core.span import WHOLE, Memory, Span
+from weft.core.span import WHOLE, Memory, Output, Span
 
 
 def blank_tokens(batch: int, steps: int) -> Tensor:

@@ -15,7 +15,7 @@ from weft.core.registry import REGISTRY
 from weft.index.records import Entry, require_known
 from weft.laws.discovery import subject_of
 from weft.masks import known_masks
-from weft.masks.registry import usage
+from weft.masks.expression import usage
 
 MASK = "mask"
 CLOCK = "clock"

@@ -23,12 +23,12 @@ from typing import Any, final
 import torch
 
 from weft.analysis.arithmetic import arithmetic
+from weft.core.process import cache_root, is_own
 from weft.core.strict_json import Record, digest, dumps
-from weft.core.user_cache import cache_root, is_own
 from weft.disk.atomic import flush, text_in
 from weft.ops.processor import processor_name
 from weft.ops.products import PRODUCT
-from weft.ops.routes import Product
+from weft.ops.wide_linear import Product
 
 
 @final
@@ -81,11 +81,7 @@ class RouteCache:
             return None
 
     def require_writable(self) -> None:
-        """Make the folder, and check that a file can be written into it.
-
-        Raises:
-            OSError: it cannot.
-        """
+        """Make the folder, and check that a file can be written into it. Raises `OSError`: it cannot."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with text_in(self.folder, "{}\n"):
             pass

@@ -43,7 +43,6 @@ class KnownOperation(Record):
     """An operation of the registry.
 
     Attributes:
-        about: what it computes.
         form: the form that the largest of its examples takes here, in float32, with gradients.
         reason: why that form is chosen.
         passed: the forms that come before it, each with why it was not chosen.

@@ -21,7 +21,7 @@ from weft.core.strict_json import Record
 from weft.ops.forms import REFERENCE, Decision
 from weft.ops.linear_cross_entropy import PIECE_ENTRIES
 from weft.ops.products import PRODUCT, ProductCall
-from weft.ops.routes import Product, Which
+from weft.ops.wide_linear import Product, Which
 
 Clock = Callable[[], float]
 SIZE = 1024
@@ -55,7 +55,6 @@ class Timing(Record):
         product: the product, as `Product` is written.
         rates: operations per second by route, in the median turn; "reference" is PyTorch's own choice.
         errors: the largest difference from float64 by route, relative to the largest entry.
-        route: the route to take.
     """
 
     product: str
@@ -114,11 +113,8 @@ def as_kept(timings: Iterable[Timing]) -> tuple[Timing, ...]:
 
 
 def renew(clock: Clock = time.perf_counter) -> None:
-    """Measure every product again whose route is kept, and keep what is found now.
-
-    Raises:
-        ConfigError: the folder cannot be written to.
-    """
+    """Measure every product again whose route is kept, and keep what is found now. Raises `ConfigError`: the folder
+    cannot be written to."""
     cache = RouteCache()
     try:
         for before in list(cache):

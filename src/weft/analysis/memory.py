@@ -10,11 +10,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from weft.analysis.calls import state_after, states_for
 from weft.analysis.shapes import ValuesRead
+from weft.core.declarations import Trait
 from weft.core.layer import kept_dtypes, traits_of
 from weft.core.model import LanguageModel, Model
 from weft.core.state import State
 from weft.core.strict_json import Record
-from weft.core.traits import Trait
 from weft.ops.processor import main_memory
 
 GIGABYTE = 10**9

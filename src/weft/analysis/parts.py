@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from weft.core.labels import EMBEDDINGS, label_modules
-from weft.core.layer import Part
+from weft.core.layer import EMBEDDINGS, Part, label_modules
 from weft.core.model import Model, Readout, trained_count
 from weft.core.strict_json import Record
 

@@ -1,8 +1,13 @@
-"""`plan`: the cost of a model before it runs, without allocating its weights."""
+"""`plan`: the cost of a model before it runs, without allocating its weights.
+
+The notes of a plan: traits, costs that the figures do not show, and operators that were not counted.
+
+The records of what a run costs on this machine; `weft.analysis.run_costs` fills them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -22,17 +27,59 @@ from weft.analysis.memory import (
     training_bytes,
     weight_bytes,
 )
-from weft.analysis.notes import all_notes
 from weft.analysis.parts import Parameters, count_parameters
-from weft.analysis.run_cost_records import RunCosts
 from weft.analysis.shapes import shape_of
 from weft.analysis.step import TrainingStep, training_step
+from weft.core.declarations import Trait
 from weft.core.errors import ConfigError, InputError
-from weft.core.layer import traits_of
+from weft.core.layer import Part, traits_of
 from weft.core.model import LanguageModel, Model, ModelConfig
 from weft.core.strict_json import Record
-from weft.core.traits import Trait
 from weft.ops.forms import OPERATIONS, Decision, forced
+from weft.positions.regimes import regimes
+
+
+@dataclass(frozen=True)
+class WorkCosts(Record):
+    """The memory and time that one kind of work needs here.
+
+    Attributes:
+        context: tokens of a row.
+        memory: peak bytes of weights, and of what lies beside them.
+        fits: whether this machine has as much memory; None: it does not say how much it has.
+        seconds: least seconds of a step: of training, or of decoding one token of every row.
+        tokens_per_second: the most tokens, of all rows.
+        prompt_seconds: least seconds for prompts that fill the context; None for training.
+    """
+
+    rows: int
+    context: int
+    memory: int
+    fits: bool | None
+    seconds: float
+    tokens_per_second: float
+    prompt_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class RunCosts(Record):
+    """A run on this machine.
+
+    Attributes:
+        machine_memory: bytes of main memory; 0 where the system does not say.
+        rate: operations per second of a large square product.
+        bandwidth: bytes per second of copying.
+        decode: None for a model that writes no text, or without operations.
+        assumptions: of all figures.
+    """
+
+    machine_memory: int
+    rate: float
+    bandwidth: float
+    train: WorkCosts
+    decode: WorkCosts | None
+    assumptions: tuple[str, ...]
+
 
 CONTEXTS = (256, 512, 1024, 2048, 4096, 8192)
 """The default contexts, in tokens, at which the size of states is computed."""
@@ -63,7 +110,6 @@ class Plan(Record):
     """The cost of a model.
 
     Attributes:
-        model: the model's kind.
         dtype: the dtype of weights and computation.
         batch: rows, for activations and states.
         context: tokens of a row, for operations and activations.
@@ -208,3 +254,56 @@ def _require(context: int, batch: int, tokens: int | None, contexts: Sequence[in
     if limit is not None and context > limit:
         raise InputError(f"{context} tokens, but this model's positions end at {limit}.", where="context",
                          remedy=f"Give at most {limit}, or use a position scheme without a table.")
+
+
+DEFINITION = ("A multiplication and an addition are two operations. Matrix products, convolutions, Fourier transforms "
+              "and recurrent scans are counted; element-wise work (activations, norms, softmax, rotations, the "
+              "experts' routing) is not.")
+
+
+def all_notes(model: Model, flops: Flops | None) -> tuple[str, ...]:
+    """All notes on a model, in whole sentences."""
+    notes = list(_trait_notes(model, flops))
+    if flops is not None:
+        parts = (part for part in model.modules() if isinstance(part, Part))
+        remarks = dict.fromkeys(each for part in parts for each in part.declares().remarks)
+        notes = [DEFINITION, *notes, *remarks, *_packing_notes(flops)]
+        if flops.uncounted:
+            notes.append(f"Operators without a formula are not counted: {', '.join(flops.uncounted)}.")
+    return tuple(notes)
+
+
+def _trait_notes(model: Model, flops: Flops | None) -> Iterator[str]:
+    traits = traits_of(model)
+    if Trait.DECLARED_LENGTH in traits:
+        yield _regime_note(model, flops)
+    for trait in sorted(traits - {Trait.DECLARED_LENGTH}, key=lambda trait: trait.name):
+        yield f"{trait.name.lower().replace('_', ' ').capitalize()}: {trait.value}."
+
+
+def _regime_note(model: Model, flops: Flops | None) -> str:
+    """A note on the lengths at which generation must run the whole text again, and on the cost."""
+    context = model.config.context if flops is None else flops.context
+    places = (regimes(model, context)[1:].diff().nonzero()[:, 0] + 2).tolist()
+    what = "The model's rotation depends on the length of the document"
+    if not places:
+        return f"{what}; it is the same for all lengths up to {context} tokens."
+    first, last = places[0], places[-1]
+    if len(places) == 1:
+        when = f"At {first} tokens"
+    elif len(places) == last - first + 1:
+        when = f"At every length from {first} to {last} tokens"
+    else:
+        when = f"At {len(places)} of the lengths from {first} to {last} tokens"
+    cost = "" if flops is None else (f", which takes about {flops.visible:.3g} operations per token at a length of "
+                                     f"{context}")
+    return f"{what}. {when} the rotation changes, so generation runs the whole text again{cost}."
+
+
+def _packing_notes(flops: Flops) -> Iterator[str]:
+    whole = {part.part: part.full for part in flops.parts}
+    for part in flops.fourier:
+        yield (f"Packed documents: {part} cannot reset inside a row, so each call reads on the host where documents "
+               "begin and runs them as separate rows, in groups of similar length. For documents longer than 16 tokens "
+               f"padding at most doubles its work: at most {2 * whole[part]:.3g} operations per token instead of "
+               f"{whole[part]:.3g}.")

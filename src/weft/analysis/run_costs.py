@@ -8,8 +8,7 @@ import torch
 
 from weft.analysis.matmul import copy_bandwidth, matmul_rate
 from weft.analysis.memory import States
-from weft.analysis.plan import Plan
-from weft.analysis.run_cost_records import RunCosts, WorkCosts
+from weft.analysis.plan import Plan, RunCosts, WorkCosts
 from weft.ops.processor import main_memory
 
 ASSUMPTIONS = (

@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from weft.analysis.calls import heads_of, loss_of, run_whole
 from weft.analysis.shapes import OperationCounter, tallied
-from weft.core.labels import label_modules
+from weft.core.layer import label_modules
 from weft.core.model import Model
 from weft.core.strict_json import Record
 

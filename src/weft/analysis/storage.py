@@ -31,10 +31,8 @@ class StoredFiles(Record):
     """Files and folders of one kind.
 
     Attributes:
-        what: they are.
         folder: that holds them.
         settings: environment variables that choose the folder, of which the first that is set counts.
-        entries: how many there are.
         bytes: of all of them together.
         own: those that are proved to be Weft's, which may be deleted.
     """
@@ -108,11 +106,7 @@ def clear_storage() -> tuple[Path, ...]:
 
 
 def is_report(path: Path) -> bool:
-    """Whether a file is a report that `weft.cli.failures` wrote for this user.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Whether a file is a report that `weft.cli.failures` wrote for this user. Raises `OSError`: it cannot be read."""
     if path.is_symlink() or not path.is_file() or (os.name != "nt" and path.stat().st_uid != os.getuid()):
         return False
     with path.open("rb") as file:

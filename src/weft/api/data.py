@@ -11,9 +11,8 @@ from weft.core.config import parse, parse_part
 from weft.core.errors import ConfigError, DataError, InputError, nearest
 from weft.data.inspection import Inspection, SampleWindow, inspect_data, sample_data
 from weft.data.mixed_batches import mixture_of
-from weft.data.mixture import MixturePlan, MixtureSettings, own_mixture, plan_mixture
+from weft.data.mixture import PUBLISHED, MixturePlan, MixtureSettings, own_mixture, plan_mixture
 from weft.data.prepared import OnProgress, open_prepared
-from weft.data.published_mixtures import PUBLISHED
 from weft.tasks.conversations import ConversationConfig
 from weft.tokenizers.config import ByteTokenizerConfig, TokenizerConfig
 from weft.training import RunConfig

@@ -13,7 +13,7 @@ from weft.api.examining import Target, resolved_target
 from weft.api.generating import prompt_rows
 from weft.checkpoints import Loaded
 from weft.checkpoints.layout import RUN_CHECKPOINTS
-from weft.core.empty_model import built_empty
+from weft.core.base_model import built_empty
 from weft.core.errors import InputError
 from weft.core.model import ModelConfig, built_model
 from weft.decoding.rows import parse_rows

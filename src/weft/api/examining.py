@@ -11,16 +11,16 @@ from torch import nn
 
 from weft.analysis import Plan
 from weft.analysis import plan as plan_model
+from weft.analysis.flops import Shares, shares_of
 from weft.analysis.memory import room_problems
 from weft.analysis.run_costs import run_here
-from weft.analysis.shares import Shares, shares_of
 from weft.api.configs import Config, forms_of, one_or_more, preset_hint, presets, read_model, training_of
 from weft.api.models import Model, in_memory, load, require_dtype
 from weft.checkpoints import Loaded
 from weft.checkpoints.hub import hub_model
 from weft.checkpoints.locate import holds_checkpoint
+from weft.core.base_model import built_empty
 from weft.core.config import parse
-from weft.core.empty_model import built_empty
 from weft.core.errors import ConfigError, InputError, UnsupportedError
 from weft.core.model import ModelConfig
 from weft.interop.arpa.convert import sum_error
@@ -34,7 +34,7 @@ from weft.preset_files.models import size_named
 from weft.training import RunConfig
 from weft.training.files import read_plain
 from weft.training.overrides import run_overrides
-from weft.training.partial import only_trained
+from weft.training.parameter_groups import only_trained
 
 Target: TypeAlias = Model | Config
 """A checkpoint or a configuration."""
@@ -90,8 +90,7 @@ def plan(target: Target, overrides: Iterable[str] = (), *, context: int | None =
     return replace(planned, notes=(*planned.notes, *notes))
 
 
-def flops_shares(target: Target, overrides: Iterable[str] = (), *,
-                 context: int | None = None) -> tuple[Plan, Shares]:
+def flops_shares(target: Target, overrides: Iterable[str] = (), *, context: int | None = None) -> tuple[Plan, Shares]:
     """Return where the operations of a forward pass go, per token, with what is assumed, beside the plan that they are
     from; the arguments are those of `plan`, but a row has the model's context where none is given.
 

@@ -13,13 +13,13 @@ from torch import Tensor
 from weft.api.configs import one_or_more
 from weft.api.generating import prompt_rows
 from weft.api.models import Model, load
+from weft.core.declarations import Trait
 from weft.core.errors import UnsupportedError
 from weft.core.layer import traits_of
 from weft.core.model import LanguageModel
 from weft.core.model import Model as AnyModel
 from weft.core.probes import points_of, probe
 from weft.core.span import Span
-from weft.core.traits import Trait
 from weft.decoding import RowLike
 from weft.decoding.rows import check_rows, parse_rows
 from weft.evaluation.measuring import evaluating

@@ -22,7 +22,7 @@ from weft.data.settings import DataSettings
 from weft.decoding.sampling import Sampling
 from weft.families.family import families
 from weft.index.records import SETTINGS, Description, Entry, FieldDescription, Index, Preset
-from weft.interop.listing import published
+from weft.interop.formats import published
 from weft.parallel.mesh import MeshSettings
 from weft.training.config import ReportSettings, RunConfig, TrainingSettings
 
@@ -37,8 +37,7 @@ SHOWN_APART = frozenset({"data", "training", "report"})
 
 def indexed() -> Index:
     """Return the index of everything that this process knows, plugins included."""
-    return Index(tuple(map(describe, catalogue())), tuple(settings_pages()), tuple(preset_lines()),
-                 tuple(published()))
+    return Index(tuple(map(describe, catalogue())), tuple(settings_pages()), tuple(preset_lines()), tuple(published()))
 
 
 def settings_pages() -> Iterator[Description]:

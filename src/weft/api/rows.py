@@ -16,7 +16,7 @@ from weft.tasks.base import require_fits
 from weft.tasks.material import HeldOut
 from weft.tasks.rows import GeneratedTaskConfig, RowTask, RowTaskConfig
 from weft.tasks.whole_rows import ROWS
-from weft.tokenizers.none import NoTokenizer
+from weft.tokenizers.byte import NoTokenizer
 from weft.training.config import RunConfig
 
 

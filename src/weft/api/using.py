@@ -17,7 +17,7 @@ from weft.core.config import parse
 from weft.core.errors import InputError
 from weft.core.model import Classifier, LanguageModel, Readout
 from weft.data import TokenStream
-from weft.data.division_settings import DocumentsSetting
+from weft.data.division import DocumentsSetting
 from weft.data.manifest import is_prepared
 from weft.decoding import RowLike
 from weft.decoding.rows import WordsRow, has_words, parse_rows, words_row
@@ -27,7 +27,7 @@ from weft.evaluation import score as score_rows
 from weft.evaluation.by_document import texts_of, words_in
 from weft.evaluation.evaluate import Mode
 from weft.evaluation.score import ScoredRow
-from weft.models.resizing import resized
+from weft.models.image_encoder import resized
 from weft.tasks import Validation
 from weft.tasks.answers import Answer, TextOfWords, by_word, score_hidden, text_of_words, text_row
 from weft.tasks.answers import classify as answers_of
@@ -227,7 +227,7 @@ def run_of(loaded: Loaded) -> RunConfig:
 
 def resize_images(model: Model, out: str | Path, *, height: int, width: int) -> Path:
     """Write a checkpoint of a model for images of another size, whose learned positions are interpolated; see
-    `weft.models.resizing.resized`. A run may start from it to adapt the weights.
+    `weft.models.image_encoder.resized`. A run may start from it to adapt the weights.
 
     Args:
         model: the checkpoint of an image encoder.

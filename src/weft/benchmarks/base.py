@@ -52,7 +52,6 @@ class BenchmarkConfig(PartConfig):
         Args:
             model: that is asked.
             data: file or folder in the benchmark's own format.
-            conditions: what is allowed.
 
         Raises:
             DataError: the data cannot be read; ``where`` has the file and the line.

@@ -78,11 +78,8 @@ class HarnessModel:
             yield Completion(tokens[last - most - 1 : done], tokens[done:last])
 
     def written(self, requests: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
-        """A continuation of each context, up to the first of the strings that end it.
-
-        Raises:
-            UnsupportedError: a setting of the generation that is not known here.
-        """
+        """A continuation of each context, up to the first of the strings that end it. Raises `UnsupportedError`: a
+        setting of the generation that is not known here."""
         groups: dict[Writing, list[int]] = {}
         for place, (_, settings) in enumerate(requests):
             groups.setdefault(writing_of(settings), []).append(place)
@@ -94,11 +91,8 @@ class HarnessModel:
 
 
 def writing_of(settings: Mapping[str, Any]) -> Writing:
-    """How a text is continued, from lm-eval's settings of a task.
-
-    Raises:
-        UnsupportedError: one of them is not known here.
-    """
+    """How a text is continued, from lm-eval's settings of a task. Raises `UnsupportedError`: one of them is not known
+    here."""
     if unknown := [name for name in settings if name not in KNOWN]:
         raise UnsupportedError(f"the task generates with {unknown[0]!r}, which is not known here.",
                                where="generation_kwargs", remedy=nearest(unknown[0], KNOWN))

@@ -80,11 +80,8 @@ class LambadaConfig(BenchmarkConfig):
         return found(self, model, scores, protocol, asked[0].prompt, requests)
 
     def _passages(self, reading: FileReader, data: Path) -> list[tuple[int, str]]:
-        """The passages with the numbers of their lines.
-
-        Raises:
-            DataError: a line is no record, or its passage has fewer than two words; or there are none.
-        """
+        """The passages with the numbers of their lines. Raises `DataError`: a line is no record, or its passage has
+        fewer than two words; or there are none."""
         passages = list[tuple[int, str]]()
         is_records = content_suffix(data) in JSONL_SUFFIXES
         for number, line in enumerate(reading.text(data).split("\n"), 1):
@@ -101,11 +98,7 @@ class LambadaConfig(BenchmarkConfig):
 
 
 def text_field(line: str, field: str, where: str) -> str:
-    """A field of a JSON record, which must be text.
-
-    Raises:
-        DataError: the line is no record, or has no such text.
-    """
+    """A field of a JSON record, which must be text. Raises `DataError`: the line is no record, or has no such text."""
     try:
         record = parse_json(line)
     except Unreadable as error:

@@ -43,7 +43,6 @@ class Problem:
         text: what the program is to do.
         code: a program that does it.
         setup: code that runs before the tests.
-        tests: assert statements.
     """
 
     number: int
@@ -196,11 +195,7 @@ def pass_at(n: int, c: int, k: int) -> float:
 
 
 def problem_of(line: str, where: str) -> Problem:
-    """A problem from its line.
-
-    Raises:
-        DataError: the line is not JSON, or a field is missing or of another type.
-    """
+    """A problem from its line. Raises `DataError`: the line is not JSON, or a field is missing or of another type."""
     try:
         record = parse_json(line)
     except Unreadable as error:

@@ -57,9 +57,6 @@ class Item:
 
     Attributes:
         number: of the line at which it ends in its file, from 1.
-        text: of the question.
-        choices: four texts.
-        right: index of the answer.
     """
 
     number: int
@@ -174,11 +171,8 @@ def _file(data: Path, name: str, split: str) -> Path:
 
 
 def _items(text: str, file: Path) -> list[Item]:
-    """The questions of a file.
-
-    Raises:
-        DataError: a row has not six values, an answer is no letter, a quote is open, or there are none.
-    """
+    """The questions of a file. Raises `DataError`: a row has not six values, an answer is no letter, a quote is open,
+    or there are none."""
     items, rows = list[Item](), csv.reader(StringIO(text), strict=True)
     try:
         for row in rows:

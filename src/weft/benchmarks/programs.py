@@ -88,7 +88,6 @@ def run_program(source: str, tests: Sequence[str], setup: str = "", limits: Limi
     itself.
 
     Args:
-        source: Python.
         tests: Python, such as assert statements.
         setup: Python that is run before the tests, and like them.
         limits: None: the usual ones.
@@ -103,8 +102,7 @@ def run_program(source: str, tests: Sequence[str], setup: str = "", limits: Limi
     limits = Limits() if limits is None else limits
     until = time.monotonic() + PATIENCE * limits.seconds
     try:
-        process = ConfinedProcess("weft.confinement.judging",
-                                  (limits.memory, math.ceil(limits.seconds), limits.files))
+        process = ConfinedProcess("weft.confinement.judging", (limits.memory, math.ceil(limits.seconds), limits.files))
     except OSError as error:
         raise FailedError(f"no process can be started ({error.strerror}).", where="run_programs",
                           remedy="Free memory or processes, and try again.") from None
@@ -121,11 +119,8 @@ def run_program(source: str, tests: Sequence[str], setup: str = "", limits: Limi
 
 
 def require_running() -> tuple[str, ...]:
-    """Run a program that needs nothing but the interpreter and common modules; the means that confined it.
-
-    Raises:
-        FailedError: it does not run, so no result would mean anything.
-    """
+    """Run a program that needs nothing but the interpreter and common modules; the means that confined it. Raises
+    `FailedError`: it does not run, so no result would mean anything."""
     ran = run_program(*PROBE, limits=Limits(seconds=30))
     if not ran.passed:
         raise FailedError(f"a program that must pass ends with {ran.outcome!r}.", where="run_programs",

@@ -18,7 +18,6 @@ class Score(Record):
 
     Attributes:
         name: of the measure, such as ``accuracy``.
-        value: of the measure.
         standard_error: of the value, the requests being a random sample of their kind; None with fewer than two.
         n: requests that the value is of.
         of: the part of the benchmark, such as a subject; empty: all of it.
@@ -86,12 +85,8 @@ class BenchmarkResult(Record):
     """The result of a benchmark.
 
     Attributes:
-        benchmark: its kind.
-        settings: its fields.
         scores: of all of it first, then of its parts.
-        protocol: how it was run.
         model: path of the checkpoint.
-        fingerprint: of the model's configuration.
         example: the first prompt, whole.
         requests: what was found for each request, in the order of the data.
     """
@@ -106,11 +101,7 @@ class BenchmarkResult(Record):
     requests: tuple[Mapping[str, Any], ...]
 
     def score(self, name: str, of: str = "") -> Score:
-        """The score of that name.
-
-        Raises:
-            KeyError: there is none.
-        """
+        """The score of that name. Raises `KeyError`: there is none."""
         for score in self.scores:
             if (score.name, score.of) == (name, of):
                 return score

@@ -1,4 +1,9 @@
-"""The common base of SST-2 and CoLA: sentences of two classes, answered by completion or by a classifier."""
+"""The common base of SST-2 and CoLA: sentences of two classes, answered by completion or by a classifier.
+
+CoLA: whether a sentence is grammatically acceptable.
+
+SST-2: whether a sentence of a film review is positive.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +30,8 @@ from weft.benchmarks.base import (
 from weft.benchmarks.result import MEAN_ERROR, BenchmarkProtocol, BenchmarkResult, Score, mean_score
 from weft.benchmarks.text_model import Question, TextModel
 from weft.core.errors import DataError, InputError, UnsupportedError
+from weft.core.part_config import About
+from weft.core.registry import register
 from weft.evaluation.completions import Likelihood
 from weft.tasks.classes import ClassCounts
 
@@ -81,11 +88,7 @@ class SentenceConfig(BenchmarkConfig):
     @classmethod
     @abstractmethod
     def rows(cls, text: str, file: Path) -> list[Sentence]:
-        """The sentences of a file.
-
-        Raises:
-            DataError: a line is not of the format.
-        """
+        """The sentences of a file. Raises `DataError`: a line is not of the format."""
 
     def measure(self, model: TextModel, data: Path, conditions: Conditions) -> BenchmarkResult:
         reading = FileReader(data)
@@ -175,12 +178,110 @@ class SentenceConfig(BenchmarkConfig):
 
 
 def label_of(value: str, where: str) -> int:
-    """A label, 0 or 1.
-
-    Raises:
-        DataError: it is neither.
-    """
+    """A label, 0 or 1. Raises `DataError`: it is neither."""
     if value not in ("0", "1"):
         raise DataError(f"the label is {value!r}, not 0 or 1.", where=where,
                         remedy="Correct that line, or give a file with labels.")
     return int(value)
+
+
+@register
+class ColaConfig(SentenceConfig):
+    """Whether a sentence is grammatically acceptable: the Corpus of Linguistic Acceptability, as in GLUE.
+
+    A language model completes "SENTENCE / Question: Does this sentence make sense? / Answer:" (/ is a line end) by
+    " no" or " yes", whichever has the higher score; examples are followed by an empty line. A model whose head
+    predicts two classes (task ``classify``) answers by its class. Matthews' correlation is the published measure: 0 for
+    answers that do not depend on the sentence.
+
+    The data are a TSV file without a header and without quoting, or a folder of such files, of which ``PART.tsv`` is
+    measured: source, label (1 acceptable, 0 not), the author's mark, sentence.
+
+    Attributes:
+        split: the file ``PART.tsv`` of a folder is measured.
+        shots: examples before each sentence, drawn from ``train.tsv``; the same for all.
+        seed: of the random numbers that draw them.
+        divide_by: what a completion's log-probability is divided by.
+    """
+
+    kind: ClassVar[str] = "cola"
+    about = About(
+        also_called=("acceptability", "linguistic_acceptability", "grammaticality"),
+        source="Warstadt et al. 2019, section 3; Wang et al. 2019 (GLUE), section 3.1",
+        equation=(r"\hat{y} = \arg\max_{c \in \{\text{no},\,\text{yes}\}} \log p(c \mid \text{prompt}), \qquad "
+                  r"\text{MCC} = \frac{TP \cdot TN - FP \cdot FN}{\sqrt{(TP+FP)(TP+FN)(TN+FP)(TN+FN)}}"),
+        differs=(("sst2", "asks about grammar in place of sentiment, and is measured by a correlation, since the "
+                          "classes are of unequal size."),),
+        pictured=(("The book", ""),
+                  ("was written by John.", ""),
+                  ("Question: Does this sentence make sense?", ""),
+                  ("Answer:", " yes")))
+    question: ClassVar[str] = "Does this sentence make sense?"
+    words: ClassVar[tuple[str, str]] = ("no", "yes")
+    class_names: ClassVar[tuple[tuple[str, ...], tuple[str, ...]]] = (("unacceptable",), ("acceptable",))
+    main: ClassVar[str] = "matthews"
+
+    @classmethod
+    def rows(cls, text: str, file: Path) -> list[Sentence]:
+        found: list[Sentence] = []
+        for number, line in enumerate(text.split("\n"), 1):
+            values, where = line.split("\t"), f"{file}, line {number}"
+            if line and len(values) != 4:
+                raise DataError(f"{len(values)} values between tabs, not 4.", where=where,
+                                remedy="Write source, label, mark and sentence, with a tab between them.")
+            if line:
+                found.append(Sentence(number, values[3], label_of(values[1].strip(), where)))
+        return found
+
+
+NAMES = ["sentence", "label"]
+
+
+@register
+class SST2Config(SentenceConfig):
+    """Whether a sentence of a film review is positive: the Stanford Sentiment Treebank with two classes, as in GLUE.
+
+    A language model completes "SENTENCE / Question: Is this sentence positive or negative? / Answer:" (/ is a line end)
+    by " negative" or " positive", whichever has the higher score; examples are followed by an empty line. A model whose
+    head predicts two classes (task ``classify``) answers by its class. Accuracy is the published measure.
+
+    The data are a TSV file whose first line is "sentence, label", without quoting, or a folder of such files, of which
+    ``PART.tsv`` is measured: in GLUE's folder ``dev``, since its test labels are not public.
+
+    Attributes:
+        split: the file ``PART.tsv`` of a folder is measured.
+        shots: examples before each sentence, drawn from ``train.tsv``; the same for all.
+        seed: of the random numbers that draw them.
+        divide_by: what a completion's log-probability is divided by.
+    """
+
+    kind: ClassVar[str] = "sst2"
+    about = About(
+        also_called=("sst", "sst_2", "sentiment", "stanford_sentiment_treebank"),
+        source="Socher et al. 2013, section 5.2; Wang et al. 2019 (GLUE), section 3.1",
+        equation=(r"\hat{y} = \arg\max_{c \in \{\text{negative},\,\text{positive}\}} \log p(c \mid \text{prompt}), "
+                  r"\qquad \text{accuracy} = \frac{1}{n} \sum_{i=1}^{n} [\hat{y}_i = y_i]"),
+        differs=(("cola", "asks about sentiment in place of grammar, and is measured by the accuracy."),),
+        pictured=(("a gripping, funny film", ""),
+                  ("Question: Is this sentence positive or negative?", ""),
+                  ("Answer:", " positive")))
+    question: ClassVar[str] = "Is this sentence positive or negative?"
+    words: ClassVar[tuple[str, str]] = ("negative", "positive")
+    class_names: ClassVar[tuple[tuple[str, ...], tuple[str, ...]]] = (("negative", "neg"), ("positive", "pos"))
+    main: ClassVar[str] = "accuracy"
+
+    @classmethod
+    def rows(cls, text: str, file: Path) -> list[Sentence]:
+        first, *lines = text.split("\n")
+        if first.split("\t") != NAMES:
+            raise DataError(f"the first line is {first[:60]!r}, not the names sentence and label.",
+                            where=f"{file}, line 1", remedy="Give a file of SST-2 as GLUE has it, with labels.")
+        found: list[Sentence] = []
+        for number, line in enumerate(lines, 2):
+            values, where = line.split("\t"), f"{file}, line {number}"
+            if line and len(values) != 2:
+                raise DataError(f"{len(values)} values between tabs, not 2.", where=where,
+                                remedy="Write a sentence, a tab and its label.")
+            if line:
+                found.append(Sentence(number, values[0], label_of(values[1].strip(), where)))
+        return found

@@ -102,11 +102,8 @@ class TextModel:
         return self.tokenizer.eos_id if self.tokenizer.bos_id is None else self.tokenizer.bos_id
 
     def language_model(self, purpose: str) -> LanguageModel:
-        """The model, for a purpose that needs probabilities of the next token.
-
-        Raises:
-            UnsupportedError: it predicts no next token.
-        """
+        """The model, for a purpose that needs probabilities of the next token. Raises `UnsupportedError`: it predicts
+        no next token."""
         return language_model(self._loaded.model, purpose, where=self.name)
 
     def answers(self, questions: Sequence[Question]) -> list[tuple[Likelihood, ...]]:
@@ -181,11 +178,8 @@ class TextModel:
         return (*(() if self.opening is None else (self.opening,)), *self.tokenizer.encode(prompt))
 
     def classes(self, texts: Sequence[str]) -> list[str]:
-        """The most probable class of each text, in a row as the task `classify` makes it.
-
-        Raises:
-            UnsupportedError: the model has no head that predicts classes.
-        """
+        """The most probable class of each text, in a row as the task `classify` makes it. Raises `UnsupportedError`:
+        the model has no head that predicts classes."""
         found, frame = list[str](), Frame(self.tokenizer, self.context)
         self._tell(0, len(texts))
         for first in range(0, len(texts), CLASSIFIED):
@@ -221,9 +215,7 @@ def encoded_pair(tokenizer: Tokenizer, prompt: str, completion: str, known: Sequ
     the completion is encoded by itself. All but the last rule are those of lm-eval (Gao et al. 2021).
 
     Args:
-        tokenizer: of the model.
         prompt: text, which may be empty.
-        completion: text.
         known: the ids of the prompt without its white space at the end, if they are known.
         specials: whether special tokens that the texts spell are recognised; only for trusted text.
 

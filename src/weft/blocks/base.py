@@ -1,4 +1,11 @@
-"""Base of all blocks: a tuple of layers on one clock, dropout, and residual connections that can be switched off."""
+"""Base of all blocks: a tuple of layers on one clock, dropout, and residual connections that can be switched off.
+
+The wiring of a block as data: which norms and layers a residual stream passes, for drawings and for tests.
+
+    entering norm -> (norm before -> layer -> norm after) of each branch -> sum with what skips them -> norm after
+
+Numbers are indices of a block's ``norms`` and ``layers``.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +13,19 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, final
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from weft.blocks.wiring import Wiring
-from weft.core.channels import LayerChannels, untaken
 from weft.core.clock import Clock
 from weft.core.config import PartField, rule
-from weft.core.declarations import Adjustable, Declared
+from weft.core.declarations import Adjustable, Declared, LayerChannels, Trait, untaken
 from weft.core.errors import ConfigError
 from weft.core.layer import Layer, LayerState, traits_of
-from weft.core.output import Given, Loss, Output
 from weft.core.part_config import Dims, ModuleConfig, Shared
-from weft.core.span import Memory, Span
-from weft.core.traits import Trait
+from weft.core.span import Given, Loss, Memory, Output, Span
 from weft.norms.base import NormConfig
 from weft.norms.layernorm import LayerNormConfig
 from weft.ops.dropout import Dropout
@@ -242,3 +245,45 @@ class Block(Composite):
         dropout: Any = self._modules["dropout"]
         y = dropout(y) if dropout.training else y
         return y if self.config.branch_scale == 1.0 else y * self.config.branch_scale
+
+
+Skip: TypeAlias = Literal["stream", "entering", "nothing"]
+"""What is added to the branches: the stream as it enters the step, the stream after the entering norm, or nothing."""
+
+
+@final
+@dataclass(frozen=True)
+class Branch:
+    """A layer between two norms, each None where there is none."""
+
+    layer: int
+    before: int | None = None
+    after: int | None = None
+
+
+@final
+@dataclass(frozen=True)
+class Step:
+    """Branches that read the same vectors, and the sum of their results.
+
+    Attributes:
+        branches: their results are added, times the block's ``branch_scale``.
+        entering: the norm that all branches read through; None: they read the stream.
+        after: the norm of the sum.
+    """
+
+    branches: tuple[Branch, ...]
+    entering: int | None = None
+    skip: Skip = "stream"
+    after: int | None = None
+
+
+Wiring: TypeAlias = tuple[Step, ...]
+
+
+def in_turn(count: int, residual: bool, *, before: bool = False, after: bool = False) -> Wiring:
+    """One step for each of ``count`` layers, whose branch has the norms of a block with one or two a layer."""
+    each = int(before) + int(after)
+    return tuple(Step((Branch(index, each * index if before else None,
+                              each * index + int(before) if after else None),),
+                      skip="stream" if residual else "nothing") for index in range(count))

@@ -7,13 +7,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from weft.blocks.base import Block, BlockConfig
-from weft.blocks.wiring import Branch, Step, Wiring
+from weft.blocks.base import Block, BlockConfig, Branch, Step, Wiring
 from weft.core.layer import Layer, LayerState
-from weft.core.output import Output
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
-from weft.core.span import Span
+from weft.core.span import Output, Span
 
 
 @register

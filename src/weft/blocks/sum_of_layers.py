@@ -12,10 +12,9 @@ from weft.blocks.base import Composite, build_all
 from weft.core.config import PartField, rule
 from weft.core.declarations import Declared
 from weft.core.layer import LayerState
-from weft.core.output import Output
 from weft.core.part_config import About, Dims, ModuleConfig
 from weft.core.registry import register
-from weft.core.span import Span
+from weft.core.span import Output, Span
 from weft.mixers.base import MixerConfig
 
 

@@ -23,12 +23,11 @@ from weft.core.errors import InputError
 from weft.core.model import LanguageModel
 from weft.decoding.choosing import RowSettings
 from weft.decoding.mode import declares_length, device_of, evaluation_mode
-from weft.decoding.output import Finish
 from weft.decoding.prompts import PromptState, prepare, read_on
 from weft.decoding.rows import Row
 from weft.decoding.sampling import Sampling
 from weft.decoding.slots import Slots
-from weft.decoding.stopping import Ending
+from weft.decoding.stopping import Ending, Finish
 from weft.positions.regimes import regimes
 from weft.tokenizers import Tokenizer
 
@@ -172,8 +171,7 @@ class Conversation:
                              where="conversation", remedy="Remove messages (/undo), or start again (/reset).")
         return min(room, self._settings.max_new_tokens)
 
-    def _answer(self, messages: list[dict[str, Any]], row: Row, boundary: int,
-                room: int) -> Generator[str, None, None]:
+    def _answer(self, messages: list[dict[str, Any]], row: Row, boundary: int, room: int) -> Generator[str, None, None]:
         ids: list[int] = []
         pieces: list[str] = []
         finish: TurnEnd = "interrupted"

@@ -132,8 +132,7 @@ def encode(tokenizer: Tokenizer, text: str, guard: Guard) -> list[int]:
     pieces = [(guard.bare(piece), place) for piece, place in splitter.split(text)]
     if isinstance(tokenizer, LibraryTokenizer):
         return _encode_marked(tokenizer, pieces)
-    return [token for piece, place in pieces
-            for token in (tokenizer.encode(piece) if place is None else [place])]
+    return [token for piece, place in pieces for token in (tokenizer.encode(piece) if place is None else [place])]
 
 
 def _encode_marked(tokenizer: LibraryTokenizer, pieces: list[tuple[str, int | None]]) -> list[int]:

@@ -30,11 +30,8 @@ KINDS: Mapping[type, str] = MappingProxyType({list: "a list", tuple: "a list", d
 
 
 def read_messages(path: str | Path) -> list[dict[str, Any]]:
-    """Read the messages of a JSON file: a list, or an object with a list under ``messages``.
-
-    Raises:
-        InputError: the file is missing, not JSON, or holds something else.
-    """
+    """Read the messages of a JSON file: a list, or an object with a list under ``messages``. Raises `InputError`: the
+    file is missing, not JSON, or holds something else."""
     try:
         data = read_json(Path(path))
     except OSError as error:
@@ -48,11 +45,8 @@ def read_messages(path: str | Path) -> list[dict[str, Any]]:
 
 
 def parse_messages(data: object, *, where: str = "messages") -> list[dict[str, Any]]:
-    """Copy messages as plain data, so that a template cannot reach the caller's objects.
-
-    Raises:
-        InputError: naming the message and what is wrong with it.
-    """
+    """Copy messages as plain data, so that a template cannot reach the caller's objects. Raises `InputError`: naming
+    the message and what is wrong with it."""
     if not isinstance(data, Sequence) or isinstance(data, str | bytes):
         raise InputError(f"{_kind(data)} where a list of messages is expected.", where=where, remedy=GIVE_MESSAGES)
     if not data:
@@ -61,11 +55,7 @@ def parse_messages(data: object, *, where: str = "messages") -> list[dict[str, A
 
 
 def plain_data(value: object, where: str, depth: int = 0) -> Any:
-    """Copy ``value`` as plain JSON data.
-
-    Raises:
-        InputError: JSON cannot express it, or it is nested too deeply.
-    """
+    """Copy ``value`` as plain JSON data. Raises `InputError`: JSON cannot express it, or it is nested too deeply."""
     if depth > DEEPEST:
         raise InputError(f"nested more than {DEEPEST} deep.", where=where, remedy="Give flatter data.")
     if value is None or isinstance(value, str | bool | int | float):

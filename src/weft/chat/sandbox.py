@@ -50,11 +50,8 @@ class Renderer:
         self._process: ConfinedProcess | None = None
 
     def ask(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The answer to a request, see `weft.chat.rendering.rendered`.
-
-        Raises:
-            FailedError: no process can be started.
-        """
+        """The answer to a request, see `weft.chat.rendering.rendered`. Raises `FailedError`: no process can be
+        started."""
         line = json.dumps(request).encode("ascii") + b"\n"
         with self._lock:
             try:
@@ -102,7 +99,6 @@ class SandboxedTemplate:
 
     Args:
         source: the template in Jinja.
-        name: for error messages.
 
     Raises:
         InputError: the source is not Jinja.
@@ -124,7 +120,6 @@ class SandboxedTemplate:
         """Render the template with ``variables``.
 
         Args:
-            variables: plain data.
             now: the time that ``strftime_now`` gives.
             kept: characters that ``tojson`` does not escape even where it writes ASCII.
             marks: texts that are written before and after each block of ``{% generation %}``.

@@ -14,7 +14,6 @@ class Style:
     """A style in which a conversation is rendered.
 
     Attributes:
-        template: Jinja source.
         ends: what ends an answer besides the tokenizer's own ends: the spelling of a special token where the
             tokenizer has it, else a stop string.
     """

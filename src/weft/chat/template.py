@@ -60,7 +60,6 @@ class Rendering:
     Attributes:
         template: that renders it.
         guard: which has covered the special tokens that the messages spell.
-        messages: covered.
         variables: of the template besides the messages.
         now: the time that the template gets.
     """
@@ -91,9 +90,7 @@ class ChatTemplate:
     """A template and the tokenizer whose special tokens it writes.
 
     Args:
-        tokenizer: encodes the rendered text.
         source: the template in Jinja.
-        name: for error messages.
         ends: what ends an answer besides the tokenizer's own ends, see `weft.chat.styles.Style`.
 
     Raises:
@@ -179,11 +176,8 @@ class ChatTemplate:
         return form.guard, text if final_text is None else _cut(text, final_text, form.guard.mark, self.name)
 
     def rendering(self, messages: Sequence[Message], extras: Extras = NO_EXTRAS) -> Rendering:
-        """A conversation whose special tokens are covered, so that parts of it can be rendered.
-
-        Raises:
-            InputError: a message is malformed.
-        """
+        """A conversation whose special tokens are covered, so that parts of it can be rendered. Raises `InputError`: a
+        message is malformed."""
         parsed = [with_reasoning(message) for message in parse_messages(messages)]
         given = self._given(extras)
         guard = Guard((*self.tokenizer.special_tokens, *self.stops),

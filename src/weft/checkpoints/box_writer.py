@@ -59,7 +59,6 @@ class BoxWriter(StorageWriter):
 
     Args:
         folder: where; it exists, in a checkpoint that is complete but for both and its tensors.
-        rank: of this process.
     """
 
     def __init__(self, folder: Path, rank: int) -> None:

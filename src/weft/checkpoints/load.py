@@ -15,7 +15,7 @@ from weft.checkpoints.layout import CONFIG_FILE, FORMAT_VERSION, MODEL_FILE, TRA
 from weft.checkpoints.locate import find_checkpoint
 from weft.checkpoints.sharded import MODEL, TRAINING, StoredTensors, is_sharded
 from weft.checkpoints.tensors import assign_tensors, read_tensors, require_fitting
-from weft.core.empty_model import built_empty
+from weft.core.base_model import built_empty
 from weft.core.errors import CheckpointError, ConfigError
 from weft.core.model import Model, ModelConfig, built_model, language_model, parse_model
 from weft.disk.documents import read_json
@@ -34,10 +34,8 @@ class Loaded:
     Attributes:
         model: the model, in evaluation mode.
         tokenizer: the tokenizer; None if the checkpoint has none.
-        config: the model's configuration.
         run: the configuration of the run that wrote the checkpoint, as plain data; None without a run.
         facts: further plain data (step, seconds, validation).
-        path: the checkpoint's folder.
     """
 
     model: Model
@@ -54,7 +52,6 @@ def load_checkpoint(path: str | Path, *, device: torch.device | str = "cpu", ver
 
     Args:
         path: a checkpoint, or a run folder, whose last checkpoint is loaded.
-        device: the model's device.
         verify: whether to compare SHA-256 sums of the files; otherwise only their sizes.
         purpose: if a language model is needed, for what, in words; another model is then refused before its weights
             are read. None: any model.
@@ -82,12 +79,8 @@ def load_checkpoint(path: str | Path, *, device: torch.device | str = "cpu", ver
 
 
 def read_model_config(path: str | Path) -> ModelConfig:
-    """The configuration of a checkpoint's model; its weights are not read.
-
-    Raises:
-        CheckpointError: the folder is missing, not a checkpoint, damaged, of a newer format, or needs parts that are
-            not registered.
-    """
+    """The configuration of a checkpoint's model; its weights are not read. Raises `CheckpointError`: the folder is
+    missing, not a checkpoint, damaged, of a newer format, or needs parts that are not registered."""
     folder = find_checkpoint(path)
     content = _read_config(folder)
     with naming_parts("model", str(folder / CONFIG_FILE), content.get("weft_version")):
@@ -95,32 +88,23 @@ def read_model_config(path: str | Path) -> ModelConfig:
 
 
 def read_run(path: str | Path) -> dict[str, Any] | None:
-    """The configuration of the run that wrote a checkpoint, as plain data; None without a run.
-
-    Raises:
-        CheckpointError: the folder is missing, not a checkpoint of Weft, damaged or of a newer format.
-    """
+    """The configuration of the run that wrote a checkpoint, as plain data; None without a run. Raises
+    `CheckpointError`: the folder is missing, not a checkpoint of Weft, damaged or of a newer format."""
     run = _read_config(find_checkpoint(path)).get("run")
     return run if isinstance(run, dict) else None
 
 
 def read_facts(path: Path) -> dict[str, Any]:
-    """The facts of a checkpoint, whose files are compared with their SHA-256 sums; its tensors are not read.
-
-    Raises:
-        CheckpointError: it is damaged.
-    """
+    """The facts of a checkpoint, whose files are compared with their SHA-256 sums; its tensors are not read. Raises
+    `CheckpointError`: it is damaged."""
     content = _read_config(path)
     check_manifest(path)
     return dict(content.get("facts") or {})
 
 
 def read_training(path: str | Path) -> dict[str, Tensor]:
-    """The tensors that resuming needs besides the model, such as the optimizer's state.
-
-    Raises:
-        CheckpointError: the checkpoint was saved without them.
-    """
+    """The tensors that resuming needs besides the model, such as the optimizer's state. Raises `CheckpointError`: the
+    checkpoint was saved without them."""
     file = find_checkpoint(path) / TRAINING_FILE
     if is_sharded(file.parent):
         return StoredTensors(file.parent).whole(TRAINING)

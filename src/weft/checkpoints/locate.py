@@ -94,11 +94,8 @@ def holds_checkpoint(path: Path) -> bool:
 
 
 def find_checkpoint(path: str | Path) -> Path:
-    """The checkpoint at ``path``, or the last checkpoint of the run folder at ``path``.
-
-    Raises:
-        CheckpointError: ``path`` is missing, or neither a checkpoint nor a run folder with one.
-    """
+    """The checkpoint at ``path``, or the last checkpoint of the run folder at ``path``. Raises `CheckpointError`:
+    ``path`` is missing, or neither a checkpoint nor a run folder with one."""
     folder = standing(Path(path))
     if not folder.exists():
         raise CheckpointError("no such folder.", where=str(path), remedy=GIVE_ONE)

@@ -15,10 +15,9 @@ from weft.checkpoints.tensors import own_tensors, write_tensors
 from weft.core.model import Model
 from weft.core.strict_json import dumps
 from weft.core.version import VERSION
-from weft.disk.atomic import replacing
+from weft.disk.atomic import not_written, replacing
 from weft.disk.manifest import write_manifest
 from weft.disk.ownership import by_manifest, require_free
-from weft.disk.space import not_written
 from weft.tokenizers import Tokenizer
 
 Describe: TypeAlias = Callable[[Path], None]
@@ -37,7 +36,6 @@ def save_checkpoint(path: str | Path, model: Model, tokenizer: Tokenizer | None,
         MANIFEST.json          size and SHA-256 of each file
 
     Args:
-        path: the folder to create.
         model: any model.
         tokenizer: the tokenizer; None for a model without one.
         run: the run's configuration, as plain data.

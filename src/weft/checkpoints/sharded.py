@@ -64,9 +64,6 @@ class _Stored(NamedTuple):
 class StoredTensors:
     """The tensors in a checkpoint, whether one process has written it or many: ``model.NAME`` and ``training.NAME``.
 
-    Args:
-        checkpoint: its folder.
-
     Raises:
         CheckpointError: the index is missing or damaged, or its boxes do not fill a tensor.
     """
@@ -113,11 +110,8 @@ class StoredTensors:
 
     @torch.no_grad()
     def fill(self, wanted: Mapping[str, Boxes]) -> None:
-        """Copy what is stored into boxes, whoever has written it.
-
-        Raises:
-            CheckpointError: a tensor is not there, or has another shape; all are listed. Or a file is damaged.
-        """
+        """Copy what is stored into boxes, whoever has written it. Raises `CheckpointError`: a tensor is not there, or
+        has another shape; all are listed. Or a file is damaged."""
         problems = [problem for name, boxes in wanted.items() if (problem := self._problem(name, boxes))]
         if problems:
             listed = "".join(f"\n  - {problem}" for problem in problems)

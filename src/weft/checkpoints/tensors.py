@@ -50,11 +50,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of a file, by name.
-
-    Raises:
-        CheckpointError: the file is missing, truncated or not a safetensors file.
-    """
+    """All tensors of a file, by name. Raises `CheckpointError`: the file is missing, truncated or not a safetensors
+    file."""
     try:
         with open_tensors(path) as file:
             pairs = complex_names(file)
@@ -85,11 +82,8 @@ def open_tensors(path: Path) -> Any:
 
 
 def complex_names(file: Any) -> frozenset[str]:
-    """The names of an open file's tensors that stand for complex ones.
-
-    Raises:
-        Unreadable: what lists them is damaged.
-    """
+    """The names of an open file's tensors that stand for complex ones. Raises `Unreadable`: what lists them is
+    damaged."""
     found = parse_json((file.metadata() or {}).get(COMPLEX, "[]"))
     if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
         raise Unreadable(f"its list of complex tensors is {str(found)[:80]!r}")
@@ -98,11 +92,8 @@ def complex_names(file: Any) -> frozenset[str]:
 
 def assign_tensors(model: nn.Module, tensors: Mapping[str, Tensor], *, where: str) -> None:
     """Assign tensors to the parameters and buffers of a model, with their dtypes except where a part declares its own
-    (`Declared.exact`). Tied weights stay tied.
-
-    Raises:
-        CheckpointError: tensors are missing, unexpected or of another shape; the error lists all of them.
-    """
+    (`Declared.exact`). Tied weights stay tied. Raises `CheckpointError`: tensors are missing, unexpected or of another
+    shape; the error lists all of them."""
     require_fitting(model, tensors, where=where)
     kept = kept_dtypes(model)
     for name, place in own_tensors(model).items():
@@ -112,11 +103,8 @@ def assign_tensors(model: nn.Module, tensors: Mapping[str, Tensor], *, where: st
 
 
 def require_fitting(model: nn.Module, tensors: Mapping[str, Tensor], *, where: str) -> None:
-    """Refuse tensors that are not a model's; its own may be on the meta device.
-
-    Raises:
-        CheckpointError: tensors are missing, unexpected or of another shape; the error lists all of them.
-    """
+    """Refuse tensors that are not a model's; its own may be on the meta device. Raises `CheckpointError`: tensors are
+    missing, unexpected or of another shape; the error lists all of them."""
     if isinstance(model, Resizable):
         model.prepare({name: tuple(tensor.shape) for name, tensor in tensors.items()})
     problems = _problems(own_tensors(model), tensors)

@@ -26,11 +26,8 @@ BETWEEN = 10.0
 def run_benchmark(checkpoints: list[Path], task: str | dict[str, Any], data: Path | None, *, context: int | None,
                   batch_size: int, limit: int | None, run_programs: bool, run_code: Sequence[Path],
                   out: Path | None, device: str, dtype: str | None, json: bool) -> None:
-    """Run a benchmark and print its scores; of several models also every difference, by the same requests.
-
-    Raises:
-        OccupiedError: something is where the results are to be written.
-    """
+    """Run a benchmark and print its scores; of several models also every difference, by the same requests. Raises
+    `OccupiedError`: something is where the results are to be written."""
     from weft import api
     from weft.core.strict_json import dumps
     from weft.disk.atomic import new_file
@@ -103,11 +100,7 @@ class Lines:
 
 @final
 class Bar:
-    """A bar of progress with the time left.
-
-    Args:
-        screen: a terminal.
-    """
+    """A bar of progress with the time left."""
 
     def __init__(self, screen: Console) -> None:
         self._bar = Progress(TextColumn("requests"), BarColumn(bar_width=None), MofNCompleteColumn(),

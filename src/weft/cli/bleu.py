@@ -35,11 +35,7 @@ def require_bleu(bleu: bool, translations: Path | None) -> None:
 
 
 def require_pairs(bleu: bool) -> None:
-    """Refuse ``--bleu`` for a model of running text.
-
-    Raises:
-        InputError: it was given.
-    """
+    """Refuse ``--bleu`` for a model of running text. Raises `InputError`: it was given."""
     from weft.core.errors import InputError
 
     if bleu:

@@ -16,11 +16,8 @@ a command takes half a second longer to begin."""
 
 
 def run() -> None:
-    """Entry point of the ``weft`` script and of ``python -m weft``.
-
-    Raises:
-        SystemExit: with the exit code of the command, see `weft.cli.failures.run`.
-    """
+    """Entry point of the ``weft`` script and of ``python -m weft``. Raises `SystemExit`: with the exit code of the
+    command, see `weft.cli.failures.run`."""
     CtrlC().begin()
     _complete_streams()
     _require_folder()
@@ -48,11 +45,8 @@ def _complete_streams() -> None:
 
 
 def _require_folder() -> None:
-    """End with one line where the current folder has been deleted; libraries of torch end the process there.
-
-    Raises:
-        SystemExit: it has.
-    """
+    """End with one line where the current folder has been deleted; libraries of torch end the process there. Raises
+    `SystemExit`: it has."""
     try:
         os.getcwd()
     except OSError as error:

@@ -12,7 +12,6 @@ from weft.cli.bleu import require_bleu, require_pairs, translated
 from weft.cli.closing import Given, word
 from weft.cli.evaluation_text import show_evaluations
 from weft.cli.generate import Checkpoint
-from weft.cli.lengths import Lengths, lengths_of
 from weft.cli.options import (
     AllowPickles,
     BatchSize,
@@ -30,6 +29,7 @@ from weft.cli.options import (
     prepare,
     print_json,
 )
+from weft.cli.text import Lengths, lengths_of
 from weft.cli.translate import Beams, Cut, Formula, LengthPenalty, search_of
 
 Division: TypeAlias = Literal["file", "line", "paragraph"]
@@ -164,11 +164,7 @@ def task_of(text: str | None) -> str | dict[str, Any] | None:
 
 def require_benchmark_alone(stride: int | None, part: str | None, lengths: str | None, divide_by: str | None, *,
                             bleu: bool, documents: bool, by_document: bool) -> None:
-    """Refuse options that a benchmark does not have.
-
-    Raises:
-        InputError: one of them is given.
-    """
+    """Refuse options that a benchmark does not have. Raises `InputError`: one of them is given."""
     _refuse({"--stride": stride is not None, "--part": part is not None, "--lengths": lengths is not None,
              "--bleu": bleu, "--documents": documents, "--by-document": by_document,
              "--divide-by": divide_by is not None}, "a benchmark does not have this option.",
@@ -177,11 +173,7 @@ def require_benchmark_alone(stride: int | None, part: str | None, lengths: str |
 
 def require_no_benchmark(limit: int | None, out: Path | None, run_code: list[Path] | None, *, run_programs: bool,
                          against: bool) -> None:
-    """Refuse options of benchmarks where none is run.
-
-    Raises:
-        InputError: one of them is given.
-    """
+    """Refuse options of benchmarks where none is run. Raises `InputError`: one of them is given."""
     _refuse({"--limit": limit is not None, "--out": out is not None, "--run-programs": run_programs,
              "--run-code": bool(run_code), "--against": against},
             "an option of benchmarks, and none is run.", "Leave it out, or name a benchmark with --task.")
@@ -196,11 +188,7 @@ def _refuse(given: dict[str, bool], what: str, remedy: str) -> None:
 
 def require_rows_alone(context: int | None, stride: int | None, data: Path | None, divide_by: str | None, *,
                        bleu: bool, documents: bool, by_document: bool) -> None:
-    """Refuse options that rows which a task makes itself do not have.
-
-    Raises:
-        InputError: one of them is given.
-    """
+    """Refuse options that rows which a task makes itself do not have. Raises `InputError`: one of them is given."""
     _refuse({"--context": context is not None, "--stride": stride is not None, "--documents": documents,
              "--by-document": by_document, "--divide-by": divide_by is not None, "--data": data is not None,
              "--bleu": bleu},
@@ -230,11 +218,7 @@ def _measured(loaded: Loaded, data: Path | None, part: HeldOut, sizes: list[int 
 
 
 def division_named(name: str | None) -> Division | None:
-    """The division of a text into documents that ``--divide-by`` names.
-
-    Raises:
-        InputError: a word that names none.
-    """
+    """The division of a text into documents that ``--divide-by`` names. Raises `InputError`: a word that names none."""
     from weft.core.errors import InputError, nearest
 
     known: dict[str, Division] = {"file": "file", "line": "line", "paragraph": "paragraph"}
@@ -255,16 +239,12 @@ def held_out_part(name: str | None, data: Path | None) -> HeldOut:
         return "validation"
     if name == "test":
         return "test"
-    raise InputError(f"{name!r} is not a held-out part of a run.", where="--part",
-                     remedy="Give validation or test.")
+    raise InputError(f"{name!r} is not a held-out part of a run.", where="--part", remedy="Give validation or test.")
 
 
 def windows_of(context: int | None, lengths: list[int | None]) -> list[int | None]:
-    """The tokens of windows to evaluate with, from the options of one and of several.
-
-    Raises:
-        InputError: both are given.
-    """
+    """The tokens of windows to evaluate with, from the options of one and of several. Raises `InputError`: both are
+    given."""
     from weft.core.errors import InputError
 
     if context is not None and lengths != [None]:

@@ -11,8 +11,6 @@ from weft.cli.closing import Given, word
 from weft.cli.config import Overrides
 from weft.cli.evaluate import held_out_part
 from weft.cli.generate import Checkpoint
-from weft.cli.lengths import OPTION as LENGTHS
-from weft.cli.lengths import lengths_of
 from weft.cli.options import (
     CONTEXT,
     AllowPickles,
@@ -28,6 +26,8 @@ from weft.cli.options import (
     prepare,
     print_json,
 )
+from weft.cli.text import OPTION as LENGTHS
+from weft.cli.text import lengths_of
 
 if TYPE_CHECKING:
     from weft.extending import Extended

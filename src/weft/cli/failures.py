@@ -24,12 +24,9 @@ MOST_CHARACTERS = 300
 """Of an error's own text in the line."""
 
 def run(command: Callable[[], None]) -> None:
-    """Run the whole command line. Whatever it leaves unexplained becomes one line on standard error.
-
-    Raises:
-        SystemExit: with the exit code of the command; 1 for what it left unexplained; 130 after Ctrl-C; 0 if the reader
-            of its output went away, which is no failure.
-    """
+    """Run the whole command line. Whatever it leaves unexplained becomes one line on standard error. Raises
+    `SystemExit`: with the exit code of the command; 1 for what it left unexplained; 130 after Ctrl-C; 0 if the reader
+    of its output went away, which is no failure."""
     try:
         with _flushed():
             command()

@@ -106,11 +106,8 @@ def generate(checkpoint: Checkpoint,
 
 def options_of(greedy: bool, temperature: float | None, top_k: int | None, top_p: float | None, min_p: float | None,
                repetition_penalty: float | None) -> dict[str, float | None]:
-    """The options of sampling by the names of `weft.decoding.Sampling`'s fields; None: not given.
-
-    Raises:
-        InputError: both a temperature and greedy.
-    """
+    """The options of sampling by the names of `weft.decoding.Sampling`'s fields; None: not given. Raises `InputError`:
+    both a temperature and greedy."""
     from weft.core.errors import InputError
 
     if greedy and temperature is not None:
@@ -142,11 +139,7 @@ def _conversation(loaded: Loaded, messages: Path | None, template: str | None, e
 
 
 def require_tokenizer(loaded: Loaded) -> Tokenizer:
-    """The model's tokenizer.
-
-    Raises:
-        InputError: it has none.
-    """
+    """The model's tokenizer. Raises `InputError`: it has none."""
     from weft.core.errors import InputError
 
     if loaded.tokenizer is None:
@@ -157,11 +150,8 @@ def require_tokenizer(loaded: Loaded) -> Tokenizer:
 
 def texts_or_rows(texts: list[str] | None, file: Path | None, option: str,
                   read: Callable[[Path], Sequence[R]]) -> list[str | R]:
-    """The texts of an option, or the rows of a file as ``read`` reads them; one of the two.
-
-    Raises:
-        InputError: both or neither.
-    """
+    """The texts of an option, or the rows of a file as ``read`` reads them; one of the two. Raises `InputError`: both
+    or neither."""
     from weft.core.errors import InputError
 
     if bool(texts) == (file is not None):

@@ -44,11 +44,7 @@ class _Bar(Progress):
 
 @final
 class Live:
-    """A progress bar with the latest figures beneath it; evaluations and notices scroll by above.
-
-    Args:
-        console: a terminal.
-    """
+    """A progress bar with the latest figures beneath it; evaluations and notices scroll by above."""
 
     def __init__(self, console: Console) -> None:
         self._bar = _Bar(TextColumn("step {task.completed:,.0f}/{task.total:,.0f}"), BarColumn(bar_width=None),

@@ -30,7 +30,7 @@ def mixture(
     A published table is shown beside the epochs that its rounded weights imply.
     """
     from weft import api
-    from weft.data.published_mixtures import PUBLISHED
+    from weft.data.mixture import PUBLISHED
 
     plan = api.data_mixture(source, target=target, max_epochs=max_epochs)
     if json:

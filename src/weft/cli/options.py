@@ -81,11 +81,8 @@ def guarded(closing: Callable[[Given], str]) -> Callable[[Callable[P, R]], Calla
 
 
 def _require_whole_numbers(options: Mapping[str, object]) -> None:
-    """Refuse whole numbers of more than 64 bits, which tensors and files cannot hold.
-
-    Raises:
-        InputError: naming the option.
-    """
+    """Refuse whole numbers of more than 64 bits, which tensors and files cannot hold. Raises `InputError`: naming the
+    option."""
     for name, value in options.items():
         if isinstance(value, int) and not -MOST_WHOLE - 1 <= value <= MOST_WHOLE:
             raise InputError(f"whole numbers are at most {MOST_WHOLE:,} (64 bits).",
@@ -123,7 +120,7 @@ def prepare(plugin: list[Path] | None = None, threads: int | None = None, kernel
     if threads is not None:
         import torch
 
-        from weft.core.threads import require_threads
+        from weft.core.process import require_threads
 
         require_threads(threads, "--threads")
         torch.set_num_threads(threads)
@@ -134,11 +131,8 @@ def prepare(plugin: list[Path] | None = None, threads: int | None = None, kernel
 
 
 def pairs_of(kernels: Sequence[str]) -> dict[str, str]:
-    """Parse ``["attention=reference"]`` into ``{"attention": "reference"}``.
-
-    Raises:
-        InputError: one is not of that shape.
-    """
+    """Parse ``["attention=reference"]`` into ``{"attention": "reference"}``. Raises `InputError`: one is not of that
+    shape."""
     pairs = [each.partition("=") for each in kernels]
     wrong = next((each for each, pair in zip(kernels, pairs, strict=True) if not all(pair)), None)
     if wrong is not None:

@@ -1,9 +1,9 @@
-"""``weft plan``."""
+"""``weft plan``. ``weft plan --flops``: where the operations of a forward pass go, with what is assumed."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,16 +27,18 @@ from weft.cli.options import (
     prepare,
     print_json,
 )
-from weft.cli.plan_shares import show_shares
 from weft.cli.text import console, duration, in_bytes, section, short, table
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from weft.analysis import Plan
     from weft.analysis.adapters import Coverage
+    from weft.analysis.flops import Shares
     from weft.analysis.matmul import Timing
-    from weft.analysis.run_cost_records import RunCosts
+    from weft.analysis.plan import RunCosts
+
 
 REFERENCE = "reference"
 """The route of a matrix product that PyTorch takes by default."""
@@ -214,3 +216,23 @@ def _time(found: Plan) -> str:
     assert here is not None, "called when a time was measured"
     return (f"{here.tokens:,} tokens of training: {short(here.flops, 'FLOP')}, at least {duration(here.seconds)} here "
             f"(a square matrix product reaches {short(here.rate, 'FLOP/s')})")
+
+
+def show_shares(out: Console, found: Plan, shares: Shares) -> None:
+    """Print the table of shares, the assumptions, and shares that are often quoted for the model."""
+    out.print(f"{found.model} of {found.parameters.total:,} parameters\n", style="bold")
+    quoted = shares.quoted
+    rows = table("part", ">FLOPs a token", ">share", ">visible pairs", ">share", *([">as quoted"] if quoted else []))
+    for each in shares.rows:
+        rows.add_row(each.part, short(each.full), f"{each.share_full:.1%}", short(each.visible),
+                     f"{each.share_visible:.1%}", *([_percent(quoted.get(each.part))] if quoted else []))
+    rows.add_row("all", short(shares.full), "", short(shares.visible), "", *([""] if quoted else []), style="bold")
+    section(out, "Where the FLOPs of a forward pass go", rows)
+    for line in shares.assumptions:
+        out.print(f"assumed: {line}")
+    if shares.why_not:
+        out.print(f"quoted: {shares.why_not}")
+
+
+def _percent(share: Any) -> str:
+    return "" if share is None else f"{share:.1%}"

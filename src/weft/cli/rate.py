@@ -73,11 +73,8 @@ def rate(
 
 def _method(name: str, scale: float, start: float, k: float | None, orders: int | None,
             virtual_ties: float | None) -> Elo | BradleyTerry:
-    """The method with its numbers; those of the other one are refused.
-
-    Raises:
-        InputError: there is no such method, or a number is not one of its.
-    """
+    """The method with its numbers; those of the other one are refused. Raises `InputError`: there is no such method, or
+    a number is not one of its."""
     from weft import api
     from weft.core.errors import InputError, nearest
     from weft.core.strict_json import without_none

@@ -93,8 +93,7 @@ def _show(loaded: Loaded, result: Scored) -> None:
         typer.echo(_tokens(loaded, result, index))
 
 
-def _paired(rows: list[str | Row | WordsRow],
-            second: list[str] | None) -> list[str | tuple[str, str] | Row | WordsRow]:
+def _paired(rows: list[str | Row | WordsRow], second: list[str] | None) -> list[str | tuple[str, str] | Row | WordsRow]:
     """The rows, as pairs with their second texts if there are any."""
     from weft.core.errors import InputError
 
@@ -106,11 +105,7 @@ def _paired(rows: list[str | Row | WordsRow],
 
 
 def without_words(rows: list[str | Row | WordsRow]) -> list[str | RowLike]:
-    """The rows, of which none is of words.
-
-    Raises:
-        InputError: one is.
-    """
+    """The rows, of which none is of words. Raises `InputError`: one is."""
     from weft.core.errors import InputError
     from weft.decoding import WordsRow
 

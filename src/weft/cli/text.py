@@ -1,15 +1,18 @@
-"""Numbers as text, and tables that fit into 80 columns."""
+"""Numbers as text, and tables that fit into 80 columns. The option that gives several lengths to measure at."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
 
 from weft.cli.terminal import console as console
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
 
 BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
 DECIMAL = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
@@ -71,3 +74,25 @@ def _scaled(number: float, base: int, names: tuple[str, ...], write: Callable[[f
 def _three_digits(value: float) -> str:
     shown = f"{value:#.3g}".rstrip(".")
     return f"{value:,.0f}" if abs(float(shown)) >= 1000 else shown
+
+
+OPTION = "--lengths"
+Lengths: TypeAlias = Annotated[str | None, typer.Option(
+    OPTION, metavar="N,N,...", help="Measure at each of these lengths, in tokens; of a window, or of a row that a task "
+                                    "makes.")]
+
+
+def lengths_of(text: str | None) -> list[int | None]:
+    """The positive numbers of ``N,N,...``; one None where the option is not given. Raises `InputError`: some part is no
+    positive number."""
+    from weft.core.errors import InputError
+
+    if text is None:
+        return [None]
+    sizes: list[int | None] = []
+    for part in text.split(","):
+        if not part.strip().isdecimal() or int(part) < 1:
+            raise InputError(f"{part!r} is not a positive number of tokens.", where=OPTION,
+                             remedy="Give numbers such as 128 or 128,512.")
+        sizes.append(int(part))
+    return sizes

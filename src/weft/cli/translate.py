@@ -62,7 +62,7 @@ def translate(checkpoint: Checkpoint,
     Where an option is not given, the settings of the model's own generation_config.json apply, and are named."""
     prepare(plugin, threads, kernels)
     from weft import api
-    from weft.data.aligned import lines_of
+    from weft.data.pairs import lines_of
     from weft.disk.ownership import require_free
 
     if out is not None:
@@ -96,11 +96,7 @@ def search_of(loaded: Loaded, beams: int | None, length_penalty: float | None, l
 
 
 def require_sources(lines: list[str], path: Path) -> None:
-    """Refuse a file without lines, and empty lines.
-
-    Raises:
-        DataError: with the place of the first.
-    """
+    """Refuse a file without lines, and empty lines. Raises `DataError`: with the place of the first."""
     from weft.core.errors import DataError
 
     if not lines:
@@ -112,11 +108,7 @@ def require_sources(lines: list[str], path: Path) -> None:
 
 
 def write_lines(path: Path, texts: tuple[str, ...]) -> None:
-    """Write texts to a new file, one a line.
-
-    Raises:
-        OccupiedError: something is at ``path``.
-    """
+    """Write texts to a new file, one a line. Raises `OccupiedError`: something is at ``path``."""
     from weft.disk.atomic import new_file
 
     with new_file(path) as draft:

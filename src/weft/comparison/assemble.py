@@ -1,4 +1,8 @@
-"""From pieces of work to the study's result."""
+"""From pieces of work to the study's result.
+
+Where a study comes from, and how it can be made again: the commit of the code, how exactly its runs repeat, and its
+command without the paths of one machine.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,9 @@ import hashlib
 import os
 import platform
 import shlex
-from collections.abc import Mapping, Sequence
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,17 +24,18 @@ from weft.comparison.contestants import Contestant, changed
 from weft.comparison.folder import STATED, StudyFolder, now
 from weft.comparison.jobs import Outcome, placed
 from weft.comparison.matching import size_of, state_bytes
-from weft.comparison.origin import commit, determinism, elsewhere
 from weft.comparison.protocol import growth_notes, kind_and_amount, matched, notes_of, protocol_of, statement
 from weft.comparison.results import RunResult, StudyModel, Trial, decoding_of
 from weft.comparison.study import StudyConfig
 from weft.comparison.study_result import Budget, CorpusFacts, Detectable, Machine, StudyResult
 from weft.comparison.texts import StudyTexts
 from weft.comparison.verdict import judged
+from weft.core import version
 from weft.core.version import VERSION
 from weft.data import encode_corpus, read_text
 from weft.data.prepared import open_prepared
 from weft.ops.processor import main_memory, processor_name
+from weft.training.config import RunConfig
 
 REPEATS = "repeat"
 
@@ -38,7 +45,6 @@ class StudyFacts:
     """Everything that is known of a study before its runs.
 
     Attributes:
-        notes: so far.
         counted_tokens: that counted models may read; None: all.
         detectable: and ``detectable_basis``: see `StudyResult`.
         plugins: files that add parts.
@@ -65,8 +71,6 @@ class Attempt:
     Attributes:
         lr: with which it ran; None for counting, and where a trial was interrupted.
         edge: see `RunResult`.
-        trials: of the attempt.
-        outcome: of its run.
         folder: of its run, relative to the study's.
     """
 
@@ -85,7 +89,6 @@ def assemble(account: StudyFacts, attempts: Mapping[str, Sequence[Attempt]]) -> 
     """The result as far as the runs go.
 
     Args:
-        account: of the study.
         attempts: at each model so far, in the order of the seeds.
     """
     study, texts = account.study, account.texts
@@ -195,3 +198,49 @@ def this_machine(device: str, threads: int) -> Machine:
     name = torch.cuda.get_device_name(place) if place.type == "cuda" else device
     return Machine(processor_name(), os.cpu_count() or 1, threads, main_memory(), name, platform.platform(terse=True),
                    platform.python_version(), torch.__version__, VERSION)
+
+
+def commit(source: Path | None = None) -> str:
+    """The commit of the checkout that Weft runs from, with ``-dirty`` where files differ from it; empty where it does
+    not run from one, or git is not there.
+
+    Args:
+        source: a file of Weft's; None: of the installed one.
+    """
+    git, file = shutil.which("git"), source or Path(version.__file__)
+    if git is None:
+        return ""
+    place = [git, "-C", str(file.parent)]
+    try:
+        subprocess.run([*place, "ls-files", "--error-unmatch", file.name], check=True, capture_output=True, timeout=10)
+        said = subprocess.run([*place, "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"], check=True,
+                              capture_output=True, text=True, timeout=10)
+    except (subprocess.SubprocessError, OSError):
+        return ""
+    return said.stdout.strip()
+
+
+def determinism(runs: Iterable[RunConfig], device: str) -> str:
+    """How exactly the runs repeat, in a phrase."""
+    if device == "cpu":
+        return "bit for bit, on the same processor with the same versions and number of threads"
+    if all(run.training.compute.repeatable for run in runs):
+        return "bit for bit, on the same device with the same versions"
+    return "not bit for bit: training.compute.repeatable is off, so that sums on the device may round differently"
+
+
+def elsewhere(command: str) -> str:
+    """A command without the absolute paths of this machine: what lies below the current folder is named from there,
+    anything else by its name alone."""
+    return shlex.join([_relative(word) for word in shlex.split(command)])
+
+
+def _relative(word: str) -> str:
+    key, sign, value = word.partition("=")
+    if sign and value.startswith("/"):
+        return f"{key}={_relative(value)}"
+    path = Path(word)
+    if not path.is_absolute():
+        return word
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) and path != here else path.name or "."

@@ -11,12 +11,12 @@ from weft.checkpoints.load import read_run
 from weft.comparison.contestants import Contestant
 from weft.comparison.results import StudyModel
 from weft.comparison.study_result import Setting
-from weft.core.empty_model import built_empty
+from weft.core.base_model import built_empty
 from weft.core.errors import CheckpointError
 from weft.data import Corpus, repeated
 from weft.tasks.material import training_text
 from weft.training.config import RunConfig
-from weft.training.parameter_kinds import labelled
+from weft.training.parameter_groups import labelled
 
 DECAY = "weight decay by kind of parameter"
 APART = ("lr", "weight_decay", "groups", "kind")

@@ -23,14 +23,14 @@ from weft.comparison.matching import (
 )
 from weft.comparison.settings import ModelSpec
 from weft.comparison.study import StudyConfig
-from weft.core.empty_model import built_empty
+from weft.core.base_model import built_empty
 from weft.core.errors import ConfigError, UserError
 from weft.tasks.next_token import NextTokenConfig
 from weft.training.budget import tokens_per_step
 from weft.training.config import BUDGETS, RunConfig
 from weft.training.files import parse_run, read_plain
 from weft.training.parallel import World
-from weft.training.partial import only_trained
+from weft.training.parameter_groups import only_trained
 from weft.training.requirements import require_trainable
 
 G = TypeVar("G")
@@ -86,11 +86,7 @@ def changed(run: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
 
 def contestants(study: StudyConfig, find: Find, device: str = "cpu") -> tuple[list[Contestant], list[str]]:
     """The models of a study with everything that is known before the first run, and what was changed to share it. They
-    are to run on ``device``.
-
-    Raises:
-        ConfigError: listing every problem of every model.
-    """
+    are to run on ``device``. Raises `ConfigError`: listing every problem of every model."""
     bases = _every(study.models, lambda _, spec: _plain(spec, find))
     common = _common(study, bases)
     parsed = _every(study.models, lambda name, spec: parse_run(_merged(bases[name], common), spec.overrides))
@@ -126,11 +122,8 @@ def _plain(spec: ModelSpec, find: Find) -> dict[str, Any]:
 
 
 def _common(study: StudyConfig, bases: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Data, tokenizer and training that hold for all.
-
-    Raises:
-        ConfigError: the study leaves data or tokenizer open, and the configurations differ.
-    """
+    """Data, tokenizer and training that hold for all. Raises `ConfigError`: the study leaves data or tokenizer open,
+    and the configurations differ."""
     common: dict[str, Any] = {"training": study.training}
     problems: list[str] = []
     for key, stated in (("data", study.data), ("tokenizer", study.tokenizer)):

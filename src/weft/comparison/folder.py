@@ -37,9 +37,8 @@ from weft.core.errors import CheckpointError, ConfigError, InputError, UserError
 from weft.core.strict_json import build, digest, dumps
 from weft.disk import documents
 from weft.disk.atomic import discard, made, tidy, write_file
-from weft.disk.lock import held
+from weft.disk.lock import WorkFolder, held
 from weft.disk.ownership import require_free
-from weft.disk.work_folder import WorkFolder
 
 STATED, IDENTITY, SETTLED, RESULT, REPORT = "study.yaml", "study.json", "settled.json", "result.json", "report.html"
 LAYOUT = WorkFolder("study", IDENTITY, (STATED, SETTLED, RESULT, REPORT, "configs", "data", "pace", "trials", "runs"))
@@ -48,11 +47,8 @@ SIGNATURE = re.compile(r"<!-- weft (?P<sha256>[0-9a-f]{64}) -->\n")
 
 
 def known_study(path: Path) -> KnownStudy:
-    """The models and the number of runs of each of the study in a folder; none where there is no study.
-
-    Raises:
-        CheckpointError: its file cannot be read.
-    """
+    """The models and the number of runs of each of the study in a folder; none where there is no study. Raises
+    `CheckpointError`: its file cannot be read."""
     file = path / IDENTITY
     resolved = read_json(file).get("resolved") if file.is_file() else None
     runs, study = (resolved.get(key) if isinstance(resolved, Mapping) else None for key in ("runs", "study"))
@@ -119,11 +115,8 @@ class StudyFolder:
             write_file(self.path / STATED, self.text)
 
     def _grow(self, before: Mapping[str, Any]) -> None:
-        """Take up what the study has more than ``before``.
-
-        Raises:
-            ConfigError: it has not more, but something else.
-        """
+        """Take up what the study has more than ``before``. Raises `ConfigError`: it has not more, but something
+        else."""
         added = growth(before["resolved"], self.resolved) if "resolved" in before else None
         if added is None:
             grown = (f" It has grown since it began: {'; '.join(each.what for each in self.additions)}."
@@ -291,11 +284,7 @@ def _is_signed(path: Path) -> bool:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A file of one JSON object.
-
-    Raises:
-        CheckpointError: it is damaged.
-    """
+    """A file of one JSON object. Raises `CheckpointError`: it is damaged."""
     try:
         content = documents.read_json(path)
     except (OSError, ValueError) as error:

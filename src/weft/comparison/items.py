@@ -29,14 +29,12 @@ class ItemDifference(Record):
         first: and ``second``: the models.
         measure: ``right``, the share of requests that are answered right (or of programs that pass); or ``perplexity``,
             whose difference is first's divided by second's, of the mean log-probabilities of the right answers.
-        difference: of the two.
         low: and ``high``: its interval at 95 %, from a bootstrap that draws requests; that of a perplexity is one of
             the difference of mean nats, exponentiated.
         only_first: requests that ``first`` alone answers right, and ``only_second``; 0 of perplexities.
         p_value: two-sided; of requests that are right or wrong McNemar's exact one (McNemar 1947; Dietterich 1998,
             section 3.1), of others Student's t over the paired differences. None where it cannot be had.
         p_holm: after Holm's correction over all differences that were asked for together.
-        n: requests.
     """
 
     first: str
@@ -66,7 +64,6 @@ def compared_by_request(results: Sequence[BenchmarkResult], *, seed: int = 0) ->
 
     Args:
         results: of models that were asked the same requests.
-        seed: of the bootstrap.
 
     Raises:
         InputError: fewer than two, other requests, or a benchmark that does not mark each request.

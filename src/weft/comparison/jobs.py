@@ -64,18 +64,12 @@ class Job(Record):
     Attributes:
         kind: ``pace`` turns a budget in seconds into steps; ``trial`` is judged on the tuning text alone; ``run`` is
             measured on the test text.
-        name: of the model.
-        run: its configuration.
-        folder: the piece's own.
         tuning: folder of the documents that learning rates are chosen on; None for a run that is no trial.
         test: folder of the documents that every figure is measured on.
         texts: hashes of the whole text and of these two parts of it.
         tokens: that a counted model may read; None: all.
         trained: by gradients.
-        flops_per_token: of training.
-        measure: what to measure.
         device: where to compute.
-        threads: of the CPU.
         plugins: files that add parts.
     """
 
@@ -164,11 +158,8 @@ def write_outcome(job: Job, outcome: Outcome) -> None:
 
 
 def read_outcome(job: Job) -> Outcome | None:
-    """How a piece of work went; None when it has not been done, or not just so.
-
-    Raises:
-        CheckpointError: the file is damaged.
-    """
+    """How a piece of work went; None when it has not been done, or not just so. Raises `CheckpointError`: the file is
+    damaged."""
     path = job.folder / RESULT_FILE
     if not path.exists():
         return None
@@ -187,7 +178,6 @@ def placed(run: Mapping[str, Any], inside: Path) -> dict[str, Any]:
     that nothing depends on where that lies.
 
     Args:
-        run: the configuration.
         inside: the study's folder, or any in it.
     """
     data = dict(run["data"])
@@ -213,11 +203,8 @@ def made_by_other_code(job: Job) -> str:
 
 
 def empty(folder: Path) -> None:
-    """Delete what a piece of work has left under a name that other work now has.
-
-    Raises:
-        OccupiedError: the folder holds something else.
-    """
+    """Delete what a piece of work has left under a name that other work now has. Raises `OccupiedError`: the folder
+    holds something else."""
     if not os.path.lexists(folder):
         return
     if folder.is_dir() and not folder.is_symlink():

@@ -12,15 +12,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from weft.analysis.memory import state_sizes
 from weft.analysis.parts import count_parameters
 from weft.analysis.shapes import shape_of
-from weft.core.empty_model import built_empty
+from weft.core.base_model import built_empty
+from weft.core.declarations import Trait
 from weft.core.errors import ConfigError, UserError
-from weft.core.labels import EMBEDDINGS, LOGITS
-from weft.core.layer import traits_of
+from weft.core.layer import EMBEDDINGS, LOGITS, traits_of
 from weft.core.model import LanguageModel, ModelConfig, language_model
-from weft.core.traits import Trait
 from weft.training.config import RunConfig
-from weft.training.flops import model_flops_per_token
 from weft.training.overrides import apply_overrides
+from weft.training.rates import model_flops_per_token
 
 Widths: TypeAlias = dict[str, int]
 Measure: TypeAlias = Callable[[Mapping[str, int]], float]
@@ -103,7 +102,6 @@ def width_plan(plain: Mapping[str, Any], stated: Mapping[str, float] | None, mul
     """The field to solve for in a run's plain data; None when there is none.
 
     Args:
-        plain: the resolved configuration.
         stated: keys with their proportions; None: those of the configuration itself.
         multiple: of the first width; None: twice the least common multiple of all numbers of heads.
 
@@ -128,7 +126,6 @@ def solve(plan: WidthPlan, measure: Measure, target: float, tolerance: float, *,
     The first width is searched alone, then the others leave their proportion a little to come closer.
 
     Args:
-        plan: what is solved for.
         measure: of widths; rising in each of them.
         target: of ``measure``.
         tolerance: as a share of ``target``.
@@ -166,8 +163,7 @@ def apply_widths(plain: dict[str, Any], widths: Mapping[str, int]) -> dict[str, 
     return apply_overrides(plain, [f"{key}={width}" for key, width in widths.items()])
 
 
-def _bracket(plan: WidthPlan, value: Callable[[Widths], float | None], target: float,
-             where: str) -> tuple[int, int]:
+def _bracket(plan: WidthPlan, value: Callable[[Widths], float | None], target: float, where: str) -> tuple[int, int]:
     """The largest width at or under the target (0 if there is none), and the next one (0 beyond the largest)."""
     low, high = 0, plan.multiple
     smallest = None

@@ -184,8 +184,7 @@ def _seconds_per_token(model: LanguageModel, stream: TokenStream, context: int,
     tokens = np.resize(stream.tokens[:length], length).astype(np.int64)
     times: list[float] = []
     with evaluation_mode(model):
-        rows = prepare(model, [Row(tuple(tokens[:context].tolist()))], max_new_tokens=WARMING + steps + 1,
-                       start=None)
+        rows = prepare(model, [Row(tuple(tokens[:context].tolist()))], max_new_tokens=WARMING + steps + 1, start=None)
         session = Session(model, rows, max_new_tokens=WARMING + steps + 1)
         for token in tokens[context:].tolist():
             begun = time.perf_counter()

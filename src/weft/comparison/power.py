@@ -32,7 +32,6 @@ class Spread(NamedTuple):
             models, where runs are paired).
         freedom: degrees of freedom that it was estimated with.
         documents: the standard error of a difference from document to document; 0 where it is not known.
-        others: its degrees of freedom.
     """
 
     deviation: float
@@ -117,7 +116,6 @@ def detectable_in(study: StudyConfig, pairs: int, share: float,
 
     Args:
         study: says how runs are tested, and perhaps how far they lie apart.
-        pairs: of models.
         share: of the study's level, that the coming look has.
         before: what runs that were made before say of how far figures move, in a study that grows.
     """

@@ -19,7 +19,6 @@ class StudyPiece:
         lr: of a trial; None for a run, or a measurement of pace.
         share: of the piece that is done.
         status: how it ended; empty while it is under way.
-        bits_per_byte: of a finished run.
     """
 
     model: str
@@ -44,7 +43,6 @@ class StudyProgress:
 
     Attributes:
         what: the piece of work, such as ``transformer, run 2 of 3``.
-        text: what has happened.
         done: share of the whole study's work.
         seconds_left: of the whole study, at the pace so far; None before there is one.
         piece: that the line is about; None where it is about the whole study.
@@ -79,7 +77,6 @@ class WorkClock:
     Args:
         listener: called with every line; None: none.
         now: seconds that pass.
-        models: of the study.
         attempts: at each model.
     """
 

@@ -31,8 +31,6 @@ def matched(study: StudyConfig, entries: Sequence[StudyModel], states: Sequence[
     What comes out equal counts as held equal, too.
 
     Args:
-        study: says what was wanted.
-        entries: the models.
         states: bytes of the state of each trained model, at the context of the budget.
     """
     trained = [entry for entry in entries if entry.trainable]
@@ -159,8 +157,7 @@ def protocol_of(study: StudyConfig, texts: StudyTexts, models: Sequence[Contesta
 def notes_of(study: StudyConfig, models: Sequence[Contestant], entries: Sequence[StudyModel],
              counted_tokens: int | None, corpus: CorpusFacts, matched: Sequence[Matched]) -> tuple[str, ...]:
     """Cautions for the reader, in sentences."""
-    notes = [*_effort_notes(study, models), *_missed_notes(matched),
-             *_counted_notes(models, counted_tokens, corpus)]
+    notes = [*_effort_notes(study, models), *_missed_notes(matched), *_counted_notes(models, counted_tokens, corpus)]
     for entry in entries:
         failed = [run for run in entry.runs if run.status in ("failed", "diverged")]
         if failed:

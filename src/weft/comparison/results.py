@@ -20,11 +20,7 @@ class CurvePoint:
     """A validation during a run.
 
     Attributes:
-        step: updates done.
-        tokens: trained on so far.
         flops: spent so far, forward and backward.
-        seconds: of training so far.
-        bits_per_byte: on the validation text.
         loss: the same in nats per token.
     """
 
@@ -110,7 +106,6 @@ class Trial:
     """One learning rate that an attempt tried.
 
     Attributes:
-        lr: peak.
         bits_per_byte: on the tuning text; None when it did not finish.
         note: why it did not.
     """
@@ -195,7 +190,6 @@ class StudyModel:
         flops_per_token: of one training token, forward and backward; None for counting.
         context: tokens of a training window.
         runs: one for each pair of seeds.
-        decode: cost against context.
         sample: None when no run finished.
     """
 

@@ -83,8 +83,6 @@ def seed_test(test: SeedTest, first: Sequence[float], second: Sequence[float], c
         test: ``paired`` takes the differences of runs with the same seeds, which stand in the same order;
             ``welch`` takes all runs as independent.
         first: bits per byte of one model's runs.
-        second: of the other's.
-        confidence: of the interval.
     """
     if test == "paired":
         return t_test([a - b for a, b in zip(first, second, strict=True)], confidence)
@@ -122,7 +120,6 @@ def combined_test(over_seeds: Estimate, over_documents: Estimate, confidence: fl
     Args:
         over_seeds: of the runs on the text as it is.
         over_documents: of resampled texts with the runs as they are; runs that agree in every document leave no doubt.
-        confidence: of the interval.
     """
     mean = over_seeds.interval.mean
     if over_documents.error == 0 and over_documents.interval.mean == 0:
@@ -157,7 +154,6 @@ def equivalence_p(over_seeds: Estimate, over_documents: Estimate, margin: float)
 
     Args:
         over_seeds: as for `combined_test`.
-        over_documents: the same.
         margin: bits per byte, above zero.
     """
     far = margin - abs(over_seeds.interval.mean)
@@ -220,7 +216,6 @@ def resampled(nats: Sequence[Sequence[float]], sizes: Sequence[int], *, seed: in
     Args:
         nats: N times C, summed over each cluster: a document, or a block.
         sizes: C, bytes that they stand for.
-        seed: of the draws.
         resamples: R.
     """
     count, source = len(sizes), np.random.PCG64(seed)
@@ -251,11 +246,9 @@ def bootstrap_test(mean: float, drawn: Float64[np.ndarray, " R"], clusters: floa
     resamples can say: many pairs must not be tied for want of draws.
 
     Args:
-        mean: of the whole text.
         drawn: of the resampled ones.
         clusters: C, more than one: of clusters of unequal size the effective number (`effective_clusters`), since a
             text that a few long documents make up varies as those do.
-        confidence: of the interval.
     """
     # A text that is almost one document leaves less than a degree of freedom, for which no quantile says anything.
     freedom = max(1.0, clusters - 1)

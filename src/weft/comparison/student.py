@@ -171,9 +171,6 @@ def critical_t(runs: int, confidence: float, pairs: int, test: SeedTest) -> tupl
 
     Args:
         runs: n of each model, two at least.
-        confidence: of the study.
-        pairs: of models.
-        test: of two models' runs.
     """
     upper = 1 - (1 - confidence) / pairs / 2
     return t_quantile(upper, runs - 1 if test == "paired" else 2 * runs - 2), t_quantile(upper, runs - 1)
@@ -192,9 +189,7 @@ def detectable_difference(deviation: float, runs: int, confidence: float, pairs:
         deviation: standard deviation from run to run: of the difference between two models when paired, of one
             model's bits per byte, the same for both, for Welch's.
         runs: n of each model.
-        confidence: of the study.
         pairs: of models; the first step of Holm's correction divides alpha by it.
-        test: of two models' runs.
         documents: e_d, the standard error of a difference from document to document, and its degrees of freedom.
     """
     if runs < 2:
@@ -217,7 +212,6 @@ def detectable_shift(runs: int, upper: float, test: SeedTest, share: float = 1.0
     Args:
         runs: n of each model.
         upper: probability below the upper critical value.
-        test: of two models' runs.
         share: q, that the runs have of the variance; 1: documents do not vary.
         others: degrees of freedom of the documents' error.
     """

@@ -176,7 +176,6 @@ def default_runs_said(study: StudyConfig, known: KnownStudy) -> str | None:
     that states none is a larger one; None where another number is stated, or the study in the folder has it already.
 
     Args:
-        study: to be run.
         known: the study that stands in its folder.
     """
     runs, models = len(study.seeds), len(study.models)

@@ -156,7 +156,7 @@ class Machine:
     """Where it ran.
 
     Attributes:
-        commit: of the code, see `weft.comparison.origin.commit`; empty where it is not known.
+        commit: of the code, see `weft.comparison.assemble.commit`; empty where it is not known.
         determinism: how exactly the runs repeat, in a phrase; empty in results of before.
     """
 
@@ -202,7 +202,6 @@ class StudyResult(Record):
         detectable_basis: what that rests on, in sentences.
         tied_sets: names from best to worst; two models share a set exactly where the study does not distinguish them.
         protocol: how tokens were counted, in sentences.
-        command: what was run.
         notes: what a reader must know to judge, one sentence each.
         additions: what was added after the study had begun, in order.
         looks: every time that all runs that were then asked for were judged, in order; empty in results of before.
@@ -254,11 +253,7 @@ class StudyResult(Record):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """A result from the output of `to_json`.
-
-        Raises:
-            ValueError: of a newer format, or not a study.
-        """
+        """A result from the output of `to_json`. Raises `ValueError`: of a newer format, or not a study."""
         version = data.get("format")
         if version != RESULT_FORMAT:
             raise ValueError(f"study format {version!r}, and this Weft reads {RESULT_FORMAT}")

@@ -51,10 +51,8 @@ def run_study(study: StudyConfig, out: str | Path, find: Find, options: Options 
     """Run a study, or what is left of it.
 
     Args:
-        study: what to compare.
         out: its folder; pieces of work that are finished there are read back.
         find: the file of a preset or path, or its plain data.
-        options: how.
         on_progress: called with every line.
         require: called with each model that the study in ``out`` does not have yet, before anything is written; it
             raises an error for a model that is not to be compared.

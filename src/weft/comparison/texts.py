@@ -36,9 +36,7 @@ class StudyTexts:
         tuning: folder of text files, one for each document: learning rates are chosen on it.
         test: the same: every figure of the study is measured on it.
         how: the held-out text was parted, in a sentence.
-        name: of the corpus.
         hashes: of the whole text, of ``tuning`` and of ``test``.
-        train_bytes: of the training text.
         test_bytes: and ``test_documents``: of the text of the figures.
         overlaps: of each document of the test text, the part that stands in the training text, too.
         repeated: the same over all of them.
@@ -89,11 +87,7 @@ def prepare_texts(contestants: list[Contestant], folder: Path) -> StudyTexts:
 
 
 def _require_same_text(folder: Path, hashes: tuple[str, str, str]) -> None:
-    """Write down of which text the folder is, or compare.
-
-    Raises:
-        DataError: it is of another.
-    """
+    """Write down of which text the folder is, or compare. Raises `DataError`: it is of another."""
     manifest = folder / MANIFEST
     if not manifest.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -165,11 +159,8 @@ def _tokens(contestants: list[Contestant], settings: DataSettings, folder: Path,
 
 
 def _of_this_text(prepared: Path, parts: Mapping[str, Corpus]) -> Path:
-    """A folder whose tokens are of the text that is held out here.
-
-    Raises:
-        DataError: the text has changed since it was prepared.
-    """
+    """A folder whose tokens are of the text that is held out here. Raises `DataError`: the text has changed since it
+    was prepared."""
     before = read_prepared_manifest(prepared).parts
     changed = [name for name, corpus in parts.items()
                if name not in before or before[name].corpus_sha256 != corpus.sha256]
@@ -203,7 +194,6 @@ def tokens_paid_for(stream: TokenStream, run: RunConfig, tokens: int) -> TokenSt
     Windows that do not touch are parted by a mark, so that nothing is counted across the gap.
 
     Args:
-        stream: the training text.
         run: its batch, context and seed of the order.
         tokens: inputs that may be read.
     """

@@ -54,8 +54,6 @@ def tune(models: Sequence[Contestant], settings: TrialSettings, attempt: Try) ->
 
     Args:
         models: that gradients train, their steps settled.
-        settings: of the study.
-        attempt: runs a trial.
     """
     rates = {each.name: settings.rates(each.run.training.optimizer.lr) for each in models}
     if settings.number < 2:

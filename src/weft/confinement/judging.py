@@ -45,11 +45,8 @@ class Program:
         return list(map(str, self._answer()["by"]))
 
     def value(self) -> Any:
-        """The value that the process answers next.
-
-        Raises:
-            Ended: it has raised an exception, or answers nothing that can be read.
-        """
+        """The value that the process answers next. Raises `Ended`: it has raised an exception, or answers nothing that
+        can be read."""
         told = self._answer()
         if "error" in told:
             raise Ended(str(told["error"]))
@@ -91,7 +88,6 @@ class Remote:
     everything.
 
     Args:
-        program: whose it is.
         place: the number under which the program holds it.
     """
 

@@ -23,7 +23,6 @@ class ConfinedProcess:
 
     Args:
         module: whose ``main`` it runs.
-        arguments: of the command.
         paths: folders that it imports from besides Weft's and Python's own.
 
     Raises:
@@ -46,7 +45,6 @@ class ConfinedProcess:
         """Give it some bytes, and return the next line that it writes; b"" if it has ended.
 
         Args:
-            content: for its standard input.
             until: by `time.monotonic`.
             most: bytes of the line.
 

@@ -33,7 +33,6 @@ def packed(value: Any, hold: Callable[[Any], int]) -> Any:
     """A value as JSON has it.
 
     Args:
-        value: anything.
         hold: gives a number to what is not data.
     """
     if value is None or isinstance(value, bool):
@@ -98,11 +97,7 @@ def unpacked(value: Any, held: Callable[[int], Any]) -> Any:
 
 
 def line_of(message: Any) -> bytes:
-    """A message as a line of JSON.
-
-    Raises:
-        ValueError: it has more than `MOST` bytes.
-    """
+    """A message as a line of JSON. Raises `ValueError`: it has more than `MOST` bytes."""
     line = json.dumps(message).encode("ascii") + b"\n"
     if len(line) > MOST:
         raise ValueError("a message of too many bytes")

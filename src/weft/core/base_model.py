@@ -1,4 +1,7 @@
-"""`Model`: what is built from a `ModelConfig`, and trained, saved, checked and planned, whatever kind it is of."""
+"""`Model`: what is built from a `ModelConfig`, and trained, saved, checked and planned, whatever kind it is of.
+
+Models on the meta device, with shapes and no storage.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,24 @@ import hashlib
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
+import torch
 from jaxtyping import Bool, Float, Int64
 from pydantic import Field
 from torch import Tensor, nn
+from torch.nn import init
+from torch.overrides import TorchFunctionMode
 
 from weft.core.config import PartField, parse_part
 from weft.core.errors import ConfigError
 from weft.core.heads import Head
 from weft.core.layer import LayerState
-from weft.core.output import Output
 from weft.core.part import Part
 from weft.core.part_config import Dims, ModuleConfig, PartConfig
-from weft.core.span import Span
+from weft.core.span import Output, Span
 from weft.core.state import fact_field
 
 MODELS = ("model", "encoder")
@@ -80,11 +85,7 @@ class ModelConfig(ModuleConfig):
 
 
 def parse_model(plain: Any, *, where: str | None = None) -> ModelConfig:
-    """The configuration of a model of any kind, from plain data.
-
-    Raises:
-        ConfigError: listing every problem.
-    """
+    """The configuration of a model of any kind, from plain data. Raises `ConfigError`: listing every problem."""
     config = parse_part(MODELS, plain, where=where)
     assert isinstance(config, ModelConfig), "the groups of models contain model configurations alone"
     return config
@@ -145,11 +146,8 @@ class Model(Part, ABC):
     @abstractmethod
     def vectors(self, inputs: EncoderInputs, span: Span | None = None) -> Output[ModelState]:
         """Hidden vectors [B,S,D] of whole rows, zero beyond each row's count, with the model's auxiliary losses and no
-        state. Fields that `reads` names may be left out, except tokens and patches.
-
-        Raises:
-            InputError: the model does not read one of the inputs.
-        """
+        state. Fields that `reads` names may be left out, except tokens and patches. Raises `InputError`: the model does
+        not read one of the inputs."""
 
     def limit(self) -> int | None:
         """The most tokens a document may have (learned positions); None when there is no limit."""
@@ -163,11 +161,7 @@ LINE = 160
 
 
 def built_model(config: ModelConfig) -> Model:
-    """The model that a configuration builds.
-
-    Raises:
-        ConfigError: it cannot be built, or is not a model.
-    """
+    """The model that a configuration builds. Raises `ConfigError`: it cannot be built, or is not a model."""
     try:
         built = config.build()
     except (RuntimeError, OverflowError, MemoryError) as error:
@@ -202,3 +196,31 @@ class Resizable(ABC):
         Args:
             shapes: the shape of every tensor in the checkpoint, by its name in ``state_dict``.
         """
+
+
+FILLS = frozenset({Tensor.normal_, Tensor.uniform_, Tensor.zero_, Tensor.fill_, init.normal_, init.trunc_normal_,
+                   init.uniform_, init.constant_, init.kaiming_uniform_, init.xavier_uniform_})
+
+
+class WithoutInitialisation(TorchFunctionMode):
+    """Skips the initialisation of meta tensors, which takes most of the time of building a model on the meta device."""
+
+    def __torch_function__(self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
+                           kwargs: Mapping[str, Any] | None = None) -> Any:
+        named = kwargs or {}
+        if func in FILLS:
+            filled = args[0] if args else named["tensor"]
+            if filled.is_meta:
+                return filled
+        return func(*args, **named)
+
+
+def built_empty(config: ModelConfig) -> Model:
+    """The model of a configuration on the meta device, which suffices to count its parameters and to compare shapes.
+    Only a model that reads values while it is built, such as tables of counts, takes memory: it is small before it is
+    fitted. Raises `ConfigError`: as `built_model`."""
+    try:
+        with torch.device("meta"), WithoutInitialisation():
+            return built_model(config)
+    except (RuntimeError, NotImplementedError, TypeError):
+        return built_model(config)

@@ -1,4 +1,13 @@
-"""Whether torch's compiler traces, and what it refuses, as an error that says what to do."""
+"""Whether torch's compiler traces, and what it refuses, as an error that says what to do.
+
+Checks of tensor values, on which no choice of a kernel depends.
+
+On the CPU the condition is read and an error raised. On other devices it becomes an asynchronous assertion, so that
+the host does not wait for the device; meta tensors hold no values to check. ``torch.compile`` traces the same
+assertion.
+
+`Direct`: modules whose calls run `forward` directly if there are no hooks to call.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +17,10 @@ from functools import cache
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
 
-from weft.core.errors import UnsupportedError
+from weft.core.errors import UnsupportedError, UserError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -53,3 +64,56 @@ def compiler_errors(where: str) -> Iterator[None]:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise UnsupportedError(f"torch.compile failed: {' '.join(lines[:SHOWN])}.", where=where,
                                remedy="Leave it out, or see `weft doctor` for what the compiler needs.") from None
+
+
+def require(condition: Tensor, error: type[UserError], what: str, *, where: str, remedy: str) -> None:
+    """Raise ``error(what, where=where, remedy=remedy)`` unless every entry of ``condition`` is true."""
+    # What `torch.compiler.is_compiling` comes to, without its two calls.
+    if compiler_traces() or torch.compiler._is_compiling_flag or condition.device.type not in ("cpu", "meta"):
+        torch._assert_async(condition.all(), f"{where}: {what} {remedy}")
+    elif condition.device.type == "cpu" and not bool(_whole(condition).all()):
+        raise error(what, where=where, remedy=remedy)
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """The tensor without the wrappers of `torch.func` transforms (`vmap`, `grad`): the entries of all rows of a batch.
+    A wrapped tensor has no value that the host could read."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
+
+
+TORCH_CALL = nn.Module.__call__
+"""PyTorch's call of a module; tracers (`torch.fx`, `torch.export`) replace it while they trace."""
+
+
+def calls_forward_alone(module: nn.Module) -> bool:
+    """Whether a call of a module runs the ``forward`` of its class and nothing else: there are no hooks, on it or on
+    all modules, it has no compiled form or ``forward`` of its own, and nothing is traced."""
+    return not (module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
+                or module._backward_pre_hooks or torch_module._global_forward_hooks
+                or torch_module._global_forward_pre_hooks or torch_module._global_backward_hooks
+                or torch_module._global_backward_pre_hooks or module._compiled_call_impl is not None
+                or "forward" in vars(module) or torch._C._get_tracing_state()
+                or nn.Module.__call__ is not TORCH_CALL)
+
+
+class Direct(nn.Module):
+    """Base of modules that are called often.
+
+    `torch.nn.Module` calls two Python functions before `forward`, which in a step of one token take more time than the
+    computation of a small layer. A call of this class runs `forward` directly whenever those two would do nothing else:
+    the module has no hooks and no compiled form, there are no global hooks, and nothing is traced.
+
+    For the same reason modules that run in every step read children and parameters from ``_modules`` and
+    ``_parameters``, where torch stores them: as attributes they are looked up by `Module.__getattr__`, in Python.
+    """
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if (self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks
+                or torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks
+                or torch_module._global_backward_hooks or torch_module._global_backward_pre_hooks
+                or self._compiled_call_impl is not None or torch._C._get_tracing_state()
+                or nn.Module.__call__ is not TORCH_CALL):
+            return super().__call__(*args, **kwargs)
+        return self.forward(*args, **kwargs)

@@ -3,21 +3,146 @@
 Everything has a default that is right for a part that declares nothing. A plugin's part that declares what applies to
 it is counted, planned, checked and trained like Weft's own. What few parts have (`Adjustable`, `StepHooks`,
 `HasInferenceForm`) is asked for by class.
+
+`Points`: the values of one part that active probes read (see `weft.core.probes`).
+
+Channels: named values that a layer gives to later layers of the same call.
+
+They serve value residuals (Zhou et al. 2024) and keys and values shared across layers (Brandon et al. 2024; YOCO, Sun
+et al. 2024). A layer declares the channels that it gives (`Declared.gives`) and returns their values in `Output.given`;
+a later one declares those that it takes (`Declared.takes`) and reads a value with `Span.take`. Blocks and stacks pass
+the values on. A stack is refused when it is built if a channel would have no value when it runs. A channel exists
+within one call only: what later calls need belongs in the state of a layer.
+
+Traits: the closed list of ways in which a part may lawfully do less than the law.
+
+A trait replaces one law by a weaker one that also runs (defined in `weft.laws`); there is no skip list. A test pins
+which parts have which trait.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol, TypeAlias, final
+from enum import Enum
+from typing import ClassVar, Literal, NamedTuple, Protocol, TypeAlias, final
 
 from torch import Tensor, nn
 
-from weft.core.channels import Channel
+from weft.core.errors import ConfigError, nearest
 from weft.core.history import Lookback
-from weft.core.points import Points
-from weft.core.traits import Trait
+
+
+class Trait(Enum):
+    """Each value is the reason that the catalogue prints."""
+
+    BIDIRECTIONAL = "attends to later tokens, so it has no state; padding and packing invariance are checked instead"
+    BATCH_STATISTICS = "in training its output depends on the whole batch; the laws hold in evaluation"
+    DECLARED_LENGTH = "its rotation depends on the document's length, so a state must be started with that length"
+    NOT_DIFFERENTIABLE = "fitted by counting, not by gradients; the laws' gradient half does not apply"
+    TOKENS_ONLY = "reads token ids from a bounded context, so its state is the ids themselves"
+    DISCRETE_CHOICE = ("makes a discrete choice for each token, so a near tie may be resolved differently in another "
+                       "dtype; later tokens of its row are then not compared")
+    HOST_CHOICE = ("reads values on the host to choose its operations, so `torch.compile` traces it as several "
+                   "graphs, whose outputs must be the same")
+    PREFIX_FIRST = "attends in both directions inside a prefix, which must therefore lie within one call"
+
+
+class Channel(NamedTuple):
+    """A declaration that a layer gives or takes a value.
+
+    Attributes:
+        name: of the channel; a taker reads the value of the last layer before it that gave one of that name.
+        sizes: numbers in which giver and taker must agree, for example heads and features of a token's values.
+    """
+
+    name: str
+    sizes: tuple[int, ...] = ()
+
+
+class LayerChannels(NamedTuple):
+    """The channels of one layer, with the layer's path in the configuration."""
+
+    place: str
+    gives: tuple[Channel, ...]
+    takes: tuple[Channel, ...]
+
+
+def untaken(layers: Iterable[LayerChannels]) -> tuple[Channel, ...]:
+    """The channels that layers, run in this order, take without an earlier one of them giving it."""
+    available, missing = set[str](), list[Channel]()
+    for layer in layers:
+        missing += [channel for channel in layer.takes if channel.name not in available]
+        available |= {channel.name for channel in layer.gives}
+    return tuple(dict.fromkeys(missing))
+
+
+def require_given(layers: Iterable[LayerChannels]) -> None:
+    """Refuse layers, in the order in which they run, if one takes a channel that no earlier one gives. Raises
+    `ConfigError`: every taker without a giver, every giver after its taker, and all sizes that differ."""
+    problems = list(_problems(list(layers)))
+    if problems:
+        raise ConfigError(problems)
+
+
+def _problems(layers: list[LayerChannels]) -> Iterator[str]:
+    for index, taker in enumerate(layers):
+        for channel in taker.takes:
+            earlier, later = ([(each.place, given) for each in some for given in each.gives
+                               if given.name == channel.name] for some in (layers[:index], layers[index:]))
+            if earlier and earlier[-1][1].sizes != channel.sizes:
+                place, other = earlier[-1]
+                yield (f"{taker.place}: takes {channel.name!r} of sizes {channel.sizes}, and {place} gives it of sizes "
+                       f"{other.sizes}. Give both the same sizes.")
+            elif later and not earlier:
+                yield (f"{taker.place}: takes {channel.name!r}, which {later[0][0]} gives only after it. Put that one "
+                       "before this one.")
+            elif not earlier:
+                known = [given.name for each in layers for given in each.gives]
+                hint = nearest(channel.name, known) if known else "None gives anything."
+                yield (f"{taker.place}: takes {channel.name!r}, which no layer gives. {hint} Put a layer that gives it "
+                       "before this one.")
+
+
+Taker: TypeAlias = Callable[[Tensor], None]
+"""A function that is called with each tensor of a point."""
+
+
+@final
+class Points:
+    """The points of one part that probes read. The part has them as `Adjustable.asked` and passes each value on::
+
+        if self.asked is not None and "weights" in self.asked:
+            self.asked.give("weights", weights)
+    """
+
+    def __init__(self) -> None:
+        self._takers: dict[str, list[Taker]] = {}
+
+    def __contains__(self, point: str) -> bool:
+        """Whether a probe reads ``point``, so that its value has to be computed."""
+        return point in self._takers
+
+    def __len__(self) -> int:
+        """The number of points that are read."""
+        return len(self._takers)
+
+    def give(self, point: str, value: Tensor) -> None:
+        """Pass ``value`` to the probes that read ``point``, if there are any."""
+        for take in self._takers.get(point, ()):
+            take(value)
+
+    def add(self, point: str, taker: Taker) -> None:
+        """Call ``taker`` with each value of ``point`` from now on."""
+        self._takers.setdefault(point, []).append(taker)
+
+    def remove(self, point: str, taker: Taker) -> None:
+        """Undo `add`."""
+        self._takers[point].remove(taker)
+        if not self._takers[point]:
+            del self._takers[point]
+
 
 Kept: TypeAlias = Literal["everything", "costly", "inputs"]
 """Which activations are kept for the backward pass: all that it reads; only those that are not cheap to recompute; or
@@ -91,7 +216,7 @@ class Declared:
         borders: lengths, in tokens, beyond which it computes in another way: the reach of its window or convolution,
             the chunk of its scan. The laws run past the longest in a model.
         source_width: features of the encoded source (`weft.core.span.Memory`) that it reads; None if it reads none.
-        gives: the channels whose values a layer returns in `Output.given` for later ones (`weft.core.channels`).
+        gives: the channels whose values a layer returns in `Output.given` for later ones (`weft.core.declarations`).
         takes: the channels of earlier layers whose values a layer reads with `Span.take`.
         joins_pieces: whether a layer's `run` takes what it needs of the pieces of other processes by itself
             (`Span.pieces`). Any other layer with a state waits for that of the process before (`weft.core.pieces`).

@@ -160,11 +160,8 @@ def gathered(values: Tensor, index: Int64[Tensor, "#B S"]) -> Tensor:
 
 def _fitting(buffer: Tensor, before: Seen, values: Tensor) -> Tensor:
     """The buffer in a dtype that represents its own values and the chunk's, with as many numbers a token. Only
-    coordinates can differ in either; the number and the dtype of facts are fixed when the state starts.
-
-    Raises:
-        InputError: earlier calls gave another number of coordinates a token.
-    """
+    coordinates can differ in either; the number and the dtype of facts are fixed when the state starts. Raises
+    `InputError`: earlier calls gave another number of coordinates a token."""
     if values.shape[2:] != buffer.shape[2:]:
         if not before.fresh:
             new, earlier = (list(each.shape[2:]) or "one" for each in (values, buffer))

@@ -26,11 +26,7 @@ class ImageModel(Encoder, ABC):
 
     @abstractmethod
     def images(self, pixels: Float[Tensor, "B C H W"]) -> EncoderInputs:
-        """Images as the model's inputs, with unscaled pixels.
-
-        Raises:
-            InputError: images of another size.
-        """
+        """Images as the model's inputs, with unscaled pixels. Raises `InputError`: images of another size."""
 
     @abstractmethod
     def fit_scaling(self, pixels: Float[Tensor, "n C H W"]) -> None:
@@ -68,11 +64,7 @@ class LayeredModel(ImageModel, ABC):
 
     @abstractmethod
     def pixels(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B P"]:
-        """The lowest layer's inputs.
-
-        Raises:
-            InputError: images of another size.
-        """
+        """The lowest layer's inputs. Raises `InputError`: images of another size."""
 
     @abstractmethod
     def up(self, layer: int, x: Float[Tensor, "... P"]) -> Float[Tensor, "... D"]:

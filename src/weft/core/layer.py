@@ -1,6 +1,8 @@
 """`Layer`: a causal map threaded by a state, under one law.
 
     Running a sequence in any pieces, threading the state, equals running it whole.
+
+Labels of the modules of a model, in the words that its parts declare (`weft.core.declarations`).
 """
 
 from __future__ import annotations
@@ -15,25 +17,26 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from weft.core.clock import Clock
-from weft.core.collected import (
+from weft.core.declarations import Declared, Trait
+from weft.core.errors import StateError
+from weft.core.history import Lookback, start_history
+from weft.core.part import (
+    KeptDtypes,
+    Part,
     borders_of,
+    computing_dtype,
     declared_in,
     facts_in,
     facts_of,
+    kept_dtypes,
     require_read,
     source_width,
     traits_of,
     with_boundaries,
 )
-from weft.core.declarations import Declared
-from weft.core.errors import StateError
-from weft.core.history import Lookback, start_history
-from weft.core.output import Output
-from weft.core.part import KeptDtypes, Part, computing_dtype, kept_dtypes
 from weft.core.pieces import Pieces
-from weft.core.span import WHOLE, Memory, Span
+from weft.core.span import WHOLE, Memory, Output, Span
 from weft.core.state import State
-from weft.core.traits import Trait
 
 __all__ = ["Choice", "Chooser", "KeptDtypes", "Layer", "LayerState", "Part", "Pointwise", "advance", "beginning",
            "borders_of", "computing_dtype", "facts_of", "kept_dtypes", "source_width", "traits_of", "with_boundaries"]
@@ -233,3 +236,30 @@ def advance(state: LayerState | None, span: Span) -> LayerState | None:
     if state is None:
         return None
     return LayerState(span.after) if type(state) is LayerState else replace(state, clock=span.after)
+
+
+EMBEDDINGS, LOGITS = "embeddings", "logits"
+"""The roles of the model's input and output vocabulary matrices."""
+
+
+def label_modules(model: nn.Module) -> dict[str, str]:
+    """The label of the part that each module belongs to, by the module's path: the role that the module, or the part
+    that contains it, declares."""
+    declared = {module: module.declares() for module in model.modules() if isinstance(module, Part)}
+    children = dict[int, str]()  # roles of modules inside a part, by their identities: they may have several paths
+    for part, own in declared.items():
+        inside = dict(part.named_modules(remove_duplicate=False)) if own.child_roles else {}
+        children |= {id(inside[path]): role for path, role in own.child_roles.items() if path in inside}
+    labels: dict[str, str] = {}
+    prefixes: dict[str, str] = {}
+    for path, module in model.named_modules():
+        holder = path.rpartition(".")[0]
+        inherited, prefix = labels.get(holder, ""), prefixes.get(holder, "")
+        before = declared[module].prefix if module in declared and path else ""
+        prefixes[path] = before or prefix
+        role = declared[module].role if module in declared else EMBEDDINGS if isinstance(module, nn.Embedding) else ""
+        role = "" if before else role or children.get(id(module), "")
+        if not inherited and "." not in path and not isinstance(module, Layer | nn.ModuleDict):
+            inherited = path  # a direct child of the model
+        labels[path] = before or f"{prefix} {role}".strip() if before or role else inherited
+    return labels

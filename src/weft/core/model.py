@@ -32,14 +32,12 @@ from weft.core.base_model import (
     trained_count,
 )
 from weft.core.clock import Clock
-from weft.core.collected import require_read
-from weft.core.declarations import Declared
+from weft.core.declarations import Declared, Trait
 from weft.core.errors import InputError, StateError, UnsupportedError
 from weft.core.heads import Classifier, Head, Readout
 from weft.core.layer import beginning
-from weft.core.output import Loss, Output
-from weft.core.span import WHOLE, Memory, Span
-from weft.core.traits import Trait
+from weft.core.part import require_read
+from weft.core.span import WHOLE, Loss, Memory, Output, Span
 
 __all__ = ["MODELS", "Classifier", "Counted", "EncodedSource", "Encoder", "EncoderInputs", "Head", "LanguageModel",
            "Model",
@@ -117,11 +115,8 @@ class LanguageModel(Model, ABC):
         return self.hidden(inputs.tokens, None, span)
 
     def encode(self, inputs: EncoderInputs, span: Span | None = None) -> Memory:
-        """The encoded source for `init_state`, in an encoder-decoder.
-
-        Raises:
-            StateError: this model has no encoder.
-        """
+        """The encoded source for `init_state`, in an encoder-decoder. Raises `StateError`: this model has no
+        encoder."""
         return self.encoded(inputs, span).memory
 
     def encoded(self, inputs: EncoderInputs, span: Span | None = None) -> EncodedSource:
@@ -169,11 +164,8 @@ class Counted(LanguageModel):
 
 
 def language_model(model: Model, purpose: str, *, where: str = "model") -> LanguageModel:
-    """``model`` as a language model, for a purpose that needs probabilities of the next token.
-
-    Raises:
-        UnsupportedError: it is another model, such as an encoder.
-    """
+    """``model`` as a language model, for a purpose that needs probabilities of the next token. Raises
+    `UnsupportedError`: it is another model, such as an encoder."""
     if isinstance(model, LanguageModel):
         return model
     raise UnsupportedError(f"{purpose} needs a language model, and a model of kind {model.config.kind!r} predicts no "

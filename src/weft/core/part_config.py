@@ -17,7 +17,7 @@ Place: TypeAlias = tuple[int | str, ...]
 
 
 class SharedUse(Protocol):
-    """The parts declared under ``shared:``, as `Dims` refers to them (`weft.core.shared` implements this)."""
+    """The parts declared under ``shared:``, as `Dims` refers to them (`weft.core.config` implements this)."""
 
     @property
     def configs(self) -> Mapping[str, ModuleConfig]:
@@ -218,8 +218,8 @@ class ModuleConfig(PartConfig):
         return ()
 
     def giver(self) -> ModuleConfig | None:
-        """For a layer that takes a channel (`weft.core.channels`), the configuration of one that gives it; the laws run
-        this layer behind it. None for a layer that takes nothing."""
+        """For a layer that takes a channel, the configuration of one that gives it; the laws run this layer behind it.
+        None for a layer that takes nothing."""
         return None
 
 

@@ -22,10 +22,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from weft.core.declarations import Adjustable
+from weft.core.declarations import Adjustable, Points, Taker
 from weft.core.errors import InputError, nearest
-from weft.core.output import Output
-from weft.core.points import Points, Taker
+from weft.core.span import Output
 
 OUTPUT = "output"
 """The point that every module has: the result of its call, for a layer the ``y`` of its output."""

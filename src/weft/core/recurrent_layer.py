@@ -18,8 +18,7 @@ from torch import Tensor
 
 from weft.core.clock import Clock
 from weft.core.layer import Layer, LayerState
-from weft.core.output import Given, Output
-from weft.core.span import Boundaries, Memory, Span
+from weft.core.span import Boundaries, Given, Memory, Output, Span
 from weft.core.state import tensor_field
 
 P = TypeVar("P")
@@ -49,7 +48,7 @@ class Recurred(NamedTuple):
     Attributes:
         o: what ``output`` maps to the layer's output, [B,T,...].
         after: the carried tensors after the chunk, in any dtype; without a state they are not read.
-        given: values for later layers (`weft.core.channels`).
+        given: values for later layers (`weft.core.declarations`).
     """
 
     o: Tensor

@@ -50,11 +50,7 @@ class Registry:
         kinds[part.kind] = part
 
     def get(self, groups: tuple[str, ...], kind: str) -> type[PartConfig]:
-        """The part of that kind in any of the groups.
-
-        Raises:
-            KeyError: with a hint that names the nearest kind.
-        """
+        """The part of that kind in any of the groups. Raises `KeyError`: with a hint that names the nearest kind."""
         self.discover()
         for group in groups:
             if kind in self._parts.get(group, {}):
@@ -110,11 +106,8 @@ def is_loaded(path: str | Path) -> bool:
 
 
 def load_plugin(path: str | Path) -> None:
-    """Import a user's Python file, whose ``@register`` decorators add parts.
-
-    Raises:
-        ConfigError: the file is missing or cannot be imported; the file's own error is the cause.
-    """
+    """Import a user's Python file, whose ``@register`` decorators add parts. Raises `ConfigError`: the file is missing
+    or cannot be imported; the file's own error is the cause."""
     file = Path(path)
     if not file.is_file():
         raise ConfigError([f"the plugin {str(file)!r} is not a file. Give the path of a Python file."])

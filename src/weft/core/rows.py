@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from weft.core.checks import require
+from weft.core.compiling import require
 from weft.core.errors import StateError
 from weft.core.layer import LayerState
 from weft.core.state import (
@@ -82,10 +82,7 @@ def admit(state: S, rows: Rows, other: S) -> S:
 def retire(state: S, rows: Rows) -> S:
     """Reset the clock of ``rows``, so that they have read nothing and need no slots. Their other fields stay until a
     row is admitted in their place; until then any tokens may be passed for them, and their outputs are meaningless.
-
-    Raises:
-        StateError: the state does not have one of the rows.
-    """
+    Raises `StateError`: the state does not have one of the rows."""
     places = _row_indices(state, rows, "retire")
 
     def restarted(tensors: list[Tensor], spec: TensorField) -> Tensor:
@@ -144,11 +141,8 @@ class Mark(Generic[S]):
 
 
 def mark(state: S) -> Mark[S]:
-    """A `Mark` of ``state``. The state is not consumed: calls may go on with it, and `rewind` restores it.
-
-    Raises:
-        StateError: a call has consumed the state.
-    """
+    """A `Mark` of ``state``. The state is not consumed: calls may go on with it, and `rewind` restores it. Raises
+    `StateError`: a call has consumed the state."""
     def keep(tensors: list[Tensor], spec: TensorField) -> Tensor:
         tensor = tensors[0]
         return (tensor if spec.grows is None else tensor.narrow(spec.grows, 0, 0)).clone()

@@ -1,4 +1,7 @@
-"""`Span`: by how much a call advances each row, and where documents begin."""
+"""`Span`: by how much a call advances each row, and where documents begin.
+
+`Output`: the result of a call of a layer or model.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,49 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from weft.core.checks import require
 from weft.core.clock import Clock, ResolvedCall, Ticks, resolve_call
+from weft.core.compiling import require
 from weft.core.errors import InputError, StateError
-from weft.core.output import Given
 from weft.core.pieces import Pieces
+from weft.core.state import State
+
+S = TypeVar("S", bound=State)
+
+
+class Loss(NamedTuple):
+    """An auxiliary loss (router balance, z-loss), already weighted and averaged over the chunk's real tokens."""
+
+    name: str
+    value: Tensor
+
+
+class Given(NamedTuple):
+    """The value, a tensor or a record of tensors, that a layer gives to later ones (`weft.core.declarations`)."""
+
+    name: str
+    value: Any
+
+
+class Output(NamedTuple, Generic[S]):
+    """The result of a call.
+
+    Attributes:
+        y: the chunk's output, [B,T,...]; zero beyond each row's count.
+        state: the state after the chunk; None when the call was made without one.
+        losses: auxiliary losses, to be added to the training loss.
+        given: values that later layers may take.
+    """
+
+    y: Tensor
+    state: S | None
+    losses: tuple[Loss, ...] = ()
+    given: tuple[Given, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -59,7 +94,7 @@ class Span:
         fresh: no row of the state has consumed anything. Always true without a state; refused if a row has.
         bound: no row will have consumed more than this many tokens after the call.
         uniform: every row will have consumed exactly ``bound`` tokens after the call, all of one document.
-        taken: values that earlier layers of the call gave (`weft.core.channels`).
+        taken: values that earlier layers of the call gave (`weft.core.declarations`).
         pieces: the pieces of the rows that several processes compute; None: this process computes all tokens.
         moment: the call resolved against a clock; this and the following are set by `resolve`, before layers run.
         ticks: of the chunk.
@@ -111,11 +146,8 @@ class Span:
         return dataclasses.replace(self, taken=self.taken + given) if given else self
 
     def take(self, name: str) -> Any:
-        """The value that the last earlier layer with a channel of this name gave.
-
-        Raises:
-            InputError: no earlier layer gave one, for example because a layer that takes it is run alone.
-        """
+        """The value that the last earlier layer with a channel of this name gave. Raises `InputError`: no earlier layer
+        gave one, for example because a layer that takes it is run alone."""
         for given in reversed(self.taken):
             if given.name == name:
                 return given.value

@@ -22,10 +22,24 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from weft.core.checks import require
+from weft.core.compiling import require
 from weft.core.errors import StateError
-from weft.core.fields import FactField, Lease, TensorField, child_field, fact_field, lease_field, tensor_field
-from weft.core.tree import Join, Settle, Tree, as_declared, leaves, map_together, walk
+from weft.core.tree import (
+    FactField,
+    Join,
+    Lease,
+    Settle,
+    TensorField,
+    Tree,
+    as_declared,
+    child_field,
+    fact_field,
+    lease_field,
+    leaves,
+    map_together,
+    tensor_field,
+    walk,
+)
 
 __all__ = ["FactField", "Join", "Lease", "Settle", "State", "TensorField", "as_declared", "child_field", "concat",
            "fact_field", "lease_field", "leaves", "map_together", "pad_to", "restore", "state_arrays", "tensor_field",
@@ -105,11 +119,8 @@ class State(Tree):
 
 
 def concat(states: Sequence[S]) -> S:
-    """Join the rows of several states of one model, padding fields that grow to the longest with their fill.
-
-    Raises:
-        StateError: there are no states, they are of different models, or a call has consumed one.
-    """
+    """Join the rows of several states of one model, padding fields that grow to the longest with their fill. Raises
+    `StateError`: there are no states, they are of different models, or a call has consumed one."""
     if not states:
         raise StateError("no states to concatenate", where="concat", remedy="Give at least one.")
 
@@ -137,11 +148,7 @@ def pad_to(tensor: Tensor, dim: int, size: int, fill: float | int | bool) -> Ten
 
 def state_arrays(state: State) -> dict[str, Tensor]:
     """The tensors of a state by path, for a file, and those of its facts that are saved, as one number for each row.
-    `restore` is the inverse.
-
-    Raises:
-        StateError: a call has consumed the state.
-    """
+    `restore` is the inverse. Raises `StateError`: a call has consumed the state."""
     rows, copy = state.batch(), state.clone()
     facts = {path: torch.full((rows,), -1 if value is None else int(value))
              for path, (value, _) in _saved_facts(state).items()}

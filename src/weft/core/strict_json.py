@@ -75,11 +75,8 @@ def number(value: float | str) -> float:
 
 
 def build(kind: type[T], data: Mapping[str, Any]) -> T:
-    """A dataclass, whose fields may be dataclasses, from data that `plain` returned.
-
-    Raises:
-        ValueError: the data have fields that the class does not have.
-    """
+    """A dataclass, whose fields may be dataclasses, from data that `plain` returned. Raises `ValueError`: the data have
+    fields that the class does not have."""
     hints = get_type_hints(kind)
     names = {field.name for field in fields(cast(Any, kind))}
     if unknown := sorted(set(data) - names):

@@ -12,8 +12,7 @@ from jaxtyping import Int64
 from weft.core.errors import DataError
 from weft.data.batch import Batch, cut
 from weft.data.batch_source import BatchSource, Lengths
-from weft.data.orders import share_of
-from weft.data.permutation import hashed, permute
+from weft.data.orders import hashed, permute, share_of
 from weft.data.stream import TokenStream
 
 B = TypeVar("B")

@@ -26,7 +26,6 @@ def read_conversations(path: Where, shape: Shape | None = None, *, pairs: bool =
     Args:
         path: the file, folder, pattern or list.
         shape: of the records; None: recognised, record by record.
-        pairs: read preference pairs.
 
     Raises:
         DataError: the path is missing, a file has another format, there is no record, or one is wrong; ``where`` has

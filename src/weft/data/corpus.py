@@ -34,7 +34,6 @@ class Corpus:
     """Documents in a fixed order.
 
     Attributes:
-        name: for reports.
         documents: the documents, with distinct names.
         version: edition of the source, or empty.
         whole: documents are never cut, however few there are, since a part of a record with several fields is no
@@ -125,7 +124,6 @@ class Corpus:
 
         Args:
             validation: the share to hold out, above 0 and below 1.
-            seed: of the split.
             by: whether a document's ``name``, its ``content``, or the document with its near ``copies`` decides.
 
         Raises:

@@ -1,4 +1,7 @@
-"""Where documents begin in a text file: the file, its lines, its paragraphs, or lines that match a pattern."""
+"""Where documents begin in a text file: the file, its lines, its paragraphs, or lines that match a pattern.
+
+How text files are divided into documents, in a run's configuration.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,11 @@ from itertools import pairwise
 from typing import Literal, TypeAlias, final, get_args
 
 import numpy as np
+from pydantic import field_validator
 
+from weft.core.config import rule
 from weft.core.errors import DataError
+from weft.core.part_config import Settings
 from weft.data.compression import RELEASED, release
 from weft.data.document import Document
 from weft.data.documents import SpanTable, TextRange, columns_of
@@ -72,11 +78,8 @@ next one; text before the first heading is a document too, so that nothing is lo
 
 
 def divide(document: Document, how: Division) -> Sequence[Document]:
-    """The documents of one file's text; each is named after the file and the line at which it begins.
-
-    Raises:
-        DataError: a `Heading` matches no line, or the unit is unknown.
-    """
+    """The documents of one file's text; each is named after the file and the line at which it begins. Raises
+    `DataError`: a `Heading` matches no line, or the unit is unknown."""
     if how == "file":
         return (document,)
     spans = _headed(document, how) if isinstance(how, Heading) else _units(document, how)
@@ -118,11 +121,8 @@ def _headed(document: Document, how: Heading) -> Iterator[tuple[int, int]]:
 
 
 def _limited(text: str, how: Heading, where: str) -> list[int]:
-    """Where a heading matches, found in a process of its own, which can be ended.
-
-    Raises:
-        DataError: that takes longer than `SECONDS` and a second for every million characters.
-    """
+    """Where a heading matches, found in a process of its own, which can be ended. Raises `DataError`: that takes longer
+    than `SECONDS` and a second for every million characters."""
     asked = json.dumps([how.compiled().pattern, text]).encode()
     try:
         found = subprocess.run([sys.executable, "-I", "-c", MATCHING], input=asked, capture_output=True, check=True,
@@ -145,3 +145,29 @@ def _numbered(content: memoryview, spans: Iterator[tuple[int, int]]) -> Iterator
         line += bytes(content[seen:first]).count(b"\n")
         seen = first
         yield TextRange(first, last, line)
+
+
+class HeadingSettings(Settings):
+    """Documents begin at the lines that match a heading.
+
+    Attributes:
+        heading: a regular expression that is matched at the start of a line.
+    """
+
+    heading: str
+
+    @field_validator("heading")
+    @classmethod
+    def _is_an_expression(cls, value: str) -> str:
+        try:
+            return Heading(value).pattern
+        except DataError as error:
+            raise rule("heading", error.what, error.remedy or "") from None
+
+
+DocumentsSetting: TypeAlias = Literal["file", "line", "paragraph"] | HeadingSettings
+
+
+def division_of(setting: DocumentsSetting) -> Division:
+    """The setting, for `weft.data.read_text`."""
+    return setting if isinstance(setting, str) else Heading(setting.heading)

@@ -28,7 +28,6 @@ def encode_documents(documents: Iterable[Document], tokenizer: Tokenizer) -> Ite
     belongs to both.
 
     Args:
-        documents: the documents.
         tokenizer: that encodes them.
 
     Raises:

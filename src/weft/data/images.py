@@ -27,7 +27,6 @@ class Images:
     Attributes:
         name: of the file or folder, for messages.
         pixels: bytes from 0 to 255, or float32.
-        labels: of the classes.
         repeated: see `weft.tasks.base.Examples`; not counted for images.
     """
 
@@ -64,11 +63,8 @@ class Images:
         return replace(self, pixels=self.pixels[places], labels=self.labels[places])
 
     def split(self, share: float, *, seed: int) -> tuple[Images, Images]:
-        """The images to train on and a ``share`` that is held out, drawn at random.
-
-        Raises:
-            DataError: one of the two would be empty.
-        """
+        """The images to train on and a ``share`` that is held out, drawn at random. Raises `DataError`: one of the two
+        would be empty."""
         held = round(len(self) * share)
         if not 0 < held < len(self):
             raise DataError(f"a share of {share:g} of {len(self)} images leaves none "
@@ -78,11 +74,8 @@ class Images:
         return self.picked(np.sort(order[held:])), self.picked(np.sort(order[:held]))
 
     def limited(self, count: int, *, seed: int) -> Images:
-        """``count`` of the images, drawn at random; a larger number with the same seed draws these and others.
-
-        Raises:
-            DataError: there are fewer.
-        """
+        """``count`` of the images, drawn at random; a larger number with the same seed draws these and others. Raises
+        `DataError`: there are fewer."""
         if count > len(self):
             raise DataError(f"{count:,} images, while there are {len(self):,} to train on.", where=self.name,
                             remedy="Give at most as many.")
@@ -90,10 +83,7 @@ class Images:
 
     def class_names(self) -> tuple[str, ...]:
         """The names of the classes: in numerical order if all are whole numbers, otherwise in alphabetical order.
-
-        Raises:
-            DataError: there are fewer than two.
-        """
+        Raises `DataError`: there are fewer than two."""
         names = sorted(set(self.labels.tolist()))
         if len(names) < 2:
             raise DataError(f"all images to train on have the label {names[0]!r}, so there is nothing to tell apart.",
@@ -102,11 +92,7 @@ class Images:
         return tuple(sorted(names, key=int) if whole else names)
 
     def ids(self, names: Sequence[str]) -> Int64[np.ndarray, " n"]:
-        """The index of each image's class in ``names``.
-
-        Raises:
-            DataError: a label is none of them.
-        """
+        """The index of each image's class in ``names``. Raises `DataError`: a label is none of them."""
         known = {name: place for place, name in enumerate(names)}
         found = np.array([known.get(label, -1) for label in self.labels.tolist()], dtype=np.int64)
         if (found < 0).any():

@@ -61,7 +61,6 @@ class PartFacts:
         scored_bytes: bytes of text that the scored tokens represent.
         unused_ids: ids of the vocabulary that do not occur.
         frequent: the most frequent ids.
-        longest: the longest documents.
         corpus_sha256: hash of the part's text.
         in_training: of a held-out part, documents that are also in the training text; None: unknown.
         repeated: the same with the documents searched and the share of the text.
@@ -90,12 +89,9 @@ class Inspection(Record):
     """A prepared folder.
 
     Attributes:
-        path: the folder.
         corpus: the whole text in one line.
-        corpus_sha256: its hash.
         tokenizer: name of the tokenizer.
         vocab_size: its number of ids.
-        tokenizer_sha256: its fingerprint.
         recipe: settings with which the folder was made.
         sources: number of files from which it was made.
         parts: train, validation and perhaps test.
@@ -120,7 +116,6 @@ def inspect_data(data: PreparedData, *, verified: bool = False, most: int = 10, 
     """Compute the statistics of prepared data, reading all tokens once.
 
     Args:
-        data: the folder.
         verified: whether it was opened with all its content checked; its sources are then compared too.
         most: how many frequent tokens are listed.
         longest: how many long documents are listed.
@@ -158,10 +153,7 @@ class SampleWindow:
 def sample_data(data: PreparedData, part: str = "train", *, windows: int = 3, context: int = 128,
                 seed: int = 0) -> list[SampleWindow]:
     """The first windows that a training run with this context and order seed, and ``packing: stream``, would read.
-
-    Raises:
-        DataError: there is no such part, ``windows`` is below 1, or the context exceeds the part's tokens.
-    """
+    Raises `DataError`: there is no such part, ``windows`` is below 1, or the context exceeds the part's tokens."""
     batch = ShuffledBatches(data.stream(part), rows=windows, length=context, seed=seed).batch(0)
     tokenizer = data.tokenizer()
     return [_window(ids, begins, tokenizer) for ids, begins in zip(batch.inputs, batch.begins, strict=True)]

@@ -12,8 +12,7 @@ import numpy as np
 from weft.core.errors import DataError
 from weft.data.array import JoinedArray, TokenArray, join
 from weft.data.duplicates import Repeated
-from weft.data.sources import JoinedSource, Sources, WhenCapped
-from weft.data.stream import SCORED, TokenStream
+from weft.data.stream import SCORED, JoinedSource, Sources, TokenStream, WhenCapped
 
 
 def joined(streams: Mapping[str, TokenStream], weights: Mapping[str, float],
@@ -23,9 +22,8 @@ def joined(streams: Mapping[str, TokenStream], weights: Mapping[str, float],
 
     Args:
         streams: by the names of their sources, in order; all of one tokenizer.
-        weights: of the sources.
         caps: on the epochs of the sources; None: there is none.
-        when_capped: see `weft.data.sources.Sources`.
+        when_capped: see `weft.data.stream.Sources`.
         name: of the whole, for messages.
 
     Raises:
@@ -68,8 +66,7 @@ def _part(values: TokenArray, here: slice) -> TokenArray:
 
 
 def _together(arrays: Sequence[TokenArray]) -> TokenArray:
-    return join([part for array in arrays
-                 for part in (array.parts if isinstance(array, JoinedArray) else (array,))])
+    return join([part for array in arrays for part in (array.parts if isinstance(array, JoinedArray) else (array,))])
 
 
 def _flags(streams: Sequence[TokenStream]) -> TokenArray | None:

@@ -28,9 +28,7 @@ def label_of(value: Any, field: str, where: str, otherwise: str = "") -> str:
     """The name of a class: text, or a whole number as text.
 
     Args:
-        value: of the field.
         field: its name, for messages.
-        where: the record, for messages.
         otherwise: what else may be done about a number that is not whole, for the message.
 
     Raises:
@@ -48,11 +46,8 @@ def label_of(value: Any, field: str, where: str, otherwise: str = "") -> str:
 
 
 def values_from(value: Any, field: str, where: str, count: int) -> list[float]:
-    """A record's values: a number, text that spells a number (in tables), or a list of numbers.
-
-    Raises:
-        DataError: they are missing or not finite numbers, or there are not ``count`` of them.
-    """
+    """A record's values: a number, text that spells a number (in tables), or a list of numbers. Raises `DataError`:
+    they are missing or not finite numbers, or there are not ``count`` of them."""
     given = value if isinstance(value, list) else [value]
     found = [_number(each) for each in given]
     if len(found) != count or not all(each is not None and math.isfinite(each) for each in found):
@@ -122,7 +117,6 @@ def encode_labelled(corpus: Corpus, tokenizer: Tokenizer, names: Sequence[str] |
     long.
 
     Args:
-        corpus: the records.
         tokenizer: that encodes their texts.
         names: of the classes; None: labels are values.
         context: tokens of an example at most.
@@ -195,8 +189,6 @@ def class_id(known: Mapping[str, int], name: str, where: str) -> int:
 
     Args:
         known: the ids of the model's classes by name.
-        name: of the class.
-        where: the record, for messages.
 
     Raises:
         DataError: it is none of them.

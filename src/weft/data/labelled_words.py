@@ -21,11 +21,8 @@ from weft.tokenizers import Tokenizer
 
 
 def words_of(value: Any, setting: str, field: str, where: str) -> list[str]:
-    """A record's words: a list of them, or a text (in tables) whose words stand between white space.
-
-    Raises:
-        DataError: it is neither, there is no word, or a word is no text or empty.
-    """
+    """A record's words: a list of them, or a text (in tables) whose words stand between white space. Raises
+    `DataError`: it is neither, there is no word, or a word is no text or empty."""
     listed = _listed(value, "words", setting, field, where)
     if not listed:
         raise DataError(f"the field {field!r} has no words.", where=where, remedy="Fill it in, or remove that record.")
@@ -39,11 +36,8 @@ def words_of(value: Any, setting: str, field: str, where: str) -> list[str]:
 
 def labels_of(value: Any, setting: str, field: str, where: str, count: int) -> list[str]:
     """The names of the classes of a record's ``count`` words: a list of names or whole numbers, or a text (in tables)
-    whose names stand between white space.
-
-    Raises:
-        DataError: it is neither, there are not ``count`` of them, or one is missing.
-    """
+    whose names stand between white space. Raises `DataError`: it is neither, there are not ``count`` of them, or one is
+    missing."""
     labels = _listed(value, "labels", setting, field, where)
     if len(labels) != count:
         raise DataError(f"{count} words, and the field {field!r} has {len(labels)} labels.", where=where,
@@ -67,7 +61,6 @@ def first_tokens(words: Sequence[str], byte_lengths: Integer[np.ndarray, " T"], 
     Args:
         words: of the text, in which a space stands between them.
         byte_lengths: bytes of the text that each token represents; white space that no token has counts with the next.
-        where: the record, for messages.
 
     Raises:
         DataError: a word has no first token of its own, because the tokenizer has a token for more than one word or
@@ -123,8 +116,6 @@ def encode_words(corpus: Corpus, tokenizer: Tokenizer, names: Sequence[str], con
 
     Args:
         corpus: of records that hold words and the names of their classes.
-        tokenizer: of the text.
-        names: of the classes.
         context: tokens of an example at most.
         repeated: see `LabelledWords`.
         cut: whether longer texts are cut at the end.

@@ -39,10 +39,6 @@ class ArrayFile(ManifestRecord):
     """A file that holds one array, little-endian.
 
     Attributes:
-        name: of the file.
-        dtype: of the items.
-        bytes: size of the file.
-        sha256: hash of the file.
         sample_sha256: hash of a sample of the file, see `sample_hash`.
     """
 
@@ -108,7 +104,6 @@ class PreparationRecipe(ManifestRecord):
     Attributes:
         path: of the text, or a list of several; None: the Python standard library's source.
         data: the data settings without the path.
-        tokenizer: the tokenizer's configuration.
         task: what the task decides of conversations, see `weft.tasks.conversations`; None: running text.
     """
 
@@ -147,11 +142,8 @@ class Manifest(ManifestRecord):
 
 
 def is_prepared(path: Path) -> bool:
-    """Whether a folder holds prepared data, damaged or not.
-
-    Raises:
-        DataError: the system does not say, since the path is too long or lies in a folder that may not be entered.
-    """
+    """Whether a folder holds prepared data, damaged or not. Raises `DataError`: the system does not say, since the path
+    is too long or lies in a folder that may not be entered."""
     try:
         return path.is_dir() and any(path.glob("train-[0-9]*.bin"))
     except OSError as error:
@@ -167,11 +159,8 @@ def write_prepared_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def read_prepared_manifest(folder: Path) -> Manifest:
-    """The manifest of a prepared folder.
-
-    Raises:
-        DataError: it is missing, damaged, edited by hand, or of a newer format.
-    """
+    """The manifest of a prepared folder. Raises `DataError`: it is missing, damaged, edited by hand, or of a newer
+    format."""
     path = folder / MANIFEST_FILE
     try:
         content = read_json(path)
@@ -192,11 +181,8 @@ def read_prepared_manifest(folder: Path) -> Manifest:
 
 
 def check_files(folder: Path, manifest: Manifest, depth: Depth) -> None:
-    """Compare the arrays' files with the manifest: their sizes, samples of them too, or all their content.
-
-    Raises:
-        DataError: files are missing, truncated or changed; all are listed.
-    """
+    """Compare the arrays' files with the manifest: their sizes, samples of them too, or all their content. Raises
+    `DataError`: files are missing, truncated or changed; all are listed."""
     sampled = depth == "sample"
     listed = {file.name: FileEntry(file.bytes, file.sample_sha256 if sampled else file.sha256)
               for file in manifest.files}

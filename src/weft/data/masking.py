@@ -8,7 +8,7 @@ from typing import NamedTuple, final
 import numpy as np
 from jaxtyping import Bool, Int64
 
-from weft.data.permutation import hashed
+from weft.data.orders import hashed
 from weft.data.stream import TokenStream
 
 CHOSEN, REPLACED, RANDOM = range(3)
@@ -34,7 +34,6 @@ class Masking:
     the process, so a resumed run hides the tokens that an uninterrupted one would.
 
     Attributes:
-        mask: id of the mask.
         ordinary: ids from which random tokens are drawn.
         special: ids that are never chosen, such as those that open and close documents.
         rate: share of tokens that are chosen.

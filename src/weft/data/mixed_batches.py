@@ -17,8 +17,7 @@ from weft.data.batches import AHEAD, Batches, MadeOfText, NumberedRows, Shuffled
 from weft.data.joining import parted
 from weft.data.mixed_order import MixedOrder
 from weft.data.packed import PackedBatches
-from weft.data.sources import JoinedSource
-from weft.data.stream import TokenStream
+from weft.data.stream import JoinedSource, TokenStream
 
 
 def mixed_batches(stream: TokenStream, *, packing: Literal["stream", "documents"], rows: int, length: int,

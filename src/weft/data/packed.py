@@ -10,8 +10,8 @@ from jaxtyping import Int64
 from weft.core.errors import DataError
 from weft.data.batch import Batch
 from weft.data.batches import Batches
+from weft.data.orders import permute
 from weft.data.packing import Long, best_fit, pieces_of
-from weft.data.permutation import permute
 from weft.data.sequences import WIDTHS
 from weft.data.stream import TokenStream
 

@@ -47,11 +47,8 @@ def described(where: Where) -> str:
 def files_of(where: Where, suffixes: Collection[str]) -> Files:
     """The files of a place: of a folder those whose names end in one of ``suffixes``, in the order of their paths,
     hidden ones left out; of a pattern (``*``, ``?``, ``[abc]``, and ``**`` for any folders) those that it matches, in
-    that order; of a list those of each item, in its order, none twice. What exists under a name is no pattern.
-
-    Raises:
-        DataError: nothing is there, or something that is neither a file nor a folder.
-    """
+    that order; of a list those of each item, in its order, none twice. What exists under a name is no pattern. Raises
+    `DataError`: nothing is there, or something that is neither a file nor a folder."""
     if not isinstance(where, str | Path):
         return _of_list(where, suffixes)
     path = Path(where)

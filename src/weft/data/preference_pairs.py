@@ -28,7 +28,6 @@ class PreferencePairs:
         starts: of each answer kept, the position in the stream of its first token, pairs together: 2P of them.
         lengths: inputs of each.
         scored: scored tokens of each.
-        pairs: how many were read.
         longer: how many of these were longer than the context, and so cut or left out.
         reference: the log-probability of each answer under the reference model, in nats; None: not computed yet.
     """
@@ -57,11 +56,8 @@ class PreferencePairs:
 
 
 def kept_pairs(stream: TokenStream, context: int, long: Literal["cut", "drop"]) -> PreferencePairs:
-    """The pairs of a stream of which both answers have scored tokens within the context.
-
-    Raises:
-        DataError: none has.
-    """
+    """The pairs of a stream of which both answers have scored tokens within the context. Raises `DataError`: none
+    has."""
     starts, inputs = documents_in(stream)
     longer = (inputs > context).reshape(-1, 2).any(1)
     lengths = np.minimum(inputs, context)

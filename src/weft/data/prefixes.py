@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Int64
 
 from weft.data.batch import Batch
-from weft.data.permutation import hashed
+from weft.data.orders import hashed
 
 SEEDED = 0x5EED
 """Keeps the draws of prefixes apart from other draws with the same seed and epoch."""

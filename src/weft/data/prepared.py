@@ -82,22 +82,15 @@ class PreparedData:
     manifest: Manifest
 
     def part(self, name: str) -> PreparedPart:
-        """Train, validation or test.
-
-        Raises:
-            DataError: the folder lacks it.
-        """
+        """Train, validation or test. Raises `DataError`: the folder lacks it."""
         if name not in self.manifest.parts:
             raise DataError(f"the folder has no part {name!r}.", where=str(self.path),
                             remedy=nearest(name, self.manifest.parts))
         return self.manifest.parts[name]
 
     def stream(self, name: str) -> TokenStream:
-        """The row of tokens of a part, of which only what is in use is read.
-
-        Raises:
-            DataError: the folder lacks the part, or a file of it cannot be read; so does whatever reads the row.
-        """
+        """The row of tokens of a part, of which only what is in use is read. Raises `DataError`: the folder lacks the
+        part, or a file of it cannot be read; so does whatever reads the row."""
         part = self.part(name)
         tokens, begins, byte_lengths, flags, lost = open_part(self.path, part)
         # Unknown where the folder was made before lost text was paid for, by a tokenizer that may lose some.
@@ -139,7 +132,6 @@ def open_prepared(path: str | Path, *, check: Depth = "sample") -> PreparedData:
     """The prepared data of a folder.
 
     Args:
-        path: the folder.
         check: what is compared with the manifest: the files' sizes; also samples of at most 16 MiB of each file; or all
             of their content.
 
@@ -252,11 +244,7 @@ def write_prepared(folder: Path, texts: EncodingTexts, encoder: DocumentEncoder,
 
 
 def source_of(path: Path) -> SourceFile:
-    """A file's path, size and hash.
-
-    Raises:
-        DataError: it cannot be read.
-    """
+    """A file's path, size and hash. Raises `DataError`: it cannot be read."""
     try:
         return SourceFile(path=str(path.resolve()), bytes=path.stat().st_size, sha256=sha256_of(path))
     except OSError as error:

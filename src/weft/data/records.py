@@ -1,7 +1,11 @@
-"""Files of records: JSON Lines, Parquet, and tables (CSV, TSV), of which some fields are read."""
+"""Files of records: JSON Lines, Parquet, and tables (CSV, TSV), of which some fields are read.
+
+Tables of values in text: CSV and TSV, whose first line names the fields.
+"""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, final
@@ -10,7 +14,7 @@ from weft.core.errors import DataError, nearest
 from weft.data.compression import RELEASED, Content, mark_bytes, read_content, release
 from weft.data.json_arrays import ARRAY_SUFFIXES, array_records
 from weft.data.parquet import parquet_rows
-from weft.data.tables import TABLE_SUFFIXES, table_rows
+from weft.data.utf8 import decoded
 from weft.disk.documents import Unreadable, parse_json
 
 JSONL_SUFFIXES = frozenset({".jsonl", ".ndjson"})
@@ -61,11 +65,8 @@ def records(path: Path, suffix: str, fields: Fields) -> Iterator[TextRecord]:
 
 
 def field_names(path: Path, suffix: str) -> tuple[str, ...]:
-    """The fields of the first record of a table or a JSON Lines file; none if it has no record.
-
-    Raises:
-        DataError: the record is broken; ``where`` has its line.
-    """
+    """The fields of the first record of a table or a JSON Lines file; none if it has no record. Raises `DataError`: the
+    record is broken; ``where`` has its line."""
     if suffix in TABLE_SUFFIXES:
         return tuple(next((row for _, row in table_rows(path, suffix)), {}))
     content = read_content(path)
@@ -77,11 +78,7 @@ def field_names(path: Path, suffix: str) -> tuple[str, ...]:
 
 
 def text_of(value: Any, setting: str, field: str, where: str) -> str:
-    """A field's value, which must be text that UTF-8 can express.
-
-    Raises:
-        DataError: it is not.
-    """
+    """A field's value, which must be text that UTF-8 can express. Raises `DataError`: it is not."""
     if not isinstance(value, str):
         found = "null" if value is None else f"a {type(value).__name__}"
         raise DataError(f"the field {field!r} holds {found}, not text.", where=where,
@@ -185,3 +182,63 @@ def _require_fields(fields: Fields, names: Iterable[str], where: str) -> None:
             raise DataError(f"no field {field!r}; the fields are: {listed}.", where=where,
                             remedy=f"Name the one that holds the {setting.removesuffix('_field')} with {setting}. "
                                    f"{hint}")
+
+
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+TABLE_SUFFIXES = frozenset(DELIMITERS)
+LONGEST_FIELD = 1 << 27
+"""Largest number of characters of a value; the csv module's default, 131,072, is less than many documents have."""
+
+
+def table_rows(path: Path, suffix: str) -> Iterator[tuple[int, dict[str, str]]]:
+    """The rows of a table below the first line, each with the number of the line in which it ends; blank lines are
+    skipped.
+
+    Values with the delimiter, a quote (doubled) or a line end are in double quotes (RFC 4180), in TSV too.
+
+    Raises:
+        DataError: the file is not UTF-8; its first line lacks names or has one twice; or a row, whose line is named,
+            has more or fewer values or an open quote.
+    """
+    before, limit = 0, csv.field_size_limit(LONGEST_FIELD)
+    try:
+        rows = csv.reader(_text_lines(path), delimiter=DELIMITERS[suffix], strict=True)
+        names, before = _names(next(rows, []), path), rows.line_num
+        for row in rows:
+            if row and len(row) != len(names):
+                raise DataError(f"{len(row)} values, while the first line names {len(names)} fields.",
+                                where=f"{path}, line {rows.line_num}",
+                                remedy="Correct that row, or quote values that hold the delimiter or a line end.")
+            before = rows.line_num
+            if row:
+                yield rows.line_num, dict(zip(names, row, strict=True))
+    except csv.Error as error:
+        raise DataError(f"the table cannot be read ({error}).", where=f"{path}, line {before + 1}",
+                        remedy="Close every quote, and double quotes within quoted values.") from None
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _names(names: list[str], path: Path) -> list[str]:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if not names or not all(names) or twice:
+        what = f"names {twice[0]!r} twice" if twice else "leaves a field without a name" if names else "is missing"
+        raise DataError(f"the first line of the table {what}.", where=str(path),
+                        remedy="Name every field once in the first line.")
+    return names
+
+
+def _text_lines(path: Path) -> Iterator[str]:
+    """The lines of a file with their ends."""
+    content = read_content(path)
+    mark, held = mark_bytes(content), ""
+    try:
+        for part in decoded(memoryview(content)[mark:]):
+            *whole, held = (held + part).split("\n")
+            yield from (line + "\n" for line in whole)
+    except UnicodeDecodeError as error:
+        place = mark + error.start
+        raise DataError(f"the file is not UTF-8: byte 0x{content[place]:02x} at offset {place}.", where=str(path),
+                        remedy="Convert it to UTF-8.") from None
+    if held:
+        yield held

@@ -13,9 +13,8 @@ from weft.data.corpus import Corpus
 from weft.data.document import Document
 from weft.data.documents import Documents, SpanTable, TextRange, columns_of
 from weft.data.places import Where, files_of
-from weft.data.records import RECORD_SUFFIXES, Fields, TextRecord, records, text_of
-from weft.data.spool import Spool
-from weft.data.tables import TABLE_SUFFIXES
+from weft.data.records import RECORD_SUFFIXES, TABLE_SUFFIXES, Fields, TextRecord, records, text_of
+from weft.data.spooled import Spool
 from weft.data.text import nothing
 
 ROW_SUFFIXES = RECORD_SUFFIXES | TABLE_SUFFIXES
@@ -81,11 +80,7 @@ def json_table(name: str, where: str, kept: Iterable[tuple[int, str, Any]]) -> S
 
 
 def require_suffix(file: Path, suffixes: Collection[str], what: str) -> str:
-    """The suffix of a file of records.
-
-    Raises:
-        DataError: it is none of ``suffixes``.
-    """
+    """The suffix of a file of records. Raises `DataError`: it is none of ``suffixes``."""
     suffix = content_suffix(file)
     if suffix not in suffixes:
         raise DataError(f"the file's name ends in {suffix or 'nothing'}, and {what} are read from files of "

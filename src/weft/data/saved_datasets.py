@@ -1,13 +1,20 @@
-"""Data sets in the format of the package `datasets`: what its ``save_to_disk`` wrote, and those that it loads."""
+"""Data sets in the format of the package `datasets`: what its ``save_to_disk`` wrote, and those that it loads.
+
+Whether the batches of an Arrow stream are compressed, which pyarrow unpacks whatever their size.
+
+The head of a message is a FlatBuffer (Apache Arrow, ``Message.fbs``): Message 1 header_type, 2 header; a header of type
+3, RecordBatch, has compression as field 3, and one of type 2, DictionaryBatch, has such a batch as field 1. A field
+lies where the table at the beginning of its object says, or is missing.
+"""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from weft.core.errors import DataError, MissingExtra
-from weft.data.arrow_messages import packed_batches
 from weft.data.corpus import Corpus
 from weft.data.documents import Documents
 from weft.data.records import Fields, TextRecord
@@ -117,11 +124,8 @@ def _arrow(path: Path, fields: Fields) -> Iterator[TextRecord]:
 
 def _plain(batch: Any, fields: Fields, where: str) -> Iterator[Mapping[str, Any]]:
     """The rows of a batch, with the fields that are read where it has them. Texts that share their characters, as
-    places in a dictionary do, may be gigabytes of which the file has one: they are refused.
-
-    Raises:
-        DataError: a field holds something else than plain text.
-    """
+    places in a dictionary do, may be gigabytes of which the file has one: they are refused. Raises `DataError`: a field
+    holds something else than plain text."""
     from pyarrow import types
 
     if not batch.num_rows:
@@ -155,3 +159,53 @@ def _json(path: Path) -> dict[str, Any]:
         raise DataError(f"the file is damaged ({error}).", where=str(path), remedy="Save the data set again, or copy "
                         "it again, whole.") from None
     return found if isinstance(found, dict) else {}
+
+
+DICTIONARY, BATCH = 2, 3
+HEADER_TYPE, HEADER, DATA, COMPRESSION = 1, 2, 1, 3
+
+
+def packed_batches(file: Any) -> bool:
+    """Whether a batch of an open stream is compressed. Raises `ValueError`: the head of a message is damaged."""
+    from pyarrow import ipc
+
+    for message in ipc.MessageReader.open_stream(file):
+        try:
+            if _is_packed(message.metadata.to_pybytes()):
+                return True
+        except (struct.error, IndexError) as error:
+            raise ValueError(f"the head of a message is damaged: {error}") from None
+    return False
+
+
+def _is_packed(head: bytes) -> bool:
+    message = _pointer(head, 0)
+    kind, header = _field(head, message, HEADER_TYPE), _field(head, message, HEADER)
+    if not kind or not header or head[kind] not in (DICTIONARY, BATCH):
+        return False
+    found = _pointer(head, header)
+    if head[kind] == DICTIONARY:
+        data = _field(head, found, DATA)
+        if not data:
+            return False
+        found = _pointer(head, data)
+    return bool(_field(head, found, COMPRESSION))
+
+
+def _pointer(head: bytes, place: int) -> int:
+    """Where an object lies whose distance stands at ``place``."""
+    (distance,) = struct.unpack_from("<I", head, place)
+    return place + int(distance)
+
+
+def _field(head: bytes, table: int, number: int) -> int:
+    """Where a field of an object lies; 0 where it is missing."""
+    (back,) = struct.unpack_from("<i", head, table)
+    first = table - int(back)
+    if first < 0:
+        raise IndexError("a table before its beginning")
+    (size,) = struct.unpack_from("<H", head, first)
+    if 4 + 2 * number >= size:
+        return 0
+    (offset,) = struct.unpack_from("<H", head, first + 4 + 2 * number)
+    return table + int(offset) if offset else 0

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Int64, Integer
 
 from weft.core.errors import TokenizerError
-from weft.data.spool import Spool
+from weft.data.spooled import Spool
 from weft.tokenizers import Encoded, Tokenizer
 
 TEXTS_AT_ONCE, CHARACTERS_AT_ONCE = 1 << 12, 1 << 20
@@ -93,11 +93,8 @@ class SequenceWriter:
 
 
 def encoded_texts(texts: Iterable[tuple[str, str]], tokenizer: Tokenizer) -> Iterator[Encoded]:
-    """The tokens of many texts, given as pairs of name and text, in order.
-
-    Raises:
-        TokenizerError: the tokenizer cannot express a text; ``where`` is its name.
-    """
+    """The tokens of many texts, given as pairs of name and text, in order. Raises `TokenizerError`: the tokenizer
+    cannot express a text; ``where`` is its name."""
     batch: list[tuple[str, str]] = []
     characters = 0
     for named in texts:

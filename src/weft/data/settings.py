@@ -10,12 +10,11 @@ from pydantic import Field, model_validator
 
 from weft.core.config import rule
 from weft.core.part_config import Settings
-from weft.data.division import Division
-from weft.data.division_settings import DocumentsSetting, division_of
+from weft.data.division import Division, DocumentsSetting, division_of
 from weft.data.manifest import is_prepared, read_prepared_manifest
 from weft.data.records import TEXT_FIELD
 from weft.data.source_settings import TextSource, with_weights
-from weft.data.sources import WhenCapped
+from weft.data.stream import WhenCapped
 
 NO_RECIPE = ("path", "order_seed", "packing", "sources", "mixture", "when_capped")
 """Settings that do not change the content of a prepared folder."""

@@ -26,7 +26,6 @@ class ShardWriter:
     """Writes the row of tokens of one part of a corpus, piece by piece.
 
     Args:
-        folder: of the files.
         part: ``train``, ``validation`` or ``test``.
         vocab_size: decides the dtype of the ids.
         shard_tokens: a shard ends with the document that reaches this many tokens, or within one that would reach twice
@@ -94,10 +93,7 @@ class ShardWriter:
 def open_part(folder: Path, part: PreparedPart) -> tuple[TokenArray, TokenArray, TokenArray, TokenArray | None,
                                                          TokenArray | None]:
     """The arrays of a part: tokens, document starts, bytes of each token; flags and lost nats, None where it has none.
-
-    Raises:
-        DataError: a file cannot be read or is too short; so does whatever reads the arrays.
-    """
+    Raises `DataError`: a file cannot be read or is too short; so does whatever reads the arrays."""
     tokens, begins, lengths = zip(
         *([_open(folder, file, shard.length) for file in (shard.tokens, shard.begins, shard.byte_lengths)]
           for shard in part.shards), strict=True)

@@ -12,11 +12,9 @@ from pydantic import Field, field_validator, model_validator
 from weft.core.config import rule
 from weft.core.errors import nearest
 from weft.core.part_config import Settings
-from weft.data.division import Division
-from weft.data.division_settings import DocumentsSetting, division_of
+from weft.data.division import Division, DocumentsSetting, division_of
 from weft.data.manifest import is_prepared
-from weft.data.mixture import Mixture
-from weft.data.published_mixtures import PUBLISHED
+from weft.data.mixture import PUBLISHED, Mixture
 
 
 class HubDataset(Settings):
@@ -88,12 +86,9 @@ class TextSource(Settings):
 
 
 def with_weights(sources: Mapping[str, TextSource], mixture: str | None) -> dict[str, TextSource]:
-    """Sources of which each has a weight, its own or the published one of the part of its name.
-
-    Raises:
-        PydanticCustomError: one has none, two are the same part, the mixture or a part of it is unknown, or the sum is
-            not positive.
-    """
+    """Sources of which each has a weight, its own or the published one of the part of its name. Raises
+    `PydanticCustomError`: one has none, two are the same part, the mixture or a part of it is unknown, or the sum is
+    not positive."""
     published = None if mixture is None else _published(mixture)
     parts = {} if published is None else {plain_name(part.name): weight for part, weight in
                                           zip(published.sources, published.weights(), strict=True)}

@@ -21,8 +21,6 @@ def split_source(name: str, source: TextSource, data: DataSettings) -> Split:
     """The training text and the held-out text of a source that is no prepared folder.
 
     Args:
-        name: of the source.
-        source: its settings.
         data: the settings of all sources, for those that it does not give.
 
     Raises:

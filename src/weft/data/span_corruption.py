@@ -11,7 +11,7 @@ from typing import NamedTuple, final
 import numpy as np
 from jaxtyping import Bool, Int64
 
-from weft.data.permutation import hashed
+from weft.data.orders import hashed
 
 NOISE, REST = range(2)
 """Random draws that are made for every row: the borders of the hidden spans, and those of the spans between them."""

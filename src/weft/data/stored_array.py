@@ -33,9 +33,7 @@ class StoredArray:
     array of indices gives a new array in memory; `narrow` gives a range without reading it.
 
     Args:
-        path: of the file.
         dtype: of the items, which lie in it one after the other.
-        length: items of the file.
 
     Raises:
         DataError: the file cannot be read or is shorter; each way to read the items says so, too.

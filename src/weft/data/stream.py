@@ -1,9 +1,12 @@
-"""A corpus as one row of tokens, with document starts and flags of tokens."""
+"""A corpus as one row of tokens, with document starts and flags of tokens.
+
+The sources of a stream of tokens into which several texts were joined.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
 from jaxtyping import Bool, Float32, UInt, UInt8
@@ -14,8 +17,54 @@ from weft.data.corpus import Corpus
 from weft.data.duplicates import Repeated
 from weft.data.encoding import encode_documents
 from weft.data.layout import RowPart, layout_of
-from weft.data.sources import Sources
 from weft.tokenizers import Tokenizer
+
+WhenCapped: TypeAlias = Literal["share", "error"]
+
+
+@final
+@dataclass(frozen=True)
+class JoinedSource:
+    """One source of a mixture.
+
+    Attributes:
+        first: place of its first token in the stream.
+        last: the place after its last token.
+        weight: its share of the tokens that are read, in any unit.
+        max_epochs: how often it is read at most; None: as often as its weight asks.
+    """
+
+    name: str
+    first: int
+    last: int
+    weight: float
+    max_epochs: float | None = None
+
+
+@final
+@dataclass(frozen=True)
+class Sources:
+    """The sources of a stream, one after another.
+
+    Attributes:
+        each: in the order of the configuration.
+        when_capped: what happens once a source has been read ``max_epochs`` times: its weight passes to the others
+            (``share``), or a run in which that would happen is refused before its first step (``error``).
+    """
+
+    each: tuple[JoinedSource, ...]
+    when_capped: WhenCapped = "share"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names, in order."""
+        return tuple(source.name for source in self.each)
+
+    def weights(self) -> tuple[float, ...]:
+        """Weights that add up to one."""
+        whole = sum(source.weight for source in self.each)
+        return tuple(source.weight / whole for source in self.each)
+
 
 SCORED = 1
 """The bit of a token's flags for scored tokens, which count where they are predicted. The other bits are unused."""
@@ -32,10 +81,7 @@ class TokenStream:
         byte_lengths: UTF-8 bytes of the source text that each token represents; 0 for special tokens.
         begins_scored: whether a token that begins a document may be predicted from the token before it, which belongs
             to another document. It may if the same token closes a document and opens the next.
-        vocab_size: of the tokenizer.
         corpus: name of the corpus.
-        corpus_sha256: hash of the corpus.
-        tokenizer_sha256: fingerprint of the tokenizer.
         repeated: of a held-out text: how many of its documents are also in the training text; None: unknown.
         flags: of each token, see ``SCORED``; None: every token is scored. A token that is not is read like the others,
             and adds neither to a loss nor to the tokens and bytes by which a loss is divided.
@@ -83,11 +129,7 @@ class TokenStream:
         return 0.0 if self.lost is None else float(self.lost[places].sum(dtype=np.float64))
 
     def require(self, needed: int, purpose: str, remedy: str) -> None:
-        """Check that there are enough tokens for a purpose.
-
-        Raises:
-            DataError: there are fewer than ``needed``.
-        """
+        """Check that there are enough tokens for a purpose. Raises `DataError`: there are fewer than ``needed``."""
         if len(self) < needed:
             raise DataError(
                 f"{len(self)} tokens are too few: {purpose} needs {needed}.", where=self.corpus, remedy=remedy
@@ -117,11 +159,7 @@ def flags_of(scored: Bool[np.ndarray, " n"]) -> UInt8[np.ndarray, " n"] | None:
 
 
 def require_tokens(tokens: int, scored: int, corpus: Corpus) -> None:
-    """Check that a corpus gives tokens, and some that are scored.
-
-    Raises:
-        DataError: it does not.
-    """
+    """Check that a corpus gives tokens, and some that are scored. Raises `DataError`: it does not."""
     if not tokens or not len(corpus.documents):
         raise DataError("the corpus gives no token.", where=corpus.name, remedy="Give a corpus that has text.")
     if not scored:

@@ -13,7 +13,7 @@ from weft.data.document import Document
 from weft.data.documents import Documents, SpanTable, TextRange, columns_of
 from weft.data.places import Files, Where, described, files_of
 from weft.data.records import RECORD_SUFFIXES, TEXT_FIELD, Fields, TextRecord, records, text_of
-from weft.data.spool import Spool
+from weft.data.spooled import Spool
 from weft.data.utf8 import decoded, find_byte
 
 PROSE = frozenset({".txt", ".text", ".md", ".rst", ".tex", ".html"})
@@ -62,20 +62,13 @@ def read_text(
 
 
 def source_files(path: Where, suffixes: Collection[str] = TEXT_SUFFIXES) -> list[Path]:
-    """The files that `read_text` reads, in order.
-
-    Raises:
-        DataError: as `weft.data.places.files_of`.
-    """
+    """The files that `read_text` reads, in order. Raises `DataError`: as `weft.data.places.files_of`."""
     return list(files_of(path, suffixes).paths)
 
 
 def read_like(path: Where, *, text_field: str, prompt_field: str | None, documents: Division) -> Corpus:
     """Read a text with the settings of another one: they apply where they can, and are ignored where they cannot.
-
-    Raises:
-        DataError: as `read_text`, whose arguments these are.
-    """
+    Raises `DataError`: as `read_text`, whose arguments these are."""
     records = {content_suffix(file) in RECORD_SUFFIXES for file in source_files(path)}
     if records == {False}:
         return read_text(path, documents=documents)
@@ -84,11 +77,8 @@ def read_like(path: Where, *, text_field: str, prompt_field: str | None, documen
 
 
 def read_document(path: Path) -> memoryview:
-    """The text of one file, compressed or not, in UTF-8 and without a byte order mark.
-
-    Raises:
-        DataError: the file cannot be read, or is damaged, binary or not UTF-8.
-    """
+    """The text of one file, compressed or not, in UTF-8 and without a byte order mark. Raises `DataError`: the file
+    cannot be read, or is damaged, binary or not UTF-8."""
     content = read_content(path)
     _require_text(content, path)
     return memoryview(content)[mark_bytes(content):]

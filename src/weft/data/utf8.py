@@ -27,11 +27,8 @@ def parts_of(content: memoryview) -> Iterator[tuple[int, memoryview]]:
 
 
 def decoded(content: memoryview, *, size: int = PART) -> Iterator[str]:
-    """The text in parts of at most ``size`` bytes; none is empty.
-
-    Raises:
-        UnicodeDecodeError: the content is not UTF-8; ``start`` is relative to the whole content.
-    """
+    """The text in parts of at most ``size`` bytes; none is empty. Raises `UnicodeDecodeError`: the content is not
+    UTF-8; ``start`` is relative to the whole content."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     for first in range(0, len(content), size):
         if first and first % RELEASED == 0:

@@ -7,12 +7,11 @@ from weft.decoding.beam import Beams, Hypothesis, LengthFormula, beam_search
 from weft.decoding.choosing import RowSettings
 from weft.decoding.compiled import CompiledStep
 from weft.decoding.generate import generate, stream
-from weft.decoding.output import Generated, GeneratedRow, NewToken
 from weft.decoding.prompts import Ragged, ragged, realign
 from weft.decoding.rows import Row, RowLike, WordsRow, parse_rows, read_rows, read_rows_or_words
 from weft.decoding.sampling import GREEDY, Sampling, combined
 from weft.decoding.slots import Slots
-from weft.decoding.stopping import NEVER, Ending
+from weft.decoding.stopping import NEVER, Ending, Generated, GeneratedRow, NewToken
 
 __all__ = ["GREEDY", "NEVER", "Beams", "CompiledStep", "Ending", "Generated", "GeneratedRow",
            "Hypothesis", "LengthFormula", "NewToken", "Ragged", "Row", "RowLike", "RowSettings", "Sampling", "Slots",

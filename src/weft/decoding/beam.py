@@ -37,7 +37,6 @@ def length_divisor(length: int, penalty: float, formula: LengthFormula) -> float
 
     Args:
         length: |y|, at least 1.
-        penalty: a.
         formula: which of both.
     """
     return math.pow(length if formula == "power" else (5 + length) / 6, penalty)
@@ -206,11 +205,7 @@ class _Search:
         return parents if self.live else []
 
     def best(self) -> tuple[Hypothesis, ...]:
-        """Return the finished hypotheses, the best first.
-
-        Raises:
-            FailedError: no hypothesis has finished.
-        """
+        """Return the finished hypotheses, the best first. Raises `FailedError`: no hypothesis has finished."""
         if not self._finished:
             raise FailedError("the model assigns probability zero to every continuation.", where=f"rows[{self.row}]",
                               remedy="Use a model with smoothing, or more beams.")

@@ -41,11 +41,7 @@ class CompiledStep:
 
     def __call__(self, tokens: Tensor, state: ModelState) -> tuple[Tensor, ModelState]:
         """Return the logits [B,V] after one more token [B] of each row, and the new state. ``state`` must have been
-        started with a capacity.
-
-        Raises:
-            UnsupportedError: the model cannot be compiled on this machine.
-        """
+        started with a capacity. Raises `UnsupportedError`: the model cannot be compiled on this machine."""
         with compiler_errors("compile"):
             return (self._of_one_row if len(tokens) == 1 else self._of_rows)(tokens, state)
 

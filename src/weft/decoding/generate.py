@@ -9,12 +9,11 @@ from weft.core.model import LanguageModel
 from weft.decoding.choosing import RowSettings
 from weft.decoding.compiled import CompiledStep
 from weft.decoding.mode import evaluation_mode
-from weft.decoding.output import Finish, Generated, GeneratedRow, NewToken
 from weft.decoding.prompts import prepare
 from weft.decoding.rows import Row, RowLike, parse_rows
 from weft.decoding.sampling import GREEDY, Sampling
 from weft.decoding.slots import Slots
-from weft.decoding.stopping import NEVER, Ending
+from weft.decoding.stopping import NEVER, Ending, Finish, Generated, GeneratedRow, NewToken
 from weft.tokenizers import Tokenizer
 
 FREE_SHARE = 0.25
@@ -66,7 +65,6 @@ def stream(model: LanguageModel, rows: Sequence[RowLike], *, max_new_tokens: int
         log_probs: whether to return the model's log-probability of each token.
         batch_size: number of rows that are continued together, where the next row replaces one that has ended; None:
             all.
-        compiled: the model's compiled step.
 
     Raises:
         InputError: rows or options that cannot be used.

@@ -9,10 +9,10 @@ from itertools import chain
 import torch
 from torch import nn
 
+from weft.core.declarations import Trait
 from weft.core.errors import InputError, UnsupportedError
 from weft.core.layer import traits_of
 from weft.core.model import LanguageModel
-from weft.core.traits import Trait
 
 
 @contextmanager
@@ -34,11 +34,8 @@ def device_of(model: nn.Module) -> torch.device:
 
 
 def require_causal(model: LanguageModel, purpose: str) -> None:
-    """Refuse a model whose tokens attend to later ones: its outputs are not probabilities of the next token.
-
-    Raises:
-        UnsupportedError: the model is bidirectional.
-    """
+    """Refuse a model whose tokens attend to later ones: its outputs are not probabilities of the next token. Raises
+    `UnsupportedError`: the model is bidirectional."""
     if Trait.BIDIRECTIONAL in traits_of(model):
         raise UnsupportedError(f"{purpose} needs probabilities of the next token, and this model's tokens attend to "
                                "later ones.", where=type(model).__name__, remedy="Give it causal masks.")
@@ -51,11 +48,8 @@ def declares_length(model: LanguageModel) -> bool:
 
 
 def require_room(model: LanguageModel, length: int, where: str, what: str, remedy: str) -> None:
-    """Refuse documents longer than the model's table of positions, before anything is computed.
-
-    Raises:
-        InputError: ``length`` tokens exceed the model's limit.
-    """
+    """Refuse documents longer than the model's table of positions, before anything is computed. Raises `InputError`:
+    ``length`` tokens exceed the model's limit."""
     limit = model.limit()
     if limit is not None and length > limit:
         raise InputError(f"{what}, and this model has positions for {limit} tokens.", where=where, remedy=remedy)

@@ -94,11 +94,8 @@ def encode_sources(model: LanguageModel, rows: Sequence[Row], device: torch.devi
 
 
 def of_each_row(number: int | Sequence[int], rows: int, where: str) -> list[int]:
-    """A number for each of ``rows`` rows, given for each or once for all.
-
-    Raises:
-        InputError: there are more or fewer numbers than rows.
-    """
+    """A number for each of ``rows`` rows, given for each or once for all. Raises `InputError`: there are more or fewer
+    numbers than rows."""
     if isinstance(number, int):
         return [number] * rows
     if len(number) != rows:
@@ -113,7 +110,6 @@ def prepare(model: LanguageModel, rows: Sequence[Row], *, max_new_tokens: int | 
 
     Args:
         model: any causal language model.
-        rows: prompts.
         max_new_tokens: maximum number of new tokens, of all rows or of each.
         start: the token that begins a document, put before empty prompts.
 

@@ -46,9 +46,7 @@ class Call:
     """One operation.
 
     Attributes:
-        function: the torch function.
         args: positional arguments, with a `Ref` in place of each tensor.
-        options: keyword arguments, likewise.
         takes: the tensors among its arguments.
         writes: the arguments that it writes to.
         outs: the tensors it returned; none for a function called for its effect.
@@ -194,7 +192,6 @@ class FunctionRecorder(TorchFunctionMode):
     """Records the torch functions that are called in its block.
 
     Attributes:
-        recording: the calls so far.
         obstacle: why another step might differ from the recorded one, which makes the recording unusable; None if
             nothing stands against it.
     """

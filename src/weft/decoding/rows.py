@@ -17,10 +17,10 @@ from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 
+from weft.core.declarations import Trait
 from weft.core.errors import InputError, nearest
 from weft.core.layer import traits_of
 from weft.core.model import LanguageModel
-from weft.core.traits import Trait
 from weft.data.text import read_text
 from weft.disk.documents import Unreadable, parse_json
 
@@ -87,11 +87,8 @@ def has_words(row: object) -> TypeGuard[Mapping[str, Any]]:
 
 
 def words_row(row: Mapping[str, Any], where: str) -> WordsRow:
-    """A row of words from plain data.
-
-    Raises:
-        InputError: it has other keys too, no words, or something that is no word.
-    """
+    """A row of words from plain data. Raises `InputError`: it has other keys too, no words, or something that is no
+    word."""
     beside = next((key for key in row if key != "words"), None)
     if beside is not None:
         raise InputError(f"the row has both 'words' and {beside!r}.", where=where, remedy="Leave one of them out.")
@@ -119,10 +116,7 @@ def _read(path: str | Path) -> object:
 
 def parse_rows(data: object, *, where: str = "rows") -> list[Row]:
     """Parse rows from plain data: a list of lists of ids, or of objects with ``tokens``, or ``source`` and ``target``.
-
-    Raises:
-        InputError: the data is none of these; the message names the row and the place in it.
-    """
+    Raises `InputError`: the data is none of these; the message names the row and the place in it."""
     return [_parsed(row, place) for row, place in _placed(data, where)]
 
 
@@ -141,12 +135,8 @@ def _parsed(row: object, where: str) -> Row:
 
 
 def check_rows(rows: Sequence[Row], model: LanguageModel, *, where: str = "rows") -> None:
-    """Refuse rows that the model cannot take.
-
-    Raises:
-        InputError: an id outside the vocabulary, a source for a model that takes none, or no source for one that needs
-            it.
-    """
+    """Refuse rows that the model cannot take. Raises `InputError`: an id outside the vocabulary, a source for a model
+    that takes none, or no source for one that needs it."""
     for index, row in enumerate(rows):
         place = f"{where}[{index}]"
         name = place if row.source is None else f"{place}.target"
@@ -158,22 +148,15 @@ def check_rows(rows: Sequence[Row], model: LanguageModel, *, where: str = "rows"
 
 
 def require_token(token: int, vocab_size: int, where: str) -> None:
-    """Refuse an id outside the vocabulary.
-
-    Raises:
-        InputError: the id is negative or not below ``vocab_size``.
-    """
+    """Refuse an id outside the vocabulary. Raises `InputError`: the id is negative or not below ``vocab_size``."""
     if not 0 <= token < vocab_size:
         raise InputError(f"id {token} is outside the vocabulary of {vocab_size} ids.", where=where,
                          remedy=f"Give ids from 0 to {vocab_size - 1}.")
 
 
 def with_start(rows: Sequence[Row], start: int | None, model: LanguageModel, *, only_empty: bool) -> list[Row]:
-    """Put a start token before every row, or only before empty rows.
-
-    Raises:
-        InputError: the start token is outside the vocabulary.
-    """
+    """Put a start token before every row, or only before empty rows. Raises `InputError`: the start token is outside
+    the vocabulary."""
     if start is None:
         return list(rows)
     require_token(start, model.vocab_size, "start")

@@ -69,7 +69,6 @@ class Sampling:
         """Choose the next token of each row.
 
         Args:
-            logits: unnormalised log-probabilities.
             seen: True for the tokens that occur in each row; None without a repetition penalty.
             uniform: a random number in [0, 1) for each row; ignored if greedy.
         """

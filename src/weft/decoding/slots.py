@@ -24,11 +24,10 @@ from weft.core.model import LanguageModel
 from weft.decoding.choosing import Choosing, RowSettings, choose
 from weft.decoding.compiled import CompiledStep
 from weft.decoding.mode import require_causal
-from weft.decoding.output import NewToken
 from weft.decoding.prompts import PromptState, prepare_more
 from weft.decoding.rows import Row, RowLike, parse_rows
 from weft.decoding.session import Session
-from weft.decoding.stopping import Writer
+from weft.decoding.stopping import NewToken, Writer
 from weft.tokenizers import Tokenizer
 
 
@@ -53,7 +52,6 @@ class Slots:
         tokenizer: decodes the text; required for stop strings; ids outside its vocabulary (a model's rounded-up
             vocabulary) are never chosen.
         start: the token that begins a document, put before empty prompts.
-        compiled: the model's compiled step.
         plain: run every step through the model's own code, and record no tape (`weft.decoding.steps`).
 
     Raises:
@@ -138,11 +136,7 @@ class Slots:
 
     def step(self) -> list[NewToken]:
         """Choose the next token of every row, and return them in the order of their slots. Rows that end free their
-        slots.
-
-        Raises:
-            FailedError: the model returns NaN, or probability zero for every token.
-        """
+        slots. Raises `FailedError`: the model returns NaN, or probability zero for every token."""
         self._read_chosen()
         if self._session is None or not self._rows:
             return []
@@ -157,11 +151,7 @@ class Slots:
         return list(written.values())
 
     def retire(self, slot: int) -> None:
-        """End the row in ``slot``.
-
-        Raises:
-            InputError: there is no row in the slot.
-        """
+        """End the row in ``slot``. Raises `InputError`: there is no row in the slot."""
         if slot not in self._rows:
             raise InputError(f"there is no row in slot {slot}.", where="slot",
                              remedy=f"Name one of the slots with rows: {list(self.live)}.")

@@ -20,12 +20,10 @@ class StepTape:
     """A tape, and the state after its last step.
 
     Args:
-        recording: the recorded step.
         tokens: the ids that it was given.
         moving: the flags that it was given.
         before: the state that it consumed.
         after: the state that it returned.
-        logits: what else it returned.
         room: the most tokens a row may have after a step of the tape.
     """
 
@@ -72,8 +70,7 @@ class StepTape:
         """Write rows as `weft.core.rows.admit` does; returns False if the caller must use that function instead, which
         raises the error if the rows do not fit."""
         own, new = self._tensors(), tensors_of(other)
-        if self._given_out is not None or not all(
-                _fits(*each) for each in zip(new, own, self._fields, strict=True)):
+        if self._given_out is not None or not all(_fits(*each) for each in zip(new, own, self._fields, strict=True)):
             return False
         places = torch.tensor(list(rows))
         for tensor, lines, field in zip(own, new, self._fields, strict=True):

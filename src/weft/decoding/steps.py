@@ -41,7 +41,6 @@ class Steps:
     """Runs steps and stores the state.
 
     Args:
-        work: the ordinary step.
         state: the state before the first step.
         capacity: number of tokens that the state has room for.
         plain: run every step as an ordinary one.

@@ -1,13 +1,17 @@
-"""When a row ends, and its incremental text up to the first stop string."""
+"""When a row ends, and its incremental text up to the first stop string.
+
+The results of decoding: single tokens as they are chosen, and whole rows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
 
 from weft.core.errors import InputError
 from weft.core.model import LanguageModel
-from weft.decoding.output import Finish, NewToken
+from weft.core.strict_json import Record, without_none
 from weft.decoding.rows import Row, require_token
 from weft.tokenizers import StreamDecoder, Tokenizer
 
@@ -27,11 +31,8 @@ class Ending:
     spelled: tuple[int, ...] = ()
 
     def require_usable(self, model: LanguageModel, tokenizer: Tokenizer | None) -> None:
-        """Refuse an ending that could not end a row.
-
-        Raises:
-            InputError: an id outside the vocabulary, an empty string, or strings without a tokenizer.
-        """
+        """Refuse an ending that could not end a row. Raises `InputError`: an id outside the vocabulary, an empty
+        string, or strings without a tokenizer."""
         for place, token in enumerate(self.tokens):
             require_token(token, model.vocab_size, f"ending.tokens[{place}]")
         if self.strings and tokenizer is None:
@@ -50,7 +51,6 @@ class GrowingText:
     once returned is final and never contains part of a stop string.
 
     Args:
-        decoder: the tokenizer's incremental decoder.
         stops: strings that end the row; the text ends before the first of them.
     """
 
@@ -104,8 +104,7 @@ def _decoder(tokenizer: Tokenizer, prompt: Sequence[int],
 class Writer:
     """The output of one row: its incremental text, and whether it has ended."""
 
-    def __init__(self, row: int, prompt: Row, max_new_tokens: int, ending: Ending,
-                 tokenizer: Tokenizer | None) -> None:
+    def __init__(self, row: int, prompt: Row, max_new_tokens: int, ending: Ending, tokenizer: Tokenizer | None) -> None:
         self.row, self._left, self._stops = row, max_new_tokens, frozenset(ending.tokens)
         self._text: GrowingText | None = None
         self._silent = frozenset[int]()
@@ -128,3 +127,53 @@ class Writer:
         if self._text is not None and self._text.stopped:
             return "stop_string"
         return "length" if self._left == 0 else None
+
+
+Finish: TypeAlias = Literal["length", "stop_token", "stop_string"]
+
+
+@dataclass(frozen=True)
+class NewToken:
+    """One token, as `stream` yields it.
+
+    Attributes:
+        row: index of the row.
+        token: the token's id.
+        log_prob: the token's log-probability in nats, before temperature and truncation; None unless requested.
+        text: the text that no later token can change any more (often empty); None without a tokenizer.
+        finish: why this token is the row's last; None if it is not the last.
+    """
+
+    row: int
+    token: int
+    log_prob: float | None
+    text: str | None
+    finish: Finish | None
+
+
+@dataclass(frozen=True)
+class GeneratedRow(Record):
+    """The continuation of one row.
+
+    Attributes:
+        tokens: the new ids, including the stop token or the token that completed a stop string.
+        text: their text, without the stop string; None without a tokenizer.
+        log_probs: log-probability of each token in nats, before temperature and truncation; None unless requested.
+        finish: ``length`` (max_new_tokens reached), ``stop_token`` or ``stop_string``.
+    """
+
+    tokens: tuple[int, ...]
+    text: str | None
+    log_probs: tuple[float, ...] | None
+    finish: Finish
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data without the fields that are None."""
+        return without_none(super().to_json())
+
+
+@dataclass(frozen=True)
+class Generated(Record):
+    """The continuation of each prompt, in the order of the prompts."""
+
+    rows: tuple[GeneratedRow, ...]

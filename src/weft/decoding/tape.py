@@ -30,7 +30,6 @@ def tape(recording: Recording, inputs: Sequence[Tensor], outputs: Sequence[Tenso
     """Return a function that takes tensors in place of ``inputs`` and returns tensors in place of ``outputs``.
 
     Args:
-        recording: the recorded step.
         inputs: tensors that the step took and that differ from step to step.
         outputs: tensors that the step returned.
         kept: tensors that are the same objects at each step with changing contents: the step writes to them, or rows
@@ -51,7 +50,6 @@ class _Reduction:
     """The calls of a recording without those whose results are constant and those made before with equal arguments.
 
     Attributes:
-        calls: the remaining calls.
         constants: tensors that are the same objects at each step.
         outside: those among them that existed before the step.
         derived: calls that were made once and for all, whose results are among the constants and no views.

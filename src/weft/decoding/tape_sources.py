@@ -18,7 +18,6 @@ class TapeOrigins:
     Args:
         outside: tensors that existed before the step: parameters, buffers, and the state's tensors.
         derived: the calls that computed the others, in order.
-        constants: the tensors of both.
     """
 
     def __init__(self, outside: Sequence[Tensor], derived: Sequence[Call], constants: Mapping[Ref, Tensor]) -> None:

@@ -4,10 +4,13 @@ Content is written in a workspace beside its destination: the folder ``.NAME.PID
 and for a moment ``weft-before`` (what is being replaced) or ``weft-discarded`` (what is being deleted). A workspace
 that was left by a process that died is recognised by its name and by holding nothing else. Nothing else is ever
 deleted.
+
+The error for a checkpoint that cannot be written, and the free space on a disk.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -16,7 +19,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from weft.core.errors import OccupiedError
+from safetensors import SafetensorError
+
+from weft.core.errors import CheckpointError, FailedError, OccupiedError, WeftError
 from weft.disk.ownership import Proof, require_free
 
 WORKSPACE = re.compile(r"\.(?P<name>.+)\.(?P<process>\d+)\.draft", re.DOTALL)
@@ -69,11 +74,8 @@ def made(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """A path to write to, which is renamed to ``path`` when the block ends without an error.
-
-    Raises:
-        OccupiedError: something is at ``path``.
-    """
+    """A path to write to, which is renamed to ``path`` when the block ends without an error. Raises `OccupiedError`:
+    something is at ``path``."""
     require_free(path, single=True)
     with _replacing_file(path) as draft:
         yield draft
@@ -251,3 +253,43 @@ def flush(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""The disk is full, the user's quota is used up, or the file is too large for the file system."""
+
+
+def not_written(error: OSError | SafetensorError, folder: Path, needed: int) -> WeftError:
+    """The error for the user.
+
+    Args:
+        needed: bytes of its tensors.
+    """
+    kept = "earlier checkpoints are unchanged."
+    if not is_full(error, folder, needed):
+        return CheckpointError(f"the checkpoint cannot be written ({error}).", where=str(folder),
+                               remedy=f"Choose a folder that can be written to; {kept}")
+    return FailedError(f"there is no space for the checkpoint, which takes {needed:,} bytes; {free_bytes(folder):,} "
+                       f"are free there ({error}).", where=str(folder),
+                       remedy=f"Free space or choose another folder; {kept}")
+
+
+def is_full(error: OSError | SafetensorError, folder: Path, needed: int) -> bool:
+    """Whether there was no space. NumPy, by which GGUF files are written, says only that less was written than was to
+    be, without a number of the operating system's: then the free space tells, once the draft is deleted."""
+    number = error_number(error)
+    return number in FULL or (number is None and isinstance(error, OSError) and free_bytes(folder) < needed)
+
+
+def error_number(error: OSError | SafetensorError) -> int | None:
+    """The number of the operating system's error, which safetensors gives only in its text."""
+    if isinstance(error, OSError):
+        return error.errno
+    number = re.search(r"os error (\d+)", str(error))
+    return int(number[1]) if number else None
+
+
+def free_bytes(path: Path) -> int:
+    """Bytes that are free on the disk of ``path``, which need not exist yet."""
+    there = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
+    return shutil.disk_usage(there).free

@@ -84,7 +84,6 @@ def parse_json(text: str | bytes, *, once: bool = False) -> Any:
     """The content of a JSON document.
 
     Args:
-        text: the document.
         once: whether no name may be given twice in an object; otherwise the last value counts, as everywhere.
 
     Raises:
@@ -104,11 +103,7 @@ def parse_json(text: str | bytes, *, once: bool = False) -> Any:
 
 
 def whole_number(digits: str) -> int:
-    """A decimal number.
-
-    Raises:
-        Unreadable: it has too many digits.
-    """
+    """A decimal number. Raises `Unreadable`: it has too many digits."""
     if len(digits) > MOST_DIGITS:
         require_short(digits)
     return int(digits)

@@ -64,11 +64,8 @@ def sha256_of(path: Path) -> str:
 
 
 def check_manifest(folder: Path, *, hashes: bool = True) -> None:
-    """Compare every file with the manifest; ``hashes=False`` compares sizes only.
-
-    Raises:
-        CheckpointError: files are missing, truncated or changed; all are listed.
-    """
+    """Compare every file with the manifest; ``hashes=False`` compares sizes only. Raises `CheckpointError`: files are
+    missing, truncated or changed; all are listed."""
     what = differences(folder, _listed(folder), sha256_of if hashes else None)
     if what:
         raise CheckpointError(what, where=str(folder), remedy=COPY_AGAIN)

@@ -97,11 +97,8 @@ def _require_free(path: Path, single: bool, proof: Proof | None, replace: bool) 
 
 
 def require_free_or_same(path: Path, content: bytes) -> None:
-    """Check that a file may be written: nothing is at its path, or a file with the same content.
-
-    Raises:
-        OccupiedError: something else is.
-    """
+    """Check that a file may be written: nothing is at its path, or a file with the same content. Raises
+    `OccupiedError`: something else is."""
     if path.is_symlink() or not path.is_file() or path.read_bytes() != content:
         require_free(path, single=True)
 

@@ -18,11 +18,8 @@ PREFIX = "tag:yaml.org,2002:"
 
 
 def parse_yaml(text: str) -> Any:
-    """The content of a YAML document: mappings with keys of text, lists, text, numbers, true, false and null.
-
-    Raises:
-        Unreadable: with the line where there is one.
-    """
+    """The content of a YAML document: mappings with keys of text, lists, text, numbers, true, false and null. Raises
+    `Unreadable`: with the line where there is one."""
     try:
         return yaml.load(text, Loader=_CountingLoader)
     except yaml.MarkedYAMLError as error:

@@ -38,16 +38,10 @@ def chart(name: str, title: str, description: str, curves: Sequence[Curve], x_la
     """A figure of curves.
 
     Args:
-        name: of the figure.
-        title: what it is.
         description: what is to be seen.
         curves: at least one, with at least one finite value.
-        x_label: the horizontal axis.
         y_label: the vertical axis, written above it.
-        scale: of the vertical axis.
         lengths: whether the horizontal axis is of lengths of context: logarithmic, with ticks at powers of two.
-        width: of the figure.
-        height: of the figure.
         letters: room for the names of the curves; longer ones are shortened.
         levels: values at which a horizontal line is drawn.
         include: values that the vertical axis contains besides.

@@ -4,6 +4,8 @@ of an HTML page, one file that asks nothing of any other; and the colours of bot
 The eight hues of models were found by a search for the largest smallest distance in OKLab, as people with normal sight,
 deuteranopia and protanopia see them (Machado, Oliveira and Fernandes 2009), under a contrast of 3 to 1 with the paper.
 Hue n is the same name in both themes: blue, orange, teal, purple, yellow, crimson, green, slate.
+
+Grids of cells, one beside the other: rows are queries, columns keys.
 """
 
 from __future__ import annotations
@@ -11,11 +13,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import final
 
+from weft.drawing.marks import label
 from weft.drawing.markup import Child, Markup, join, tag
 
 FONT = 'system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue","Liberation Sans",Arial,sans-serif'
@@ -50,7 +53,6 @@ class Figure:
         title: what it is, in a line.
         description: what is to be seen, for those who cannot see it.
         width: in units of the drawing, which are pixels in a file of its own.
-        body: the markup inside.
         caption: beneath it on a page.
     """
 
@@ -161,3 +163,59 @@ def document(title: str, style: str, *body: Markup) -> str:
     """A page without scripts; ``style`` is added to the style that all pages share."""
     head = tag("head", None, meta(), tag("title", None, title), tag("style", None, Markup(base_style() + style)))
     return f"<!DOCTYPE html>\n{tag('html', {'lang': 'en'}, head, tag('body', None, *body))}\n"
+
+
+BETWEEN, HEAD, SIDE, FOOT = 26.0, 34.0, 22.0, 10.0
+"""Units between grids, above them, at the left of each and beneath."""
+
+
+@final
+@dataclass(frozen=True)
+class Cells:
+    """A grid of shares from 0 to 1.
+
+    Attributes:
+        shares: rows of values, all of one length.
+    """
+
+    heading: str
+    shares: Sequence[Sequence[float]]
+
+
+def cells_figure(name: str, title: str, description: str, grids: Sequence[Cells], *, cell: float, per_row: int,
+                 own: bool = True, rows: str = "queries", columns: str = "keys") -> Figure:
+    """Grids as a figure, so many beside one another.
+
+    Args:
+        description: what is to be seen.
+        grids: all of one size.
+        per_row: grids beside one another.
+        own: whether the cells of a query and its own key have a colour of their own.
+        rows: what the rows are.
+    """
+    high, wide = len(grids[0].shares) * cell, len(grids[0].shares[0]) * cell
+    step_x, step_y = max(wide, 76.0) + BETWEEN + SIDE, high + HEAD + FOOT
+    drawn = [_grid(grid, SIDE + index % per_row * step_x, HEAD + index // per_row * step_y, cell, own, rows, columns)
+             for index, grid in enumerate(grids)]
+    width = min(len(grids), per_row) * step_x - BETWEEN + 6
+    return Figure(name, title, description, width, -(-len(grids) // per_row) * step_y, join(*drawn))
+
+
+def _grid(grid: Cells, x: float, y: float, cell: float, own: bool, rows: str, columns: str) -> Markup:
+    gap = 1.0 if cell >= 6 else 0.0
+    lag = len(grid.shares[0]) - len(grid.shares)
+    marks = [_cell(x + column * cell, y + row * cell, cell - gap, share,
+                   "own" if own and column == row + lag else "lit")
+             for row, values in enumerate(grid.shares) for column, share in enumerate(values)]
+    side = tag("text", {"transform": f"translate({x - 7:g} {y + len(grid.shares) * cell / 2:g}) rotate(-90)",
+                        "text-anchor": "middle"}, rows)
+    return tag("g", {"data-grid": grid.heading}, label(x, y - 19, grid.heading, kind="name"),
+               label(x, y - 5, f"{columns} →"), side, marks)
+
+
+def _cell(x: float, y: float, side: float, share: float, kind: str) -> Markup:
+    attributes: dict[str, str | float | bool | None] = {
+        "class": kind if share > 0 else "unlit", "x": round(x, 1), "y": round(y, 1), "width": side, "height": side}
+    if 0 < share < 1:
+        attributes["fill-opacity"] = round(max(share, 0.06), 3)
+    return tag("rect", attributes)

@@ -73,10 +73,8 @@ class Panel:
 
     Attributes:
         name: of the element, unique in the page.
-        heading: above the chart, shown.
         description: what is to be seen, for those who cannot see it.
         behind: drawn before the series.
-        note: under the heading, shown.
     """
 
     name: str
@@ -105,8 +103,7 @@ def draw(panel: Panel) -> Markup:
               tag("desc", {"id": f"{panel.name}-d"}, panel.description),
               grid(panel), panel.behind, [_series(series) for series in panel.series], names)
     note = tag("p", {"class": "panel-note"}, panel.note) if panel.note else ""
-    return tag("div", {"class": "panel"}, tag("h4", None, panel.heading), note,
-               tag("div", {"class": "plot"}, svg))
+    return tag("div", {"class": "panel"}, tag("h4", None, panel.heading), note, tag("div", {"class": "plot"}, svg))
 
 
 def _series(series: Series) -> Markup:

@@ -50,15 +50,13 @@ def table(caption: Child, columns: Sequence[Column], rows: Sequence[Sequence[Chi
 
 def _header(column: Column) -> Markup:
     note = tag("span", {"class": "head-note"}, column.note) if column.note else ""
-    return tag("th", {"scope": "col", "class": column.kind}, column.head, " " if note else "",
-               note)
+    return tag("th", {"scope": "col", "class": column.kind}, column.head, " " if note else "", note)
 
 
 def row_cells(columns: Sequence[Column], row: Sequence[Child]) -> Markup:
     """The cells of a row, its first a header."""
     cells = [tag("th", {"scope": "row", "class": columns[0].kind}, row[0])]
-    cells += [tag("td", {"class": column.cells}, cell)
-              for column, cell in zip(columns[1:], row[1:], strict=True)]
+    cells += [tag("td", {"class": column.cells}, cell) for column, cell in zip(columns[1:], row[1:], strict=True)]
     return join(cells)
 
 

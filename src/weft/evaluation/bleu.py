@@ -24,7 +24,6 @@ class Bleu(Record):
     Attributes:
         score: from 0 to 100.
         low: lower end of the interval that holds 95 % of the scores of resampled sets of sentences.
-        high: its upper end.
         sentences: translations that were compared.
         resamples: sets of as many sentences, drawn with replacement (Koehn 2004, section 3).
         signature: sacrebleu's description of how it was computed (Post 2018), to be quoted with the score.

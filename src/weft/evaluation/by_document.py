@@ -79,9 +79,6 @@ class DocumentSums:
 
     A token belongs to the document of the token before it, from which it is predicted: the token that ends a document
     counts in it, although it also begins the next.
-
-    Args:
-        stream: the corpus.
     """
 
     def __init__(self, stream: TokenStream) -> None:
@@ -97,7 +94,6 @@ class DocumentSums:
 
         Args:
             places: where the tokens stand in the stream; each is at least 1.
-            nats: their negative log-likelihoods.
         """
         documents = self._document[places - 1]
         np.add.at(self._nats, documents, nats)
@@ -123,7 +119,6 @@ def texts_of(stream: TokenStream, tokenizer: Tokenizer) -> list[str] | None:
     """The text of each document, decoded from its tokens.
 
     Args:
-        stream: a corpus.
         tokenizer: that has encoded it.
 
     Returns:

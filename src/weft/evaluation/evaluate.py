@@ -34,7 +34,6 @@ class Protocol:
             is not scored.
         start: the context of the first scored token, in words.
         corpus: the corpus's name.
-        corpus_sha256: its hash.
         tokenizer_sha256: the tokenizer's fingerprint; its token is the unit.
         part: the part of the corpus that was scored, in words; None: all of it.
         documents: documents of the corpus that were looked for in the training text; None: not known.

@@ -33,11 +33,7 @@ def in_batches(size: int, rows: int) -> list[Int64[np.ndarray, " B"]]:
 
 
 def spread(batches: Sequence[T], count: int | None) -> list[T]:
-    """``count`` of the batches, spread evenly over them; None: all.
-
-    Raises:
-        DataError: ``count`` is below 1.
-    """
+    """``count`` of the batches, spread evenly over them; None: all. Raises `DataError`: ``count`` is below 1."""
     if count is None or count >= len(batches):
         return list(batches)
     if count < 1:
@@ -47,11 +43,7 @@ def spread(batches: Sequence[T], count: int | None) -> list[T]:
 
 
 def finite(total: Tensor, where: str) -> float:
-    """A sum over a batch as a Python float.
-
-    Raises:
-        FailedError: the sum is NaN.
-    """
+    """A sum over a batch as a Python float. Raises `FailedError`: the sum is NaN."""
     value = float(total)
     if math.isnan(value):
         raise FailedError("the model gives NaN.", where=where,

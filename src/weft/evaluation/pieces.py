@@ -55,8 +55,7 @@ def window_pieces(model: LanguageModel, windows: EvaluationWindows, *, fenced: b
         begins[:, 0] = False
         span = Span(begins=torch.from_numpy(begins).to(device) if fenced and begins.any() else None)
         h = model.hidden(torch.from_numpy(batch.inputs).to(device), None, span).y
-        yield _piece(h, batch.targets, batch.scored, batch.places[batch.scored] + 1, batch.scored_bytes,
-                     batch.lost)
+        yield _piece(h, batch.targets, batch.scored, batch.places[batch.scored] + 1, batch.scored_bytes, batch.lost)
 
 
 @dataclass(frozen=True)
@@ -130,5 +129,4 @@ def _piece(h: Tensor, targets: np.ndarray, counts: np.ndarray, places: np.ndarra
            lost: float) -> TargetPiece:
     """The vectors and targets of the tokens at which ``counts`` [B,T] is true, which stand at ``places``."""
     chosen = torch.from_numpy(counts).to(h.device)
-    return TargetPiece(h[chosen][None], torch.from_numpy(targets).to(h.device)[chosen][None], places, size,
-                       lost)
+    return TargetPiece(h[chosen][None], torch.from_numpy(targets).to(h.device)[chosen][None], places, size, lost)

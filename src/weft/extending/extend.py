@@ -1,13 +1,20 @@
 """`extend`: a trained model is adapted to a longer context, and its perplexity measured at every length before and
-after."""
+after.
+
+The search for LongRoPE's factors: an evolutionary search over non-decreasing lists.
+
+Ding et al. 2024, section 3.2 and algorithm 1. The paper also searches for a number of first tokens whose positions are
+not scaled. That is omitted here, as in the released models, whose configurations have no such number.
+"""
 
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 from weft.checkpoints import Loaded
 from weft.checkpoints.save import save_checkpoint
@@ -32,11 +39,65 @@ from weft.extending.scaling import (
     rescaled,
     with_weights,
 )
-from weft.extending.search import Factors, search
 from weft.positions.frequencies import RopeScalingConfig
 from weft.training import Event, Notice, RunConfig, parse_run, train
 from weft.training.config import BUDGETS
 from weft.training.folder import RUN_FILE
+
+Factors: TypeAlias = tuple[float, ...]
+Cost: TypeAlias = Callable[[Factors], float]
+
+MUTATION = 0.3
+"""Probability that a mutation replaces a factor by a random one."""
+LARGEST = 1.25
+"""Random factors are between 1 and this multiple of the scale (table 4)."""
+STEP = 0.01
+"""Random factors are multiples of this (table 4)."""
+PARENTS = 8
+"""Number of the best lists so far from which new ones are derived. The paper's search derives 32 lists from 32 parents
+in each of 40 rounds; this one derives one at a time, so that few evaluations already use what the others showed."""
+TRIES = 100
+"""Attempts to derive a list not evaluated before, after which the search ends: with few pairs of features all lists may
+have been evaluated."""
+
+
+def search(seeds: Sequence[Factors], scale: float, cost: Cost, *, evaluations: int, seed: int) -> Factors:
+    """Return the list of factors with the least cost.
+
+    Args:
+        seeds: lists to begin with, one factor for each pair of features, from the fastest pair to the slowest.
+        scale: s, the new length divided by the trained one.
+        cost: the function to minimise, such as perplexity at the new length.
+        evaluations: number of calls of ``cost``, at least one for each of the seeds.
+        seed: seed of the random choices.
+    """
+    draw, costs = random.Random(seed), {}
+    for factors in seeds:
+        costs[factors] = cost(factors)
+    while len(costs) < evaluations:
+        parents = sorted(costs, key=costs.__getitem__)[:PARENTS]
+        child = next((new for new in (_child(parents, scale, draw) for _ in range(TRIES)) if new not in costs), None)
+        if child is None:
+            break
+        costs[child] = cost(child)
+    return min(costs, key=costs.__getitem__)
+
+
+def _child(parents: Sequence[Factors], scale: float, draw: random.Random) -> Factors:
+    """Derive a list: with equal probability a mutation of one parent or a crossover of two."""
+    first, second = draw.choice(parents), draw.choice(parents)
+    if first != second and draw.random() < 0.5:
+        made = [draw.choice(pair) for pair in zip(first, second, strict=True)]
+    else:
+        made = [_drawn(scale, draw) if draw.random() < MUTATION else factor for factor in first]
+    # The paper rejects lists that decrease anywhere. Sorting the same factors gives a valid list without rejections.
+    return tuple(sorted(made))
+
+
+def _drawn(scale: float, draw: random.Random) -> float:
+    steps = round((max(scale * LARGEST, 1.0) - 1) / STEP)
+    return round(1 + STEP * draw.randint(0, steps), 2)
+
 
 RATE = 0.1
 """The learning rate as a share of the run's own. After position interpolation Chen et al. 2023 train LLaMA 7B at 2e-5,
@@ -131,7 +192,6 @@ class Measuring:
         lengths: contexts in tokens; None: from half of the model's context on, doubled up to the new one.
         search: number of evaluations in LongRoPE's search for factors; None: 48.
         batch_tokens: number of tokens that run together.
-        seed: seed of the search.
     """
 
     tokens: int = 65536
@@ -148,12 +208,10 @@ def extend(loaded: Loaded, text: TokenStream, out: str | Path, *, context: int, 
     one was stopped.
 
     Args:
-        loaded: the model.
         text: the text on whose last tokens perplexity is measured. A search for factors uses the tokens before those.
         out: a folder that does not exist yet, is empty, or holds this extension.
         context: length of the new context, in tokens.
         method: ``linear`` (position interpolation), ``ntk``, ``yarn`` or ``longrope``.
-        measuring: how perplexity is measured.
         tuning: ``key=value`` changes to the run that trained the model, such as ``training.steps=100``, for further
             training; None: no further training.
         on_event: called with notices of progress and with the events of training.

@@ -19,8 +19,7 @@ from weft.core.errors import CheckpointError, ConfigError
 from weft.core.strict_json import dumps, plain
 from weft.disk.atomic import made, tidy, write_file
 from weft.disk.documents import Unreadable, read_json
-from weft.disk.lock import held
-from weft.disk.work_folder import WorkFolder
+from weft.disk.lock import WorkFolder, held
 from weft.training.folder import differences
 
 EXTENSION, RESCALED, TUNED, RESULT = "extension.json", "rescaled", "tuned", "result.json"

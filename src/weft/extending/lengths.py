@@ -54,11 +54,8 @@ def doubled(trained: int, context: int) -> tuple[int, ...]:
 
 
 def require_lengths(lengths: Sequence[int], tokens: int) -> tuple[int, ...]:
-    """Return the lengths in ascending order, without repeats.
-
-    Raises:
-        InputError: there are no lengths, or one is not positive or not below ``tokens``, the number of tokens measured.
-    """
+    """Return the lengths in ascending order, without repeats. Raises `InputError`: there are no lengths, or one is not
+    positive or not below ``tokens``, the number of tokens measured."""
     wrong = [length for length in lengths if not 1 <= length < tokens]
     if wrong or not lengths:
         raise InputError(f"{wrong[0] if wrong else 'no'} tokens of context cannot be measured on {tokens:,} tokens.",
@@ -74,11 +71,8 @@ def beyond(stream: TokenStream, trained: int) -> float:
 
 
 def require_long(stream: TokenStream, trained: int) -> float:
-    """Return the share of tokens beyond the trained context, which must not be zero.
-
-    Raises:
-        DataError: no document is longer than the trained context, so that longer contexts change nothing.
-    """
+    """Return the share of tokens beyond the trained context, which must not be zero. Raises `DataError`: no document is
+    longer than the trained context, so that longer contexts change nothing."""
     share = beyond(stream, trained)
     if share == 0.0:
         raise DataError(f"none of the {len(stream):,} tokens measured is farther into its document than the trained "

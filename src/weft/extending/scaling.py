@@ -13,8 +13,7 @@ from weft.core.errors import InputError, UnsupportedError, nearest
 from weft.core.model import LanguageModel, ModelConfig, language_model
 from weft.core.part_config import parts_in
 from weft.decoding.mode import device_of
-from weft.positions.frequencies import FixedFrequencies, NoScalingConfig, RopeScalingConfig
-from weft.positions.interpolation import LinearScalingConfig
+from weft.positions.frequencies import FixedFrequencies, LinearScalingConfig, NoScalingConfig, RopeScalingConfig
 from weft.positions.longrope import LongRopeConfig
 from weft.positions.ntk import NtkScalingConfig
 from weft.positions.rope import Rope, RopeConfig
@@ -90,11 +89,8 @@ def longrope(trained: int, context: int, factors: Sequence[float]) -> LongRopeCo
 
 
 def frequencies(model: LanguageModel) -> tuple[float, ...]:
-    """Return the angular frequencies of the model's pairs of features, in radians per token.
-
-    Raises:
-        UnsupportedError: layers have different frequencies, for which one list of factors does not suffice.
-    """
+    """Return the angular frequencies of the model's pairs of features, in radians per token. Raises `UnsupportedError`:
+    layers have different frequencies, for which one list of factors does not suffice."""
     sets = {part.frequencies.theta.key() for part in model.modules()
             if isinstance(part, Rope) and isinstance(part.frequencies, FixedFrequencies)}
     if len(sets) != 1:

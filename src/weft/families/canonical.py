@@ -23,11 +23,8 @@ def canonical(config: ModelConfig) -> Data:
 
 
 def canonical_data(data: Any) -> Data:
-    """The canonical form of a configuration in plain data, which may omit defaults.
-
-    Raises:
-        ConfigError: the data is not a configuration.
-    """
+    """The canonical form of a configuration in plain data, which may omit defaults. Raises `ConfigError`: the data is
+    not a configuration."""
     return canonical(parse_model(data))
 
 

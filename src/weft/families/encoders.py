@@ -139,7 +139,6 @@ def post_norm_weights(facts: Facts, theirs: str, *, attention: bool = True) -> l
     """The tensors of BERT's layers.
 
     Args:
-        facts: of the model.
         theirs: the name of the encoder in the file.
         attention: whether to include queries, keys and values, which are separate in the file.
     """

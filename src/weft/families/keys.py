@@ -37,19 +37,12 @@ class KeyRule(ABC):
         """All keys that the rule accounts for, old spellings included."""
 
     def read(self, raw: Raw, facts: Facts) -> Facts:
-        """The facts that follow from the keys; ``facts`` holds those of the rules before.
-
-        Raises:
-            KeyProblem: the keys cannot be read; its text is one line for the user.
-        """
+        """The facts that follow from the keys; ``facts`` holds those of the rules before. Raises `KeyProblem`: the keys
+        cannot be read; its text is one line for the user."""
         return {}
 
     def write(self, facts: Facts) -> dict[str, Any]:
-        """The keys that express the facts.
-
-        Raises:
-            KeyProblem: the keys cannot express them.
-        """
+        """The keys that express the facts. Raises `KeyProblem`: the keys cannot express them."""
         return {}
 
     def notes(self, raw: Raw) -> list[str]:
@@ -133,11 +126,7 @@ class Read(KeyRule):
 
 
 def typed(key: str, value: Any, kind: type) -> Any:
-    """Return the value if it is null or of that type.
-
-    Raises:
-        KeyProblem: it is of another type.
-    """
+    """Return the value if it is null or of that type. Raises `KeyProblem`: it is of another type."""
     number = kind is float and isinstance(value, int) and not isinstance(value, bool)
     good = value is None or number or (isinstance(value, kind) and not (kind is int and isinstance(value, bool)))
     if not good:

@@ -41,7 +41,6 @@ class Version:
 
     Attributes:
         mark: a tensor of the first block by which it is recognised, before all later ones of `VERSIONS`.
-        family: its architecture.
         context: tokens of a training window of its first released models, which files do not say.
         facts: from the shapes of a file's tensors, besides those of `common_facts`.
         weights: the rules of its tensors, given the facts.

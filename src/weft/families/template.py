@@ -81,11 +81,7 @@ def fill(template: Any, facts: Mapping[str, Any], layer: int = 0) -> Any:
 
 
 def build_config(template: Any, facts: Mapping[str, Any]) -> ModelConfig:
-    """Build the configuration from the facts.
-
-    Raises:
-        ConfigError: the facts do not give a valid configuration.
-    """
+    """Build the configuration from the facts. Raises `ConfigError`: the facts do not give a valid configuration."""
     return parse_model(fill(template, facts))
 
 

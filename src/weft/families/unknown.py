@@ -48,7 +48,6 @@ class Unknown:
 
     Args:
         rules: of all the keys of the family.
-        raw: the configuration.
         others: the keys that change what is computed in any family.
         on: those of them that are true where they are missing, in every family that reads them.
     """

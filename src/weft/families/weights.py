@@ -134,7 +134,6 @@ def account(rules: Iterable[Rule], own: Mapping[str, Tensor], *, prefix: str = "
     """The account of a model's tensors.
 
     Args:
-        rules: a family's.
         own: the model's tensors by name, each once; their values do not matter.
     """
     applied = list[Rule]()

@@ -22,11 +22,7 @@ def mask_of(window: int | None) -> str:
 
 
 def window_of(mask: str) -> int | None:
-    """The window that a mask is; None for plain causal attention.
-
-    Raises:
-        KeyProblem: the mask is something else.
-    """
+    """The window that a mask is; None for plain causal attention. Raises `KeyProblem`: the mask is something else."""
     pattern = parse_mask(mask).causal_window()
     if pattern is None:
         raise KeyProblem(f"cannot express the mask {mask!r}; only causal attention and windows of it.")
@@ -86,8 +82,7 @@ def windows_by_type(window: int, every: int, pattern: str | None = None) -> KeyR
         step = every if pattern is None else typed(pattern, raw.get(pattern), int) or every
         n_layers = facts[N_LAYERS]
         types = raw.get("layer_types") or [SLIDING if (index + 1) % step else FULL for index in range(n_layers)]
-        return {"masks": [mask_of(width if kind == SLIDING else None)
-                          for kind in layer_types(types, n_layers, width)]}
+        return {"masks": [mask_of(width if kind == SLIDING else None) for kind in layer_types(types, n_layers, width)]}
 
     def write(facts: Facts) -> dict[str, Any]:
         windows = [window_of(mask) for mask in facts["masks"]]
@@ -99,11 +94,7 @@ def windows_by_type(window: int, every: int, pattern: str | None = None) -> KeyR
 
 
 def single_size(windows: list[int | None]) -> int | None:
-    """The one size of the windows; None if there are none.
-
-    Raises:
-        KeyProblem: there are several.
-    """
+    """The one size of the windows; None if there are none. Raises `KeyProblem`: there are several."""
     sizes = sorted({window for window in windows if window is not None})
     if len(sizes) > 1:
         raise KeyProblem(f"layers have windows of {', '.join(map(str, sizes))} tokens; the file has one size.")
@@ -111,11 +102,8 @@ def single_size(windows: list[int | None]) -> int | None:
 
 
 def layer_types(types: Any, n_layers: int, window: int | None) -> list[str]:
-    """The types of layers, checked.
-
-    Raises:
-        KeyProblem: not one of the two types for each layer, or sliding layers without a window.
-    """
+    """The types of layers, checked. Raises `KeyProblem`: not one of the two types for each layer, or sliding layers
+    without a window."""
     typed("layer_types", types, list)
     wrong = sorted({str(kind) for kind in types} - {FULL, SLIDING})
     if wrong:

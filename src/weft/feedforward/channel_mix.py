@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from weft.core.clock import Clock
 from weft.core.declarations import Declared
 from weft.core.layer import Layer, LayerState
-from weft.core.output import Output
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
-from weft.core.span import Memory, Span
+from weft.core.span import Memory, Output, Span
 from weft.core.state import tensor_field
 from weft.feedforward.base import FeedForwardConfig
 from weft.linear.linear import Linear

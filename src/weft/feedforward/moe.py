@@ -13,18 +13,15 @@ from torch import Tensor, nn
 
 from weft.core.clock import Clock
 from weft.core.config import PartField, rule
-from weft.core.declarations import Adjustable, Declared, StepHooks
+from weft.core.declarations import Adjustable, Declared, StepHooks, Trait
 from weft.core.layer import Choice, Chooser, LayerState, Pointwise, advance
-from weft.core.output import Loss, Output
 from weft.core.part_config import About, Dims, Shared
 from weft.core.registry import register
-from weft.core.span import Memory, Span
-from weft.core.traits import Trait
+from weft.core.span import Loss, Memory, Output, Span
 from weft.feedforward.base import FeedForwardConfig
 from weft.feedforward.glu import GLUConfig
 from weft.feedforward.routing import RoutingSettings, Tally, gates, margin, probabilities, rank
-from weft.linear.linear import Linear
-from weft.linear.unadapted import unadapted
+from weft.linear.linear import Linear, unadapted
 from weft.ops.expert_dispatch import EXPERT_DISPATCH, DispatchCall, Expert, one_hot
 from weft.ops.forms import REFERENCE
 

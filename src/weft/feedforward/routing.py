@@ -22,7 +22,7 @@ from torch import Tensor
 from weft.core.config import rule
 from weft.core.part_config import Settings
 from weft.ops.expert_dispatch import one_hot
-from weft.positions.constants import Constant
+from weft.positions.frequencies import Constant
 
 SMALLEST = 1e-20
 """Added to the sum of the chosen sigmoids, which may all be 0 in float32; as in the released code."""
@@ -68,8 +68,7 @@ class RoutingSettings(Settings):
             return ("n_expert_groups", f"{n_experts} experts do not divide into {self.n_expert_groups} groups.",
                     "Choose a divisor.")
         if self.group_score == "best_two" and each < 2:
-            return ("group_score", f"'best_two' of groups with {each} expert each.",
-                    "Use 'best', or fewer groups.")
+            return ("group_score", f"'best_two' of groups with {each} expert each.", "Use 'best', or fewer groups.")
         if self.open * each < top_k:
             return ("top_groups", f"{self.open} of {self.n_expert_groups} groups have {self.open * each} experts, and "
                     f"{top_k} are chosen for each token.", "Raise top_groups, or lower top_k.")

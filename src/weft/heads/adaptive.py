@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int64
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from weft.core.calling import Direct
+from weft.core.compiling import Direct
 from weft.core.declarations import Declared
 from weft.core.errors import UnsupportedError
 from weft.core.heads import Readout
@@ -19,8 +19,7 @@ from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.heads.adaptive_embedding import AdaptiveEmbedding, cluster_sizes, cluster_widths, require_increasing
 from weft.heads.readout import ReadoutConfig
-from weft.linear.linear import Linear
-from weft.linear.unadapted import unadapted
+from weft.linear.linear import Linear, unadapted
 from weft.ops.clusters import ClusterMap, by_cluster, cluster_of
 from weft.ops.linear_cross_entropy import CrossEntropy, linear_cross_entropy
 from weft.ops.linear_log_prob import linear_log_prob, linear_logits
@@ -130,11 +129,8 @@ class AdaptiveReadout(Readout):
     def cross_entropy(self, h: Float[Tensor, "B T D"], targets: Int64[Tensor, "B T"], scored: Bool[Tensor, "B T"], *,
                       smoothing: float = 0.0, z_loss: float = 0.0) -> CrossEntropy | None:
         """The sums of the first softmax, by `linear_cross_entropy`, and of the targets' own clusters. None with label
-        smoothing, which needs every token's probability, or if this readout is not `unadapted`.
-
-        Raises:
-            UnsupportedError: with a z-loss; the logits are log-probabilities, whose log Z is 0.
-        """
+        smoothing, which needs every token's probability, or if this readout is not `unadapted`. Raises
+        `UnsupportedError`: with a z-loss; the logits are log-probabilities, whose log Z is 0."""
         if z_loss:
             raise UnsupportedError("a z-loss keeps log Z near 0, and of an adaptive softmax it is 0 by definition.",
                                    where="training.objective.z_loss", remedy="Set it to 0, or use the linear readout.")
@@ -202,11 +198,7 @@ def _wide(z: Tensor) -> Tensor:
 
 
 def _embedding_of(config: AdaptiveReadoutConfig, widths: list[int], dims: Dims) -> AdaptiveEmbedding | nn.Embedding:
-    """The token embedding that the readout is tied to.
-
-    Raises:
-        ConfigError: it has other clusters or another width.
-    """
+    """The token embedding that the readout is tied to. Raises `ConfigError`: it has other clusters or another width."""
     adaptive, plain = dims.clusters, dims.tokens
     if isinstance(adaptive, AdaptiveEmbedding) and config.div_val > 1:
         if (adaptive.firsts[1:], adaptive.widths) == (config.cutoffs, widths):

@@ -13,8 +13,7 @@ from weft.core.config import rule
 from weft.core.declarations import Declared
 from weft.core.part import Part
 from weft.core.part_config import Dims, Settings
-from weft.linear.linear import Linear
-from weft.linear.unadapted import unadapted
+from weft.linear.linear import Linear, unadapted
 from weft.ops.clusters import by_cluster
 from weft.ops.embedding import embedding
 
@@ -46,11 +45,7 @@ def require_increasing(cutoffs: tuple[int, ...]) -> None:
 
 
 def cluster_sizes(cutoffs: tuple[int, ...], dims: Dims) -> list[int]:
-    """The number of ids in each cluster.
-
-    Raises:
-        ConfigError: a cutoff lies beyond the vocabulary.
-    """
+    """The number of ids in each cluster. Raises `ConfigError`: a cutoff lies beyond the vocabulary."""
     if cutoffs[-1] >= dims.vocab_size:
         raise dims.problem("cutoffs", f"{cutoffs[-1]} leaves no id for the last cluster of a vocabulary of "
                            f"{dims.vocab_size}.", "Choose cutoffs below the number of ids.")
@@ -59,11 +54,7 @@ def cluster_sizes(cutoffs: tuple[int, ...], dims: Dims) -> list[int]:
 
 
 def cluster_widths(width: int, cutoffs: tuple[int, ...], div_val: int, dims: Dims) -> list[int]:
-    """The number of features of each cluster.
-
-    Raises:
-        ConfigError: a cluster would have none.
-    """
+    """The number of features of each cluster. Raises `ConfigError`: a cluster would have none."""
     widths = [width // div_val ** index for index in range(len(cutoffs) + 1)]
     if widths[-1] < 1:
         raise dims.problem("div_val", f"{width} features divided by {div_val} to the power {len(cutoffs)} leave none "
@@ -98,11 +89,7 @@ class AdaptiveEmbedding(Part):
         return Declared(role="embeddings")
 
     def forward(self, numbers: Int64[Tensor, "*N"]) -> Float[Tensor, "*N D"]:
-        """The vectors of these ids.
-
-        Raises:
-            IndexError: an id beyond the vocabulary.
-        """
+        """The vectors of these ids. Raises `IndexError`: an id beyond the vocabulary."""
         flat, tables = numbers.flatten(), self.tables
         like: Tensor = tables[0].weight  # type: ignore[assignment]
         maps = [partial(_vectors, table, projection)

@@ -15,9 +15,7 @@ from weft.core.declarations import Declared, HasInferenceForm, WidthRoles
 from weft.core.model import Readout
 from weft.core.part_config import About, Dims, ModuleConfig
 from weft.core.registry import register
-from weft.linear.holds_matrix import HoldsMatrix
-from weft.linear.linear import Linear, dense
-from weft.linear.unadapted import unadapted
+from weft.linear.linear import HoldsMatrix, Linear, dense, unadapted
 from weft.ops.linear_cross_entropy import CrossEntropy, linear_cross_entropy
 from weft.ops.linear_log_prob import linear_log_prob, linear_logits
 
@@ -80,8 +78,7 @@ class LinearReadoutConfig(ReadoutConfig):
 
     @classmethod
     def examples(cls) -> list[Self]:
-        return [cls(tied=False), cls(tied=False, bias=True, softcap=5.0, scale=0.5),
-                cls(tied=False, d_embedding=3)]
+        return [cls(tied=False), cls(tied=False, bias=True, softcap=5.0, scale=0.5), cls(tied=False, d_embedding=3)]
 
 
 class MatrixReadout(Readout, HoldsMatrix):

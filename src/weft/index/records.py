@@ -23,7 +23,6 @@ class Entry(Record):
         kind: the name in files.
         usage: how the part is written in a file.
         summary: the first sentence of its documentation.
-        source: the paper.
         state_size: the contents of its state per row, in words; empty for parts without a state.
         traits: the traits of its examples, which replace laws by weaker ones, with their reasons.
         defined_in: the module that defines it, which may be a plugin's.
@@ -67,7 +66,6 @@ class PartDifference(Record):
     """How a part differs from a near one.
 
     Attributes:
-        kind: of the other part.
         sentence: what is different, of the part itself.
     """
 
@@ -108,7 +106,6 @@ class Preset(Record):
 
     Attributes:
         name: by which commands know it.
-        line: what it is.
         family: the family of a published model; empty for Weft's own.
     """
 
@@ -123,9 +120,7 @@ class Published(Record):
     """One published model.
 
     Attributes:
-        family: its family.
         model_type: the family's name in config.json; empty for one without a foreign format.
-        architecture: the native class; likewise.
         gguf: llama.cpp's architecture for the family; empty where it has none.
         name: the model's name.
         parameters: counted on the model itself, shared ones once.
@@ -171,11 +166,8 @@ class Index(Record):
                    tuple(Published(**each) for each in data["published"]))
 
     def select(self, only: str | None = None) -> list[Description]:
-        """Parts and settings of a group or kind; None: the parts, and no settings.
-
-        Raises:
-            InputError: there is no group and no kind of that name; the error names the nearest.
-        """
+        """Parts and settings of a group or kind; None: the parts, and no settings. Raises `InputError`: there is no
+        group and no kind of that name; the error names the nearest."""
         if only is None:
             return list(self.parts)
         pages = [*self.parts, *self.settings]

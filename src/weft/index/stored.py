@@ -1,6 +1,6 @@
 """The index that `weft list` reads, made once for each version of the sources and kept in the user's cache.
 
-The file is ``index/HASH.json`` in Weft's cache (see `weft.core.user_cache`), where HASH is one of Weft's sources and of
+The file is ``index/HASH.json`` in Weft's cache (see `weft.core.process`), where HASH is one of Weft's sources and of
 the versions of Python and pydantic, which write descriptions. One that was changed, is a link or is another user's is
 not read; where none can be written, the index is made anew each time.
 """
@@ -17,8 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from weft.core.process import cache_root, is_own
 from weft.core.strict_json import digest, plain
-from weft.core.user_cache import cache_root, is_own
 from weft.disk.atomic import text_in
 from weft.index.records import Index
 
@@ -29,11 +29,7 @@ NAME = r"[0-9a-f]{32}\.json"
 
 
 def index_folder() -> Path:
-    """The folder of the kept indices.
-
-    Raises:
-        RuntimeError: the user has no home, and no variable names a folder.
-    """
+    """The folder of the kept indices. Raises `RuntimeError`: the user has no home, and no variable names a folder."""
     return cache_root() / "index"
 
 

@@ -16,9 +16,8 @@ from weft.checkpoints.load import Loaded
 from weft.checkpoints.tensors import own_tensors
 from weft.core.errors import InputError, nearest
 from weft.core.model import Model, language_model
-from weft.disk.atomic import made, new_file, replacing
+from weft.disk.atomic import made, new_file, not_written, replacing
 from weft.disk.ownership import by_manifest, require_free
-from weft.disk.space import not_written
 from weft.interop.formats import TARGETS, ConversionSource, Target
 from weft.interop.verify import a_tensor, largest_difference, logits_of, probe, require_close
 
@@ -34,15 +33,12 @@ class Converted:
 
     Attributes:
         path: the folder or file.
-        target: its format.
         family: the family of a foreign folder or file, or None.
-        dtype: of the weights.
         difference: largest difference of logits between the model, cast, and the result, read back by Weft.
         reader: the other program that opens the format (`transformers`, llama.cpp), or None.
         foreign: the same for that program; None where it is not installed, does not support the format or cannot run
             the model, which a note then reports.
         pooled: largest difference of logits due to pooling heads; None where none were pooled.
-        notes: notes for the user.
         source_dtype: dtype of the weights before they were cast; None where they were not.
         cast: largest difference of logits due to casting; None likewise.
         largest: the largest absolute value of those logits; None likewise.
@@ -127,8 +123,7 @@ def _target(to: str, family: str | None, max_shard_size: str, with_code: bool) -
     if to not in TARGETS:
         raise InputError(f"no format is called {to!r}.", where="to", remedy=nearest(to, TARGETS))
     if TARGETS[to].single and max_shard_size != SHARD_SIZE:
-        raise InputError(f"the format {to!r} is always a single file.", where="max_shard_size",
-                         remedy="Leave it out.")
+        raise InputError(f"the format {to!r} is always a single file.", where="max_shard_size", remedy="Leave it out.")
     if with_code and (to != "hf" or family is not None):
         what = f"the format {to!r}" if to != "hf" else f"the family {family!r}"
         raise InputError(f"a modelling file for {what}.", where="with_code",
@@ -155,11 +150,7 @@ def _verify(target: Target, source: ConversionSource, draft: Path, tokens: Tenso
 
 
 def parse_size(text: str) -> int:
-    """Bytes of a size such as ``5GB``, ``200MB`` or ``1GiB``.
-
-    Raises:
-        InputError: the text is not a size.
-    """
+    """Bytes of a size such as ``5GB``, ``200MB`` or ``1GiB``. Raises `InputError`: the text is not a size."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?B|)", text.strip().upper())
     size = int(float(found[1]) * UNITS[found[2]]) if found and found[2] in UNITS else 0
     if size < 1:

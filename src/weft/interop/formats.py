@@ -1,8 +1,11 @@
-"""The formats that a model can be converted to: what each can hold, how it is written, and how it is read back."""
+"""The formats that a model can be converted to: what each can hold, how it is written, and how it is read back.
+
+`published`: the models of each family as they were published, with their parameters.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -17,10 +20,12 @@ from weft.core.errors import UnsupportedError
 from weft.core.model import LanguageModel, Model, language_model
 from weft.data.layout import layout_of
 from weft.disk.manifest import write_manifest
-from weft.interop.adapters.base import trained_tensors
+from weft.families.family import Family, families
+from weft.index.records import Published
+from weft.interop.adapters.base import trained_tensors, write_own
 from weft.interop.adapters.opening import load_adapted
-from weft.interop.adapters.own import write_own
 from weft.interop.adapters.peft import write_peft
+from weft.interop.gguf.architectures import ARCHITECTURES
 from weft.interop.gguf.target import GgufFile, foreign_llama
 from weft.interop.huggingface.folder import is_foreign
 from weft.interop.huggingface.from_text import ComparedTexts, reads_pairs
@@ -31,12 +36,12 @@ from weft.interop.huggingface.generation import (
     ORIGIN,
     generation_of,
 )
-from weft.interop.huggingface.letters import write_letters
-from weft.interop.huggingface.loading import load_folder
+from weft.interop.huggingface.loading import load_folder, write_letters
 from weft.interop.huggingface.text import takes_source, write_tokenizer
 from weft.interop.huggingface.with_code import CODE_FILES, require_writable, write_own_tokenizer, write_with_code
 from weft.interop.huggingface.writing import fit, write_json, write_model
 from weft.interop.verify import foreign_logits
+from weft.preset_files.models import Size
 from weft.tokenizers.files import folder_of_own
 
 
@@ -63,11 +68,8 @@ class ConversionSource:
 
     @property
     def causal(self) -> LanguageModel:
-        """The model to write, for formats that only hold language models.
-
-        Raises:
-            UnsupportedError: it is not a language model.
-        """
+        """The model to write, for formats that only hold language models. Raises `UnsupportedError`: it is not a
+        language model."""
         return language_model(self.model, "this format", where=str(self.loaded.path))
 
     @property
@@ -234,3 +236,29 @@ TARGETS: Mapping[str, Target] = MappingProxyType({
                       adapts=True),
     "peft": Target(lambda source: trained_tensors(source.model, "peft"), _write_peft, _read_adapter, adapts=True)})
 """Formats by their names for ``--to``."""
+
+
+def published(only: str | None = None) -> Iterator[Published]:
+    """Every published model, by family; ``only``: of one family."""
+    for family in families().values():
+        if only in (None, family.name):
+            for size in family.sizes:
+                yield entry(family, size)
+
+
+def entry(family: Family, size: Size) -> Published:
+    """A published model of a family."""
+    model_type, architecture = ("", "") if family.native is None else (family.native.model_type,
+                                                                      family.native.architecture)
+    gguf = ARCHITECTURES[family.name].name if family.name in ARCHITECTURES else ""
+    return Published(family.name, model_type, architecture, gguf, size.name, size.count, size.parameters,
+                     agrees(size, size.count), size.source)
+
+
+def agrees(size: Size, count: int) -> bool:
+    """Whether a count equals the published number to its published digits; so it does where there is none."""
+    if size.parameters is None:
+        return True
+    if size.rounded is None:
+        return count == size.parameters
+    return f"{count:.{size.rounded - 1}e}" == f"{size.parameters:.{size.rounded - 1}e}"

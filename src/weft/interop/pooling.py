@@ -1,4 +1,7 @@
-"""Multi-head attention turned into grouped-query attention by averaging key and value heads in groups."""
+"""Multi-head attention turned into grouped-query attention by averaging key and value heads in groups.
+
+Models on the meta device, with shapes and no storage, and the assignment of their tensors.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from weft.checkpoints.tensors import own_tensors
+from weft.core.base_model import built_empty
 from weft.core.config import parse_part
-from weft.core.empty_model import built_empty
 from weft.core.errors import InputError
 from weft.core.model import LanguageModel, ModelConfig, language_model
-from weft.interop.shapes import place, settle
+from weft.core.part_config import PartConfig, expand, kinds_of
 from weft.mixers.attention import Attention
 from weft.mixers.heads import HeadSizes
+from weft.positions.frequencies import Constant
 
 
 def pool_heads(model: LanguageModel, n_kv_heads: int) -> LanguageModel:
@@ -71,3 +75,43 @@ def _with_heads(data: Any, kinds: set[str], n_kv_heads: int) -> Any:
         own = {"n_kv_heads": n_kv_heads} if data.get("kind") in kinds else {}
         return {key: _with_heads(value, kinds, n_kv_heads) for key, value in data.items()} | own
     return [_with_heads(item, kinds, n_kv_heads) for item in data] if isinstance(data, list) else data
+
+
+def count_parameters(config: ModelConfig) -> int:
+    """The parameters of a model, shared ones counted once; none is allocated."""
+    return sum(tensor.numel() for tensor in own_tensors(built_empty(config)).values())
+
+
+def count_by_blocks(config: ModelConfig) -> int:
+    """`count_parameters` of a model whose equal blocks have equally many, as those of every family: each kind of block
+    is built once beside the first, which takes a fraction of the time."""
+    if not config.stack():
+        return count_parameters(config)
+
+    def count(*blocks: PartConfig) -> int:
+        return count_parameters(config.with_(blocks=list(blocks)))
+
+    first, *others = (block for _, block in expand(config.stack()))
+    alone = count(first)
+    return alone + sum(number * (count(first, block) - alone) for block, number in kinds_of(others))
+
+
+def place(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Assign tensors to a model by name; shared tensors stay shared."""
+    named: dict[int, nn.Parameter | Tensor] = {}
+    state: dict[str, Tensor] = {}
+    for name, tensor in own_tensors(model).items():
+        new = tensors[name]
+        named[id(tensor)] = nn.Parameter(new, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else new
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        state[name] = named[id(tensor)]
+    model.load_state_dict(state, assign=True)
+
+
+def settle(model: nn.Module, device: torch.device) -> None:
+    """Write the constants of a model that was built on the meta device."""
+    for part in model.modules():
+        if isinstance(part, Constant):
+            part.to_empty(device=device)
+    left = [name for name, tensor in (*model.named_parameters(), *model.named_buffers()) if tensor.is_meta]
+    assert not left, f"these tensors are left without numbers: {left}"

@@ -9,7 +9,7 @@ import torch
 
 from weft.checkpoints.load import Loaded
 from weft.checkpoints.tensors import own_tensors
-from weft.core.empty_model import built_empty
+from weft.core.base_model import built_empty
 from weft.core.errors import CheckpointError, ConfigError
 from weft.families.common import BUFFERS
 from weft.families.rwkv import VERSIONS, Version, common_facts, version_of
@@ -32,7 +32,6 @@ def load_original(path: Path, *, device: torch.device | str = "cpu", dtype: torc
     """The model of a file; files hold no tokenizer.
 
     Args:
-        path: the file.
         device: where the model goes.
         dtype: of the weights; None: as they are stored.
 
@@ -45,11 +44,8 @@ def load_original(path: Path, *, device: torch.device | str = "cpu", dtype: torc
 
 
 def open_original(path: Path) -> Opened:
-    """Open a file, reading the names and shapes of its tensors.
-
-    Raises:
-        CheckpointError: there is no file, or it is not RWKV's. Problems of single tensors are in ``problems``.
-    """
+    """Open a file, reading the names and shapes of its tensors. Raises `CheckpointError`: there is no file, or it is
+    not RWKV's. Problems of single tensors are in ``problems``."""
     if not path.is_file():
         raise CheckpointError("there is no such file.", where=str(path), remedy="Check the path.")
     stored = Stored({path.name: PickledFile(path)})

@@ -74,11 +74,7 @@ def bound_of(expected: Tensor, dtypes: Sequence[torch.dtype]) -> float:
 
 
 def require_close(difference: float, expected: Tensor, dtypes: Sequence[torch.dtype], what: str) -> None:
-    """Raise if rounding in the dtypes does not explain a difference.
-
-    Raises:
-        FailedError: with the difference.
-    """
+    """Raise if rounding in the dtypes does not explain a difference. Raises `FailedError`: with the difference."""
     bound = bound_of(expected, dtypes)
     if math.isnan(difference) or difference > bound:
         raise FailedError(f"{what} gives logits that differ by up to {difference:.3g}, where rounding explains "

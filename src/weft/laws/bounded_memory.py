@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from weft.core.declarations import Trait
 from weft.core.layer import LayerState
 from weft.core.state import State
-from weft.core.traits import Trait
 from weft.laws.in_pieces import advance
 from weft.laws.report import COUNT, Finding
 from weft.laws.subject import Subject

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from weft.core.declarations import Trait
 from weft.core.span import WHOLE, Memory
-from weft.core.traits import Trait
 from weft.laws.gradients import run
 from weft.laws.report import Finding, difference
 from weft.laws.subject import Subject

@@ -10,9 +10,9 @@ from typing import final
 
 import torch
 
+from weft.core.declarations import Trait
 from weft.core.layer import borders_of
 from weft.core.model import Model, ModelConfig, parameter_count
-from weft.core.traits import Trait
 from weft.laws.discovery import subject_of
 from weft.laws.faults import Fault, Runner, faults
 from weft.laws.length import LEAST, allowed, length_past

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from weft.core.declarations import Trait
 from weft.core.layer import Layer
-from weft.core.traits import Trait
 from weft.laws.plain_words import likely_cause, meaning, rank
 from weft.laws.report import Finding, Report
 from weft.laws.subject import Subject, layer_subject
@@ -30,7 +30,6 @@ class Fault:
         path: the layer's path in the model, and the number of further places of equal layers.
         law: the most specific of the broken laws (`weft.laws.plain_words.ORDER`).
         means: that law in plain words.
-        cause: its probable cause.
         worst: the comparison of that law with the largest difference.
         laws: all laws that the layer breaks.
         count: the number of comparisons that fail.

@@ -7,11 +7,11 @@ from typing import Any, final
 
 import torch
 
+from weft.core.declarations import Trait
 from weft.core.errors import ConfigError
 from weft.core.layer import traits_of
 from weft.core.part_config import Dims, ModuleConfig, PartConfig
 from weft.core.registry import REGISTRY
-from weft.core.traits import Trait
 from weft.laws.discovery import CONTEXT, VOCABULARY, WIDTH
 
 

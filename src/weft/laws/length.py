@@ -14,12 +14,11 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from weft.core.declarations import Trait
 from weft.core.layer import LayerState, borders_of
 from weft.core.model import Model
 from weft.core.span import Memory, Span
-from weft.core.traits import Trait
-from weft.laws.choices import Choices, recorded
-from weft.laws.in_pieces import in_pieces
+from weft.laws.in_pieces import Choices, in_pieces, recorded
 from weft.laws.report import COUNT, Finding
 from weft.laws.subject import Subject
 
@@ -69,7 +68,6 @@ class LongRows:
         y: the outputs [B,T,...] of a call without a state.
         choices: the experts that were chosen in that call.
         marks: the borders around which the row is cut, in tokens.
-        generator: for further random inputs.
         singles: tokens from the beginning that are run one at a time.
         late: the state near the end of the row, once a law has computed it (see `late_state`).
     """

@@ -10,12 +10,12 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+from weft.core.declarations import Trait
 from weft.core.model import LanguageModel
 from weft.core.span import Memory, Span
 from weft.core.state import restore, state_arrays
-from weft.core.traits import Trait
-from weft.laws.choices import Choices, recorded
 from weft.laws.gradients import first_run, run
+from weft.laws.in_pieces import Choices, recorded
 from weft.laws.length import GRADIENT_STEPS, LongRows, across, around, late_state, one_by_one, row_in_pieces
 from weft.laws.other_dtypes import BOUNDS, largest
 from weft.laws.report import COUNT, Finding, compare, gradient_difference

@@ -11,10 +11,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from weft.core.declarations import Trait
 from weft.core.model import LanguageModel
 from weft.core.span import Memory, Span
-from weft.core.traits import Trait
-from weft.laws.choices import Choices, recorded
+from weft.laws.in_pieces import Choices, recorded
 from weft.laws.report import COUNT, Finding, difference
 from weft.laws.subject import Subject
 

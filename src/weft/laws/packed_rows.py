@@ -8,8 +8,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from weft.core.declarations import Trait
 from weft.core.span import Memory, Span
-from weft.core.traits import Trait
 from weft.laws.gradients import GradientRun, first_run, run
 from weft.laws.in_pieces import in_uneven_pieces, uneven_plan
 from weft.laws.report import Finding, difference, gradient_difference

@@ -105,7 +105,6 @@ def likely_cause(law: str, broken: Sequence[Finding], held: Sequence[Finding], s
     Args:
         law: the law that is reported.
         broken: the comparisons of all laws that fail, worst first.
-        held: the other comparisons.
         steps: tokens of the rows that were compared.
     """
     raised = next((finding for finding in broken if finding.case.startswith("raised ")), None)

@@ -47,7 +47,6 @@ class Report:
 
     Attributes:
         subject: the subject's name.
-        findings: the comparisons.
         steps: tokens of the longest row.
     """
 

@@ -14,11 +14,10 @@ from weft.core.model import Model
 from weft.laws.in_pieces import in_pieces
 from weft.laws.report import COUNT, Finding, difference
 from weft.laws.subject import Subject
-from weft.linear.holds_matrix import reads
-from weft.linear.int8 import Int8Config
-from weft.linear.linear import Rewritten, Use, allowed
+from weft.linear.linear import Rewritten, Use, allowed, reads
 from weft.linear.lora import LoRAConfig
 from weft.linear.merging import merged, put_in, rewritten_maps
+from weft.linear.quantised import Int8Config
 from weft.linear.replacing import replaced, sites
 from weft.linear.rewrite import RewriteConfig, apply
 from weft.ops.forms import forced

@@ -16,8 +16,8 @@ from weft.core.model import LanguageModel
 from weft.core.registry import plugin_place
 from weft.laws.bounded_memory import memory
 from weft.laws.causality import causality
-from weft.laws.consumed_states import forks, reuse
-from weft.laws.equal_forms import forms, inference, masks
+from weft.laws.consumed_states import forks, reuse, saving
+from weft.laws.equal_forms import compile_whole, forms, inference, masks
 from weft.laws.explicit_coordinates import coordinates
 from weft.laws.head_outputs import heads
 from weft.laws.inputs import inputs
@@ -27,15 +27,12 @@ from weft.laws.other_dtypes import precision, readout
 from weft.laws.packed_rows import packed
 from weft.laws.report import Finding, Report
 from weft.laws.rewriting import rewriting
-from weft.laws.saved_states import saving
-from weft.laws.seeds import seeds
-from weft.laws.separate_rows import bounded, persistence, ragged, selection
+from weft.laws.separate_rows import bounded, persistence, ragged, seeds, selection
 from weft.laws.serving import admission, rewinding, trimming
 from weft.laws.slopes import slopes
 from weft.laws.split import continuation, split
 from weft.laws.stability import CALLS, FAR, stability, worn
 from weft.laws.subject import CALL, Subject, layer_subject, model_subject
-from weft.laws.traced import compile_whole
 from weft.laws.training_mode import training
 
 LAWS: dict[str, Callable[[Subject, torch.Generator], Iterator[Finding]]] = {
@@ -107,11 +104,8 @@ def examine_far(subject: Subject, seed: int = 0, tokens: int = FAR, calls: int =
 
 
 def guarded(law: str, subject: Subject, run: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
-    """The findings of a law; an exception in it is its last finding.
-
-    Raises:
-        InputError: memory does not suffice, which is no defect of the part.
-    """
+    """The findings of a law; an exception in it is its last finding. Raises `InputError`: memory does not suffice,
+    which is no defect of the part."""
     try:
         yield from run()
     except Exception as error:

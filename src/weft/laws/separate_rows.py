@@ -1,4 +1,7 @@
-"""Laws 3, 4, 6, 9: rows do not depend on each other or on padding; states are selected, joined, saved, bounded."""
+"""Laws 3, 4, 6, 9: rows do not depend on each other or on padding; states are selected, joined, saved, bounded.
+
+A part that chooses experts is run with several random weights, because a defect may show for some choices only.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,16 @@ from dataclasses import replace
 
 import torch
 from safetensors.torch import load, save
-from torch import Tensor
+from torch import Tensor, nn
 
+from weft.core.declarations import Trait
 from weft.core.layer import LayerState
 from weft.core.rows import admit
 from weft.core.span import Memory, Span
 from weft.core.state import concat, restore, state_arrays
-from weft.core.traits import Trait
 from weft.laws.gradients import first_run, run
 from weft.laws.report import COUNT, Finding, difference, gradient_difference
+from weft.laws.split import split
 from weft.laws.subject import Subject
 
 MANY = 33
@@ -195,3 +199,30 @@ def bounded(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
                     enumerate(zip(shape, late[path][0].shape, strict=True)))]
     yield Finding("bounded", f"fields that grew undeclared after {subject.steps} tokens: {', '.join(grown) or 'none'}",
                   float(len(grown)), COUNT)
+
+
+LAW = "seeds"
+DRAWS = 8
+"""The number of random weights; with a few experts, each is then chosen by some token and left out by another."""
+
+
+def seeds(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
+    """The laws of ragged rows and of pieces, with other random weights each time."""
+    if Trait.DISCRETE_CHOICE not in subject.traits or not subject.differentiable:
+        return
+    for draw in range(DRAWS):
+        other = replace(subject.remake(_drawn(subject.module, generator)), thorough=False, steps=subject.steps)
+        for law in (ragged, split):
+            for finding in law(other, generator):
+                yield replace(finding, law=LAW, case=f"weights {draw}, {finding.law}: {finding.case}")
+
+
+@torch.no_grad()
+def _drawn(module: nn.Module, generator: torch.Generator) -> nn.Module:
+    """A copy with random parameters of the same mean and standard deviation as before."""
+    other = copy.deepcopy(module)
+    for parameter in other.parameters():
+        if parameter.numel() > 1:
+            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(parameter)
+            parameter.copy_(parameter.mean() + noise * parameter.std())
+    return other

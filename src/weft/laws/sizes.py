@@ -114,7 +114,6 @@ def smaller(value: Any, scale: Scale, name: str = "", head: int | None = None) -
 
     Args:
         value: the value of the field ``name``.
-        scale: how widths shrink.
         name: the field's name.
         head: features of a head of the attention that contains the field, in the configuration; None: of the first.
     """

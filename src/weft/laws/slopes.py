@@ -46,8 +46,7 @@ def slopes(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
         yield Finding("slopes", name, wrong / scale if scale else wrong, BOUND)
 
 
-def joint_slope(subject: Subject, x: Tensor, source: Memory | None, span: Span,
-                generator: torch.Generator) -> Finding:
+def joint_slope(subject: Subject, x: Tensor, source: Memory | None, span: Span, generator: torch.Generator) -> Finding:
     """The gradient of all parameters, the input and the memory together, along one random direction of them all,
     against the difference quotient along it: four calls, which long rows can afford."""
     source = None if source is None else replace(source, h=source.h.detach())

@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from weft.core.declarations import Trait
 from weft.core.span import Memory, Span
-from weft.core.traits import Trait
-from weft.laws.choices import recorded
 from weft.laws.gradients import GradientRun, first_run, run
-from weft.laws.in_pieces import few_pieces, in_pieces, in_uneven_pieces, uneven_plan
+from weft.laws.in_pieces import few_pieces, in_pieces, in_uneven_pieces, recorded, uneven_plan
 from weft.laws.other_dtypes import agreement, cast, memory_in, tensor_in
 from weft.laws.report import Finding, difference, gradient_difference
 from weft.laws.subject import Subject

@@ -9,9 +9,9 @@ from typing import final
 import torch
 from torch import Tensor
 
+from weft.core.declarations import Trait
 from weft.core.layer import LayerState, borders_of
 from weft.core.span import Memory, Span
-from weft.core.traits import Trait
 from weft.laws.in_pieces import in_pieces
 from weft.laws.length import allowed
 from weft.laws.report import COUNT, Finding, compare
@@ -41,8 +41,6 @@ def stability(subject: Subject, generator: torch.Generator, tokens: int = FAR) -
     its size. Only for subjects with a bounded state.
 
     Args:
-        subject: the subject.
-        generator: draws the inputs.
         tokens: tokens of the row.
     """
     if not is_bounded(subject):

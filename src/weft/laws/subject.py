@@ -9,11 +9,10 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
+from weft.core.declarations import Trait
 from weft.core.layer import Layer, LayerState, computing_dtype, facts_of, source_width, traits_of
 from weft.core.model import Encoder, EncoderInputs, LanguageModel, Model, ModelState
-from weft.core.output import Output
-from weft.core.span import WHOLE, Memory, Span
-from weft.core.traits import Trait
+from weft.core.span import WHOLE, Memory, Output, Span
 
 Call = Callable[[Tensor, LayerState | None, Span], Output[LayerState]]
 

@@ -10,10 +10,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from weft.core.declarations import Adjustable
+from weft.core.declarations import Adjustable, Trait
 from weft.core.model import Model
 from weft.core.span import Memory
-from weft.core.traits import Trait
 from weft.laws.in_pieces import few_pieces, in_pieces
 from weft.laws.report import COUNT, Finding, difference
 from weft.laws.subject import Subject

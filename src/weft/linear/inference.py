@@ -9,8 +9,8 @@ from torch import nn
 
 from weft.core.declarations import HasInferenceForm
 from weft.linear.law import require_same, runs
+from weft.linear.linear import unadapted
 from weft.linear.replacing import Replaced, replaced_copy
-from weft.linear.unadapted import unadapted
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -26,10 +26,7 @@ def inference_form(model: M) -> M:
 
 def checked_inference_form(model: M, *, where: str) -> M:
     """`inference_form`, checked on a row of a few tokens: every module that was put in computes what it replaced.
-
-    Raises:
-        LawError: a layer does not; the message names it.
-    """
+    Raises `LawError`: a layer does not; the message names it."""
     form = _form(model)
     require_same(form.model, form.replacements, where=where, runs=lambda: runs(model))
     return form.model

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from weft.core.errors import LawError
 from weft.core.model import Classifier, EncoderInputs, LanguageModel, Model, Readout
-from weft.core.output import Output
-from weft.core.span import Span
+from weft.core.span import Output, Span
 from weft.linear.linear import Rewritten
 from weft.linear.replacing import Replacement
 
@@ -37,7 +36,6 @@ def require_same(model: nn.Module, replacements: Sequence[Replacement], *, where
 
     Args:
         model: after the rewrite. One without storage cannot be compared and passes.
-        replacements: to compare.
         where: the rewrite, for the error.
         runs: whether the model ran on a row of tokens alone before the rewrite; if it did not, a failure now is not the
             rewrite's and is ignored.

@@ -1,20 +1,29 @@
 """`Linear`: the linear map by which every part projects. It declares what may be done with it, and so do the modules
-that rewrites put in its place (`Rewritten`)."""
+that rewrites put in its place (`Rewritten`).
+
+Which modules a rewrite may replace: those that nothing from outside has changed.
+
+A rewrite replaces a module by another with the same parameters: matrices joined, laid out anew, extended by a term, in
+fewer bits. Whatever else has been done to a module (a subclass, a hook, a patched method) is not in its parameters and
+would be lost.
+
+`HoldsMatrix`: parts that multiply by a parameter of their own, and how rewrites reach it.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from functools import cache
 from types import MappingProxyType
-from typing import Any, Literal, Self, TypeAlias, final, get_args
+from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar, final, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from weft.core.calling import Direct
+from weft.core.compiling import Direct, compiler_traces, constant_to_compiler
 from weft.core.layer import Part
-from weft.linear.unadapted import unadapted
 from weft.ops.linear import LINEAR, LinearCall, Map
 
 Use: TypeAlias = Literal["fuse", "widen", "quantise", "adapt"]
@@ -35,8 +44,6 @@ class Linear(Direct, nn.Linear):
     output) restricts what is allowed.
 
     Args:
-        in_features: of x.
-        out_features: of y.
         bias: whether there is a bias.
         device: of the parameters; ``meta`` where they are assigned afterwards.
         allows: what may be done with it.
@@ -71,8 +78,6 @@ class Rewritten(Part, ABC):
     """The module that a rewrite puts in the place of a map.
 
     Attributes:
-        in_features: of its input.
-        out_features: of its output.
         allows: what may be done with it in turn.
         outputs: as those of a `Linear`.
     """
@@ -153,3 +158,102 @@ def _itself(module: nn.Module) -> bool:
     """Whether a module is an unadapted `Rewritten`. A parametrisation makes a subclass, which has no `forward` in its
     own class."""
     return isinstance(module, Rewritten) and "forward" in vars(type(module)) and unadapted(module, type(module))
+
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+"""Where `torch.nn.Module` stores the hooks that are called with a module."""
+PLAIN = frozenset({nn.Parameter, Tensor, type(None)})
+"""Classes of parameters that a rewrite knows, and of those that a module does without."""
+
+
+def unadapted(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether ``module`` behaves as its class ``kind`` defines, so that a rewrite of ``kind`` may replace it.
+
+    It does not where it is of a subclass (an adapter; a parametrisation makes one too), has hooks, has an attribute
+    that shadows a method of the class, or has parameters of a special class (quantised ones).
+    """
+    of_class: Any = kind
+    own, methods = vars(module), _methods(of_class)
+    if type(module) is not kind:
+        return False
+    for hooks in HOOKS:
+        if own[hooks]:
+            return False
+    own_parameters = module._parameters.values()
+    if compiler_traces():  # PyTorch 2.11 compiles questions about one attribute or class, and not those about all
+        return not any(name in own for name in methods) and all(type(each) in PLAIN for each in own_parameters)
+    # A generator's entries would be a call of Python's each, a hundred for every map in a step of one token.
+    return methods.isdisjoint(own) and PLAIN.issuperset(map(type, own_parameters))
+
+
+@cache
+@constant_to_compiler
+def _methods(kind: Any) -> frozenset[str]:
+    """The names of a class that an attribute of a module could shadow."""
+    return frozenset([name for name in dir(kind) if callable(getattr(kind, name, None))])
+
+
+M = TypeVar("M", bound=nn.Module)
+
+
+class HoldsMatrix(Part, ABC):
+    """A part that multiplies by a parameter of its own and not by a `Linear`, so that checkpoints name the matrix
+    after the part. Rewrites reach the matrix through `opened`."""
+
+    child: ClassVar[str] = "map"
+    """The name of the `Linear` in the opened part."""
+    held: ClassVar[Mapping[str, str]] = MappingProxyType({"weight": "weight", "bias": "bias"})
+    """The parameters of the part itself that are those of the `Linear`, by their names in it. The matrix may have more
+    dimensions in the part, with its columns in the same order."""
+    calls: ClassVar[bool] = True
+    """Whether the opened part calls the `Linear`; one that only reads its matrix (`read`) computes the products
+    itself."""
+
+    @abstractmethod
+    def opened(self) -> HoldsMatrix:
+        """An equal part in which the matrix is a child `Linear` called `child` with the same parameters; the part
+        itself where it is of that kind."""
+
+    def with_child(self, linear: nn.Module | None, *without: str) -> Self:
+        """A copy that shares its tensors and has ``linear`` for the child and not the parameters ``without``."""
+        copied = shallow(self)
+        for name in without:
+            del copied._parameters[name]
+        setattr(copied, self.child, linear)
+        return copied
+
+
+def opens(module: nn.Module) -> bool:
+    """Whether a module is an unadapted part with a matrix of its own that has not been opened. A subclass may compute
+    something else, so it counts only where its own class defines `opened`."""
+    own = isinstance(module, HoldsMatrix) and "opened" in vars(type(module)) and unadapted(module, type(module))
+    return own and isinstance(module, HoldsMatrix) and module.opened() is not module
+
+
+def reads(module: nn.Module) -> bool:
+    """Whether a module is a part that reads a matrix and computes the products itself."""
+    return isinstance(module, HoldsMatrix) and not module.calls
+
+
+def child_of(path: str, module: HoldsMatrix) -> str:
+    """The path of the `Linear` of a part at ``path``."""
+    return f"{path}.{module.child}" if path else module.child
+
+
+def read(linear: nn.Module, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    """The matrix of a map in ``dtype``, and its bias, for a part that computes the products itself: what was put in the
+    map's place is in it. Gradients flow through both."""
+    if isinstance(linear, Rewritten):
+        return linear.read(dtype)
+    assert isinstance(linear, nn.Linear), "a map"
+    return linear.weight.to(dtype), linear.bias
+
+
+def shallow(module: M) -> M:
+    """A copy of a module that shares its tensors and children, with dictionaries of its own to hold them and its hooks;
+    `copy.copy` refuses modules with parametrisations."""
+    copied: M = object.__new__(type(module))
+    vars(copied).update(vars(module))
+    for registry in ("_modules", "_parameters", "_buffers", *HOOKS):
+        vars(copied)[registry] = vars(module)[registry].copy()
+    return copied

@@ -13,8 +13,7 @@ from torch.nn import functional as F
 
 from weft.core.declarations import Declared
 from weft.core.layer import Part
-from weft.linear.holds_matrix import read
-from weft.linear.linear import Linear, Rewritten, dense
+from weft.linear.linear import Linear, Rewritten, dense, read
 from weft.ops.dropout import Dropout
 from weft.ops.linear import linear
 
@@ -40,7 +39,6 @@ class Term(NamedTuple):
         a: A [rank,in], which starts as `torch.nn.Linear` does, as in Hu's code (the paper draws it from a Gaussian).
         b: B [rows,rank], which starts at zero, so that the map starts equal to its base.
         magnitude: m [rows], which starts at the lengths of the rows; None without DoRA.
-        scale: s.
     """
 
     a: Linear

@@ -10,9 +10,8 @@ from torch import Tensor, nn
 
 from weft.core.errors import UnsupportedError
 from weft.core.model import Model
-from weft.linear.holds_matrix import HoldsMatrix
 from weft.linear.law import require_same, runs
-from weft.linear.linear import Rewritten
+from weft.linear.linear import HoldsMatrix, Rewritten
 from weft.linear.replacing import Replacement
 
 M = TypeVar("M", bound=Model)

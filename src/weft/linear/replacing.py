@@ -8,9 +8,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, final
 
 from torch import nn
 
-from weft.linear.holds_matrix import HoldsMatrix, child_of, opens, shallow
-from weft.linear.linear import Linear, Rewritten, allowed
-from weft.linear.unadapted import unadapted
+from weft.linear.linear import HoldsMatrix, Linear, Rewritten, allowed, child_of, opens, shallow, unadapted
 
 M = TypeVar("M", bound=nn.Module)
 FormOf: TypeAlias = Callable[[str, nn.Module], nn.Module]
@@ -25,7 +23,6 @@ class Replacement:
     Attributes:
         path: of the module, the first where it has several.
         before: the module that was replaced.
-        after: its replacement.
     """
 
     path: str

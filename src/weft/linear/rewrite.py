@@ -13,14 +13,12 @@ from pydantic import Field
 from torch import nn
 
 from weft.core.errors import ConfigError, nearest
-from weft.core.labels import label_modules
+from weft.core.layer import label_modules
 from weft.core.model import Model
 from weft.core.part_config import PartConfig
-from weft.linear.holds_matrix import HoldsMatrix, child_of, opens
 from weft.linear.law import require_same, runs
-from weft.linear.linear import Linear, Rewritten, Use, allowed
+from weft.linear.linear import HoldsMatrix, Linear, Rewritten, Use, allowed, child_of, opens, unadapted
 from weft.linear.replacing import Replaced, Site, as_ours, replaced, sites
-from weft.linear.unadapted import unadapted
 
 M = TypeVar("M", bound=nn.Module)
 Rewriter: TypeAlias = Callable[[nn.Module], nn.Module]
@@ -101,11 +99,8 @@ def drawn_by_rewrites(model: nn.Module) -> set[str]:
 
 
 def require_rewritten(model: Model) -> None:
-    """Refuse a model that ignores its configuration's ``rewrites``, as a plugin's model may.
-
-    Raises:
-        ConfigError: the configuration has rewrites, and the model has no rewritten map.
-    """
+    """Refuse a model that ignores its configuration's ``rewrites``, as a plugin's model may. Raises `ConfigError`: the
+    configuration has rewrites, and the model has no rewritten map."""
     if model.config.rewrites and not any(isinstance(module, Rewritten) for module in model.modules()):
         raise ConfigError([f"rewrites: a model of kind {model.config.kind!r} does not apply them. Let its build() end "
                            "in weft.linear.rewrite.rewritten(model, self.rewrites), or leave them out."])
@@ -115,8 +110,6 @@ def apply(model: M, rewrite: RewriteConfig, place: str = "rewrites.0") -> Replac
     """Apply one rewrite to a model's maps in place.
 
     Args:
-        model: of our maps.
-        rewrite: what to do.
         place: of the rewrite in the configuration, for errors.
 
     Raises:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from weft.masks.base import And, Mask, Not, Or
-from weft.masks.basic import Bidirectional, Causal, Documents, Padding, Prefix
-from weft.masks.expression import MaskField, parse_mask
-from weft.masks.facts import Globals, SameType
-from weft.masks.heads import PerHead
+from weft.masks.basic import Bidirectional, Causal, Documents, Globals, Padding, Prefix, SameType
+from weft.masks.expression import MaskField, PerHead, known_masks, parse_mask, register_mask
 from weft.masks.reach import Reach, as_image, reach
-from weft.masks.registry import known_masks, register_mask
 from weft.masks.sparse import Block, Fixed, GlobalTokens, Strided
 from weft.masks.terms import Band, Key, Lookahead, Pattern, Query
 from weft.masks.windows import Dilated, Segments, SymmetricWindow, Window

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from weft.core.clock import Keys, Ticks
 from weft.core.part_config import About
-from weft.masks import flex, picture
-from weft.masks.terms import AMOUNTS, Band, Key, Lookahead, Pattern, Query, pattern_share, visible_share
+from weft.masks import picture
+from weft.masks.terms import AMOUNTS, Band, Key, Lookahead, Pattern, Query, block_mask, pattern_share, visible_share
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -54,7 +54,6 @@ class Mask(ABC):
         """True where the query may attend to the key: elementwise over tensors that broadcast, scalars included.
 
         Args:
-            query: the queries.
             key: the keys.
             head: the index of the query head.
         """
@@ -153,7 +152,6 @@ class Mask(ABC):
         """True where a query may attend to a key.
 
         Args:
-            queries: the chunk's ticks.
             keys: the keys of the call.
             heads: query heads to evaluate; None: `Mask.heads`, after which all repeat.
         """
@@ -214,7 +212,7 @@ class Mask(ABC):
         Args:
             heads: query heads of the call; only read by masks whose heads differ.
         """
-        return flex.block_mask(self, queries, keys, heads=heads, block_size=block_size)
+        return block_mask(self, queries, keys, heads=heads, block_size=block_size)
 
     def __and__(self, other: Mask) -> Mask:
         return _join(And, Or, self, other) if isinstance(other, Mask) else NotImplemented

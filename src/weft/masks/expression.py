@@ -2,6 +2,10 @@
 
 Names are mask kinds; ``&`` (and), ``|`` (or) and ``~`` (not) bind as in Python; arguments are integers or, for
 ``per_head``, masks. Nothing is evaluated: the text is parsed to a syntax tree and only these forms are read.
+
+Masks that differ from head to head.
+
+Known masks by kind. A plugin's masks join with ``@register_mask``, as its parts do with ``@register``.
 """
 
 from __future__ import annotations
@@ -9,27 +13,86 @@ from __future__ import annotations
 import ast
 import inspect
 import keyword
+import math
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, ClassVar, TypeVar, final
 
+import torch
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+from torch import Tensor
 
 from weft.core.errors import ConfigError, nearest
+from weft.core.part_config import About, PartConfig, parts_in
+from weft.core.registry import REGISTRY
 from weft.masks.base import Mask
-from weft.masks.registry import known_masks, mask_of_kind, usage
+from weft.masks.terms import AMOUNTS, Band, Key, Lookahead, Pattern, Query
+
+M = TypeVar("M", bound=Mask)
+
+
+MASKS: dict[str, type[Mask]] = {}
+"""Registered masks by their kind."""
+
+
+def register_mask(mask: type[M]) -> type[M]:
+    """Class decorator: make a mask known to configurations and ``list``. Raises `ConfigError`: when another class has
+    that kind, or the kind is not a name."""
+    if not mask.kind.isidentifier():
+        raise ConfigError([f"the mask class {mask.__qualname__} has the kind {mask.kind!r}, which is not a name. "
+                           "Set `kind` to letters, digits and underscores."])
+    other = MASKS.get(mask.kind)
+    if other is not None and (other.__module__, other.__qualname__) != (mask.__module__, mask.__qualname__):
+        raise ConfigError([f"the mask {mask.kind!r} is defined by {other.__module__} and by {mask.__module__}. "
+                           "Give one of them another kind."])
+    MASKS[mask.kind] = mask
+    return mask
+
+
+def mask_of_kind(kind: str) -> type[Mask]:
+    """The mask of that kind. Raises `KeyError`: with a hint that names the nearest kind."""
+    if kind not in MASKS:
+        REGISTRY.discover()
+    if kind not in MASKS:
+        raise KeyError(f"no mask is called {kind!r}. {nearest(kind, MASKS)}")
+    return MASKS[kind]
+
+
+def known_masks() -> list[type[Mask]]:
+    """Every mask class, by kind."""
+    REGISTRY.discover()
+    return [MASKS[kind] for kind in sorted(MASKS)]
+
+
+def usage(mask: type[Mask]) -> str:
+    """How the mask is written: its kind and the names of its arguments."""
+    arguments = [f"*{p.name}" if p.kind is p.VAR_POSITIONAL else p.name if p.default is p.empty
+                 else f"{p.name}={p.default!r}" for p in inspect.signature(mask).parameters.values()]
+    return f"{mask.kind}({', '.join(arguments)})" if arguments else mask.kind
+
+
+def parts_and_masks(config: Any) -> Iterator[PartConfig | Mask]:
+    """Every part in a configuration, every mask in a field of one, and the masks that a mask combines."""
+    for part in parts_in(config):
+        yield part
+        waiting = [value for _, value in part if isinstance(value, Mask)]
+        while waiting:
+            mask = waiting.pop()
+            yield mask
+            waiting += mask.parts()
+
 
 HELP = "Write mask names joined by & | ~, such as 'causal & window(128)'."
 
 
 def parse_mask(value: object) -> Mask:
     """The mask of an expression or of a mapping with a kind (``{kind: window, size: 4}``); a mask is returned as it is.
-
-    Raises:
-        ConfigError: for unknown names (the nearest is named), wrong arguments, and anything that is not an expression.
-    """
+    Raises `ConfigError`: for unknown names (the nearest is named), wrong arguments, and anything that is not an
+    expression."""
     if isinstance(value, Mask):
         return value
     if isinstance(value, Mapping):
@@ -127,3 +190,60 @@ class MaskField:
         names = ", ".join(usage(mask) for mask in known_masks())
         return {"type": "string", "description": f"Masks joined by & | ~: {names}.",
                 "examples": ["causal", "causal & window(128)", "causal | prefix", "causal & (window(4) | global(0))"]}
+
+
+@register_mask
+@final
+@dataclass(frozen=True, repr=False, init=False)
+class PerHead(Mask):
+    """Head h follows mask h mod n of the n ``masks``.
+
+    Attributes:
+        masks: the masks, in the order of heads.
+    """
+
+    kind: ClassVar[str] = "per_head"
+    about = About(
+        source="Child et al. 2019, section 4.2; Beltagy et al. 2020, section 3.1 (dilation by head)",
+        equation=r"A_h(i) = A^{(h \bmod n)}(i)",
+        differs=(("strided", "gives different heads different masks, where any other mask is the same for all."),))
+
+    masks: tuple[Mask, ...]
+
+    def __init__(self, *masks: Mask) -> None:
+        for mask in masks:
+            if not isinstance(mask, Mask):
+                raise ConfigError([f"per_head: {mask!r} is not a mask. Give one mask for each head, such as "
+                                   "per_head(window(4), strided(4))."])
+        if len(masks) < 2:
+            raise ConfigError([f"per_head: {len(masks)} masks, and heads differ only with two or more. Give one for "
+                               "each head, such as per_head(window(4), strided(4))."])
+        object.__setattr__(self, "masks", tuple(masks))
+
+    def rule(self, query: Query, key: Key, head: Tensor) -> Tensor:
+        turn = head % len(self.masks)
+        found = self.masks[0].rule(query, key, head)
+        for index, mask in enumerate(self.masks[1:], start=1):
+            found = torch.where(turn == index, mask.rule(query, key, head), found)
+        return found
+
+    def lookahead(self) -> Lookahead:
+        return max((mask.lookahead() for mask in self.masks), key=AMOUNTS.index)
+
+    def reach(self) -> int | None:
+        bounds = [mask.reach() for mask in self.masks]
+        known = [bound for bound in bounds if bound is not None]
+        return max(known) if len(known) == len(bounds) else None
+
+    def band(self) -> Band:
+        return reduce(Band.join, (mask.band() for mask in self.masks))
+
+    def heads(self) -> int:
+        return math.lcm(len(self.masks), *(mask.heads() for mask in self.masks))
+
+    def pattern(self) -> Pattern | None:
+        first = self.masks[0].pattern()
+        return first if all(mask.pattern() == first for mask in self.masks) else None
+
+    def parts(self) -> tuple[Mask, ...]:
+        return self.masks

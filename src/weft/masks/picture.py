@@ -17,11 +17,8 @@ OWN, SEEN, HIDDEN = "#1f4e79", "#8db8de", "#f2f2f2"
 
 def lay_out(queries: int, keys: int | None, *, begins: Tensor | None, count: Tensor | None,
             prefix: Tensor | None) -> tuple[Ticks, Keys]:
-    """Ticks of the last ``queries`` of ``keys`` tokens, and all the tokens as keys.
-
-    Raises:
-        InputError: for more queries than keys.
-    """
+    """Ticks of the last ``queries`` of ``keys`` tokens, and all the tokens as keys. Raises `InputError`: for more
+    queries than keys."""
     total = queries if keys is None else keys
     if queries > total:
         raise InputError(f"{queries} queries among {total} tokens.", where="Mask.dense",

@@ -95,9 +95,7 @@ def as_image(mask: Mask, query: int, rows: int, columns: int) -> str:
     attends to, ``.`` another; heads that differ follow one another (Child et al. 2019, figure 3, upper row).
 
     Args:
-        mask: the mask.
         query: index of the query, from 0.
-        rows: of the image.
         columns: of the image; a row has this many tokens.
 
     Raises:

@@ -85,7 +85,6 @@ class ExistingKeys(VisibleKeys):
 
     Args:
         valid: False for keys that hold nothing, [B,S].
-        steps: queries.
     """
 
     def __init__(self, valid: Bool[Tensor, "B S"], steps: int) -> None:
@@ -142,8 +141,6 @@ class MaskedKeys(VisibleKeys):
     """The keys that a mask allows among those that exist, within each query's own document.
 
     Args:
-        rule: the mask.
-        ticks: of the queries.
         keys: the keys.
         begins: whether a document may begin inside the chunk.
     """
@@ -209,7 +206,6 @@ def visible(rule: MaskFacts, keys: Keys, span: Span) -> VisibleKeys:
     """The keys that the queries of a call may attend to.
 
     Args:
-        rule: the mask.
         keys: the keys of the call.
         span: the span of the call, resolved.
     """

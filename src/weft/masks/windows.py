@@ -10,7 +10,7 @@ from torch import Tensor
 
 from weft.core.part_config import About
 from weft.masks.base import Mask
-from weft.masks.registry import register_mask
+from weft.masks.expression import register_mask
 from weft.masks.terms import Band, Key, Lookahead, Pattern, Query, require_count
 
 

@@ -17,10 +17,9 @@ from weft.core.clock import Ticks
 from weft.core.config import PartField
 from weft.core.declarations import Declared, WidthRoles
 from weft.core.layer import LayerState
-from weft.core.output import Output
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
-from weft.core.span import Span
+from weft.core.span import Output, Span
 from weft.linear.division import DividedDimension, Divisible, Division
 from weft.linear.linear import Linear
 from weft.masks import Bidirectional, Causal, Mask, MaskField, Prefix, Window
@@ -30,10 +29,9 @@ from weft.mixers.heads import HeadSizes, ScoreSettings, attend, head_sizes, requ
 from weft.mixers.key_value import KeyValueShape, ReadableKeys
 from weft.mixers.self_attention import SelfAttention
 from weft.norms.base import Norm, NormConfig
-from weft.ops.attention import ATTENTION, AttentionCall
+from weft.ops.attention import ATTENTION, AttentionCall, ScoreTerm
 from weft.ops.dropout import OwnDraws
 from weft.ops.rematerialize import apart
-from weft.ops.score_terms import ScoreTerm
 from weft.positions.base import NoPositionConfig, PositionConfig, PositionScheme, PositionTerm
 
 
@@ -179,8 +177,7 @@ class Attention(SelfAttention, Divisible):
         bias, self.widths = config.bias, sizes.split()
         self.qkv = Linear(dims.d_model, sum(self.widths), bias=bias in ("qkv", "all"),
                           outputs=dict(zip("qkv", self.widths, strict=True)))
-        self.output = Linear(sizes.heads * sizes.d_value, dims.d_model,
-                             bias=bias in ("output", "all", "all_but_keys"))
+        self.output = Linear(sizes.heads * sizes.d_value, dims.d_model, bias=bias in ("output", "all", "all_but_keys"))
         self.qv_bias = (nn.Parameter(torch.zeros(self.widths[0] + self.widths[2])) if bias == "all_but_keys" else None)
         norm = config.qk_norm
         together = config.qk_norm_over == "heads"

@@ -17,10 +17,9 @@ from weft.core.config import PartField
 from weft.core.declarations import Adjustable, Declared
 from weft.core.errors import InputError
 from weft.core.layer import Layer, LayerState, advance
-from weft.core.output import Output
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
-from weft.core.span import Memory, Span
+from weft.core.span import Memory, Output, Span
 from weft.core.state import tensor_field
 from weft.linear.linear import Linear
 from weft.masks.visible import AllKeys, ExistingKeys

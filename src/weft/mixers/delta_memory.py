@@ -73,7 +73,6 @@ class DeltaMemoryConfig(MixerConfig):
         """The sizes of the heads.
 
         Args:
-            dims: of the model.
             value_heads: None: as many as of queries and keys.
             expansion: of values relative to keys where their size is not given.
 
@@ -112,11 +111,6 @@ class DeltaMemory(RecurrentLayer[DeltaInputs], ABC):
     values before their convolution.
 
     Lengths are normalised as x / sqrt(sum(x^2) + 10^-6), and queries are scaled by 1 / sqrt(E), as in released code.
-
-    Args:
-        config: of the mixer.
-        sizes: of the heads.
-        dims: of the model.
     """
 
     state_type = DeltaState

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from weft.core.declarations import Declared
 from weft.core.layer import LayerState
-from weft.core.output import Output
 from weft.core.part_config import Dims
 from weft.core.registry import register
-from weft.core.span import Span
+from weft.core.span import Output, Span
 from weft.linear.linear import Linear
 from weft.masks import Causal, Window
 from weft.mixers.attention import Attention, AttentionConfig

@@ -15,14 +15,11 @@ from torch import Tensor, nn
 from weft.core.clock import Clock
 from weft.core.declarations import Declared, HasInferenceForm
 from weft.core.layer import Layer, LayerState
-from weft.core.output import Output
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
-from weft.core.span import Memory, Span
+from weft.core.span import Memory, Output, Span
 from weft.core.state import tensor_field
-from weft.linear.holds_matrix import HoldsMatrix, read
-from weft.linear.linear import Linear, dense
-from weft.linear.unadapted import unadapted
+from weft.linear.linear import HoldsMatrix, Linear, dense, read, unadapted
 from weft.mixers.base import MixerConfig
 from weft.ops.short_convolution import MOST_TAPS, blank_history, causal_convolution, next_history
 
@@ -74,8 +71,7 @@ class GatedConvolution(Layer, HoldsMatrix, HasInferenceForm):
 
     state_type = ConvolutionState
     child = "convolution"
-    held: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {"weight": "convolution.weight", "bias": "convolution.bias"})
+    held: ClassVar[Mapping[str, str]] = MappingProxyType({"weight": "convolution.weight", "bias": "convolution.bias"})
     calls = False
 
     def __init__(self, d_model: int, kernel: int = 4, dilation: int = 1, bias: bool = True) -> None:

@@ -18,13 +18,12 @@ from weft.core.config import rule
 from weft.core.declarations import Declared
 from weft.core.errors import ConfigError
 from weft.core.layer import LayerState
-from weft.core.output import Output
 from weft.core.part_config import Dims
 from weft.core.registry import register
-from weft.core.span import Span
+from weft.core.span import Output, Span
 from weft.linear.linear import Linear
 from weft.masks import Bidirectional, Causal, Globals, GlobalTokens, Mask, MaskField, Prefix, SymmetricWindow
-from weft.masks.facts import GLOBALS
+from weft.masks.basic import GLOBALS
 from weft.masks.grid import ticks_at
 from weft.masks.terms import Band, Key, Query
 from weft.masks.visible import MaskedKeys, MaskFacts, visible

@@ -45,13 +45,9 @@ class HeadSizes:
         return self.heads * self.d_head, self.kv_heads * self.d_head, self.kv_heads * self.d_value
 
 
-def head_sizes(n_heads: int, n_kv_heads: int | None, d_head: int | None, d_value: int | None,
-               dims: Dims) -> HeadSizes:
-    """The sizes of the heads, defaults filled in.
-
-    Raises:
-        ConfigError: the numbers of heads or d_model do not divide.
-    """
+def head_sizes(n_heads: int, n_kv_heads: int | None, d_head: int | None, d_value: int | None, dims: Dims) -> HeadSizes:
+    """The sizes of the heads, defaults filled in. Raises `ConfigError`: the numbers of heads or d_model do not
+    divide."""
     kv_heads = n_heads if n_kv_heads is None else n_kv_heads
     if n_heads % kv_heads:
         raise dims.problem("n_kv_heads", f"{n_heads} query heads do not divide into {kv_heads} key/value heads.",
@@ -69,11 +65,8 @@ def named_form(backend: str) -> str | None:
 
 
 def require_form(backend: str, softcap: float | None, dims: Dims) -> None:
-    """Raise unless ``backend`` is a form of attention that serves calls with this softcap.
-
-    Raises:
-        ConfigError: with the nearest name.
-    """
+    """Raise unless ``backend`` is a form of attention that serves calls with this softcap. Raises `ConfigError`: with
+    the nearest name."""
     name = named_form(backend)
     if name is None:
         return

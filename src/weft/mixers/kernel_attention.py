@@ -20,14 +20,13 @@ from torch import Tensor
 
 from weft.core.clock import Clock, Ticks
 from weft.core.config import PartField, rule
-from weft.core.declarations import Declared
+from weft.core.declarations import Declared, Trait
 from weft.core.errors import UnsupportedError
 from weft.core.layer import LayerState
 from weft.core.part_config import Dims
 from weft.core.recurrent_layer import Carried, MatrixState, Recurred, RecurrentLayer
 from weft.core.span import Boundaries, Memory, Span
 from weft.core.state import tensor_field
-from weft.core.traits import Trait
 from weft.linear.linear import Linear
 from weft.masks import Bidirectional, Causal, Mask, MaskField
 from weft.mixers.base import MixerConfig
@@ -72,11 +71,8 @@ class KernelAttentionConfig(MixerConfig):
 
 
 def rotation(position: PositionConfig, dims: Dims, heads: int, size: int) -> PositionScheme:
-    """The scheme of a mixer that computes no scores, for vectors of ``size`` features.
-
-    Raises:
-        ConfigError: the scheme acts on anything but queries and keys.
-    """
+    """The scheme of a mixer that computes no scores, for vectors of ``size`` features. Raises `ConfigError`: the scheme
+    acts on anything but queries and keys."""
     scheme = position.build_for_heads(dims.at("position"), heads, size)
     elsewhere = scheme.acts_on - {"queries_keys"}
     if "embeddings" in elsewhere:
@@ -123,9 +119,7 @@ class KernelAttention(RecurrentLayer[Tensor], ABC):
     K M (d_value + 1) numbers for M features, in float32 or better; so are all sums, whatever the model's dtype.
 
     Args:
-        config: of the mixer.
         features: M.
-        dims: of the model.
         normalise: whether outputs are divided by phi(q) z.
         rotate_first: whether positions rotate queries and keys before the feature map, so that all is positive and the
             denominator is rotated too.

@@ -1,4 +1,4 @@
-"""The key/value cache of attention, which grows with the sequence; `weft.mixers.rolling` has the cache of a window.
+"""The key/value cache of attention, which grows; `weft.mixers.self_attention` has that of a window.
 
 Both determine which keys a chunk's queries may read, and which are stored after it. Buffers are written in place only
 without gradients; with gradients every state is a new value, so that gradients flow across cuts. The keys of a head are
@@ -16,9 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from weft.core.checks import require
 from weft.core.clock import Clock, Keys, Ticks
-from weft.core.compiling import compiler_traces
+from weft.core.compiling import compiler_traces, require
 from weft.core.errors import StateError
 from weft.core.layer import LayerState
 from weft.core.span import Span
@@ -31,7 +30,6 @@ class KeyValueState(LayerState):
 
     Attributes:
         keys: buffer of the keys.
-        values: buffer of the values.
         capacity: maximum number of tokens of a row; None if the buffers grow with each chunk.
     """
 
@@ -77,11 +75,8 @@ def buffers(clock: Clock, shape: KeyValueShape, slots: int, dtype: torch.dtype) 
 
 
 def store_growing(state: KeyValueState, k: Tensor, v: Tensor, span: Span) -> ReadableKeys:
-    """Store the chunk's keys [B,T,K,E] and values [B,T,K,F], and return those that its queries may read.
-
-    Raises:
-        StateError: a row would consume more tokens than the state was started for.
-    """
+    """Store the chunk's keys [B,T,K,E] and values [B,T,K,F], and return those that its queries may read. Raises
+    `StateError`: a row would consume more tokens than the state was started for."""
     ticks, capacity, held = span.ticks, state.capacity, state.keys.shape[2]
     key = ("growing", held, capacity)
     shared = None if compiler_traces() else ticks.memo.get(key)  # `once`, written out: layers after the first ask here

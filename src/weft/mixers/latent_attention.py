@@ -17,10 +17,9 @@ from weft.core.clock import Ticks
 from weft.core.config import PartField
 from weft.core.declarations import Declared
 from weft.core.layer import LayerState
-from weft.core.output import Output
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
-from weft.core.span import Span
+from weft.core.span import Output, Span
 from weft.linear.linear import Linear, dense
 from weft.masks import Causal, Mask, MaskField
 from weft.mixers.base import MixerConfig
@@ -104,11 +103,7 @@ class LatentAttentionConfig(MixerConfig):
         return LatentAttention(self, sizes, self._scheme(sizes, dims), dims)
 
     def sizes(self, dims: Dims) -> LatentSizes:
-        """The sizes, defaults filled in.
-
-        Raises:
-            ConfigError: d_model does not divide into heads, or d_rope is odd.
-        """
+        """The sizes, defaults filled in. Raises `ConfigError`: d_model does not divide into heads, or d_rope is odd."""
         if self.d_nope is None and dims.d_model % self.n_heads:
             raise dims.problem("n_heads", f"d_model {dims.d_model} does not divide into {self.n_heads} heads.",
                                "Choose another number of heads, or give d_nope.")
@@ -223,8 +218,7 @@ class LatentAttention(SelfAttention):
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, *, stored: ReadableKeys, span: Span) -> Tensor:
         """Attention over keys [B,S,K,E] and values [B,S,K,F], made in whichever way."""
         position: Any = self.position
-        terms = (() if "scores" not in position.acts_on else
-                 (PositionTerm(position, q, k, span.ticks, stored.keys),))
+        terms = (() if "scores" not in position.acts_on else (PositionTerm(position, q, k, span.ticks, stored.keys),))
         call = AttentionCall(q=q, k=k, v=v, scale=self.scale, visible=self.visible(stored.keys, span), terms=terms,
                              softcap=self.config.scores.softcap, dropout=self.dropout_rate if self.training else 0.0)
         return attend(self, call, self.form)

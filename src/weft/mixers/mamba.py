@@ -111,10 +111,6 @@ class Mamba(RecurrentLayer[tuple[Tensor, ...]], Divisible):
     depend on that token. Steps, states and the sum over states are computed in float32 or better. State: the last
     d_conv - 1 inputs of the convolution, and N numbers a channel. As in the released code, the input is discretised by
     Euler's rule (dt B), where the paper's equation 4 has the zero-order hold.
-
-    Args:
-        d_model: features of x.
-        config: of the mixer.
     """
 
     state_type = MambaState

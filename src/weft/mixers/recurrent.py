@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from weft.core.part_config import About
 from weft.core.recurrent_layer import Carried, Recurred, RecurrentLayer
 from weft.core.span import Boundaries, Span
-from weft.linear.holds_matrix import HoldsMatrix, read
-from weft.linear.linear import Linear, dense
+from weft.linear.linear import HoldsMatrix, Linear, dense, read
 from weft.mixers.base import MixerConfig
 from weft.ops.operator import widen
 from weft.ops.recurrence import after_count
@@ -109,8 +108,7 @@ class Recurrent(RecurrentLayer[Tensor], HoldsMatrix, ABC):
         inputs: Tensor = self.input(x.transpose(0, 1))
         return inputs
 
-    def recur(self, projected: Float[Tensor, "T B G"], before: Carried, boundaries: Boundaries,
-              span: Span) -> Recurred:
+    def recur(self, projected: Float[Tensor, "T B G"], before: Carried, boundaries: Boundaries, span: Span) -> Recurred:
         inputs, entering = widen(projected), []
         for value in before:
             entering.append(inputs.new_zeros(inputs.shape[1], self.d_hidden) if value is None

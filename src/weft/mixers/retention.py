@@ -15,13 +15,13 @@ from weft.core.config import PartField
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.mixers.base import MixerConfig
-from weft.mixers.gated_memory import GatedMemory
+from weft.mixers.gated_linear_attention import GatedMemory
 from weft.mixers.heads import HeadSizes, head_sizes
 from weft.mixers.kernel_attention import rotation
 from weft.norms.base import NormConfig
 from weft.norms.layernorm import LayerNormConfig
 from weft.positions.base import NoPositionConfig, PositionConfig
-from weft.positions.constants import Constant
+from weft.positions.frequencies import Constant
 from weft.positions.rope import RopeConfig
 
 

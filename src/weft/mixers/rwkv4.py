@@ -20,8 +20,7 @@ from weft.core.registry import register
 from weft.core.span import Boundaries, Memory, Span
 from weft.linear.linear import Linear
 from weft.mixers.base import MixerConfig
-from weft.mixers.rwkv_heads import RwkvState
-from weft.mixers.rwkv_schedules import Depth, decay_schedule, four_bonus, rising
+from weft.mixers.rwkv_heads import Depth, RwkvState, decay_schedule, four_bonus, rising
 from weft.ops.operator import widen
 from weft.ops.token_shift import last_token, previous_token
 from weft.ops.wkv import empty_state, wkv

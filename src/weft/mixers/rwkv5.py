@@ -16,9 +16,8 @@ from weft.core.recurrent_layer import Carried
 from weft.core.registry import register
 from weft.core.span import Boundaries, Span
 from weft.linear.linear import Linear
-from weft.mixers.rwkv_heads import RwkvHeads, RwkvHeadsConfig
-from weft.mixers.rwkv_schedules import decay_schedule, matrix_bonus, rising
-from weft.ops.delayed_recurrence import delayed_recurrence
+from weft.mixers.rwkv_heads import RwkvHeads, RwkvHeadsConfig, decay_schedule, matrix_bonus, rising
+from weft.ops.linear_recurrence import delayed_recurrence
 from weft.ops.operator import widen
 from weft.ops.token_shift import previous_token
 

@@ -12,16 +12,13 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from weft.core.channels import Channel
-from weft.core.declarations import Declared
-from weft.core.output import Given
+from weft.core.declarations import Channel, Declared
 from weft.core.part_config import About, Dims, ModuleConfig
 from weft.core.recurrent_layer import Carried, Recurred
 from weft.core.registry import register
-from weft.core.span import Boundaries, Span
+from weft.core.span import Boundaries, Given, Span
 from weft.linear.linear import Linear
-from weft.mixers.rwkv_heads import RwkvHeads, RwkvHeadsConfig
-from weft.mixers.rwkv_schedules import line, rising, seven_decay, within_heads
+from weft.mixers.rwkv_heads import RwkvHeads, RwkvHeadsConfig, line, rising, seven_decay, within_heads
 from weft.ops.delta_rule import delta_rule
 from weft.ops.operator import widen
 from weft.ops.token_shift import previous_token

@@ -1,11 +1,17 @@
 """`RwkvHeads`, the base of the time mixing of RWKV-5, 6 and 7: a matrix for each head that decays by feature, token
-shift before it, and a norm of each head's result after it."""
+shift before it, and a norm of each head's result after it.
+
+Initial values of RWKV's decays, bonuses and mixes, which depend on the channel and on the layer, as in the released
+training code (Peng et al. 2023, appendix E; Peng et al. 2024, appendix; Peng et al. 2025, appendix).
+"""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple, final
 
 import torch
 from jaxtyping import Float
@@ -21,9 +27,8 @@ from weft.core.state import tensor_field
 from weft.linear.linear import Linear
 from weft.mixers.base import MixerConfig
 from weft.mixers.heads import HeadSizes, head_sizes
-from weft.mixers.rwkv_schedules import Depth
-from weft.ops.layer_norm import LAYER_NORM, LayerNormCall
 from weft.ops.linear_recurrence_chunks import CHUNK
+from weft.ops.norms import LAYER_NORM, LayerNormCall
 from weft.ops.operator import widen
 from weft.ops.token_shift import last_token
 
@@ -77,12 +82,7 @@ class HeadNorm(Part):
 class RwkvHeads(RecurrentLayer[tuple[Tensor, ...]], ABC):
     """Receptance, key and value of H heads from shifted tokens, what the heads read from their matrices, a norm of each
     head, a gate, and the output map. The matrices are computed in float32 or better for any dtype of the model. The
-    method `project` of a subclass returns the chunk, the gate [B,T,A] and what its method `remembered` takes.
-
-    Args:
-        config: of the mixer.
-        dims: of the model.
-    """
+    method `project` of a subclass returns the chunk, the gate [B,T,A] and what its method `remembered` takes."""
 
     state_type = RwkvState
 
@@ -122,3 +122,69 @@ class RwkvHeads(RecurrentLayer[tuple[Tensor, ...]], ABC):
         o = self.norm(o)
         o = (o if beside is None else o + beside).flatten(2).to(gate.dtype)
         return Recurred(o * gate, (None if last is None else last_token(x, last, span), sums))
+
+
+@final
+class Depth(NamedTuple):
+    """Where in the model a layer is.
+
+    Attributes:
+        ratio: layer / (n_layers - 1), from 0 for the first to 1 for the last; 0 in a model of one.
+        share: layer / n_layers.
+    """
+
+    ratio: float
+    share: float
+
+    @staticmethod
+    def of(dims: Dims) -> Depth:
+        """Those of a part that is built for these dimensions."""
+        return Depth(dims.layer / max(1, dims.n_layers - 1), dims.layer / dims.n_layers)
+
+    def norm_scale(self, n_layers: int) -> float:
+        """The initial weight of the norm of heads, ((layer + 1) / n_layers)^0.7."""
+        return math.pow(self.share + 1 / n_layers, 0.7)
+
+
+def rising(size: int, power: float) -> Tensor:
+    """(i / size)^power for channel i."""
+    return (torch.arange(size) / size) ** power
+
+
+def line(size: int) -> Tensor:
+    """i / (size - 1), from 0 to 1; 0 for a single channel."""
+    return torch.arange(size) / max(1, size - 1)
+
+
+def decay_schedule(size: int, depth: Depth, *, first: float, span: float) -> Tensor:
+    """log(-log of the decay): from ``first`` for channel 0 to ``first + span`` for the last, the later layers the more
+    bent towards ``first``."""
+    return first + span * line(size) ** (0.7 + 1.3 * depth.ratio)
+
+
+def zigzag(size: int) -> Tensor:
+    """0, 1, -1, 0, 1, -1, ..., by channel."""
+    return ((torch.arange(size) + 1) % 3 - 1) / 1  # in the default dtype, which may be float64
+
+
+def four_bonus(size: int) -> Tensor:
+    """RWKV-4's bonuses u."""
+    return math.log(0.3) + 0.5 * zigzag(size)
+
+
+def matrix_bonus(size: int, depth: Depth) -> Tensor:
+    """The bonuses u of RWKV-5 and 6."""
+    return depth.ratio * (1 - line(size)) + 0.1 * zigzag(size)
+
+
+def seven_decay(size: int, depth: Depth) -> Tensor:
+    """RWKV-7's w for channels, before what differs within heads."""
+    return -5.5 + 6 * line(size) ** (1 + math.pow(depth.ratio, 0.3))
+
+
+def within_heads(size: int, d_head: int) -> Tensor:
+    """x |x| for x from -1 for the first feature of each head to 1 for the last; 0 in heads of one feature."""
+    middle = (d_head - 1) / 2
+    from_middle = (torch.arange(size) % d_head - middle) / max(middle, 0.5)
+    curved: Tensor = from_middle * from_middle.abs()
+    return curved

@@ -17,8 +17,7 @@ from weft.core.part_config import Dims
 from weft.core.registry import register
 from weft.mixers.state_space import StateSpace, SystemConfig
 from weft.ops.hippo import diagonal_modes
-from weft.ops.s4 import Dplr
-from weft.ops.s4_chunk import S4_CHUNK, S4Call
+from weft.ops.s4 import S4_CHUNK, Dplr, S4Call
 from weft.ops.ssm_chunk import Chunk, Inputs
 
 

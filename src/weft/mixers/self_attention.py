@@ -1,26 +1,48 @@
 """`SelfAttention`: what every softmax attention over a sequence's own tokens has in common, whatever its keys are made
-of: which of them its mask lets a query see, and how they are kept."""
+of: which of them its mask lets a query see, and how they are kept.
+
+Keys and values of attention whose rows are cut among processes (`weft.core.pieces`).
+
+Every process gathers the keys and values of all pieces and computes its own queries. The processes do not take turns,
+as they would to hand the keys on; the price is that each holds, while a layer computes, the keys and values of all
+tokens, which are narrower than the rest of what training keeps of a layer wherever heads share keys or T is short
+against the width. Later pieces have more keys to read than earlier ones.
+
+The key/value cache of attention under a window: a rolling buffer of the last W tokens.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from weft.core.clock import Clock, Keys
-from weft.core.declarations import Adjustable, Declared
+from weft.core.declarations import Adjustable, Declared, Trait
 from weft.core.errors import UnsupportedError
-from weft.core.history import Lookback
-from weft.core.layer import Layer, LayerState
+from weft.core.history import Lookback, held_orders
+from weft.core.layer import Layer, LayerState, advance
+from weft.core.pieces import Pieces
 from weft.core.span import Memory, Span
-from weft.core.traits import Trait
+from weft.core.state import fact_field, tensor_field
 from weft.masks import Mask
 from weft.masks.visible import MaskFacts, VisibleKeys, visible
 from weft.mixers.heads import named_form
-from weft.mixers.joined_keys import store_joined
-from weft.mixers.key_value import KeyValueShape, KeyValueState, ReadableKeys, start_growing, store_growing
-from weft.mixers.rolling import RollingState, start_rolling, store_rolling
+from weft.mixers.key_value import (
+    BufferSlots,
+    KeyValueShape,
+    KeyValueState,
+    ReadableKeys,
+    buffers,
+    positions,
+    start_growing,
+    store_growing,
+    write,
+)
 from weft.positions.base import PositionScheme
 
 
@@ -90,3 +112,152 @@ class SelfAttention(Layer, Adjustable):
     def visible(self, keys: Keys, span: Span) -> VisibleKeys:
         """Return which keys the queries may attend to."""
         return visible(self.rule, keys, span)
+
+
+def store_joined(pieces: Pieces, reach: int | None, state: LayerState | None, k: Tensor, v: Tensor, span: Span, *,
+                 ahead: bool) -> ReadableKeys:
+    """The keys and values of all pieces that the piece's queries may read. The state keeps none.
+
+    Args:
+        reach: the number of most recent tokens that a query may attend to; None: all.
+        state: of the layer, on the clock of this piece.
+        k: keys of the piece, [B,P,K,E].
+        v: values of the piece, [B,P,K,F].
+        ahead: whether queries may attend to later tokens.
+    """
+    seen, keys = span.ticks.once(("joined", ahead, reach), lambda: pieces.keys(reach, ahead=ahead))
+    whole = pieces.gathered(torch.cat([k, v.to(k.dtype)], -1))[:, seen]
+    held, values = whole.split_with_sizes([k.shape[-1], v.shape[-1]], -1)
+    return ReadableKeys(held, values.to(v.dtype), keys, advance(state, span))
+
+
+@dataclass(frozen=True)
+class RollingState(LayerState):
+    """Keys and values of the current document's first n tokens and of the last W: the document's token i is in slot
+    i < n, and besides, the token of order i is in slot n + i mod W.
+
+    Attributes:
+        first: n, for masks that always allow a document's first tokens.
+    """
+
+    keys: Float[Tensor, "B K n+W E"] = tensor_field()
+    values: Float[Tensor, "B K n+W F"] = tensor_field()
+    first: int = fact_field()
+
+    @property
+    def window(self) -> int:
+        """W."""
+        return self.keys.shape[2] - self.first
+
+
+def start_rolling(clock: Clock, shape: KeyValueShape, window: int, dtype: torch.dtype, first: int = 0) -> RollingState:
+    """The state before the first token: n + W empty slots."""
+    return RollingState(clock, *buffers(clock, shape, first + window, dtype), first)
+
+
+def store_rolling(state: RollingState, k: Tensor, v: Tensor, span: Span) -> ReadableKeys:
+    """Keep the chunk's keys [B,T,K,E] and values [B,T,K,F], and return those that its queries may read."""
+    ticks, after, held = span.ticks, span.after, (state.keys, state.values)
+    slots = _rolling_slots(state, span, k.shape[1])
+    several = k.shape[1] != 1 and not span.fresh
+    # Read before the buffers are written to.
+    earlier = _earlier(state, span) if several else None
+    keys, values = write(held, (k.transpose(1, 2), v.transpose(1, 2)), slots, ticks)
+    new = replace(state, clock=after, keys=keys, values=values)
+    if span.fresh:
+        return ReadableKeys(k, v, Keys.of(ticks), new)
+    if earlier is not None:
+        # Every query reads the first slots, and one far from the chunk's beginning reads no other copy of a document's
+        # first tokens, so those of the chunk must be in them too: they are read as they are after the chunk, unless a
+        # document begins in it.
+        first = earlier if span.packed else (keys, values)
+        k, v = (torch.cat([early[:, :, :state.first].transpose(1, 2), recent[:, :, state.first:].transpose(1, 2),
+                           chunk.to(early.dtype)], 1)
+                for early, recent, chunk in zip(first, earlier, (k, v), strict=True))
+        return ReadableKeys(k, v, _earlier_keys(span, state.window, state.first)[1], new)
+    # The slot that was overwritten held the token that has just left the window.
+    return ReadableKeys(keys.transpose(1, 2), values.transpose(1, 2), _rolling_keys(span, state.window, state.first),
+                        new)
+
+
+def _rolling_slots(state: RollingState, span: Span, steps: int) -> BufferSlots:
+    """Slot n + s takes the newest token whose order is s modulo W."""
+    ticks, after, window, first = span.ticks, span.after, state.window, state.first
+    level = steps == 1 and span.full and span.uniform and span.bound is not None
+    past = span.full and span.uniform and span.bound is not None and span.bound - steps >= first
+
+    def index() -> Tensor:
+        return first + torch.remainder(ticks.order, window)
+
+    def source() -> Tensor:
+        held = held_orders(after, window, first)
+        place = held - span.before.seen[:, None]
+        return place if first == 0 else place.where(held < after.seen[:, None], -1)
+
+    name = ("rolling", window, first)
+    return BufferSlots(first + (span.bound - 1) % window if level and span.bound is not None else None,
+                       partial(ticks.once, (name, "slots"), index), partial(ticks.once, (name, "source"), source), name,
+                       0 if past else first, window)
+
+
+def _rolling_keys(span: Span, window: int, first: int) -> Keys:
+    """The facts about the n + W slots after one token."""
+    ticks, after, name = span.ticks, span.after, ("rolling", window, first)
+
+    def known() -> Keys:
+        order = held_orders(after, window, first)
+        return Keys(order, positions(after, order, first), None, _held(order, after, window, first), name)
+
+    return ticks.once(name, known)
+
+
+def _held(order: Tensor, clock: Clock, window: int, first: int) -> Tensor:
+    """[B,n+W]: which slots hold a token that is to be read; the first n only once the window no longer holds it too."""
+    recent = order[:, first:] >= 0
+    return recent if first == 0 else torch.cat([order[:, :first] < clock.seen[:, None] - window, recent], 1)
+
+
+def _earlier(state: RollingState, span: Span) -> tuple[Tensor, Tensor]:
+    """Keys and values [B,K,n+W,E] of the document's first tokens and of the window before a chunk, in their order."""
+    index, _ = _earlier_keys(span, state.window, state.first)
+
+    def rows(buffer: Tensor) -> Tensor:
+        return buffer.gather(2, index[:, None, :, None].expand(-1, buffer.shape[1], -1, buffer.shape[3]))
+
+    return rows(state.keys), rows(state.values)
+
+
+def _earlier_keys(span: Span, window: int, first: int) -> tuple[Tensor, Keys]:
+    """The slots [B,n+W] of the tokens before a chunk of several tokens, in order, and the facts about these and the
+    chunk's own. A document's first tokens are read from the first n slots alone, unless a document begins in the
+    chunk."""
+    ticks, before, after, name = span.ticks, span.before, span.after, ("earlier", window, first)
+
+    def known() -> tuple[Tensor, Keys]:
+        recent = before.seen[:, None] - window + torch.arange(window, device=before.seen.device)
+        early = torch.arange(first, device=recent.device).expand(len(recent), -1)
+        order = torch.cat([before.begin[:, None] + early, recent], 1)
+        own = torch.ones_like(ticks.order, dtype=torch.bool) if ticks.valid is None else ticks.valid
+        valid = _held(order, before, window, first)
+        if first and not span.packed:
+            beyond = before.begin[:, None] + first
+            valid = torch.cat([order[:, :first] < after.seen[:, None], recent >= beyond], 1)
+            own = own & (ticks.order >= beyond)
+        return (torch.cat([early, first + torch.remainder(recent, window)], 1),
+                Keys(torch.cat([order, ticks.order], 1), _earlier_positions(span, order, first), None,
+                     torch.cat([valid, own], 1), name, first + window))
+
+    return ticks.once(name, known)
+
+
+def _earlier_positions(span: Span, order: Tensor, first: int) -> Tensor:
+    """Positions of the keys of `_earlier_keys`; orders, which nothing reads, where no layer needs positions."""
+    ticks, before, after = span.ticks, span.before, span.after
+    if before.positions is None or after.positions is None:
+        return torch.cat([order, ticks.order], 1)
+    own, earlier = ticks.position, before.positions.at(order, first)
+    if earlier.dim() != own.dim():  # there are no earlier tokens, so no call has said how many coordinates they have
+        earlier = own.new_zeros(len(earlier), order.shape[1], *own.shape[2:])
+    if first and not span.packed:
+        earlier = torch.cat([after.positions.at(order[:, :first], first), earlier[:, first:]], 1)
+    return torch.cat([earlier, own.expand(len(earlier), *own.shape[1:])], 1)

@@ -12,24 +12,20 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 from torch import Tensor, nn
 
-from weft.core.calling import Direct, calls_forward_alone
 from weft.core.clock import Clock
-from weft.core.compiling import compiler_traces
-from weft.core.config import SHAREABLE, PartField, rule
+from weft.core.compiling import Direct, calls_forward_alone, compiler_traces
+from weft.core.config import SHAREABLE, PartField, SharedParts, rule
 from weft.core.layer import LayerState
 from weft.core.model import LanguageModel, ModelConfig, ModelState
-from weft.core.output import Output
 from weft.core.part_config import About, Dims, ModuleConfig, Settings, Shared, expand
 from weft.core.registry import register
-from weft.core.shared import SharedParts
-from weft.core.span import Memory, Span
+from weft.core.span import Memory, Output, Span
 from weft.core.state import child_field
 from weft.heads.adaptive_embedding import AdaptiveEmbedding, ClusterSettings
 from weft.heads.base import ClassifierConfig, HeadConfig
 from weft.heads.readout import LinearReadoutConfig, ReadoutConfig
-from weft.linear.linear import Linear
+from weft.linear.linear import Linear, unadapted
 from weft.linear.rewrite import rewritten
-from weft.linear.unadapted import unadapted
 from weft.models.stack import Blocks, build_stack
 from weft.models.width_transfer import WidthTransferSettings, transferred
 from weft.norms.base import NoNormConfig, NormConfig
@@ -203,7 +199,6 @@ class Embedding(Direct):
 
         Args:
             tokens: ids [B,T].
-            span: resolved.
             more: added before the norm, [B,T,D] (embeddings of segments).
         """
         children: Any = self._modules  # by name torch looks a child up in a function of Python's

@@ -14,12 +14,11 @@ from torch.nn import functional as F
 from weft.core.config import rule
 from weft.core.images import LayeredModel, WayBack
 from weft.core.model import EncoderInputs, ModelState
-from weft.core.output import Output
 from weft.core.part import Part
 from weft.core.part_config import About, Dims, Settings
 from weft.core.registry import register
-from weft.core.span import WHOLE, Span
-from weft.heads.layer_classes import LayerClasses, LayerClassesConfig
+from weft.core.span import WHOLE, Output, Span
+from weft.heads.classifier import LayerClasses, LayerClassesConfig
 from weft.linear.linear import EVERYTHING, Linear
 from weft.linear.rewrite import rewritten
 from weft.models.image_inputs import ImageInput, patches_of
@@ -124,11 +123,8 @@ class Dense(PatchedModel, LayeredModel):
         self.scores_layers = isinstance(self.head, LayerClasses)
 
     def vectors(self, inputs: EncoderInputs, span: Span | None = None) -> Output[ModelState]:
-        """The units of the highest layer, [B,S,D], zero beyond each row's count.
-
-        Raises:
-            InputError: there are no images, or inputs that it does not read.
-        """
+        """The units of the highest layer, [B,S,D], zero beyond each row's count. Raises `InputError`: there are no
+        images, or inputs that it does not read."""
         patches = patches_of(inputs, self.input.features)
         span = (WHOLE if span is None else span).resolve(None, patches)
         x = self.scaled(span.clean(patches))
@@ -137,11 +133,7 @@ class Dense(PatchedModel, LayeredModel):
         return Output(span.clean(x), None)
 
     def pixels(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B P"]:
-        """The lowest layer's inputs of images.
-
-        Raises:
-            InputError: images of another size.
-        """
+        """The lowest layer's inputs of images. Raises `InputError`: images of another size."""
         patches = self.images(images).patches
         assert patches is not None, "images become patches"
         return self.scaled(patches)[:, 0]

@@ -9,17 +9,16 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from weft.core.checks import require
+from weft.core.compiling import require
 from weft.core.errors import InputError
 from weft.core.layer import facts_of
 from weft.core.model import Encoder, EncoderInputs, ModelState
-from weft.core.output import Output
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
-from weft.core.span import WHOLE, Span
+from weft.core.span import WHOLE, Output, Span
 from weft.linear.linear import Linear
 from weft.linear.rewrite import rewritten
-from weft.masks.facts import GLOBALS, TYPES
+from weft.masks.basic import GLOBALS, TYPES
 from weft.models.decoder import StackedConfig, build_embedding, looked_up
 from weft.models.stack import build_stack
 from weft.positions.base import least_limit
@@ -96,12 +95,8 @@ class TokenEncoder(Encoder):
         self._facts = frozenset(facts_of(self))
 
     def vectors(self, inputs: EncoderInputs, span: Span | None = None) -> Output[ModelState]:
-        """Hidden vectors [B,S,D], zero beyond each row's count.
-
-        Raises:
-            InputError: there are no tokens, inputs that this encoder does not read, or types of another shape or
-                outside its table.
-        """
+        """Hidden vectors [B,S,D], zero beyond each row's count. Raises `InputError`: there are no tokens, inputs that
+        this encoder does not read, or types of another shape or outside its table."""
         tokens = self._tokens(inputs)
         span = WHOLE if span is None else span
         facts = {name: value for name, value in ((TYPES, inputs.types), (GLOBALS, inputs.globals_))

@@ -9,15 +9,13 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from weft.core.checks import require
 from weft.core.clock import Clock
-from weft.core.declarations import Declared
+from weft.core.compiling import require
+from weft.core.declarations import Declared, Trait
 from weft.core.errors import InputError
 from weft.core.model import LanguageModel, ModelConfig, ModelState
-from weft.core.output import Output
-from weft.core.span import Memory, Span
+from weft.core.span import Memory, Output, Span
 from weft.core.state import tensor_field
-from weft.core.traits import Trait
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,6 @@ class FixedContextModel(LanguageModel):
     A subclass implements `represent`, the input of its readout.
 
     Args:
-        config: the model's.
         reach: P, the number of tokens on which the next one depends.
     """
 

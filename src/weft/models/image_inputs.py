@@ -51,7 +51,6 @@ class ImageInput(Part):
     wider.
 
     Args:
-        settings: of the images.
         patch: height and width of a patch, in pixels, which divide those of the image.
         blanks: places before the patches of each image that are left to the model: 1 for a class token.
     """
@@ -80,11 +79,8 @@ class ImageInput(Part):
         return Declared(exact=() if self.shift is None or self.factor is None else (self.shift, self.factor))
 
     def cut(self, pixels: Tensor) -> EncoderInputs:
-        """Images [B,C,H,W] as patches [B,S,P], with zeros in the blank places; whole numbers become float32.
-
-        Raises:
-            InputError: images of another size.
-        """
+        """Images [B,C,H,W] as patches [B,S,P], with zeros in the blank places; whole numbers become float32. Raises
+        `InputError`: images of another size."""
         if pixels.dim() != 4 or tuple(pixels.shape[1:]) != self.settings.size:
             wanted = " x ".join(map(str, self.settings.size))
             raise InputError(f"images of shape {list(pixels.shape)}, while this model reads {wanted}.", where="images",
@@ -130,11 +126,8 @@ class ImageInput(Part):
 
 
 def patches_of(inputs: EncoderInputs, features: int) -> Float[Tensor, "B S P"]:
-    """The patches of a call of a model that reads nothing else.
-
-    Raises:
-        InputError: there are none, they have another number of features, or there are other inputs.
-    """
+    """The patches of a call of a model that reads nothing else. Raises `InputError`: there are none, they have another
+    number of features, or there are other inputs."""
     for name in inputs.given():
         if name != "patches":
             raise InputError(f"this model reads patches of images, not {name}.", where=f"inputs.{name}",

@@ -13,13 +13,12 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from weft.core.config import rule
-from weft.core.declarations import Declared
+from weft.core.declarations import Declared, Trait
 from weft.core.errors import CheckpointError
 from weft.core.model import Counted, ModelConfig, Readout, Resizable
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.core.span import Span
-from weft.core.traits import Trait
 from weft.linear.rewrite import rewritten
 from weft.models.fixed_context import FixedContextModel
 from weft.ngram import (
@@ -183,10 +182,7 @@ class NgramReadout(Readout):
 
     def prepare(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Give the buffers the sizes of a checkpoint. Those that it lacks do not change; the loader reports them.
-
-        Raises:
-            CheckpointError: sizes that cannot belong to one table.
-        """
+        Raises `CheckpointError`: sizes that cannot belong to one table."""
         stored = {name: shapes[name] for name, _ in self.named_buffers() if name in shapes}
         for name, shape in stored.items():
             length = name.rpartition("_")[2]

@@ -10,13 +10,11 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from weft.blocks.base import Composite, build_all
-from weft.core.channels import require_given
 from weft.core.config import PartField, rule
-from weft.core.declarations import Kept
+from weft.core.declarations import Kept, require_given
 from weft.core.layer import LayerState
-from weft.core.output import Output
 from weft.core.part_config import MOST_BLOCKS, Dims, ModuleConfig, count_blocks, expand
-from weft.core.span import Span
+from weft.core.span import Output, Span
 from weft.ops.rematerialize import LEAST, dropping_cheap
 
 
@@ -64,11 +62,8 @@ class Stack(Composite):
 
 
 def build_stack(blocks: list[ModuleConfig], dims: Dims) -> Stack:
-    """Build a stack. The dimensions of each block include its index and the number of blocks.
-
-    Raises:
-        ConfigError: the problems of all blocks: parts that cannot be built, channels that no earlier layer gives.
-    """
+    """Build a stack. The dimensions of each block include its index and the number of blocks. Raises `ConfigError`: the
+    problems of all blocks: parts that cannot be built, channels that no earlier layer gives."""
     parts = [(("blocks", *place), part) for place, part in expand(blocks)]
     stack = Stack(build_all(parts, dims, numbered=True))
     require_given(stack.ends([dims.at(*place).path for place, _ in parts]))

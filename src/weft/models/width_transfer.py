@@ -33,8 +33,7 @@ from weft.core.errors import ConfigError
 from weft.core.layer import Layer, Part
 from weft.core.model import Model, ModelConfig
 from weft.core.part_config import ModuleConfig, Settings
-from weft.linear.linear import Linear
-from weft.linear.unadapted import unadapted
+from weft.linear.linear import Linear, unadapted
 
 M = TypeVar("M", bound=Model)
 
@@ -52,11 +51,8 @@ class WidthTransferSettings(Settings):
 
 
 def based(config: ModelConfig, settings: WidthTransferSettings) -> ModelConfig:
-    """The configuration of the base: widths in proportion, everything else as it is.
-
-    Raises:
-        ConfigError: a width is not a whole number in the base.
-    """
+    """The configuration of the base: widths in proportion, everything else as it is. Raises `ConfigError`: a width is
+    not a whole number in the base."""
     problems: list[str] = []
     narrow = _narrowed(config, settings.base_width, int(config.dump()["d_model"]), "model", problems)
     if problems:
@@ -92,7 +88,6 @@ def transferred(config: ModelConfig, settings: WidthTransferSettings, build: Cal
 
     Args:
         config: of a model with ``d_model``.
-        settings: of the parametrization.
         build: makes a model of a configuration, as it is without this.
 
     Raises:

@@ -9,8 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from weft.core.errors import CheckpointError, InputError
-from weft.ngram.counts import sort_places
-from weft.ngram.stream import pad_documents
+from weft.ngram.counts import pad_documents, sort_places
 
 
 @dataclass(frozen=True)
@@ -56,11 +55,8 @@ class NgramTable:
         return self.vocab_size + 1
 
     def log_prob(self, contexts: Int[np.ndarray, "M C"], targets: Int[np.ndarray, "M"]) -> Float[np.ndarray, "M"]:
-        """log p(targets[m] | contexts[m]) in nats; only the last order-1 columns of ``contexts`` count.
-
-        Raises:
-            InputError: ids outside the vocabulary (contexts may also hold the start symbol), or unequal lengths.
-        """
+        """log p(targets[m] | contexts[m]) in nats; only the last order-1 columns of ``contexts`` count. Raises
+        `InputError`: ids outside the vocabulary (contexts may also hold the start symbol), or unequal lengths."""
         contexts = self._check_contexts(contexts)
         targets = np.asarray(targets)
         if targets.shape != (len(contexts),):
@@ -75,11 +71,8 @@ class NgramTable:
         return result
 
     def log_distribution(self, contexts: Int[np.ndarray, "M C"]) -> Float[np.ndarray, "M V"]:
-        """log p(. | contexts[m]) for the whole vocabulary in O(M V), for decoding.
-
-        Raises:
-            InputError: ids outside the vocabulary (contexts may also hold the start symbol).
-        """
+        """log p(. | contexts[m]) for the whole vocabulary in O(M V), for decoding. Raises `InputError`: ids outside the
+        vocabulary (contexts may also hold the start symbol)."""
         contexts = self._check_contexts(contexts)
         result = np.tile(self.levels[0].log_prob[: self.vocab_size], (len(contexts), 1))
         for length in range(1, contexts.shape[1] + 1):
@@ -167,11 +160,8 @@ class NgramTable:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> NgramTable:
-        """The inverse of :meth:`to_arrays`.
-
-        Raises:
-            CheckpointError: arrays missing, unknown, of the wrong type, of unequal lengths or with unsorted keys.
-        """
+        """The inverse of :meth:`to_arrays`. Raises `CheckpointError`: arrays missing, unknown, of the wrong type, of
+        unequal lengths or with unsorted keys."""
         order, vocab_size, bos = _read_shape(arrays)
         expected = {"shape"} | {f"{field}.{k}" for k in range(1, order + 1) for field in _fields(k, order)}
         for name in sorted(expected ^ set(arrays)):

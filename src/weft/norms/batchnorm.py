@@ -10,10 +10,9 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from weft.core.declarations import Declared
+from weft.core.declarations import Declared, Trait
 from weft.core.part_config import About
 from weft.core.registry import register
-from weft.core.traits import Trait
 from weft.norms.base import Norm, NormConfig
 from weft.ops.operator import widen
 

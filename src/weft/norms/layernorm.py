@@ -13,7 +13,7 @@ from weft.core.declarations import Declared
 from weft.core.part_config import About
 from weft.core.registry import register
 from weft.norms.base import Norm, NormConfig
-from weft.ops.layer_norm import LAYER_NORM, LayerNormCall
+from weft.ops.norms import LAYER_NORM, LayerNormCall
 
 
 class LayerNorm(Norm):

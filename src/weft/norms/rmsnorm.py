@@ -15,8 +15,8 @@ from weft.core.declarations import Declared, HasInferenceForm
 from weft.core.part_config import About
 from weft.core.registry import register
 from weft.norms.base import Norm, NormConfig
+from weft.ops.norms import rms_norm
 from weft.ops.operator import widen
-from weft.ops.rms_norm import rms_norm
 
 
 class RMSNorm(Norm, HasInferenceForm):

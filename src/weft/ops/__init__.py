@@ -1,5 +1,5 @@
 """Operations and their forms."""
 
-from weft.ops.onednn_caches import bound_onednn_caches
+from weft.ops.processor import bound_onednn_caches
 
 bound_onednn_caches()  # here, since every model imports this package before its first product

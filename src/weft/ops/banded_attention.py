@@ -16,11 +16,10 @@ from torch import Tensor
 
 from weft.masks.grid import Grid, QueryBlock, picked
 from weft.masks.visible import VisibleKeys
-from weft.ops.attention import ROWS, AttentionCall, beyond_library, slow_in_library
+from weft.ops.attention import ROWS, AttentionCall, ScoreTerm, beyond_library, joined, slow_in_library
 from weft.ops.dropout import dropout
 from weft.ops.forms import Form
 from weft.ops.operator import again, differentiate, operator
-from weft.ops.score_terms import ScoreTerm, joined
 
 BAND = 1.25
 """Times the keys of a block that there must be for blocks to pay: 1.0 on an AMD EPYC, 1.5 on an Intel Xeon."""
@@ -39,7 +38,6 @@ class Operands(NamedTuple):
         hidden: True for hidden keys, laid likewise; None where the bias holds them.
         sinks: one more score for each head, [H].
         kept: False for weights that are dropped, [B,H,T,width].
-        scale: factor on q.k.
     """
 
     q: Tensor
@@ -58,11 +56,9 @@ def banded(q: Float[Tensor, "B T H E"], k: Float[Tensor, "B S K E"], v: Float[Te
     """The attention of a call whose mask has a band.
 
     Args:
-        q, k, v: the call's.
         visible: which keys each query may attend to.
         terms: added to the scaled scores.
         offset: index of the first query's own key.
-        scale: factor on q.k.
         softcap: c in c tanh(score / c).
         sinks: one more score for each head.
         rate: probability with which a weight is dropped.
@@ -122,10 +118,8 @@ def _tile(ops: Operands, by_head: tuple[Tensor, Tensor], block: QueryBlock, grid
     """The weights of a block, before any are dropped; the backward pass computes them again.
 
     Args:
-        ops: of the call.
         by_head: keys and values, [B K,S,E] and [B K,S,F].
         block: which queries and keys.
-        grid: of the call.
         softcap: c in c tanh(score / c).
     """
     batch, _, heads, _ = ops.q.shape

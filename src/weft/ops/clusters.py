@@ -31,7 +31,6 @@ class ClusterCall(NamedTuple):
 
     Attributes:
         x: a row for each id.
-        numbers: the ids.
         firsts: the first id of each cluster, increasing from 0.
         maps: of each cluster.
     """

@@ -42,9 +42,7 @@ class DeltaRuleCall(NamedTuple):
     """One call of at least one token.
 
     Attributes:
-        q: queries.
         k: keys under which values are written; zeros for a token that must not enter the state.
-        v: values.
         a: what every token reads with before it writes; zeros for one before which the state is cleared, and for one
             that must not enter it.
         b: keys under which that is written.
@@ -70,9 +68,7 @@ def delta_rule(q: Float[Tensor, "B T H E"], k: Float[Tensor, "B T H E"], v: Floa
     """The outputs and the state after the chunk, in float32 or better.
 
     Args:
-        q: queries.
         k: keys under which values are written.
-        v: values.
         a: what a token reads with before it writes.
         b: keys under which that is written.
         log_decay: the logarithm of the decay, at most 0, as in `DeltaRuleCall`; None: no decay.

@@ -77,8 +77,6 @@ class Solved(NamedTuple):
 
     Attributes:
         scores: of q with the writers, [b,h,n,i,2j].
-        system: AB, strictly lower triangular.
-        keys: AK, likewise.
         weights: W of U = W S + Y.
         rest: Y.
     """

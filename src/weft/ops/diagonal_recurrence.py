@@ -29,7 +29,6 @@ class DiagonalRecurrenceCall(NamedTuple):
     """One call of at least one token.
 
     Attributes:
-        x: what enters the state.
         log_decay: the logarithm of a_t; minus infinity for a token before which the state is cleared.
         before: the state before the first token.
     """
@@ -46,7 +45,6 @@ def diagonal_recurrence(x: Float[Tensor, "B T D"], log_decay: Float[Tensor, "B T
     """The state after every token, [B,T,D], and after the chunk, [B,D], in float32 or better.
 
     Args:
-        x: what enters the state.
         log_decay: the logarithm of the decay, at most 0.
         before: the state before the first token; None: zero.
         starts: where a document begins, before which the state is cleared; None: nowhere.

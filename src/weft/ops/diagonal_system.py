@@ -22,7 +22,6 @@ class DiscretisationCall(NamedTuple):
     """One call.
 
     Attributes:
-        log_dt: logarithms of the steps.
         log_decay: logarithms of the rates at which modes decay, -Re a.
         frequency: Im a, radians for each unit of time.
         b: of the system in continuous time.

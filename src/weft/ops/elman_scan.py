@@ -34,7 +34,6 @@ def elman_steps(projected: Float[Tensor, "T B H"], weight: Float[Tensor, "H H"],
         projected: W_x x_t + b.
         weight: W.
         h: the output before the first step.
-        activation: f.
         starts: where h is zero before the step.
     """
     outputs = []

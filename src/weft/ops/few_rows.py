@@ -253,8 +253,6 @@ def native_hindrance(x: Tensor, values: Tensor, inputs: int, bias: Tensor | None
     Args:
         x: [...,in].
         values: the matrix [out,...], of one of the dtypes of `KINDS`.
-        inputs: of the matrix.
-        bias: added to the products.
     """
     if bias is not None and bias.dtype != x.dtype:
         return "vectors and bias differ in dtype"

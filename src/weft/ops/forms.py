@@ -32,11 +32,8 @@ class Operations:
         self._discovered = False
 
     def add(self, operation: Operation[C, R]) -> Operation[C, R]:
-        """Register an operation; one from the same file as its namesake replaces that.
-
-        Raises:
-            ConfigError: another file has defined an operation of the name.
-        """
+        """Register an operation; one from the same file as its namesake replaces that. Raises `ConfigError`: another
+        file has defined an operation of the name."""
         other = self._known.get(operation.name)
         if other is not None and other.file != operation.file:
             raise ConfigError([f"the operation {operation.name!r} is defined by {other.file} and by {operation.file}. "
@@ -47,11 +44,7 @@ class Operations:
         return operation
 
     def get(self, name: str) -> Operation[Any, Any]:
-        """The operation of that name.
-
-        Raises:
-            ConfigError: there is none; the nearest is named.
-        """
+        """The operation of that name. Raises `ConfigError`: there is none; the nearest is named."""
         known = self.all()
         if name not in self._known:
             hint = nearest_meaning(name, {each.name: each.known_as for each in known})
@@ -86,11 +79,7 @@ class Operations:
         return problems
 
     def resolved(self, kernels: Mapping[str, str]) -> list[tuple[Operation[Any, Any], Form[Any, Any]]]:
-        """The forms that ``kernels`` names.
-
-        Raises:
-            ConfigError: names that are not known, all at once.
-        """
+        """The forms that ``kernels`` names. Raises `ConfigError`: names that are not known, all at once."""
         problems = self.problems(kernels)
         if problems:
             raise ConfigError(f"kernels.{name}: {what}" for name, what in problems)

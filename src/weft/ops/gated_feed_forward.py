@@ -10,10 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from weft.ops.activations import ACTIVATIONS, ActivationName
+from weft.ops.activations import ACTIVATIONS, ActivationName, gated_product
 from weft.ops.few_rows import ACTIVATION_NAMES, gated_flops, gated_in_c, many_rows, native_gated, native_hindrance
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Kernel, Make, Operation
-from weft.ops.gated_product import gated_product
 from weft.ops.int4_linear import INT4_LINEAR, Int4Call, four_bits
 from weft.ops.int8_linear import INT8_LINEAR, Int8Call, quantised
 from weft.ops.linear import LINEAR, LinearCall, Map

@@ -61,8 +61,7 @@ def _scan(call: GRUCall) -> Tensor:
     return outputs
 
 
-def _run(projected: Tensor, weight: Tensor, bias: Tensor, h0: Tensor,
-         starts: Tensor | None) -> tuple[Tensor, Tensor]:
+def _run(projected: Tensor, weight: Tensor, bias: Tensor, h0: Tensor, starts: Tensor | None) -> tuple[Tensor, Tensor]:
     """Outputs and, for the backward pass, r, z, U_n h + b and n, [T,B,4,H]."""
     steps, (batch, size) = projected.shape[0], h0.shape
     outputs, gates = projected.new_empty(steps, batch, size), projected.new_empty(steps, batch, 4, size)

@@ -33,8 +33,7 @@ class Int4Call(NamedTuple):
     scale: BFloat16[Tensor, "out groups"]
 
 
-def four_bits(weight: Float[Tensor, "out in"]) -> tuple[UInt8[Tensor, "out 16*groups"],
-                                                        BFloat16[Tensor, "out groups"]]:
+def four_bits(weight: Float[Tensor, "out in"]) -> tuple[UInt8[Tensor, "out 16*groups"], BFloat16[Tensor, "out groups"]]:
     """The integers and scales of a matrix, as an `Int4Call` holds them.
 
     The range of the integers has one more below zero than above. So for each group two scales are tried, one by which

@@ -21,9 +21,7 @@ def matrix_before(pieces: Pieces, k: Float[Tensor, "B T J E"], v: Float[Tensor, 
     """The state before the piece, where every token adds k v^T to a state that decays.
 
     Args:
-        pieces: of the call.
         k: keys; J divides K.
-        v: values.
         log_decay: the logarithm of the decay by token; None: none decays.
         first: the state before the row.
     """

@@ -74,9 +74,6 @@ def linear_cross_entropy(h: Float[Tensor, "B T D"], weight: Float[Tensor, "V D"]
     all tokens at once, which has every derivative.
 
     Args:
-        h: hidden vectors.
-        weight: the readout's matrix.
-        bias: the readout's bias.
         targets: token ids.
         scored: tokens that count.
         softcap: c in c tanh(z / c).

@@ -55,9 +55,6 @@ def linear_log_prob(h: Float[Tensor, "B T D"], weight: Float[Tensor, "V D"], bia
     """Natural log-probability of each target; the sum over V is taken in float32 or better.
 
     Args:
-        h: hidden vectors.
-        weight: the readout's matrix.
-        bias: the readout's bias.
         targets: token ids.
         softcap: c in c tanh(z / c).
         chunk_entries: logits held at once; a piece is never less than one token.

@@ -7,6 +7,13 @@ al. 2023, equation 6), with one for each head and token (Dao & Gu 2024, section 
 key and token (gated linear attention, Yang et al. 2024, equation 3). A normaliser z_t = a_t z_{t-1} + k_t is one more
 feature of the values, which is 1. All of it is computed in float32 or better: a sum over a long document adds small
 numbers to large ones.
+
+The recurrence of RWKV-5 and 6: a token reads the state before it, and itself with a bonus.
+
+    o_t = r_t (S_{t-1} + diag(u) k_t v_t^T),   S_t = diag(a_t) S_{t-1} + k_t v_t^T          S [E,F] for each head
+
+(Peng et al. 2024, equations 17 to 19). r_{t+1} S_t is what `linear_recurrence` gives for queries shifted by one token
+to the left.
 """
 
 from __future__ import annotations
@@ -35,7 +42,6 @@ class LinearRecurrenceCall(NamedTuple):
         q: queries; H is a multiple of K, and H / K consecutive ones read one state, or H = J.
         k: keys; J divides K, and K / J consecutive states share a key head, and its query head where H = J (the groups
             of Dao & Gu 2024, section 7.2). Zeros for a token that must not enter the state.
-        v: values.
         log_decay: the logarithm of a_t: None for 1, [1,1,K,1] for a constant, [B,T,K,1] or [B,T,K,E]; minus infinity
             for a token before which the state is cleared.
         before: the state before the first token.
@@ -57,7 +63,6 @@ def linear_recurrence(q: Float[Tensor, "B T H E"], k: Float[Tensor, "B T J E"], 
     Args:
         q: queries; H is a multiple of K, or J.
         k: keys; J divides K.
-        v: values.
         log_decay: the logarithm of the decay, at most 0, as in `LinearRecurrenceCall`; None: no decay.
         before: the state before the first token; None: zero.
         starts: where a document begins, before which the state is cleared; None: nowhere.
@@ -84,8 +89,7 @@ def before_piece(pieces: Pieces, k: Float[Tensor, "B T J E"], v: Float[Tensor, "
     return matrix_before(pieces, taken, v, decays_by_token(v, log_decay, starts, valid), before)
 
 
-def decays_by_token(v: Tensor, log_decay: Tensor | None, starts: Tensor | None,
-                    valid: Tensor | None) -> Tensor | None:
+def decays_by_token(v: Tensor, log_decay: Tensor | None, starts: Tensor | None, valid: Tensor | None) -> Tensor | None:
     """The logarithm of the decay with minus infinity where a document begins, and 0 for tokens that are not taken."""
     known = None if log_decay is None else log_decay.to(v.dtype)
     if starts is None and (valid is None or known is None):
@@ -207,3 +211,29 @@ LINEAR_RECURRENCE = OPERATIONS.add(Operation(
          flops={"weft.linear_recurrence": chunked_flops, "weft.linear_recurrence_backward": chunked_backward_flops},
          known_as=("chunks",)),
     subject="q", examples=_examples, known_as=("linear_attention", "retention", "gla", "ssd", "fast_weights")))
+
+
+def delayed_recurrence(r: Float[Tensor, "B T H E"], k: Float[Tensor, "B T H E"], v: Float[Tensor, "B T H F"],
+                       bonus: Float[Tensor, "H E"], log_decay: Float[Tensor, "#B #T H E"],
+                       before: Float[Tensor, "B H E F"] | None, starts: Bool[Tensor, "B T"] | None,
+                       valid: Bool[Tensor, "B T"] | None, pieces: Pieces | None = None) -> tuple[Tensor, Tensor]:
+    """The outputs [B,T,H,F] and the state after at least one token, in float32 or better.
+
+    Args:
+        r: receptances, which read.
+        k: keys.
+        log_decay: the logarithm of a_t, at most 0.
+        before: the state before the first token; None: zero.
+        starts: where a document begins, before which the state is cleared; None: nowhere.
+        valid: False for tokens that the state does not take, after a row's last; None: all are taken.
+        pieces: of rows that are cut among processes, for which ``before`` is the state before the row.
+    """
+    r, k, v = widen(r), widen(k), widen(v)
+    if pieces is not None and before is not None:
+        before = before_piece(pieces, k, v, log_decay.expand_as(k), before.to(v.dtype), starts, valid)
+    following = torch.cat([r[:, 1:], torch.zeros_like(r[:, :1])], 1)
+    read, after = linear_recurrence(following, k, v, log_decay.expand_as(k), before, starts, valid)
+    entering = torch.zeros_like(v[:, 0]) if before is None else (r[:, 0, :, None] @ before.to(r.dtype))[:, :, 0]
+    past = torch.cat([entering[:, None], read[:, :-1]], 1)
+    past = past if starts is None else past.masked_fill(starts[..., None, None], 0)
+    return past + (r * widen(bonus) * k).sum(-1, keepdim=True) * v, after

@@ -191,7 +191,6 @@ def _states_backward(added: Tensor, decays: Decays, grad_after: Tensor) -> tuple
 
     Args:
         added: the gradient of each chunk's first state that its own outputs give.
-        decays: of the chunks.
         grad_after: of the state after the last.
     """
     if decays.over is None:
@@ -368,7 +367,6 @@ def products(sizes: RecurrenceSizes, steps: int, by_feature: bool, *, slopes: bo
     """Operations of the matrix products of `forward`, or with ``slopes`` of `backward`.
 
     Args:
-        sizes: of the call.
         steps: tokens.
         by_feature: whether decays differ between the features of a key.
     """

@@ -18,7 +18,6 @@ class LinearSSMCall(NamedTuple):
     """One call of at least one token.
 
     Attributes:
-        given: what enters.
         system: discrete, one for each channel.
     """
 
@@ -35,8 +34,6 @@ def linear_ssm(given: Inputs, system: DenseSystem, form: str | None = None) -> C
     """x_t = A x_{t-1} + B u_t, y_t = C x_t for each channel: the outputs [B,T,H] and the state after the chunk.
 
     Args:
-        given: what enters.
-        system: discrete.
         form: the form of the operation to take; None: the one that is chosen.
     """
     return LINEAR_SSM(LinearSSMCall(given, system), form)

@@ -20,11 +20,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from weft.masks.visible import KeyInterval
-from weft.ops.attention import AttentionCall
+from weft.ops.attention import AttentionCall, ScoreTerm
 from weft.ops.forms import Form
 from weft.ops.native.library import Incomplete, run, threads, why_not
 from weft.ops.operator import again, differentiate, operator
-from weft.ops.score_terms import ScoreTerm
 
 BLOCK = 64
 """Queries, and keys, of a tile."""
@@ -57,9 +56,7 @@ def native(q: Float[Tensor, "B T H E"], k: Float[Tensor, "B S K E"], v: Float[Te
     """The attention of a call whose score terms depend on distance alone.
 
     Args:
-        q, k, v: the call's.
         interval: the keys that each query attends to.
-        scale: factor on q.k.
         terms: added to the scaled scores; each is `ScoreTerm.by_distance`.
         sinks: for each head the score of one more key, which has no value.
     """

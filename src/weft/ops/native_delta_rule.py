@@ -57,8 +57,7 @@ def _run(name: str, shape: torch.Size, values: int, decay: Tensor | None, **tens
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, log_decay: Tensor | None,
              before: Tensor) -> tuple[Tensor, Tensor]:
-    given = {name: x.contiguous() for name, x in
-             {"q": q, "k": k, "v": v, "a": a, "b": b, "before": before}.items()}
+    given = {name: x.contiguous() for name, x in {"q": q, "k": k, "v": v, "a": a, "b": b, "before": before}.items()}
     y, after = torch.empty_like(given["v"]), torch.empty_like(given["before"])
     _run("weft_delta_rule_forward", q.shape, v.shape[3], _decays(log_decay, q.shape), y=y, after=after, **given)
     return y, after

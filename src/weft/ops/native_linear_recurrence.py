@@ -74,8 +74,7 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, before: 
     return y, after
 
 
-def _forward_shapes(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None,
-                    before: Tensor) -> tuple[Tensor, Tensor]:
+def _forward_shapes(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, before: Tensor) -> tuple[Tensor, Tensor]:
     return v.new_empty(v.shape), v.new_empty(before.shape)
 
 

@@ -74,8 +74,7 @@ def _query_of(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: fl
     group = heads // key_heads
     # With fewer key heads than threads each thread takes some of the query heads of one.
     together = group if batch * key_heads >= torch.get_num_threads() else 1
-    wide = (0, 0, 0) if allowed is None else [
-        allowed.stride(dim) if allowed.shape[dim] > 1 else 0 for dim in (0, 1, 3)]
+    wide = (0, 0, 0) if allowed is None else [allowed.stride(dim) if allowed.shape[dim] > 1 else 0 for dim in (0, 1, 3)]
     return _Query(CallHeader(pieces=batch * heads // together), q.dtype is torch.bfloat16, batch, heads, key_heads,
                   keys,
                   size, v.shape[3], together, q.stride(0), k.stride(0), k.stride(2), k.stride(1), v.stride(0),

@@ -75,8 +75,7 @@ def _run_forward(u: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, before:
     places = None if starts is None else starts.contiguous()
     y, after = u.new_empty(u.shape), u.new_empty(before.shape)
     kept = u.new_empty(kept_shape(before, u.shape[1], keeps))
-    _run("forward", u, a, dt=dt, b=b, c=c, before=before, starts=places, y=y, after=after,
-         kept=kept if keeps else None)
+    _run("forward", u, a, dt=dt, b=b, c=c, before=before, starts=places, y=y, after=after, kept=kept if keeps else None)
     return y, after, kept
 
 
@@ -120,8 +119,7 @@ def _run_gated(u: Tensor, step: Tensor, bias: Tensor, a: Tensor, b: Tensor, c: T
 
 def _gated_shapes(u: Tensor, step: Tensor, bias: Tensor, a: Tensor, b: Tensor, c: Tensor, skip: Tensor, gate: Tensor,
                   before: Tensor, starts: Tensor | None, keeps: bool) -> tuple[Tensor, Tensor, Tensor]:
-    return (u.new_empty(u.shape), u.new_empty(before.shape),
-            u.new_empty(kept_shape(before, u.shape[1], keeps)))
+    return (u.new_empty(u.shape), u.new_empty(before.shape), u.new_empty(kept_shape(before, u.shape[1], keeps)))
 
 
 def _run_gated_by(name: str, given: Mapping[str, Tensor | None], **others: Tensor | None) -> None:
@@ -178,7 +176,7 @@ SCAN: Form[SelectiveScanCall, Scanned] = Form(
     transformed=False, serves=_beyond_scan,
     flops={"weft.native_selective_scan": forward_flops, "weft.native_selective_scan_backward": backward_flops},
     known_as=("c",))
-"""Of `weft.ops.selective_scan`."""
+"""Of `weft.ops.gated_scan`."""
 
 
 def _beyond_gated(call: GatedScanCall) -> str | None:

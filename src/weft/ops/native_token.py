@@ -18,10 +18,9 @@ from torch import Tensor
 
 from weft.ops.few_rows import FEW_ROWS, functions, unavailable
 from weft.ops.forms import Form, Kernel
-from weft.ops.layer_norm import LayerNormCall
 from weft.ops.native.sequence import CallHeader, NativeCall, alone, failed, written
+from weft.ops.norms import LayerNormCall, RMSNormCall
 from weft.ops.operator import operator
-from weft.ops.rms_norm import RMSNormCall
 
 DTYPES = frozenset({torch.float32, torch.bfloat16})
 PART = 8192
@@ -251,9 +250,9 @@ RMS: Form[RMSNormCall, Tensor] = Form(
     "native", _rms, "a few vectors, in C", devices=frozenset({"cpu"}), dtypes=DTYPES, gradients="without",
     compiled=False, transformed=False, serves=norm_hindrance, rows=FEW_ROWS, flops={"weft.native_norm": by_element},
     known_as=("c",), kernel=Kernel(_rms_by_addresses, "x", "scale"))
-"""Of `weft.ops.rms_norm`."""
+"""Of `weft.ops.norms`."""
 LAYER: Form[LayerNormCall, Tensor] = Form(
     "native", _layer, "a few vectors, in C", devices=frozenset({"cpu"}), dtypes=DTYPES, gradients="without",
     compiled=False, transformed=False, serves=norm_hindrance, rows=FEW_ROWS, flops={"weft.native_norm": by_element},
     known_as=("c",), kernel=Kernel(norm_in_c, "x", "weight", "bias"))
-"""Of `weft.ops.layer_norm`."""
+"""Of `weft.ops.norms`."""

@@ -22,7 +22,6 @@ class Chosen(NamedTuple, Generic[C, R]):
     """The form that serves a call.
 
     Attributes:
-        form: the form.
         reason: how it computes, or that the user named it.
         passed: for each form that comes before it in the order of preference, its name and why it was not chosen, as
             ``banded: too few queries``.
@@ -62,7 +61,6 @@ class Operation(Generic[C, R]):
         examples: calls of every kind that forms distinguish, at lengths past their borders; every form is held to the
             reference on those it can serve.
         summary: of a random operation what is compared in place of its results, and how far it may be off.
-        known_as: other words for it.
 
     Attributes:
         forced: the form that is taken for every call, forced from outside (`weft.ops.forms.forced`); None: none is.
@@ -102,7 +100,6 @@ class Operation(Generic[C, R]):
         """Compute it.
 
         Args:
-            call: what to compute.
             named: the form to take, where a part's configuration names one; one that is `forced` comes before it.
 
         Raises:
@@ -159,11 +156,7 @@ class Operation(Generic[C, R]):
         return Chosen(form, form.about, tuple([f"{other.name}: {other.explain(why)}" for other, why in passed]))
 
     def form(self, name: str) -> Form[C, R]:
-        """The form of that name.
-
-        Raises:
-            ConfigError: there is none; the nearest is named.
-        """
+        """The form of that name. Raises `ConfigError`: there is none; the nearest is named."""
         if (late := self._late.get(name)) is not None:
             self.add(late.load())
         if name not in self._forms:
@@ -187,12 +180,9 @@ class Operation(Generic[C, R]):
         return self._first(call, (form,), None, worth=False) is not None
 
     def add(self, form: Form[C, R]) -> None:
-        """Add a form. Those that the operation was not made with come first, in the order in which they were
-        added; one from the same file as its namesake replaces that.
-
-        Raises:
-            ConfigError: another file has defined a form of the name, or the reference would not serve every call.
-        """
+        """Add a form. Those that the operation was not made with come first, in the order in which they were added; one
+        from the same file as its namesake replaces that. Raises `ConfigError`: another file has defined a form of the
+        name, or the reference would not serve every call."""
         late = self._late.get(form.name)
         other = self._forms.get(form.name) if late is None else late.load()
         if other is not None and other.file != form.file:

@@ -21,8 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
-from weft.ops.routes import ONEDNN, ROUTING, SWITCHED, UNMEASURED, WIDE, Product, Which
-from weft.ops.wide_linear import wide_product
+from weft.ops.wide_linear import ONEDNN, ROUTING, SWITCHED, UNMEASURED, WIDE, Product, Which, wide_product
 
 
 class ProductCall(NamedTuple):

@@ -30,7 +30,6 @@ class Turns(NamedTuple):
     Attributes:
         cos: of each pair, [#B,T,1,R/2]; of each feature, [#B,T,1,R], where pairs are half-split.
         sin: likewise; minus sin for the first feature of a half-split pair.
-        layout: of the pairs.
         complex: cos + j sin, for interleaved pairs; None for half-split ones.
     """
 

@@ -12,7 +12,7 @@ from weft.ops.forms import Form
 from weft.ops.linear import LinearCall, same_dtype
 from weft.ops.operator import again, differentiate, operator
 from weft.ops.products import forward_product, input_product, weight_product
-from weft.ops.routes import ROUTING
+from weft.ops.wide_linear import ROUTING
 
 
 def _run(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -24,7 +24,6 @@ class S4DCall(NamedTuple):
 
     Attributes:
         x: inputs, in the dtype of the modes.
-        modes: the discrete system.
         before: the modes' state before the chunk; None: zero, and no state is returned.
         fresh: ``before`` is zero.
         starts: where a document begins; None: nowhere inside the rows.

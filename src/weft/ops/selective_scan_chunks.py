@@ -29,7 +29,6 @@ class SelectiveScanCall(NamedTuple):
     """One call of at least one token.
 
     Attributes:
-        u: inputs.
         dt: steps, at least 0; 0 for a token that must not enter the state.
         a: A, at most 0.
         b, c: B and C of every token.

@@ -56,14 +56,10 @@ def causal_convolution(x: Float[Tensor, "B T D"], weight: Float[Tensor, "G I K"]
     """y_t = b + sum_k W[:, :, k] x_{t - (K-1-k) dilation}: the last tap lies on the current token.
 
     Args:
-        x: the chunk.
         weight: in torch.nn.Conv1d's layout; I = D is a full convolution, I = 1 a depthwise one (then G = D).
-        bias: b.
         history: as `next_history` left it; None: nothing came before. Where rows are cut among processes, it is what
             comes before the row, which is nothing.
-        span: resolved.
         dilation: tokens between taps.
-        silu: return silu(y).
     """
     reach = (weight.shape[2] - 1) * dilation
     inputs = _with_history(x, history if span.pieces is None else span.pieces.before(x, reach), reach)

@@ -64,10 +64,8 @@ def convolved(given: Inputs, kernel: Float[Tensor, "H T"], powers: Callable[[], 
     """The outputs and the state after the chunk.
 
     Args:
-        given: what enters.
         kernel: K_l = C A^l B for l < T.
         powers: of the system; called only where there is a state.
-        how: the convolution.
     """
     if given.starts is not None:
         return _documents(given, kernel, powers, given.starts, how)
@@ -82,8 +80,7 @@ def convolved(given: Inputs, kernel: Float[Tensor, "H T"], powers: Callable[[], 
     return y.transpose(1, 2), known.absorb(u.contiguous(), None if fresh else before, counts)
 
 
-def _documents(given: Inputs, kernel: Tensor, powers: Callable[[], Powers], starts: Tensor,
-               how: Convolutions) -> Chunk:
+def _documents(given: Inputs, kernel: Tensor, powers: Callable[[], Powers], starts: Tensor, how: Convolutions) -> Chunk:
     """The carried state adds to the outputs until the first document begins; the state after the chunk is that of the
     last document."""
     x, before, _, _, counts = given
@@ -102,7 +99,6 @@ def stepped(given: Inputs, step: Callable[[Tensor, Tensor], Tensor], read: Calla
     """The recurrence, one token at a time.
 
     Args:
-        given: what enters.
         step: from the state [B,H,N] and the input [B,H] to the next state.
         read: from a state to the output [B,H].
         size: N.

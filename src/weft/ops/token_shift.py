@@ -14,7 +14,6 @@ def previous_token(x: Float[Tensor, "B T D"], last: Float[Tensor, "B D"] | None,
 
     Args:
         last: the token before the chunk, from the state; None for none.
-        span: resolved.
     """
     before = torch.zeros_like(x[:, :1]) if last is None else last.to(x.dtype)[:, None]
     if x.shape[1] == 0:

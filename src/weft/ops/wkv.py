@@ -34,7 +34,6 @@ class WKVCall(NamedTuple):
     Attributes:
         k, v: keys and values.
         decay: w, at most 0.
-        bonus: u.
         before: numerator, denominator and m of the state before the first token; 0, 0 and `EMPTY` for an empty one.
         starts: where a document begins, before which the state is emptied; only tokens that are taken.
         valid: False for tokens that the state does not take, after a row's last; None: all are taken.

@@ -16,10 +16,9 @@ from torch import nn
 
 from weft.core.part_config import PartConfig
 from weft.linear.division import DividedDimension, Sections
-from weft.linear.linear import Linear
+from weft.linear.linear import Linear, unadapted
 from weft.linear.lora import LoRAConfig
 from weft.linear.low_rank import Adapted, LowRank, LowRankParts
-from weft.linear.unadapted import unadapted
 
 
 def whole_rewrite(rewrite: PartConfig) -> str | None:
@@ -33,7 +32,6 @@ def whole_map(module: nn.Module, into: Sections | None) -> str | None:
     """Why a map cannot be divided, in words for it; None if it can.
 
     Args:
-        module: the map.
         into: the stretches of its outputs, if these are divided.
     """
     if unadapted(module, Linear):

@@ -25,13 +25,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from weft.core.clock import Clock, ResolvedCall
+from weft.core.declarations import Trait
 from weft.core.errors import InputError
 from weft.core.history import GrowingHistory
 from weft.core.layer import Layer, LayerState, needs_of, traits_of
 from weft.core.model import LanguageModel, Model
 from weft.core.span import WHOLE, Span
 from weft.core.ticks import Ticks
-from weft.core.traits import Trait
 from weft.models.decoder import Decoder
 from weft.models.encoder import TokenEncoder
 from weft.parallel.messages import Closed
@@ -102,11 +102,8 @@ class Context:
 
 
 def cuts(tokens: int, count: int) -> list[int]:
-    """The order at which each of ``count`` pieces ends, whose sizes differ by one token at most.
-
-    Raises:
-        InputError: there are fewer tokens than pieces.
-    """
+    """The order at which each of ``count`` pieces ends, whose sizes differ by one token at most. Raises `InputError`:
+    there are fewer tokens than pieces."""
     if tokens < count:
         raise InputError(f"rows of {tokens} tokens for {count} processes, each of which computes a piece.",
                          where="training.mesh.context", remedy=f"Give rows of at least {count} tokens, or choose "
@@ -120,8 +117,6 @@ def clock_at(part: Layer | LanguageModel, whole: Span, rows: int, order: int) ->
     Args:
         part: whose layers read what the clock keeps of earlier tokens.
         whole: the span of the whole rows, resolved.
-        rows: of the batch.
-        order: of the cut.
     """
     ticks = whole.ticks
     last = max(0, order - 1)

@@ -36,9 +36,7 @@ class Layout(NamedTuple):
     """How tensor parallelism divides a tensor.
 
     Attributes:
-        shape: of the whole tensor.
         dim: along which it is divided; the whole tensor is one run where it is not.
-        runs: of this process.
     """
 
     shape: tuple[int, ...]
@@ -140,7 +138,6 @@ def global_norm(parameters: Iterable[tuple[str, nn.Parameter]], layouts: Mapping
     Args:
         parameters: with their names, as this process has them, after their gradients have been added.
         layouts: of those that tensor parallelism divides.
-        mesh: of the run.
     """
     total = torch.zeros((), dtype=torch.float64)
     for name, parameter in parameters:

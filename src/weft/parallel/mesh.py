@@ -66,11 +66,8 @@ class MeshSettings(Settings):
 
 
 def require_world(settings: MeshSettings, size: int) -> None:
-    """Check that as many processes were started as the mesh has.
-
-    Raises:
-        ConfigError: more or fewer; the message names a remedy.
-    """
+    """Check that as many processes were started as the mesh has. Raises `ConfigError`: more or fewer; the message names
+    a remedy."""
     if settings.processes != size:
         others = settings.processes // settings.replicate
         fits = (f"Set replicate to {size // others}, or start {settings.processes}." if size % others == 0 else
@@ -85,7 +82,6 @@ class Mesh:
     """The mesh as one of its processes has it.
 
     Attributes:
-        settings: sizes of the axes.
         rank: of this process in the run.
         devices: torch's device mesh, with the four axes by name; None where all processes are replicas.
     """
@@ -99,8 +95,6 @@ class Mesh:
         """Arrange the connected processes; all must call it. Without settings they are all replicas.
 
         Args:
-            settings: of the run.
-            rank: of this process.
             size: processes of the run, which are connected where it is above 1 (`weft.training.parallel.World`).
             device: kind of device that they compute on.
 

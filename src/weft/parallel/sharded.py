@@ -21,7 +21,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from weft.core.layer import Layer, kept_dtypes, with_boundaries
 from weft.core.model import Model
-from weft.core.output import Output
+from weft.core.span import Output
 from weft.parallel.mesh import Mesh
 
 R = TypeVar("R")
@@ -45,7 +45,6 @@ class Sharded:
 
     Args:
         model: whole, with the same weights on every process; its parameters become DTensors.
-        mesh: of the run.
         dtype: what it computes in; the parameters stay float32 where it is bfloat16.
         one_group: gather the whole model at once and not block by block, as the compiler needs, which would cut the
             pass at every block.

@@ -23,10 +23,9 @@ from weft.core.layer import Layer
 from weft.core.model import Model
 from weft.heads.readout import LinearReadout
 from weft.linear.division import DividedDimension, Divisible, Division
-from weft.linear.linear import Rewritten
+from weft.linear.linear import HOOKS, Rewritten, unadapted
 from weft.linear.low_rank import Adapted
 from weft.linear.replacing import replaced
-from weft.linear.unadapted import HOOKS, unadapted
 from weft.ops.dropout import OwnDraws
 from weft.parallel.adapted import (
     along_columns,
@@ -73,12 +72,8 @@ class TensorPlan:
 
 
 def plan_of(model: Model, parts: int) -> TensorPlan:
-    """The plan of a model for ``parts`` processes.
-
-    Raises:
-        ConfigError: numbers of heads or channels that do not divide; each names its layer. Or nothing can be divided,
-            or the model has rewrites other than LoRA.
-    """
+    """The plan of a model for ``parts`` processes. Raises `ConfigError`: numbers of heads or channels that do not
+    divide; each names its layer. Or nothing can be divided, or the model has rewrites other than LoRA."""
     if unfit := [reason for rewrite in model.config.rewrites if (reason := whole_rewrite(rewrite)) is not None]:
         raise ConfigError([f"{PLACE}.tensor: {parts}, and the model has {unfit[0]}. Leave tensor out and use shard, or "
                            "leave it out of model.rewrites."])
@@ -108,7 +103,6 @@ class Divided:
     """A model of which this process has its part.
 
     Attributes:
-        plan: what was divided.
         layouts: where the parameters that are divided lie in the whole ones, by name.
         summed: names of parameters whose gradients are to be added over the axis ``tensor``.
     """
@@ -124,7 +118,6 @@ def divide(model: Model, mesh: Mesh) -> Divided:
 
     Args:
         model: whole, with the same weights on every process.
-        mesh: of the run.
 
     Raises:
         ConfigError: see `plan_of`.

@@ -17,10 +17,9 @@ from torch import Tensor
 from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
 from weft.core.compiling import constant_to_compiler
-from weft.core.fields import TensorField
 from weft.core.pieces import Pieces
 from weft.core.span import Span
-from weft.core.tree import Tree
+from weft.core.tree import TensorField, Tree
 from weft.parallel.messages import gathered, received, sent
 
 R = TypeVar("R")
@@ -33,8 +32,6 @@ class Line:
 
     Attributes:
         group: its name; its ranks are the places of the pieces.
-        place: of this process.
-        count: of processes.
     """
 
     group: str
@@ -56,8 +53,6 @@ class HandedPieces(Pieces):
 
     Args:
         ends, place, whole: as in `Pieces`.
-        line: the processes.
-        chain: of the call.
     """
 
     def __init__(self, ends: Sequence[int], place: int, whole: Span, line: Line, chain: Chain) -> None:

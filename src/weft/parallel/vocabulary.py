@@ -23,7 +23,7 @@ from weft.core.model import Readout
 from weft.heads.readout import LinearReadout, mapped
 from weft.ops.linear_cross_entropy import CrossEntropy
 from weft.ops.linear_log_prob import capped
-from weft.parallel.collectives import entering, largest, summed
+from weft.parallel.maps import entering, largest, summed
 
 PIECE_ENTRIES = 1 << 22
 """Logits of this process held at once; they are computed again in the backward pass."""

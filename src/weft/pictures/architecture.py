@@ -9,8 +9,7 @@ from typing import Any, TypeAlias, final
 
 from torch import nn
 
-from weft.blocks.base import Block, Composite
-from weft.blocks.wiring import Skip
+from weft.blocks.base import Block, Composite, Skip
 from weft.core.layer import Layer
 from weft.core.model import Encoder, Model
 from weft.core.part_config import PartConfig
@@ -53,7 +52,7 @@ class BranchPicture:
 @final
 @dataclass(frozen=True)
 class StepPicture:
-    """Branches that read the same vectors, and their sum; see `weft.blocks.wiring.Step`."""
+    """Branches that read the same vectors, and their sum; see `weft.blocks.base.Step`."""
 
     branches: tuple[BranchPicture, ...]
     entering: PartBox | None = None

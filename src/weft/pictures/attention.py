@@ -27,9 +27,8 @@ from weft.core.span import WHOLE
 from weft.core.strict_json import Record
 from weft.decoding.mode import device_of, evaluation_mode
 from weft.drawing.figure import Figure
-from weft.drawing.markup import join
-from weft.drawing.raster import field
-from weft.drawing.shapes import label
+from weft.drawing.marks import label
+from weft.drawing.markup import field, join
 from weft.pictures.masks import blocks_in, sentence
 
 POINT, FIRST = "weights", 4
@@ -69,7 +68,6 @@ class AttentionMap:
     """The weights of a layer.
 
     Attributes:
-        path: of the layer.
         cross: whether its keys are of another row than its queries: an encoded source.
     """
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from typing import final
 
 from weft.drawing.figure import Figure
-from weft.drawing.marks import Point
+from weft.drawing.marks import LETTER, LINE, Point, label, plus, text_box, wire, wrapped
 from weft.drawing.markup import Markup, join, tag
-from weft.drawing.shapes import LETTER, LINE, label, plus, text_box, wire, wrapped
 from weft.pictures.architecture import (
     BlockPicture,
     BranchPicture,
@@ -37,7 +36,6 @@ class Sheet:
 
     Attributes:
         y: how far up the stream has been drawn, at first 0; above is less.
-        marks: the markup.
         readers: the left edges of boxes that read the encoded source.
     """
 

@@ -9,11 +9,11 @@ from typing import Any, final
 
 import torch
 
-from weft.core.empty_model import built_empty
+from weft.core.base_model import built_empty
+from weft.core.declarations import Trait
 from weft.core.layer import traits_of
 from weft.core.model import LanguageModel, Model, ModelConfig
 from weft.core.part_config import PartConfig, parts_in
-from weft.core.traits import Trait
 from weft.drawing.figure import Figure
 from weft.families.canonical import canonical
 from weft.families.family import Family, families
@@ -36,7 +36,6 @@ class FamilyPage:
 
     Attributes:
         size: the smallest published model, which is drawn and written out; of encoders the smallest with a head.
-        figure: its architecture.
         config: its configuration, as a file.
         state: tokens and bytes of a row's state in bfloat16; empty for a model without one, or with a source's.
         parts: groups and kinds of its parts.

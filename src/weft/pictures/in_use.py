@@ -10,8 +10,7 @@ from typing import Any, final
 
 from pydantic import BaseModel
 
-from weft.core.base_model import MODELS, parse_model
-from weft.core.empty_model import built_empty
+from weft.core.base_model import MODELS, built_empty, parse_model
 from weft.core.errors import ConfigError, UnsupportedError, WeftError
 from weft.core.layer import source_width
 from weft.core.model import LanguageModel

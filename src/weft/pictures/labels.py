@@ -29,7 +29,6 @@ def settings(config: PartConfig, shared: Mapping[str, PartConfig], beside: Set[s
     """The settings of a part: sizes, the parts that it names, then other values that are not the default.
 
     Args:
-        config: of the part.
         shared: what is declared under ``shared``.
         beside: fields to leave out, which are drawn by themselves.
     """

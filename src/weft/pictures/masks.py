@@ -16,10 +16,9 @@ from weft.core.clock import Keys, Ticks
 from weft.core.model import Model
 from weft.core.part import Part
 from weft.core.ticks import Facts
-from weft.drawing.cells import Cells, cells_figure
-from weft.drawing.figure import Figure
+from weft.drawing.figure import Cells, Figure, cells_figure
 from weft.masks import Documents, Mask, Prefix
-from weft.masks.facts import GLOBALS
+from weft.masks.basic import GLOBALS
 from weft.masks.picture import lay_out
 from weft.pictures.folding import ranges
 

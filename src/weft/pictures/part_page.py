@@ -11,12 +11,12 @@ import torch
 
 from weft.analysis.catalogue import MASK
 from weft.analysis.describe import describe
+from weft.core.declarations import Trait
 from weft.core.errors import InputError
 from weft.core.layer import Layer
 from weft.core.model import Encoder
 from weft.core.part_config import PartConfig
 from weft.core.registry import REGISTRY
-from weft.core.traits import Trait
 from weft.drawing.figure import Figure
 from weft.index.records import Description, Entry
 from weft.laws.discovery import WIDTH, subject_of
@@ -52,7 +52,6 @@ class PartPage:
 
     Attributes:
         about: documentation, fields, equation, differences, source, traits.
-        figures: its drawings.
         state: how its state grows; None for a part without one.
         used: a configuration that works.
         examples: configurations on which the laws run; 0 for a part that no law applies to.
@@ -66,11 +65,8 @@ class PartPage:
 
 
 def part_page(entry: Entry) -> PartPage:
-    """The page of a part that `catalogue` lists.
-
-    Raises:
-        InputError: pieces are missing; the message names the part and says what to declare.
-    """
+    """The page of a part that `catalogue` lists. Raises `InputError`: pieces are missing; the message names the part
+    and says what to declare."""
     about = describe(entry)
     declared = _declared(entry)
     examples = declared.examples() if issubclass(declared, PartConfig) else ()  # masks have none

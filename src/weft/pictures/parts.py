@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.core.empty_model import built_empty
+from weft.core.base_model import built_empty
 from weft.core.errors import ConfigError
 from weft.core.layer import Layer
 from weft.core.model import ModelConfig
@@ -29,9 +29,8 @@ from weft.core.registry import REGISTRY
 from weft.core.span import WHOLE, Memory
 from weft.drawing.chart import Curve, chart
 from weft.drawing.figure import Figure
-from weft.drawing.markup import join
-from weft.drawing.raster import field
-from weft.drawing.shapes import label
+from weft.drawing.marks import label
+from weft.drawing.markup import field, join
 from weft.laws.discovery import host_of
 from weft.masks import Mask, known_masks, parse_mask
 from weft.pictures import tools

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from weft.drawing.chart import Curve, chart
 from weft.drawing.figure import Figure
-from weft.drawing.markup import join
-from weft.drawing.raster import field
-from weft.drawing.shapes import label
+from weft.drawing.marks import label
+from weft.drawing.markup import field, join
 from weft.pictures.position_study import HEADS, SIZE, PositionStudy, SchemeRow, proximity_of, sentences
 
 SIDE, APART, PER_ROW = 132.0, 22.0, 4

@@ -48,7 +48,6 @@ class StudySize(Record):
     """How much is measured; the defaults are the recorded study's.
 
     Attributes:
-        tokens: positions of proximities.
         draws: random queries and keys, compared with their bound.
         models: random models of the probe: what is read from one differs much from what is read from another.
     """
@@ -86,7 +85,6 @@ class Rotation(Record):
     """PE(p + k) = M_k PE(p).
 
     Attributes:
-        shift: k.
         error: greatest difference, M_k being the block rotation by k theta_i.
         fitted: greatest difference at positions behind those from which M_k was fitted by least squares.
     """
@@ -102,7 +100,6 @@ class Decay(Record):
     """The bound of rotary scores.
 
     Attributes:
-        size: features of a head.
         mean_sum: (2/d) sum_j |S_j| by distance, from 0: what the bound falls with.
         worst: the greatest |q.R(m)k| over its bound, among random queries and keys and all distances.
         largest_rise: the greatest growth of ``mean_sum`` from one distance to the next.
@@ -139,7 +136,6 @@ class Probe(Record):
     fitted to, of each of several random models without positions.
 
     Attributes:
-        causal: under a causal mask.
         bidirectional: without a mask.
         embeddings: of the token embeddings alone.
     """

@@ -9,15 +9,14 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from weft.core.config import SharedParts
 from weft.core.model import Model
 from weft.core.part_config import Dims, PartConfig
-from weft.core.shared import SharedParts
 from weft.drawing.chart import Curve, chart
 from weft.drawing.figure import Figure
-from weft.drawing.markup import Markup, join
+from weft.drawing.marks import label
+from weft.drawing.markup import Markup, field, join
 from weft.drawing.numbers import integer
-from weft.drawing.raster import field
-from weft.drawing.shapes import label
 from weft.mixers.heads import HeadSizes
 from weft.models.decoder import Embedding
 from weft.pictures.labels import resolved

@@ -108,8 +108,6 @@ def proximities(scheme: PositionScheme, tokens: int, heads: int, size: int) -> F
     Args:
         scheme: built for that many heads of that size, or, if it acts on embeddings, for heads times size features.
         tokens: positions from 0.
-        heads: query heads.
-        size: features of a head.
     """
     if "embeddings" in scheme.acts_on:
         code = codes(scheme, tokens, heads * size)
@@ -153,7 +151,6 @@ def wavelengths(scheme: PositionScheme, size: int, tokens: int = 2) -> list[floa
 
     Args:
         scheme: acts on queries and keys.
-        size: features of a head.
         tokens: of the document, for rotations that depend on its length.
     """
     first, second = rotations(scheme, tokens, size)[:2]

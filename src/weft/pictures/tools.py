@@ -15,9 +15,8 @@ from weft.core.part_config import Dims, PartConfig
 from weft.core.registry import REGISTRY
 from weft.drawing.chart import Curve, chart
 from weft.drawing.figure import Figure
-from weft.drawing.markup import Markup, join, tag, width_of
-from weft.drawing.raster import field
-from weft.drawing.shapes import LETTER, label
+from weft.drawing.marks import LETTER, label
+from weft.drawing.markup import Markup, field, join, tag, width_of
 from weft.laws.discovery import host_of
 from weft.linear.rewrite import rewritten
 from weft.pictures.architecture import architecture_of
@@ -115,8 +114,6 @@ def strip(name: str, title: str, description: str, pairs: Sequence[tuple[str, st
     """Two rows of cells, one above the other, in as many lines as they need.
 
     Args:
-        name: of the figure.
-        title: what it is.
         description: what is to be seen.
         pairs: the words of an upper and a lower cell each; an empty one has a hollow cell.
         above: what the upper cells are.

@@ -9,13 +9,13 @@ from typing import final
 from torch import nn
 
 from weft.blocks.base import Composite
+from weft.core.declarations import Trait
 from weft.core.layer import Layer, Pointwise, traits_of
 from weft.core.model import LanguageModel
-from weft.core.traits import Trait
 from weft.drawing.figure import Figure
+from weft.drawing.marks import label, text_box, wire
 from weft.drawing.markup import Markup, join, tag
 from weft.drawing.numbers import si
-from weft.drawing.shapes import label, text_box, wire
 from weft.pictures.folding import Fold, Folded, folded
 
 WIDE, HIGH, APART, STEP = 150.0, 38.0, 56.0, 24.0

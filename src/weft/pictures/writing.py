@@ -51,7 +51,6 @@ def write(found: Gallery, out: Path, *, png: bool = False, replace: bool = False
     """Write the pictures of a model.
 
     Args:
-        found: the pictures.
         out: a folder, for a page ``index.html``, an SVG of each picture and the numbers of attention heads; a file
             ``.html``, for the page alone; or a file ``.svg`` or ``.png``, for the architecture alone.
         png: a PNG beside each SVG in the folder.
@@ -88,11 +87,7 @@ def _single(found: Gallery, suffix: str) -> bytes:
 
 
 def to_png(svg: str) -> bytes:
-    """A drawing as PNG, in light colours.
-
-    Raises:
-        MissingExtra: the converter is not installed.
-    """
+    """A drawing as PNG, in light colours. Raises `MissingExtra`: the converter is not installed."""
     made: bytes = bytes(_converter()(svg_string=svg, zoom=ZOOM))
     return made
 

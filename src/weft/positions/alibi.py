@@ -14,8 +14,8 @@ from weft.core.clock import Keys, Ticks
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.positions.base import Point, PositionConfig, PositionScheme
-from weft.positions.constants import Constant, angle_dtype
 from weft.positions.coordinates import one_dimensional
+from weft.positions.frequencies import Constant, angle_dtype
 
 Rounding = Literal["none", "bfloat16"]
 

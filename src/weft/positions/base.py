@@ -26,7 +26,7 @@ from weft.core.layer import Part
 from weft.core.part_config import About, Dims, ModuleConfig
 from weft.core.registry import register
 from weft.masks.grid import Grid, Parts, keys_at, picked, ticks_at
-from weft.ops.score_terms import ScoreTerm, slid
+from weft.ops.attention import ScoreTerm, slid
 
 Point = Literal["embeddings", "queries_keys", "scores", "values"]
 

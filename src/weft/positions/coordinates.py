@@ -9,17 +9,14 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from weft.core.checks import require
 from weft.core.clock import Keys, Ticks
+from weft.core.compiling import require
 from weft.core.errors import InputError, UnsupportedError
 
 
 def one_dimensional(position: Tensor, scheme: str) -> Tensor:
-    """Return ``position`` [#B,T], unless tokens have several coordinates.
-
-    Raises:
-        UnsupportedError: n-dimensional coordinates [B,T,n].
-    """
+    """Return ``position`` [#B,T], unless tokens have several coordinates. Raises `UnsupportedError`: n-dimensional
+    coordinates [B,T,n]."""
     if position.dim() == 2:
         return position
     raise UnsupportedError(f"{scheme} takes one coordinate per token, got {position.shape[-1]}.",
@@ -54,12 +51,8 @@ def counted_position(ticks: Ticks, scheme: str) -> Tensor:
 
 
 def require_positions(allowed: Tensor, what: str, remedy: str) -> None:
-    """Refuse the call unless every entry of ``allowed`` is true.
-
-    Raises:
-        InputError: an entry is false, on the CPU; on other devices and in compiled code an asynchronous assertion fails
-            instead.
-    """
+    """Refuse the call unless every entry of ``allowed`` is true. Raises `InputError`: an entry is false, on the CPU; on
+    other devices and in compiled code an asynchronous assertion fails instead."""
     if torch.compiler.is_compiling():  # a traced graph cannot construct an exception, only assert with its text
         torch._assert_async(allowed.all(), f"position: {what} {remedy}")
     else:

@@ -69,11 +69,8 @@ class LearnedPosition(PositionScheme):
         return self.table.shape[0] - self.offset
 
     def embed(self, x: Float[Tensor, "B T D"], ticks: Ticks) -> Float[Tensor, "B T D"]:
-        """Embeddings with positions.
-
-        Raises:
-            InputError: the position of a token (padding aside) lies beyond the table.
-        """
+        """Embeddings with positions. Raises `InputError`: the position of a token (padding aside) lies beyond the
+        table."""
         position = counted_position(ticks, "learned")
         require_positions(
             (position >= -self.offset) & (position < self.limit),

@@ -17,8 +17,7 @@ from weft.core.config import rule
 from weft.core.declarations import Declared
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
-from weft.positions.constants import Constant
-from weft.positions.frequencies import Frequencies, RopeScalingConfig, base_frequencies, pairs
+from weft.positions.frequencies import Constant, Frequencies, RopeScalingConfig, base_frequencies, pairs
 from weft.positions.regimes import LengthDependent
 
 
@@ -59,8 +58,7 @@ class LongRopeConfig(RopeScalingConfig):
     def _require_one_extent(self) -> Self:
         given = (self.extended_length is not None) + (self.factor is not None)
         if given > 1:
-            raise rule("factor", "both it and extended_length give the extent of the context.",
-                       "Give one of them.")
+            raise rule("factor", "both it and extended_length give the extent of the context.", "Give one of them.")
         if given == 0 and self.attention_factor is None:
             raise rule("extended_length", "the attention factor follows from how far the context was extended.",
                        "Give extended_length, factor or attention_factor.")

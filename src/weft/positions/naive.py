@@ -24,8 +24,8 @@ from weft.core.clock import Ticks
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.positions.base import Point, PositionConfig, PositionScheme
-from weft.positions.constants import angle_dtype
 from weft.positions.coordinates import counted_position, one_dimensional, require_positions
+from weft.positions.frequencies import angle_dtype
 from weft.positions.regimes import LengthDependent
 
 Join = Literal["add", "concatenate"]

@@ -15,8 +15,14 @@ from weft.core.clock import Ticks
 from weft.core.declarations import Declared
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
-from weft.positions.constants import Constant
-from weft.positions.frequencies import FixedFrequencies, Frequencies, RopeScalingConfig, base_frequencies, pairs
+from weft.positions.frequencies import (
+    Constant,
+    FixedFrequencies,
+    Frequencies,
+    RopeScalingConfig,
+    base_frequencies,
+    pairs,
+)
 from weft.positions.regimes import LengthDependent
 
 

@@ -14,9 +14,8 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor, nn
 
-from weft.core.declarations import Declared
+from weft.core.declarations import Declared, Trait
 from weft.core.layer import Part
-from weft.core.traits import Trait
 
 
 class LengthDependent(Part, ABC):

@@ -1,7 +1,12 @@
-"""Rotary positions (RoPE): queries and keys rotated by angles proportional to their positions."""
+"""Rotary positions (RoPE): queries and keys rotated by angles proportional to their positions.
+
+Rotary positions on a grid: each axis turns features of its own.
+"""
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Annotated, ClassVar, Self
 
 import torch
@@ -11,13 +16,21 @@ from torch import Tensor
 
 from weft.core.clock import Ticks
 from weft.core.config import PartField
+from weft.core.declarations import Declared
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.ops.rotary import Layout, Turns, turn, turns
 from weft.positions.base import Point, PositionConfig, PositionScheme
-from weft.positions.constants import angle_dtype
-from weft.positions.coordinates import one_dimensional
-from weft.positions.frequencies import Frequencies, NoScalingConfig, RopeScalingConfig, pairs
+from weft.positions.coordinates import on_grid, one_dimensional
+from weft.positions.frequencies import (
+    Constant,
+    Frequencies,
+    NoScalingConfig,
+    RopeScalingConfig,
+    angle_dtype,
+    base_frequencies,
+    pairs,
+)
 from weft.positions.ntk import DynamicScalingConfig
 from weft.positions.yarn import YarnConfig
 
@@ -89,11 +102,7 @@ class Rope(PositionScheme):
         self.frequencies, self.layout = frequencies, layout
 
     def rotate(self, x: Float[Tensor, "B T H E"], ticks: Ticks) -> Float[Tensor, "B T H E"]:
-        """Rotate queries or keys.
-
-        Raises:
-            UnsupportedError: for n-dimensional coordinates.
-        """
+        """Rotate queries or keys. Raises `UnsupportedError`: for n-dimensional coordinates."""
         dtype = angle_dtype(x)
         return turn(x, ticks.once((self.frequencies.key(), self.layout, dtype), lambda: self._turns(ticks, dtype)))
 
@@ -105,3 +114,80 @@ class Rope(PositionScheme):
         if amplitude != 1.0:
             cos, sin = cos * amplitude, sin * amplitude
         return turns(cos, sin, self.layout)
+
+
+@register
+class AxialRopeConfig(PositionConfig):
+    """Rotary positions of n coordinates a token: each axis turns an equal share of a head's pairs of features.
+
+    Attributes:
+        grid: sizes of all axes but the first, so that n = 1 + their number. Without coordinates of the call, tokens
+            lie on that grid row by row: ``[14]`` for an image of 14 patches a row, ``[14, 14]`` for a film of these.
+        first: index of the grid's first token; those before it, such as a class token, lie at the origin.
+        base: of the wavelengths along each axis; smaller than for text, since axes are short.
+        layout: which features make a pair, as in ``rope``.
+    """
+
+    kind: ClassVar[str] = "axial_rope"
+    about = About(
+        title="axial RoPE", also_called=("rope_2d", "rope_nd"),
+        source="Su et al. 2021, section 3.4.1; Heo et al. 2024, section 3.1 (RoPE-Axial)",
+        equation=(r"q'_p = R(p_1 \theta) \oplus \cdots \oplus R(p_n \theta)\; q, \qquad \theta_i = \text{base}^{-2 i "
+                  r"/ d}"),
+        differs=(("rope", "a token has n coordinates, each of which turns its own share of the pairs."),
+                 ("axial_sinusoidal", "turns queries and keys in place of adding to embeddings.")))
+    grid: tuple[int, ...] = Field(default=(14,), min_length=1)
+    first: int = Field(default=0, ge=0)
+    base: float = Field(default=100.0, gt=1, allow_inf_nan=False)
+    layout: Layout = "interleaved"
+
+    def build(self, dims: Dims) -> PositionScheme:
+        raise dims.problem("", "'axial_rope' turns queries and keys, so it has no place outside attention.",
+                           "Put it in the attention's `position`.")
+
+    def build_for_heads(self, dims: Dims, n_heads: int, d_head: int) -> AxialRope:
+        axes = len(self.grid) + 1
+        if min(self.grid) < 1:
+            raise dims.problem("grid", f"an axis of {min(self.grid)} tokens.", "Give positive sizes.")
+        if d_head % (2 * axes):
+            raise dims.problem("grid", f"the {d_head} features of a head do not make as many pairs for each of {axes} "
+                               "axes.", f"Choose a d_head among the multiples of {2 * axes}.")
+        return AxialRope(self, d_head)
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [cls(grid=(3,)), cls(grid=(5,), first=1, base=50.0, layout="half_split")]
+
+
+class AxialRope(PositionScheme):
+    """Pair i of axis a turned by the angle p_a theta_i, theta_i = base^(-2i n/d_head).
+
+    Rotations of different axes commute, so scores depend on the differences along each axis alone. The pairs of an axis
+    stand together, as in the released code; the paper's formula alternates the axes, which is the same model with
+    permuted weights.
+    Coordinates may be fractions and may be negative.
+    """
+
+    acts_on: ClassVar[frozenset[Point]] = frozenset({"queries_keys"})
+
+    def __init__(self, config: AxialRopeConfig, d_head: int) -> None:
+        super().__init__()
+        self.grid, self.first, self.layout = config.grid, config.first, config.layout
+        self.theta = Constant(base_frequencies(d_head // (len(config.grid) + 1), config.base))
+
+    def declares(self) -> Declared:
+        return replace(super().declares(), borders=(math.prod(self.grid),))
+
+    def rotate(self, x: Float[Tensor, "B T H E"], ticks: Ticks) -> Float[Tensor, "B T H E"]:
+        """Queries or keys, turned. Raises `InputError`: another number of coordinates."""
+        dtype = angle_dtype(x)
+        key = (AxialRope, self.grid, self.first, self.theta.key(), self.layout, dtype)
+        return turn(x, ticks.once(key, lambda: self._turns(ticks, dtype)))
+
+    def _turns(self, ticks: Ticks, dtype: torch.dtype) -> Turns:
+        angles = (self.places(ticks).to(dtype)[..., None] * self.theta.at(dtype)).flatten(-2)
+        return turns(angles.cos(), angles.sin(), self.layout)
+
+    def places(self, ticks: Ticks) -> Float[Tensor, "#B T n"]:
+        """Return the coordinates of each token: those given to the call, or else those of its index on the grid."""
+        return on_grid(ticks, self.grid, self.first, "axial_rope")

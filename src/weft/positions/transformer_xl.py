@@ -17,8 +17,8 @@ from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.linear.linear import Linear
 from weft.positions.base import Bias, Content, Point, PositionConfig, PositionScheme
-from weft.positions.constants import Constant, angle_dtype
 from weft.positions.coordinates import distances, of_pairs, one_dimensional
+from weft.positions.frequencies import Constant, angle_dtype
 
 
 @register

@@ -120,10 +120,7 @@ class Tupe(PositionScheme):
 
     def _positions(self, ticks: Ticks, keys: Keys) -> tuple[Tensor, Tensor]:
         """Return the positions of queries and keys. Slots of a buffer that hold no key get an arbitrary valid one.
-
-        Raises:
-            InputError: a token that counts stands beyond the table.
-        """
+        Raises `InputError`: a token that counts stands beyond the table."""
         i = counted_position(ticks, "tupe")
         require_positions((i >= 0) & (i < self.limit),
                           f"a position lies outside tupe's table of {self.limit} positions, 0 to {self.limit - 1}.",

@@ -47,7 +47,6 @@ class Size:
 
     Attributes:
         name: the published name, in small letters.
-        family: its family.
         values: keys of its configuration (the family's own defaults fill in the rest), or facts, for a family that no
             foreign format writes.
         parameters: the published number; None: none is known exactly, or only of files of another form.

@@ -69,11 +69,8 @@ class TextOfWords(NamedTuple):
 
 
 def text_of_words(tokenizer: Tokenizer, words: Sequence[str], where: str) -> TextOfWords:
-    """Words, with a space between two, as the task `classify_tokens` reads them.
-
-    Raises:
-        DataError: a word has no first token of its own, see `weft.data.labelled_words.first_tokens`.
-    """
+    """Words, with a space between two, as the task `classify_tokens` reads them. Raises `DataError`: a word has no
+    first token of its own, see `weft.data.labelled_words.first_tokens`."""
     text, (opening, closing) = tokenizer.measure(" ".join(words)), ends_of(tokenizer)
     first = first_tokens(words, text.byte_lengths, where) + len(opening)
     return TextOfWords(tuple(np.concatenate([opening, text.ids, closing]).tolist()), tuple(first.tolist()))

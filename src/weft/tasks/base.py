@@ -27,9 +27,8 @@ from torch import Tensor
 
 from weft.core.errors import ConfigError, refuse_unread
 from weft.core.model import Classifier, EncoderInputs, LanguageModel, Model, ModelState
-from weft.core.output import Loss
 from weft.core.part_config import PartConfig
-from weft.core.span import Span
+from weft.core.span import Loss, Span
 from weft.data import Repeated
 from weft.data.batch_source import BatchSource
 from weft.data.orders import RowOrder
@@ -76,7 +75,6 @@ class Count(NamedTuple):
     """The numbers of a batch.
 
     Attributes:
-        rows: of the batch.
         predictions: tokens or examples that count in the loss, which is divided by their number.
         bytes: of text that the predictions represent; 0 if they represent none.
         fresh: whether its rows start without a state carried from the batch before.
@@ -141,7 +139,6 @@ class TaskSettings:
     """The settings of a run that apply to its task.
 
     Attributes:
-        rows: of a batch.
         context: tokens of a row at most.
         source_limit: tokens of a source at most, where its encoder has positions for fewer; None: no such limit.
         seed: of the order of batches, and of random choices for them.
@@ -309,19 +306,12 @@ class Task(ABC, Generic[T, E, C]):
 
     @abstractmethod
     def held_out(self, data: DataSettings, tokenizer: Tokenizer, part: HeldOut = "validation") -> E:
-        """The held-out examples of a run, for a model that it has trained.
-
-        Raises:
-            DataError: they cannot be read, there are none, or another tokenizer encoded them.
-        """
+        """The held-out examples of a run, for a model that it has trained. Raises `DataError`: they cannot be read,
+        there are none, or another tokenizer encoded them."""
 
     @abstractmethod
     def batches(self, examples: E) -> BatchSource[Rows[C]]:
-        """The batches to train on.
-
-        Raises:
-            DataError: there are too few examples for one batch.
-        """
+        """The batches to train on. Raises `DataError`: there are too few examples for one batch."""
 
     @abstractmethod
     def loss(self, model: Model, columns: C, state: ModelState | None) -> BatchSums:
@@ -359,21 +349,14 @@ def head_scores(model: Model, inputs: EncoderInputs, span: Span) -> tuple[Tensor
 
 
 def require_fits(task: AnyTask, model: Model) -> None:
-    """Check that a model fits a task.
-
-    Raises:
-        ConfigError: it does not; all its problems are listed.
-    """
+    """Check that a model fits a task. Raises `ConfigError`: it does not; all its problems are listed."""
     if found := task.problems(model):
         raise ConfigError(found)
 
 
 def fit_by_counting(task: AnyTask, model: Model, examples: Any) -> None:
-    """Fit a model that is counted, not trained by gradients.
-
-    Raises:
-        ConfigError: the task supports training by gradients alone.
-    """
+    """Fit a model that is counted, not trained by gradients. Raises `ConfigError`: the task supports training by
+    gradients alone."""
     if not isinstance(task, FitsByCounting):
         raise by_gradients(task, model)
     task.fit(model, examples)

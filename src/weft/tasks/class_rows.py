@@ -14,7 +14,7 @@ from weft.core.errors import ConfigError, DataError
 from weft.core.part_config import About
 from weft.core.registry import register
 from weft.data.generated import AnsweredRows, ListOps, Pathfinder, RowExamples
-from weft.data.generated.draws import Draws
+from weft.data.generated.generator import Draws
 from weft.data.generated.listops import LEAST
 from weft.data.generated.pathfinder import LEVELS, look_of
 from weft.data.images import Images, read_images

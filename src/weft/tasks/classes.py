@@ -103,8 +103,7 @@ def _f1(both: Int64[np.ndarray, " C"], true: Int64[np.ndarray, " C"], predicted:
     return float(2 * both[-1] / found) if found else 0.0
 
 
-def macro_f1(both: Int64[np.ndarray, " C"], true: Int64[np.ndarray, " C"],
-             predicted: Int64[np.ndarray, " C"]) -> float:
+def macro_f1(both: Int64[np.ndarray, " C"], true: Int64[np.ndarray, " C"], predicted: Int64[np.ndarray, " C"]) -> float:
     """The mean of F1 = 2 both / (true + predicted) over the classes that occur among the true or predicted ones, from
     counts by class."""
     seen = true + predicted > 0

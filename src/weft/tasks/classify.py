@@ -1,15 +1,20 @@
-"""The task of classifiers: predict the class, or values, of a text or a pair of texts."""
+"""The task of classifiers: predict the class, or values, of a text or a pair of texts.
+
+Correlations of predicted values with the true ones, for regression.
+
+The task of regression: predict one value of a text or a pair of texts.
+"""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple, Self, final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, final
 
 import numpy as np
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float, Int64
 from pydantic import Field, model_validator
 from torch import Tensor
 
@@ -30,7 +35,6 @@ from weft.evaluation.measuring import evaluating, finite, in_batches, spread
 from weft.tasks.base import BatchSums, Count, Rows, TaskDeclared, TaskSettings, head_scores, on_device
 from weft.tasks.classes import ClassCounts
 from weft.tasks.classify_images import negative_log_likelihood
-from weft.tasks.correlations import jackknife_error, pearson, spearman
 from weft.tasks.protocols import HasClasses
 from weft.tasks.records import RecordTask, RecordTaskConfig
 from weft.tasks.validation import Validation, part_measured
@@ -228,3 +232,83 @@ class Classify(RecordTask[LabelledConfig, LabelledTexts, LabelledColumns]):
             return Validation(None, total / rows, rows, 0, protocol, found, "loss", unit=self.declared.unit)
         return Validation(None, total / rows, rows, 0, protocol, counts.measures(), "accuracy", rising=True,
                           unit=self.declared.unit)
+
+
+Correlation: TypeAlias = Callable[[np.ndarray, np.ndarray], float]
+GROUPS = 200
+"""Groups of examples that the jackknife leaves out one after the other. With more of them the ranks of many examples
+take long to sort anew, and the error is hardly known better."""
+
+
+def pearson(true: Float[np.ndarray, "n C"], predicted: Float[np.ndarray, "n C"]) -> float:
+    """The linear correlation of each value over the examples, and the mean of these over the C values; 0 for a value
+    that does not vary."""
+    a, b = true - true.mean(0), predicted - predicted.mean(0)
+    scale = np.sqrt((a * a).sum(0) * (b * b).sum(0))
+    return float(np.divide((a * b).sum(0), scale, out=np.zeros_like(scale), where=scale > 0).mean())
+
+
+def spearman(true: Float[np.ndarray, "n C"], predicted: Float[np.ndarray, "n C"]) -> float:
+    """`pearson` of the ranks of each value, equal values sharing the mean of their ranks (Spearman 1904)."""
+    return pearson(_ranks(true), _ranks(predicted))
+
+
+def jackknife_error(correlation: Correlation, true: Float[np.ndarray, "n C"],
+                    predicted: Float[np.ndarray, "n C"]) -> float:
+    """The standard error of a correlation, by `error_of` from the correlations without the i-th of g groups of examples
+    (Efron and Tibshirani 1993, equation 11.5; Shao and Tu 1995, section 2.3): each example is a group of its own up to
+    `GROUPS` examples; of more, group i has every `GROUPS`-th from the i-th on. 0 for fewer than three examples."""
+    groups = min(len(true), GROUPS)
+    group = np.arange(len(true)) % groups
+    return error_of([correlation(true[group != i], predicted[group != i]) for i in range(groups)] if groups > 2 else [])
+
+
+def error_of(left_out: Sequence[float]) -> float:
+    """The jackknife's standard error of a measure from its values m_i without the i-th of g groups of examples:
+    sqrt((g - 1)/g sum (m_i - mean m)^2); 0 for fewer than three groups."""
+    groups, found = len(left_out), np.array(left_out)
+    if groups < 3:
+        return 0.0
+    return math.sqrt((groups - 1) / groups * float(((found - found.mean()) ** 2).sum()))
+
+
+def _ranks(values: Float[np.ndarray, "n C"]) -> Float[np.ndarray, "n C"]:
+    ranks = np.empty(values.shape)
+    for column in range(values.shape[1]):
+        _, place, count = np.unique(values[:, column], return_inverse=True, return_counts=True)
+        last = count.cumsum()  # the rank of the last of each group of equal values
+        ranks[:, column] = (last - (count - 1) / 2)[place]
+    return ranks
+
+
+@register
+class RegressionConfig(LabelledConfig):
+    """Predict a record's value from its text or pair of texts, by a model with a head that pools each row.
+
+    The loss is the mean of (y - v)^2 over the examples, where v is the value and y the head's prediction. It measures
+    that loss and Pearson's and Spearman's correlation of y with v, these with their standard errors. Several values of
+    a record are the task `classify` with ``values``.
+
+    Attributes:
+        value_field: the field that holds the value, a finite number.
+    """
+
+    kind: ClassVar[str] = "regression"
+    about = About(
+        also_called=("text_regression", "semantic_similarity", "stsb", "sts"),
+        source="Cer et al. 2017 (STS-B); Devlin et al. 2019, section 4.1 (GLUE)",
+        equation=r"L = \frac{1}{n} \sum_{i=1}^{n} (y(x_i) - v_i)^2",
+        differs=(("classify", "predicts a number in place of a class."),),
+        pictured=(("[CLS]", "4.2"), ("a man sings", ""), ("[SEP]", ""), ("someone is singing", "")))
+
+    value_field: str = Field(default="value", min_length=1)
+
+    def declares(self) -> TaskDeclared:
+        return labelled(1)
+
+    def answer(self) -> Fields:
+        return {"value_field": self.value_field}
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        return [cls(), cls(text_field="sentence1", second_field="sentence2", value_field="score")]

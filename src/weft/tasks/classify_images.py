@@ -10,10 +10,9 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from weft.core.model import Classifier, Model, ModelState
-from weft.core.output import Loss
 from weft.core.part_config import About
 from weft.core.registry import register
-from weft.core.span import WHOLE
+from weft.core.span import WHOLE, Loss
 from weft.data.images import Images
 from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, finite, in_batches, spread

@@ -15,10 +15,10 @@ from pydantic import Field
 
 from weft.chat.answers import AnswerMarker, Marked, Which, spans
 from weft.chat.template import DEFAULT, Extras, chat_template
+from weft.core.declarations import Trait
 from weft.core.errors import ConfigError, DataError, InputError, TokenizerError
 from weft.core.layer import traits_of
 from weft.core.model import LanguageModel, Model
-from weft.core.traits import Trait
 from weft.data.conversation import Shape
 from weft.data.conversations import preference_of, read_conversations, talk_of, texts_in
 from weft.data.corpus import Corpus, repeated
@@ -132,7 +132,6 @@ class ConversationEncoder:
 
     Args:
         tokenizer: that encodes them.
-        marker: finds the answers.
         pairs: the documents are preference pairs, each of which becomes two conversations.
     """
 
@@ -154,11 +153,8 @@ class ConversationEncoder:
             end_ids=(*own.end_ids, *ends), stops=tuple(dict.fromkeys((*own.stops, *texts)))))
 
     def stream(self, corpus: Corpus, repeats: Repeated | None = None) -> TokenStream:
-        """The tokens of all conversations.
-
-        Raises:
-            DataError: a conversation cannot be masked exactly, or cannot be expressed; ``where`` has its file and line.
-        """
+        """The tokens of all conversations. Raises `DataError`: a conversation cannot be masked exactly, or cannot be
+        expressed; ``where`` has its file and line."""
         whole = RowPart.together([row.narrow(self._plain.vocab_size) for row in self.rows(corpus)])
         return TokenStream(tokens=whole.ids, begins=whole.begins, byte_lengths=whole.byte_lengths,
                            begins_scored=self.begins_scored, lost=whole.lost,
@@ -230,11 +226,8 @@ def conversation_material(config: ConversationConfig, data: DataSettings,
 
 def held_out_stream(config: ConversationConfig, data: DataSettings, tokenizer: Tokenizer,
                     part: HeldOut = "validation") -> TokenStream:
-    """The tokens of a run's held-out conversations.
-
-    Raises:
-        DataError: they cannot be read, or the run has no such part.
-    """
+    """The tokens of a run's held-out conversations. Raises `DataError`: they cannot be read, or the run has no such
+    part."""
     if data.prepared is not None:
         return prepared_stream(data.prepared, tokenizer, part)
     parts = config.parts(data).parts

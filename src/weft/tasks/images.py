@@ -23,8 +23,8 @@ from weft.tasks.base import Count, Rows, Task, TaskConfig, TaskDeclared
 from weft.tasks.material import HeldOut, Material
 from weft.tasks.protocols import FitsInputs
 from weft.tokenizers import Tokenizer
+from weft.tokenizers.byte import NoTokenizer
 from weft.tokenizers.config import ByteTokenizerConfig, TokenizerConfig
-from weft.tokenizers.none import NoTokenizer
 
 OF_TEXT = ("max_bytes", "text_field", "prompt_field", "documents", "packing", "split_by")
 """Settings of data that images do not have."""
@@ -173,11 +173,7 @@ def image_model(model: Model) -> ImageModel:
 
 
 def require_size(model: ImageModel, images: Images) -> None:
-    """Refuse images of another size than the model's.
-
-    Raises:
-        DataError: they are of another size.
-    """
+    """Refuse images of another size than the model's. Raises `DataError`: they are of another size."""
     if images.size != model.image_size:
         given, wanted = (" x ".join(map(str, size)) for size in (images.size, model.image_size))
         raise DataError(f"images of {given} (channels, height, width), while model.image has {wanted}.",

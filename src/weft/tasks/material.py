@@ -35,10 +35,8 @@ class Material(Generic[E]):
 
     Attributes:
         corpus: name, version, size and hash of the whole, in one line.
-        corpus_sha256: hash of the whole.
         tokenizer: trained on the training text alone, if it is trained.
         train: the examples to train on, such as a stream of tokens.
-        validation: the held-out examples.
     """
 
     corpus: str
@@ -71,21 +69,13 @@ def read_corpus(settings: DataSettings) -> Corpus:
 
 
 def split_corpus(settings: DataSettings) -> Split:
-    """The training text and the held-out text.
-
-    Raises:
-        DataError: it cannot be read, or is too small to split.
-    """
+    """The training text and the held-out text. Raises `DataError`: it cannot be read, or is too small to split."""
     parts = read_texts(settings).parts
     return parts["train"], parts["validation"]
 
 
 def read_texts(settings: DataSettings) -> Texts:
-    """The texts of train and validation, and of test if there is one.
-
-    Raises:
-        DataError: as `split_corpus`.
-    """
+    """The texts of train and validation, and of test if there is one. Raises `DataError`: as `split_corpus`."""
     return split_texts(settings, read_corpus(settings), lambda path: _read(settings, path))
 
 
@@ -113,11 +103,8 @@ def split_texts(settings: DataSettings, corpus: Corpus, read: Callable[[str], Co
 
 
 def training_texts(settings: DataSettings) -> Iterable[str]:
-    """The training text of a run, or those of all its sources, from which a tokenizer learns.
-
-    Raises:
-        DataError: as `split_corpus`.
-    """
+    """The training text of a run, or those of all its sources, from which a tokenizer learns. Raises `DataError`: as
+    `split_corpus`."""
     return split_corpus(settings)[0].texts() if settings.sources is None else mixed_texts(settings)
 
 
@@ -144,11 +131,8 @@ def text_material(data: DataSettings, tokenizer: TokenizerConfig) -> Material[To
 
 
 def held_out_text(settings: DataSettings, tokenizer: Tokenizer, part: HeldOut = "validation") -> TokenStream:
-    """The tokens of a run's held-out text.
-
-    Raises:
-        DataError: it cannot be read, there is none, or the prepared folder has another tokenizer.
-    """
+    """The tokens of a run's held-out text. Raises `DataError`: it cannot be read, there is none, or the prepared folder
+    has another tokenizer."""
     folder = settings.prepared
     if folder is not None:
         return prepared_stream(folder, tokenizer, part)
@@ -199,11 +183,8 @@ def text_stream(path: str | Path, tokenizer: Tokenizer, settings: DataSettings |
 
 
 def prepared_stream(folder: Path, tokenizer: Tokenizer, part: str) -> TokenStream:
-    """A part of a prepared folder, for a model with that tokenizer.
-
-    Raises:
-        DataError: the folder cannot be used, or another tokenizer made its tokens.
-    """
+    """A part of a prepared folder, for a model with that tokenizer. Raises `DataError`: the folder cannot be used, or
+    another tokenizer made its tokens."""
     data = open_prepared(folder)
     if data.manifest.tokenizer.fingerprint != tokenizer.fingerprint():
         raise DataError(f"the tokens were made with another tokenizer ({data.manifest.tokenizer.name}) than the "

@@ -60,11 +60,7 @@ def mixed_material(data: DataSettings, config: TokenizerConfig) -> Mixed:
 
 
 def mixed_held_out(data: DataSettings, tokenizer: Tokenizer) -> TokenStream:
-    """The held-out tokens of all sources, joined.
-
-    Raises:
-        DataError: as `mixed_material`.
-    """
+    """The held-out tokens of all sources, joined. Raises `DataError`: as `mixed_material`."""
     sources = data.mixed
     prepared = _prepared(sources)
     _require_made_by(prepared, tokenizer)

@@ -8,12 +8,12 @@ from typing import ClassVar, final
 import numpy as np
 import torch
 
+from weft.core.declarations import Trait
 from weft.core.errors import ConfigError, DataError
 from weft.core.layer import traits_of
 from weft.core.model import Counted, LanguageModel, Model, ModelState
 from weft.core.part_config import About
 from weft.core.registry import register
-from weft.core.traits import Trait
 from weft.data import TokenStream
 from weft.data.batches import MadeOfText
 from weft.data.joining import parted
@@ -21,10 +21,9 @@ from weft.data.settings import DataSettings
 from weft.evaluation.evaluate import evaluate
 from weft.tasks.base import BatchSums, Rows, Task, TaskConfig, TaskDeclared, TaskSettings
 from weft.tasks.material import HeldOut, Material, held_out_text, text_material
-from weft.tasks.mixing import by_source
 from weft.tasks.protocols import FitsByCounting
 from weft.tasks.text import TextColumns, text_batches, text_loss, text_rows
-from weft.tasks.validation import Validation
+from weft.tasks.validation import Validation, by_source
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import TokenizerConfig
 

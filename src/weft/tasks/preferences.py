@@ -17,9 +17,9 @@ from torch.nn.functional import logsigmoid
 from weft.core.config import rule
 from weft.core.errors import DataError
 from weft.core.model import LanguageModel, Model, ModelState
-from weft.core.output import Loss
 from weft.core.part_config import About
 from weft.core.registry import register
+from weft.core.span import Loss
 from weft.data import Batch, TokenStream
 from weft.data.batch_source import RowBatches
 from weft.data.preference_pairs import PreferencePairs, kept_pairs, laid_out, rows_of, width_of

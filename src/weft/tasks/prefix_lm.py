@@ -8,12 +8,12 @@ from typing import ClassVar, Literal, Self, final
 
 import torch
 
+from weft.core.declarations import Trait
 from weft.core.errors import DataError
 from weft.core.layer import traits_of
 from weft.core.model import LanguageModel, Model, ModelState
 from weft.core.part_config import About
 from weft.core.registry import register
-from weft.core.traits import Trait
 from weft.data import Batch, PackedBatches, TokenStream
 from weft.data.batches import MadeOfText
 from weft.data.prefixes import with_drawn_prefixes, with_prompts

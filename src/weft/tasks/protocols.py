@@ -19,11 +19,7 @@ class OwnTexts(ABC):
 
     @abstractmethod
     def texts(self, data: DataSettings) -> Iterable[str]:
-        """The training texts.
-
-        Raises:
-            DataError: they cannot be read.
-        """
+        """The training texts. Raises `DataError`: they cannot be read."""
 
 
 class MakesIds(ABC):
@@ -31,11 +27,7 @@ class MakesIds(ABC):
 
     @abstractmethod
     def vocabulary(self, data: DataSettings) -> int:
-        """Number of ids, answers included.
-
-        Raises:
-            DataError: the data cannot be read.
-        """
+        """Number of ids, answers included. Raises `DataError`: the data cannot be read."""
 
 
 class AddsIds(ABC):
@@ -51,11 +43,8 @@ class HasClasses(ABC):
 
     @abstractmethod
     def labels(self, data: DataSettings) -> tuple[str, ...]:
-        """Names of the classes in the training records; empty where it predicts something else.
-
-        Raises:
-            DataError: they cannot be read.
-        """
+        """Names of the classes in the training records; empty where it predicts something else. Raises `DataError`:
+        they cannot be read."""
 
 
 class FitsByCounting(ABC):
@@ -63,11 +52,7 @@ class FitsByCounting(ABC):
 
     @abstractmethod
     def fit(self, model: Model, examples: Any) -> None:
-        """Fit a model.
-
-        Raises:
-            ConfigError: the model is not counted, or the examples cannot be.
-        """
+        """Fit a model. Raises `ConfigError`: the model is not counted, or the examples cannot be."""
 
 
 class FitsInputs(ABC):
@@ -88,11 +73,8 @@ class ComparesWithStart(ABC):
 
     @abstractmethod
     def with_reference(self, examples: Any, values: np.ndarray) -> Any:
-        """The examples, completed by the numbers that `reference_of` returned for the same ones.
-
-        Raises:
-            DataError: they are not as many as needed, or not finite.
-        """
+        """The examples, completed by the numbers that `reference_of` returned for the same ones. Raises `DataError`:
+        they are not as many as needed, or not finite."""
 
     @abstractmethod
     def reference_of(self, examples: Any) -> np.ndarray:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from weft.core.errors import ConfigError, DataError
-from weft.data.aligned import read_aligned
 from weft.data.corpus import Corpus, repeated
 from weft.data.duplicates import Repeated
 from weft.data.manifest import is_prepared
+from weft.data.pairs import read_aligned
 from weft.data.places import Where
 from weft.data.records import TEXT_FIELD, Fields, TextRecord
 from weft.data.rows import Values
@@ -34,11 +34,7 @@ class RecordTaskConfig(TaskConfig, OwnTexts):
 
     @abstractmethod
     def keep(self, record: TextRecord) -> tuple[Any, ...]:
-        """The fields that are kept of a record.
-
-        Raises:
-            DataError: its values cannot be used.
-        """
+        """The fields that are kept of a record. Raises `DataError`: its values cannot be used."""
 
     @abstractmethod
     def texts_of(self, corpus: Corpus) -> Iterator[str]:
@@ -61,7 +57,6 @@ class RecordTask(Task[R, E, C]):
         """The examples of records.
 
         Args:
-            corpus: the records.
             tokenizer: that encodes them.
             repeated: of held-out records: how many are also trained on; None: unknown.
         """
@@ -111,11 +106,7 @@ def read_parts(settings: DataSettings, fields: Fields, keep: Values) -> Texts:
 
 
 def held_out_part(parts: Texts, part: HeldOut) -> Corpus:
-    """The records of a held-out part.
-
-    Raises:
-        DataError: the run has no such part.
-    """
+    """The records of a held-out part. Raises `DataError`: the run has no such part."""
     if part not in parts.parts:
         raise DataError("the run has no test records.", where="data.test_path",
                         remedy="Name them in the run's configuration.")

@@ -26,8 +26,7 @@ from weft.core.model import Classifier, Counted, EncoderInputs, LanguageModel, M
 from weft.core.span import Span
 from weft.data.batch_source import RowBatches
 from weft.data.generated import AnsweredRows, GeneratedRows, Generator, RowExamples
-from weft.data.generated.draws import MOST_EXAMPLES
-from weft.data.generated.examples import share_of_rows
+from weft.data.generated.generator import MOST_EXAMPLES, share_of_rows
 from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, finite, in_batches, spread
 from weft.tasks.base import (
@@ -48,8 +47,8 @@ from weft.tasks.objective import cross_entropy
 from weft.tasks.protocols import FitsByCounting, HasClasses, MakesIds
 from weft.tasks.validation import Validation, part_measured
 from weft.tokenizers import Tokenizer
+from weft.tokenizers.byte import NoTokenizer
 from weft.tokenizers.config import ByteTokenizerConfig, TokenizerConfig
-from weft.tokenizers.none import NoTokenizer
 
 Part: TypeAlias = Literal["train"] | HeldOut
 TRAINED: tuple[Part, Part] = ("train", "validation")
@@ -91,19 +90,11 @@ class RowTaskConfig(TaskConfig, MakesIds):
         """A hash of all rows."""
 
     def changed(self, fields: Mapping[str, int]) -> Self:
-        """The same task with some fields changed.
-
-        Raises:
-            ConfigError: they do not fit.
-        """
+        """The same task with some fields changed. Raises `ConfigError`: they do not fit."""
         return parse(type(self), {**self.model_dump(), **fields}, where="task")
 
     def at_length(self, length: int) -> Self:
-        """The same task with rows of that many tokens.
-
-        Raises:
-            ConfigError: there are none.
-        """
+        """The same task with rows of that many tokens. Raises `ConfigError`: there are none."""
         raise ConfigError([f"task: the rows of {self.kind!r} have the length that the data give them. Leave the "
                            "length out."])
 

@@ -80,11 +80,7 @@ class SequenceToSequenceConfig(RecordTaskConfig):
         return {"source_field": self.source_field, "target_field": self.target_field}
 
     def held_out_texts(self, data: DataSettings, part: HeldOut) -> Corpus:
-        """The records of a held-out part.
-
-        Raises:
-            DataError: they cannot be read, or the run has no such part.
-        """
+        """The records of a held-out part. Raises `DataError`: they cannot be read, or the run has no such part."""
         return held_out_part(self.parts(data), part)
 
     def texts_of(self, corpus: Corpus) -> Iterator[str]:

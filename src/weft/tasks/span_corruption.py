@@ -14,10 +14,9 @@ from torch import Tensor
 
 from weft.core.errors import DataError
 from weft.core.model import EncoderInputs, LanguageModel, Model, ModelState
-from weft.core.output import Loss
 from weft.core.part_config import About
 from weft.core.registry import register
-from weft.core.span import Span
+from weft.core.span import Loss, Span
 from weft.data import Batch, Repeated, ShuffledBatches, TokenStream
 from weft.data.batch_source import Lengths
 from weft.data.batches import MadeOfText
@@ -186,12 +185,8 @@ class SpanCorruptionTask(Task[SpanCorruptionConfig, CorruptibleText, SpanColumns
         return self._readied(held_out_text(data, tokenizer, part), tokenizer)
 
     def _readied(self, stream: TokenStream, tokenizer: Tokenizer) -> CorruptibleText:
-        """A stream with its sentinels.
-
-        Raises:
-            DataError: tokens that do not count, which a hidden span could not leave out; no token from which a target's
-                first is predicted; or more spans than sentinels.
-        """
+        """A stream with its sentinels. Raises `DataError`: tokens that do not count, which a hidden span could not
+        leave out; no token from which a target's first is predicted; or more spans than sentinels."""
         if stream.flags is not None:
             raise DataError(f"some tokens are read and not scored, while the task {self.name!r} hides any.",
                             where=stream.corpus, remedy="Leave out data.prompt_field.")

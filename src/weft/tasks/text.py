@@ -62,11 +62,7 @@ def text_loss(model: Model, columns: TextColumns, state: ModelState | None, obje
 
 
 def text_batches(settings: TaskSettings, stream: TokenStream) -> Batches:
-    """The batches of a run on a stream, in its order.
-
-    Raises:
-        DataError: the text is too short for a batch.
-    """
+    """The batches of a run on a stream, in its order. Raises `DataError`: the text is too short for a batch."""
     if stream.sources is not None:
         return mixed_batches(stream, packing=settings.packing, rows=settings.rows, length=settings.context,
                              seed=settings.seed, reshuffle=settings.reshuffle)

@@ -26,7 +26,6 @@ class WholeRow:
     """One row.
 
     Attributes:
-        tokens: ids.
         types: the segment id of each token; None: not given.
         globals_: 1 for each token that is global, else 0; None: not given.
     """
@@ -84,11 +83,7 @@ def padded(values: Sequence[Sequence[int]], rows: Sequence[WholeRow], device: to
 
 def head_outputs(model: Model, rows: Sequence[WholeRow | Sequence[int]]) -> tuple[Tensor, ...]:
     """The output of a model's head for each row, in float32: logits [T,V] of tokens, scores [C] of the row or [T,C] of
-    its tokens; the hidden vectors [T,D] where it has no head.
-
-    Raises:
-        InputError: see `whole_rows`.
-    """
+    its tokens; the hidden vectors [T,D] where it has no head. Raises `InputError`: see `whole_rows`."""
     found: list[Tensor] = []
     with evaluating(model) as device:
         for group, span, h in read(model, whole_rows(model, rows), device):

@@ -6,14 +6,13 @@ from weft.tokenizers.base import Encoded, Tokenizer
 from weft.tokenizers.bpe import BPETokenizer
 from weft.tokenizers.byte import ByteTokenizer
 from weft.tokenizers.character import CharacterTokenizer
-from weft.tokenizers.conventions import Conventions
 from weft.tokenizers.files import load_tokenizer
 from weft.tokenizers.library import FileTokenizer
 from weft.tokenizers.pieces import Ids, IdsLike
 from weft.tokenizers.published import read_tokenizer, read_tokenizer_json
 from weft.tokenizers.rwkv_world import RWKVWorldTokenizer
 from weft.tokenizers.sentence_piece import SentencePieceTokenizer, train_sentence_piece
-from weft.tokenizers.specials import AddedToken
+from weft.tokenizers.specials import AddedToken, Conventions
 from weft.tokenizers.streaming import StreamDecoder
 from weft.tokenizers.unigram import UnigramTokenizer
 from weft.tokenizers.wordpiece import WordPieceTokenizer

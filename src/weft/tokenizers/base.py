@@ -18,11 +18,9 @@ from numpy.typing import NDArray
 from weft.core.errors import TokenizerError, refuse_unread
 from weft.core.strict_json import digest
 from weft.disk.ownership import require_free_or_same
-from weft.tokenizers.conventions import NO_CONVENTIONS, Conventions
 from weft.tokenizers.pieces import Ids, IdsLike, PieceTable
-from weft.tokenizers.spans import Spelling, parted
-from weft.tokenizers.specials import AddedToken, Splitter
-from weft.tokenizers.streaming import StreamDecoder
+from weft.tokenizers.specials import NO_CONVENTIONS, AddedToken, Conventions, Splitter
+from weft.tokenizers.streaming import Spelling, StreamDecoder, parted
 
 SETTINGS_FILE = "weft_tokenizer.json"
 FORMAT_VERSION = 1
@@ -159,11 +157,8 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode_array(self, text: str) -> Ids:
-        """The ids of ``text`` as an array: the way to encode a large text.
-
-        Raises:
-            TokenizerError: the text holds something that this tokenizer cannot express.
-        """
+        """The ids of ``text`` as an array: the way to encode a large text. Raises `TokenizerError`: the text holds
+        something that this tokenizer cannot express."""
 
     @final
     def encode(self, text: str, *, specials: bool = False) -> list[int]:
@@ -191,11 +186,8 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def byte_lengths(self, ids: IdsLike) -> NDArray[np.int32]:
-        """The UTF-8 bytes of text that each id stands for; special tokens count 0.
-
-        Raises:
-            TokenizerError: an id outside the vocabulary, or ids that do not determine the bytes (use ``measure``).
-        """
+        """The UTF-8 bytes of text that each id stands for; special tokens count 0. Raises `TokenizerError`: an id
+        outside the vocabulary, or ids that do not determine the bytes (use ``measure``)."""
 
     @abstractmethod
     def stream(self, *, specials: bool = False) -> StreamDecoder:
@@ -248,11 +240,8 @@ class Tokenizer(ABC):
 
     @final
     def save(self, folder: str | Path) -> None:
-        """Write the tokenizer's files into ``folder``, which is created if it does not exist.
-
-        Raises:
-            OccupiedError: it holds other files of these names.
-        """
+        """Write the tokenizer's files into ``folder``, which is created if it does not exist. Raises `OccupiedError`:
+        it holds other files of these names."""
         folder, files = Path(folder), self.saved()
         for name, data in files.items():
             require_free_or_same(folder / name, data)
@@ -303,7 +292,6 @@ def extended(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
 
     Args:
         tokenizer: that is extended.
-        tokens: their spellings.
 
     Raises:
         TokenizerError: a spelling is empty, given twice or in the vocabulary already, or this kind of tokenizer takes
@@ -329,8 +317,6 @@ def require_fits(tokenizer: Tokenizer, vocab_size: int, *, where: str) -> None:
     """Raise unless a model has a row for every id of a tokenizer. More rows are allowed: models round up.
 
     Args:
-        tokenizer: of the model.
-        vocab_size: the model's.
         where: the place that the error names (the model's folder).
 
     Raises:
@@ -348,7 +334,6 @@ def setting(settings: Mapping[str, Any], name: str, *kinds: type, default: Any =
 
     Args:
         settings: as they were read.
-        name: of the entry.
         kinds: types that it may have.
         default: stands in for a missing entry.
 
@@ -362,11 +347,7 @@ def setting(settings: Mapping[str, Any], name: str, *kinds: type, default: Any =
 
 
 def utf8(text: str) -> bytes:
-    """``text`` in UTF-8.
-
-    Raises:
-        TokenizerError: a lone surrogate, which no UTF-8 can express.
-    """
+    """``text`` in UTF-8. Raises `TokenizerError`: a lone surrogate, which no UTF-8 can express."""
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:

@@ -26,11 +26,8 @@ class BPETokenizer(LibraryTokenizer):
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int) -> BPETokenizer:
-        """Byte-level BPE learned from ``texts``: the 256 bytes, the end of a document, and merges.
-
-        Raises:
-            TokenizerError: a ``vocab_size`` below 257, or one that the text is too small or too uniform to fill.
-        """
+        """Byte-level BPE learned from ``texts``: the 256 bytes, the end of a document, and merges. Raises
+        `TokenizerError`: a ``vocab_size`` below 257, or one that the text is too small or too uniform to fill."""
         require_ids(vocab_size, "vocab_size")
         if vocab_size < SMALLEST_BPE:
             raise TokenizerError(

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from weft.core.errors import TokenizerError
 from weft.tokenizers.base import Encoded, TableTokenizer, TokenizerFacts, setting, utf8
 from weft.tokenizers.pieces import Ids, IdsLike, PieceTable, check_ids
-from weft.tokenizers.spans import code_points, utf8_widths
 from weft.tokenizers.specials import END_OF_DOCUMENT
 from weft.tokenizers.split_points import parted
-from weft.tokenizers.streaming import REPLACEMENT
+from weft.tokenizers.streaming import REPLACEMENT, code_points, utf8_widths
 
 
 @final

@@ -42,26 +42,17 @@ class TokenizerConfig(PartConfig):
 
     @abstractmethod
     def fit(self, texts: Iterable[str]) -> Tokenizer:
-        """Build the tokenizer, trained on ``texts`` if it has anything to learn.
-
-        Raises:
-            TokenizerError: the texts, or the file named here, cannot give this tokenizer.
-        """
+        """Build the tokenizer, trained on ``texts`` if it has anything to learn. Raises `TokenizerError`: the texts, or
+        the file named here, cannot give this tokenizer."""
 
     def from_file(self) -> Tokenizer | None:
-        """The tokenizer of the file that the configuration names; None where it names none.
-
-        Raises:
-            TokenizerError: the file cannot be read.
-        """
+        """The tokenizer of the file that the configuration names; None where it names none. Raises `TokenizerError`:
+        the file cannot be read."""
         return None
 
     def known_vocab_size(self) -> int | None:
-        """The number of ids, where it does not depend on the training text; else None.
-
-        Raises:
-            TokenizerError: the file named here cannot be read.
-        """
+        """The number of ids, where it does not depend on the training text; else None. Raises `TokenizerError`: the
+        file named here cannot be read."""
         return None
 
 

@@ -10,9 +10,8 @@ from typing import Any, final
 
 from weft.core.errors import TokenizerError
 from weft.disk.documents import Unreadable, lawful_link, read_json
-from weft.tokenizers.conventions import Conventions
 from weft.tokenizers.foreign import MOST_IDS, read_vocabulary
-from weft.tokenizers.specials import AddedToken
+from weft.tokenizers.specials import AddedToken, Conventions
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 SPECIAL_TOKENS_MAP = "special_tokens_map.json"
@@ -80,11 +79,8 @@ class DeclaredFiles:
 
 
 def read_declared(folder: Path) -> DeclaredFiles:
-    """Read the files beside a vocabulary in ``folder``; all of them are optional.
-
-    Raises:
-        TokenizerError: a file that is damaged.
-    """
+    """Read the files beside a vocabulary in ``folder``; all of them are optional. Raises `TokenizerError`: a file that
+    is damaged."""
     named, own = (_read(folder / name) for name in (SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG))
     for content, file in ((named, SPECIAL_TOKENS_MAP), (own, TOKENIZER_CONFIG)):
         if problem := _problem(content):
@@ -187,11 +183,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def read_file(path: Path) -> bytes:
-    """A file's content.
-
-    Raises:
-        TokenizerError: it is missing or cannot be read.
-    """
+    """A file's content. Raises `TokenizerError`: it is missing or cannot be read."""
     try:
         return read_vocabulary(path)
     except (OSError, Unreadable) as error:

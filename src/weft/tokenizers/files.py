@@ -11,13 +11,12 @@ from weft.core.errors import CheckpointError, nearest
 from weft.disk.documents import read_json
 from weft.tokenizers.base import FORMAT_VERSION, SETTINGS_FILE, Tokenizer
 from weft.tokenizers.bpe import BPETokenizer
-from weft.tokenizers.byte import ByteTokenizer
+from weft.tokenizers.byte import ByteTokenizer, NoTokenizer
 from weft.tokenizers.character import CharacterTokenizer
-from weft.tokenizers.conventions import Conventions
 from weft.tokenizers.library import FileTokenizer
-from weft.tokenizers.none import NoTokenizer
 from weft.tokenizers.rwkv_world import RWKVWorldTokenizer
 from weft.tokenizers.sentence_piece import SentencePieceTokenizer
+from weft.tokenizers.specials import Conventions
 from weft.tokenizers.unigram import UnigramTokenizer
 from weft.tokenizers.wordpiece import WordPieceTokenizer
 from weft.tokenizers.words import WordTokenizer
@@ -38,11 +37,8 @@ def folder_of_own(folder: Path) -> Path | None:
 
 
 def load_tokenizer(folder: str | Path, *, kinds: Mapping[str, type[Tokenizer]] = KINDS) -> Tokenizer:
-    """The tokenizer that ``Tokenizer.save`` wrote into ``folder``.
-
-    Raises:
-        CheckpointError: a file is missing, damaged, of another format version, or changed since it was saved.
-    """
+    """The tokenizer that ``Tokenizer.save`` wrote into ``folder``. Raises `CheckpointError`: a file is missing,
+    damaged, of another format version, or changed since it was saved."""
     path = Path(folder) / SETTINGS_FILE
     content = _read_json(path)
     if content.get("format") != FORMAT_VERSION:

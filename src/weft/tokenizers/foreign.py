@@ -49,7 +49,6 @@ def library_errors(what: str, where: str) -> Iterator[None]:
 
     Args:
         what: it was asked to do, after "cannot".
-        where: the file concerned.
     """
     try:
         yield

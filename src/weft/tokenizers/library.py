@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from weft.core.errors import TokenizerError
 from weft.disk.documents import parse_json
 from weft.tokenizers.base import Encoded, NamesPieces, TakesTokens, Tokenizer, TokenizerFacts, setting, utf8
-from weft.tokenizers.conventions import NO_CONVENTIONS, Conventions
 from weft.tokenizers.foreign import library_errors, read_vocabulary, require_ids
 from weft.tokenizers.library_pieces import (
     has_all_bytes,
@@ -28,9 +27,9 @@ from weft.tokenizers.library_pieces import (
     word_spellings,
 )
 from weft.tokenizers.pieces import Ids, IdsLike, check_ids
-from weft.tokenizers.spans import byte_spans
+from weft.tokenizers.specials import NO_CONVENTIONS, Conventions
 from weft.tokenizers.split_points import Joined, joined, joins
-from weft.tokenizers.streaming import StreamDecoder, TextStream
+from weft.tokenizers.streaming import StreamDecoder, TextStream, byte_spans
 
 LIBRARY_FILE = "tokenizer.json"
 
@@ -194,11 +193,7 @@ class FileTokenizer(LibraryTokenizer):
 
 
 def parse_library(source: str | bytes) -> tokenizers.Tokenizer:
-    """The library's tokenizer, without truncation and padding.
-
-    Raises:
-        TokenizerError: not a ``tokenizer.json``.
-    """
+    """The library's tokenizer, without truncation and padding. Raises `TokenizerError`: not a ``tokenizer.json``."""
     try:
         # Before the library, whose ids end at 32 bits, and which gives up the process where memory ends.
         declared = parse_json(source)
@@ -250,11 +245,8 @@ def _require_known_tokens(declared: Any) -> None:
 
 
 def require_size(reached: int, vocab_size: int) -> None:
-    """Raise unless training gave the requested size: a model's size must not depend on its text.
-
-    Raises:
-        TokenizerError: fewer ids, or more (an alphabet that does not fit).
-    """
+    """Raise unless training gave the requested size: a model's size must not depend on its text. Raises
+    `TokenizerError`: fewer ids, or more (an alphabet that does not fit)."""
     if reached < vocab_size:
         raise TokenizerError(f"the training text gives only {reached} ids, and {vocab_size} are requested.",
                              where="vocab_size", remedy=f"Give more text, or request at most {reached}.")

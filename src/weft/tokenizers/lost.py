@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.tokenizers.spans import parted
+from weft.tokenizers.streaming import parted
 
 if TYPE_CHECKING:
     from weft.tokenizers.base import Encoded, Tokenizer
@@ -53,7 +53,6 @@ def lost_nats(tokenizer: Tokenizer, text: str, encoded: Encoded) -> NDArray[np.f
 
     Args:
         tokenizer: that has encoded the text.
-        text: the text.
         encoded: its tokens, at least one, and the bytes of each.
     """
     if tokenizer.keeps_text:

@@ -17,11 +17,7 @@ IdsLike: TypeAlias = Sequence[int] | NDArray[np.integer[Any]]
 
 
 def check_ids(ids: IdsLike, vocab_size: int) -> NDArray[np.int64]:
-    """Return ``ids`` as an array.
-
-    Raises:
-        TokenizerError: an id below 0 or not below ``vocab_size``.
-    """
+    """Return ``ids`` as an array. Raises `TokenizerError`: an id below 0 or not below ``vocab_size``."""
     array = np.asarray(ids, dtype=np.int64).reshape(-1)
     outside = np.flatnonzero((array < 0) | (array >= vocab_size))
     if outside.size:
@@ -66,20 +62,13 @@ class PieceTable:
         return self._pieces
 
     def decode(self, ids: IdsLike, *, specials: bool) -> str:
-        """The text of ``ids``.
-
-        Raises:
-            TokenizerError: an id outside the vocabulary.
-        """
+        """The text of ``ids``. Raises `TokenizerError`: an id outside the vocabulary."""
         places: list[int] = check_ids(ids, len(self)).tolist()
         return self._join(places, specials=specials).decode("utf-8", errors="replace")
 
     def lengths(self, ids: IdsLike) -> NDArray[np.int32]:
-        """The bytes of each id in the text that begins with the first of ``ids``.
-
-        Raises:
-            TokenizerError: an id outside the vocabulary.
-        """
+        """The bytes of each id in the text that begins with the first of ``ids``. Raises `TokenizerError`: an id
+        outside the vocabulary."""
         array = check_ids(ids, len(self))
         found = self._lengths[array]
         for place, piece in enumerate(self._begin(array.tolist() if self._opening else (), self._pieces)):

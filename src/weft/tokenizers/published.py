@@ -79,11 +79,8 @@ def read_tokenizer(path: str | Path, *, bos: str | None = None, eos: str | None 
 
 
 def read_tokenizer_json(path: str | Path, *, bos: str | None = None, eos: str | None = None) -> FileTokenizer:
-    """Read the tokenizer of a ``tokenizer.json``, or of a folder that has one; see `read_tokenizer`.
-
-    Raises:
-        TokenizerError: no such file, or not a tokenizer of the library.
-    """
+    """Read the tokenizer of a ``tokenizer.json``, or of a folder that has one; see `read_tokenizer`. Raises
+    `TokenizerError`: no such file, or not a tokenizer of the library."""
     path = Path(path)
     path = path / LIBRARY_FILE if path.is_dir() else path
     source, declared = read_file(path), read_declared(path.parent)
@@ -96,9 +93,7 @@ def read_tokenizer_json(path: str | Path, *, bos: str | None = None, eos: str | 
     return FileTokenizer(library.to_str() if changed else source, bos=opening, eos=closing, conventions=conventions)
 
 
-def read_sentence_piece(
-    path: str | Path, *, bos: str | None = None, eos: str | None = None
-) -> SentencePieceTokenizer:
+def read_sentence_piece(path: str | Path, *, bos: str | None = None, eos: str | None = None) -> SentencePieceTokenizer:
     """Read the tokenizer of a SentencePiece model, or of a folder that has one; see `read_tokenizer`.
 
     Raises:
@@ -125,10 +120,7 @@ def read_sentence_piece(
 
 def sentinels(count: Any, first: int) -> list[AddedToken]:
     """The tokens for hidden spans that T5's class adds behind the pieces of its model, the first with the highest id.
-
-    Raises:
-        TokenizerError: ``count`` is no number of tokens.
-    """
+    Raises `TokenizerError`: ``count`` is no number of tokens."""
     if type(count) is not int or not 0 <= count <= MOST_SENTINELS:
         raise TokenizerError(f"extra_ids is {count!r}, and no number of tokens.", where="tokenizer_config.json",
                              remedy=f"Give a whole number from 0 to {MOST_SENTINELS}.")

@@ -12,10 +12,9 @@ import numpy as np
 
 from weft.core.errors import TokenizerError
 from weft.tokenizers.base import TableTokenizer, TokenizerFacts, setting, utf8
-from weft.tokenizers.conventions import NO_CONVENTIONS, Conventions
 from weft.tokenizers.foreign import read_vocabulary, require_ids
 from weft.tokenizers.pieces import Ids, PieceTable
-from weft.tokenizers.specials import END_OF_DOCUMENT
+from weft.tokenizers.specials import END_OF_DOCUMENT, NO_CONVENTIONS, Conventions
 from weft.tokenizers.split_points import Joined, joined, joins
 
 WORLD_FILE = "rwkv_vocab_v20230424.txt"
@@ -40,9 +39,7 @@ class RWKVWorldTokenizer(TableTokenizer):
 
     kind: ClassVar[str] = "rwkv_world"
 
-    def __init__(
-        self, source: bytes, *, end: str = END_OF_DOCUMENT, conventions: Conventions = NO_CONVENTIONS
-    ) -> None:
+    def __init__(self, source: bytes, *, end: str = END_OF_DOCUMENT, conventions: Conventions = NO_CONVENTIONS) -> None:
         self._source, self._end = source, end
         tokens = _read(source)
         pieces = [tokens.get(place, b"") for place in range(1 + max(tokens))]

@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 from weft.core.errors import TokenizerError
 from weft.core.strict_json import plain
 from weft.tokenizers.base import Encoded, NamesPieces, TableTokenizer, TokenizerFacts, setting, utf8
-from weft.tokenizers.conventions import NO_CONVENTIONS, Conventions
 from weft.tokenizers.foreign import read_vocabulary
 from weft.tokenizers.library_pieces import SPACE
 from weft.tokenizers.pieces import Ids, IdsLike, check_ids
 from weft.tokenizers.sentence_piece_model import MODEL_FILE, learned_model, opened, table_of
-from weft.tokenizers.spans import byte_spans
-from weft.tokenizers.specials import AddedToken, Splitter
+from weft.tokenizers.specials import NO_CONVENTIONS, AddedToken, Conventions, Splitter
 from weft.tokenizers.split_points import Joined, joined, joins
+from weft.tokenizers.streaming import byte_spans
 
 Prefix: TypeAlias = Literal["always", "first", "never"]
 """Where a model inserts its space: before every stretch between special or added tokens (as the library does), before
@@ -200,7 +199,6 @@ def train_sentence_piece(texts: Iterable[str], vocab_size: int, *, algorithm: st
     """A SentencePiece model learned from the lines of ``texts``, without normalisation, with bytes for rare characters.
 
     Args:
-        texts: the training text.
         vocab_size: number of ids.
         algorithm: ``unigram`` (Kudo 2018) or ``bpe`` (Sennrich et al. 2016).
 

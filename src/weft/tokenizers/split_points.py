@@ -59,7 +59,6 @@ class TextPart:
     """A part of a text that is encoded alone.
 
     Attributes:
-        text: the part.
         skipped: bytes of text before it that are left out, since the tokenizer inserts them itself; they count as
             bytes of its first token.
     """
@@ -81,7 +80,6 @@ def stretches(tokenizer: Tokenizer, parts: Iterable[str], *, size: int = STRETCH
 
     Args:
         tokenizer: the tokenizer that encodes them.
-        parts: the text, cut anywhere.
         size: characters of a stretch, if it can be cut there.
     """
     held, skipped, limit = "", 0, size
@@ -121,7 +119,6 @@ def words_apart(texts: Iterable[str], *, skip: bool = False, size: int = STRETCH
     """Cut texts into stretches with the same words, for training on words; every seam is as good as another.
 
     Args:
-        texts: whole documents.
         skip: leave the separating space out, for a tokenizer that puts a space before every text.
         size: characters of a stretch, if it can be cut there.
     """

@@ -45,11 +45,9 @@ class UnigramTokenizer(LibraryTokenizer):
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int) -> UnigramTokenizer:
-        """A unigram model learned from ``texts``: ``<unk>``, ``<s>``, ``</s>``, the 256 bytes, and pieces.
-
-        Raises:
-            TokenizerError: a ``vocab_size`` below 291, or one that the characters alone exceed or the text cannot fill.
-        """
+        """A unigram model learned from ``texts``: ``<unk>``, ``<s>``, ``</s>``, the 256 bytes, and pieces. Raises
+        `TokenizerError`: a ``vocab_size`` below 291, or one that the characters alone exceed or the text cannot
+        fill."""
         require_ids(vocab_size, "vocab_size")
         if vocab_size < SMALLEST_UNIGRAM:
             raise TokenizerError(

@@ -35,11 +35,8 @@ Build: TypeAlias = Callable[[dict[str, int], Merges, DeclaredFiles], tokenizers.
 
 
 def pair_library(vocabulary: Path, merges: Path, declared: DeclaredFiles) -> tokenizers.Tokenizer:
-    """BPE from a vocabulary (JSON, token to id) and its merges in order.
-
-    Raises:
-        TokenizerError: a damaged file, or a class of tokenizer that these files alone do not describe.
-    """
+    """BPE from a vocabulary (JSON, token to id) and its merges in order. Raises `TokenizerError`: a damaged file, or a
+    class of tokenizer that these files alone do not describe."""
     ids = _ids(vocabulary)
     known: dict[str, Build] = {**dict.fromkeys(GPT2_LIKE, _gpt2), "OpenAIGPTTokenizer": _gpt, "Qwen2Tokenizer": _qwen2}
     guessed = "OpenAIGPTTokenizer" if any(token.endswith(WORD_END) for token in ids) else "GPT2Tokenizer"
@@ -48,11 +45,8 @@ def pair_library(vocabulary: Path, merges: Path, declared: DeclaredFiles) -> tok
 
 
 def word_piece_file(vocabulary: Path, declared: DeclaredFiles) -> tokenizers.Tokenizer:
-    """BERT's WordPiece from ``vocab.txt``, one token a line.
-
-    Raises:
-        TokenizerError: a damaged file, or a class of tokenizer that this file alone does not describe.
-    """
+    """BERT's WordPiece from ``vocab.txt``, one token a line. Raises `TokenizerError`: a damaged file, or a class of
+    tokenizer that this file alone does not describe."""
     _choose(dict.fromkeys(BERT_LIKE), declared.tokenizer_class or BERT_LIKE[0], vocabulary)
     lines = _text(vocabulary).removesuffix("\n").split("\n")
     ids = {line.removesuffix("\r"): place for place, line in enumerate(lines)}

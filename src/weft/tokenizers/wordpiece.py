@@ -40,7 +40,6 @@ class WordPieceTokenizer(LibraryTokenizer):
         """WordPiece learned from ``texts``: five special tokens, the characters, and pieces.
 
         Args:
-            texts: the training text.
             vocab_size: number of ids.
             lowercase: convert capitals to small letters and drop accents, as BERT's uncased models do.
 
@@ -63,7 +62,6 @@ def word_piece_library(
     """A WordPiece model with BERT's normaliser, words and decoder.
 
     Args:
-        model: the vocabulary.
         lowercase: convert capitals to small letters.
         strip_accents: drop accents; None: if ``lowercase``.
         split_chinese: make every Chinese character a word.

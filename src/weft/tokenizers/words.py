@@ -16,9 +16,8 @@ from weft.core.errors import TokenizerError
 from weft.tokenizers.base import Encoded, Tokenizer, TokenizerFacts, setting, utf8
 from weft.tokenizers.foreign import read_vocabulary
 from weft.tokenizers.pieces import Ids, IdsLike, check_ids
-from weft.tokenizers.spans import byte_spans, code_points
 from weft.tokenizers.split_points import words_apart
-from weft.tokenizers.streaming import StreamDecoder
+from weft.tokenizers.streaming import StreamDecoder, byte_spans, code_points
 
 END, UNKNOWN = "<eos>", "<unk>"
 END_ID, UNKNOWN_ID = 0, 1
@@ -65,9 +64,7 @@ class WordTokenizer(Tokenizer):
         """The words of ``texts``, the most frequent first, equally frequent ones in the order of their characters.
 
         Args:
-            texts: the training text.
             vocab_size: ids at most, ``<eos>`` and ``<unk>`` among them; None: no limit.
-            min_count: rarer words are unknown.
             end_of_line: see the class.
 
         Raises:

@@ -125,7 +125,6 @@ class UnfactoredAdafactor(torch.optim.Optimizer):
 
     Args:
         groups: of parameters, with a ``weight_decay`` each.
-        config: what it does.
     """
 
     def __init__(self, groups: list[dict[str, Any]], config: UnfactoredAdafactorConfig) -> None:

@@ -20,12 +20,7 @@ STEPS = 2
 @final
 class AdapterCheck:
     """Which adapters of a model have not had a gradient yet. Experts are counted together, since none may have been
-    routed to some of them.
-
-    Args:
-        model: whose gradients are read.
-        steps: of the whole run.
-    """
+    routed to some of them."""
 
     def __init__(self, model: nn.Module, steps: int) -> None:
         experts = [path for path, part in model.named_modules()
@@ -36,11 +31,8 @@ class AdapterCheck:
             self._idle.setdefault(_together(path, experts), []).append(module)
 
     def after(self, step: int) -> None:
-        """Look at the gradients of a step, from 0.
-
-        Raises:
-            TrainingError: in the first steps of a run some adapters have had no gradient, or only zeros.
-        """
+        """Look at the gradients of a step, from 0. Raises `TrainingError`: in the first steps of a run some adapters
+        have had no gradient, or only zeros."""
         if step > self._last or not self._idle:
             return
         self._idle = {path: group for path, group in self._idle.items() if not any(map(_reached, group))}

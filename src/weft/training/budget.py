@@ -15,8 +15,8 @@ from weft.core.model import Model
 from weft.tasks import Examples
 from weft.training.compute import Compute
 from weft.training.config import DEFAULT_STEPS, RunConfig
-from weft.training.flops import flops_per_row
 from weft.training.parallel import World
+from weft.training.rates import flops_per_row
 from weft.training.trainer import Trainer
 
 TIMED_STEPS = 50
@@ -30,9 +30,6 @@ def settle_steps(config: RunConfig, model: Model, examples: Examples, device: to
     copy of ``model``.
 
     Args:
-        config: of the run.
-        model: to be trained.
-        examples: to be trained on.
         device: where to compute.
         compute: how, see `Trainer`.
         world: the ranks that train together, which all settle on the same number; None: this process alone.

@@ -40,7 +40,6 @@ def code_of(config: BaseModel, *, plugins: Iterable[str | Path] | None = None,
     plugins, installed plugins, and what those import that is neither Weft nor installed.
 
     Args:
-        config: of the run.
         plugins: the files that are plugins to it; None: all that this process has loaded.
         also: further files of Weft, such as ``comparison/work.py``.
     """

@@ -20,7 +20,7 @@ from weft.core.part_config import Settings
 from weft.core.strict_json import Record
 from weft.ops.processor import processor_name
 from weft.ops.products import PRODUCT
-from weft.ops.routes import ONEDNN, Product, routed
+from weft.ops.wide_linear import ONEDNN, Product, routed
 
 Route = Literal["default", "onednn", "measured"]
 MEASURED_DTYPES = frozenset({torch.float32, torch.bfloat16})
@@ -69,7 +69,6 @@ class Compute(Record):
         matmul: how the products of linear maps are routed.
         threads: that torch computes with.
         compile: whether forward and backward pass are compiled.
-        torch_version: of PyTorch.
         processor: its name, as the operating system gives it.
         device: such as "cpu" or "cuda".
         routes: the measured products for which PyTorch's own choice is not the fastest, with the form that is.
@@ -93,7 +92,6 @@ class Compute(Record):
         which takes a moment.
 
         Args:
-            settings: of the run.
             dtype: what the model computes in.
             device: where it computes; routes differ only on a CPU.
             products: returns those of a training step; called only where they have routes.
@@ -145,11 +143,8 @@ class Compute(Record):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Read the output of `to_json`.
-
-        Raises:
-            CheckpointError: the record lacks a field, or a field has another type.
-        """
+        """Read the output of `to_json`. Raises `CheckpointError`: the record lacks a field, or a field has another
+        type."""
         kinds: dict[str, type] = {"matmul": str, "threads": int, "compile": bool, "torch_version": str,
                                   "processor": str, "device": str}
         wrong = [name for name, kind in kinds.items() if type(data.get(name)) is not kind]
@@ -168,11 +163,8 @@ class Compute(Record):
 @contextmanager
 def same_bits() -> Iterator[None]:
     """A context in which CUDA computes the same bits each time: sums that PyTorch takes in the order in which threads
-    finish are taken in a fixed order. cuBLAS reads its own setting when it is first called in a process.
-
-    Raises:
-        UnsupportedError: an operation has no such form.
-    """
+    finish are taken in a fixed order. cuBLAS reads its own setting when it is first called in a process. Raises
+    `UnsupportedError`: an operation has no such form."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     on, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     memory: Any = torch.utils.deterministic  # a module whose one setting is a property

@@ -12,11 +12,8 @@ from weft.training.folder import require_same_run
 
 def require_same_mathematics(before: Mapping[str, Any], now: Mapping[str, Any], *, where: str) -> None:
     """Refuse to resume a run with a configuration that trains another model: all but ``report``, which says what is
-    logged, measured and saved, and the budget must be the same.
-
-    Raises:
-        ConfigError: listing every key whose value differs.
-    """
+    logged, measured and saved, and the budget must be the same. Raises `ConfigError`: listing every key whose value
+    differs."""
     require_same_run(_that_computes(before), _that_computes(now), where=where)
 
 
@@ -26,11 +23,8 @@ def same_budget(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
 
 
 def require_ahead(done: int, steps: int) -> None:
-    """Check that a run that has taken ``done`` steps may have ``steps`` in all.
-
-    Raises:
-        ConfigError: it has taken more.
-    """
+    """Check that a run that has taken ``done`` steps may have ``steps`` in all. Raises `ConfigError`: it has taken
+    more."""
     if steps < done:
         raise ConfigError([f"training.steps: a budget of {steps:,} steps, and the run has taken {done:,}. Raise it, or "
                            "start a run in another folder."])

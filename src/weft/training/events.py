@@ -14,11 +14,7 @@ from weft.tasks import Validation
 
 @dataclass(frozen=True)
 class Event(Record, ABC):
-    """Base of events.
-
-    Attributes:
-        step: updates done so far.
-    """
+    """Base of events."""
 
     name: ClassVar[str]
 
@@ -82,7 +78,6 @@ class Progress(Event):
             this machine; None in the first seconds of a run (see `weft.training.rates`).
         resident_bytes: main memory of the process; None where the operating system does not report it.
         allocated_bytes: memory of the accelerator that tensors hold; None without one.
-        unit: of a prediction.
         measured_in: the unit of the loss.
         sources: the mean loss by source, of a mixture.
     """

@@ -30,8 +30,6 @@ def sum_gradients(world: World, model: nn.Module, summed: Collection[str] = ()) 
     gradient on any rank keeps none. Gradients of sharded parameters have been added where they were sharded.
 
     Args:
-        world: the ranks.
-        model: whose parameters.
         summed: names of parameters that the ranks of the axis ``tensor`` share and use each for its own heads.
     """
     if world.size == 1:
@@ -46,8 +44,7 @@ def sum_gradients(world: World, model: nn.Module, summed: Collection[str] = ()) 
 
 def _axes(name: str, weight: Tensor, summed: Collection[str]) -> tuple[Axis, ...]:
     """The axes of the mesh whose ranks have computed different parts of a parameter's gradient."""
-    rows: tuple[Axis, ...] = ("shard", "replicate", "context") if as_sharded(weight) is None else (
-        "context",)
+    rows: tuple[Axis, ...] = ("shard", "replicate", "context") if as_sharded(weight) is None else ("context",)
     return (*rows, "tensor") if name in summed else rows
 
 

@@ -26,7 +26,6 @@ def load_run(path: str | Path, overrides: Iterable[str] = (), *, start: str | Pa
     """The run that a YAML or JSON file describes; a file that holds only a model is a run with defaults for the rest.
 
     Args:
-        path: the file.
         overrides: ``key.path=value``, see `apply_overrides`.
         start: the folder of a checkpoint, whose model and tokenizer take the place of the file's, see
             `weft.training.starting.begun_from`; None: the file's own.
@@ -40,19 +39,12 @@ def load_run(path: str | Path, overrides: Iterable[str] = (), *, start: str | Pa
 
 def load_model_config(path: str | Path, overrides: Iterable[str] = ()) -> ModelConfig:
     """The model of a file, which describes a run or only a model; in the latter, overrides are relative to the model.
-
-    Raises:
-        ConfigError: as `load_run`.
-    """
+    Raises `ConfigError`: as `load_run`."""
     return parse_model_config(read_plain(path), overrides, where=str(path))
 
 
 def parse_model_config(data: dict[str, Any], overrides: Iterable[str] = (), *, where: str | None = None) -> ModelConfig:
-    """`load_model_config` of plain data.
-
-    Raises:
-        ConfigError: listing every problem.
-    """
+    """`load_model_config` of plain data. Raises `ConfigError`: listing every problem."""
     if "kind" not in data:
         return parse_run(data, overrides, where=where).model
     filled = _with_vocabulary({"model": apply_overrides(data, overrides)}, where)
@@ -60,23 +52,16 @@ def parse_model_config(data: dict[str, Any], overrides: Iterable[str] = (), *, w
 
 
 def parse_run(data: Mapping[str, Any], overrides: Iterable[str] = (), *, where: str | None = None) -> RunConfig:
-    """The run that plain data describes. A model without ``vocab_size`` takes its tokenizer's.
-
-    Raises:
-        ConfigError: listing every problem.
-    """
+    """The run that plain data describes. A model without ``vocab_size`` takes its tokenizer's. Raises `ConfigError`:
+    listing every problem."""
     plain = {"model": dict(data)} if "kind" in data else dict(data)
     begun = with_labels(with_prepared(with_start(run_overrides(plain, overrides))))
     return parse(RunConfig, _with_vocabulary(begun, where), where=where)
 
 
 def read_plain(path: str | Path) -> dict[str, Any]:
-    """A YAML or JSON file as plain data.
-
-    Raises:
-        ConfigError: missing, no regular file, not YAML (with the line), a key given twice, beyond the limits of
-            `weft.disk.yaml_documents`, or not a mapping.
-    """
+    """A YAML or JSON file as plain data. Raises `ConfigError`: missing, no regular file, not YAML (with the line), a
+    key given twice, beyond the limits of `weft.disk.yaml_documents`, or not a mapping."""
     file = Path(path)
     try:
         text = read_document(file, most=MOST_YAML_BYTES).decode("utf-8")
@@ -96,11 +81,8 @@ def read_plain(path: str | Path) -> dict[str, Any]:
 
 
 def _require_sound(plain: Mapping[str, Any], model: Mapping[str, Any], where: str | None) -> None:
-    """Refuse a configuration that is wrong for every vocabulary size, before a text is read to learn the size.
-
-    Raises:
-        ConfigError: with the problems that two unlike sizes have in common.
-    """
+    """Refuse a configuration that is wrong for every vocabulary size, before a text is read to learn the size. Raises
+    `ConfigError`: with the problems that two unlike sizes have in common."""
     first, second = (_problems({**plain, "model": _of_vocabulary(model, size)}) for size in SIZES)
     if common := [problem for problem in first if problem in second]:
         raise ConfigError(common, where=where)

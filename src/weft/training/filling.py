@@ -21,33 +21,21 @@ SAID = frozenset({"labels", "n_classes", "n_values"})
 
 
 def task_of(plain: Mapping[str, Any]) -> TaskConfig:
-    """The task of a run's configuration.
-
-    Raises:
-        ConfigError: the task is unknown or cannot be parsed.
-    """
+    """The task of a run's configuration. Raises `ConfigError`: the task is unknown or cannot be parsed."""
     task = parse_part(("task",), plain.get("task", NextTokenConfig.kind))
     assert isinstance(task, TaskConfig), "the group task holds task configurations"
     return task
 
 
 def tokenizer_of(plain: Mapping[str, Any]) -> TokenizerConfig:
-    """The tokenizer of a run's configuration.
-
-    Raises:
-        ConfigError: the tokenizer is unknown or cannot be parsed.
-    """
+    """The tokenizer of a run's configuration. Raises `ConfigError`: the tokenizer is unknown or cannot be parsed."""
     tokenizer = parse_part(("tokenizer",), plain.get("tokenizer", ByteTokenizerConfig.kind))
     assert isinstance(tokenizer, TokenizerConfig), "the group tokenizer holds tokenizer configurations"
     return tokenizer
 
 
 def data_of(plain: Mapping[str, Any]) -> DataSettings:
-    """The section ``data`` of a run's configuration.
-
-    Raises:
-        ConfigError: it cannot be parsed.
-    """
+    """The section ``data`` of a run's configuration. Raises `ConfigError`: it cannot be parsed."""
     try:
         return parse(DataSettings, plain.get("data", {}))
     except ConfigError as error:
@@ -80,11 +68,8 @@ def ids_added(task: TaskConfig, tokenizer: TokenizerConfig) -> int:
 
 def with_labels(plain: dict[str, Any]) -> dict[str, Any]:
     """Fill in the class names of the model's head from the training records, or the number of values from the task,
-    where the head gives neither names nor a number of outputs. Other problems are left for parsing to report.
-
-    Raises:
-        DataError: records that cannot be read.
-    """
+    where the head gives neither names nor a number of outputs. Other problems are left for parsing to report. Raises
+    `DataError`: records that cannot be read."""
     model = plain.get("model")
     head = model.get("head") if isinstance(model, Mapping) else None
     head = {"kind": head} if isinstance(head, str) else head

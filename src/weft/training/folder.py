@@ -26,12 +26,10 @@ from weft.checkpoints.save import Describe, describe_checkpoint, save_checkpoint
 from weft.core.errors import ConfigError, TrainingError
 from weft.core.model import Model
 from weft.core.strict_json import dumps
-from weft.disk.atomic import discard, made, tidy, write_file
+from weft.disk.atomic import discard, free_bytes, made, tidy, write_file
 from weft.disk.documents import read_json
-from weft.disk.lock import LOCK_FILE, held
+from weft.disk.lock import LOCK_FILE, WorkFolder, held
 from weft.disk.ownership import by_manifest, enumerated
-from weft.disk.space import free_bytes
-from weft.disk.work_folder import WorkFolder
 from weft.tasks import Validation
 from weft.tokenizers import Tokenizer
 from weft.training.config import RunConfig
@@ -105,11 +103,7 @@ class RunFolder:
                                f"the one in {RUN_FILE}. Move them away, or choose another folder."])
 
     def read(self) -> dict[str, Any]:
-        """The content that `describe` wrote.
-
-        Raises:
-            CheckpointError: the file is damaged.
-        """
+        """The content that `describe` wrote. Raises `CheckpointError`: the file is damaged."""
         return read_run_file(self.path / RUN_FILE)
 
     def describe(self, content: Mapping[str, Any]) -> None:
@@ -135,20 +129,13 @@ class RunFolder:
         return yaml.safe_dump(content["config"], sort_keys=False, allow_unicode=True)
 
     def log(self, event: Event) -> None:
-        """Add an event to the metrics.
-
-        Raises:
-            TrainingError: they cannot be written.
-        """
+        """Add an event to the metrics. Raises `TrainingError`: they cannot be written."""
         with writing(self.path / METRICS_FILE), (self.path / METRICS_FILE).open("a", encoding="utf-8") as file:
             file.write(dumps(event) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The records of all events; an incomplete last line is left out.
-
-        Raises:
-            CheckpointError: the file holds something else too.
-        """
+        """The records of all events; an incomplete last line is left out. Raises `CheckpointError`: the file holds
+        something else too."""
         return read_metrics(self.path / METRICS_FILE)
 
     def forget_after(self, step: int) -> None:
@@ -167,14 +154,8 @@ class RunFolder:
         return step_folders(self.path)
 
     def require_places(self, steps: int) -> None:
-        """Refuse what stands where a checkpoint of a later step than the last one's is to be saved.
-
-        Args:
-            steps: of the whole run.
-
-        Raises:
-            ConfigError: naming it.
-        """
+        """Refuse what stands where a checkpoint of a later step than the last one's is to be saved. Raises
+        `ConfigError`: naming it."""
         last = self.last()
         if found := in_the_way(self.path, 0 if last is None else int(last.name), steps):
             raise ConfigError([f"out: {found[0].parent} holds {enumerated([path.name for path in found])}, where this "
@@ -191,11 +172,8 @@ class RunFolder:
 
     def save(self, model: Model, tokenizer: Tokenizer, config: RunConfig, facts: Mapping[str, Any],
              training: Mapping[str, Tensor]) -> Path:
-        """Write the checkpoint of ``facts["step"]``, then `prune` with ``report.keep``.
-
-        Raises:
-            OccupiedError: its path is taken by something that is no checkpoint of this run.
-        """
+        """Write the checkpoint of ``facts["step"]``, then `prune` with ``report.keep``. Raises `OccupiedError`: its
+        path is taken by something that is no checkpoint of this run."""
         path = self.place(int(facts["step"]))
         save_checkpoint(path, model, tokenizer, run=config.dump(), facts={**facts, RUN_ID: run_id(self.path)},
                         training=training, replace=True)
@@ -227,11 +205,8 @@ class RunFolder:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """An error of the system while a run writes one of its files, such as a full disk, as one for the user.
-
-    Raises:
-        TrainingError: there was one.
-    """
+    """An error of the system while a run writes one of its files, such as a full disk, as one for the user. Raises
+    `TrainingError`: there was one."""
     try:
         yield
     except OSError as error:
@@ -247,11 +222,8 @@ def best_of(saved: list[Path]) -> Path | None:
 
 
 def require_same_run(before: Mapping[str, Any], now: Mapping[str, Any], *, where: str) -> None:
-    """Refuse to resume a run with another configuration.
-
-    Raises:
-        ConfigError: listing every key whose value differs.
-    """
+    """Refuse to resume a run with another configuration. Raises `ConfigError`: listing every key whose value
+    differs."""
     problems = [f"{path}: {new!r}, and the run began with {old!r}." for path, old, new in differences(before, now)]
     if problems:
         raise ConfigError([*problems, "Resume with the configuration of the run, or start one in another folder."],

@@ -1,4 +1,4 @@
-"""From batches to gradients."""
+"""From batches to gradients. `torch.compile` for the training pass, with an error message that gives the remedy."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from weft.core.compiling import compiler_errors
 from weft.core.model import Model, ModelState
 from weft.parallel.context import BatchPart, Context, part_of
 from weft.tasks import AnyTask, BatchSums, Count, Rows
@@ -56,7 +57,6 @@ def add_gradients(task: AnyTask, model: Model, batches: Sequence[Rows[Any]], sta
         model: in training mode.
         batches: of one step, this rank's rows of each.
         state: after the previous batch, for a task whose rows continue from batch to batch; no gradient flows into it.
-        device: the model's.
         forward: `forward_of` the model, compiled or not; None: not compiled.
         world: the ranks that share the step; None: this process alone.
         sources: of the mixture that the batches are of; 0: they are of one text.
@@ -106,3 +106,32 @@ def _objective(scored: BatchSums, predictions: float, total: int) -> Tensor:
     for extra in scored.losses:
         objective = objective + share * extra.value
     return objective
+
+
+def compiled(forward: Forward, *, backend: str = "inductor") -> Forward:
+    """Compile ``forward`` for fixed shapes. Compilation takes half a minute in the first call, and once more when a
+    batch with documents that begin inside a row follows one without, or the other way round.
+
+    Args:
+        backend: of `torch.compile`; "aot_eager" traces the same graphs and compiles no code.
+
+    The compiled function raises `UnsupportedError` where this model cannot be compiled on this machine.
+    """
+    from torch._dynamo import config as tracing
+    from torch._functorch import config as partitioning
+    from torch._inductor import config as inductor
+
+    fast = torch.compile(forward, dynamic=False, backend=backend)
+
+    def run(given: Any, state: ModelState | None) -> BatchSums:
+        # Allows the partitioner to recompute element-wise results in the backward pass even where a matrix product
+        # needs them: an eighth less memory on the benchmark's model (without a compiler: `ops.rematerialize`).
+        # "deterministic": otherwise Inductor chooses kernels by timing them, and another process may choose others,
+        # which round otherwise.
+        # "skip_fwd_side_effects...": what a block that is run again receives from other processes, it receives once.
+        with (compiler_errors("training.compute.compile"), inductor.patch(deterministic=True),
+              tracing.patch(skip_fwd_side_effects_in_bwd_under_checkpoint=True),
+              partitioning.patch(ban_recompute_materialized_backward=False)):
+            return fast(given, state)
+
+    return run

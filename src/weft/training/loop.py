@@ -69,11 +69,7 @@ class Run:
 
     def evaluate(self, model: Model, step: int, seconds: float, held: LocalModel | None = None) -> Validation:
         """Measure ``model`` on the held-out data, on rank 0; where each process holds a part of it, all compute it
-        together.
-
-        Raises:
-            FailedError: it gives NaN.
-        """
+        together. Raises `FailedError`: it gives NaN."""
         def measure() -> dict[str, Any]:
             return self.task.measure(model, self.material.validation, self.config.report.eval_batches).to_json()
 
@@ -184,7 +180,6 @@ class ReportSchedule:
         log: steps between progress lines.
         evaluation: steps between evaluations.
         checkpoint: steps between checkpoints.
-        steps: of the run.
     """
 
     log: int
@@ -213,8 +208,7 @@ def descend(run: Run, trainer: Trainer, begun: LoopStart) -> Finish:
         KeyboardInterrupt: Ctrl-C or SIGTERM; a checkpoint of the step it came in stands.
     """
     rhythm, interval, world = ReportSchedule.of(run.config.report, trainer.steps), begun.interval, run.world
-    use = Utilisation(run.config, trainer.batches.lengths, trainer.compute, world.device,
-                      trainer.batches.rows)
+    use = Utilisation(run.config, trainer.batches.lengths, trainer.compute, world.device, trainer.batches.rows)
     with _naming_the_last(run), Interrupts() as interrupts, closing(_saver(run, trainer)) as saver:
         validation = _caught_up(run, trainer, rhythm, begun, saver)
         while trainer.step < trainer.steps:
@@ -242,11 +236,8 @@ def descend(run: Run, trainer: Trainer, begun: LoopStart) -> Finish:
 
 
 def require_finite(model: Model, step: int) -> None:
-    """Refuse to save weights that are not finite.
-
-    Raises:
-        DivergedError: a parameter is not finite, or a buffer is NaN (masks may be infinite).
-    """
+    """Refuse to save weights that are not finite. Raises `DivergedError`: a parameter is not finite, or a buffer is NaN
+    (masks may be infinite)."""
     wrong = [name for name, weight in model.named_parameters() if not bool(local(weight.detach()).isfinite().all())]
     wrong += [name for name, buffer in model.named_buffers() if bool(buffer.isnan().any())]
     if wrong:
@@ -254,11 +245,7 @@ def require_finite(model: Model, step: int) -> None:
 
 
 def _evaluated(run: Run, trainer: Trainer) -> Validation:
-    """Evaluate the weights of this step on the held-out data.
-
-    Raises:
-        DivergedError: their loss is not finite.
-    """
+    """Evaluate the weights of this step on the held-out data. Raises `DivergedError`: their loss is not finite."""
     try:
         with trainer.averaged():
             found = run.evaluate(trainer.precision.working, trainer.step, trainer.seconds, trainer.held)
@@ -283,12 +270,7 @@ def _caught_up(run: Run, trainer: Trainer, rhythm: ReportSchedule, begun: LoopSt
 
 
 class Saver(ABC):
-    """Saves checkpoints of a run in training.
-
-    Args:
-        run: the run.
-        trainer: whose weights.
-    """
+    """Saves checkpoints of a run in training."""
 
     def __init__(self, run: Run, trainer: Trainer) -> None:
         self.run, self.trainer = run, trainer
@@ -373,11 +355,8 @@ def _saver(run: Run, trainer: Trainer) -> Saver:
 
 
 def require_finite_everywhere(model: Model, step: int, world: World) -> None:
-    """`require_finite` of what each rank holds; all ranks fail if one does.
-
-    Raises:
-        DivergedError: the weights of some rank are not finite.
-    """
+    """`require_finite` of what each rank holds; all ranks fail if one does. Raises `DivergedError`: the weights of some
+    rank are not finite."""
     found: DivergedError | None = None
     try:
         require_finite(model, step)

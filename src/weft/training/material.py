@@ -58,11 +58,8 @@ def prepare(config: RunConfig) -> Material[Any]:
 
 def with_prepared(plain: Mapping[str, Any]) -> dict[str, Any]:
     """A run's plain configuration whose ``data.path``, or one of whose sources, names a prepared folder, with the
-    folder's tokenizer and its vocabulary size wherever none are given; any other configuration unchanged.
-
-    Raises:
-        DataError: the folder's manifest is damaged.
-    """
+    folder's tokenizer and its vocabulary size wherever none are given; any other configuration unchanged. Raises
+    `DataError`: the folder's manifest is damaged."""
     filled = dict(plain)
     data = filled.get("data")
     path = data.get("path") if isinstance(data, Mapping) else None
@@ -105,7 +102,6 @@ def prepare_folder(settings: DataSettings, tokenizer: TokenizerConfig, out: str 
     Args:
         settings: the text and its split.
         tokenizer: what encodes it, trained on the training text if it learns anything.
-        out: the folder.
         replace: write the folder again, in place of prepared data that have not changed since they were written.
         shard_tokens: see `ShardWriter`.
         on_progress: called after each batch of documents.
@@ -147,11 +143,8 @@ def _encoder(texts: Texts, tokenizer: TokenizerConfig, task: ConversationConfig 
 
 def _kept(folder: Path, recipe: PreparationRecipe, sources: tuple[SourceFile, ...], settings: DataSettings,
           tokenizer: TokenizerConfig) -> PreparedData:
-    """The prepared data of a folder, if preparing them again would give the same.
-
-    Raises:
-        DataError: it would not; the message lists the differences.
-    """
+    """The prepared data of a folder, if preparing them again would give the same. Raises `DataError`: it would not; the
+    message lists the differences."""
     data = open_prepared(folder)
     manifest = data.manifest
     before = {source.path: source.sha256 for source in manifest.sources}

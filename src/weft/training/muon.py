@@ -14,8 +14,7 @@ from weft.core.part_config import About
 from weft.core.registry import register
 from weft.parallel.layout import as_held, whole
 from weft.training.optimizers import OptimizerConfig
-from weft.training.parameter_groups import PLACE
-from weft.training.parameter_kinds import labelled
+from weft.training.parameter_groups import PLACE, labelled
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of Jordan's quintic iteration: they bring singular values fast to between about 0.7 and 1.2, not to 1."""
@@ -95,7 +94,6 @@ class Muon(torch.optim.Optimizer):
 
     Args:
         groups: of parameters; those whose ``hidden`` is true hold matrices.
-        config: what it does.
     """
 
     def __init__(self, groups: list[dict[str, Any]], config: MuonConfig) -> None:

@@ -14,8 +14,7 @@ from weft.core.model import Model
 from weft.core.part_config import About, PartConfig
 from weft.core.registry import register
 from weft.parallel.layout import as_sharded
-from weft.training.parameter_groups import PLACE, GroupSettings, blocks_of, depths, group_of, group_problems
-from weft.training.parameter_kinds import labelled
+from weft.training.parameter_groups import PLACE, GroupSettings, blocks_of, depths, group_of, group_problems, labelled
 
 
 class OptimizerConfig(PartConfig):
@@ -64,7 +63,6 @@ class OptimizerConfig(PartConfig):
         learning rate.
 
         Args:
-            model: whose parameters.
             weight_decay: of matrices, readouts and embeddings; vectors and `Declared.dynamics` have none.
             others: the peak rate of all parameters but the matrices of hidden linear maps (`Labelled.hidden`), which
                 then are in groups whose ``hidden`` is true; None: every parameter has ``lr``.
@@ -85,8 +83,7 @@ class OptimizerConfig(PartConfig):
             factor *= self.layer_decay ** below.get(id(each.parameter), 0)
             # torch's fused kernels take parameters of which all or none are sharded.
             key = (hidden, as_sharded(each.parameter) is not None, decay, factor)
-            group = groups.setdefault(key, {"params": [], "weight_decay": decay, "factor": factor,
-                                                                "hidden": hidden})
+            group = groups.setdefault(key, {"params": [], "weight_decay": decay, "factor": factor, "hidden": hidden})
             group["params"].append(each.parameter)
         return list(groups.values())
 

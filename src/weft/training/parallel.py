@@ -87,10 +87,7 @@ class World:
     @staticmethod
     def here(device: str = "cpu") -> World:
         """The world that torchrun set up, or of this process alone. On CUDA each rank has the GPU of its local number.
-
-        Raises:
-            UnsupportedError: one GPU is named for several ranks.
-        """
+        Raises `UnsupportedError`: one GPU is named for several ranks."""
         size = _size()
         if size == 1:
             return World(torch.device(device))
@@ -106,11 +103,8 @@ class World:
         return self.rank == 0
 
     def arrange(self, settings: MeshSettings | None) -> Mesh:
-        """Arrange the connected processes in a mesh, which `mesh` is from then on. All ranks must call it.
-
-        Raises:
-            ConfigError: the mesh has another number of processes.
-        """
+        """Arrange the connected processes in a mesh, which `mesh` is from then on. All ranks must call it. Raises
+        `ConfigError`: the mesh has another number of processes."""
         wanted = MeshSettings(replicate=self.size) if settings is None else settings
         if self.mesh.settings != wanted:
             self.mesh = Mesh.of(wanted, rank=self.rank, size=self.size, device=self.device.type)
@@ -167,10 +161,7 @@ class World:
 
     def lead(self, work: Callable[[], Any]) -> Any:
         """Call ``work`` on rank 0 and return its result, which must be JSON data, on all ranks. If it fails, all do.
-
-        Raises:
-            TrainingError: on the other ranks, when rank 0 failed.
-        """
+        Raises `TrainingError`: on the other ranks, when rank 0 failed."""
         if self.size == 1:
             return work()
         if not self.leads:
@@ -198,11 +189,7 @@ class World:
 
     @contextmanager
     def communicating(self) -> Iterator[None]:
-        """Around a call that all ranks take part in.
-
-        Raises:
-            TrainingError: the connection to another rank is lost.
-        """
+        """Around a call that all ranks take part in. Raises `TrainingError`: the connection to another rank is lost."""
         try:
             yield
         except RuntimeError as error:
@@ -211,10 +198,7 @@ class World:
     @contextmanager
     def computing(self) -> Iterator[None]:
         """Around computations in which all ranks take part, of which other errors than a lost connection are their own.
-
-        Raises:
-            TrainingError: the connection to another rank is lost.
-        """
+        Raises `TrainingError`: the connection to another rank is lost."""
         try:
             yield
         except RuntimeError as error:

@@ -16,11 +16,8 @@ PATHS = ("path", "validation_path", "test_path", "start")
 
 
 def require_same_config(world: World, config: RunConfig) -> None:
-    """Check that all ranks have the configuration of rank 0; paths may differ from machine to machine.
-
-    Raises:
-        ConfigError: this rank has another; every difference is listed.
-    """
+    """Check that all ranks have the configuration of rank 0; paths may differ from machine to machine. Raises
+    `ConfigError`: this rank has another; every difference is listed."""
     own: dict[str, Any] = json.loads(dumps(config.dump()))
     leading = world.lead(lambda: own)
     problems = [f"{path}: {mine!r} on rank {world.rank}, and {theirs!r} on rank 0." for path, theirs, mine in
@@ -30,11 +27,7 @@ def require_same_config(world: World, config: RunConfig) -> None:
 
 
 def require_same_text(world: World, digest: str) -> None:
-    """Check that all ranks have the text and tokenizer of rank 0.
-
-    Raises:
-        DataError: this rank has others.
-    """
+    """Check that all ranks have the text and tokenizer of rank 0. Raises `DataError`: this rank has others."""
     if world.lead(lambda: digest) != digest:
         raise DataError("the text or the tokenizer is not that of rank 0.", where=f"rank {world.rank}",
                         remedy="Give every machine the same files, and the same version of Python for the embedded "

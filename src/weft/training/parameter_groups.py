@@ -1,18 +1,77 @@
-"""Groups of parameters with their own learning rate and weight decay: by kind, by name, and by depth."""
+"""Groups of parameters with their own learning rate and weight decay: by kind, by name, and by depth.
+
+The kind of each parameter of a model, by which optimisers treat it.
+
+Training of some parts: which parameters of a model train, by name and by kind.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Self
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple, Self, TypeAlias, TypeVar, get_args
 
 from pydantic import Field, model_validator
 from torch import nn
 
 from weft.core.config import rule
+from weft.core.errors import ConfigError
+from weft.core.heads import Head
 from weft.core.layer import Part, with_boundaries
 from weft.core.part_config import Settings
 from weft.linear.rewrite import matches, nearest_end
-from weft.training.parameter_kinds import Kind, Labelled, labelled
+
+Kind: TypeAlias = Literal["matrices", "vectors", "embeddings", "readouts", "dynamics"]
+"""``dynamics``: `Declared.dynamics`, whatever their shape; ``embeddings``: tables of tokens, types and positions, and
+so a readout that is tied to one; ``readouts``: other tensors of two dimensions or more in readouts and heads;
+``matrices``: all further ones; ``vectors``: what has one dimension or none, such as biases and gains."""
+
+
+class Labelled(NamedTuple):
+    """A trained parameter.
+
+    Attributes:
+        name: in the model, its first.
+        hidden: whether it is the matrix [out,in] of a linear map that is not in a readout or head: not the kernel of a
+            convolution, and not numbers that a layer keeps as a table, such as one gain for each feature of each head.
+    """
+
+    name: str
+    parameter: nn.Parameter
+    kind: Kind
+    hidden: bool
+
+
+def labelled(model: nn.Module) -> Iterator[Labelled]:
+    """The trained parameters of a model, each once, in the model's order."""
+    found = _Found(model)
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            kind = found.kind(parameter)
+            yield Labelled(name, parameter, kind, kind == "matrices" and id(parameter) in found.maps
+                           and parameter.dim() == 2 and not parameter.is_complex())
+
+
+class _Found:
+    """Identities of the parameters of a model that are something particular."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.dynamics = {id(p) for part in model.modules() if isinstance(part, Part) for p in part.declares().dynamics}
+        tables = [module for module in model.modules()
+                  if isinstance(module, nn.Embedding) or (isinstance(module, Part) and module.declares().holds_table)]
+        self.tables = {id(p) for table in tables for p in table.parameters(recurse=False)}
+        self.heads = {id(p) for module in model.modules() if isinstance(module, Head) for p in module.parameters()}
+        self.maps = {id(p) for module in model.modules() if isinstance(module, nn.Linear)
+                     for p in module.parameters(recurse=False)}
+
+    def kind(self, parameter: nn.Parameter) -> Kind:
+        if id(parameter) in self.dynamics:
+            return "dynamics"
+        if parameter.dim() < 2:
+            return "vectors"
+        if id(parameter) in self.tables:
+            return "embeddings"
+        return "readouts" if id(parameter) in self.heads else "matrices"
+
 
 PLACE = "training.optimizer"
 
@@ -21,7 +80,7 @@ class GroupSettings(Settings):
     """Parameters with a rate or decay of their own. Where several groups hold a parameter, the first one counts.
 
     Attributes:
-        kinds: what the parameters are, see `weft.training.parameter_kinds`: ``matrices``, ``vectors``, ``embeddings``,
+        kinds: what the parameters are, see `weft.training.parameter_groups`: ``matrices``, ``vectors``, ``embeddings``,
             ``readouts``, ``dynamics``; None: of every kind.
         names: shell patterns (``*``, ``?``, ``[0-3]``) for the dotted name of a parameter, of a module that contains
             it, or of the end of such a name: ``norm``, ``stack.layers.0``, ``qkv.bias``; None: of every name.
@@ -110,3 +169,59 @@ def depths(model: nn.Module) -> dict[int, int]:
             if not above or id(parameter) in tables:
                 found.setdefault(id(parameter), lowest)
     return found
+
+
+M = TypeVar("M", bound=nn.Module)
+TRAIN_PLACE = "training.train"
+KINDS: frozenset[str] = frozenset(get_args(Kind))
+
+
+def only_trained(model: M, patterns: Sequence[str] | None) -> M:
+    """Freeze every parameter of a model that no pattern reaches, and return the model: what is frozen has no gradient
+    and no state of the optimiser, does not decay and takes no part in clipping. What parts change otherwise than by
+    gradients, such as running statistics, still changes.
+
+    Args:
+        model: which parameters that are frozen already stay so, such as the matrices that an adapter is added to.
+        patterns: kinds of parameters (`weft.training.parameter_groups`), or shell patterns for their names as in
+            `weft.training.parameter_groups`; a tied parameter has every name under which it is used. None: nothing is
+            frozen.
+
+    Raises:
+        ConfigError: a pattern reaches no parameter that trains; all are listed.
+    """
+    if patterns is None:
+        return model
+    every, names = list(labelled(model)), _names(model)
+    if problems := list(_unreached(every, names, patterns)):
+        raise ConfigError(problems)
+    for each in every:
+        each.parameter.requires_grad_(any(_reaches(pattern, each, names) for pattern in patterns))
+    return model
+
+
+def _reaches(pattern: str, each: Labelled, names: Mapping[int, list[str]]) -> bool:
+    return pattern == each.kind or any(matches(name, pattern) for name in names[id(each.parameter)])
+
+
+def _names(model: nn.Module) -> dict[int, list[str]]:
+    """Every name of each parameter, by its identity."""
+    found: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        found.setdefault(id(parameter), []).append(name)
+    return found
+
+
+def _unreached(every: Sequence[Labelled], names: Mapping[int, list[str]], patterns: Sequence[str]) -> Iterator[str]:
+    """The problems of patterns that reach nothing."""
+    split = [name.split(".") for each in every for name in names[id(each.parameter)]]
+    paths = sorted({".".join(parts[:end]) for parts in split for end in range(1, len(parts) + 1)})
+    for index, pattern in enumerate(patterns):
+        if any(_reaches(pattern, each, names) for each in every):
+            continue
+        if pattern in KINDS:
+            yield f"{TRAIN_PLACE}.{index}: no parameter that trains is one of the {pattern}. Leave it out."
+        elif not paths:
+            yield f"{TRAIN_PLACE}.{index}: {pattern!r}, and this model has no parameter that trains. Leave it out."
+        else:
+            yield f"{TRAIN_PLACE}.{index}: {pattern!r} matches no parameter that trains. {nearest_end(pattern, paths)}"

@@ -7,10 +7,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from weft.analysis.matmul import products_in
 from weft.analysis.shapes import shape_of
 from weft.analysis.step import training_step
+from weft.core.declarations import Trait
 from weft.core.layer import traits_of
-from weft.core.traits import Trait
 from weft.ops.forms import OPERATIONS
-from weft.ops.routes import Product
+from weft.ops.wide_linear import Product
 from weft.training.config import DTYPES, RunConfig
 
 

@@ -1,25 +1,31 @@
-"""How well a run uses the machine: model FLOPs utilisation, and memory."""
+"""How well a run uses the machine: model FLOPs utilisation, and memory.
+
+Floating-point operations of a training step, and how many a second this machine can do.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 import sys
 import time
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import final
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from weft.analysis.flops import forward_flops
+from weft.analysis.matmul import matmul_rate
 from weft.analysis.shapes import shape_of
-from weft.core.model import parse_model
+from weft.core.model import Model, parse_model
 from weft.tasks import Lengths
 from weft.training.compute import Compute
 from weft.training.config import DTYPES, RunConfig
-from weft.training.flops import flops_per_row, peak_flops
 
 GPU_SIZE, REPEATS = 8192, 5
 PATIENCE = 10.0
@@ -35,7 +41,6 @@ class Utilisation:
     training.
 
     Args:
-        config: of the run.
         lengths: tokens of its rows; padding is no work of the model, so it is not counted.
         compute: of the run; to be in force whenever `mfu` is called.
         device: where the run computes.
@@ -51,7 +56,6 @@ class Utilisation:
 
         Args:
             steps_per_second: whole steps, divided by the number of ranks that share each.
-            seconds: of training so far.
         """
         if seconds < PATIENCE:
             return None
@@ -102,3 +106,48 @@ def _gpu_peak(dtype: torch.dtype, device: torch.device) -> float:
         torch.cuda.synchronize(device)
         times.append(time.perf_counter() - begun)
     return 2 * GPU_SIZE**3 / statistics.median(times[1:])
+
+
+BACKWARD = 2
+"""The backward pass multiplies each matrix twice, for the gradients of its input and of its weights."""
+
+
+def model_flops_per_token(model: Model, context: int) -> float:
+    """Operations of a forward and a backward pass over rows of ``context`` tokens, per token; see `flops_per_row`."""
+    return flops_per_row(model, Lengths(context)) / context
+
+
+def flops_per_row(model: Model, lengths: Lengths) -> float:
+    """Operations of a forward and a backward pass over one row, without padding.
+
+    Three times those of the forward pass, as counted by `weft.analysis.flops.forward_flops`, with attention scores
+    only where the mask allows. What is computed again (activation checkpointing) is not work of the model
+    (Chowdhery et al. 2022, appendix B). A mean length that is no whole number is interpolated between its neighbours:
+    exact for all that grows in proportion to a length; attention scores, which grow with its square, are counted as if
+    all rows had the mean length.
+
+    Args:
+        model: is not changed; only its shapes are read.
+        lengths: tokens of the row, and of its source for a model that reads one (None: as many).
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    shapes = shape_of(model, mode, None)
+
+    def forward(tokens: int, source: int | None) -> float:
+        return forward_flops(shapes, mode, tokens, source).visible * tokens
+
+    return (1 + BACKWARD) * sum(share * other * forward(tokens, source) for (tokens, share), (source, other) in product(
+        _neighbours(lengths.tokens), [(None, 1.0)] if lengths.source is None else _neighbours(lengths.source)))
+
+
+def peak_flops(dtype: torch.dtype) -> float:
+    """Operations a second of a large square product in ``dtype`` on this CPU, by the fastest route. The measurement
+    takes a moment; make it once in a run."""
+    return matmul_rate(dtype)
+
+
+def _neighbours(length: float) -> list[tuple[int, float]]:
+    """The whole numbers on both sides of a length, with their weights in a linear interpolation."""
+    below = math.floor(length)
+    share = length - below
+    return [(below, 1 - share), (below + 1, share)] if share else [(below, 1.0)]

@@ -74,11 +74,8 @@ class _RunFile(BaseModel):
 
 
 def read_run_file(path: Path) -> dict[str, Any]:
-    """The content of a run's `run.json`, as it stands there.
-
-    Raises:
-        CheckpointError: the file cannot be read, lacks a field, or a field has another type; every problem is named.
-    """
+    """The content of a run's `run.json`, as it stands there. Raises `CheckpointError`: the file cannot be read, lacks a
+    field, or a field has another type; every problem is named."""
     try:
         content = read_json(path)
         if not isinstance(content, dict):
@@ -92,11 +89,8 @@ def read_run_file(path: Path) -> dict[str, Any]:
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The records of all events in a run's `metrics.jsonl`, in order; none where there is no such file. A last line
-    without an end, as a process leaves it that is killed while it writes, is left out.
-
-    Raises:
-        CheckpointError: the file cannot be read, or another line is no record of an event.
-    """
+    without an end, as a process leaves it that is killed while it writes, is left out. Raises `CheckpointError`: the
+    file cannot be read, or another line is no record of an event."""
     try:
         require_regular(path)
         text = path.read_text("utf-8", "replace")

@@ -33,11 +33,7 @@ def with_reference(task: AnyTask, model: Model, material: Material[Any], folder:
     says; any other material unchanged. All ranks call it; rank 0 computes or reads.
 
     Args:
-        task: of the run.
         model: has the weights that the run starts from, unless the run has a checkpoint.
-        material: of the run.
-        folder: of the run.
-        world: the ranks.
         taken: the weights that the run starts from.
 
     Raises:

@@ -64,7 +64,6 @@ def terms_of(config: RunConfig, device: torch.device, record: Mapping[str, Any] 
     """The terms of a run: those on record, or for a new run those that its configuration resolves to here.
 
     Args:
-        config: of the run.
         device: where to compute.
         record: what `RunFolder.describe` wrote; None for a run that begins.
         allow_inexact: resume even where the weights will differ from those of an uninterrupted run.
@@ -112,11 +111,8 @@ def description(config: RunConfig, material: Material[Any], terms: RunConditions
 
 
 def require_same_material(material: Material[Any], record: Mapping[str, Any], where: str) -> None:
-    """Refuse to resume with another text or tokenizer.
-
-    Raises:
-        DataError: the text or the tokenizer is not the one on record.
-    """
+    """Refuse to resume with another text or tokenizer. Raises `DataError`: the text or the tokenizer is not the one on
+    record."""
     now = {"corpus_sha256": material.corpus_sha256, "tokenizer_sha256": material.tokenizer.fingerprint()}
     if any(record[name] != value for name, value in now.items()):
         raise DataError(f"the text is not the one that the run began with: it was {record['corpus']}; now it is "
@@ -126,11 +122,7 @@ def require_same_material(material: Material[Any], record: Mapping[str, Any], wh
 
 def restore(run: Run, trainer: Trainer) -> LoopStart:
     """Load the last undamaged checkpoint of the run into the trainer; rank 0 reads it for all ranks. Damaged ones after
-    it are renamed, with a notice.
-
-    Raises:
-        CheckpointError: there are checkpoints, and all are damaged.
-    """
+    it are renamed, with a notice. Raises `CheckpointError`: there are checkpoints, and all are damaged."""
     facts = _restored(run, trainer) if trainer.held.whole else _restored_parts(run, trainer)
     if facts is None:
         return LoopStart(None, ProgressSums(0.0))
@@ -175,11 +167,7 @@ def _found(run: Run) -> dict[str, Any] | None:
 
 
 def _described(path: Path) -> tuple[Path, dict[str, Any]]:
-    """Check the files of a checkpoint; its path and facts.
-
-    Raises:
-        CheckpointError: it is damaged.
-    """
+    """Check the files of a checkpoint; its path and facts. Raises `CheckpointError`: it is damaged."""
     facts = read_facts(path)
     StoredTensors(path)
     return path, facts

@@ -42,8 +42,6 @@ class Sinks:
     """The sinks of a run's configuration, open from `start` to the end of ``with``.
 
     Args:
-        config: of the run.
-        folder: of the run.
         logged: for each event's name, the last step that was logged before an interruption.
     """
 
@@ -83,11 +81,7 @@ class Sinks:
 
 
 def require_sinks(settings: ReportSettings) -> None:
-    """Check that the packages of the sinks are installed.
-
-    Raises:
-        MissingExtra: naming the extra.
-    """
+    """Check that the packages of the sinks are installed. Raises `MissingExtra`: naming the extra."""
     if settings.tensorboard:
         _imported(EVENTS, "tensorboard", "report.tensorboard")
     if settings.wandb is not None:
@@ -101,7 +95,6 @@ class TensorBoardSink(Sink):
     full disk ends with a traceback.
 
     Args:
-        folder: of the event files.
         run_id: suffix of their names, so that the run deletes no others.
         records: of the events so far.
 
@@ -151,9 +144,7 @@ class WandbSink(Sink):
 
     Args:
         settings: project and mode.
-        folder: of the run.
         config: of the run, as plain data.
-        run_id: of the run.
         logged: for each event's name, the last step that was logged before.
 
     Raises:

@@ -59,7 +59,6 @@ class SourceRead(Record):
     """The amount that is read of a source.
 
     Attributes:
-        name: of the source.
         weight: its share of the tokens.
         held: tokens that one pass over it reads.
         expected: tokens that are read in the whole run, by the weights and caps.
@@ -130,9 +129,6 @@ def sources_read(mixed: MixedBatches, config: RunConfig, steps: int, step: int,
     """The table of a run.
 
     Args:
-        mixed: its batches.
-        config: of the run.
-        steps: of the whole run.
         step: the current one.
         realised: tokens read of each source; None: not yet known.
 

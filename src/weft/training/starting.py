@@ -22,19 +22,18 @@ from weft.checkpoints.load import Loaded, load_checkpoint, read_facts, read_mode
 from weft.checkpoints.locate import find_checkpoint
 from weft.checkpoints.tensors import own_tensors, tensors_digest
 from weft.core.config import parse
+from weft.core.declarations import Trait
 from weft.core.errors import ConfigError
 from weft.core.layer import traits_of
 from weft.core.model import Model, ModelConfig
 from weft.core.registry import REGISTRY
 from weft.core.strict_json import Record
-from weft.core.traits import Trait
 from weft.families.family import families
 from weft.interop.adapters.base import is_adapter
 from weft.interop.adapters.opening import adapted_config, load_adapted
 from weft.interop.huggingface.folder import is_foreign, open_folder, read_raw
 from weft.interop.huggingface.generation import GENERATION, ORIGIN
-from weft.interop.huggingface.letters import LETTERS
-from weft.interop.huggingface.loading import load_folder
+from weft.interop.huggingface.loading import LETTERS, load_folder
 from weft.interop.huggingface.text import VOCABULARIES
 from weft.interop.huggingface.with_code import KEY, build, has_code
 from weft.linear.merging import merged
@@ -59,7 +58,6 @@ def opened(folder: Path, *, device: torch.device | str = "cpu", dtype: torch.dty
     folder with the model under it.
 
     Args:
-        folder: the checkpoint's.
         device: where the model goes.
         dtype: of the weights; None: as they are stored.
         purpose: see `load_checkpoint`.
@@ -82,11 +80,8 @@ def opened(folder: Path, *, device: torch.device | str = "cpu", dtype: torch.dty
 
 def with_start(plain: Mapping[str, Any]) -> dict[str, Any]:
     """Fill in the model and the tokenizer of the folder that a run's ``start`` names: the model where no kind of model
-    is given, the tokenizer where none is given. Any other configuration is returned unchanged.
-
-    Raises:
-        CheckpointError: there is no checkpoint, or its configuration is damaged.
-    """
+    is given, the tokenizer where none is given. Any other configuration is returned unchanged. Raises
+    `CheckpointError`: there is no checkpoint, or its configuration is damaged."""
     filled = dict(plain)
     if not isinstance(filled.get("start"), str):
         return filled
@@ -187,10 +182,7 @@ class StartWeights(Record):
     """The weights that a run started from.
 
     Attributes:
-        path: of the checkpoint.
         sha256: of the names and contents of the tensors that were taken.
-        tensors: how many were taken.
-        numbers: entries of these tensors.
         fresh: names of the model's tensors that are not in the checkpoint and keep their random values.
         left: names of the checkpoint's tensors that the model does not have.
         grown: new rows of the tensors of a resized vocabulary, by name.

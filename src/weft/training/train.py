@@ -10,12 +10,12 @@ from typing import Any, final
 import torch
 
 from weft.analysis.adapters import coverage
+from weft.core.base_model import built_empty
 from weft.core.config import parse
-from weft.core.empty_model import built_empty
+from weft.core.declarations import Trait
 from weft.core.errors import CheckpointError
 from weft.core.layer import traits_of
 from weft.core.model import Model, built_model, trained_count
-from weft.core.traits import Trait
 from weft.linear.rewrite import require_rewritten
 from weft.ops.forms import forced
 from weft.tasks import Material, Validation
@@ -33,7 +33,7 @@ from weft.training.loop import Finish, LoopStart, ProgressSums, Run, descend
 from weft.training.material import prepare
 from weft.training.parallel import World
 from weft.training.parallel_checks import require_same_config, require_same_text
-from weft.training.partial import only_trained
+from weft.training.parameter_groups import only_trained
 from weft.training.reference import keep_reference, with_reference
 from weft.training.requirements import require_trainable
 from weft.training.resuming import RunConditions, description, require_same_material, restore, terms_of, values_of
@@ -51,10 +51,8 @@ class TrainResult:
     Attributes:
         model: in evaluation mode; without weights (on the device ``meta``) where each process holds a part of it.
         tokenizer: that it was trained with.
-        config: of the run.
         steps: updates of the weights; 1 for a model that was fitted by counting.
         seconds: of training, without evaluation and saving.
-        validation: at the end.
         checkpoint: the last.
         best: the best checkpoint by the task's criterion, such as the fewest bits per byte.
     """
@@ -78,7 +76,6 @@ def train(config: RunConfig, out: str | Path, *, resume: bool = False, allow_ine
     raises it at once. torch's random number generators and settings are restored afterwards.
 
     Args:
-        config: the run.
         out: its folder, see `RunFolder`.
         resume: go on from the last checkpoint in ``out``, to the weights of an uninterrupted run, bit for bit. What is
             reported and the budget may be others than before; a run that has ended goes on to a larger one.
@@ -117,11 +114,8 @@ def train(config: RunConfig, out: str | Path, *, resume: bool = False, allow_ine
 
 
 def build_model(config: RunConfig) -> Model:
-    """The model of a run, with random weights, and what does not train frozen.
-
-    Raises:
-        ConfigError: it cannot be built, or ``training.train`` reaches nothing.
-    """
+    """The model of a run, with random weights, and what does not train frozen. Raises `ConfigError`: it cannot be
+    built, or ``training.train`` reaches nothing."""
     model = built_model(config.model)
     require_rewritten(model)
     return only_trained(model, config.training.train)

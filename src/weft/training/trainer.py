@@ -25,16 +25,14 @@ from weft.ops.forms import forced
 from weft.parallel.layout import Layout, boxes
 from weft.tasks import Examples
 from weft.training.adapters import AdapterCheck
-from weft.training.averages import Average
-from weft.training.compiling import compiled
+from weft.training.averages import Average, optimizer_tensors, parameter_of, restore_optimizer
 from weft.training.compute import Compute
 from weft.training.config import DTYPES, RunConfig
 from weft.training.cutting import context_of
 from weft.training.exchange import gather_rows
-from weft.training.gradient import BatchTotals, add_gradients, forward_of
+from weft.training.gradient import BatchTotals, add_gradients, compiled, forward_of
 from weft.training.kept_memory import keep_freed_memory
 from weft.training.local_model import hold
-from weft.training.optimizer_state import optimizer_tensors, parameter_of, restore_optimizer
 from weft.training.optimizers import set_lr
 from weft.training.parallel import World
 from weft.training.products import products_of
@@ -64,11 +62,9 @@ class Trainer:
     the text: batch, learning rate and random numbers of a step depend on the seeds and the step alone.
 
     Args:
-        config: of the run.
         model: with the initial weights, and what does not train frozen; `weft.training.requirements.require_trainable`
             has let it through.
         examples: that the run's task trains on, such as a stream of tokens.
-        steps: of the whole run.
         device: where to compute.
         compute: how; None: what the configuration resolves to on this machine.
         world: the ranks that train it together, each on its rows of every batch; None: this process alone.
@@ -186,11 +182,8 @@ class Trainer:
                             for name, tensor in self.tensors().items()}}
 
     def restore_boxes(self, stored: StoredTensors, *, step: int, seconds: float, where: str) -> None:
-        """Continue from ``step`` with a checkpoint, of which this process reads what it holds.
-
-        Raises:
-            CheckpointError: it does not fit the run.
-        """
+        """Continue from ``step`` with a checkpoint, of which this process reads what it holds. Raises
+        `CheckpointError`: it does not fit the run."""
         parameters = dict(self.model.named_parameters())
         stored.fill({f"{MODEL}{name}": self._placed(name, self.held.stored(tensor))
                      for name, tensor in own_tensors(self.model).items()})
@@ -201,8 +194,7 @@ class Trainer:
             alike = own is not None and self.held.layout(parameter_of(name), own).shape == shape
             tensors[name] = (torch.empty_like(own, dtype=dtype, requires_grad=False) if own is not None and alike
                              else torch.empty(shape, dtype=dtype))
-        stored.fill({f"{TRAINING}{name}": self._placed(parameter_of(name), tensor)
-                     for name, tensor in tensors.items()})
+        stored.fill({f"{TRAINING}{name}": self._placed(parameter_of(name), tensor) for name, tensor in tensors.items()})
         self.precision.refresh(buffers=True)
         self.resume(tensors, step=step, seconds=seconds, where=where)
 

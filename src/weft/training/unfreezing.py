@@ -58,7 +58,6 @@ class Unfreezing:
     Args:
         model: that computes.
         settings: when; None: everything trains always.
-        steps: of the whole run.
     """
 
     def __init__(self, model: nn.Module, settings: UnfreezeSettings | None, steps: int) -> None:

@@ -9,8 +9,8 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from weft.checkpoints.tensors import own_tensors
+from weft.core.base_model import built_empty
 from weft.core.config import rule
-from weft.core.empty_model import built_empty
 from weft.core.errors import ConfigError
 from weft.core.model import ModelConfig, parse_model
 from weft.core.part_config import Settings

@@ -18,7 +18,7 @@ from weft.data.generated import (
     Pathfinder,
     SelectiveCopying,
 )
-from weft.data.generated.draws import Draws
+from weft.data.generated.generator import Draws
 from weft.data.generated.pathfinder import look_of
 
 SMALL: dict[str, Generator] = {

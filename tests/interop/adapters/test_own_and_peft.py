@@ -20,7 +20,7 @@ from training.tiny_runs import tiny_run
 from weft.checkpoints import Loaded, save_checkpoint
 from weft.core.config import parse_part
 from weft.core.errors import CheckpointError, ConfigError, FailedError, InputError, UnsupportedError
-from weft.interop.adapters.merge import merged_within_bounds
+from weft.interop.adapters.opening import merged_within_bounds
 from weft.linear.low_rank import Adapted, LowRankParts
 from weft.linear.rewrite import rewritten
 from weft.training import train
@@ -137,7 +137,7 @@ def test_what_cannot_be_saved_apart_is_refused(case: Case, tmp_path: Path) -> No
 
 def test_merging_that_changes_logits_is_refused(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = weft.load(case.whole).model
-    monkeypatch.setattr("weft.interop.adapters.merge.merged", lambda found: model([], LAYERS, readout={
+    monkeypatch.setattr("weft.interop.adapters.opening.merged", lambda found: model([], LAYERS, readout={
         "kind": "linear", "tied": False}).float())
     with pytest.raises(FailedError, match=r"the model with its rewrites merged gives logits that differ by up to"):
         merged_within_bounds(whole)

@@ -12,8 +12,7 @@ import pytest
 import sentencepiece
 
 from weft.interop.gguf import pre_tokenizers
-from weft.interop.gguf.pre_tokenizers import NAMES, pre_tokenizer
-from weft.interop.gguf.tokens import Inexpressible, TokenType
+from weft.interop.gguf.pre_tokenizers import NAMES, Inexpressible, TokenType, pre_tokenizer
 from weft.interop.gguf.vocabulary import Vocabulary, vocabulary
 from weft.tokenizers import (
     BPETokenizer,

@@ -11,7 +11,7 @@ import pytest
 
 from interop.huggingface.tiny_folders import change_config, stored, write, write_case
 from weft import api
-from weft.interop.huggingface.letters import LETTERS
+from weft.interop.huggingface.loading import LETTERS
 from weft.tokenizers import BPETokenizer, Conventions, FileTokenizer
 
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\r\n{% endfor %}"

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from weft import api
-from weft.core.empty_model import built_empty
+from weft.core.base_model import built_empty
 from weft.families.family import families
 from weft.interop.huggingface.folder import open_folder
 

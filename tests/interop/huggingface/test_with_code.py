@@ -225,7 +225,7 @@ def test_parts_of_a_plugin_file_are_named() -> None:
 def test_masks_of_a_plugin_file_are_named_inside_others_too(tmp_path: Path) -> None:
     file = tmp_path / "halves.py"
     file.write_text("from dataclasses import dataclass\nfrom weft.masks import Mask\n"
-                    "from weft.masks.registry import register_mask\n@register_mask\n"
+                    "from weft.masks.expression import register_mask\n@register_mask\n"
                     "@dataclass(frozen=True, repr=False)\nclass Halves(Mask):\n    kind = 'halves'\n"
                     "    def rule(self, query, key, head):\n        return (query.order - key.order) % 2 == 0\n")
     with taken_back():

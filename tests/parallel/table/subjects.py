@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from weft.core.declarations import Trait
 from weft.core.layer import traits_of
 from weft.core.model import Model
 from weft.core.part_config import Dims, PartConfig
 from weft.core.registry import REGISTRY
-from weft.core.traits import Trait
 from weft.data import TokenStream
 from weft.training import RunConfig, parse_run
 from weft.training.train import build_model

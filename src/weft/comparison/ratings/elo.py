@@ -8,8 +8,7 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from weft.comparison.ratings.games import Games
-from weft.comparison.ratings.scales import require_positive
+from weft.comparison.ratings.games import Games, require_positive
 from weft.core.errors import InputError
 
 DRAWN = 5_000_000

@@ -1,7 +1,8 @@
-"""Pairwise preferences: who met whom, and who won."""
+"""Pairwise preferences: who met whom, and who won. Checks of the numbers that define a scale of ratings."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +11,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from weft.core.errors import DataError
+from weft.core.errors import DataError, InputError
 from weft.data.compression import content_suffix
-from weft.data.records import JSONL_SUFFIXES, field_names, records, text_of
-from weft.data.tables import TABLE_SUFFIXES
+from weft.data.records import JSONL_SUFFIXES, TABLE_SUFFIXES, field_names, records, text_of
 
 SUFFIXES = TABLE_SUFFIXES | JSONL_SUFFIXES
 FIRST, TIE, SECOND = 1.0, 0.5, 0.0
@@ -54,7 +54,6 @@ class Games:
     Attributes:
         names: of the models, sorted.
         first: places in ``names`` of the first of the two.
-        second: of the other.
         score: of the first: 1 won, 0.5 tied, 0 lost.
     """
 
@@ -80,12 +79,8 @@ class Games:
 
 
 def read_games(path: str | Path, fields: GameFields | None = None) -> Games:
-    """The games of a CSV, TSV or JSONL file.
-
-    Raises:
-        DataError: there is no such file, or its name ends otherwise; a field is missing; a winner is neither of the
-            two models; a model meets itself; no game is in the file.
-    """
+    """The games of a CSV, TSV or JSONL file. Raises `DataError`: there is no such file, or its name ends otherwise; a
+    field is missing; a winner is neither of the two models; a model meets itself; no game is in the file."""
     path, fields = Path(path), GameFields() if fields is None else fields
     suffix = content_suffix(path)
     if path.is_dir() or suffix not in SUFFIXES:
@@ -97,11 +92,8 @@ def read_games(path: str | Path, fields: GameFields | None = None) -> Games:
 
 
 def games_of(given: Iterable[Game]) -> Games:
-    """Games from triples of two names and the winner, for which None stands for a tie.
-
-    Raises:
-        DataError: as `read_games`; ``where`` has the place of the game.
-    """
+    """Games from triples of two names and the winner, for which None stands for a tie. Raises `DataError`: as
+    `read_games`; ``where`` has the place of the game."""
     return _collected(((f"games[{place}]", first, second, _score(first, second, winner, f"games[{place}]"))
                        for place, (first, second, winner) in enumerate(given)), "games")
 
@@ -170,3 +162,9 @@ def _flagged(values: tuple[Any, ...], where: str) -> float:
         raise DataError(f"exactly one of the outcomes must be 1 and the others 0: {shown}.", where=where,
                         remedy="Correct that row, or leave it out.")
     return list(FLAGS.values())[said.index(True)]
+
+
+def require_positive(name: str, value: float) -> None:
+    """Refuse a number that is not positive and finite. Raises `InputError`: it is not."""
+    if not (value > 0 and math.isfinite(value)):
+        raise InputError(f"{value}, which must be positive and finite.", where=name, remedy="Give a positive number.")

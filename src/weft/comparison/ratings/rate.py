@@ -27,7 +27,6 @@ class Resampling:
 
     Attributes:
         resamples: samples of the games, drawn with replacement; 0: no intervals.
-        confidence: of the two-sided intervals.
         seed: of the samples, and of shuffled orders.
 
     Raises:
@@ -54,7 +53,6 @@ class Rated(Record):
     """A model's rating.
 
     Attributes:
-        name: of the model.
         rating: with its interval; the bounds are None without resamples.
         games: that the model played.
         points: games that it won, ties counted as halves.
@@ -92,11 +90,8 @@ class Ratings(Record):
 
 
 def rated(games: Games, method: Method, resampling: Resampling) -> Ratings:
-    """Ratings of the models of some games, with percentile intervals of ratings of resampled games.
-
-    Raises:
-        DataError: Bradley-Terry's likelihood has no maximum, or has none in more than one resample of twenty.
-    """
+    """Ratings of the models of some games, with percentile intervals of ratings of resampled games. Raises `DataError`:
+    Bradley-Terry's likelihood has no maximum, or has none in more than one resample of twenty."""
     ratings = method.fit(games, resampling.seed)
     intervals, left_out = _intervals(games, method, resampling, ratings)
     order = sorted(range(len(games.names)), key=lambda place: (-ratings[place], games.names[place]))

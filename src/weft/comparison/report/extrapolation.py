@@ -20,8 +20,7 @@ Extended: TypeAlias = tuple[StudyModel, Extension]
 
 def beyond(view: View) -> Markup:
     """The chart of those curves that a law fits, and what became of the others."""
-    found = [(entry, extended(entry, view.result.level)) for entry in view.ranked
-             if entry.trainable and entry.finished]
+    found = [(entry, extended(entry, view.result.level)) for entry in view.ranked if entry.trainable and entry.finished]
     if not found:
         return Markup("")
     fits = [each for each in found if each[1].verdict == "fits"]

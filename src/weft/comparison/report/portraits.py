@@ -11,7 +11,7 @@ import torch
 from weft.comparison.report.training import remark
 from weft.comparison.report.view import View
 from weft.comparison.results import StudyModel
-from weft.core.empty_model import built_empty
+from weft.core.base_model import built_empty
 from weft.core.errors import UserError
 from weft.core.model import parse_model
 from weft.disk.documents import Unreadable
@@ -32,7 +32,6 @@ class Portrait:
     Attributes:
         words: such as ``4 layers, width 112, 4 heads / 2 kv, RoPE, SwiGLU 290``.
         drawing: of its architecture; None where the configuration cannot be read.
-        missing: why there is none.
     """
 
     words: str
@@ -47,7 +46,6 @@ def portrait(entry: StudyModel, name: str) -> Portrait:
     says so in place of the drawing.
 
     Args:
-        entry: the model.
         name: of the drawing's elements, unique in the page.
     """
     try:

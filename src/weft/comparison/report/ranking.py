@@ -216,8 +216,7 @@ def match_note(quantity: Quantity, matched: Sequence[Matched]) -> Child:
         return ""
     kind = "matched" if found.held else "missed" if found.missed else "unmatched"
     words = {"matched": "=\u00a0matched", "missed": "\u2260\u00a0aimed at,", "unmatched": "\u2260\u00a0unmatched"}[kind]
-    return join(tag("span", {"class": kind}, words), tag("br"), " ",
-                tag("span", {"class": "unbroken"}, extent(found)))
+    return join(tag("span", {"class": kind}, words), tag("br"), " ", tag("span", {"class": "unbroken"}, extent(found)))
 
 
 def extent(found: Matched) -> str:

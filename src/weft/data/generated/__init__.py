@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from weft.data.generated.associative_recall import AssociativeRecall
-from weft.data.generated.copying import SelectiveCopying
-from weft.data.generated.examples import GeneratedRows, RowExamples
-from weft.data.generated.generator import AnsweredRows, Generator
-from weft.data.generated.induction import InductionHeads
+from weft.data.generated.generator import AnsweredRows, GeneratedRows, Generator, RowExamples
 from weft.data.generated.listops import ListOps
 from weft.data.generated.pathfinder import Pathfinder
+from weft.data.generated.recall import AssociativeRecall, InductionHeads, SelectiveCopying
 
 __all__ = ["AnsweredRows", "AssociativeRecall", "GeneratedRows", "Generator", "InductionHeads", "ListOps", "Pathfinder",
            "RowExamples", "SelectiveCopying"]

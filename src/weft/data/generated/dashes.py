@@ -18,12 +18,9 @@ class Pixels:
     """Lengths of a picture, in pixels.
 
     Attributes:
-        dash: length of a dash.
-        thickness: of a stroke.
         gaps: half the greatest distance between two dashes that follow one another; one of these for each picture.
         border: rows and columns at the edge that stay empty.
         apart: from the beginning of one long path to that of the other.
-        dot: radius of a dot.
         continuity: how straight paths are, see `weft.data.generated.pathfinder.Pathfinder`.
         distracting: dashes of all short paths together.
     """

@@ -10,8 +10,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from weft.core.errors import DataError
-from weft.data.generated.draws import Draws
-from weft.data.generated.generator import AnsweredRows, Generator
+from weft.data.generated.generator import AnsweredRows, Draws, Generator
 
 DIGITS = 10
 OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")

@@ -11,8 +11,7 @@ from jaxtyping import Bool, Int64
 
 from weft.core.errors import DataError
 from weft.data.generated.dashes import Canvas, Path, Picture, Pixels, drawn
-from weft.data.generated.draws import Draws
-from weft.data.generated.generator import AnsweredRows, Generator
+from weft.data.generated.generator import AnsweredRows, Draws, Generator
 
 LEVELS = 256
 """Shades of grey, which are ids."""
@@ -49,7 +48,6 @@ class Pathfinder(Generator):
     Ids: 0 .. 255 are shades, 256 stands for "apart" and 257 for "joined".
 
     Attributes:
-        size: pixels of a side.
         contour: dashes of a long path; distractors have a third of them, rounded down, and at least one.
         distractors: short paths; those for which no place is found are left out.
         look: lengths in pixels.
@@ -94,11 +92,7 @@ class Pathfinder(Generator):
         return AnsweredRows(ids, None, np.full((len(pictures), 1), self.longest - 1), answers)
 
     def picture(self, seed: int, index: int) -> Picture:
-        """The paths and dots of a picture.
-
-        Raises:
-            DataError: no two paths of that many dashes fit.
-        """
+        """The paths and dots of a picture. Raises `DataError`: no two paths of that many dashes fit."""
         draws = Draws(seed, np.array([index]))
         gap = self.look.gaps[int(draws.below(len(self.look.gaps), 1)[0, 0])]
         canvas, paths = self._long_paths(draws, gap)

@@ -33,7 +33,6 @@ def template(attention: dict[str, Any], **fields: Any) -> dict[str, Any]:
 
     Args:
         attention: fields of the attention besides BERT's.
-        fields: of its position scheme.
     """
     scheme = {"kind": "deberta", "table": {"shared": RELATIVE}, "terms": Fact("terms"), **fields}
     layers = [ATTENTION | attention | {"position": scheme}, MLP]

@@ -67,8 +67,7 @@ TIED = Read("tie_word_embeddings", "tied", bool, False)
 BIASED = words({True: "all", False: "none"})
 
 
-def attention_weights(facts: Facts, *, normed: bool = False, layout: Layout = "half_split"
-                      ) -> list[Rule]:
+def attention_weights(facts: Facts, *, normed: bool = False, layout: Layout = "half_split") -> list[Rule]:
     """Queries, keys and values, separate in the file and one matrix in the model."""
     theirs, ours = "model.layers.{layer}.self_attn", "stack.layers.{layer}.layers.0"
     q, kv, size = facts["n_heads"], facts["n_kv_heads"], facts["d_head"]

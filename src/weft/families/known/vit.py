@@ -44,8 +44,7 @@ def read_sizes(raw: Raw, facts: Facts) -> Facts:
         if whole % part:
             raise KeyProblem(f"patch_size: {part} does not divide image_size {whole}.")
     tokens = (image[0] // patch[0]) * (image[1] // patch[1]) + 1
-    return {"height": image[0], "width": image[1], "patch_height": patch[0], "patch_width": patch[1],
-            "context": tokens}
+    return {"height": image[0], "width": image[1], "patch_height": patch[0], "patch_width": patch[1], "context": tokens}
 
 
 def write_sizes(facts: Facts) -> dict[str, Any]:

@@ -1,4 +1,11 @@
-"""The model under an adapter: where it is, that it is the right one, and putting an adapter on it."""
+"""The model under an adapter: where it is, that it is the right one, and putting an adapter on it.
+
+Weft's own folders of an adapter alone.
+
+    weft_adapter.json    format, the model under it (its path and a fingerprint of its weights), the model's rewrites
+    adapter.safetensors  what training has changed: matrices of low rank, lengths, further parameters
+    MANIFEST.json        size and SHA-256 of both
+"""
 
 from __future__ import annotations
 
@@ -6,20 +13,26 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from weft.checkpoints.hub import hub_model, resolve
-from weft.checkpoints.layout import ADAPTER_FILE, PEFT_FILE
+from weft.checkpoints.layout import ADAPTER_FILE, ADAPTER_TENSORS, PEFT_FILE
 from weft.checkpoints.load import Loaded, load_checkpoint
 from weft.checkpoints.locate import find_checkpoint
-from weft.checkpoints.tensors import own_tensors
+from weft.checkpoints.tensors import own_tensors, read_tensors, write_tensors
+from weft.core.config import parse_part
+from weft.core.declarations import Trait
 from weft.core.errors import CheckpointError, ConfigError, UnsupportedError
 from weft.core.layer import traits_of
 from weft.core.model import Model
 from weft.core.part_config import PartConfig
-from weft.core.traits import Trait
+from weft.core.strict_json import dumps
+from weft.core.version import VERSION
+from weft.disk.documents import read_json
+from weft.disk.manifest import COPY_AGAIN, check_manifest, write_manifest
 from weft.interop.huggingface.folder import is_foreign
 from weft.interop.huggingface.loading import load_folder
 from weft.linear.low_rank import Adapted
@@ -41,7 +54,6 @@ def open_base(base: str | None, folder: Path) -> Loaded:
 
     Args:
         base: its folder, or its name on the Hub; a relative path is looked for from here and from the adapter's folder.
-        folder: the adapter's.
 
     Raises:
         CheckpointError: there is none, or it is an adapter itself.
@@ -64,7 +76,6 @@ def put_on(base: Loaded, rewrites: Sequence[PartConfig], folder: Path, fingerpri
     Args:
         base: the model, which is changed.
         rewrites: all of the adapted model's; those that the base has come first.
-        folder: the adapter's, for errors.
         fingerprint: of the model that the adapter was trained on; None where it is not recorded.
 
     Raises:
@@ -89,11 +100,8 @@ def put_on(base: Loaded, rewrites: Sequence[PartConfig], folder: Path, fingerpri
 
 
 def trained_tensors(model: Model, purpose: str) -> dict[str, Tensor]:
-    """The tensors of an adapted model that training has changed, by name.
-
-    Raises:
-        UnsupportedError: it has no adapters, or training changes it otherwise too.
-    """
+    """The tensors of an adapted model that training has changed, by name. Raises `UnsupportedError`: it has no
+    adapters, or training changes it otherwise too."""
     if not any(isinstance(module, Adapted) for module in model.modules()):
         raise UnsupportedError("this model has no adapters to save apart.", where=purpose,
                                remedy="Train it with a rewrite of kind lora, or write it whole (weft, hf).")
@@ -125,11 +133,8 @@ def _plain(name: str, closed: Mapping[str, str]) -> str:
 
 @torch.no_grad()
 def fill(places: Mapping[str, Tensor], tensors: Mapping[str, Tensor], where: str) -> None:
-    """Assign an adapter's tensors to their places, in the dtype of the places.
-
-    Raises:
-        CheckpointError: tensors are missing, unexpected, of another shape, or not finite; all are listed.
-    """
+    """Assign an adapter's tensors to their places, in the dtype of the places. Raises `CheckpointError`: tensors are
+    missing, unexpected, of another shape, or not finite; all are listed."""
     problems = [f"{name}: missing." for name in places if name not in tensors]
     problems += [f"{name}: unexpected." for name in tensors if name not in places]
     problems += [f"{name}: shape {list(tensors[name].shape)} where the model needs {list(place.shape)}."
@@ -141,3 +146,61 @@ def fill(places: Mapping[str, Tensor], tensors: Mapping[str, Tensor], where: str
                               f"{listed}\n", where=where, remedy="Copy the adapter again, whole.")
     for name, place in places.items():
         place.copy_(tensors[name])
+
+
+FORMAT = 1
+
+
+def write_own(model: Model, base: str, draft: Path) -> None:
+    """Write a model's adapters into an empty folder.
+
+    Args:
+        model: with adapters.
+        base: where the model under them is.
+
+    Raises:
+        UnsupportedError: the model has no adapters.
+    """
+    tensors = trained_tensors(model, "adapter")
+    content = {"weft_adapter": FORMAT, "weft_version": VERSION, "base": base, "fingerprint": fingerprint_of(model),
+               "rewrites": model.config.dump()["rewrites"]}
+    (draft / ADAPTER_FILE).write_text(dumps(content, indent=1) + "\n", encoding="utf-8")
+    write_tensors(draft / ADAPTER_TENSORS, tensors)
+    write_manifest(draft)
+
+
+def rewrites_of(folder: Path) -> tuple[dict[str, Any], list[PartConfig]]:
+    """The content of an adapter's file, and the rewrites in it. Raises `CheckpointError`: it is damaged, of a newer
+    format, or needs parts that are not registered."""
+    path = folder / ADAPTER_FILE
+    try:
+        content = read_json(path)
+        version, rewrites = int(content["weft_adapter"]), list(content["rewrites"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"the file is damaged ({error}).", where=str(path), remedy=COPY_AGAIN) from None
+    if version > FORMAT:
+        raise CheckpointError(f"format {version} is newer than this Weft reads ({FORMAT}).", where=str(path),
+                              remedy="Update Weft.")
+    try:
+        return content, [parse_part(("rewrite",), each) for each in rewrites]
+    except ConfigError as error:
+        raise CheckpointError(f"its rewrites cannot be read: {' '.join(error.problems)}", where=str(path),
+                              remedy="If they need a plugin, give that file with --plugin.") from None
+
+
+def read_own(folder: Path, *, base: str | None = None, dtype: torch.dtype | None = None) -> Loaded:
+    """The model under an adapter, with the adapter.
+
+    Args:
+        base: the model under it; None: the one that the folder names.
+        dtype: of all weights; None: as the model's are stored.
+
+    Raises:
+        CheckpointError: a file is damaged, the model is not there, or it is another one.
+    """
+    check_manifest(folder)
+    content, rewrites = rewrites_of(folder)
+    found = put_on(open_base(base or content.get("base"), folder), rewrites, folder, content.get("fingerprint"))
+    found.model.to(dtype)
+    fill(trained_tensors(found.model, "adapter"), read_tensors(folder / ADAPTER_TENSORS), str(folder / ADAPTER_TENSORS))
+    return found

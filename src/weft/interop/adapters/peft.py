@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from weft.checkpoints.layout import PEFT_FILE, PEFT_TENSORS
 from weft.checkpoints.load import Loaded
 from weft.checkpoints.tensors import open_tensors, read_tensors
-from weft.core.empty_model import built_empty
+from weft.core.base_model import built_empty
 from weft.core.errors import CheckpointError, UnsupportedError, nearest
 from weft.core.model import LanguageModel, Model
 from weft.disk.manifest import write_manifest
@@ -32,8 +32,7 @@ from weft.interop.adapters.base import fill, fingerprint_of, open_base, put_on, 
 from weft.interop.adapters.peft_keys import PeftConfig, read_config, written
 from weft.interop.adapters.spread import RowTerm, SpreadTerms, read_through, write_through
 from weft.interop.huggingface.writing import fit
-from weft.linear.holds_matrix import HoldsMatrix
-from weft.linear.linear import Linear
+from weft.linear.linear import HoldsMatrix, Linear
 from weft.linear.lora import LoRAConfig
 from weft.linear.low_rank import Adapted, rows_of
 
@@ -68,11 +67,8 @@ class MatrixNames:
 
     @classmethod
     def of(cls, loaded: Loaded) -> MatrixNames:
-        """Those of a model, with adapters or without.
-
-        Raises:
-            UnsupportedError: no family of `transformers` has such a model.
-        """
+        """Those of a model, with adapters or without. Raises `UnsupportedError`: no family of `transformers` has such a
+        model."""
         config = loaded.config.with_(rewrites=[])
         fitted = fit(config, dict(loaded.facts.get("kept") or {}), first=loaded.facts.get("family"))
         model = built_empty(config)
@@ -97,7 +93,6 @@ def read_peft(folder: Path, *, base: str | None = None, dtype: torch.dtype | Non
     """The model under an adapter that `peft` or Weft wrote, with the adapter.
 
     Args:
-        folder: the adapter's.
         base: the model under it; None: the one that the folder names.
         dtype: of all weights; None: as the model's are stored.
 
@@ -126,7 +121,6 @@ def write_peft(loaded: Loaded, base: str, draft: Path) -> None:
     Args:
         loaded: the model with adapters.
         base: where the model under them is.
-        draft: the folder.
 
     Raises:
         UnsupportedError: the model has no adapters or no family, or `peft` cannot express what it has.
@@ -177,11 +171,8 @@ def _metadata(path: Path) -> dict[str, str]:
 # Reading.
 
 def _theirs(tensors: Mapping[str, Tensor], config: PeftConfig, names: MatrixNames, where: str) -> dict[str, RowTerm]:
-    """The term beside each of the file's matrices, by its name in the family's files.
-
-    Raises:
-        CheckpointError: names that are unknown, shapes that do not fit, or half a term; all are listed.
-    """
+    """The term beside each of the file's matrices, by its name in the family's files. Raises `CheckpointError`: names
+    that are unknown, shapes that do not fit, or half a term; all are listed."""
     modules: dict[str, dict[str, Tensor]] = {}
     problems = []
     for name, tensor in tensors.items():

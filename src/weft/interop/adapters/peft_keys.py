@@ -90,11 +90,8 @@ def _first(patterns: Mapping[str, float], module: str, otherwise: float) -> floa
 
 
 def read_config(folder: Path) -> PeftConfig:
-    """Read a folder's adapter_config.json.
-
-    Raises:
-        CheckpointError: it is damaged, or has keys that cannot be carried; all are listed.
-    """
+    """Read a folder's adapter_config.json. Raises `CheckpointError`: it is damaged, or has keys that cannot be carried;
+    all are listed."""
     path = folder / PEFT_FILE
     try:
         raw = read_json(path)
@@ -153,7 +150,6 @@ def written(config: PeftConfig, targets: list[str], *, transposed: bool, causal:
     """The content of adapter_config.json.
 
     Args:
-        config: to write.
         targets: names of modules, or ends of them.
         transposed: whether these modules store their matrices [in,out].
         causal: whether the model is a decoder.

@@ -31,7 +31,6 @@ class RowTerm:
         rows: that it is beside.
         a: A [rank,in].
         b: B [rows,rank].
-        scale: s.
         magnitude: the lengths of the rows (DoRA), or None.
     """
 
@@ -84,7 +83,6 @@ def read_through(rule: Rule, given: Sequence[Sequence[RowTerm]],
     """Terms beside a file's matrices as terms beside the model's.
 
     Args:
-        rule: of these matrices.
         given: the terms beside each of the file's.
         shapes: outputs and inputs of each of the file's.
 

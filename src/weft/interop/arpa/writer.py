@@ -30,7 +30,6 @@ def write_arpa(table: NgramTable, path: Path, vocabulary: Sequence[str], start: 
 
     Args:
         table: the table of any estimator.
-        path: a new file.
         vocabulary: the V words in id order: distinct, not empty, without white space.
         start: spelling of a start symbol that is outside the vocabulary.
         compress: whether to use gzip; None: if the name ends in ``.gz``.
@@ -52,11 +51,8 @@ def write_arpa(table: NgramTable, path: Path, vocabulary: Sequence[str], start: 
 
 
 def check_names(vocabulary: Sequence[str], size: int, start: str | None) -> list[str]:
-    """The words in id order, followed by the start symbol where it is not one of them.
-
-    Raises:
-        InputError: not ``size`` words, or words that are empty, repeated or hold white space.
-    """
+    """The words in id order, followed by the start symbol where it is not one of them. Raises `InputError`: not
+    ``size`` words, or words that are empty, repeated or hold white space."""
     if len(vocabulary) != size:
         raise InputError(f"vocabulary must have {size} words; got {len(vocabulary)}.", where="vocabulary")
     names = [*vocabulary] if start is None else [*vocabulary, start]

@@ -15,7 +15,7 @@ from weft.core.model import LanguageModel
 from weft.families.template import N_LAYERS
 from weft.families.weights import TensorMap, account
 from weft.interop.gguf.architecture import Value, kv_heads
-from weft.interop.gguf.fitting import FILE_TYPES, GgufFit
+from weft.interop.gguf.architectures import FILE_TYPES, GgufFit
 from weft.interop.gguf.rotary import rotary_metadata, rotary_tensors
 
 QUANTIZATION_VERSION = 2
@@ -34,7 +34,6 @@ class Content:
         keys: all others, by name.
         account: the correspondence between tensors of the file and of the model.
         extra: tensors that the model does not have: factors of rotary pairs.
-        model: the model.
         copies_embedding: whether the file has the embedding a second time, as the readout's matrix.
     """
 
@@ -73,7 +72,6 @@ def content_of(fitted: GgufFit, model: LanguageModel, vocabulary: Mapping[str, V
     """The content of a model's file.
 
     Args:
-        fitted: the model's architecture.
         vocabulary: the tokenizer's keys.
         name: a name for the model.
     """

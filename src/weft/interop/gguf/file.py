@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from weft.core.empty_model import built_empty
+from weft.core.base_model import built_empty
 from weft.core.errors import FailedError, MissingExtra
 from weft.core.model import LanguageModel, language_model
 from weft.interop.gguf.architecture import Value
 from weft.interop.gguf.content import Content
-from weft.interop.shapes import place, settle
+from weft.interop.pooling import place, settle
 
 if TYPE_CHECKING:
     import gguf
@@ -25,11 +25,7 @@ TYPES: Mapping[torch.dtype, str] = {torch.float32: "F32", torch.float16: "F16", 
 
 
 def require_package() -> Any:
-    """The `gguf` package.
-
-    Raises:
-        MissingExtra: it is not installed.
-    """
+    """The `gguf` package. Raises `MissingExtra`: it is not installed."""
     try:
         import gguf
     except ImportError:
@@ -75,11 +71,8 @@ def _value_type(value: Value) -> Any:
 
 
 def compare(content: Content, path: Path) -> LanguageModel:
-    """Read a file back, compare every key and number with the content that was written, and return its model.
-
-    Raises:
-        FailedError: with everything that differs, or the file is damaged.
-    """
+    """Read a file back, compare every key and number with the content that was written, and return its model. Raises
+    `FailedError`: with everything that differs, or the file is damaged."""
     try:
         with np.errstate(over="ignore"):  # the sum of two 64-bit numbers of a damaged file, which lies beyond its end
             reader = require_package().GGUFReader(path)

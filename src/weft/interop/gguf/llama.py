@@ -22,11 +22,8 @@ SAMPLES = ("Hello world, it's 12345 o'clock!", "  two spaces,\n\n\ttabs and line
 
 
 def opened(path: Path, *, context: int) -> Any:
-    """Open a file with llama.cpp, for ``context`` tokens; None where the package is not installed.
-
-    Raises:
-        FailedError: llama.cpp rejects the file.
-    """
+    """Open a file with llama.cpp, for ``context`` tokens; None where the package is not installed. Raises
+    `FailedError`: llama.cpp rejects the file."""
     llama = _llama()
     if llama is None:
         return None

@@ -2,16 +2,18 @@
 
 llama.cpp has the regular expressions in its code, each under several names that also differ in other respects; the name
 given here is one that does not. A form that is missing has no name there, or none that is known to be equivalent.
+
+A vocabulary that llama.cpp can hold: its tokens, and the algorithm that turns text into them.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
 from types import MappingProxyType
-from typing import Any
-
-from weft.interop.gguf.tokens import Inexpressible
+from typing import Any, Literal, final
 
 CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -94,3 +96,49 @@ def _cut(step: Mapping[str, Any]) -> list[str]:
         case {"type": "Split", "pattern": {"Regex": str(cut)}, "invert": True, "behavior": "Removed"} if cut in WHOLE:
             return [cut]
     return [str(step["type"])]
+
+
+class TokenType(IntEnum):
+    """The kinds of tokens, as numbered by llama.cpp."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+@final
+@dataclass(frozen=True)
+class Token:
+    """One id: its text as the file spells it, its kind, and its score (of SentencePiece)."""
+
+    text: str
+    type: TokenType = TokenType.NORMAL
+    score: float = 0.0
+
+
+@final
+@dataclass(frozen=True)
+class GGUFVocabulary:
+    """A vocabulary that llama.cpp can hold.
+
+    Attributes:
+        model: the algorithm: ``gpt2`` is byte-level BPE by merges, ``llama`` SentencePiece's BPE by scores.
+        pre: llama.cpp's name of the pre-tokenizer.
+        tokens: by id; there may be gaps.
+        merges: in order, of ``gpt2``.
+        space_first: whether a space is put before a text.
+    """
+
+    model: Literal["gpt2", "llama"]
+    pre: str
+    tokens: Mapping[int, Token]
+    merges: tuple[str, ...] = ()
+    space_first: bool = False
+    notes: tuple[str, ...] = ()
+
+
+class Inexpressible(Exception):
+    """llama.cpp has no equivalent of this tokenizer; the message gives the reason."""

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from weft.checkpoints.load import Loaded
 from weft.core.model import LanguageModel
+from weft.interop.gguf.architectures import GgufFit, fit_gguf, require_file_type
 from weft.interop.gguf.content import Content, content_of
 from weft.interop.gguf.file import compare, require_package, write_content
-from weft.interop.gguf.fitting import GgufFit, fit_gguf, require_file_type
 from weft.interop.gguf.llama import SAMPLES, llama_logits, tokenized
 from weft.interop.gguf.vocabulary import NO_VOCABULARY, vocabulary
 
@@ -28,7 +28,6 @@ class GgufFile:
         fitted: the architecture that can hold it.
         content: the file's keys and tensors.
         loaded: where the model and the tokenizer come from.
-        notes: notes for the user.
     """
 
     fitted: GgufFit
@@ -65,11 +64,7 @@ class GgufFile:
         return (*self.notes, *self._other_tokens(path))
 
     def read(self, path: Path) -> LanguageModel:
-        """Read a file back and compare all of it with the content.
-
-        Raises:
-            FailedError: something differs.
-        """
+        """Read a file back and compare all of it with the content. Raises `FailedError`: something differs."""
         return compare(self.content, path)
 
     def rounds(self) -> tuple[torch.dtype, ...]:

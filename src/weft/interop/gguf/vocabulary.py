@@ -8,7 +8,7 @@ from typing import Any, final
 
 from weft.interop.gguf.architecture import Value
 from weft.interop.gguf.pieces import read_pieces
-from weft.interop.gguf.tokens import GGUFVocabulary, Inexpressible, Token, TokenType
+from weft.interop.gguf.pre_tokenizers import GGUFVocabulary, Inexpressible, Token, TokenType
 from weft.tokenizers import Tokenizer
 
 

@@ -13,14 +13,13 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from weft.core.declarations import Trait
 from weft.core.errors import InputError
 from weft.core.heads import outputs
 from weft.core.images import ImageModel
 from weft.core.layer import traits_of
 from weft.core.model import EncodedSource, EncoderInputs, LanguageModel, Model, ModelState
-from weft.core.output import Output
-from weft.core.span import Memory, Span
-from weft.core.traits import Trait
+from weft.core.span import Memory, Output, Span
 
 NO_TARGET = -100
 """The label of tokens that are not predicted."""

@@ -11,7 +11,7 @@ from typing import Any, final
 import torch
 
 from weft.checkpoints.layout import CONFIG_FILE
-from weft.core.empty_model import built_empty
+from weft.core.base_model import built_empty
 from weft.core.errors import CheckpointError, ConfigError
 from weft.core.model import Model, ModelConfig
 from weft.disk.documents import read_json
@@ -37,7 +37,6 @@ class Opened:
         kept: values of `Kept` keys of config.json (ids of special tokens, the dtype).
         generation: the facts of its settings for generating text.
         model: the model on the meta device.
-        stored: its tensors.
         account: the correspondence of its tensors to the model's.
         places: the stored name of each of the family's tensors.
         problems: what is wrong with single tensors, one line each.
@@ -94,11 +93,7 @@ def open_folder(folder: Path, *, strict: bool = False) -> Opened:
 
 
 def read_raw(folder: Path) -> dict[str, Any]:
-    """The content of a folder's config.json.
-
-    Raises:
-        CheckpointError: it is damaged.
-    """
+    """The content of a folder's config.json. Raises `CheckpointError`: it is damaged."""
     path = folder / CONFIG_FILE
     try:
         content = read_json(path)
@@ -118,8 +113,7 @@ def _floats(value: Any) -> Any:
     return [_floats(item) for item in value] if isinstance(value, list) else value
 
 
-def _build(family: Family, raw: Mapping[str, Any], folder: Path,
-           strict: bool) -> tuple[ModelConfig, Facts, Model]:
+def _build(family: Family, raw: Mapping[str, Any], folder: Path, strict: bool) -> tuple[ModelConfig, Facts, Model]:
     try:
         config, facts = family.read(raw, strict=strict)
         return config, facts, built_empty(config)

@@ -38,7 +38,6 @@ class ComparedTexts:
     """The texts of a comparison.
 
     Attributes:
-        tokenizer: of the model.
         model: that was written.
         own: whether Weft wrote the tokenizer's files: a difference is a fault then, and else a note, since the files
             are those that were read.

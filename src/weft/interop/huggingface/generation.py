@@ -75,7 +75,6 @@ def told(facts: Mapping[str, Any], used: Mapping[str, Any], settled: Collection[
     followed; empty where there is neither.
 
     Args:
-        facts: of the checkpoint.
         used: the settings that decide something here, with their values.
         settled: further keys that are not to be named, since explicit options decide in their place.
     """
@@ -96,14 +95,8 @@ def _listed(settings: Mapping[str, Any]) -> str:
 
 def read_generation(folder: Path, raw: Mapping[str, Any]) -> dict[str, Any]:
     """The facts of a folder's settings: the content of generation_config.json, or where there is none the settings in
-    config.json, where they stood before there was such a file, and from where `transformers` reads them still.
-
-    Args:
-        raw: the content of config.json.
-
-    Raises:
-        CheckpointError: generation_config.json is damaged.
-    """
+    config.json, where they stood before there was such a file, and from where `transformers` reads them still. Raises
+    `CheckpointError`: generation_config.json is damaged."""
     path = folder / GENERATION_FILE
     if not path.is_file():
         old = {key: raw[key] for key in IN_CONFIG if key not in NOT_OF_TEXT and raw.get(key) is not None}

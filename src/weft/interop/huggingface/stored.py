@@ -114,12 +114,8 @@ class Stored:
 
 
 def open_stored(folder: Path) -> Stored:
-    """The tensors of a folder; only the files' headers are read.
-
-    Raises:
-        CheckpointError: no weights, an index that names missing files, a file that is damaged or lies outside the
-            folder.
-    """
+    """The tensors of a folder; only the files' headers are read. Raises `CheckpointError`: no weights, an index that
+    names missing files, a file that is damaged or lies outside the folder."""
     names = _file_names(folder)
     problems = [what for name in names if (what := _unfit(folder, name))]
     files: dict[str, TensorFile] = {}
@@ -201,11 +197,8 @@ def _unfit(folder: Path, name: str) -> str:
 
 
 def read_pickled(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file of torch.save, by name, mapped from it where its format allows.
-
-    Raises:
-        CheckpointError: it is damaged, or holds anything but tensors by name whose numbers are in it.
-    """
+    """The tensors of a file of torch.save, by name, mapped from it where its format allows. Raises `CheckpointError`:
+    it is damaged, or holds anything but tensors by name whose numbers are in it."""
     try:
         # Files from before torch 1.6 are not zip archives and cannot be mapped.
         archive = is_zipfile(path)

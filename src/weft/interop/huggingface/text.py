@@ -29,11 +29,8 @@ SETTINGS = "tokenizer_config.json"
 
 
 def folder_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
-    """The tokenizer of a folder; None where it has none.
-
-    Raises:
-        TokenizerError: its files are damaged, or it gives ids that the model does not have.
-    """
+    """The tokenizer of a folder; None where it has none. Raises `TokenizerError`: its files are damaged, or it gives
+    ids that the model does not have."""
     if not any((folder / name).is_file() for name in VOCABULARIES):
         return None
     tokenizer = read_tokenizer(folder)

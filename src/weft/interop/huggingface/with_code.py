@@ -21,21 +21,21 @@ from torch import Tensor, nn
 from weft.checkpoints.layout import CONFIG_FILE
 from weft.checkpoints.load import Loaded
 from weft.checkpoints.tensors import assign_tensors, own_tensors
+from weft.core.declarations import Trait
 from weft.core.errors import CheckpointError, ConfigError, UnsupportedError
 from weft.core.images import ImageModel
 from weft.core.layer import traits_of
 from weft.core.model import Classifier, Counted, Model, Readout, parse_model
 from weft.core.part import kept_dtypes
 from weft.core.registry import PLUGIN
-from weft.core.traits import Trait
 from weft.core.version import VERSION
 from weft.interop.huggingface.folder import is_foreign, read_raw
 from weft.interop.huggingface.generation import GENERATION, read_generation, special_ids
 from weft.interop.huggingface.stored import COPY_AGAIN, Stored, listed, open_stored
 from weft.interop.huggingface.text import folder_tokenizer, reads_whole, takes_source
 from weft.interop.huggingface.writing import write_json, write_weights
-from weft.masks.registry import parts_and_masks
-from weft.positions.constants import Constant
+from weft.masks.expression import parts_and_masks
+from weft.positions.frequencies import Constant
 from weft.tokenizers import Tokenizer, load_tokenizer
 from weft.tokenizers.config import known_tokenizers
 from weft.tokenizers.files import APART, folder_of_own
@@ -93,11 +93,8 @@ def _classes(head: Classifier) -> dict[str, Any]:
 
 
 def require_writable(model: Model) -> None:
-    """Raise unless the bundled modelling file can serve a model.
-
-    Raises:
-        UnsupportedError: a bidirectional model of the next token, tables of counts, parts from a plugin's file.
-    """
+    """Raise unless the bundled modelling file can serve a model. Raises `UnsupportedError`: a bidirectional model of
+    the next token, tables of counts, parts from a plugin's file."""
     what = None
     if not reads_whole(model) and Trait.BIDIRECTIONAL in traits_of(model):
         what = "this model attends to later tokens, so it cannot be opened as a causal language model."
@@ -148,10 +145,7 @@ def write_own_tokenizer(tokenizer: Tokenizer, draft: Path) -> list[str]:
 
 def build(content: Any, where: str = CONFIG_FILE) -> Model:
     """Build a model, freshly initialised, from the content of config.json under `KEY`. Called by the bundled file.
-
-    Raises:
-        CheckpointError: it is missing, of a newer format, or has parts that are not registered here.
-    """
+    Raises `CheckpointError`: it is missing, of a newer format, or has parts that are not registered here."""
     version = content.get("format") if isinstance(content, Mapping) else None
     if not isinstance(version, int) or not isinstance(content.get("model"), Mapping):
         raise CheckpointError(f"there is no configuration of Weft under {KEY!r}.", where=where,

@@ -50,8 +50,7 @@ def fit(config: ModelConfig, kept: Mapping[str, Any], *, family: str | None = No
     able = {name: each for name, each in families().items() if each.native is not None}
     widening = {name for name, each in able.items() if each.native is not None and each.native.widens}
     if family is not None and family not in able:
-        raise InputError(f"no family with a format is called {family!r}.", where="family",
-                         remedy=nearest(family, able))
+        raise InputError(f"no family with a format is called {family!r}.", where="family", remedy=nearest(family, able))
     alike = [name for name, each in able.items() if each.template["kind"] == config.kind]
     candidates = [family] if family else sorted(alike or able, key=lambda name: (name != first, name in widening, name))
     found: dict[str, list[str]] = {}

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import final
 
-from weft.core.user_cache import cache_root, is_own
+from weft.core.process import cache_root, is_own
 
 SOURCES = Path(__file__).parent
 COMMON = ("library.c", "sequence.c")
@@ -64,11 +64,8 @@ def cache_folder() -> Path:
 
 
 def library() -> Path:
-    """The compiled library, from the cache or built now.
-
-    Raises:
-        BuildError: there is no compiler, it fails, or the cache cannot be used.
-    """
+    """The compiled library, from the cache or built now. Raises `BuildError`: there is no compiler, it fails, or the
+    cache cannot be used."""
     try:
         folder = cache_folder() / _key()
         if not folder.exists():
@@ -85,11 +82,8 @@ def compiled(library: Path) -> tuple[str, ...]:
 
 
 def compiler() -> str:
-    """The path of the C compiler: the one that the variable CC names, or the first of `COMPILERS`.
-
-    Raises:
-        BuildError: there is none.
-    """
+    """The path of the C compiler: the one that the variable CC names, or the first of `COMPILERS`. Raises `BuildError`:
+    there is none."""
     names = [os.environ["CC"]] if os.environ.get("CC") else list(COMPILERS)
     found = next((path for path in map(shutil.which, names) if path), None)
     if found is None:
@@ -178,11 +172,8 @@ def _proven(folder: Path) -> Path:
 
 
 def is_build(folder: Path) -> bool:
-    """Whether a folder holds a build of this user as it was made, and nothing else, so that it may be deleted.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Whether a folder holds a build of this user as it was made, and nothing else, so that it may be deleted. Raises
+    `OSError`: it cannot be read."""
     if folder.is_symlink() or not folder.is_dir() or {path.name for path in folder.iterdir()} != {LIBRARY, RECORD}:
         return False
     try:

@@ -30,7 +30,6 @@ class NativeLibrary(NamedTuple):
 
     Attributes:
         handle: through which its functions are called.
-        path: its file.
         sets: the instruction sets that it has code for and the processor supports, the best first.
         parallel: the address of OpenMP's function that runs one function on several threads; None: there is none.
     """

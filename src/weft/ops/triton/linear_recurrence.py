@@ -43,7 +43,6 @@ class Tiles(NamedTuple):
 
     Attributes:
         side: of the largest tile of a state.
-        warps: of a program.
         precision: of products, as `triton.language.dot` names it.
     """
 

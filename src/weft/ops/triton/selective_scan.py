@@ -48,7 +48,6 @@ class ScanPlan(NamedTuple):
     Attributes:
         channels: of a program, a multiple of 8.
         tile: tokens that are read together; a divisor of `CHUNK`.
-        warps: of a program.
         programs: `PROGRAMS`.
         shortest: `SHORTEST`, a multiple of `CHUNK`.
     """
@@ -179,4 +178,4 @@ FORM: Form[SelectiveScanCall, Scanned] = Form(
     dtypes=frozenset({torch.float32}), transformed=False, offer=offer(), serves=beyond,
     flops={"weft.triton_selective_scan": forward_flops, "weft.triton_selective_scan_backward": backward_flops},
     known_as=("cuda", "gpu"))
-"""Of `weft.ops.selective_scan`."""
+"""Of `weft.ops.gated_scan`."""

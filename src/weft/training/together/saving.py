@@ -24,9 +24,8 @@ from weft.checkpoints.box_writer import BoxPlanner, BoxWriter
 from weft.checkpoints.save import Describe
 from weft.checkpoints.sharded import SHARDED, Boxes, TensorBox
 from weft.core.errors import TrainingError
-from weft.disk.atomic import replacing
+from weft.disk.atomic import free_bytes, replacing
 from weft.disk.ownership import by_manifest, require_free
-from weft.disk.space import free_bytes
 from weft.training.parallel import World, is_lost
 
 ERRORS = (CheckpointException, OSError, SafetensorError, RuntimeError)
@@ -126,10 +125,7 @@ class ShardedSaver:
 
     def complete(self) -> Path | None:
         """Wait for the checkpoint that is being written, and give it its name; return its path, None without one.
-
-        Raises:
-            TrainingError: it cannot be written.
-        """
+        Raises `TrainingError`: it cannot be written."""
         if self._writing is None:
             return None
         try:

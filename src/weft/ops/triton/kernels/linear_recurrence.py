@@ -37,8 +37,7 @@ def _between(logs, CHUNK: tl.constexpr, DECAYS: tl.constexpr):
 
 
 @triton.jit
-def _products(x, y, x_rows, y_rows, t, steps, width, PRECISION: tl.constexpr, CHUNK: tl.constexpr,
-              BLOCK: tl.constexpr):
+def _products(x, y, x_rows, y_rows, t, steps, width, PRECISION: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr):
     """x y^T of a chunk's tokens."""
     found = tl.full([CHUNK, CHUNK], 0.0, tl.float32)
     for first in range(0, width, BLOCK):
