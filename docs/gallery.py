@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from family_page import MOST, FamilyPage, family_page
 
 from weft.analysis import catalogue
 from weft.api.listing import settings_pages
@@ -17,7 +18,6 @@ from weft.core.registry import REGISTRY
 from weft.drawing.figure import Figure
 from weft.families.family import families
 from weft.index.records import Description, FieldDescription
-from weft.pictures.family_page import MOST, FamilyPage, family_page
 from weft.pictures.in_use import brief
 from weft.pictures.part_page import WIDTH, PartPage, StateCurve, part_page
 

@@ -21,9 +21,9 @@ from weft.comparison.study_result import StudyResult
 from weft.comparison.verdict import letters, mean_interval
 from weft.core.errors import nearest
 from weft.families.family import families
-from weft.pictures.position_page import page, study_figures
-from weft.pictures.position_study import study
 
+POSITIONS = Path(__file__).parents[1] / "recipes" / "positions_pictured"
+"""The recipe whose modules make the page of the study of positions."""
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks" / "results"
 RECORDED = Path(__file__).parents[1] / "recipes" / "six_ages"
 EDGE = (" Edge: the best learning rate of some run was the lowest or highest of those that it tried, so a better one "
@@ -143,6 +143,10 @@ def write_pages(folder: Path, only: Sequence[str] = ()) -> None:
     pictures.mkdir(parents=True, exist_ok=True)
     write_gallery(folder, only)
     (folder / "cli.md").write_text(cli_page(), encoding="utf-8")
+    sys.path.append(str(POSITIONS))
+    from position_page import page, study_figures
+    from position_study import study
+
     found = study()
     (folder / "positions_pictured.md").write_text(page(found, PICTURES), encoding="utf-8")
     for figure in study_figures(found):

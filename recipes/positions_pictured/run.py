@@ -14,9 +14,10 @@ import argparse
 import json
 from pathlib import Path
 
+from position_page import page, study_figures
+from position_study import RECORDED, PositionStudy, StudySize, study
+
 from weft.core.strict_json import plain
-from weft.pictures.position_page import page, study_figures
-from weft.pictures.position_study import RECORDED, PositionStudy, StudySize, study
 
 FOLDER = Path(__file__).parent
 DIGITS = 9

@@ -54,8 +54,7 @@ class TrainingSettings(Settings):
         reshuffle: every epoch has its own order of rows; False: all have the first one's.
         optimizer: its kind may be left out (adamw).
         schedule: its kind may be left out (cosine).
-        train: what trains, by kind or name, see `weft.training.parameter_groups`; everything else is frozen. None: everything
-            trains.
+        train: what trains, by kind or name, see `weft.training.parameter_groups`; the rest is frozen. None: all trains.
         unfreeze: gradual unfreezing, see `weft.training.unfreezing`; None: everything trains from the first step.
         average: moving averages of the weights, which are evaluated and saved in their place, see
             `weft.training.averages`; None: none are kept.

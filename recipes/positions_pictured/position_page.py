@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from position_study import HEADS, SIZE, PositionStudy, SchemeRow, proximity_of, sentences
+
 from weft.drawing.chart import Curve, chart
 from weft.drawing.figure import Figure
 from weft.drawing.marks import label
 from weft.drawing.markup import field, join
-from weft.pictures.position_study import HEADS, SIZE, PositionStudy, SchemeRow, proximity_of, sentences
 
 SIDE, APART, PER_ROW = 132.0, 22.0, 4
 """Units of a field; between fields; fields beside one another."""
