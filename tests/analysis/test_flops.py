@@ -10,9 +10,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from weft.analysis.calls import training_step
 from weft.analysis.flops import Flops, PartFlops, forward_flops
 from weft.analysis.shapes import OperationCounter, shape_of
-from weft.analysis.step import training_step
 from weft.core.config import parse_part
 from weft.core.model import LanguageModel, ModelConfig
 from weft.core.part_config import PartConfig

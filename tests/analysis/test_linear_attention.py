@@ -9,8 +9,8 @@ import torch
 
 from analysis import test_memory as memory
 from analysis.test_flops import D, T, V, config, count, shapes
+from weft.analysis.calls import training_step
 from weft.analysis.memory import state_sizes
-from weft.analysis.step import training_step
 from weft.core.model import LanguageModel
 from weft.ops.forms import forced
 

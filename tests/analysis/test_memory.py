@@ -10,9 +10,9 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from seeing_ahead import seeing_ahead
+from weft.analysis.calls import training_step
 from weft.analysis.memory import States, buffer_bytes, state_sizes, training_bytes, weight_bytes
 from weft.analysis.shapes import shape_of
-from weft.analysis.step import training_step
 from weft.core.config import parse_part
 from weft.core.model import LanguageModel, ModelConfig
 

@@ -30,10 +30,10 @@ SOURCE = Path(weft.__path__[0])
 ROOT = SOURCE.parents[1]
 CEILINGS = {
     "modules behind weft.mixers.lstm": 27, "modules behind weft.mixers.attention": 44,
-    "modules behind weft.mixers.mamba": 33, "classes": 1248, "names of classes with several homes": 5,
+    "modules behind weft.mixers.mamba": 33, "classes": 1241, "names of classes with several homes": 5,
     "names to override on a mixer": 14, "names to override on a task": 14, "names to override on a tokenizer": 12,
-    "names of files with several homes": 71, "percent of files under 60 lines": 11, "thousand lines": 110,
-    "lines of mixers": 5250, "lines of a recurrence from outside": 52, "lines to read before it": 227}
+    "names of files with several homes": 69, "percent of files under 60 lines": 10, "thousand lines": 109,
+    "lines of mixers": 5251, "lines of a recurrence from outside": 52, "lines to read before it": 227}
 
 
 @cache
@@ -124,7 +124,7 @@ def small_run(text: Path) -> dict[str, Any]:
             "training": {"steps": 2, "batch_size": 2, "compute": {"matmul": "default"}}}
 
 
-@pytest.mark.parametrize(("command", "ceiling"), [("plan", 8_000), ("train", 16_400)])
+@pytest.mark.parametrize(("command", "ceiling"), [("plan", 8_000), ("train", 14_200)])
 def test_a_small_plan_and_a_small_run_come_to_few_functions(command: str, ceiling: int, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("the cat sat on the mat. " * 400, encoding="utf-8")

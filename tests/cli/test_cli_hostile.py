@@ -22,9 +22,9 @@ from weft.data.compression import ALWAYS_EXPANDED, MOST_TIMES, read_bytes
 from weft.data.image_files import read_image_arrays
 from weft.interop.arpa.reader import MOST_LINE, read_arpa
 from weft.tokenizers.bpe import BPETokenizer
-from weft.tokenizers.foreign import MOST_IDS
 from weft.tokenizers.library import FileTokenizer
 from weft.tokenizers.published import read_tokenizer
+from weft.tokenizers.specials import MOST_IDS
 from weft.tokenizers.unigram import UnigramTokenizer
 
 Refuse = Callable[..., str]

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from weft.data import Batch, Corpus, Document, PackedBatches, ShuffledBatches, encode_corpus
-from weft.data.prefixes import PrefixedRows, with_drawn_prefixes, with_prompts
+from weft.data.masking import PrefixedRows, with_drawn_prefixes, with_prompts
 from weft.tokenizers import ByteTokenizer
 
 LINES = [f"line {i} of {'some ' * (i % 4)}text" for i in range(40)]

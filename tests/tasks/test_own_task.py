@@ -104,6 +104,32 @@ def test_a_model_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         train(run_of(tmp_path, "masked_token"), tmp_path / "run")
 
 
+class ListedConfig(VowelsConfig):
+    """Tell vowels, from a list of rows."""
+
+    kind: ClassVar[str] = "test_listed"
+
+    def create(self, settings: TaskSettings) -> Vowels:
+        return Listed(self, settings)
+
+
+class Listed(Vowels):
+    """Its batches are a list."""
+
+    def batches(self, examples: TokenStream) -> Any:
+        return [super().batches(examples).batch(0)]
+
+
+@pytest.mark.parametrize("budget", [{"steps": 2}, {"steps": None, "tokens": 64}, {"steps": None, "epochs": 1}])
+def test_batches_that_are_no_source_of_batches_are_refused(budget: dict[str, int | None], tmp_path: Path) -> None:
+    run = run_of(tmp_path, {"kind": "per_token", "n_classes": 2})
+    run = run.with_(training=budget).model_copy(update={"task": ListedConfig()})
+    with pytest.raises(ConfigError, match=r"task: the batches of 'test_listed' are of the class list\. Let its method "
+                                          r"`batches` return an object of a subclass of weft\.data\.BatchSource"):
+        train(run, tmp_path / "run")
+    assert not (tmp_path / "run").exists() or not any((tmp_path / "run").rglob("*.safetensors"))
+
+
 @pytest.mark.parametrize(("base", "name", "told"), [
     (Vowels, "given", "It comes with the rows: the batches give weft.tasks.Rows"),
     (Vowels, "count", "It comes with the rows: the batches give weft.tasks.Rows"),

@@ -20,7 +20,7 @@ from weft.core.errors import ConfigError, DataError, InputError
 from weft.core.model import LanguageModel
 from weft.core.span import Span
 from weft.data import Corpus, Document, TokenStream, encode_corpus
-from weft.data.prefixes import with_drawn_prefixes
+from weft.data.masking import with_drawn_prefixes
 from weft.decoding import Row, beam_search, generate
 from weft.evaluation import score
 from weft.tasks.prefix_lm import PrefixLM, PrefixLMConfig

@@ -75,7 +75,6 @@ def coverage(model: Model, context: int | None = None) -> Coverage | None:
     there.
 
     Args:
-        model: after its rewrites.
         context: tokens of a row; None: the model's.
     """
     if not adapted_maps(model):

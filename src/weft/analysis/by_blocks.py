@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
+from weft.analysis.calls import TrainingStep
 from weft.analysis.flops import Flops, PartFlops
 from weft.analysis.kernels import FormChoice
 from weft.analysis.memory import States, TrainingMemory, growth
 from weft.analysis.parts import ParameterGroup, Parameters, PartParameters
-from weft.analysis.step import TrainingStep
 from weft.core.model import Model, ModelConfig
 from weft.core.part_config import PartConfig, expand, kinds_of
 

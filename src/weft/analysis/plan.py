@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from weft.analysis.adapters import Coverage, coverage
 from weft.analysis.by_blocks import PlanSums, shallow_models
+from weft.analysis.calls import TrainingStep, training_step
 from weft.analysis.flops import Flops, forward_flops
 from weft.analysis.kernels import FormChoice, choices, single_token
 from weft.analysis.matmul import Timing, as_kept, matmul_rate, products_in, timed
@@ -29,7 +30,6 @@ from weft.analysis.memory import (
 )
 from weft.analysis.parts import Parameters, count_parameters
 from weft.analysis.shapes import shape_of
-from weft.analysis.step import TrainingStep, training_step
 from weft.core.declarations import Trait
 from weft.core.errors import ConfigError, InputError
 from weft.core.layer import Part, traits_of
@@ -70,7 +70,6 @@ class RunCosts(Record):
         rate: operations per second of a large square product.
         bandwidth: bytes per second of copying.
         decode: None for a model that writes no text, or without operations.
-        assumptions: of all figures.
     """
 
     machine_memory: int

@@ -31,7 +31,6 @@ class StoredFiles(Record):
     """Files and folders of one kind.
 
     Attributes:
-        folder: that holds them.
         settings: environment variables that choose the folder, of which the first that is set counts.
         bytes: of all of them together.
         own: those that are proved to be Weft's, which may be deleted.

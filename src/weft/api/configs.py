@@ -15,10 +15,10 @@ from weft.core.schema import json_schema
 from weft.families.family import name_hint
 from weft.preset_files.models import published, size_named
 from weft.training import RunConfig, TrainingSettings, parse_run
+from weft.training.averages import published_run
 from weft.training.files import parse_model_config, read_plain
 from weft.training.folder import CONFIG_YAML, RUN_FILE
 from weft.training.overrides import run_overrides
-from weft.training.published import published_run
 from weft.training.starting import begun_from
 
 Config: TypeAlias = str | Path | Mapping[str, Any] | RunConfig | ModelConfig

@@ -50,7 +50,6 @@ class BenchmarkConfig(PartConfig):
         """Ask the model everything, and mark its answers.
 
         Args:
-            model: that is asked.
             data: file or folder in the benchmark's own format.
 
         Raises:

@@ -25,9 +25,6 @@ class HarnessModel:
     Special tokens that a text spells are recognised. The opening token is put before a text if the tokenizer is
     declared to add it, unless the text spells it already.
 
-    Args:
-        model: that is asked.
-
     Raises:
         InputError: no token begins a document.
     """

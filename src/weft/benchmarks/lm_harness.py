@@ -58,7 +58,6 @@ def run_harness(model: TextModel, name: str, folder: Path | None, conditions: Co
     """Run a task of lm-eval.
 
     Args:
-        model: that is asked.
         name: of the task, or several names with commas between them.
         folder: of tasks in lm-eval's YAML, the only ones then; None: lm-eval's own, whose data are on the Hub.
         conditions: what is allowed. Programs run as lm-eval runs them, without the limits of

@@ -50,7 +50,6 @@ class AnswerMarker:
     """Marks the answers of conversations.
 
     Args:
-        template: that renders them.
         which: whether all answers are scored, or the last alone.
         extras: further input of the template, for every conversation.
 

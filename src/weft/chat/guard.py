@@ -88,11 +88,7 @@ def _hidden(specials: Iterable[str]) -> tuple[list[str], re.Pattern[str]]:
 
 def _unfinished(text: str, specials: Sequence[str]) -> Iterator[int]:
     """Places near the end of a text at which a special token begins that text of the template could complete. White
-    space at the end is ignored, since templates trim it.
-
-    Args:
-        specials: the longest first.
-    """
+    space at the end is ignored, since templates trim it."""
     end = len(text.rstrip())
     for start in range(max(0, end - len(specials[0]) + 1) if specials else end, end):
         if any(special.startswith(text[start:end]) for special in specials):

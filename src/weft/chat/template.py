@@ -58,7 +58,6 @@ class Rendering:
     """A conversation that is ready to be rendered.
 
     Attributes:
-        template: that renders it.
         guard: which has covered the special tokens that the messages spell.
         variables: of the template besides the messages.
         now: the time that the template gets.
@@ -74,7 +73,6 @@ class Rendering:
         """The text of some of the messages, special tokens still covered.
 
         Args:
-            messages: covered ones.
             prompt: end with the beginning of an answer.
             marks: see `SandboxedTemplate.render`.
 

@@ -42,7 +42,6 @@ class HubModel:
     """A model on the Hub.
 
     Attributes:
-        name: owner and name.
         revision: a branch, a tag or a commit; None: the main branch.
     """
 

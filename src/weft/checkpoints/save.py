@@ -36,7 +36,6 @@ def save_checkpoint(path: str | Path, model: Model, tokenizer: Tokenizer | None,
         MANIFEST.json          size and SHA-256 of each file
 
     Args:
-        model: any model.
         tokenizer: the tokenizer; None for a model without one.
         run: the run's configuration, as plain data.
         facts: further plain JSON data (step, validation).

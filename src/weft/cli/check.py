@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weft.cli.closing import Given, is_folder, word
-from weft.cli.config import Overrides
 from weft.cli.options import (
     AllowPickles,
     Json,
     Kernels,
     Offline,
+    Overrides,
     Plugin,
     Revision,
     Seed,

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weft.cli.closing import Given, word
-from weft.cli.config import Overrides
 from weft.cli.options import (
     AllowPickles,
     Json,
     Offline,
+    Overrides,
     Plugin,
     Revision,
     Threads,

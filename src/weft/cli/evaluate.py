@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 
 from weft.cli.benchmark import run_benchmark
-from weft.cli.bleu import require_bleu, require_pairs, translated
 from weft.cli.closing import Given, word
 from weft.cli.evaluation_text import show_evaluations
 from weft.cli.generate import Checkpoint
@@ -30,7 +29,7 @@ from weft.cli.options import (
     print_json,
 )
 from weft.cli.text import Lengths, lengths_of
-from weft.cli.translate import Beams, Cut, Formula, LengthPenalty, search_of
+from weft.cli.translate import Beams, Cut, Formula, LengthPenalty, require_bleu, require_pairs, search_of, translated
 
 Division: TypeAlias = Literal["file", "line", "paragraph"]
 GIVE_TASK = "Give a kind such as mqar, or '{kind: mqar, pairs: 8}'."

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weft.cli.closing import Given, word
-from weft.cli.config import Overrides
 from weft.cli.evaluate import held_out_part
 from weft.cli.generate import Checkpoint
 from weft.cli.options import (
@@ -17,6 +16,7 @@ from weft.cli.options import (
     Device,
     Json,
     Offline,
+    Overrides,
     Plugin,
     Revision,
     Seed,
@@ -72,7 +72,7 @@ def extend(checkpoint: Checkpoint, overrides: Overrides = None,
     """
     prepare(plugin, threads)
     from weft import api
-    from weft.cli.live import showing
+    from weft.cli.terminal import showing
 
     held_out = held_out_part(part, data)
     sizes = None if lengths is None else tuple(size for size in lengths_of(lengths) if size is not None)

@@ -120,7 +120,7 @@ COMMANDS: Mapping[str, LazyCommand] = MappingProxyType({
 """Every command but the groups, with the first line of its help, so that ``weft --help`` imports none of them."""
 
 GROUPS: Mapping[str, LazyCommand] = MappingProxyType({
-    "config": LazyCommand("weft.cli.config:config_app", "Show a resolved configuration, or the JSON Schema."),
+    "config": LazyCommand("weft.cli.options:config_app", "Show a resolved configuration, or the JSON Schema."),
     "data": LazyCommand("weft.cli.data:data_app", "Tokenise text once, inspect it, and sample it; plan mixtures.")})
 
 

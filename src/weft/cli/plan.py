@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.closing import Given, is_folder, word
-from weft.cli.config import Overrides
 from weft.cli.mixture import show_sources
 from weft.cli.options import (
     AllowPickles,
@@ -17,6 +16,7 @@ from weft.cli.options import (
     Json,
     Kernels,
     Offline,
+    Overrides,
     OwnBatchSize,
     Plugin,
     Revision,

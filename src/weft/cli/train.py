@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weft.cli.closing import Given, is_folder, word
-from weft.cli.config import Config, Overrides
 from weft.cli.options import (
     INTERRUPTED,
+    Config,
     Device,
     Dtype,
     Json,
     Kernels,
+    Overrides,
     Plugin,
     Threads,
     Unchecked,
@@ -68,7 +69,7 @@ def train(config: Config, overrides: Overrides = None,
     """
     prepare(plugin, threads)
     from weft import api
-    from weft.cli.live import showing
+    from weft.cli.terminal import showing
     from weft.training.interrupt import Terminated
     from weft.training.parallel import FailedElsewhere, leads
 

@@ -49,7 +49,6 @@ class Contestant:
     """A model of a study, ready to run.
 
     Attributes:
-        name: in the study.
         run: its configuration; the number of steps is still open for a budget in seconds.
         trained: by gradients; otherwise counted.
         solved: widths that the budget was solved for.

@@ -68,7 +68,6 @@ class Job(Record):
         test: folder of the documents that every figure is measured on.
         texts: hashes of the whole text and of these two parts of it.
         tokens: that a counted model may read; None: all.
-        trained: by gradients.
         device: where to compute.
         plugins: files that add parts.
     """

@@ -27,7 +27,6 @@ class Look:
 
     Attributes:
         when: date and time, ISO 8601, UTC.
-        runs: of each model.
         share: of the study's chance of error, that this look was given.
         apart: pairs that it told apart, as ``better < worse``.
         additions: to the study, up to then: judging again what has not grown since is no other look.

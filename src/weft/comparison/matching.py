@@ -131,7 +131,6 @@ def solve(plan: WidthPlan, measure: Measure, target: float, tolerance: float, *,
         tolerance: as a share of ``target``.
         own: the first width in the configuration, where two come equally close.
         unit: of ``measure``, for the message.
-        where: the model's name.
 
     Raises:
         ConfigError: nothing within the tolerance; the message names the nearest, or the smallest and the largest.

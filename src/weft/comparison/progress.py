@@ -48,7 +48,6 @@ class StudyProgress:
         piece: that the line is about; None where it is about the whole study.
         lasting: the line says what holds for the whole study, and is to stay where it can be read.
         models: of the study, in its order.
-        attempts: at each model.
     """
 
     what: str
@@ -77,7 +76,6 @@ class WorkClock:
     Args:
         listener: called with every line; None: none.
         now: seconds that pass.
-        attempts: at each model.
     """
 
     def __init__(self, listener: StudyListener | None, now: Callable[[], float] = time.monotonic, *,

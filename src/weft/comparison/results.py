@@ -177,7 +177,6 @@ class StudyModel:
     """A model of the study.
 
     Attributes:
-        name: in the study.
         kind: what it is, in a phrase such as ``4 layers, width 112, 4 heads / 2 kv, RoPE, SwiGLU 290``.
         config: the resolved configuration of the first run (widths solved, its learning rate), as YAML.
         config_sha256: of ``config``, with a text of the study's own named from the study's folder on.

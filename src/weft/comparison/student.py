@@ -55,7 +55,6 @@ def mixed_two_sided(t: float, tails: Sequence[tuple[float, float]]) -> float:
     """P(|T| >= |t|) where T is a Student t with one of several degrees of freedom.
 
     Args:
-        t: in standard errors.
         tails: pairs of a probability, all of which sum to one, and degrees of freedom.
     """
     return math.fsum(weight * t_two_sided(t, freedom) for weight, freedom in tails)
@@ -80,7 +79,6 @@ def above(limit: Callable[[np.ndarray], np.ndarray], breaks: Sequence[np.ndarray
         breaks: two places, [N, 1], up to which Phi is one and from which on it is zero: it is so to sixteen digits nine
             deviations from its step.
         freedom: of S.
-        shift: in standard errors.
     """
     half = freedom / 2
     constant = math.log(2) + half * math.log(half) - math.lgamma(half)

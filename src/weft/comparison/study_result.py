@@ -111,7 +111,6 @@ class Budget:
 
     Attributes:
         amount: in the unit of ``kind``.
-        statement: in one sentence.
         settings: of training; empty in results of before they were compared.
     """
 

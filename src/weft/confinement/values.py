@@ -64,7 +64,6 @@ def unpacked(value: Any, held: Callable[[int], Any]) -> Any:
     """The value of JSON that `packed` gives.
 
     Args:
-        value: from JSON.
         held: the object of a number.
 
     Raises:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, final
 
 import torch
 from torch import Tensor, nn
@@ -38,15 +38,9 @@ class Part(Direct, ABC):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Override the method that `to`, `bfloat16`, `half` and `cuda` call."""
-        kept = kept_dtypes(self)
-
-        def moved(tensor: Tensor) -> Tensor:
-            if id(tensor) in kept.exact:
-                return _kept_wide(tensor, fn)
-            result = fn(tensor)
-            return tensor.to(result.device) if id(tensor) in kept.same and result.dtype != tensor.dtype else result
-
-        super()._apply(moved if kept.exact or kept.same else fn, recurse)  # type: ignore[no-untyped-call]
+        # A part inside one whose tensors are cast is given that one's function, which knows of all tensors inside.
+        moved = fn if isinstance(fn, Cast) else Cast(fn, kept_dtypes(self))
+        super()._apply(moved, recurse)  # type: ignore[no-untyped-call]
         return self
 
 
@@ -68,6 +62,20 @@ class KeptDtypes(NamedTuple):
         if id(tensor) in self.same:
             return tensor.dtype
         return torch.promote_types(dtype, torch.float32) if id(tensor) in self.exact else dtype
+
+
+@final
+class Cast:
+    """A function of tensors that leaves those of ``kept`` in their dtypes."""
+
+    def __init__(self, fn: Callable[[Tensor], Tensor], kept: KeptDtypes) -> None:
+        self.fn, self.kept = fn, kept
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        if id(tensor) in self.kept.exact:
+            return _kept_wide(tensor, self.fn)
+        result = self.fn(tensor)
+        return tensor.to(result.device) if id(tensor) in self.kept.same and result.dtype != tensor.dtype else result
 
 
 def kept_dtypes(module: nn.Module) -> KeptDtypes:

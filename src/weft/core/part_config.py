@@ -309,11 +309,9 @@ def parts_in(value: Any) -> Iterator[PartConfig]:
     if isinstance(value, BaseModel):
         if isinstance(value, PartConfig):
             yield value
-        for name in type(value).model_fields:
-            yield from parts_in(getattr(value, name))
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from parts_in(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
+        items: Iterable[Any] = [getattr(value, name) for name in type(value).model_fields]
+    else:
+        items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    for item in items:
+        if isinstance(item, BaseModel | Mapping | list | tuple):
             yield from parts_in(item)

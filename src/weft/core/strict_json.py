@@ -45,9 +45,11 @@ def plain(data: Any) -> Any:
     if is_dataclass(data) and not isinstance(data, type):
         return _by_name(data)
     if isinstance(data, Mapping):
-        return {str(key): value if type(value) in PLAIN else plain(value) for key, value in data.items()}
+        return {str(key): value if type(value) in PLAIN or (type(value) is float and math.isfinite(value))
+                else plain(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
-        return [value if type(value) in PLAIN else plain(value) for value in data]
+        return [value if type(value) in PLAIN or (type(value) is float and math.isfinite(value)) else plain(value)
+                for value in data]
     if isinstance(data, float) and not math.isfinite(data):
         return "NaN" if math.isnan(data) else "Infinity" if data > 0 else "-Infinity"
     return str(data) if isinstance(data, PurePath) else data
@@ -85,7 +87,8 @@ def build(kind: type[T], data: Mapping[str, Any]) -> T:
 
 
 def _by_name(record: Any) -> dict[str, Any]:
-    return {field.name: plain(getattr(record, field.name)) for field in fields(record)}
+    found: dict[str, Any] = plain({field.name: getattr(record, field.name) for field in fields(record)})
+    return found
 
 
 def _value(hint: Any, value: Any) -> Any:

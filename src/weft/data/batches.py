@@ -27,7 +27,6 @@ class Batches(BatchSource[Batch]):
         stream: the tokens, N of them.
         rows: B, rows per batch.
         length: T, inputs per row.
-        seed: any integer.
         reshuffle: every epoch has its own order; False: all have the order of the first.
 
     Raises:

@@ -52,7 +52,6 @@ class Repeated(NamedTuple):
 
     Attributes:
         found: documents of which at least `FOUND` stands in the training text; blank documents are left out.
-        of: all of them.
         share: the part of the held-out text that stands in the training text; None: it was not measured.
     """
 

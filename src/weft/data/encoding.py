@@ -27,9 +27,6 @@ def encode_documents(documents: Iterable[Document], tokenizer: Tokenizer) -> Ite
     Scored and unscored text is encoded separately, as in use: a prompt is encoded before its answer exists. No token
     belongs to both.
 
-    Args:
-        tokenizer: that encodes them.
-
     Raises:
         TokenizerError: the tokenizer cannot express a text; ``where`` names the document.
     """

@@ -51,10 +51,8 @@ class PartFacts:
 
     Attributes:
         name: train, validation or test.
-        documents: number of documents.
         text_bytes: UTF-8 bytes of their text.
         tokens: tokens of the part, those between documents included.
-        shards: number of shards.
         shard_bytes: size of the shards' files.
         bytes_per_token: bytes of text divided by all tokens.
         scored_tokens: tokens that count in a loss and an evaluation where they are predicted.

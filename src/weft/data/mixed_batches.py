@@ -25,11 +25,9 @@ def mixed_batches(stream: TokenStream, *, packing: Literal["stream", "documents"
     """The batches of a joined stream.
 
     Args:
-        stream: of several sources.
         packing: how the documents of each source fill its rows.
         rows: B, rows per batch.
         length: T, inputs of a row at most.
-        seed: any integer.
         reshuffle: see `Batches`.
 
     Raises:
@@ -57,11 +55,9 @@ class MixedBatches(Batches):
     choice: see `weft.data.mixed_order`.
 
     Args:
-        stream: of several sources.
         own: the rows of each source, by name, in the order of ``stream.sources``.
         rows: B, rows per batch.
         length: T, inputs of a row at most.
-        seed: any integer.
         reshuffle: see `Batches`.
 
     Raises:

@@ -91,7 +91,6 @@ class PlannedSource(Record):
     """The amount that is read of a source.
 
     Attributes:
-        source: as given.
         weight: as given, or the share of its size.
         implied: epochs that this weight implies as it stands, even if all weights do not add up to one:
             ``weight * target / size``.
@@ -115,10 +114,8 @@ class MixturePlan(Record):
     """The amounts that a mixture reads of its sources.
 
     Attributes:
-        mixture: as given.
         target: what is read in all, in the mixture's unit.
         max_epochs: cap on the epochs of every source; None: there is none.
-        sum_of_weights: as given.
         sources: in the mixture's order.
     """
 

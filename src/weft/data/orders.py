@@ -19,7 +19,6 @@ class ExampleOrder(ABC):
     """The examples of each batch. An order that is made of no examples is refused.
 
     Attributes:
-        size: number of examples.
         rows: examples of a batch; the mean over an epoch where batches differ.
     """
 
@@ -47,9 +46,7 @@ class RowOrder(ExampleOrder):
     A batch is B examples in the order of their epoch; where an epoch ends within a batch, the next one begins there.
 
     Args:
-        size: number of examples.
         rows: B.
-        seed: any integer.
         reshuffle: every epoch has its own order; False: all have the order of the first.
         where: the data's name, for messages.
 
@@ -110,7 +107,6 @@ class LengthOrder(ExampleOrder):
     Args:
         columns: rows of ids, such as sources and targets, as many in each.
         budget: tokens of a batch in each column, at most.
-        seed: any integer.
         reshuffle: every epoch has its own order; False: all have the order of the first.
         where: the data's name, for messages.
 
@@ -185,7 +181,6 @@ def permute(index: Int64[np.ndarray, " n"], size: int, *, seed: int, epoch: Int6
 
     Args:
         index: items, each below ``size``.
-        size: number of items.
         seed: any integer, taken modulo 2^64.
         epoch: which permutation, for each item.
     """

@@ -29,7 +29,6 @@ class PackedBatches(Batches):
         stream: the tokens.
         rows: B, rows per batch.
         length: T, inputs of a row at most.
-        seed: any integer.
         reshuffle: every epoch has its own order; False: all have the order of the first.
         long: what becomes of longer documents; those that are cut or left out are counted in ``cut_documents``.
         alone: every piece has a row to itself, and batches are as wide as their longest row, rounded up to quarters of

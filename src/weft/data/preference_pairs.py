@@ -26,7 +26,6 @@ class PreferencePairs:
         stream: of whose documents the even ones, from 0, are the better answers with their prompts, and each odd one
             is the worse answer to the prompt before it. Scored are the answers alone.
         starts: of each answer kept, the position in the stream of its first token, pairs together: 2P of them.
-        lengths: inputs of each.
         scored: scored tokens of each.
         longer: how many of these were longer than the context, and so cut or left out.
         reference: the log-probability of each answer under the reference model, in nats; None: not computed yet.

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, final
 
 from weft.core.errors import DataError, nearest
-from weft.data.compression import RELEASED, Content, mark_bytes, read_content, release
-from weft.data.json_arrays import ARRAY_SUFFIXES, array_records
+from weft.data.compression import ARRAY_SUFFIXES, RELEASED, Content, array_records, mark_bytes, read_content, release
 from weft.data.parquet import parquet_rows
 from weft.data.utf8 import decoded
 from weft.disk.documents import Unreadable, parse_json
@@ -49,7 +48,6 @@ def records(path: Path, suffix: str, fields: Fields) -> Iterator[TextRecord]:
     Args:
         path: the file, compressed or not.
         suffix: of its format: one of ``RECORD_SUFFIXES`` or ``TABLE_SUFFIXES``.
-        fields: that are read.
 
     Raises:
         DataError: a record is broken or lacks a field; ``where`` has its line or row.

@@ -31,7 +31,6 @@ def read_rows(path: Where, fields: Fields, keep: Values) -> Corpus:
 
     Args:
         path: the file, folder, pattern or list of them.
-        fields: that are read.
         keep: checks a record's values and returns those that are kept, as plain JSON data; it raises for a wrong
             record.
 

@@ -77,7 +77,6 @@ class SpanCorruption:
         opening: ids before each target, one or none.
         closing: ids after each source and target, one or none.
         final: whether a further sentinel follows the last hidden span.
-        seed: any integer.
     """
 
     counts: SpanCounts

@@ -27,7 +27,6 @@ class EvaluationWindows:
         stream: the tokens.
         context: T, inputs per window.
         stride: targets by which windows advance, from 1 to ``context``; by default ``context``.
-        rows: windows per batch.
 
     Raises:
         DataError: context, stride or rows is out of range, or the stream has no token to predict.

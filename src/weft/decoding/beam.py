@@ -37,7 +37,6 @@ def length_divisor(length: int, penalty: float, formula: LengthFormula) -> float
 
     Args:
         length: |y|, at least 1.
-        formula: which of both.
     """
     return math.pow(length if formula == "power" else (5 + length) / 6, penalty)
 

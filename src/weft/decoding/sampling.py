@@ -159,7 +159,6 @@ class Noise:
     """Uniform random numbers of one row, from a generator seeded by ``seed`` and the row's index alone.
 
     Args:
-        seed: any integer.
         row: index of the row.
     """
 

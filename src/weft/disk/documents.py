@@ -7,6 +7,7 @@ holds YAML to the same limits.
 from __future__ import annotations
 
 import json
+import re
 import stat
 from collections import Counter
 from pathlib import Path
@@ -21,6 +22,8 @@ MOST_DEPTH = 64
 """Of lists and mappings inside one another. Code that follows a document may call itself once for each."""
 MOST_DIGITS = 100
 """Of a whole number: reading decimal digits takes time in the square of their number."""
+LONG = re.compile(rf"[0-9]{{{MOST_DIGITS}}}")
+"""Digits in a text that may be those of a longer number."""
 KINDS = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"),
          (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"))
 
@@ -90,8 +93,10 @@ def parse_json(text: str | bytes, *, once: bool = False) -> Any:
         Unreadable: as `read_json`.
     """
     try:
-        decoder = ONCE if once else DECODER
-        content = decoder.decode(text if isinstance(text, str) else text.decode(json.detect_encoding(text)))
+        text = text if isinstance(text, str) else text.decode(json.detect_encoding(text))
+        decoder = json.JSONDecoder(parse_int=whole_number if LONG.search(text) else int,
+                                   object_pairs_hook=_without_repetition if once else None)
+        content = decoder.decode(text)
     except Unreadable:
         raise
     except RecursionError:
@@ -119,7 +124,6 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 DECODER = json.JSONDecoder(parse_int=whole_number)
 """Decodes JSON whose whole numbers are short; see `require_shallow` for what it leaves to be looked at."""
-ONCE = json.JSONDecoder(parse_int=whole_number, object_pairs_hook=_without_repetition)
 
 
 def require_short(number: str) -> None:

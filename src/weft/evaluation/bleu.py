@@ -47,7 +47,6 @@ def bleu(translations: Sequence[str], references: Sequence[str], *, resamples: i
 
     Args:
         translations: plain text, not tokenised.
-        references: one for each.
         resamples: sets of sentences for the interval.
         seed: of the random choice of these sets.
 

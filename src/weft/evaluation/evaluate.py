@@ -33,7 +33,6 @@ class Protocol:
         ends_scored: whether the token that ends a document is scored, as 0 bytes; otherwise each document's first token
             is not scored.
         start: the context of the first scored token, in words.
-        corpus: the corpus's name.
         tokenizer_sha256: the tokenizer's fingerprint; its token is the unit.
         part: the part of the corpus that was scored, in words; None: all of it.
         documents: documents of the corpus that were looked for in the training text; None: not known.

@@ -231,7 +231,6 @@ def name_hint(name: str, presets: Iterable[str]) -> str:
 
     Args:
         name: that is not known.
-        presets: further names.
 
     >>> name_hint("gptj", [])
     "Published models of that name: 'gpt-j-6b'."

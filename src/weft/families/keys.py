@@ -140,7 +140,6 @@ class Together(KeyRule):
     """Several keys that express some facts together.
 
     Attributes:
-        names: the keys.
         reads: computes facts from the configuration and earlier facts.
         writes: computes keys from facts.
     """

@@ -71,7 +71,6 @@ class AdaptiveEmbedding(Part):
     use the transposes of P, so no rewrite may put anything in the place of these maps.
 
     Attributes:
-        num_embeddings: number of ids.
         embedding_dim: D, features of its results.
         firsts: the first id of each cluster.
         widths: d_i.

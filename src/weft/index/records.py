@@ -122,7 +122,6 @@ class Published(Record):
     Attributes:
         model_type: the family's name in config.json; empty for one without a foreign format.
         gguf: llama.cpp's architecture for the family; empty where it has none.
-        name: the model's name.
         parameters: counted on the model itself, shared ones once.
         published: the published number of parameters; None: none is known exactly.
         agrees: whether the two are equal, to the published digits.
@@ -176,15 +175,7 @@ class Index(Record):
 
 
 def require_known(only: str, known: Iterable[tuple[str, str]]) -> None:
-    """Refuse a name that is neither a group nor a kind.
-
-    Args:
-        only: the name.
-        known: groups and kinds.
-
-    Raises:
-        InputError: naming the nearest, and all groups.
-    """
+    """Refuse a name that is neither a group nor a kind. Raises `InputError`: naming the nearest, and all groups."""
     pairs = list(known)
     names = {name for pair in pairs for name in pair}
     if only not in names:

@@ -99,7 +99,6 @@ class Foreign:
     """Another program that opens a format.
 
     Attributes:
-        name: its common name.
         logits: computes the logits of rows of tokens, or None, and notes for the user; and compares what it makes of
             texts, for a source.
         rounds: the dtypes in which it rounds, besides that of the weights.

@@ -17,7 +17,6 @@ class Finding:
     """One comparison.
 
     Attributes:
-        law: the law's name.
         case: what was compared: where the row was cut, padded or packed, which rows of a state were selected.
         difference: the largest absolute difference, divided by the largest expected value if that exceeds one.
         bound: the largest difference that is allowed.
@@ -46,7 +45,6 @@ class Report:
     """All comparisons on one subject.
 
     Attributes:
-        subject: the subject's name.
         steps: tokens of the longest row.
     """
 

@@ -114,7 +114,6 @@ def smaller(value: Any, scale: Scale, name: str = "", head: int | None = None) -
 
     Args:
         value: the value of the field ``name``.
-        name: the field's name.
         head: features of a head of the attention that contains the field, in the configuration; None: of the first.
     """
     if isinstance(value, dict):

@@ -54,7 +54,6 @@ class Mask(ABC):
         """True where the query may attend to the key: elementwise over tensors that broadcast, scalars included.
 
         Args:
-            key: the keys.
             head: the index of the query head.
         """
 

@@ -141,7 +141,6 @@ class MaskedKeys(VisibleKeys):
     """The keys that a mask allows among those that exist, within each query's own document.
 
     Args:
-        keys: the keys.
         begins: whether a document may begin inside the chunk.
     """
 

@@ -103,7 +103,6 @@ class RwkvHeads(RecurrentLayer[tuple[Tensor, ...]], ABC):
         Args:
             mapped: what `project` returned after the gate.
             before: the matrices before the first token; None: zero.
-            boundaries: documents and padding.
         """
 
     def heads(self, x: Float[Tensor, "B T A"]) -> Float[Tensor, "B T H E"]:

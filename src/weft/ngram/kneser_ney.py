@@ -46,7 +46,6 @@ def modified_kneser_ney(
     ``KneserNeyInterpolated`` differs: one discount, none for unigrams, no uniform distribution.
 
     Args:
-        counts: of every order.
         discounts: (D_1, D_2, D_3+) for each order from 1 to n; None: estimated, see :func:`estimate_discounts`.
 
     Raises:

@@ -199,8 +199,10 @@ def wide_sdpa(call: AttentionCall) -> Float[Tensor, "B T H F"]:
     def read(x: Tensor) -> Tensor:
         return x.float() if x.dtype == narrow else x
 
+    # Autocast would make the kernel's tensors narrow again, and what it keeps is read as wide.
+    as_given = torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else nullcontext()
     compiling = torch.compiler.is_compiling()
-    with nullcontext() if compiling else torch.autograd.graph.saved_tensors_hooks(kept, read):
+    with as_given, nullcontext() if compiling else torch.autograd.graph.saved_tensors_hooks(kept, read):
         y = sdpa(wide)
     return y.to(narrow)
 

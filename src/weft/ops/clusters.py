@@ -32,7 +32,6 @@ class ClusterCall(NamedTuple):
     Attributes:
         x: a row for each id.
         firsts: the first id of each cluster, increasing from 0.
-        maps: of each cluster.
     """
 
     x: Float[Tensor, "rows D"]

@@ -44,7 +44,6 @@ def dropout(x: Float[Tensor, "*shape"], p: float) -> Float[Tensor, "*shape"]:
     per entry.
 
     Args:
-        x: any shape.
         p: the probability of zero, 0 to 1.
     """
     return x if p == 0 else DROPOUT(DropoutCall(x, p))

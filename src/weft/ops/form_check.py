@@ -16,7 +16,6 @@ class FormDeviation(NamedTuple):
     """How far a form is off on one example.
 
     Attributes:
-        form: its name.
         example: index among the operation's examples.
         values: the largest difference of a result, relative to the largest entry of the reference's.
         gradients: likewise of the gradients of everything that the example made; 0 where none is recorded.

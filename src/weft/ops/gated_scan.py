@@ -79,7 +79,6 @@ def gated_scan(call: GatedScanCall, valid: Bool[Tensor, "B T"] | None = None, pi
     """The outputs [B,T,D], in the dtype of the gate, and the state after the chunk [B,N,D], in float32 or better.
 
     Args:
-        call: in any dtypes.
         valid: False for tokens that the state does not take, after a row's last; None: all are taken.
         pieces: of rows that are cut among processes, for which the state before is that before the row.
     """

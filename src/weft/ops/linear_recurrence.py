@@ -220,8 +220,6 @@ def delayed_recurrence(r: Float[Tensor, "B T H E"], k: Float[Tensor, "B T H E"],
     """The outputs [B,T,H,F] and the state after at least one token, in float32 or better.
 
     Args:
-        r: receptances, which read.
-        k: keys.
         log_decay: the logarithm of a_t, at most 0.
         before: the state before the first token; None: zero.
         starts: where a document begins, before which the state is cleared; None: nowhere.

@@ -36,7 +36,6 @@ class Decision(NamedTuple):
     """The choice for a call while `Operations.observed` was on.
 
     Attributes:
-        operation, form: their names.
         reason, passed: those of `Chosen`.
         sizes: shapes of the call's tensors, in their order.
     """

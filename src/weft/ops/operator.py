@@ -164,7 +164,6 @@ def differentiate(name: str, gradient: Kernel, save: Kernel) -> None:
     """Give an operator a backward pass.
 
     Args:
-        name: as declared.
         gradient: from (ctx, *gradients of the results) to the gradients of the arguments.
         save: called with (ctx, inputs, output); stores in ``ctx`` what ``gradient`` reads.
     """

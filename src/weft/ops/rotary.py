@@ -154,7 +154,7 @@ ROTARY = OPERATIONS.add(Operation(
 
 def _as_complex(x: Tensor) -> Tensor:
     """Neighbouring features as complex numbers: a view where the memory layout allows one, else of a copy."""
-    even = x.storage_offset() % 2 == 0 and x.stride(-1) == 1 and all(step % 2 == 0 for step in x.stride()[:-1])
+    even = x.storage_offset() % 2 == 0 and x.stride(-1) == 1 and not any(map((1).__and__, x.stride()[:-1]))
     x = x if even else x.clone(memory_format=torch.contiguous_format)
     return torch.view_as_complex(torch.unflatten(x, -1, (-1, 2)))
 

@@ -32,7 +32,6 @@ class WKVCall(NamedTuple):
     """One call of at least one token, all in one dtype.
 
     Attributes:
-        k, v: keys and values.
         decay: w, at most 0.
         before: numerator, denominator and m of the state before the first token; 0, 0 and `EMPTY` for an empty one.
         starts: where a document begins, before which the state is emptied; only tokens that are taken.

@@ -190,7 +190,6 @@ class BatchPart:
 
     Attributes:
         given: the batch's tensors and span.
-        state: before it.
         piece: None for a whole batch.
     """
 
@@ -209,7 +208,6 @@ def part_of(context: Context | None, model: Model, given: Any, state: Any) -> It
 
     Args:
         context: the processes that share the rows; None: this one has whole rows.
-        model: that computes them.
         given: a NamedTuple of one span and of tensors [B,T,...].
         state: before whole rows.
     """

@@ -60,7 +60,6 @@ class OutOf(DividedMap):
     """y = sum over processes of W_i h_i, plus b: some columns of W.
 
     Args:
-        bias: all of it.
         group: name of the processes.
         goes_on: whether every process goes on with its own part, so that the gradient of y is a sum too.
         outputs: as those of a `Linear`.

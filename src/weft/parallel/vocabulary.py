@@ -54,7 +54,6 @@ class DividedEmbedding(Part):
 
     Args:
         weight: its rows.
-        rows: which they are.
         group: name of the processes that have the others.
     """
 
@@ -76,9 +75,7 @@ class DividedReadout(Readout):
     """`LinearReadout` of which this process has the rows of some ids, and the same bias.
 
     Args:
-        readout: the whole one.
         weight: this process's rows, the embedding's where the two are tied.
-        rows: which they are.
         group: name of the processes that have the others.
     """
 

@@ -32,7 +32,6 @@ def folded(items: Sequence[T], keys: Sequence[Hashable], start: int = 0) -> Fold
     At every place the pattern that covers most items is taken, of equal ones the shortest.
 
     Args:
-        items: in order.
         keys: equal for items that count as equal.
         start: index of the first item.
     """

@@ -66,7 +66,6 @@ class Gallery:
     """The pictures of a model.
 
     Attributes:
-        title: the model's name.
         trained: whether its weights are those of a checkpoint; otherwise they are those that it starts with.
     """
 
@@ -102,7 +101,6 @@ def gallery(model: Model, title: str, *, trained: bool, read: ReadText | None = 
 
     Args:
         model: any model; one on the meta device has no weights and is drawn with those that its parts start with.
-        title: its name.
         trained: whether its weights are those of a checkpoint.
         read: attention maps of a text.
     """

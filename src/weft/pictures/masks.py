@@ -49,7 +49,6 @@ def shares_of(mask: Mask, context: int | None = None) -> EvaluatedMask:
     """The share of allowed pairs in every cell of a mask's picture.
 
     Args:
-        mask: any mask.
         context: the most tokens of a row that the model is trained on; None: no limit.
     """
     longest = max(mask.borders(), default=1)

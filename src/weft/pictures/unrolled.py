@@ -30,7 +30,6 @@ class LayerRow:
     """A layer of the graph.
 
     Attributes:
-        title: of each box.
         line: beneath it, such as the size of its state.
         carries: whether an arrow leads from each token to the next: the state.
         grows: whether that state is keys and values, or anything else that grows with the tokens.

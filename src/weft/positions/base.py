@@ -142,7 +142,9 @@ def least_limit(module: nn.Module) -> int | None:
         each = waiting.pop()
         if isinstance(each, PositionScheme) and each.limit is not None:
             limits.append(each.limit)
-        waiting += [child for child in each.children() if not (isinstance(child, Part) and child.declares().own_law)]
+        for child in each.children():
+            if not (isinstance(child, Part) and child.declares().own_law):
+                waiting.append(child)
     return min(limits, default=None)
 
 

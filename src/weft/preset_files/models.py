@@ -58,7 +58,6 @@ class Size:
         counted: parameters of the model as Weft builds it, shared ones once; None: the published number, which is
             exact.
         hub: its name on the Hub; empty: none.
-        also: further names.
         quoted: shares of its operations, by part, that lectures quote.
         found: a copy of its config.json, with which ``values`` were compared; None: none was found.
     """

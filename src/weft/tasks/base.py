@@ -326,8 +326,6 @@ class Task(ABC, Generic[T, E, C]):
         """Measure the model on held-out examples. Its training mode is restored afterwards.
 
         Args:
-            model: any that fits.
-            examples: held-out ones.
             batches: the number of batches to measure, evenly spread; None: all.
 
         Raises:
@@ -352,6 +350,15 @@ def require_fits(task: AnyTask, model: Model) -> None:
     """Check that a model fits a task. Raises `ConfigError`: it does not; all its problems are listed."""
     if found := task.problems(model):
         raise ConfigError(found)
+
+
+def batches_of(task: AnyTask, examples: Any) -> BatchSource[Any]:
+    """The batches of a task. Raises `ConfigError`: a plugin's task gives something else than a `BatchSource`."""
+    found: object = task.batches(examples)
+    if not isinstance(found, BatchSource):
+        raise ConfigError([f"task: the batches of {task.name!r} are of the class {type(found).__qualname__}. Let its "
+                           "method `batches` return an object of a subclass of weft.data.BatchSource."])
+    return found
 
 
 def fit_by_counting(task: AnyTask, model: Model, examples: Any) -> None:

@@ -107,7 +107,6 @@ class ConversationConfig(TaskConfig, OwnTexts):
         """The encoder that converts conversations to tokens.
 
         Args:
-            tokenizer: that encodes them.
             trained: it is that of a model trained on this task, so its own template is the task's.
 
         Raises:
@@ -131,7 +130,6 @@ class ConversationEncoder:
     """Converts conversations to tokens with flags: scored are the assistant's.
 
     Args:
-        tokenizer: that encodes them.
         pairs: the documents are preference pairs, each of which becomes two conversations.
     """
 

@@ -16,7 +16,7 @@ from weft.core.part_config import About
 from weft.core.registry import register
 from weft.data import Batch, PackedBatches, TokenStream
 from weft.data.batches import MadeOfText
-from weft.data.prefixes import with_drawn_prefixes, with_prompts
+from weft.data.masking import with_drawn_prefixes, with_prompts
 from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, exponential, finite, spread
 from weft.tasks.base import BatchSums, Rows, Task, TaskConfig, TaskDeclared, TaskSettings, on_device

@@ -57,7 +57,6 @@ class RecordTask(Task[R, E, C]):
         """The examples of records.
 
         Args:
-            tokenizer: that encodes them.
             repeated: of held-out records: how many are also trained on; None: unknown.
         """
 

@@ -56,7 +56,6 @@ class Validation(Record):
         Args:
             nats: summed negative log-likelihood of the tokens.
             lost: nats for text that they do not tell; NaN: unknown, and there are no bits per byte.
-            tokens: their number.
             size: bytes of text that they represent.
             protocol: see `Validation`.
             measures: see `Validation`.

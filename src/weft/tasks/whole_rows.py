@@ -40,7 +40,6 @@ def whole_rows(model: Model, rows: Sequence[WholeRow | Sequence[int]],
     """The rows, checked.
 
     Args:
-        model: that reads them.
         rows: ids, or rows with types and global tokens.
         seconds: of each row, how many ids at its end belong to the second text of a pair and so have type 1 in a model
             with at least two types; None: none.

@@ -165,7 +165,6 @@ class Tokenizer(ABC):
         """The ids of ``text`` as a list.
 
         Args:
-            text: any text.
             specials: recognise the special tokens that the text spells. Only for trusted text: a user's message that
                 spells the end of a turn would end the turn.
         """
@@ -288,15 +287,9 @@ def pieces_of(tokenizer: Tokenizer) -> Mapping[str, int]:
 
 
 def extended(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
-    """A tokenizer with further special tokens, whose ids follow its last; text is encoded as before.
-
-    Args:
-        tokenizer: that is extended.
-
-    Raises:
-        TokenizerError: a spelling is empty, given twice or in the vocabulary already, or this kind of tokenizer takes
-            no further tokens.
-    """
+    """A tokenizer with further special tokens, whose ids follow its last; text is encoded as before. Raises
+    `TokenizerError`: a spelling is empty, given twice or in the vocabulary already, or this kind of tokenizer takes no
+    further tokens."""
     known = {*tokenizer.special_tokens, *pieces_of(tokenizer)}
     for place, token in enumerate(tokens):
         if not token or token in known or token in tokens[:place]:

@@ -8,9 +8,8 @@ from typing import ClassVar, final
 import tokenizers
 
 from weft.core.errors import TokenizerError
-from weft.tokenizers.foreign import require_ids
 from weft.tokenizers.library import LibraryTokenizer, require_size
-from weft.tokenizers.specials import END_OF_DOCUMENT
+from weft.tokenizers.specials import END_OF_DOCUMENT, require_ids
 from weft.tokenizers.split_points import words_apart
 
 SMALLEST_BPE = 257

@@ -18,10 +18,10 @@ from weft.tokenizers.bpe import SMALLEST_BPE, BPETokenizer
 from weft.tokenizers.byte import ByteTokenizer
 from weft.tokenizers.character import CharacterTokenizer
 from weft.tokenizers.files import KINDS, folder_of_own, load_tokenizer
-from weft.tokenizers.foreign import MOST_IDS
 from weft.tokenizers.library import FileTokenizer
 from weft.tokenizers.published import read_sentence_piece, read_tokenizer
 from weft.tokenizers.sentence_piece import SentencePieceTokenizer, train_sentence_piece
+from weft.tokenizers.specials import MOST_IDS
 from weft.tokenizers.unigram import SMALLEST_UNIGRAM, UnigramTokenizer
 from weft.tokenizers.wordpiece import WordPieceTokenizer
 from weft.tokenizers.words import WordTokenizer

@@ -10,8 +10,7 @@ from typing import Any, final
 
 from weft.core.errors import TokenizerError
 from weft.disk.documents import Unreadable, lawful_link, read_json
-from weft.tokenizers.foreign import MOST_IDS, read_vocabulary
-from weft.tokenizers.specials import AddedToken, Conventions
+from weft.tokenizers.specials import MOST_IDS, AddedToken, Conventions, read_vocabulary
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 SPECIAL_TOKENS_MAP = "special_tokens_map.json"

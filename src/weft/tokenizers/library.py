@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from weft.core.errors import TokenizerError
 from weft.disk.documents import parse_json
 from weft.tokenizers.base import Encoded, NamesPieces, TakesTokens, Tokenizer, TokenizerFacts, setting, utf8
-from weft.tokenizers.foreign import library_errors, read_vocabulary, require_ids
 from weft.tokenizers.library_pieces import (
     has_all_bytes,
     lengths_are_exact,
@@ -27,7 +26,7 @@ from weft.tokenizers.library_pieces import (
     word_spellings,
 )
 from weft.tokenizers.pieces import Ids, IdsLike, check_ids
-from weft.tokenizers.specials import NO_CONVENTIONS, Conventions
+from weft.tokenizers.specials import NO_CONVENTIONS, Conventions, library_errors, read_vocabulary, require_ids
 from weft.tokenizers.split_points import Joined, joined, joins
 from weft.tokenizers.streaming import StreamDecoder, TextStream, byte_spans
 

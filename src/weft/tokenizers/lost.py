@@ -93,7 +93,6 @@ def _nats_of_kinds(kinds: Sequence[int], count: int) -> NDArray[np.float64]:
 
     Args:
         kinds: of each token; 0 is the expected one.
-        count: number of kinds.
     """
     prior = np.full(count, ANY_OTHER)
     prior[EXPECTED] = AS_EXPECTED

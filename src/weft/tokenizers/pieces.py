@@ -50,7 +50,7 @@ class PieceTable:
         patient: bool = False,
     ) -> None:
         self._pieces = tuple(pieces)
-        self._shown = tuple(specials.get(place, piece) for place, piece in enumerate(pieces)) if specials else None
+        self._shown = tuple([specials.get(place, piece) for place, piece in enumerate(pieces)]) if specials else None
         self._opening, self._patient = dict(opening or {}), patient
         self._lengths = np.array([len(piece) for piece in pieces], dtype=np.int32)
 

@@ -13,12 +13,11 @@ from weft.core.errors import TokenizerError
 from weft.tokenizers.base import SETTINGS_FILE, Tokenizer
 from weft.tokenizers.declared import DeclaredFiles, read_declared, read_file
 from weft.tokenizers.files import folder_of_own, load_tokenizer
-from weft.tokenizers.foreign import library_errors
 from weft.tokenizers.library import LIBRARY_FILE, FileTokenizer, parse_library
 from weft.tokenizers.rwkv_world import END_ID, WORLD_FILE, RWKVWorldTokenizer
 from weft.tokenizers.sentence_piece import Prefix, SentencePieceTokenizer
 from weft.tokenizers.sentence_piece_model import MODEL_FILE
-from weft.tokenizers.specials import END_OF_DOCUMENT, AddedToken
+from weft.tokenizers.specials import END_OF_DOCUMENT, AddedToken, library_errors
 from weft.tokenizers.vocabulary_files import CLASS_OF_MODEL, pair_library, word_piece_file
 
 CLASS_ADDS: Mapping[str, tuple[bool, bool]] = MappingProxyType(

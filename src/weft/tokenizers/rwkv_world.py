@@ -12,9 +12,8 @@ import numpy as np
 
 from weft.core.errors import TokenizerError
 from weft.tokenizers.base import TableTokenizer, TokenizerFacts, setting, utf8
-from weft.tokenizers.foreign import read_vocabulary, require_ids
 from weft.tokenizers.pieces import Ids, PieceTable
-from weft.tokenizers.specials import END_OF_DOCUMENT, NO_CONVENTIONS, Conventions
+from weft.tokenizers.specials import END_OF_DOCUMENT, NO_CONVENTIONS, Conventions, read_vocabulary, require_ids
 from weft.tokenizers.split_points import Joined, joined, joins
 
 WORLD_FILE = "rwkv_vocab_v20230424.txt"

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from weft.core.errors import TokenizerError
 from weft.core.strict_json import plain
 from weft.tokenizers.base import Encoded, NamesPieces, TableTokenizer, TokenizerFacts, setting, utf8
-from weft.tokenizers.foreign import read_vocabulary
 from weft.tokenizers.library_pieces import SPACE
 from weft.tokenizers.pieces import Ids, IdsLike, check_ids
 from weft.tokenizers.sentence_piece_model import MODEL_FILE, learned_model, opened, table_of
-from weft.tokenizers.specials import NO_CONVENTIONS, AddedToken, Conventions, Splitter
+from weft.tokenizers.specials import NO_CONVENTIONS, AddedToken, Conventions, Splitter, read_vocabulary
 from weft.tokenizers.split_points import Joined, joined, joins
 from weft.tokenizers.streaming import byte_spans
 
@@ -199,7 +198,6 @@ def train_sentence_piece(texts: Iterable[str], vocab_size: int, *, algorithm: st
     """A SentencePiece model learned from the lines of ``texts``, without normalisation, with bytes for rare characters.
 
     Args:
-        vocab_size: number of ids.
         algorithm: ``unigram`` (Kudo 2018) or ``bpe`` (Sennrich et al. 2016).
 
     Raises:

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any, final
 
 from weft.core.errors import MissingExtra, TokenizerError
 from weft.tokenizers.base import utf8
-from weft.tokenizers.foreign import require_ids
 from weft.tokenizers.library_pieces import SPACE
 from weft.tokenizers.pieces import PieceTable
-from weft.tokenizers.specials import AddedToken
+from weft.tokenizers.specials import AddedToken, require_ids
 from weft.tokenizers.split_points import parted
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, final
 import tokenizers
 
 from weft.core.errors import TokenizerError
-from weft.tokenizers.foreign import require_ids
 from weft.tokenizers.library import LibraryTokenizer, require_size
 from weft.tokenizers.library_pieces import SPACE
+from weft.tokenizers.specials import require_ids
 from weft.tokenizers.split_points import words_apart
 
 UNKNOWN, OPENING, CLOSING = SPECIALS = ("<unk>", "<s>", "</s>")

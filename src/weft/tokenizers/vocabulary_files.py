@@ -12,7 +12,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from weft.core.errors import TokenizerError
 from weft.disk.documents import parse_json
 from weft.tokenizers.declared import DeclaredFiles, read_file
-from weft.tokenizers.foreign import require_ids
+from weft.tokenizers.specials import require_ids
 from weft.tokenizers.wordpiece import MAX_CHARACTERS, UNKNOWN, word_piece_library
 
 WORD_END = "</w>"

@@ -8,8 +8,8 @@ from typing import ClassVar, final
 
 import tokenizers
 
-from weft.tokenizers.foreign import require_ids
 from weft.tokenizers.library import LibraryTokenizer, require_size
+from weft.tokenizers.specials import require_ids
 from weft.tokenizers.split_points import words_apart
 
 PAD, UNKNOWN, OPENING, CLOSING, MASK = SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -40,7 +40,6 @@ class WordPieceTokenizer(LibraryTokenizer):
         """WordPiece learned from ``texts``: five special tokens, the characters, and pieces.
 
         Args:
-            vocab_size: number of ids.
             lowercase: convert capitals to small letters and drop accents, as BERT's uncased models do.
 
         Raises:

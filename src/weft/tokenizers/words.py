@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from weft.core.errors import TokenizerError
 from weft.tokenizers.base import Encoded, Tokenizer, TokenizerFacts, setting, utf8
-from weft.tokenizers.foreign import read_vocabulary
 from weft.tokenizers.pieces import Ids, IdsLike, check_ids
+from weft.tokenizers.specials import read_vocabulary
 from weft.tokenizers.split_points import words_apart
 from weft.tokenizers.streaming import StreamDecoder, byte_spans, code_points
 

@@ -13,6 +13,7 @@ import torch
 from weft.core.errors import ConfigError
 from weft.core.model import Model
 from weft.tasks import Examples
+from weft.tasks.base import batches_of
 from weft.training.compute import Compute
 from weft.training.config import DEFAULT_STEPS, RunConfig
 from weft.training.parallel import World
@@ -43,11 +44,11 @@ def settle_steps(config: RunConfig, model: Model, examples: Examples, device: to
         return max(1, int(settings.seconds / _seconds_per_step(config, model, examples, compute, ranks)))
     task = config.made_task()
     if settings.tokens is not None:
-        return _whole(settings.tokens, task.batches(examples).tokens_per_batch * settings.accumulation, "tokens")
+        return _whole(settings.tokens, batches_of(task, examples).tokens_per_batch * settings.accumulation, "tokens")
     if settings.epochs is not None:
-        return _steps_of_epochs(settings.epochs, task.batches(examples), settings.accumulation, task.name)
+        return _steps_of_epochs(settings.epochs, batches_of(task, examples), settings.accumulation, task.name)
     if settings.flops is not None:
-        batches = task.batches(examples)
+        batches = batches_of(task, examples)
         row = flops_per_row(model, batches.lengths)
         return _whole(settings.flops, batches.rows * settings.accumulation * row, "flops")
     return settings.steps or DEFAULT_STEPS

@@ -54,7 +54,6 @@ def add_gradients(task: AnyTask, model: Model, batches: Sequence[Rows[Any]], sta
 
     Args:
         task: that made the batches.
-        model: in training mode.
         batches: of one step, this rank's rows of each.
         state: after the previous batch, for a task whose rows continue from batch to batch; no gradient flows into it.
         forward: `forward_of` the model, compiled or not; None: not compiled.

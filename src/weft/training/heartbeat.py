@@ -36,7 +36,6 @@ class Heartbeat:
 
     Args:
         store: of its own, since a call that waits holds a store for all threads.
-        size: number of processes.
         last: the last whole checkpoint of the run; None: there is none.
     """
 

@@ -69,7 +69,6 @@ class World:
     Args:
         device: where this rank computes.
         rank: number of this process, from 0.
-        size: number of processes.
 
     Attributes:
         last: returns the last whole checkpoint of the run that trains, for messages; None: there is none.

@@ -128,7 +128,6 @@ class LaidAside:
     do those that do not lie in the memory of a CPU in one piece.
 
     Args:
-        parameters: each once.
         beside: the other tensors of the model. They get memory of their own: each of them that is a view of the file
             that the model was loaded from would keep the whole of that file in memory.
         least: bytes from which on it is worth a file.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from weft.analysis.calls import training_step
 from weft.analysis.matmul import products_in
 from weft.analysis.shapes import shape_of
-from weft.analysis.step import training_step
 from weft.core.declarations import Trait
 from weft.core.layer import traits_of
 from weft.ops.forms import OPERATIONS

@@ -143,7 +143,6 @@ class WandbSink(Sink):
     points are not logged again.
 
     Args:
-        settings: project and mode.
         config: of the run, as plain data.
         logged: for each event's name, the last step that was logged before.
 

@@ -129,7 +129,6 @@ def sources_read(mixed: MixedBatches, config: RunConfig, steps: int, step: int,
     """The table of a run.
 
     Args:
-        step: the current one.
         realised: tokens read of each source; None: not yet known.
 
     Raises:

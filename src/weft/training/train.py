@@ -53,7 +53,6 @@ class TrainResult:
         tokenizer: that it was trained with.
         steps: updates of the weights; 1 for a model that was fitted by counting.
         seconds: of training, without evaluation and saving.
-        checkpoint: the last.
         best: the best checkpoint by the task's criterion, such as the fewest bits per byte.
     """
 

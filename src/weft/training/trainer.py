@@ -24,6 +24,7 @@ from weft.data.mixed_batches import mixture_of
 from weft.ops.forms import forced
 from weft.parallel.layout import Layout, boxes
 from weft.tasks import Examples
+from weft.tasks.base import batches_of
 from weft.training.adapters import AdapterCheck
 from weft.training.averages import Average, optimizer_tensors, parameter_of, restore_optimizer
 from weft.training.compute import Compute
@@ -88,7 +89,7 @@ class Trainer:
         self._unfreezing = Unfreezing(self.precision.working, settings.unfreeze, steps)
         self._adapters = AdapterCheck(self.model, steps if settings.unfreeze is None else 0)
         self._average = Average(self.model, settings.average)
-        self.batches = self.task.batches(examples)
+        self.batches = batches_of(self.task, examples)
         self.mixed = mixture_of(self.batches)
         self.read = np.zeros(0 if self.mixed is None else len(self.mixed.sources), dtype=np.int64)
         for part in with_boundaries(self.precision.working):

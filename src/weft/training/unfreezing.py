@@ -56,7 +56,6 @@ class Unfreezing:
     """The schedule for one model: which parameters train is a function of the step alone.
 
     Args:
-        model: that computes.
         settings: when; None: everything trains always.
     """
 

@@ -53,7 +53,6 @@ class Resized(NamedTuple):
     """The tensors of a checkpoint in a model's shapes.
 
     Attributes:
-        tensors: by name.
         new: how many rows of each tensor of the vocabulary are new.
     """
 

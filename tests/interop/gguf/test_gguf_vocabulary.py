@@ -13,7 +13,7 @@ import sentencepiece
 
 from weft.interop.gguf import pre_tokenizers
 from weft.interop.gguf.pre_tokenizers import NAMES, Inexpressible, TokenType, pre_tokenizer
-from weft.interop.gguf.vocabulary import Vocabulary, vocabulary
+from weft.interop.gguf.target import Vocabulary, vocabulary
 from weft.tokenizers import (
     BPETokenizer,
     ByteTokenizer,

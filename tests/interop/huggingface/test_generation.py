@@ -15,7 +15,7 @@ from interop.huggingface.tiny_folders import change_config, write
 from weft import api
 from weft.checkpoints import save_checkpoint
 from weft.cli.main import app
-from weft.interop.gguf.vocabulary import vocabulary
+from weft.interop.gguf.target import vocabulary
 from weft.interop.huggingface.generation import end_ids, generation_of
 from weft.tokenizers import BPETokenizer, Conventions, FileTokenizer
 

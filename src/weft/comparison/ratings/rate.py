@@ -75,7 +75,6 @@ class Ratings(Record):
     Attributes:
         method: ``elo`` or ``bradley-terry``.
         settings: its numbers, and those of the resampling.
-        games: their number.
         ties: how many of them no one won.
         left_out: resamples without ratings, since their likelihood has no maximum.
         models: the highest rating first.

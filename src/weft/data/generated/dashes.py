@@ -48,7 +48,6 @@ class Path:
         tail: where its first dash begins.
         tip: where its last dash ends.
         turn: direction of its last dash, in radians.
-        owner: its number.
     """
 
     tail: complex

@@ -138,7 +138,6 @@ class Draws:
     so that it depends on no earlier example and on no version of a library.
 
     Args:
-        seed: any integer.
         index: of the examples, each from 0 and below `MOST_EXAMPLES`.
     """
 

@@ -72,7 +72,6 @@ def content_of(fitted: GgufFit, model: LanguageModel, vocabulary: Mapping[str, V
     """The content of a model's file.
 
     Args:
-        vocabulary: the tokenizer's keys.
         name: a name for the model.
     """
     architecture, facts = fitted.architecture, fitted.facts

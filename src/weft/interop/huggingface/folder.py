@@ -31,7 +31,6 @@ class Opened:
     """A folder of a known family.
 
     Attributes:
-        folder: its path.
         family: the family of its format.
         config: Weft's configuration of its model.
         kept: values of `Kept` keys of config.json (ids of special tokens, the dtype).
@@ -71,7 +70,6 @@ def open_folder(folder: Path, *, strict: bool = False) -> Opened:
     """Open a folder that `transformers` wrote, reading its configuration and the headers of its files.
 
     Args:
-        folder: its path.
         strict: refuse keys of its configuration that are unknown and not used, of which it otherwise logs a note.
 
     Raises:

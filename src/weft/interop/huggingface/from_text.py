@@ -38,7 +38,6 @@ class ComparedTexts:
     """The texts of a comparison.
 
     Attributes:
-        model: that was written.
         own: whether Weft wrote the tokenizer's files: a difference is a fault then, and else a note, since the files
             are those that were read.
         pairs: whether the model was trained on pairs of texts.

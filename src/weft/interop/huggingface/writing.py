@@ -107,7 +107,6 @@ def write_weights(produced: Iterator[tuple[str, Tensor]], sizes: Mapping[str, in
     """Write safetensors files, with an index where there are several, one of them in memory at a time.
 
     Args:
-        produced: names and tensors.
         sizes: bytes of each tensor by name, in the order in which they are produced.
         shard_bytes: most bytes of one file (a larger tensor has a file of its own).
     """

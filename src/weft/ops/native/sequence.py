@@ -158,7 +158,6 @@ class Calls:
     """A sequence of calls.
 
     Args:
-        calls: in order.
         inputs: for each tensor that `__call__` is given, the places that hold its address.
         results: for each tensor that a run makes, one like it, and the places that hold its address.
     """
