@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import flop_registry
 
 from weft.ops.banded_attention import banded_backward_skipped, banded_skipped
 from weft.ops.fft_convolution import fourier
@@ -32,6 +31,8 @@ def formula_of(operator: Any) -> Callable[[Sequence[Any], Any], int] | None:
     own = FORMULAS.get(str(operator)) or OPERATIONS.formula(str(operator))
     if own is not None:
         return lambda arguments, result: own(*arguments)
+    from torch.utils.flop_counter import flop_registry  # imports Triton, which takes a third of a second
+
     known: Formula | None = flop_registry.get(operator)
     return None if known is None else lambda arguments, result: known(*arguments, out_val=result)
 
