@@ -18,6 +18,7 @@ import torch  # noqa: E402
 from _pytest.runner import runtestprotocol  # noqa: E402
 
 import unmeasured  # noqa: E402, F401  # before the compiler is imported
+from fresh import check_near  # noqa: E402
 from left_behind import left_behind, surroundings  # noqa: E402
 from weft.ops.native.build import cache_folder  # noqa: E402
 
@@ -93,6 +94,12 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         if report.when == "call" or not report.passed or report.duration > SHOWN:
             item.ihook.pytest_runtest_logreport(report=report)
     return True
+
+
+@pytest.fixture
+def _near(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks of this test read shorter far rows (`fresh.check_near`)."""
+    check_near(monkeypatch)
 
 
 @pytest.fixture(autouse=True, scope="module")

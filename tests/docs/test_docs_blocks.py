@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from docs.run_page import blocks, run_blocks
+from docs.run_page import blocks, run_blocks, run_blocks_near
 from fresh import fresh
 
 ROOT = Path(__file__).parents[2]
@@ -25,9 +25,10 @@ TOGETHER = [("README.md", "benchmarks_of_models.md", "quickstart.md"), ("chat.md
 
 @pytest.mark.parametrize("names", TOGETHER, ids=" ".join)
 def test_every_block_of_the_pages_runs(names: tuple[str, ...], tmp_path: Path) -> None:
+    """The README's check reads rows as long as a user's does, the others shorter ones."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     found = [block for page in PAGES if page.name in names for block in blocks(page)]
-    done = fresh(run_blocks, found, folder=tmp_path)
+    done = fresh(run_blocks if "README.md" in names else run_blocks_near, found, folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
