@@ -127,7 +127,7 @@ def check_near(patch: pytest.MonkeyPatch, *, traced: bool = False) -> None:
     """Let checks read far rows of 1,200 tokens, past a thousand keys, 3,000 for stability, and make 32 calls, where
     `weft check` reads 4,200 and 100,000 and makes 3,100; and, unless they are to be ``traced``, leave out the law of
     compilation. These take three quarters of the time of a check of a small model. `laws/test_long_laws.py` holds the
-    laws to the whole lengths, and the README's commands are run as they are."""
+    laws to their lengths, and the commands of the README and of a plugin's page are run as they are."""
     module = sys.modules["weft.laws.check"]  # whose name in `weft.laws` is that of its function
     patch.setattr(module, "LONGEST", NEAR)
     patch.setattr(module, "examine_far", partial(examine_far, tokens=3_000, calls=32))
