@@ -18,6 +18,7 @@ import torch  # noqa: E402
 from _pytest.runner import runtestprotocol  # noqa: E402
 
 import unmeasured  # noqa: E402, F401  # before the compiler is imported
+from fresh import check_near  # noqa: E402
 from left_behind import left_behind, surroundings  # noqa: E402
 from weft.ops.native.build import cache_folder  # noqa: E402
 
@@ -41,8 +42,8 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 
 TESTS = Path(__file__).parent
 LONGEST = (
-    "laws/test_every_part.py", "integration/test_compile.py", "docs/test_docs_blocks.py", "laws/test_long_laws.py",
-    "laws/test_check_finds.py", "parallel/test_meshes.py", "training/test_learning.py",
+    "laws/test_every_part.py", "docs/test_docs_blocks.py", "integration/test_compile.py", "laws/test_long_laws.py",
+    "parallel/test_meshes.py", "training/test_learning.py", "laws/test_check_finds.py",
     "comparison/test_killed_studies.py", "training/test_kills.py", "comparison/test_attempts.py",
     "blocks/test_channels.py", "cli/test_cli_facts.py", "integration/test_data_parallel.py", "ops/test_forms.py",
     "laws/test_hybrids.py", "parallel/test_divided.py", "analysis/test_by_blocks.py",
@@ -93,6 +94,12 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         if report.when == "call" or not report.passed or report.duration > SHOWN:
             item.ihook.pytest_runtest_logreport(report=report)
     return True
+
+
+@pytest.fixture
+def _near(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks of this test read shorter far rows (`fresh.check_near`)."""
+    check_near(monkeypatch)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -15,10 +15,14 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import final
 
+import pytest
+
 from weft.core.registry import REGISTRY
+from weft.laws import LAWS, examine_far
 
 PRELOADED = ["unmeasured", "torch._dynamo", "weft.api", "weft.laws", "weft.training", "weft.training.together.saving",
              "weft.parallel.sharded", "weft.comparison", "weft.cli.check", "weft.cli.compare", "weft.cli.data",
@@ -28,6 +32,9 @@ PRELOADED = ["unmeasured", "torch._dynamo", "weft.api", "weft.laws", "weft.train
 """What the server imports besides all parts; a first step of training would import torch._dynamo, which takes seconds,
 one on a mesh torch's sharding and distributed checkpoints, and a first compilation, such as that of `weft check`,
 PyTorch's backends, half a second."""
+
+NEAR = 1_200
+"""Tokens of the far rows of `check_near`."""
 
 
 @dataclass(frozen=True)
@@ -114,3 +121,21 @@ def weft(*arguments: str) -> None:
     """``python -m weft ARGUMENTS``, for `fresh`."""
     sys.argv = ["weft", *arguments]
     runpy.run_module("weft", run_name="__main__")
+
+
+def check_near(patch: pytest.MonkeyPatch, *, traced: bool = False) -> None:
+    """Let checks read far rows of 1,200 tokens, past a thousand keys, 3,000 for stability, and make 32 calls, where
+    `weft check` reads 4,200 and 100,000 and makes 3,100; and, unless they are to be ``traced``, leave out the law of
+    compilation. These take three quarters of the time of a check of a small model. `laws/test_long_laws.py` holds the
+    laws to their lengths, and the commands of the README and of a plugin's page are run as they are."""
+    module = sys.modules["weft.laws.check"]  # whose name in `weft.laws` is that of its function
+    patch.setattr(module, "LONGEST", NEAR)
+    patch.setattr(module, "examine_far", partial(examine_far, tokens=3_000, calls=32))
+    if not traced:
+        patch.delitem(LAWS, "compile")
+
+
+def weft_near(*arguments: str) -> None:
+    """`weft`, whose checks are those of `check_near`."""
+    check_near(pytest.MonkeyPatch())  # the process ends with the command
+    weft(*arguments)

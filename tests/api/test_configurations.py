@@ -46,6 +46,7 @@ def test_every_form_of_a_configuration_is_the_same_model(use: Callable[[Any], ob
     assert all(each == found["path"] for each in found.values()), found
 
 
+@pytest.mark.usefixtures("_near")
 def test_every_form_is_checked_as_the_same_model(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The laws take seconds, so they are run on one form, and compared is what they would be run on."""
     forms, given = kinds({**RUN, "data": {"path": text}}, tmp_path), list[Any]()

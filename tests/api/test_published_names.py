@@ -54,6 +54,7 @@ def test_the_shares_are_printed_with_their_assumptions() -> None:
     assert data["quoted"]["feed-forward"] == 0.44 and data["context"] == 2048
 
 
+@pytest.mark.usefixtures("_near")
 def test_check_takes_a_published_model_with_changes() -> None:
     found = api.check("gpt2-small", ["model.blocks.0.repeat=2"], length=16)
     assert found.holds

@@ -15,7 +15,7 @@ print(*(name for name in {names!r} if name in sys.modules))
 
 
 def test_neither_the_compiler_nor_checkpoints_of_many_processes_are_imported_to_know_the_parts() -> None:
-    heavy = ("torch._dynamo", "torch.distributed.checkpoint", "torch.distributed.tensor", "sympy")
+    heavy = ("torch._dynamo", "torch.distributed.checkpoint", "torch.distributed.tensor", "sympy", "triton")
 
     found = subprocess.run([sys.executable, "-c", CODE.format(names=heavy)], capture_output=True, text=True, check=True)
 

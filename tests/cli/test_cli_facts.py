@@ -15,6 +15,7 @@ import yaml
 
 import weft as library
 from cli.conftest import call
+from fresh import check_near
 from weft.api.configs import own_presets
 from weft.cli.check import _explained
 from weft.cli.main import COMMANDS, GROUPS
@@ -180,7 +181,9 @@ def test_plan_of_a_checkpoint_counts_its_model(weft: Any, run: Path) -> None:
 @pytest.fixture(scope="module")
 def checked(workplace: Path) -> dict[str, Any]:
     """What `check` finds of the tiny model."""
-    found: dict[str, Any] = call("check", workplace / "tiny.yaml", "--seed", "1", "--json").json()
+    with pytest.MonkeyPatch.context() as patch:
+        check_near(patch)
+        found: dict[str, Any] = call("check", workplace / "tiny.yaml", "--seed", "1", "--json").json()
     return found
 
 
@@ -220,6 +223,7 @@ def test_config_schema_describes_runs_or_the_model_of_a_file(weft: Any, tmp_path
     assert json.loads((tmp_path / "schema.json").read_text())["$ref"] == "#/$defs/model.ngram"
 
 
+@pytest.mark.usefixtures("_near")
 def test_plan_and_check_take_changes_as_train_does(weft: Any, workplace: Path, checked: dict[str, Any]) -> None:
     tiny, changes = workplace / "tiny.yaml", ["model.d_model=16", "model.blocks.0.layers.1.d_ff=8"]
     found = weft("plan", tiny, *changes, "--json").json()

@@ -221,6 +221,7 @@ def test_dtype_is_the_dtype_of_the_computation(weft: Any, workplace: Path, run: 
     assert first != second and first == pytest.approx(second, abs=1e-4)
 
 
+@pytest.mark.usefixtures("_near")
 def test_check_of_a_checkpoint_runs_the_twin_and_the_model_itself(weft: Any, run: Path) -> None:
     told = weft("check", run)
     assert told.code == 0, told

@@ -104,6 +104,7 @@ def test_an_encoder_scores_each_word_from_both_sides(weft: Weft, encoder: Path) 
     assert rows[1]["log_probs"][3] < rows[0]["log_probs"][3] - 1
 
 
+@pytest.mark.usefixtures("_near")
 def test_an_encoder_is_planned_checked_and_converted(weft: Weft, encoder: Path, tmp_path: Path) -> None:
     plan = weft("plan", encoder / "run", "--json").json()
     assert plan["model"] == "encoder" and plan["states"] is None and plan["flops"]["full"] > 0

@@ -46,6 +46,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_text(tmp_path_factory.mktemp("text"))
 
 
+@pytest.mark.usefixtures("_near")
 def test_a_model_that_reads_what_it_is_to_predict_is_refused_before_anything_is_written(
         text: Path, tmp_path: Path) -> None:
     (tmp_path / "cheat.py").write_text(CHEAT)

@@ -8,8 +8,10 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import pytest
 from typer.testing import CliRunner
 
+from fresh import check_near
 from weft.cli.main import app
 
 ACTIVATE = ". .venv/bin/activate"
@@ -45,3 +47,9 @@ def run_blocks(blocks: list[tuple[str, str]]) -> None:
         else:
             namespace: dict[str, Any] = {"__name__": "__block__"}
             exec(compile(code, "block", "exec"), namespace)
+
+
+def run_blocks_near(blocks: list[tuple[str, str]]) -> None:
+    """`run_blocks`, whose checks are those of `fresh.check_near`."""
+    check_near(pytest.MonkeyPatch())  # the process ends with the blocks
+    run_blocks(blocks)

@@ -25,7 +25,7 @@ CONFIG = ["transformer", "model.d_model=16", "model.context=16", "model.blocks.0
 
 def weft(folder: Path, *arguments: str) -> fresh.Ended:
     """The command in a process of its own, so that the form stays unknown to the other tests."""
-    return fresh.fresh(fresh.weft, *arguments, "--plugin", str(PLUGIN), folder=folder)
+    return fresh.fresh(fresh.weft_near, *arguments, "--plugin", str(PLUGIN), folder=folder)
 
 
 def held_to_the_naive_form() -> None:

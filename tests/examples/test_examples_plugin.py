@@ -22,7 +22,7 @@ SMALL = ["model.blocks.0.repeat=1", "model.context=16", "training.steps=3", "tra
 
 def weft(folder: Path, *arguments: str, plugin: bool = True) -> fresh.Ended:
     """The command in a process of its own, so that the part stays unknown to the other tests."""
-    return fresh.fresh(fresh.weft, *arguments, *(["--plugin", str(PLUGIN)] if plugin else []), folder=folder)
+    return fresh.fresh(fresh.weft_near, *arguments, *(["--plugin", str(PLUGIN)] if plugin else []), folder=folder)
 
 
 @pytest.fixture(scope="module")

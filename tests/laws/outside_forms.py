@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from fresh import check_near
 from weft.api.training import outside_parts, require_lawful
 from weft.core.config import parse_part
 from weft.core.errors import LawError
@@ -79,6 +83,11 @@ def a_wrong_gradient_breaks_the_law() -> None:
     assert worst.case.startswith("the form 'moments' of 'layer_norm', gradients of example ")
     assert all("values" not in each.case for each in report.broken()), "what it computes is right"
     assert not examine(model_subject("model", subject.module), laws=("split",)).broken(), "no other law sees it"
+
+
+def with_near_checks(refused: Callable[[], None]) -> None:
+    check_near(pytest.MonkeyPatch())  # the process ends with it
+    refused()
 
 
 def a_model_with_a_wrong_form_is_refused() -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from fresh import Fresh
-from fresh import weft as command
+from fresh import NEAR, Fresh, check_near
+from fresh import weft_near as command
 from laws.injected import LAYERS, InjectedConfig
 from laws.mutants import ForgetsSoftcap
 from weft import api
@@ -31,7 +31,7 @@ FOUND = {
     "KeepsItsMatrix": ("rewriting", 11, None), "WrongInTraining": ("training", 11, None),
     "WrongInFloat32Continuation": ("continuation", 11, None), "OverflowsAt100": ("finite", 386, 101),
     "SharesForks": ("forks", 11, None), "LosesField": ("persistence", 11, None), "Raises": ("packed", 11, None),
-    "BlindBeyond1000": ("split", 4200, 1001),
+    "BlindBeyond1000": ("split", NEAR, 1001),
     "WrongAbove64": ("split", 11, None), "ReadsOnTheHost": ("compile", 11, None),
     "ForgetsSeveralTokens": ("split", 11, None), "LeaksFuture": ("causality", 11, None),
     "ForgetsAt32": ("split", 386, 33), "ForgetsAt128": ("split", 386, 129), "KeepsOnly64Keys": ("split", 386, None),
@@ -51,7 +51,8 @@ TOGETHER = ("KeepsOnly64Keys", "ForgetsAt32", "ForgetsAt128", "ForgetsSeveralTok
 
 @pytest.fixture(autouse=True)
 def _plugin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plugin's part is known while a test runs, so that no other test discovers it."""
+    """The plugin's part is known while a test runs, so that no other test discovers it. Checks read near rows."""
+    check_near(monkeypatch, traced=True)
     REGISTRY.discover()
     monkeypatch.setitem(REGISTRY._parts["mixer"], InjectedConfig.kind, InjectedConfig)
 

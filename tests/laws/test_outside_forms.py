@@ -15,5 +15,5 @@ def test_a_form_with_a_wrong_gradient_breaks_a_law_that_no_other_law_sees(tmp_pa
 
 def test_a_model_with_a_wrong_form_or_mask_from_outside_is_not_trained(tmp_path: Path) -> None:
     for refused in (work.a_model_with_a_wrong_form_is_refused, work.a_model_with_a_wrong_mask_is_refused):
-        done = fresh.fresh(refused, folder=tmp_path)
+        done = fresh.fresh(work.with_near_checks, refused, folder=tmp_path)
         assert done.returncode == 0, done.stderr

@@ -11,6 +11,7 @@ import torch
 from torch.testing import assert_close
 
 import weft
+from fresh import check_near
 from linear.small import EXACT, LAYERS, TOKENS, VOCAB, by_hand, described, model
 from training.tiny_runs import same_weights, tiny_run
 from weft.checkpoints import load_checkpoint, save_checkpoint
@@ -113,7 +114,8 @@ def test_a_run_trains_a_and_b_alone_and_goes_on_where_it_stopped(tmp_path: Path)
     assert same_weights(load_checkpoint(tmp_path / "again").model, result.model)
 
 
-def test_it_is_checked_saved_and_loaded(tmp_path: Path) -> None:
+def test_it_is_checked_saved_and_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_near(monkeypatch, traced=True)
     adapted = model([{**LORA, "maps": ["stack.layers.0.layers.0", "readout"]}], LAYERS[:2])
     save_checkpoint(tmp_path / "a", adapted, None)
     loaded = load_checkpoint(tmp_path / "a")

@@ -11,6 +11,7 @@ import torch
 from torch.testing import assert_close
 
 import weft
+from fresh import check_near
 from linear.small import EXACT, TOKENS, by_hand, model
 from training.tiny_runs import same_weights
 from weft.checkpoints import load_checkpoint, save_checkpoint
@@ -61,7 +62,8 @@ def test_a_matrix_that_is_read_is_summed_in_the_width_that_is_asked_for() -> Non
     assert_close(found, wanted, rtol=1e-14, atol=1e-15)
 
 
-def test_it_goes_on_from_a_state_and_every_law_holds() -> None:
+def test_it_goes_on_from_a_state_and_every_law_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_near(monkeypatch, traced=True)
     adapted, plain, _ = pair()
     state, wanted = adapted.eval().init_state(2), plain.eval()(TOKENS).y
     first = adapted(TOKENS[:, :3], state)

@@ -24,7 +24,6 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils.flop_counter import flop_registry
 
 from weft.core.base_model import built_empty
 from weft.core.layer import kept_dtypes
@@ -189,6 +188,8 @@ def formula_of(operator: Any) -> Callable[[Sequence[Any], Any], int] | None:
     own = FORMULAS.get(str(operator)) or OPERATIONS.formula(str(operator))
     if own is not None:
         return lambda arguments, result: own(*arguments)
+    from torch.utils.flop_counter import flop_registry  # imports Triton, which takes a third of a second
+
     known: Formula | None = flop_registry.get(operator)
     return None if known is None else lambda arguments, result: known(*arguments, out_val=result)
 

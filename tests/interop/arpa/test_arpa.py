@@ -149,6 +149,7 @@ def bound_of_readout(result: CheckResult) -> float:
     return bound
 
 
+@pytest.mark.usefixtures("_near")
 def test_the_laws_hold_to_the_digits_of_a_file_and_no_further(tmp_path: Path) -> None:
     text = (LMPLZ / "order3.arpa").read_text()
     convert(LMPLZ / "order3.arpa", tmp_path / "model")
