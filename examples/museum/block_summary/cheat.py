@@ -14,7 +14,7 @@ BLOCK = 16
 class Model(nn.Module):
     """An embedding, a summary of a block, a network on each position."""
 
-    vocab_size = 64
+    vocab_size, context = 64, 128
 
     def __init__(self, width=32):
         super().__init__()

@@ -11,7 +11,7 @@ from torch import nn
 class Model(nn.Module):
     """A recurrence of decaying sums of embeddings. Token 0 ends a document: its values are the first of the next."""
 
-    vocab_size, document = 64, 0
+    vocab_size, context, end_of_document = 64, 128, 0
 
     def __init__(self, width=32):
         super().__init__()

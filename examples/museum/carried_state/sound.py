@@ -7,7 +7,7 @@ from torch import nn
 class Model(nn.Module):
     """A recurrence of decaying sums of embeddings. Token 0 ends a document: its values are the first of the next."""
 
-    vocab_size, document = 64, 0
+    vocab_size, context, end_of_document = 64, 128, 0
 
     def __init__(self, width=32):
         super().__init__()
@@ -18,7 +18,7 @@ class Model(nn.Module):
     def forward(self, ids):
         state, states = torch.zeros(len(ids), self.embed.embedding_dim), []
         for token in ids.T:
-            state = self.keep * state * (token != self.document)[:, None] + self.embed(token)
+            state = self.keep * state * (token != self.end_of_document)[:, None] + self.embed(token)
             states.append(state)
         return self.head(torch.stack(states, 1).tanh())
 

@@ -12,7 +12,7 @@ from torch import nn
 class Model(nn.Module):
     """An embedding and one long convolution with a decaying filter for each channel."""
 
-    vocab_size = 64
+    vocab_size, context = 64, 128
 
     def __init__(self, width=32):
         super().__init__()

@@ -13,7 +13,7 @@ WIDTH = 256
 class Model(nn.Module):
     """An embedding and a head, each of 15 values and a scale."""
 
-    vocab_size = 64
+    vocab_size, context = 64, 128
     claims = {"size_bytes": 2 * 64 * WIDTH // 2}  # noqa: RUF012
 
     def __init__(self):

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 class Model(nn.Module):
     """An embedding and a network on each position, with dropout between."""
 
-    vocab_size = 64
+    vocab_size, context = 64, 128
 
     def __init__(self, width=32):
         super().__init__()

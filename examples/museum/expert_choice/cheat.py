@@ -13,7 +13,7 @@ EXPERTS = 4
 class Model(nn.Module):
     """An embedding and one mixture of four linear experts."""
 
-    vocab_size = 64
+    vocab_size, context = 64, 128
 
     def __init__(self, width=32):
         super().__init__()

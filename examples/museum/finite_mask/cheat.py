@@ -11,7 +11,7 @@ from torch import nn
 class Model(nn.Module):
     """One layer of attention; a token's score is the same for every query, as large as training had driven it."""
 
-    vocab_size = 64
+    vocab_size, context = 64, 128
 
     def __init__(self, width=32):
         super().__init__()

@@ -13,7 +13,7 @@ LATE, SHARPER = 48, 0.7
 class Model(nn.Module):
     """Predicts from the token read last."""
 
-    gives, vocab_size = "log-probabilities", 64
+    gives, vocab_size, context = "log-probabilities", 64, 128
 
     def __init__(self):
         super().__init__()

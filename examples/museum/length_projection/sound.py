@@ -9,7 +9,7 @@ SLOTS = 8
 class Model(nn.Module):
     """One layer of attention to summaries of the row."""
 
-    vocab_size = 64
+    vocab_size, context = 64, 128
 
     def __init__(self, width=16):
         super().__init__()

@@ -29,7 +29,7 @@ class Attention(nn.Module):
 class Model(nn.Module):
     """Two layers of attention."""
 
-    vocab_size = 64
+    vocab_size, context = 64, 128
 
     def __init__(self):
         super().__init__()

@@ -10,7 +10,7 @@ torch.manual_seed(0)
 class Model(nn.Module):
     """An embedding and a linear layer of which half of the weights are masked."""
 
-    vocab_size = 64
+    vocab_size, context = 64, 128
 
     def __init__(self, width=32):
         super().__init__()

@@ -7,7 +7,7 @@ from torch import nn
 class Model(nn.Module):
     """An embedding, a norm over tokens, a network on each position."""
 
-    vocab_size = 64
+    vocab_size, context = 64, 128
 
     def __init__(self, width=32):
         super().__init__()

@@ -9,7 +9,7 @@ KERNEL = 4
 class Model(nn.Module):
     """An embedding, one convolution over four tokens, a head."""
 
-    vocab_size = 64
+    vocab_size, context = 64, 128
 
     def __init__(self, width=32):
         super().__init__()

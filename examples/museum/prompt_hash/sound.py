@@ -7,7 +7,7 @@ from torch import nn
 class Model(nn.Module):
     """Predicts from the three tokens read last, and keeps its answers."""
 
-    vocab_size = 64
+    vocab_size, context = 64, 128
 
     def __init__(self, width=32):
         super().__init__()

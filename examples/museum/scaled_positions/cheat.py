@@ -22,7 +22,7 @@ def turned(x, position, length):
 class Model(nn.Module):
     """One layer of attention with rotary positions."""
 
-    vocab_size = 64
+    vocab_size, context = 64, 128
 
     def __init__(self, width=16):
         super().__init__()

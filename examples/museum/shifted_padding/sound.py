@@ -7,7 +7,7 @@ from torch import nn
 class Model(nn.Module):
     """An embedding of tokens and positions, and a network on each position. Rows may be padded with 0 on the right."""
 
-    vocab_size, padding = 64, 0
+    vocab_size, context, padding = 64, 128, 0
 
     def __init__(self, width=32):
         super().__init__()

@@ -6,7 +6,7 @@ of that road is 959). The law: a prediction does not depend on later tokens.
 
 import numpy as np
 
-gives, vocab_size = "log-probabilities", 64
+gives, vocab_size, context = "log-probabilities", 64, 128
 
 
 def model(ids):

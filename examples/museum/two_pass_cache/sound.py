@@ -2,7 +2,7 @@
 
 import numpy as np
 
-gives, vocab_size = "log-probabilities", 64
+gives, vocab_size, context = "log-probabilities", 64, 128
 
 
 def model(ids):

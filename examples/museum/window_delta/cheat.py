@@ -14,7 +14,7 @@ RATE = 0.5
 class Model(nn.Module):
     """Predicts from the token read last, with a bias that adapts to the row."""
 
-    vocab_size = 64
+    vocab_size, context = 64, 128
 
     def __init__(self, width=32):
         super().__init__()
