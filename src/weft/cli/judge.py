@@ -40,6 +40,8 @@ def judge(
                                             "process.")] = 8192,
         unconfined: Annotated[bool, typer.Option("--unconfined", help="Run a file also where the system cannot keep it "
                                                  "from other files and the network.")] = False,
+        test_text: Annotated[Path | None, typer.Option("--test-text", help="A file with the text that it is scored on "
+                                                       "elsewhere: has it read it before?")] = None,
         threads: Threads = None, json: Json = False) -> None:
     """Judge whether something is a language model: one verdict on its laws.
 
@@ -52,7 +54,7 @@ def judge(
         raise InputError("give one of THING and --call.", where="judge", remedy="Such as weft judge model.py.")
     with console(err=True).status("reading", spinner="line") as status:
         verdict = judged(call or str(thing), gives=gives, seconds=seconds, memory=memory << 20, threads=threads or 2,
-                         confined=not unconfined, on_law=lambda law: status.update(law))
+                         confined=not unconfined, test_text=test_text, on_law=lambda law: status.update(law))
     if json:
         typer.echo(verdict.model_dump_json(indent=2))
     else:

@@ -59,10 +59,12 @@ class Case:
         call: the name in it.
         gives: how its output is read; None: worked out.
         limits: of its processes.
+        test_text: a file with the text that it is scored on elsewhere; None: what the file claims.
     """
 
-    def __init__(self, path: Path, call: str, gives: str | None, limits: Limits) -> None:
-        self.limits, self._path, self._call = limits, path, call
+    def __init__(self, path: Path, call: str, gives: str | None, limits: Limits,
+                 test_text: Path | None = None) -> None:
+        self.limits, self.path, self.test_text, self._call = limits, path, test_text, call
         self._until = time.monotonic() + limits.seconds
         self._world = World()
         self._other: Worker | None = None
@@ -98,17 +100,14 @@ class Case:
     def other(self) -> Worker:
         """A second process of the file, in other surroundings; it begins when it is first needed."""
         if self._other is None:
-            self._other = Worker(self._path, self._call, self.limits, elsewhere(self._world))
+            self._other = Worker(self.path, self._call, self.limits, elsewhere(self._world))
             self._other.begin()
         return self._other
-
-    def begin_other(self) -> None:
-        """Start the second process without waiting for it."""
 
     def again(self) -> None:
         """Begin a new process in the place of one that has ended."""
         self.worker.end()
-        self.worker = Worker(self._path, self._call, self.limits, self._world)
+        self.worker = Worker(self.path, self._call, self.limits, self._world)
         self.worker.begin()
 
     def end(self) -> None:
@@ -118,11 +117,11 @@ class Case:
             self._other.end()
 
     @contextmanager
-    def fresh(self, world: World | None = None) -> Iterator[Worker]:
-        """A further process of the file, for as long as it is needed."""
-        worker = Worker(self._path, self._call, self.limits, world or self._world)
-        worker.begin()
+    def fresh_elsewhere(self) -> Iterator[Worker]:
+        """A further process of the file in other surroundings, for as long as it is needed."""
+        worker = Worker(self.path, self._call, self.limits, elsewhere(self._world))
         try:
+            worker.begin()
             yield worker
         finally:
             worker.end()
@@ -151,10 +150,11 @@ class Case:
         if values.shape != shape:
             raise EndedError(f"it returned an array of shape {list(values.shape)} where {list(shape)} was expected")
         if view.gives in ("logits", "next"):
-            values = self._normalised(values)
+            values = self.normalised(values)
         return np.where(np.isnan(values), np.nan, np.maximum(values, CLIPPED))
 
-    def _normalised(self, values: np.ndarray) -> np.ndarray:
+    def normalised(self, values: np.ndarray) -> np.ndarray:
+        """Logits [...,V] as log-probabilities."""
         with np.errstate(all="ignore"):
             top = values.max(axis=-1, keepdims=True)
             finite = values[np.isfinite(values)]

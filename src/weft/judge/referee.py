@@ -8,24 +8,30 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from weft.core.errors import InputError
+from weft.judge.by_steps import pieces, saved
 from weft.judge.case import Case, NotJudgedError
+from weft.judge.exhibits import resembled
 from weft.judge.judgement import LawResult, Thing, Verdict, Word
 from weft.judge.later_tokens import causality
 from weft.judge.normalised import sums_to_one
 from weft.judge.other_rows import documents, separate_rows
+from weft.judge.own_figures import evaluation
 from weft.judge.questions import EndedError, Limits, ModelError
 from weft.judge.repeating import repeats
+from weft.judge.seen_text import seen
+from weft.judge.text_bytes import text_bytes
 
 Law = Callable[[Case], LawResult]
 LAWS: dict[str, Law] = {"sums-to-one": sums_to_one, "causality": causality, "separate-rows": separate_rows,
-                        "repeats": repeats, "documents": documents}
+                        "repeats": repeats, "bytes": text_bytes, "pieces": pieces,
+                        "documents": documents, "saved": saved, "evaluation": evaluation, "seen": seen}
 """The laws by name, in the order in which they are tried."""
 NEEDED = ("sums-to-one", "causality", "separate-rows", "repeats")
 """Laws without which nothing is called lawful."""
 
 
 def judge_file(path: Path, call: str = "model", *, gives: str | None = None, limits: Limits | None = None,
-               on_law: Callable[[str], None] | None = None) -> Verdict:
+               test_text: Path | None = None, on_law: Callable[[str], None] | None = None) -> Verdict:
     """The verdict on a Python file.
 
     Args:
@@ -33,6 +39,7 @@ def judge_file(path: Path, call: str = "model", *, gives: str | None = None, lim
         call: the name in it of the model.
         gives: how its output is read, one of `weft.judge.case.GIVES`; None: worked out.
         limits: of its process; None: the usual ones.
+        test_text: a file with the text that it is scored on elsewhere; None: what the file claims.
         on_law: called for progress with the name of the law that begins.
 
     Raises:
@@ -44,7 +51,7 @@ def judge_file(path: Path, call: str = "model", *, gives: str | None = None, lim
         raise InputError("there is no such file.", where=str(path), remedy="Give a Python file, or FILE.py:NAME.")
     thing = Thing(kind="file", path=str(path), sha256=hashlib.sha256(path.read_bytes()).hexdigest(), call=call)
     try:
-        case = Case(path, call, gives, limits)
+        case = Case(path, call, gives, limits, test_text)
     except (NotJudgedError, EndedError, ModelError) as error:
         return Verdict(thing=thing, verdict="not judged", why=f"{error}", seconds=time.monotonic() - begun)
     try:
@@ -62,7 +69,9 @@ def _tried(case: Case, on_law: Callable[[str], None] | None) -> Iterator[LawResu
         if on_law is not None:
             on_law(name)
         begun = time.monotonic()
-        yield _outcome(case, name, law).model_copy(update={"seconds": round(time.monotonic() - begun, 3)})
+        told = _outcome(case, name, law)
+        found = told.found and told.found.model_copy(update={"resembles": resembled(told, case.views[-1].gives)})
+        yield told.model_copy(update={"seconds": round(time.monotonic() - begun, 3), "found": found})
 
 
 def _outcome(case: Case, name: str, law: Law) -> LawResult:
