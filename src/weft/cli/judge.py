@@ -1,0 +1,96 @@
+"""``weft judge``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from weft.cli.closing import Given, word
+from weft.cli.options import Json, Threads, guarded
+from weft.cli.text import console, section, table
+from weft.core.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from weft.judge.judgement import Found, LawResult, Verdict
+
+STYLES = {"held": "green", "broken": "bold red", "not tried": "dim", "lawful": "bold green", "unlawful": "bold red",
+          "not judged": "bold yellow"}
+SHOWN = 24
+"""Ids of a row that are shown at either end."""
+
+
+def _after(given: Given) -> str:
+    return f"weft judge {word(given['call'] or given['thing'])} --json gives the same to a program"
+
+
+@guarded(_after)
+def judge(
+        thing: Annotated[str | None, typer.Argument(metavar="THING", help="A Python file with a model (FILE.py or "
+                                                    "FILE.py:NAME).")] = None,
+        call: Annotated[str | None, typer.Option("--call", metavar="FILE.py:NAME", help="The model of a file by its "
+                                                 "name; by default model.")] = None,
+        gives: Annotated[str | None, typer.Option("--gives", help="How its output is read: logits, log-probabilities, "
+                                                  "next or scores; by default worked out.")] = None,
+        seconds: Annotated[float, typer.Option("--seconds", min=1, help="The most time of the verdict.")] = 120.0,
+        memory: Annotated[int, typer.Option("--memory", min=256, help="MiB of addresses of the file's "
+                                            "process.")] = 8192,
+        unconfined: Annotated[bool, typer.Option("--unconfined", help="Run a file also where the system cannot keep it "
+                                                 "from other files and the network.")] = False,
+        test_text: Annotated[Path | None, typer.Option("--test-text", help="A file with the text that it is scored on "
+                                                       "elsewhere: has it read it before?")] = None,
+        threads: Threads = None, json: Json = False) -> None:
+    """Judge whether something is a language model: one verdict on its laws.
+
+    The file runs in a process of its own, without network and with no files but its own folder. The exit code is 0 if
+    it is lawful, 1 if not, 2 if nothing can be said.
+    """
+    from weft.api.judging import judge as judged
+
+    if (thing is None) == (call is None):
+        raise InputError("give one of THING and --call.", where="judge", remedy="Such as weft judge model.py.")
+    with console(err=True).status("reading", spinner="line") as status:
+        verdict = judged(call or str(thing), gives=gives, seconds=seconds, memory=memory << 20, threads=threads or 2,
+                         confined=not unconfined, test_text=test_text, on_law=lambda law: status.update(law))
+    if json:
+        typer.echo(verdict.model_dump_json(indent=2))
+    else:
+        _print(console(), verdict)
+    raise typer.Exit(verdict.exit_code)
+
+
+def _print(out: Console, verdict: Verdict) -> None:
+    rows = table("law", "outcome", "tried", ">s")
+    for law in verdict.laws:
+        rows.add_row(law.name, f"[{STYLES[law.outcome]}]{law.outcome}[/]", _about(law), f"{law.seconds:.1f}")
+    section(out, f"the laws of {Path(verdict.thing.path).name}", rows)
+    for law in verdict.laws:
+        if law.found is not None:
+            _print_found(out, law.name, law.found)
+    out.print(f"[{STYLES[verdict.verdict]}]{verdict.verdict}[/] ({verdict.seconds:.1f} s)")
+    if verdict.why:
+        out.print(verdict.why, markup=False)
+
+
+def _about(law: LawResult) -> str:
+    from rich.markup import escape
+
+    return escape("; ".join(each for each in (law.tried, law.why) if each))
+
+
+def _print_found(out: Console, law: str, found: Found) -> None:
+    out.print(f"breaks {law}", style="bold red")
+    out.print(f"  {found.sentence}", markup=False)
+    if found.measured is not None:
+        out.print(f"  measured {found.measured:.4g}, allowed {found.allowed or 0:.2g}")
+    for row in found.input[:4]:
+        shown = " ".join(map(str, row if len(row) <= 2 * SHOWN else (*row[:SHOWN], "...", *row[-SHOWN:])))
+        out.print(f"  ids {shown}", style="dim", markup=False)
+    if len(found.input) > 4:
+        out.print(f"  and {len(found.input) - 4} more rows", style="dim")
+    if found.resembles:
+        out.print(f"  resembles the exploit of the museum: {found.resembles}")
+    out.print()
