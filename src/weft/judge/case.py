@@ -26,6 +26,10 @@ NUMBERS = 1 << 23
 GIVES = ("logits", "log-probabilities", "next", "scores")
 
 
+class UnsteadyError(Exception):
+    """The same question has had two answers, so that a difference shows nothing."""
+
+
 class NotJudgedError(Exception):
     """Nothing can be said of the model; the message is the reason."""
 
@@ -152,6 +156,15 @@ class Case:
         if view.gives in ("logits", "next"):
             values = self.normalised(values)
         return np.where(np.isnan(values), np.nan, np.maximum(values, CLIPPED))
+
+    def require_steady(self, view: View, rows: np.ndarray, places: Sequence[int], before: np.ndarray) -> None:
+        """Ask about rows again before a difference is held against anything else.
+
+        Raises:
+            UnsteadyError: the answer is another one.
+        """
+        if first_difference(self, before, self.log_probs(view, rows, places)):
+            raise UnsteadyError("the same rows have another output when they are asked again (see repeats)")
 
     def normalised(self, values: np.ndarray) -> np.ndarray:
         """Logits [...,V] as log-probabilities."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from weft.core.errors import InputError
 from weft.judge.by_steps import pieces, saved
-from weft.judge.case import Case, NotJudgedError
+from weft.judge.case import Case, NotJudgedError, UnsteadyError
 from weft.judge.exhibits import resembled
 from weft.judge.judgement import LawResult, Thing, Verdict, Word
 from weft.judge.later_tokens import causality
@@ -80,6 +80,8 @@ def _outcome(case: Case, name: str, law: Law) -> LawResult:
         return LawResult(name=name, outcome="not tried", why="the time for the verdict was up")
     try:
         return law(case)
+    except UnsteadyError as error:
+        return LawResult(name=name, outcome="not tried", why=f"{error}")
     except (EndedError, ModelError) as error:
         why = f"{error}"
     try:
