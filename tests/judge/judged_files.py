@@ -8,7 +8,7 @@ from pathlib import Path
 
 from weft.judge.case import Case
 from weft.judge.judgement import LawResult
-from weft.judge.questions import Limits
+from weft.judge.questions import Judged, Limits
 from weft.judge.referee import LAWS
 
 QUICK = Limits(seconds=60, answer=20, threads=1, memory=4 << 30)
@@ -94,7 +94,7 @@ def case_of(folder: Path, source: str, *changes: tuple[str, str]) -> Iterator[Ca
         assert old in source
         source = source.replace(old, new)
     (folder / "judged.py").write_text(source, encoding="utf-8")
-    case = Case(folder / "judged.py", "model", None, QUICK)
+    case = Case(Judged(folder / "judged.py"), None, QUICK)
     try:
         yield case
     finally:

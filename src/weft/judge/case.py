@@ -12,7 +12,7 @@ from typing import Any, final
 
 import numpy as np
 
-from weft.judge.questions import EndedError, Limits, ModelError, Worker, World, elsewhere, output_of
+from weft.judge.questions import EndedError, Judged, Limits, ModelError, Worker, World, elsewhere, output_of
 from weft.judge.sample import SAMPLE
 
 LENGTHS = (64, 256, 1024, 2048, 4096)
@@ -59,20 +59,18 @@ class Case:
     """A judged file: its processes and views.
 
     Args:
-        path: the file.
-        call: the name in it.
+        judged: the file.
         gives: how its output is read; None: worked out.
         limits: of its processes.
         test_text: a file with the text that it is scored on elsewhere; None: what the file claims.
     """
 
-    def __init__(self, path: Path, call: str, gives: str | None, limits: Limits,
-                 test_text: Path | None = None) -> None:
-        self.limits, self.path, self.test_text, self._call = limits, path, test_text, call
+    def __init__(self, judged: Judged, gives: str | None, limits: Limits, test_text: Path | None = None) -> None:
+        self.limits, self.judged, self.test_text = limits, judged, test_text
         self._until = time.monotonic() + limits.seconds
         self._world = World()
         self._other: Worker | None = None
-        self.worker = Worker(path, call, limits, self._world)
+        self.worker = Worker(judged, limits, self._world)
         self.about = self.worker.begin()
         self.stated: dict[str, Any] = self.about["stated"]
         self.offered: list[str] = self.about["offered"]
@@ -104,14 +102,14 @@ class Case:
     def other(self) -> Worker:
         """A second process of the file, in other surroundings; it begins when it is first needed."""
         if self._other is None:
-            self._other = Worker(self.path, self._call, self.limits, elsewhere(self._world))
+            self._other = Worker(self.judged, self.limits, elsewhere(self._world))
             self._other.begin()
         return self._other
 
     def again(self) -> None:
         """Begin a new process in the place of one that has ended."""
         self.worker.end()
-        self.worker = Worker(self.path, self._call, self.limits, self._world)
+        self.worker = Worker(self.judged, self.limits, self._world)
         self.worker.begin()
 
     def end(self) -> None:
@@ -123,7 +121,7 @@ class Case:
     @contextmanager
     def fresh_elsewhere(self) -> Iterator[Worker]:
         """A further process of the file in other surroundings, for as long as it is needed."""
-        worker = Worker(self.path, self._call, self.limits, elsewhere(self._world))
+        worker = Worker(self.judged, self.limits, elsewhere(self._world))
         try:
             worker.begin()
             yield worker

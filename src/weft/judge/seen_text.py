@@ -47,7 +47,7 @@ def seen(case: Case) -> LawResult:
 def _path(case: Case, name: str) -> Path | None:
     """A file that the claims name, beside the judged one."""
     claimed = (case.stated.get("claims") or {}).get(name)
-    return case.path.parent / claimed if isinstance(claimed, str) else None
+    return case.judged.path.parent / claimed if isinstance(claimed, str) else None
 
 
 def _recalled(case: Case, text: str, tried: str) -> LawResult:
