@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weft.cli.closing import Given, word
-from weft.cli.options import Json, Threads, guarded
+from weft.cli.config import Overrides
+from weft.cli.options import Json, Plugin, Threads, guarded, prepare
 from weft.cli.text import console, section, table
 from weft.core.errors import InputError
 
@@ -30,36 +31,46 @@ def _after(given: Given) -> str:
 @guarded(_after)
 def judge(
         thing: Annotated[str | None, typer.Argument(metavar="THING", help="A Python file with a model (FILE.py or "
-                                                    "FILE.py:NAME).")] = None,
+                                                    "FILE.py:NAME), a configuration, a run, a checkpoint, a folder of "
+                                                    "transformers, or an endpoint (http://...).")] = None,
+        overrides: Overrides = None,
         call: Annotated[str | None, typer.Option("--call", metavar="FILE.py:NAME", help="The model of a file by its "
                                                  "name; by default model.")] = None,
-        gives: Annotated[str | None, typer.Option("--gives", help="How its output is read: logits, log-probabilities, "
-                                                  "next or scores; by default worked out.")] = None,
-        seconds: Annotated[float, typer.Option("--seconds", min=1, help="The most time of the verdict.")] = 120.0,
-        memory: Annotated[int, typer.Option("--memory", min=256, help="MiB of addresses of the file's "
+        gives: Annotated[str | None, typer.Option("--gives", help="How a file's output is read: logits, "
+                                                  "log-probabilities, next or scores; by default worked out.")] = None,
+        test_text: Annotated[Path | None, typer.Option("--test-text", help="A file with the text that it is scored on "
+                                                       "elsewhere: has it read it before?")] = None,
+        seconds: Annotated[float, typer.Option("--seconds", min=1, help="The most time of a file's verdict.")] = 120.0,
+        answer: Annotated[float, typer.Option("--answer", min=1, help="The most seconds of one answer.")] = 30.0,
+        memory: Annotated[int, typer.Option("--memory", min=256, help="MiB of addresses of a file's "
                                             "process.")] = 8192,
         unconfined: Annotated[bool, typer.Option("--unconfined", help="Run a file also where the system cannot keep it "
                                                  "from other files and the network.")] = False,
-        test_text: Annotated[Path | None, typer.Option("--test-text", help="A file with the text that it is scored on "
-                                                       "elsewhere: has it read it before?")] = None,
-        threads: Threads = None, json: Json = False) -> None:
+        model: Annotated[str | None, typer.Option("--model", help="The model of an endpoint; by default the first that "
+                                                  "it lists.")] = None,
+        threads: Threads = None, plugin: Plugin = None, json: Json = False) -> None:
     """Judge whether something is a language model: one verdict on its laws.
 
-    The file runs in a process of its own, without network and with no files but its own folder. The exit code is 0 if
-    it is lawful, 1 if not, 2 if nothing can be said.
+    A file runs in a process of its own, without network and with no files but its own folder. The exit code is 0 if the
+    model is lawful, 1 if not, 2 if nothing can be said.
     """
-    from weft.api.judging import judge as judged
+    prepare(plugin)
+    from weft import api
+    from weft.judge.questions import Limits
 
-    if (thing is None) == (call is None):
-        raise InputError("give one of THING and --call.", where="judge", remedy="Such as weft judge model.py.")
+    changes = [*([thing] if thing and call else []), *(overrides or [])]
+    if call is None and thing is None:
+        raise InputError("nothing to judge was named.", where="THING", remedy="Give one, such as weft judge model.py.")
+    limits = Limits(seconds, answer, memory << 20, threads=threads or 2, confined=not unconfined)
     with console(err=True).status("reading", spinner="line") as status:
-        verdict = judged(call or str(thing), gives=gives, seconds=seconds, memory=memory << 20, threads=threads or 2,
-                         confined=not unconfined, test_text=test_text, on_law=lambda law: status.update(law))
+        verdict = api.judge(call or str(thing), changes, gives=gives, limits=limits, test_text=test_text, model=model,
+                            on_law=status.update)
     if json:
         typer.echo(verdict.model_dump_json(indent=2))
     else:
         _print(console(), verdict)
-    raise typer.Exit(verdict.exit_code)
+    if verdict.exit_code:
+        raise typer.Exit(verdict.exit_code)
 
 
 def _print(out: Console, verdict: Verdict) -> None:

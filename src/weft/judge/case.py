@@ -12,7 +12,7 @@ from typing import Any, final
 
 import numpy as np
 
-from weft.judge.questions import EndedError, Limits, ModelError, Worker, World, elsewhere, output_of
+from weft.judge.questions import EndedError, Judged, Limits, ModelError, Worker, World, elsewhere, output_of
 from weft.judge.sample import SAMPLE
 
 LENGTHS = (64, 256, 1024, 2048, 4096)
@@ -24,6 +24,10 @@ CLIPPED = -80.0
 NUMBERS = 1 << 23
 """The most numbers of an answer that are compared at once; of larger ones some positions are."""
 GIVES = ("logits", "log-probabilities", "next", "scores")
+
+
+class UnsteadyError(Exception):
+    """The same question has had two answers, so that a difference shows nothing."""
 
 
 class NotJudgedError(Exception):
@@ -55,20 +59,18 @@ class Case:
     """A judged file: its processes and views.
 
     Args:
-        path: the file.
-        call: the name in it.
+        judged: the file.
         gives: how its output is read; None: worked out.
         limits: of its processes.
         test_text: a file with the text that it is scored on elsewhere; None: what the file claims.
     """
 
-    def __init__(self, path: Path, call: str, gives: str | None, limits: Limits,
-                 test_text: Path | None = None) -> None:
-        self.limits, self.path, self.test_text, self._call = limits, path, test_text, call
+    def __init__(self, judged: Judged, gives: str | None, limits: Limits, test_text: Path | None = None) -> None:
+        self.limits, self.judged, self.test_text = limits, judged, test_text
         self._until = time.monotonic() + limits.seconds
         self._world = World()
         self._other: Worker | None = None
-        self.worker = Worker(path, call, limits, self._world)
+        self.worker = Worker(judged, limits, self._world)
         self.about = self.worker.begin()
         self.stated: dict[str, Any] = self.about["stated"]
         self.offered: list[str] = self.about["offered"]
@@ -100,14 +102,14 @@ class Case:
     def other(self) -> Worker:
         """A second process of the file, in other surroundings; it begins when it is first needed."""
         if self._other is None:
-            self._other = Worker(self.path, self._call, self.limits, elsewhere(self._world))
+            self._other = Worker(self.judged, self.limits, elsewhere(self._world))
             self._other.begin()
         return self._other
 
     def again(self) -> None:
         """Begin a new process in the place of one that has ended."""
         self.worker.end()
-        self.worker = Worker(self.path, self._call, self.limits, self._world)
+        self.worker = Worker(self.judged, self.limits, self._world)
         self.worker.begin()
 
     def end(self) -> None:
@@ -119,7 +121,7 @@ class Case:
     @contextmanager
     def fresh_elsewhere(self) -> Iterator[Worker]:
         """A further process of the file in other surroundings, for as long as it is needed."""
-        worker = Worker(self.path, self._call, self.limits, elsewhere(self._world))
+        worker = Worker(self.judged, self.limits, elsewhere(self._world))
         try:
             worker.begin()
             yield worker
@@ -152,6 +154,15 @@ class Case:
         if view.gives in ("logits", "next"):
             values = self.normalised(values)
         return np.where(np.isnan(values), np.nan, np.maximum(values, CLIPPED))
+
+    def require_steady(self, view: View, rows: np.ndarray, places: Sequence[int], before: np.ndarray) -> None:
+        """Ask about rows again before a difference is held against anything else.
+
+        Raises:
+            UnsteadyError: the answer is another one.
+        """
+        if first_difference(self, before, self.log_probs(view, rows, places)):
+            raise UnsteadyError("the same rows have another output when they are asked again (see repeats)")
 
     def normalised(self, values: np.ndarray) -> np.ndarray:
         """Logits [...,V] as log-probabilities."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -10,6 +11,9 @@ FORMAT: Literal["weft.verdict/1"] = "weft.verdict/1"
 Word = Literal["lawful", "unlawful", "not judged"]
 EXIT: dict[str, int] = {"lawful": 0, "unlawful": 1, "not judged": 2}
 """The exit code of the command for each verdict."""
+
+NEEDED = ("sums-to-one", "causality", "separate-rows", "repeats")
+"""Laws without which nothing is called lawful."""
 
 
 class Plain(BaseModel):
@@ -78,3 +82,11 @@ def result(name: str, tried: str, found: Found | None, why: str = "") -> LawResu
 def ids(*rows: object) -> tuple[tuple[int, ...], ...]:
     """Rows of ids, arrays or lists, as a record holds them."""
     return tuple(tuple(int(each) for each in row) for row in rows)  # type: ignore[attr-defined]
+
+
+def word_of(laws: Sequence[LawResult]) -> tuple[Word, str]:
+    """The verdict that the laws give, and why where nothing is judged."""
+    if any(law.outcome == "broken" for law in laws):
+        return "unlawful", ""
+    missing = [law.name for law in laws if law.name in NEEDED and law.outcome == "not tried"]
+    return ("not judged", f"not tried: {', '.join(missing)}") if missing else ("lawful", "")

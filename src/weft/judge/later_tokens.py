@@ -56,6 +56,7 @@ def _at_length(case: Case, view: View, length: int) -> tuple[Found | None, int]:
         may = np.asarray(places)[None] >= cut[:, None]
         after[may] = before[may]
         if first_difference(case, before, after):
+            case.require_steady(view, rows, places, before)
             return _shown(case, view, rows, changed, cut), index + 1
     return None, len(cuts) * count
 

@@ -8,8 +8,10 @@ import numpy as np
 from weft.judge.case import Case, View, first_difference, smallest
 from weft.judge.judgement import Found, LawResult, ids, result
 
+SLOTS = ((2, (0,)), (2, (1,)), (9, (0,)), (9, (8,)), (9, (3,)), (33, (0, 17, 32)))
+"""Numbers of rows, and the places among them at which a row is asked again: the last row of 33 begins another block of
+most kernels."""
 BATCHES = (2, 9, 33)
-"""Rows beside which a row is asked again: the last begins another block of most kernels."""
 
 
 def separate_rows(case: Case) -> LawResult:
@@ -25,19 +27,17 @@ def separate_rows(case: Case) -> LawResult:
 
 
 def _beside_others(case: Case, view: View, length: int) -> Found | None:
-    rows = case.rows(BATCHES[-1], length, 31)
+    row = case.rows(3, length, 31)[2]
     places = case.places(view, length, BATCHES[-1])
-    mine = [2, 0]
-    alone = {row: case.log_probs(view, rows[row : row + 1], places) for row in mine}
-    for count in BATCHES:
-        for order in (np.arange(count), np.arange(count)[::-1]):
-            others = (case.rows(count, length, 32 + count) + order[0]) % case.vocab
-            for row in mine[: 1 if count > 9 else 2]:
-                at = int(order[min(row, count - 1)])
-                others[at] = rows[row]
-                got = case.log_probs(view, others, places)[at : at + 1]
-                if seen := first_difference(case, alone[row], got):
-                    return _smaller(case, view, rows[row], others, at, places[seen[1]])
+    alone = case.log_probs(view, row[None], places)
+    for count, slots in SLOTS:
+        batch = case.rows(count, length, 32 + count + slots[0])
+        batch[list(slots)] = row
+        got = case.log_probs(view, batch, places)
+        for at in slots:
+            if seen := first_difference(case, alone, got[at : at + 1]):
+                case.require_steady(view, batch, places, got)
+                return _smaller(case, view, row, batch, at, places[seen[1]])
     return None
 
 

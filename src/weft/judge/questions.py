@@ -52,6 +52,17 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class Judged:
+    """A Python file and the name of the model in it, with further folders that it may read, and variables of the
+    environment that it is given."""
+
+    path: Path
+    call: str = "model"
+    readable: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
 class World:
     """What surrounds the model and must not matter to it: random numbers (those of the time when it is made, and those
     of later), the clock's seconds ahead of the machine's, and variables of the environment."""
@@ -67,8 +78,7 @@ class Worker:
     """A process that has loaded a file.
 
     Args:
-        path: the Python file.
-        call: the name in it.
+        judged: the file.
         limits: of its process.
         world: what surrounds it.
 
@@ -78,21 +88,22 @@ class Worker:
         ModelError: the file cannot be loaded.
     """
 
-    def __init__(self, path: Path, call: str, limits: Limits, world: World) -> None:
-        self._limits = limits
+    def __init__(self, judged: Judged, limits: Limits, world: World) -> None:
+        self._limits, path = limits, judged.path
         self.folder = Path(tempfile.mkdtemp(prefix="weft-judge-"))
         threads = str(limits.threads)
         environment = {"HOME": str(self.folder), "TMPDIR": str(self.folder), "OMP_NUM_THREADS": threads,
-                       "MKL_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": "1", **dict(world.environment)}
+                       "MKL_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": "1", **dict(judged.environment),
+                       **dict(world.environment)}
         try:
             self._process = ConfinedProcess("weft.judge.worker", (), [each for each in sys.path if each], environment)
         except OSError as error:
             shutil.rmtree(self.folder, ignore_errors=True)
             raise FailedError(f"no process can be started ({error.strerror}).", where="judge",
                               remedy="Free memory or processes, and try again.") from None
-        asked = {"path": str(path), "call": call, "folder": str(self.folder), "confined": limits.confined,
+        asked = {"path": str(path), "call": judged.call, "folder": str(self.folder), "confined": limits.confined,
                  "torch": "torch" in path.read_text(encoding="utf-8", errors="replace"), "threads": limits.threads,
-                 "memory": limits.memory, "written": limits.written, "readable": [str(path.parent)],
+                 "memory": limits.memory, "written": limits.written, "readable": [str(path.parent), *judged.readable],
                  "seconds": int(limits.seconds * limits.threads) + 60, "seed": world.seed,
                  "seed_later": world.seed_later, "clock": world.clock}
         self._first: bytes | None = json.dumps(asked).encode("ascii") + b"\n"

@@ -5,18 +5,19 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from weft.core.errors import InputError
 from weft.judge.by_steps import pieces, saved
-from weft.judge.case import Case, NotJudgedError
+from weft.judge.case import Case, NotJudgedError, UnsteadyError
 from weft.judge.exhibits import resembled
-from weft.judge.judgement import LawResult, Thing, Verdict, Word
+from weft.judge.judgement import LawResult, Thing, Verdict, word_of
 from weft.judge.later_tokens import causality
 from weft.judge.normalised import sums_to_one
 from weft.judge.other_rows import documents, separate_rows
 from weft.judge.own_figures import evaluation
-from weft.judge.questions import EndedError, Limits, ModelError
+from weft.judge.questions import EndedError, Judged, Limits, ModelError
 from weft.judge.repeating import repeats
 from weft.judge.seen_text import seen
 from weft.judge.text_bytes import text_bytes
@@ -26,17 +27,14 @@ LAWS: dict[str, Law] = {"sums-to-one": sums_to_one, "causality": causality, "sep
                         "repeats": repeats, "bytes": text_bytes, "pieces": pieces,
                         "documents": documents, "saved": saved, "evaluation": evaluation, "seen": seen}
 """The laws by name, in the order in which they are tried."""
-NEEDED = ("sums-to-one", "causality", "separate-rows", "repeats")
-"""Laws without which nothing is called lawful."""
 
 
-def judge_file(path: Path, call: str = "model", *, gives: str | None = None, limits: Limits | None = None,
-               test_text: Path | None = None, on_law: Callable[[str], None] | None = None) -> Verdict:
+def judge_file(judged: Judged, *, gives: str | None = None, limits: Limits | None = None, test_text: Path | None = None,
+               on_law: Callable[[str], None] | None = None) -> Verdict:
     """The verdict on a Python file.
 
     Args:
-        path: the file.
-        call: the name in it of the model.
+        judged: the file.
         gives: how its output is read, one of `weft.judge.case.GIVES`; None: worked out.
         limits: of its process; None: the usual ones.
         test_text: a file with the text that it is scored on elsewhere; None: what the file claims.
@@ -46,12 +44,12 @@ def judge_file(path: Path, call: str = "model", *, gives: str | None = None, lim
         InputError: the file cannot be read.
         UnsupportedError: this machine cannot confine it.
     """
-    begun, limits, path = time.monotonic(), limits or Limits(), path.resolve()
+    begun, limits, path = time.monotonic(), limits or Limits(), judged.path.resolve()
     if not path.is_file():
         raise InputError("there is no such file.", where=str(path), remedy="Give a Python file, or FILE.py:NAME.")
-    thing = Thing(kind="file", path=str(path), sha256=hashlib.sha256(path.read_bytes()).hexdigest(), call=call)
+    thing = Thing(kind="file", path=str(path), sha256=hashlib.sha256(path.read_bytes()).hexdigest(), call=judged.call)
     try:
-        case = Case(path, call, gives, limits, test_text)
+        case = Case(replace(judged, path=path), gives, limits, test_text)
     except (NotJudgedError, EndedError, ModelError) as error:
         return Verdict(thing=thing, verdict="not judged", why=f"{error}", seconds=time.monotonic() - begun)
     try:
@@ -80,6 +78,8 @@ def _outcome(case: Case, name: str, law: Law) -> LawResult:
         return LawResult(name=name, outcome="not tried", why="the time for the verdict was up")
     try:
         return law(case)
+    except UnsteadyError as error:
+        return LawResult(name=name, outcome="not tried", why=f"{error}")
     except (EndedError, ModelError) as error:
         why = f"{error}"
     try:
@@ -87,14 +87,6 @@ def _outcome(case: Case, name: str, law: Law) -> LawResult:
     except (EndedError, ModelError):
         why += "; and it did not begin again"
     return LawResult(name=name, outcome="not tried", why=why)
-
-
-def word_of(laws: tuple[LawResult, ...]) -> tuple[Word, str]:
-    """The verdict that the laws give, and why where nothing is judged."""
-    if any(law.outcome == "broken" for law in laws):
-        return "unlawful", ""
-    missing = [law.name for law in laws if law.name in NEEDED and law.outcome == "not tried"]
-    return ("not judged", f"not tried: {', '.join(missing)}") if missing else ("lawful", "")
 
 
 def _described(limits: Limits, by: tuple[str, ...]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import lzma
 import math
+import random
 from pathlib import Path
 
 from weft.data.document import Document
@@ -15,10 +16,10 @@ from weft.judge.sample import SAMPLE
 from weft.judge.text_bytes import encoded
 
 NAME = "seen"
-RECALLED, REPEATS, TIMES = 0.5, 2.0, 4.0
-"""Bits per byte of the test text below which it is recalled, where it is no repetition of itself (its own compression
-takes at least so many bits per byte) and a fresh text needs so many times as much. The best published models need
-0.6 or more for English text, and as much for a fresh one."""
+RECALLED, REPEATS, TIMES = 0.75, 6.0, 6.0
+"""Bits per byte of a test text below which it is recalled, where its own compression takes so many times as much (it is
+no repetition of itself), and so do its words in another order. The best published models need 0.6 or more for English
+text, and about four times as much for its words in another order."""
 WINDOWS = 8
 """Rows of the test text that are scored."""
 
@@ -34,7 +35,7 @@ def seen(case: Case) -> LawResult:
     training = _path(case, "training_text")
     repeated = None if training is None or not training.is_file() else Repeated.over(
         *overlap([Document("test", content)], [Document("training", training.read_bytes())]))
-    tried = f"{len(content):,} bytes of test text, by the model's bits per byte of it and of a fresh text"
+    tried = f"{len(content):,} bytes of test text, by the bits per byte of it, of its words mixed and of a fresh text"
     if repeated is not None:
         tried += f", and by stretches that the training text {training.name if training else ''} has as well"
         if (repeated.share or 0.0) >= FOUND:
@@ -46,18 +47,21 @@ def seen(case: Case) -> LawResult:
 def _path(case: Case, name: str) -> Path | None:
     """A file that the claims name, beside the judged one."""
     claimed = (case.stated.get("claims") or {}).get(name)
-    return case.path.parent / claimed if isinstance(claimed, str) else None
+    return case.judged.path.parent / claimed if isinstance(claimed, str) else None
 
 
 def _recalled(case: Case, text: str, tried: str) -> LawResult:
-    own, fresh = _bits_per_byte(case, text), _bits_per_byte(case, SAMPLE)
+    words = text.split(" ")
+    random.Random(91).shuffle(words)
+    own, mixed, fresh = (_bits_per_byte(case, each) for each in (text, " ".join(words), SAMPLE))
     content = text.encode()[: 1 << 20]
     packed = 8 * len(lzma.compress(content, preset=9)) / max(len(content), 1)
-    why = f"{own:.3f} bits per byte of the test text, {fresh:.3f} of a fresh one"
-    if own < RECALLED and packed > REPEATS and fresh > TIMES * own:
+    why = (f"{own:.3f} bits per byte of the test text, {mixed:.3f} of its words in another order, {fresh:.3f} of a "
+           "fresh text")
+    if own < min(RECALLED, packed / REPEATS) and mixed > TIMES * own:
         return result(NAME, tried, Found(
-            sentence=f"It needs {own:.3f} bits per byte for the test text, and {fresh:.3f} for a fresh one: it recalls "
-            "a text that it has read.", measured=own, allowed=RECALLED), why)
+            sentence=f"It needs {own:.3f} bits per byte for the test text, and {mixed:.3f} for its words in another "
+            "order: it recalls a text that it has read.", measured=own, allowed=RECALLED), why)
     return result(NAME, tried, None, why)
 
 

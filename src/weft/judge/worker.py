@@ -180,10 +180,12 @@ class Asked:
         """What the model gives token by token [B,T,V], after it has been given ``used`` of the rows and begun anew,
         and while another state goes on in turns."""
         start, step = self.find("start"), self.find("step")
-        state, values = start(len(rows)), []
+        values: list[np.ndarray] = []
+        state = other = start(len(rows))
         for at in range(used):
             _, state = self.stepped(step, rows[:, at], state)
-        state, other = start(len(rows)), start(len(rows))
+        if used:
+            state, other = start(len(rows)), start(len(rows))
         for at in range(rows.shape[1]):
             value, state = self.stepped(step, rows[:, at], state)
             values.append(value.reshape(len(rows), -1))
