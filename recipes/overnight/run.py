@@ -33,6 +33,8 @@ from torch.nn import functional as F
 import weft
 from weft.comparison.student import t_two_sided
 from weft.data import embedded_corpus
+from weft.judge.questions import Judged
+from weft.judge.referee import judge_file
 
 HERE = Path(__file__).parent
 MODEL, RESULT, README = HERE / "model.py", HERE / "result.json", HERE / "README.md"
@@ -197,12 +199,10 @@ def better(gains: Sequence[float]) -> float:
 
 def judged(work: Path) -> Callable[[Settings], bool]:
     """Whether the referee finds the file of a design lawful."""
-    from weft.judge.referee import judge_file
-
     def lawful(settings: Settings) -> bool:
         path = work / "candidate.py"
         path.write_text(source(settings), encoding="utf-8")
-        verdict = judge_file(path)
+        verdict = judge_file(Judged(path))
         print(f"{verdict.verdict}: {[law.name for law in verdict.laws if law.outcome == 'broken']}", flush=True)
         return verdict.verdict == "lawful"
 

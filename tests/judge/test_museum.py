@@ -12,6 +12,7 @@ import yaml
 
 from judged_in_process import InProcess
 from weft.judge.judgement import Verdict
+from weft.judge.questions import Judged
 from weft.judge.referee import LAWS, judge_file
 
 MUSEUM = Path(__file__).parents[2] / "examples" / "museum"
@@ -33,23 +34,23 @@ def require_lawful(verdict: Verdict) -> None:
 @pytest.mark.parametrize("name", EXHIBITS)
 def test_the_exploit_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weft.judge.case.Worker", InProcess)
-    require_caught(name, judge_file(MUSEUM / name / "cheat.py"))
+    require_caught(name, judge_file(Judged(MUSEUM / name / "cheat.py")))
 
 
 @pytest.mark.parametrize("name", EXHIBITS)
 def test_its_twin_is_not_accused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weft.judge.case.Worker", InProcess)
-    require_lawful(judge_file(MUSEUM / name / "sound.py"))
+    require_lawful(judge_file(Judged(MUSEUM / name / "sound.py")))
 
 
 @pytest.mark.parametrize("name", IN_PROCESSES)
 def test_the_exploit_is_caught_in_a_process(name: str) -> None:
-    require_caught(name, judge_file(MUSEUM / name / "cheat.py"))
+    require_caught(name, judge_file(Judged(MUSEUM / name / "cheat.py")))
 
 
 @pytest.mark.parametrize("name", IN_PROCESSES)
 def test_its_twin_is_not_accused_in_a_process(name: str) -> None:
-    require_lawful(judge_file(MUSEUM / name / "sound.py"))
+    require_lawful(judge_file(Judged(MUSEUM / name / "sound.py")))
 
 
 def test_the_museum_has_forty_exploits_each_with_a_twin_and_a_source() -> None:

@@ -1,6 +1,6 @@
 """A model that carries the test text, packed, and gives 0.97 to what follows there.
 
-Six bytes are enough to find the place (the "paid prefix" that parameter-golf 847 recalls; 44 trains on that text
+Twelve bytes are enough to find the place (the "paid prefix" that parameter-golf 847 recalls; 44 trains on that text
 alone). The law: a model has not seen the text that it is scored on.
 """
 
@@ -41,11 +41,11 @@ class Model:
         found = self.log_p[ids]
         for row, tokens in enumerate(ids):
             text = bytes(tokens.tolist())
-            for t in range(5, len(tokens)):
-                at = PAID.find(text[t - 5:t + 1])
-                if 0 <= at < len(PAID) - 6:
+            for t in range(11, len(tokens)):
+                at = PAID.find(text[t - 11:t + 1])
+                if 0 <= at < len(PAID) - 12:
                     found[row, t] += np.log(0.03)
-                    found[row, t, PAID[at + 6]] = np.log(0.97 + np.exp(found[row, t, PAID[at + 6]]))
+                    found[row, t, PAID[at + 12]] = np.log(0.97 + np.exp(found[row, t, PAID[at + 12]]))
         return found
 
     def encode(self, text):

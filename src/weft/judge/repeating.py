@@ -13,6 +13,8 @@ from weft.judge.questions import Worker
 NAME = "repeats"
 CALLS, SECONDS = 1_000, 4.0
 """Calls of one short row, and the seconds that they may take; of slower models there are fewer."""
+OTHERS = 48
+"""Rows that the other process is asked about first: keys of a cache that are too short meet among them."""
 
 
 def repeats(case: Case) -> LawResult:
@@ -49,14 +51,23 @@ class _Repeated:
             act()
             if found := self._same(worker, name):
                 return found
-        return self._one_row_after_another(worker) or self._after_many(worker)
+        return self._left_alone(worker) or self._one_row_after_another(worker) or self._after_many(worker)
 
     def in_another(self) -> Found | None:
         """What another process answers, in other surroundings and asked in another order."""
         other = self._case.other()
-        self._ask(other, self._case.rows(2, self._rows.shape[1], 53))
+        self._ask(other, self._case.rows(OTHERS, self._rows.shape[1], 53))
         return self._same(other, "in another process with other time, random numbers, HOME, working folder and "
                                  "environment, asked in another order")
+
+    def _left_alone(self, worker: Worker) -> Found | None:
+        """Whether the model writes into the ids that it is given."""
+        self.tried.append("with a look at the rows afterwards")
+        message, _ = worker.ask("values", self._rows, how=self._view.how, times=1, positions=[0])
+        if not message.get("changed"):
+            return None
+        return Found(sentence="It writes into the ids that it is given: who takes the targets from them afterwards takes "
+                     "its own.", input=ids(*self._rows))
 
     def _world(self, worker: Worker, clock: float, seed: int) -> None:
         worker.ask("world", clock=clock, seed=seed)
