@@ -5,8 +5,8 @@
 Two loops begin with the same small model (`model.py`) and are given the same random edits, one after the other:
 another width, activation, norm, rate, seed and so on; two of the edits read ahead. *Greedily* an edit is kept if the
 loss of one run from the loop's seed is lower than that of the design so far. *The referee* runs both from fresh seeds,
-pair by pair, gives up when the gain of the first three pairs is none, keeps the edit if Student's paired test over
-eight finds it better (one-sided, at the level below), and then only if `weft judge` finds the edited file lawful.
+pair by pair, gives up when the gain of the first two pairs is none, keeps the edit if Student's paired test over
+six finds it better (one-sided, at the level below), and then only if `weft judge` finds the edited file lawful.
 
 Every edit that was kept is then run again from new seeds, with the design before it, and both are measured as a model
 is used: each prediction is asked of the bytes before it alone. A gain repeats where the mean of the pairs is one; the
@@ -51,13 +51,16 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "decay": ("constant", "linear", "cosine"), "beta": (0.9, 0.95, 0.99, 0.999), "weight_decay": (0.0, 0.01, 0.1),
     "smoothing": (0.0, 0.02), "seed": tuple(range(10))}
 PROTOCOL: dict[str, Any] = {
-    "edits": 100, "steps": 60, "rows": 8, "text": 400_000, "held_out": 96, "used": 512, "first": 3, "pairs": 8,
-    "level": 0.01, "new_seeds": 12, "draws": 1, "start": START,
+    "edits": 100, "steps": 40, "rows": 8, "text": 400_000, "held_out": 64, "used": 256, "first": 2, "pairs": 6,
+    "level": 0.02, "new_seeds": 8, "draws": 1, "start": START,
     "choices": {name: list(values) for name, values in CHOICES.items()}}
 """Everything that the figures depend on beside the model's file: edits that are drawn; steps and rows of a run; bytes
 of the text; rows that are held out, and single predictions in the measure of use; pairs after which the referee may
 give up, and in all; its level; new seeds."""
 BEGIN, END = "<!-- tables -->\n", "<!-- /tables -->\n"
+
+TRAINING = ("lr", "warmup", "decay", "beta", "weight_decay", "smoothing", "seed")
+"""Settings that are not the model's: files of designs that differ in them alone are the same."""
 
 Settings = Mapping[str, Any]
 Run = Callable[[Settings, int], tuple[float, float]]
@@ -80,7 +83,8 @@ def text() -> tuple[torch.Tensor, torch.Tensor]:
 
 def source(settings: Settings) -> str:
     """The model's file with a design in it, which is what the referee judges."""
-    return MODEL.read_text(encoding="utf-8").replace("SETTINGS = {}", f"SETTINGS = {dict(settings)!r}", 1)
+    design = {name: value for name, value in settings.items() if name not in TRAINING}
+    return MODEL.read_text(encoding="utf-8").replace("SETTINGS = {}", f"SETTINGS = {design!r}", 1)
 
 
 def trainer() -> Run:
@@ -96,7 +100,7 @@ def trainer() -> Run:
         torch.manual_seed(1000 * seed + 17)
         model = scope["Model"](settings)
         optimizer = torch.optim.AdamW(model.parameters(), lr=settings["lr"], betas=(0.9, settings["beta"]),
-                                      weight_decay=settings["weight_decay"])
+                                      weight_decay=settings["weight_decay"], fused=True)
         for step in range(PROTOCOL["steps"]):
             for group in optimizer.param_groups:
                 group["lr"] = settings["lr"] * rate(settings, step / PROTOCOL["steps"])
@@ -198,13 +202,17 @@ def better(gains: Sequence[float]) -> float:
 
 
 def judged(work: Path) -> Callable[[Settings], bool]:
-    """Whether the referee finds the file of a design lawful."""
+    """Whether the referee finds the file of a design lawful; its verdicts are kept by what is in the file."""
     def lawful(settings: Settings) -> bool:
-        path = work / "candidate.py"
-        path.write_text(source(settings), encoding="utf-8")
-        verdict = judge_file(Judged(path))
-        print(f"{verdict.verdict}: {[law.name for law in verdict.laws if law.outcome == 'broken']}", flush=True)
-        return verdict.verdict == "lawful"
+        content = source(settings)
+        path = work / f"{hashlib.sha256(content.encode()).hexdigest()[:16]}.py"
+        told = path.with_suffix(".json")
+        if not told.exists():
+            path.write_text(content, encoding="utf-8")
+            told.write_text(judge_file(Judged(path)).model_dump_json(indent=1), encoding="utf-8")
+        verdict = json.loads(told.read_text(encoding="utf-8"))
+        print(verdict["verdict"], [law["name"] for law in verdict["laws"] if law["outcome"] == "broken"], flush=True)
+        return bool(verdict["verdict"] == "lawful")
 
     return lawful
 
