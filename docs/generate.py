@@ -1,4 +1,4 @@
-"""Writes the gallery, the command-line page, the study of positions and the README's tables
+"""Writes the gallery, the command-line page, the study of positions, the list of the museum and the README's tables
 from the code, and the pages of the studies from their recipes: ``python docs/generate.py``; ``python docs/generate.py
 KIND`` writes the page of one part or family, and the README's tables."""
 
@@ -159,6 +159,7 @@ def cli_page() -> str:
 
 
 if __name__ == "__main__":
+    from museum import with_exhibits
     from results import write_results
     from studies import write_studies
 
@@ -173,5 +174,7 @@ if __name__ == "__main__":
         write_pages(generated)
         write_studies(root, generated)
         write_results(root, generated)
+    museum = Path(__file__).parent / "museum.md"
+    museum.write_text(with_exhibits(museum.read_text(encoding="utf-8"), root), encoding="utf-8")
     readme = root / "README.md"
     readme.write_text(with_tables(readme.read_text(encoding="utf-8")), encoding="utf-8")

@@ -4,6 +4,7 @@ their own, of which ``make judge`` starts one for each file and ``make test`` th
 from __future__ import annotations
 
 import os
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from weft.judge.judgement import Verdict
 from weft.judge.questions import Judged
 from weft.judge.referee import LAWS, judge_file
 
-MUSEUM = Path(__file__).parents[2] / "examples" / "museum"
+ROOT = Path(__file__).parents[2]
+MUSEUM = ROOT / "examples" / "museum"
 EXHIBITS: dict[str, dict[str, Any]] = yaml.safe_load((MUSEUM / "exhibits.yaml").read_text(encoding="utf-8"))
 IN_PROCESSES = list(EXHIBITS) if os.environ.get("WEFT_JUDGE") else ["target_gate", "casefold", "missing_buffer"]
 
@@ -62,3 +64,10 @@ def test_the_museum_has_forty_exploits_each_with_a_twin_and_a_source() -> None:
         cheat, sound = ((MUSEUM / name / f"{kind}.py").read_text(encoding="utf-8") for kind in ("cheat", "sound"))
         assert cheat != sound and max(len(cheat.splitlines()), len(sound.splitlines())) <= 80, name
     assert {exhibit["law"] for exhibit in EXHIBITS.values()} == set(LAWS), "every law has an exploit that breaks it"
+
+
+def test_the_page_lists_every_exploit_as_its_files_describe_it() -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "museum.py"))
+    page = (ROOT / "docs" / "museum.md").read_text(encoding="utf-8")
+    assert made["with_exhibits"](page, ROOT) == page, "run docs/generate.py"
+    assert set(made["LAWS"]) == set(LAWS) and all(page.count(f"museum/{name}/cheat.py") == 1 for name in EXHIBITS)

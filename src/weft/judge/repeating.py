@@ -66,8 +66,8 @@ class _Repeated:
         message, _ = worker.ask("values", self._rows, how=self._view.how, times=1, positions=[0])
         if not message.get("changed"):
             return None
-        return Found(sentence="It writes into the ids that it is given: targets that are taken from them afterwards are "
-                     "its own.", input=ids(*self._rows))
+        return Found(sentence="It writes into the ids that it is given: targets taken from them afterwards are its "
+                     "own.", input=ids(*self._rows))
 
     def _world(self, worker: Worker, clock: float, seed: int) -> None:
         worker.ask("world", clock=clock, seed=seed)
