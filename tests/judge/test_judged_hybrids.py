@@ -1,4 +1,5 @@
-"""Hybrids of Weft's parts, drawn at random, judged as modules of a stranger: none is accused. ``make judge`` draws 300."""
+"""Hybrids of Weft's parts, drawn at random, judged as modules of a stranger: none is accused. ``make judge`` draws
+300."""
 
 from __future__ import annotations
 
