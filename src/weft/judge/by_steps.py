@@ -60,8 +60,7 @@ def saved(case: Case) -> LawResult:
     case.worker.ask("save", path=str(path))
     found = _size(case, path.stat().st_size)
     if found is None:
-        with case.fresh_elsewhere() as other:
-            found = _loaded(case, view, rows, before, other)
+        found = _loaded(case, view, rows, before, case.other())
     path.unlink(missing_ok=True)
     return result("saved", "the weights written to a file, read weights-only into a second model in another process, "
                   "and the same rows asked of it", found)

@@ -21,7 +21,7 @@ SLOW = 4.0
 """Seconds of one row from which on no longer one is tried."""
 CLIPPED = -80.0
 """Log-probabilities below are as good as zero; rounding of such values says nothing."""
-NUMBERS = 1 << 23
+NUMBERS = 1 << 21
 """The most numbers of an answer that are compared at once; of larger ones some positions are."""
 GIVES = ("logits", "log-probabilities", "next", "scores")
 
@@ -69,8 +69,16 @@ class Case:
         self.limits, self.judged, self.test_text = limits, judged, test_text
         self._until = time.monotonic() + limits.seconds
         self._world = World()
-        self._other: Worker | None = None
         self.worker = Worker(judged, limits, self._world)
+        self._other, self._begun = Worker(judged, limits, elsewhere(self._world)), False
+        try:
+            self._learn(gives)
+        except BaseException:
+            self.end()
+            raise
+
+    def _learn(self, gives: str | None) -> None:
+        """Ask the file what it is and how its output is read."""
         self.about = self.worker.begin()
         self.stated: dict[str, Any] = self.about["stated"]
         self.offered: list[str] = self.about["offered"]
@@ -100,10 +108,10 @@ class Case:
         return self._until - time.monotonic()
 
     def other(self) -> Worker:
-        """A second process of the file, in other surroundings; it begins when it is first needed."""
-        if self._other is None:
-            self._other = Worker(self.judged, self.limits, elsewhere(self._world))
+        """A second process of the file, in other surroundings, which has loaded it beside the first."""
+        if not self._begun:
             self._other.begin()
+            self._begun = True
         return self._other
 
     def again(self) -> None:
@@ -115,8 +123,7 @@ class Case:
     def end(self) -> None:
         """End the processes."""
         self.worker.end()
-        if self._other is not None:
-            self._other.end()
+        self._other.end()
 
     @contextmanager
     def fresh_elsewhere(self) -> Iterator[Worker]:
