@@ -56,14 +56,14 @@ def judge(
     """
     prepare(plugin)
     from weft import api
-    from weft.judge.questions import Limits
+    from weft.judge.questions import FileLimits
 
     changes = [*([thing] if thing and call else []), *(overrides or [])]
     if call is None and thing is None:
         raise InputError("nothing to judge was named.", where="THING", remedy="Give one, such as weft judge model.py.")
-    limits = Limits(seconds, answer, memory << 20, threads=threads or 2, confined=not unconfined)
+    limits = FileLimits(seconds, answer, memory << 20, threads=threads or 2, confined=not unconfined)
     with console(err=True).status("reading", spinner="line") as status:
-        verdict = api.judge(call or str(thing), changes, gives=gives, limits=limits, test_text=test_text, model=model,
+        verdict = api.verdict(call or str(thing), changes, gives=gives, limits=limits, test_text=test_text, model=model,
                             on_law=status.update)
     if json:
         typer.echo(verdict.model_dump_json(indent=2))

@@ -18,8 +18,8 @@ from typing import Any, BinaryIO, NoReturn
 import numpy as np
 
 from weft.confinement.guards import confine, end_with_parent, limit, separate
-from weft.judge.clock import SetClock
 from weft.judge.frames import TYPES, frame, read_frame
+from weft.judge.set_clock import SetClock
 
 FILES = 256
 """Files that may be open at once: libraries that are imported late open dozens."""
@@ -96,7 +96,7 @@ class Asked:
     """The model of a file, and what is asked of it by name."""
 
     def __init__(self, asked: Mapping[str, Any], clock: SetClock) -> None:
-        self._asked, self._clock = asked, clock
+        self._asked, self._clock, self._changed = asked, clock, False
         self.seed(asked["seed"])
         self._clock.offset = asked["clock"]
         self._file = load(asked["path"])
@@ -143,7 +143,8 @@ class Asked:
                 call = self._model if said["how"] == "model" else self.find(said["how"])
                 for _ in range(int(said["times"])):
                     value = self.called(call, arrays[0])
-                return chosen(value, said["positions"])
+                about, found = chosen(value, said["positions"])
+                return {**about, "changed": self._changed}, found
             case "steps":
                 return {}, [self.steps(arrays[0], int(said["used"]))]
             case "encode":
@@ -170,11 +171,15 @@ class Asked:
 
     def called(self, call: Callable[..., Any], rows: np.ndarray) -> np.ndarray:
         """What a call of the model returns for rows of ids, as an array."""
+        given = rows.copy()
         if not (self.is_module() or self.find("takes") == "torch"):
-            return as_array(call(rows.copy()))
-        torch = sys.modules["torch"]
-        with torch.no_grad():
-            return as_array(call(torch.from_numpy(rows.copy())))
+            value = as_array(call(given))
+        else:
+            torch = sys.modules["torch"]
+            with torch.no_grad():
+                value = as_array(call(torch.from_numpy(given)))
+        self._changed |= not np.array_equal(given, rows)
+        return value
 
     def steps(self, rows: np.ndarray, used: int) -> np.ndarray:
         """What the model gives token by token [B,T,V], after it has been given ``used`` of the rows and begun anew,
