@@ -4,6 +4,7 @@ KIND`` writes the page of one part or family, and the README's tables."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from weft.comparison.study_result import StudyResult
 from weft.comparison.verdict import letters, mean_interval
 from weft.core.errors import nearest
 from weft.families.family import families
+from weft.judge.judgement import Verdict
 from weft.pictures.position_page import page, study_figures
 from weft.pictures.position_study import study
 
@@ -176,5 +178,7 @@ if __name__ == "__main__":
         write_results(root, generated)
     museum = Path(__file__).parent / "museum.md"
     museum.write_text(with_exhibits(museum.read_text(encoding="utf-8"), root), encoding="utf-8")
+    schema = root / "docs" / "verdict.schema.json"
+    schema.write_text(json.dumps(Verdict.model_json_schema(), indent=2) + "\n", encoding="utf-8")
     readme = root / "README.md"
     readme.write_text(with_tables(readme.read_text(encoding="utf-8")), encoding="utf-8")

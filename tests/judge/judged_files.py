@@ -8,10 +8,10 @@ from pathlib import Path
 
 from weft.judge.case import Case
 from weft.judge.judgement import LawResult
-from weft.judge.questions import Judged, Limits
+from weft.judge.questions import FileLimits, Judged
 from weft.judge.referee import LAWS
 
-QUICK = Limits(seconds=60, answer=20, threads=1, memory=4 << 30)
+QUICK = FileLimits(seconds=60, answer=20, threads=1, memory=4 << 30)
 
 TABLE = '''
 import numpy as np

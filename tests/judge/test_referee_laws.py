@@ -35,6 +35,10 @@ BROKEN = {
                                          "    out = TABLE[(ids + datetime.datetime.now().year) % 16]\n")),
     "the home": ("repeats", TABLE, (OUT, "    import os, zlib\n    home = os.environ['HOME'].encode()\n"
                                          "    out = TABLE[(ids + zlib.crc32(home)) % 16]\n")),
+    "a cache with a short key": ("repeats", TABLE, (
+        OUT, "    out = np.stack([CACHE.setdefault((len(row), int(row.sum()) % 8), TABLE[row]) for row in ids])\n"),
+                                 ("TABLE =", "CACHE = {}\nTABLE =")),
+    "ids that it changes": ("repeats", TABLE, (OUT, "    out = TABLE[ids]\n    ids[:, -1] = 0\n")),
     "the hash of a text": ("repeats", TABLE, (OUT, "    out = TABLE[(ids + hash('a') % 15) % 16]\n")),
     "capitals": ("bytes", BYTES, ("text.encode()", "text.lower().encode()")),
     "claimed bytes": ("bytes", BYTES, ("    return 1\n", "    return 1 + (token == 32)\n")),

@@ -19,7 +19,7 @@ from weft.cli.main import app
 from weft.judge.endpoint import judge_endpoint
 from weft.judge.exhibits import BY_WORDS
 from weft.judge.judgement import Thing, Verdict, ids
-from weft.judge.questions import Judged, Limits
+from weft.judge.questions import FileLimits, Judged
 from weft.judge.referee import LAWS, judge_file
 from weft.judge.weft_laws import LAW_OF, verdict_of
 from weft.laws.check import CheckResult
@@ -50,7 +50,8 @@ HOSTILE = {
 def test_a_file_that_answers_nothing_is_not_judged(name: str, tmp_path: Path) -> None:
     old, new, told = HOSTILE[name]
     (tmp_path / "judged.py").write_text(TABLE.replace(old, new))
-    verdict = judge_file(Judged(tmp_path / "judged.py"), limits=Limits(seconds=60, answer=3, threads=1, memory=4 << 30))
+    limits = FileLimits(seconds=60, answer=3, threads=1, memory=4 << 30)
+    verdict = judge_file(Judged(tmp_path / "judged.py"), limits=limits)
     assert (verdict.verdict, verdict.exit_code, verdict.laws) == ("not judged", 2, ())
     assert told in verdict.why
 
@@ -79,7 +80,7 @@ def tried():
     source = TABLE.replace(OUT, "    out = TABLE[ids]\n    if tried(): raise ValueError(f'{tried()} succeeded')\n")
     path = tmp_path / "inside" / "judged.py"
     path.write_text(source + tries)
-    verdict = judge_file(Judged(path), limits=Limits(seconds=60, threads=1))
+    verdict = judge_file(Judged(path), limits=FileLimits(seconds=60, threads=1))
     assert (verdict.verdict, verdict.why) == ("lawful", "")
     assert sorted(each.name for each in tmp_path.rglob("*") if each.is_file()) == ["judged.py", "outside"]
 

@@ -13,14 +13,14 @@ from weft.interop.huggingface import judged
 from weft.interop.huggingface.folder import is_foreign, read_raw
 from weft.judge.endpoint import judge_endpoint
 from weft.judge.judgement import Thing, Verdict
-from weft.judge.questions import Judged, Limits
+from weft.judge.questions import FileLimits, Judged
 from weft.judge.referee import judge_file
 from weft.judge.weft_laws import verdict_of
 
 
-def judge(thing: str | Path, overrides: Iterable[str] = (), *, gives: str | None = None, limits: Limits | None = None,
-          test_text: str | Path | None = None, model: str | None = None,
-          on_law: Callable[[str], None] | None = None) -> Verdict:
+def verdict(thing: str | Path, overrides: Iterable[str] = (), *, gives: str | None = None,
+            limits: FileLimits | None = None, test_text: str | Path | None = None, model: str | None = None,
+            on_law: Callable[[str], None] | None = None) -> Verdict:
     """Return a verdict on whether something is a language model: its laws, what was tried and what was found.
 
     Args:
@@ -40,7 +40,7 @@ def judge(thing: str | Path, overrides: Iterable[str] = (), *, gives: str | None
         UnsupportedError: this machine cannot confine a file.
         MissingExtra: a folder of a family that Weft does not read, and `transformers` is not installed.
     """
-    limits, name = limits or Limits(), str(thing)
+    limits, name = limits or FileLimits(), str(thing)
     if test_text is not None and not Path(test_text).is_file():
         raise InputError("there is no such file.", where=str(test_text), remedy="Give a file with the test text.")
     if name.startswith(("http://", "https://")):

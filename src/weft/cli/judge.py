@@ -16,7 +16,7 @@ from weft.core.errors import InputError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from weft.judge.judgement import Found, LawResult, Verdict
+    from weft.judge.judgement import Found, Verdict
 
 STYLES = {"held": "green", "broken": "bold red", "not tried": "dim", "lawful": "bold green", "unlawful": "bold red",
           "not judged": "bold yellow"}
@@ -56,14 +56,14 @@ def judge(
     """
     prepare(plugin)
     from weft import api
-    from weft.judge.questions import Limits
+    from weft.judge.questions import FileLimits
 
     changes = [*([thing] if thing and call else []), *(overrides or [])]
     if call is None and thing is None:
         raise InputError("nothing to judge was named.", where="THING", remedy="Give one, such as weft judge model.py.")
-    limits = Limits(seconds, answer, memory << 20, threads=threads or 2, confined=not unconfined)
+    limits = FileLimits(seconds, answer, memory << 20, threads=threads or 2, confined=not unconfined)
     with console(err=True).status("reading", spinner="line") as status:
-        verdict = api.judge(call or str(thing), changes, gives=gives, limits=limits, test_text=test_text, model=model,
+        verdict = api.verdict(call or str(thing), changes, gives=gives, limits=limits, test_text=test_text, model=model,
                             on_law=status.update)
     if json:
         typer.echo(verdict.model_dump_json(indent=2))
@@ -74,32 +74,29 @@ def judge(
 
 
 def _print(out: Console, verdict: Verdict) -> None:
+    from rich.text import Text
+
     rows = table("law", "outcome", "tried", ">s")
     for law in verdict.laws:
-        rows.add_row(law.name, f"[{STYLES[law.outcome]}]{law.outcome}[/]", _about(law), f"{law.seconds:.1f}")
+        tried = "; ".join(each for each in (law.tried, law.why) if each)
+        rows.add_row(law.name, Text(law.outcome, STYLES[law.outcome]), Text(tried), f"{law.seconds:.1f}")
     section(out, f"the laws of {Path(verdict.thing.path).name}", rows)
     for law in verdict.laws:
         if law.found is not None:
             _print_found(out, law.name, law.found)
-    out.print(f"[{STYLES[verdict.verdict]}]{verdict.verdict}[/] ({verdict.seconds:.1f} s)")
+    out.print(f"{verdict.verdict} ({verdict.seconds:.1f} s)", style=STYLES[verdict.verdict])
     if verdict.why:
-        out.print(verdict.why, markup=False)
-
-
-def _about(law: LawResult) -> str:
-    from rich.markup import escape
-
-    return escape("; ".join(each for each in (law.tried, law.why) if each))
+        out.print(verdict.why)
 
 
 def _print_found(out: Console, law: str, found: Found) -> None:
     out.print(f"breaks {law}", style="bold red")
-    out.print(f"  {found.sentence}", markup=False)
+    out.print(f"  {found.sentence}")
     if found.measured is not None:
         out.print(f"  measured {found.measured:.4g}, allowed {found.allowed or 0:.2g}")
     for row in found.input[:4]:
         shown = " ".join(map(str, row if len(row) <= 2 * SHOWN else (*row[:SHOWN], "...", *row[-SHOWN:])))
-        out.print(f"  ids {shown}", style="dim", markup=False)
+        out.print(f"  ids {shown}", style="dim")
     if len(found.input) > 4:
         out.print(f"  and {len(found.input) - 4} more rows", style="dim")
     if found.resembles:

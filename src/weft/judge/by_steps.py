@@ -7,7 +7,7 @@ import shutil
 
 import numpy as np
 
-from weft.judge.case import Case, View, first_difference, smallest
+from weft.judge.case import Case, Reading, first_difference, smallest
 from weft.judge.judgement import Found, LawResult, ids, result
 from weft.judge.questions import EndedError, Worker, output_of
 
@@ -32,9 +32,9 @@ def pieces(case: Case) -> LawResult:
                   "and with two states in turns", found)
 
 
-def _differs(case: Case, view: View, rows: np.ndarray, used: int) -> Found | None:
+def _differs(case: Case, view: Reading, rows: np.ndarray, used: int) -> Found | None:
     def seen(asked: np.ndarray) -> tuple[int, int, float] | None:
-        values = output_of(case.worker.ask("steps", asked, used=min(used, asked.shape[1]))).astype(float)
+        values = output_of(case.worker.ask("steps", asked, used=min(used, asked.shape[1]))[1]).astype(float)
         if values.shape != (*asked.shape, view.vocab):
             raise EndedError(f"its steps return {list(values.shape)} where {[*asked.shape, view.vocab]} was expected")
         stepped = case.normalised(values) if view.gives in ("logits", "next") else values
@@ -60,8 +60,7 @@ def saved(case: Case) -> LawResult:
     case.worker.ask("save", path=str(path))
     found = _size(case, path.stat().st_size)
     if found is None:
-        with case.fresh_elsewhere() as other:
-            found = _loaded(case, view, rows, before, other)
+        found = _loaded(case, view, rows, before, case.other())
     path.unlink(missing_ok=True)
     return result("saved", "the weights written to a file, read weights-only into a second model in another process, "
                   "and the same rows asked of it", found)
@@ -75,7 +74,7 @@ def _size(case: Case, size: int) -> Found | None:
                  allowed=claimed * 1.02 + SIZE_SLACK)
 
 
-def _loaded(case: Case, view: View, rows: np.ndarray, before: np.ndarray, other: Worker) -> Found | None:
+def _loaded(case: Case, view: Reading, rows: np.ndarray, before: np.ndarray, other: Worker) -> Found | None:
     copy = other.folder / "weights.pt"
     shutil.copyfile(case.worker.folder / "weights.pt", copy)
     other.ask("restore", path=str(copy))

@@ -12,7 +12,7 @@ from typing import Any, final
 
 import numpy as np
 
-from weft.judge.questions import EndedError, Judged, Limits, ModelError, Worker, World, elsewhere, output_of
+from weft.judge.questions import EndedError, FileLimits, Judged, ModelError, Surroundings, Worker, elsewhere, output_of
 from weft.judge.sample import SAMPLE
 
 LENGTHS = (64, 256, 1024, 2048, 4096)
@@ -21,7 +21,7 @@ SLOW = 4.0
 """Seconds of one row from which on no longer one is tried."""
 CLIPPED = -80.0
 """Log-probabilities below are as good as zero; rounding of such values says nothing."""
-NUMBERS = 1 << 23
+NUMBERS = 1 << 21
 """The most numbers of an answer that are compared at once; of larger ones some positions are."""
 GIVES = ("logits", "log-probabilities", "next", "scores")
 
@@ -35,7 +35,7 @@ class NotJudgedError(Exception):
 
 
 @dataclass(frozen=True)
-class View:
+class Reading:
     """One of the ways in which a model gives probabilities.
 
     Attributes:
@@ -65,21 +65,29 @@ class Case:
         test_text: a file with the text that it is scored on elsewhere; None: what the file claims.
     """
 
-    def __init__(self, judged: Judged, gives: str | None, limits: Limits, test_text: Path | None = None) -> None:
+    def __init__(self, judged: Judged, gives: str | None, limits: FileLimits, test_text: Path | None = None) -> None:
         self.limits, self.judged, self.test_text = limits, judged, test_text
         self._until = time.monotonic() + limits.seconds
-        self._world = World()
-        self._other: Worker | None = None
+        self._world = Surroundings()
         self.worker = Worker(judged, limits, self._world)
+        self._other, self._begun = Worker(judged, limits, elsewhere(self._world)), False
+        try:
+            self._learn(gives)
+        except BaseException:
+            self.end()
+            raise
+
+    def _learn(self, gives: str | None) -> None:
+        """Ask the file what it is and how its output is read."""
         self.about = self.worker.begin()
         self.stated: dict[str, Any] = self.about["stated"]
         self.offered: list[str] = self.about["offered"]
         self.low = any("16" in each for each in self.about["dtypes"])
-        self.scale = 1.0
+        self.scale, self.changes_input = 1.0, False
         self.vocab = self._vocabulary()
         self.views = [self._view("model", gives or self.stated.get("gives"))]
         if "score" in self.offered:
-            self.views.append(View("score", "scores", self.vocab))
+            self.views.append(Reading("score", "scores", self.vocab))
         self.length, self.why_length = self._longest()
 
     @property
@@ -100,10 +108,10 @@ class Case:
         return self._until - time.monotonic()
 
     def other(self) -> Worker:
-        """A second process of the file, in other surroundings; it begins when it is first needed."""
-        if self._other is None:
-            self._other = Worker(self.judged, self.limits, elsewhere(self._world))
+        """A second process of the file, in other surroundings, which has loaded it beside the first."""
+        if not self._begun:
             self._other.begin()
+            self._begun = True
         return self._other
 
     def again(self) -> None:
@@ -115,8 +123,7 @@ class Case:
     def end(self) -> None:
         """End the processes."""
         self.worker.end()
-        if self._other is not None:
-            self._other.end()
+        self._other.end()
 
     @contextmanager
     def fresh_elsewhere(self) -> Iterator[Worker]:
@@ -128,13 +135,15 @@ class Case:
         finally:
             worker.end()
 
-    def raw(self, view: View, rows: np.ndarray, positions: Sequence[int] | None = None, worker: Worker | None = None,
+    def raw(self, view: Reading, rows: np.ndarray, positions: Sequence[int] | None = None, worker: Worker | None = None,
             times: int = 1) -> np.ndarray:
         """What a call gives for rows [B,T], at some positions."""
         asked = None if positions is None else [int(each) for each in positions]
-        return output_of((worker or self.worker).ask("values", rows, how=view.how, times=times, positions=asked))
+        message, arrays = (worker or self.worker).ask("values", rows, how=view.how, times=times, positions=asked)
+        self.changes_input |= bool(message.get("changed"))
+        return output_of(arrays)
 
-    def log_probs(self, view: View, rows: np.ndarray, positions: Sequence[int] | None = None,
+    def log_probs(self, view: Reading, rows: np.ndarray, positions: Sequence[int] | None = None,
                   worker: Worker | None = None) -> np.ndarray:
         """Log-probabilities in nats: [B,P,V], at each position those of the next token; of scores [B,P], at each
         position that of the token there. In float64, clipped at `CLIPPED`.
@@ -155,7 +164,7 @@ class Case:
             values = self.normalised(values)
         return np.where(np.isnan(values), np.nan, np.maximum(values, CLIPPED))
 
-    def require_steady(self, view: View, rows: np.ndarray, places: Sequence[int], before: np.ndarray) -> None:
+    def require_steady(self, view: Reading, rows: np.ndarray, places: Sequence[int], before: np.ndarray) -> None:
         """Ask about rows again before a difference is held against anything else.
 
         Raises:
@@ -171,9 +180,10 @@ class Case:
             finite = values[np.isfinite(values)]
             if finite.size:
                 self.scale = max(self.scale, float(np.abs(finite - finite.mean()).max()))
-            return values - top - np.log(np.exp(values - top).sum(axis=-1, keepdims=True))
+            total: np.ndarray = np.exp(values - top).sum(axis=-1, keepdims=True)
+            return np.subtract(values - top, np.log(total))
 
-    def places(self, view: View, length: int, rows: int, near: Sequence[int] = ()) -> list[int]:
+    def places(self, view: Reading, length: int, rows: int, near: Sequence[int] = ()) -> list[int]:
         """The positions of a row at which outputs are compared: all, or, of large vocabularies, those before ``near``
         and some others."""
         most = NUMBERS // (rows * (1 if view.scores else view.vocab))
@@ -215,7 +225,7 @@ class Case:
             raise NotJudgedError(f"it cannot be asked about rows of {rows.shape[1]} ids: {error}.") from None
         return [int(each) for each in message["shape"]]
 
-    def _view(self, how: str, gives: str | None) -> View:
+    def _view(self, how: str, gives: str | None) -> Reading:
         """How the output of a call is read."""
         if gives is not None and gives not in GIVES:
             raise NotJudgedError(f"it states gives = {gives!r}, which is none of {', '.join(GIVES)}.")
@@ -229,16 +239,16 @@ class Case:
                 raise NotJudgedError(f"it states gives = {gives!r} and returns one number for each token.")
             if self.stated.get("vocab_size") is None:
                 raise NotJudgedError("it gives scores, and the number of its ids is not known: state vocab_size.")
-            return View(how, "scores", self.vocab)
+            return Reading(how, "scores", self.vocab)
         last = len(long) == 2 or long[1] == 1
         if not last and long[1] != 7:
             raise NotJudgedError(f"for 2 rows of 7 ids it returns an array of shape {long}.")
         self.vocab = min(self.vocab, long[-1])
-        values = np.asarray(self.raw(View(how, "logits", long[-1]), self.rows(8, 7, 1)), float)
+        values = np.asarray(self.raw(Reading(how, "logits", long[-1]), self.rows(8, 7, 1)), float)
         logs = gives == "log-probabilities" or (gives in (None, "next") and are_log_probabilities(values))
         if last:
-            return View(how, "next log-probabilities" if logs else "next", long[-1])
-        return View(how, "log-probabilities" if logs else "logits", long[-1])
+            return Reading(how, "next log-probabilities" if logs else "next", long[-1])
+        return Reading(how, "log-probabilities" if logs else "logits", long[-1])
 
     def _longest(self) -> tuple[int, str]:
         """The length of the longest rows that are asked for, and why none longer is."""

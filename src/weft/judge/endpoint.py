@@ -31,7 +31,7 @@ class EndpointError(Exception):
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredPrompt:
     """A prompt as an endpoint scores it: its tokens as texts, their log-probabilities in nats (nan for the first), and
     the sum of the probabilities that are told at each."""
 
@@ -54,14 +54,14 @@ class Endpoint:
         self._url, self._seconds = url.rstrip("/"), seconds
         self._model = model or str(self._get("models")["data"][0]["id"])
 
-    def scored(self, prompts: Sequence[str]) -> list[Scored]:
+    def scored(self, prompts: Sequence[str]) -> list[ScoredPrompt]:
         """The prompts, asked for in one request."""
         choices = self._choices({"prompt": list(prompts), "max_tokens": 0, "echo": True})
         if len(choices) != len(prompts):
             raise EndpointError(f"{len(prompts)} prompts have {len(choices)} answers")
         return [_scored(each) for each in sorted(choices, key=lambda each: int(each.get("index", 0)))]
 
-    def continued(self, prompt: str, tokens: int) -> Scored:
+    def continued(self, prompt: str, tokens: int) -> ScoredPrompt:
         """The likeliest continuation of a prompt."""
         return _scored(self._choices({"prompt": [prompt], "max_tokens": tokens})[0])
 
@@ -83,13 +83,13 @@ class Endpoint:
             raise EndpointError(f"{path} cannot be asked: {error}") from None
 
 
-def _scored(choice: dict[str, Any]) -> Scored:
+def _scored(choice: dict[str, Any]) -> ScoredPrompt:
     try:
         told = choice["logprobs"]
         nats = tuple(math.nan if each is None else float(each) for each in told["token_logprobs"])
         likeliest = [each or {} for each in told.get("top_logprobs") or [{}] * len(nats)]
         sums = tuple(sum(math.exp(float(value)) for value in each.values()) for each in likeliest)
-        return Scored(tuple(map(str, told["tokens"])), nats, sums)
+        return ScoredPrompt(tuple(map(str, told["tokens"])), nats, sums)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise EndpointError("its answer has no log-probabilities of the prompt's tokens (echo with logprobs)") from None
 
@@ -118,7 +118,7 @@ def judge_endpoint(url: str, *, model: str | None = None, seconds: float = 30.0,
                    limits=f"{seconds:g} s an answer")
 
 
-def first_unlike(one: Scored, other: Scored, last: int) -> tuple[int, float] | None:
+def first_unlike(one: ScoredPrompt, other: ScoredPrompt, last: int) -> tuple[int, float] | None:
     """The first of the first ``last`` tokens that two answers share and score otherwise, and by how many nats."""
     for at, (token, same) in enumerate(zip(one.tokens[:last], other.tokens[:last], strict=False)):
         if token != same:
@@ -200,7 +200,7 @@ def _pieces(asked: Endpoint) -> LawResult:
     prompt = SAMPLE[:120]
     made, begin = asked.continued(prompt, 12), len(asked.scored([prompt])[0].tokens)
     whole = asked.scored([prompt + "".join(made.tokens)])[0]
-    rest = Scored(whole.tokens[begin:], whole.nats[begin:], whole.told[begin:])
+    rest = ScoredPrompt(whole.tokens[begin:], whole.nats[begin:], whole.told[begin:])
     return result("pieces", "12 tokens that it wrote, against the same tokens in a prompt", _found(
         "The log-probability of the token {token} that it writes is another one in a prompt.",
         first_unlike(made, rest, 12)))

@@ -16,13 +16,13 @@ NEEDED = ("sums-to-one", "causality", "separate-rows", "repeats")
 """Laws without which nothing is called lawful."""
 
 
-class Plain(BaseModel):
+class PublishedRecord(BaseModel):
     """Base of the records of a verdict."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
 
-class Found(Plain):
+class Found(PublishedRecord):
     """What shows that a law is broken."""
 
     sentence: str = Field(description="What happened, in plain words.")
@@ -35,7 +35,7 @@ class Found(Plain):
     resembles: str | None = Field(None, description="An exploit of the museum that breaks the law in this way.")
 
 
-class LawResult(Plain):
+class LawResult(PublishedRecord):
     """What became of one law."""
 
     name: str
@@ -46,7 +46,7 @@ class LawResult(Plain):
     found: Found | None = None
 
 
-class Thing(Plain):
+class Thing(PublishedRecord):
     """What was judged."""
 
     kind: str = Field(description="file, configuration, run, plugin, folder or endpoint")
@@ -57,7 +57,7 @@ class Thing(Plain):
     parameters: int | None = None
 
 
-class Verdict(Plain):
+class Verdict(PublishedRecord):
     """A verdict: lawful if every law that must be tried was held, unlawful if one is broken."""
 
     format: Literal["weft.verdict/1"] = FORMAT

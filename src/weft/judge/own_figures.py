@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 
-from weft.judge.case import Case, View, first_difference
+from weft.judge.case import Case, Reading, first_difference
 from weft.judge.judgement import Found, LawResult, ids, result
 from weft.judge.questions import EndedError, ModelError, Worker
 from weft.judge.sample import SAMPLE
@@ -32,8 +32,9 @@ def evaluation(case: Case) -> LawResult:
         text, tokens = fitting(case)
     except ModelError as error:
         return LawResult(name=NAME, outcome="not tried", why=f"no text of its own length: {error}")
-    found = _first_call(case, text)
-    found = found or _unsaid_learning(case, text) or _of_texts(case, text) or _random_text(case)
+    with case.fresh_elsewhere() as worker:
+        found = _first_call(case, text, worker) or _random_text(case, worker)
+    found = found or _unsaid_learning(case, text) or _of_texts(case, text)
     return result(NAME, f"its figure of {len(text):,} characters in {tokens:,} tokens, of each half, of lines of "
                   "unequal length and of a longer text; twice; its time; its distributions before and after; and its "
                   "figure of random characters", found)
@@ -66,7 +67,7 @@ def bits_of(case: Case, text: str) -> list[tuple[float, float]]:
     return found
 
 
-def nats_of(case: Case, view: View, tokens: np.ndarray) -> np.ndarray:
+def nats_of(case: Case, view: Reading, tokens: np.ndarray) -> np.ndarray:
     """The log-probability of each token of a row [T]; of the first nan where it has none."""
     row = tokens[None]
     if view.scores:
@@ -91,12 +92,11 @@ def asked(case: Case, text: str, worker: Worker | None = None) -> dict[str, floa
     return told
 
 
-def _first_call(case: Case, text: str) -> Found | None:
+def _first_call(case: Case, text: str, worker: Worker) -> Found | None:
     """The first call in a process, whose time is that of all its work."""
-    with case.fresh_elsewhere() as worker:
-        begun = time.monotonic()
-        told = asked(case, text, worker)
-        taken = time.monotonic() - begun
+    begun = time.monotonic()
+    told = asked(case, text, worker)
+    taken = time.monotonic() - begun
     said = told.get("seconds")
     if said is None or taken <= 2 * said + LATE:
         return None
@@ -169,14 +169,13 @@ def _unsaid_learning(case: Case, text: str) -> Found | None:
     return None
 
 
-def _random_text(case: Case) -> Found | None:
+def _random_text(case: Case, worker: Worker) -> Found | None:
     """Random characters: whoever scores each before learning from it needs all of their bits."""
     draw = random.Random(81)
     for symbols in ("ab", "abcdefghijklmnop"):
         count = min(600, case.length)
         text = "".join(draw.choice(symbols) for _ in range(count))
-        with case.fresh_elsewhere() as worker:
-            told = asked(case, text, worker)
+        told = asked(case, text, worker)
         needed, got = (count - 1) * math.log2(len(symbols)), told["bits_per_byte"] * count
         if got < needed - SURE:
             return Found(sentence=f"For {count:,} characters drawn at random from {len(symbols)} it reports "

@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -31,7 +31,7 @@ class ModelError(Exception):
 
 
 @dataclass(frozen=True)
-class Limits:
+class FileLimits:
     """The time, memory and files that a judged file may use.
 
     Attributes:
@@ -63,7 +63,7 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class World:
+class Surroundings:
     """What surrounds the model and must not matter to it: random numbers (those of the time when it is made, and those
     of later), the clock's seconds ahead of the machine's, and variables of the environment."""
 
@@ -88,7 +88,7 @@ class Worker:
         ModelError: the file cannot be loaded.
     """
 
-    def __init__(self, judged: Judged, limits: Limits, world: World) -> None:
+    def __init__(self, judged: Judged, limits: FileLimits, world: Surroundings) -> None:
         self._limits, path = limits, judged.path
         self.folder = Path(tempfile.mkdtemp(prefix="weft-judge-"))
         threads = str(limits.threads)
@@ -155,21 +155,20 @@ class Worker:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def elsewhere(world: World) -> World:
+def elsewhere(world: Surroundings) -> Surroundings:
     """Surroundings that differ from others in all that a model must not depend on: the time, random numbers, and the
     environment (each process has a HOME and a working folder of its own, and draws its own hashes of texts)."""
     return replace(world, seed_later=world.seed_later + 1_234_567, clock=world.clock + 86_400 * 401.3,
                    environment=(("USER", "another"), ("LANG", "C"), ("TZ", "Asia/Tokyo"), ("CI", "true")))
 
 
-def output_of(answer: tuple[dict[str, Any], list[np.ndarray]], most: int = 3) -> np.ndarray:
-    """The array of an answer.
+def output_of(arrays: Sequence[np.ndarray], most: int = 3) -> np.ndarray:
+    """The one array of an answer.
 
     Raises:
         EndedError: there is not one array of at most ``most`` dimensions.
     """
-    message, arrays = answer
-    if len(arrays) != 1 or arrays[0].ndim > most or not isinstance(message, Mapping):
+    if len(arrays) != 1 or arrays[0].ndim > most:
         raise EndedError("its process answered with something that is no array")
     return arrays[0]
 

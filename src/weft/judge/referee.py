@@ -17,7 +17,7 @@ from weft.judge.later_tokens import causality
 from weft.judge.normalised import sums_to_one
 from weft.judge.other_rows import documents, separate_rows
 from weft.judge.own_figures import evaluation
-from weft.judge.questions import EndedError, Judged, Limits, ModelError
+from weft.judge.questions import EndedError, FileLimits, Judged, ModelError
 from weft.judge.repeating import repeats
 from weft.judge.seen_text import seen
 from weft.judge.text_bytes import text_bytes
@@ -29,8 +29,8 @@ LAWS: dict[str, Law] = {"sums-to-one": sums_to_one, "causality": causality, "sep
 """The laws by name, in the order in which they are tried."""
 
 
-def judge_file(judged: Judged, *, gives: str | None = None, limits: Limits | None = None, test_text: Path | None = None,
-               on_law: Callable[[str], None] | None = None) -> Verdict:
+def judge_file(judged: Judged, *, gives: str | None = None, limits: FileLimits | None = None,
+               test_text: Path | None = None, on_law: Callable[[str], None] | None = None) -> Verdict:
     """The verdict on a Python file.
 
     Args:
@@ -44,7 +44,7 @@ def judge_file(judged: Judged, *, gives: str | None = None, limits: Limits | Non
         InputError: the file cannot be read.
         UnsupportedError: this machine cannot confine it.
     """
-    begun, limits, path = time.monotonic(), limits or Limits(), judged.path.resolve()
+    begun, limits, path = time.monotonic(), limits or FileLimits(), judged.path.resolve()
     if not path.is_file():
         raise InputError("there is no such file.", where=str(path), remedy="Give a Python file, or FILE.py:NAME.")
     thing = Thing(kind="file", path=str(path), sha256=hashlib.sha256(path.read_bytes()).hexdigest(), call=judged.call)
@@ -89,6 +89,6 @@ def _outcome(case: Case, name: str, law: Law) -> LawResult:
     return LawResult(name=name, outcome="not tried", why=why)
 
 
-def _described(limits: Limits, by: tuple[str, ...]) -> str:
+def _described(limits: FileLimits, by: tuple[str, ...]) -> str:
     return (f"{limits.seconds:g} s in all, {limits.answer:g} s an answer, {limits.memory >> 20:,} MiB, "
             f"{limits.threads} threads, confined by {', '.join(by) or 'nothing'}")

@@ -18,8 +18,8 @@ from typing import Any, BinaryIO, NoReturn
 import numpy as np
 
 from weft.confinement.guards import confine, end_with_parent, limit, separate
-from weft.judge.clock import SetClock
 from weft.judge.frames import TYPES, frame, read_frame
+from weft.judge.set_clock import SetClock
 
 FILES = 256
 """Files that may be open at once: libraries that are imported late open dozens."""
@@ -172,13 +172,13 @@ class Asked:
     def called(self, call: Callable[..., Any], rows: np.ndarray) -> np.ndarray:
         """What a call of the model returns for rows of ids, as an array."""
         given = rows.copy()
-        if self.is_module() or self.find("takes") == "torch":
+        if not (self.is_module() or self.find("takes") == "torch"):
+            value = as_array(call(given))
+        else:
             torch = sys.modules["torch"]
             with torch.no_grad():
                 value = as_array(call(torch.from_numpy(given)))
-        else:
-            value = as_array(call(given))
-        self._changed = not np.array_equal(given, rows)
+        self._changed |= not np.array_equal(given, rows)
         return value
 
     def steps(self, rows: np.ndarray, used: int) -> np.ndarray:

@@ -15,12 +15,19 @@ from torch import Tensor
 FOLDER = "WEFT_JUDGED_FOLDER"
 """The variable of the environment that names the folder."""
 
+TEXT_FILES = ("tokenizer", "vocab", "spiece", "sentencepiece", "merges")
+"""Beginnings of the names of a tokenizer's files."""
+
 
 @final
 class FromFolder:
     """The model and tokenizer of the folder, which are read when they are first asked for."""
 
     takes = "torch"
+
+    def __init__(self) -> None:
+        if not any(name.startswith(TEXT_FILES) for name in os.listdir(os.environ.get(FOLDER, os.curdir))):
+            self.encode = self.decode = None  # type: ignore[assignment]  # there is no tokenizer to be asked
 
     @cached_property
     def _model(self) -> Any:
