@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from weft.judge.questions import CONFINED_BY, Judged, Limits, ModelError, World
+from weft.judge.questions import CONFINED_BY, FileLimits, Judged, ModelError, Surroundings
 from weft.judge.worker import Asked
 
 
 class InProcess:
     """Stands for `weft.judge.questions.Worker`."""
 
-    def __init__(self, judged: Judged, limits: Limits, world: World) -> None:
+    def __init__(self, judged: Judged, limits: FileLimits, world: Surroundings) -> None:
         self._temporary = tempfile.TemporaryDirectory(prefix="weft-judge-")
         self.folder, self.by = Path(self._temporary.name), CONFINED_BY
         self._said = {"path": str(judged.path), "call": judged.call, "seed": world.seed, "seed_later": world.seed_later,

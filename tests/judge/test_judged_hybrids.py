@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from judged_in_process import InProcess
-from weft.judge.questions import Judged, Limits
+from weft.judge.questions import FileLimits, Judged
 from weft.judge.referee import judge_file
 from weft.laws import Hybrids
 
@@ -56,5 +56,5 @@ def test_a_lawful_hybrid_is_not_accused(place: int, hybrids: Iterator[dict[str, 
     path = tmp_path / "hybrid.py"
     path.write_text(FILE.format(seed=place, config=config, vocab_size=config["vocab_size"], context=config["context"]),
                     encoding="utf-8")
-    verdict = judge_file(Judged(path), limits=Limits(seconds=600))
+    verdict = judge_file(Judged(path), limits=FileLimits(seconds=600))
     assert verdict.verdict == "lawful", f"{config}\n{verdict.model_dump_json(indent=1)}"

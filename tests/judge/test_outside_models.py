@@ -10,7 +10,7 @@ import pytest
 
 from judged_in_process import InProcess
 from weft.judge.judgement import Verdict
-from weft.judge.questions import Judged, Limits
+from weft.judge.questions import FileLimits, Judged
 from weft.judge.referee import judge_file
 
 JUDGED = Path(__file__).parents[2] / "examples" / "judged"
@@ -31,7 +31,7 @@ WRONG = {"nanogpt_like": ("dropout_p=self.dropout if self.training else 0)", "dr
 def judged(name: str, folder: Path, source: str) -> Verdict:
     call, gives = MODELS[name]
     (folder / f"{name}.py").write_text(source + SHORT.format(gives), encoding="utf-8")
-    return judge_file(Judged(folder / f"{name}.py", call), limits=Limits(seconds=600))
+    return judge_file(Judged(folder / f"{name}.py", call), limits=FileLimits(seconds=600))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -58,5 +58,5 @@ def test_a_wrong_line_in_it_is_found(name: str, tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize("name", list(MODELS) if os.environ.get("WEFT_JUDGE") else ["ngram_numpy"])
 def test_the_file_itself_is_judged_in_a_process(name: str) -> None:
     call, gives = MODELS[name]
-    verdict = judge_file(Judged(JUDGED / f"{name}.py", call), limits=Limits(seconds=900))
+    verdict = judge_file(Judged(JUDGED / f"{name}.py", call), limits=FileLimits(seconds=900))
     assert (verdict.verdict, verdict.thing.gives) == ("lawful", gives), verdict.model_dump_json(indent=1)
