@@ -26,8 +26,8 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 ARITHMETIC = ("analysis", "benchmarks", "blocks", "chat", "checkpoints", "comparison", "decoding", "evaluation",
-              "extending", "families", "feedforward", "heads", "integration", "interop", "laws", "linear", "masks",
-              "mixers", "models", "ngram", "norms", "ops", "oracles", "parallel", "pictures", "positions", "tasks",
+              "extending", "families", "feedforward", "heads", "integration", "interop", "judge", "laws", "linear",
+              "masks", "mixers", "models", "ngram", "norms", "ops", "oracles", "parallel", "pictures", "positions", "tasks",
               "training")
 """Folders whose tests compute with floating-point numbers."""
 
