@@ -182,7 +182,7 @@ class Asked:
         return value
 
     def steps(self, rows: np.ndarray, used: int) -> np.ndarray:
-        """The values that the model gives token by token [B,T,V], after it has been given ``used`` tokens and begun anew,
+        """The values that the model gives token by token [B,T,V], after ``used`` tokens and a new beginning,
         and while another state goes on in turns."""
         start, step = self.find("start"), self.find("step")
         values: list[np.ndarray] = []
