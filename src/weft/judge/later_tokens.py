@@ -39,7 +39,7 @@ def _tried(count: int, lengths: list[int]) -> str:
 
 def _at_length(case: Case, view: OutputForm, length: int) -> tuple[Found | None, int]:
     """The first change that shows in an earlier output, and how many were tried."""
-    count = 8 if length <= 64 else 4 if length <= 256 else 1
+    count = 8 if length <= 64 else 2 if length <= 256 else 1
     rows = case.rows(count, length, 21) if count > 1 else case.rows(3, length, 21)[2:]
     draw = np.random.default_rng(length)
     cuts = _cuts(draw, length, count)
