@@ -30,9 +30,9 @@ SOURCE = Path(weft.__path__[0])
 ROOT = SOURCE.parents[1]
 CEILINGS = {
     "modules behind weft.mixers.lstm": 37, "modules behind weft.mixers.attention": 61,
-    "modules behind weft.mixers.mamba": 44, "classes": 1248, "names of classes with several homes": 5,
+    "modules behind weft.mixers.mamba": 44, "classes": 1273, "names of classes with several homes": 5,
     "names to override on a mixer": 14, "names to override on a task": 14, "names to override on a tokenizer": 12,
-    "names of files with several homes": 82, "percent of files under 60 lines": 14, "thousand lines": 112,
+    "names of files with several homes": 82, "percent of files under 60 lines": 14, "thousand lines": 115,
     "lines of mixers": 5399, "lines of a recurrence from outside": 52, "lines to read before it": 228}
 
 

@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -205,3 +206,19 @@ def test_the_laws_of_weft_become_those_of_a_verdict() -> None:
 
 def test_every_law_names_its_exploits() -> None:
     assert set(BY_WORDS) == set(LAWS)
+
+
+@pytest.mark.skipif(find_spec("transformers") is not None, reason="it is installed, and its own tests judge folders")
+def test_a_folder_of_another_family_needs_transformers(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "codegen", "architectures": ["CodeGenForCausalLM"]}')
+    told = weft(tmp_path)
+    assert told.exit_code == 2
+    assert "of a family that Weft does not read, needs the package 'transformers'" in told.stderr
+    assert "pip install 'weft[interop]'" in told.stderr
+
+
+def test_a_wrong_configuration_and_a_missing_test_text_are_told(tmp_path: Path) -> None:
+    (tmp_path / "model.yaml").write_text("kind: decoder\nwidth: 3\n")
+    told = weft(tmp_path / "model.yaml")
+    assert told.exit_code == 2 and "not judged" in told.stdout and "width" in told.stdout
+    assert "absent.txt: there is no such file" in weft(tmp_path / "model.yaml", "--test-text", "absent.txt").stderr

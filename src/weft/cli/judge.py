@@ -90,15 +90,15 @@ def _print(out: Console, verdict: Verdict) -> None:
 
 
 def _print_found(out: Console, law: str, found: Found) -> None:
+    from rich.padding import Padding
+
+    rows = [" ".join(map(str, row if len(row) <= 2 * SHOWN else (*row[:SHOWN], "...", *row[-SHOWN:])))
+            for row in found.input[:4]]
+    measured = None if found.measured is None else f"measured {found.measured:.4g}, allowed {found.allowed or 0:.2g}"
+    resembles = found.resembles and f"resembles the exploit of the museum: {found.resembles}"
+    more = f"and {len(found.input) - 4} more rows" if len(found.input) > 4 else None
     out.print(f"breaks {law}", style="bold red")
-    out.print(f"  {found.sentence}")
-    if found.measured is not None:
-        out.print(f"  measured {found.measured:.4g}, allowed {found.allowed or 0:.2g}")
-    for row in found.input[:4]:
-        shown = " ".join(map(str, row if len(row) <= 2 * SHOWN else (*row[:SHOWN], "...", *row[-SHOWN:])))
-        out.print(f"  ids {shown}", style="dim")
-    if len(found.input) > 4:
-        out.print(f"  and {len(found.input) - 4} more rows", style="dim")
-    if found.resembles:
-        out.print(f"  resembles the exploit of the museum: {found.resembles}")
+    for line in (found.sentence, measured, *(f"ids {row}" for row in rows), more, resembles):
+        if line:
+            out.print(Padding(line, (0, 0, 0, 2)))
     out.print()

@@ -7,7 +7,7 @@ import shutil
 
 import numpy as np
 
-from weft.judge.case import Case, Reading, first_difference, smallest
+from weft.judge.case import Case, OutputForm, first_difference, smallest
 from weft.judge.judgement import Found, LawResult, ids, result
 from weft.judge.questions import EndedError, Worker, output_of
 
@@ -32,7 +32,7 @@ def pieces(case: Case) -> LawResult:
                   "and with two states in turns", found)
 
 
-def _differs(case: Case, view: Reading, rows: np.ndarray, used: int) -> Found | None:
+def _differs(case: Case, view: OutputForm, rows: np.ndarray, used: int) -> Found | None:
     def seen(asked: np.ndarray) -> tuple[int, int, float] | None:
         values = output_of(case.worker.ask("steps", asked, used=min(used, asked.shape[1]))[1]).astype(float)
         if values.shape != (*asked.shape, view.vocab):
@@ -74,7 +74,7 @@ def _size(case: Case, size: int) -> Found | None:
                  allowed=claimed * 1.02 + SIZE_SLACK)
 
 
-def _loaded(case: Case, view: Reading, rows: np.ndarray, before: np.ndarray, other: Worker) -> Found | None:
+def _loaded(case: Case, view: OutputForm, rows: np.ndarray, before: np.ndarray, other: Worker) -> Found | None:
     copy = other.folder / "weights.pt"
     shutil.copyfile(case.worker.folder / "weights.pt", copy)
     other.ask("restore", path=str(copy))

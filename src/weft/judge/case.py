@@ -21,7 +21,7 @@ SLOW = 4.0
 """Seconds of one row from which on no longer one is tried."""
 CLIPPED = -80.0
 """Log-probabilities below are as good as zero; rounding of such values says nothing."""
-NUMBERS = 1 << 21
+NUMBERS = 1 << 20
 """The most numbers of an answer that are compared at once; of larger ones some positions are."""
 GIVES = ("logits", "log-probabilities", "next", "scores")
 
@@ -35,7 +35,7 @@ class NotJudgedError(Exception):
 
 
 @dataclass(frozen=True)
-class Reading:
+class OutputForm:
     """One of the ways in which a model gives probabilities.
 
     Attributes:
@@ -87,7 +87,7 @@ class Case:
         self.vocab = self._vocabulary()
         self.views = [self._view("model", gives or self.stated.get("gives"))]
         if "score" in self.offered:
-            self.views.append(Reading("score", "scores", self.vocab))
+            self.views.append(OutputForm("score", "scores", self.vocab))
         self.length, self.why_length = self._longest()
 
     @property
@@ -135,15 +135,15 @@ class Case:
         finally:
             worker.end()
 
-    def raw(self, view: Reading, rows: np.ndarray, positions: Sequence[int] | None = None, worker: Worker | None = None,
-            times: int = 1) -> np.ndarray:
-        """What a call gives for rows [B,T], at some positions."""
+    def raw(self, view: OutputForm, rows: np.ndarray, positions: Sequence[int] | None = None,
+            worker: Worker | None = None, times: int = 1) -> np.ndarray:
+        """The output of a call for rows [B,T], at some positions."""
         asked = None if positions is None else [int(each) for each in positions]
         message, arrays = (worker or self.worker).ask("values", rows, how=view.how, times=times, positions=asked)
         self.changes_input |= bool(message.get("changed"))
         return output_of(arrays)
 
-    def log_probs(self, view: Reading, rows: np.ndarray, positions: Sequence[int] | None = None,
+    def log_probs(self, view: OutputForm, rows: np.ndarray, positions: Sequence[int] | None = None,
                   worker: Worker | None = None) -> np.ndarray:
         """Log-probabilities in nats: [B,P,V], at each position those of the next token; of scores [B,P], at each
         position that of the token there. In float64, clipped at `CLIPPED`.
@@ -164,7 +164,7 @@ class Case:
             values = self.normalised(values)
         return np.where(np.isnan(values), np.nan, np.maximum(values, CLIPPED))
 
-    def require_steady(self, view: Reading, rows: np.ndarray, places: Sequence[int], before: np.ndarray) -> None:
+    def require_steady(self, view: OutputForm, rows: np.ndarray, places: Sequence[int], before: np.ndarray) -> None:
         """Ask about rows again before a difference is held against anything else.
 
         Raises:
@@ -181,9 +181,10 @@ class Case:
             if finite.size:
                 self.scale = max(self.scale, float(np.abs(finite - finite.mean()).max()))
             total: np.ndarray = np.exp(values - top).sum(axis=-1, keepdims=True)
-            return np.subtract(values - top, np.log(total))
+            normalised: np.ndarray = values - top - np.log(total)
+            return normalised
 
-    def places(self, view: Reading, length: int, rows: int, near: Sequence[int] = ()) -> list[int]:
+    def places(self, view: OutputForm, length: int, rows: int, near: Sequence[int] = ()) -> list[int]:
         """The positions of a row at which outputs are compared: all, or, of large vocabularies, those before ``near``
         and some others."""
         most = NUMBERS // (rows * (1 if view.scores else view.vocab))
@@ -225,7 +226,7 @@ class Case:
             raise NotJudgedError(f"it cannot be asked about rows of {rows.shape[1]} ids: {error}.") from None
         return [int(each) for each in message["shape"]]
 
-    def _view(self, how: str, gives: str | None) -> Reading:
+    def _view(self, how: str, gives: str | None) -> OutputForm:
         """How the output of a call is read."""
         if gives is not None and gives not in GIVES:
             raise NotJudgedError(f"it states gives = {gives!r}, which is none of {', '.join(GIVES)}.")
@@ -239,16 +240,16 @@ class Case:
                 raise NotJudgedError(f"it states gives = {gives!r} and returns one number for each token.")
             if self.stated.get("vocab_size") is None:
                 raise NotJudgedError("it gives scores, and the number of its ids is not known: state vocab_size.")
-            return Reading(how, "scores", self.vocab)
+            return OutputForm(how, "scores", self.vocab)
         last = len(long) == 2 or long[1] == 1
         if not last and long[1] != 7:
             raise NotJudgedError(f"for 2 rows of 7 ids it returns an array of shape {long}.")
         self.vocab = min(self.vocab, long[-1])
-        values = np.asarray(self.raw(Reading(how, "logits", long[-1]), self.rows(8, 7, 1)), float)
+        values = np.asarray(self.raw(OutputForm(how, "logits", long[-1]), self.rows(8, 7, 1)), float)
         logs = gives == "log-probabilities" or (gives in (None, "next") and are_log_probabilities(values))
         if last:
-            return Reading(how, "next log-probabilities" if logs else "next", long[-1])
-        return Reading(how, "log-probabilities" if logs else "logits", long[-1])
+            return OutputForm(how, "next log-probabilities" if logs else "next", long[-1])
+        return OutputForm(how, "log-probabilities" if logs else "logits", long[-1])
 
     def _longest(self) -> tuple[int, str]:
         """The length of the longest rows that are asked for, and why none longer is."""

@@ -21,7 +21,7 @@ LARGEST = 1 << 30
 
 
 class FrameError(Exception):
-    """What was read is no message."""
+    """The bytes that were read are no message."""
 
 
 def frame(message: Mapping[str, Any], arrays: Sequence[np.ndarray] = ()) -> bytes:

@@ -23,7 +23,7 @@ class PublishedRecord(BaseModel):
 
 
 class Found(PublishedRecord):
-    """What shows that a law is broken."""
+    """The evidence that a law is broken."""
 
     sentence: str = Field(description="What happened, in plain words.")
     row: int = Field(0, description="The row of the batch, counted from 0.")
@@ -36,7 +36,7 @@ class Found(PublishedRecord):
 
 
 class LawResult(PublishedRecord):
-    """What became of one law."""
+    """The outcome of one law."""
 
     name: str
     outcome: Literal["held", "broken", "not tried"]
@@ -47,7 +47,7 @@ class LawResult(PublishedRecord):
 
 
 class Thing(PublishedRecord):
-    """What was judged."""
+    """The thing that was judged."""
 
     kind: str = Field(description="file, configuration, run, plugin, folder or endpoint")
     path: str

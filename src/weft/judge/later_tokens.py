@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from weft.judge.case import Case, Reading, first_difference, smallest
+from weft.judge.case import Case, OutputForm, first_difference, smallest
 from weft.judge.judgement import Found, LawResult, ids, result
 from weft.judge.normalised import beats_chance
 
@@ -37,9 +37,9 @@ def _tried(count: int, lengths: list[int]) -> str:
             f"{', '.join(f'{each:,}' for each in lengths)} tokens")
 
 
-def _at_length(case: Case, view: Reading, length: int) -> tuple[Found | None, int]:
+def _at_length(case: Case, view: OutputForm, length: int) -> tuple[Found | None, int]:
     """The first change that shows in an earlier output, and how many were tried."""
-    count = 8 if length <= 64 else 4 if length <= 256 else 1
+    count = 8 if length <= 64 else 2 if length <= 256 else 1
     rows = case.rows(count, length, 21) if count > 1 else case.rows(3, length, 21)[2:]
     draw = np.random.default_rng(length)
     cuts = _cuts(draw, length, count)
@@ -80,7 +80,7 @@ def _others(draw: np.random.Generator, tokens: np.ndarray, vocab: int) -> np.nda
     return (tokens + draw.integers(1, vocab, tokens.shape)) % vocab
 
 
-def _shown(case: Case, view: Reading, rows: np.ndarray, changed: np.ndarray, cut: np.ndarray) -> Found | None:
+def _shown(case: Case, view: OutputForm, rows: np.ndarray, changed: np.ndarray, cut: np.ndarray) -> Found | None:
     """The finding with the fewest tokens: a row alone, without the tokens that are not needed."""
     def seen(pair: np.ndarray) -> tuple[int, int, float] | None:
         differ = np.flatnonzero(pair[0] != pair[1])

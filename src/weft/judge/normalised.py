@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from weft.judge.case import Case, Reading
+from weft.judge.case import Case, OutputForm
 from weft.judge.judgement import Found, LawResult, ids, result
 
 NAME = "sums-to-one"
@@ -30,7 +30,7 @@ def sums_to_one(case: Case) -> LawResult:
     return result(NAME, "; ".join(tried), found)
 
 
-def _distributions(case: Case, view: Reading) -> tuple[str, Found | None]:
+def _distributions(case: Case, view: OutputForm) -> tuple[str, Found | None]:
     """The sums of distributions, which whoever normalises logits has only to find finite."""
     count, found = 0, None
     for number, length in ((8, min(64, case.length)), (2, min(1024, case.length))):
@@ -71,7 +71,7 @@ def _tokens(count: int) -> str:
     return "1 token" if count == 1 else f"{count:,} tokens"
 
 
-def _scores(case: Case, view: Reading) -> tuple[str, Found | None]:
+def _scores(case: Case, view: OutputForm) -> tuple[str, Found | None]:
     """The sums of scores, with every token of the vocabulary in the place of one token of a row."""
     length = min(48, case.length)
     few = view.vocab > TOO_MANY
@@ -90,7 +90,7 @@ def _scores(case: Case, view: Reading) -> tuple[str, Found | None]:
     return tried, _wrong_sum(case, rows, places, sums)
 
 
-def _sum_over(case: Case, view: Reading, row: np.ndarray, place: int) -> float:
+def _sum_over(case: Case, view: OutputForm, row: np.ndarray, place: int) -> float:
     total = 0.0
     for begin in range(0, view.vocab, ASKED):
         tokens = np.arange(begin, min(begin + ASKED, view.vocab))
@@ -100,7 +100,7 @@ def _sum_over(case: Case, view: Reading, row: np.ndarray, place: int) -> float:
     return total
 
 
-def beats_chance(case: Case, view: Reading) -> Found | None:
+def beats_chance(case: Case, view: OutputForm) -> Found | None:
     """Random tokens that are predicted better than anything can that does not read them."""
     length = min(256, case.length)
     draw = np.random.default_rng(13)

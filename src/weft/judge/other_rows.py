@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from weft.judge.case import Case, Reading, first_difference, smallest
+from weft.judge.case import Case, OutputForm, first_difference, smallest
 from weft.judge.judgement import Found, LawResult, ids, result
 
 SLOTS = ((2, (0,)), (2, (1,)), (9, (0,)), (9, (8,)), (9, (3,)), (33, (0, 17, 32)))
@@ -26,7 +26,7 @@ def separate_rows(case: Case) -> LawResult:
                   "in another order of rows, beside other rows, and with tokens of padding on the right", found)
 
 
-def _beside_others(case: Case, view: Reading, length: int) -> Found | None:
+def _beside_others(case: Case, view: OutputForm, length: int) -> Found | None:
     row = case.rows(3, length, 31)[2]
     places = case.places(view, length, BATCHES[-1])
     alone = case.log_probs(view, row[None], places)
@@ -41,7 +41,7 @@ def _beside_others(case: Case, view: Reading, length: int) -> Found | None:
     return None
 
 
-def _smaller(case: Case, view: Reading, row: np.ndarray, batch: np.ndarray, at: int, token: int) -> Found:
+def _smaller(case: Case, view: OutputForm, row: np.ndarray, batch: np.ndarray, at: int, token: int) -> Found:
     """The finding with the fewest other rows and tokens."""
     def seen(rows: np.ndarray) -> tuple[int, int, float] | None:
         # The row that is asked is the last of these.
@@ -64,7 +64,7 @@ def _rows(count: int) -> str:
     return "another row" if count == 1 else f"{count} other rows"
 
 
-def _padded(case: Case, view: Reading, length: int) -> Found | None:
+def _padded(case: Case, view: OutputForm, length: int) -> Found | None:
     """A row alone, and followed by tokens of padding, in its own batch and beside a full row."""
     short = max(2, length // 2 - 3)
     row = case.rows(3, length, 33)[2]

@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 
-from weft.judge.case import Case, Reading, first_difference
+from weft.judge.case import Case, OutputForm, first_difference
 from weft.judge.judgement import Found, LawResult, ids, result
 from weft.judge.questions import EndedError, ModelError, Worker
 from weft.judge.sample import SAMPLE
@@ -67,7 +67,7 @@ def bits_of(case: Case, text: str) -> list[tuple[float, float]]:
     return found
 
 
-def nats_of(case: Case, view: Reading, tokens: np.ndarray) -> np.ndarray:
+def nats_of(case: Case, view: OutputForm, tokens: np.ndarray) -> np.ndarray:
     """The log-probability of each token of a row [T]; of the first nan where it has none."""
     row = tokens[None]
     if view.scores:
@@ -80,7 +80,7 @@ def nats_of(case: Case, view: Reading, tokens: np.ndarray) -> np.ndarray:
 
 
 def asked(case: Case, text: str, worker: Worker | None = None) -> dict[str, float]:
-    """What ``evaluate`` says of a text.
+    """The figures that ``evaluate`` gives for a text.
 
     Raises:
         EndedError: there is no figure.

@@ -64,7 +64,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What surrounds the model and must not matter to it: random numbers (those of the time when it is made, and those
+    """Surroundings that must not matter to a model: random numbers (those of the time when it is made, and those
     of later), the clock's seconds ahead of the machine's, and variables of the environment."""
 
     seed: int = 0
@@ -93,7 +93,7 @@ class Worker:
         self.folder = Path(tempfile.mkdtemp(prefix="weft-judge-"))
         threads = str(limits.threads)
         environment = {"HOME": str(self.folder), "TMPDIR": str(self.folder), "OMP_NUM_THREADS": threads,
-                       "MKL_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": "1", **dict(judged.environment),
+                       "MKL_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", **dict(judged.environment),
                        **dict(world.environment)}
         try:
             self._process = ConfinedProcess("weft.judge.worker", (), [each for each in sys.path if each], environment)
@@ -110,7 +110,7 @@ class Worker:
         self.by: tuple[str, ...] = ()
 
     def begin(self) -> dict[str, Any]:
-        """What the file says about its model, see `weft.judge.worker.Asked.about`."""
+        """The file's own account of its model, see `weft.judge.worker.Asked.about`."""
         try:
             about, _ = self._exchange(self._first or b"", self._limits.answer + 60)
             self.by = tuple(map(str, about.get("by", ())))

@@ -73,7 +73,7 @@ def _tried(case: Case, on_law: Callable[[str], None] | None) -> Iterator[LawResu
 
 
 def _outcome(case: Case, name: str, law: Law) -> LawResult:
-    """What becomes of a law, where the process may end during it."""
+    """The outcome of a law, where the process may end during it."""
     if case.left() <= 0:
         return LawResult(name=name, outcome="not tried", why="the time for the verdict was up")
     try:

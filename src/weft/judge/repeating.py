@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from weft.judge.case import Case, Reading, first_difference
+from weft.judge.case import Case, OutputForm, first_difference
 from weft.judge.judgement import Found, LawResult, ids, result
 from weft.judge.questions import Worker
 
@@ -41,13 +41,13 @@ def _changed(case: Case, rows: np.ndarray) -> Found | None:
 class _Repeated:
     """Questions about the same rows, and what was done between them."""
 
-    def __init__(self, case: Case, view: Reading, rows: np.ndarray, places: list[int]) -> None:
+    def __init__(self, case: Case, view: OutputForm, rows: np.ndarray, places: list[int]) -> None:
         self._case, self._view, self._rows, self._places = case, view, rows, places
         self.tried: list[str] = []
         self._first = case.log_probs(view, rows, places)
 
     def in_one_process(self) -> Found | None:
-        """What the first process answers again."""
+        """The first answer of the first process that differs when it is asked again."""
         worker = self._case.worker
         between: dict[str, Callable[[], None]] = {
             "at once": lambda: None,
@@ -61,7 +61,7 @@ class _Repeated:
         return self._one_row_after_another(worker) or self._after_many(worker)
 
     def in_another(self) -> Found | None:
-        """What another process answers, in other surroundings and asked in another order."""
+        """The difference of another process, in other surroundings and asked in another order."""
         other = self._case.other()
         self._ask(other, self._case.rows(OTHERS, self._rows.shape[1], 53))
         return self._same(other, "in another process with other time, random numbers, HOME, working folder and "

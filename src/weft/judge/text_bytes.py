@@ -23,7 +23,7 @@ def text_bytes(case: Case) -> LawResult:
 
 
 def _of_text(case: Case, kind: str, text: str) -> Found | None:
-    """What is lost of a text."""
+    """The first loss of a text on its way through the tokenizer."""
     tokens, content = encoded(case, text), text.encode()
     if tokens.size and (tokens.min() < 0 or tokens.max() >= case.vocab):
         return Found(sentence=f"encode gives the id {int(tokens.max())} for {kind}, and it has {case.vocab:,} ids.",

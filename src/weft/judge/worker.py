@@ -26,9 +26,9 @@ FILES = 256
 REASON = 400
 """Characters of an error's message that are told."""
 OPTIONAL = ("score", "start", "step", "encode", "decode", "token_bytes", "evaluate", "train")
-"""What a file may offer beside its model."""
+"""Functions that a file may offer beside its model."""
 STATED = ("vocab_size", "context", "end_of_document", "adapts", "claims", "takes", "gives")
-"""What a file may state about its model."""
+"""Names of statements of a file about its model."""
 
 
 def main() -> NoReturn:
@@ -116,14 +116,14 @@ class Asked:
             sys.modules["torch"].manual_seed(seed)
 
     def find(self, name: str) -> Any:
-        """What the model or else the file has under a name; None."""
+        """The value that the model or else the file has under a name; None."""
         found = getattr(self._model, name, None)
         if self.is_module() and name in dir(sys.modules["torch"].nn.Module) and name not in vars(type(self._model)):
             found = None  # a module's own `train` is its mode
         return vars(self._file).get(name) if found is None else found
 
     def about(self) -> dict[str, Any]:
-        """What the model is and what the file states and offers."""
+        """The kind of the model, and what the file states and offers."""
         stated = {name: plain(self.find(name)) for name in STATED}
         parameters = list(self._model.parameters()) if self.is_module() else []
         return {"stated": stated, "offered": [name for name in OPTIONAL if callable(self.find(name))],
@@ -170,7 +170,7 @@ class Asked:
         raise ValueError(f"no question {name!r}")
 
     def called(self, call: Callable[..., Any], rows: np.ndarray) -> np.ndarray:
-        """What a call of the model returns for rows of ids, as an array."""
+        """The array that a call of the model returns for rows of ids."""
         given = rows.copy()
         if not (self.is_module() or self.find("takes") == "torch"):
             value = as_array(call(given))
@@ -182,7 +182,7 @@ class Asked:
         return value
 
     def steps(self, rows: np.ndarray, used: int) -> np.ndarray:
-        """What the model gives token by token [B,T,V], after it has been given ``used`` of the rows and begun anew,
+        """The values that the model gives token by token [B,T,V], after ``used`` tokens and a new beginning,
         and while another state goes on in turns."""
         start, step = self.find("start"), self.find("step")
         values: list[np.ndarray] = []
@@ -267,7 +267,7 @@ def chosen(value: np.ndarray, positions: list[int] | None) -> tuple[dict[str, An
 
 
 def plain(value: Any) -> Any:
-    """What a file states, as data of JSON: numbers, texts, mappings and lists; None for anything else."""
+    """A statement of a file as data of JSON: numbers, texts, mappings and lists; None for anything else."""
     try:
         return json.loads(json.dumps(value, default=lambda each: each.item()))
     except (TypeError, ValueError, RecursionError, AttributeError):
