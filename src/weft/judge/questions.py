@@ -93,8 +93,8 @@ class Worker:
         self.folder = Path(tempfile.mkdtemp(prefix="weft-judge-"))
         threads = str(limits.threads)
         environment = {"HOME": str(self.folder), "TMPDIR": str(self.folder), "OMP_NUM_THREADS": threads,
-                       "MKL_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", **dict(judged.environment),
-                       **dict(world.environment)}
+                       "MKL_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE",
+                       **dict(judged.environment), **dict(world.environment)}
         try:
             self._process = ConfinedProcess("weft.judge.worker", (), [each for each in sys.path if each], environment)
         except OSError as error:
