@@ -1,9 +1,10 @@
-"""Writes the gallery, the command-line page, the study of positions and the README's tables
+"""Writes the gallery, the command-line page, the study of positions, the list of the museum and the README's tables
 from the code, and the pages of the studies from their recipes: ``python docs/generate.py``; ``python docs/generate.py
 KIND`` writes the page of one part or family, and the README's tables."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from weft.comparison.study_result import StudyResult
 from weft.comparison.verdict import letters, mean_interval
 from weft.core.errors import nearest
 from weft.families.family import families
+from weft.judge.judgement import Verdict
 
 POSITIONS = Path(__file__).parents[1] / "recipes" / "positions_pictured"
 """The recipe whose modules make the page of the study of positions."""
@@ -163,6 +165,7 @@ def cli_page() -> str:
 
 
 if __name__ == "__main__":
+    from museum import with_exhibits
     from results import write_results
     from studies import write_studies
 
@@ -177,5 +180,9 @@ if __name__ == "__main__":
         write_pages(generated)
         write_studies(root, generated)
         write_results(root, generated)
+    museum = Path(__file__).parent / "museum.md"
+    museum.write_text(with_exhibits(museum.read_text(encoding="utf-8"), root), encoding="utf-8")
+    schema = root / "docs" / "verdict.schema.json"
+    schema.write_text(json.dumps(Verdict.model_json_schema(), indent=2) + "\n", encoding="utf-8")
     readme = root / "README.md"
     readme.write_text(with_tables(readme.read_text(encoding="utf-8")), encoding="utf-8")

@@ -43,7 +43,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 TESTS = Path(__file__).parent
 LONGEST = (
     "laws/test_every_part.py", "docs/test_docs_blocks.py", "integration/test_compile.py", "laws/test_long_laws.py",
-    "parallel/test_meshes.py", "training/test_learning.py", "laws/test_check_finds.py",
+    "parallel/test_meshes.py", "training/test_learning.py", "laws/test_check_finds.py", "judge/test_museum.py",
     "comparison/test_killed_studies.py", "training/test_kills.py", "comparison/test_attempts.py",
     "blocks/test_channels.py", "cli/test_cli_facts.py", "integration/test_data_parallel.py", "ops/test_forms.py",
     "laws/test_hybrids.py", "parallel/test_divided.py", "analysis/test_by_blocks.py",

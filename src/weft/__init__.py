@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         stream,
         train,
         translate,
+        verdict,
     )
 
 __all__ = ["BradleyTerry", "Elo", "Ends", "Sampling", "Search", "beam_search", "benchmark", "catalogue", "check",
@@ -63,7 +64,7 @@ __all__ = ["BradleyTerry", "Elo", "Ends", "Sampling", "Search", "beam_search", "
            "data_sample", "decoding_defaults", "doctor", "draw", "evaluate", "extend", "generate", "insides",
            "load", "load_plugin", "measure", "measure_bleu", "plan", "presets", "probe", "rate",
            "read_model", "read_run", "resize_images", "save", "score", "search_defaults", "stream", "train",
-           "translate"]
+           "translate", "verdict"]
 
 
 def __getattr__(name: str) -> Any:

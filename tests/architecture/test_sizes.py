@@ -49,6 +49,7 @@ LONG_FUNCTIONS: dict[str, str] = {
     "src/weft/cli/extend.py:extend": "half of it is the options of the command",
     "src/weft/cli/rate.py:rate": "half of it is the options of the command",
     "src/weft/cli/evaluate.py:evaluate": "half of it is the options of the command",
+    "src/weft/cli/judge.py:judge": "half of it is the options of the command",
     "src/weft/cli/plan.py:plan": "half of it is the options of the command",
     "src/weft/cli/train.py:train": "half of it is the options of the command",
     "src/weft/core/tree.py:map_together": "each of its branches is one kind of field",

@@ -116,29 +116,61 @@ def test_python_s_guard_refuses_what_python_s_functions_do(victim: subprocess.Po
     assert state(victim) == before and os.listdir(tmp_path) == ["there"]
 
 
+def interpreted(program: bytes, machine: str, number: int, *arguments: int, architecture: int | None = None) -> int:
+    """What a filter returns for a system call."""
+    steps = [program[start : start + 8] for start in range(0, len(program), 8)]
+    data = {0: number, 4: ARCHITECTURES[machine] if architecture is None else architecture,
+            **{16 + 8 * index: value for index, value in enumerate(arguments)}}
+    held = at = 0
+    while True:
+        code, yes, no, value = (int.from_bytes(steps[at][low:high], "little")
+                                for low, high in ((0, 2), (2, 3), (3, 4), (4, 8)))
+        at += 1
+        if code == guards.RETURN:
+            return value
+        if code == guards.LOAD:
+            held = data.get(value, 0)
+        else:
+            at += yes if (held == value if code == guards.EQUAL else held & value) else no
+
+
+@pytest.mark.parametrize("machine", ARCHITECTURES)
+def test_a_computing_process_may_start_threads_and_no_process(machine: str) -> None:
+    place, program = list(ARCHITECTURES).index(machine), guards.filter_program(machine, computing=True)
+    clone, prctl = (guards.OF_THREADS[name][:2][place] or 0 for name in ("clone", "prctl"))
+    refused = guards.ERRNO | guards.EPERM
+    assert interpreted(program, machine, clone, guards.THREAD | 0x100) == guards.ALLOW
+    assert interpreted(program, machine, clone, 17) == interpreted(program, machine, prctl, 22) == refused
+    assert interpreted(program, machine, guards.CLONE3) == guards.ERRNO | guards.ENOSYS
+    assert interpreted(program, machine, prctl, 15) == guards.ALLOW
+    for name, numbers in guards.COMPUTING.items():
+        if (number := numbers[place]) is not None:
+            assert interpreted(program, machine, number, 0, 0, 0o101) == guards.ALLOW, name
+    assert interpreted(program, machine, {"x86_64": 41, "aarch64": 198}[machine]) == refused, "socket"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Landlock is Linux's")
+def test_one_folder_may_be_written(victim: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    means = (f"own = {str(tmp_path / 'own')!r}\n'landlock' in guards.confine((), own) or sys.exit(print('absent'))\n"
+             "open(own + '/new', 'w').write('content')\nos.rename(own + '/new', own + '/kept')\n"
+             "import threading\nthreading.Thread(target=lambda: None).start()")
+    found = refused(means, victim, tmp_path)
+    assert found == ["absent"] or {"write", "fifo", "mode", "fork", "socket", "kill", "read"} <= set(found)
+    assert found == ["absent"] or os.listdir(tmp_path / "own") == ["kept"]
+
+
 @pytest.mark.parametrize("machine", ARCHITECTURES)
 def test_the_filter_is_a_program_of_its_architecture(machine: str) -> None:
     """Interpreted here: every listed call passes, with its arguments checked, and no other."""
     place = list(ARCHITECTURES).index(machine)
     program = guards.filter_program(machine)
-    steps = [program[start : start + 8] for start in range(0, len(program), 8)]
     allowed = {each[place] for each in ALLOWED.values()} - {None}
     checked = {number for each in CHECKED.values() if (number := each[:2][place]) is not None}
     assert len(allowed) == sum(each[place] is not None for each in ALLOWED.values()) and not allowed & checked
 
-    def verdict(number: int, *arguments: int, architecture: int = ARCHITECTURES[machine]) -> int:
-        data = {0: number, 4: architecture, **{16 + 8 * index: value for index, value in enumerate(arguments)}}
-        held = at = 0
-        while True:
-            code, yes, no, value = (int.from_bytes(steps[at][low:high], "little")
-                                    for low, high in ((0, 2), (2, 3), (3, 4), (4, 8)))
-            at += 1
-            if code == guards.RETURN:
-                return value
-            if code == guards.LOAD:
-                held = data.get(value, 0)
-            else:
-                at += yes if (held == value if code == guards.EQUAL else held & value) else no
+    def verdict(number: int, *arguments: int, architecture: int | None = None) -> int:
+        return interpreted(program, machine, number, *arguments, architecture=architecture)
 
     refused = guards.ERRNO | guards.EPERM
     assert {number for number in range(600) if verdict(number, 1, 0xFF, 0xFF) == guards.ALLOW} == allowed

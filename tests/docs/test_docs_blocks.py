@@ -17,7 +17,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 TOGETHER = [("README.md", "benchmarks_of_models.md", "quickstart.md"), ("chat.md", "decoding.md"), ("add_a_part.md",),
             ("law.md",), ("data.md",), ("tasks.md", "rows.md"), ("arpa.md",), ("python.md",), ("forms.md",),
-            ("rewrites.md",), ("lora.md",), ("attention.md",), ("images.md",), ("optimizers.md", "ratings.md"),
+            ("judge.md",), ("rewrites.md",),
+            ("lora.md",), ("attention.md",), ("images.md",), ("optimizers.md", "ratings.md"),
             ("state_space.md", "recurrent.md"), ("how_to_my_data.md", "how_to_my_model.md", "how_to_my_loop.md",
                                                  "how_to_from_another_library.md")]
 """Pages that begin with the same commands follow one another in one folder; the others have one of their own."""

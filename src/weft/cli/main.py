@@ -100,6 +100,8 @@ COMMANDS: Mapping[str, LazyCommand] = MappingProxyType({
     "doctor": LazyCommand("weft.cli.doctor:doctor", "Show what this installation and machine can do, measured."),
     "plan": LazyCommand("weft.cli.plan:plan", "Show what a model costs before it runs."),
     "check": LazyCommand("weft.cli.check:check", "Run the laws on a model."),
+    "judge": LazyCommand("weft.cli.judge:judge",
+                         "Judge whether something is a language model: one verdict on its laws."),
     "train": LazyCommand("weft.cli.train:train", "Train a model, by gradients or by counting."),
     "compare": LazyCommand("weft.cli.compare:compare",
                            "Train models under one budget and compare how well they predict."),

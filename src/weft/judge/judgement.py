@@ -1,0 +1,92 @@
+"""The published record of a verdict: `Verdict` and what it holds, as JSON by one schema."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+FORMAT: Literal["weft.verdict/1"] = "weft.verdict/1"
+Word = Literal["lawful", "unlawful", "not judged"]
+EXIT: dict[str, int] = {"lawful": 0, "unlawful": 1, "not judged": 2}
+"""The exit code of the command for each verdict."""
+
+NEEDED = ("sums-to-one", "causality", "separate-rows", "repeats")
+"""Laws without which nothing is called lawful."""
+
+
+class PublishedRecord(BaseModel):
+    """Base of the records of a verdict."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+
+class Found(PublishedRecord):
+    """The evidence that a law is broken."""
+
+    sentence: str = Field(description="What happened, in plain words.")
+    row: int = Field(0, description="The row of the batch, counted from 0.")
+    token: int | None = Field(None, description="The position in the row at which the output is wrong, counted from 0.")
+    input: tuple[tuple[int, ...], ...] = Field((), description="The smallest rows of ids that show it; where an output "
+                                                               "must not change, the row before and after the change.")
+    measured: float | None = Field(None, description="The sum, or the largest difference in nats.")
+    allowed: float | None = Field(None, description="What rounding explains.")
+    resembles: str | None = Field(None, description="An exploit of the museum that breaks the law in this way.")
+
+
+class LawResult(PublishedRecord):
+    """The outcome of one law."""
+
+    name: str
+    outcome: Literal["held", "broken", "not tried"]
+    why: str = Field("", description="Why it was not tried, or not in full.")
+    tried: str = Field("", description="What was asked, in words.")
+    seconds: float = 0.0
+    found: Found | None = None
+
+
+class Thing(PublishedRecord):
+    """The thing that was judged."""
+
+    kind: str = Field(description="file, configuration, run, plugin, folder or endpoint")
+    path: str
+    sha256: str | None = None
+    call: str | None = None
+    gives: str | None = Field(None, description="How its output was read.")
+    parameters: int | None = None
+
+
+class Verdict(PublishedRecord):
+    """A verdict: lawful if every law that must be tried was held, unlawful if one is broken."""
+
+    format: Literal["weft.verdict/1"] = FORMAT
+    thing: Thing
+    verdict: Word
+    why: str = Field("", description="Why nothing was judged, or what is reported beside the laws.")
+    laws: tuple[LawResult, ...] = ()
+    seconds: float = 0.0
+    limits: str = Field("", description="The limits of its process and what confined it.")
+
+    @property
+    def exit_code(self) -> int:
+        """0 lawful, 1 unlawful, 2 not judged."""
+        return EXIT[self.verdict]
+
+
+def result(name: str, tried: str, found: Found | None, why: str = "") -> LawResult:
+    """A law that was tried: held unless something was found."""
+    return LawResult(name=name, outcome="held" if found is None else "broken", tried=tried, found=found, why=why)
+
+
+def ids(*rows: object) -> tuple[tuple[int, ...], ...]:
+    """Rows of ids, arrays or lists, as a record holds them."""
+    return tuple(tuple(int(each) for each in row) for row in rows)  # type: ignore[attr-defined]
+
+
+def word_of(laws: Sequence[LawResult]) -> tuple[Word, str]:
+    """The verdict that the laws give, and why where nothing is judged."""
+    if any(law.outcome == "broken" for law in laws):
+        return "unlawful", ""
+    missing = [law.name for law in laws if law.name in NEEDED and law.outcome == "not tried"]
+    return ("not judged", f"not tried: {', '.join(missing)}") if missing else ("lawful", "")

@@ -1,0 +1,105 @@
+"""The law ``causality``: no output depends on a later token, near the end of a row, at any border, or far behind it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from weft.judge.case import Case, OutputForm, first_difference, smallest
+from weft.judge.judgement import Found, LawResult, ids, result
+from weft.judge.normalised import beats_chance
+
+NAME = "causality"
+ROUNDS = 6
+"""Times that short rows are changed, each row at a place of its own."""
+
+
+def causality(case: Case) -> LawResult:
+    """The law for every way in which the model gives probabilities, at growing lengths."""
+    tried, count = [], 0
+    lengths = [each for each in (8, 64, 256, 1024, 2048, 4096) if each < case.length] + [case.length]
+    for view in case.views:
+        if view.gives.startswith("next"):
+            tried.append("it is given the tokens before and no other")
+            continue
+        for length in lengths:
+            found, asked = _at_length(case, view, length)
+            count += asked
+            if found:
+                return result(NAME, _tried(count, lengths[: lengths.index(length) + 1]), found)
+        if found := (None if view.scores else beats_chance(case, view)):
+            return result(NAME, _tried(count, lengths), found)
+    tried += [_tried(count, lengths)] if count else []
+    return result(NAME, "; ".join(tried), None, case.why_length)
+
+
+def _tried(count: int, lengths: list[int]) -> str:
+    return (f"{count:,} changes of one token, of all tokens from one on, and of the last one, in rows of "
+            f"{', '.join(f'{each:,}' for each in lengths)} tokens")
+
+
+def _at_length(case: Case, view: OutputForm, length: int) -> tuple[Found | None, int]:
+    """The first change that shows in an earlier output, and how many were tried."""
+    count = 8 if length <= 64 else 2 if length <= 256 else 1
+    rows = case.rows(count, length, 21) if count > 1 else case.rows(3, length, 21)[2:]
+    draw = np.random.default_rng(length)
+    cuts = _cuts(draw, length, count)
+    near = [int(each) for each in cuts.flatten()]
+    places = case.places(view, length, count, near)
+    before = case.log_probs(view, rows, places)
+    for index, cut in enumerate(cuts):
+        changed = rows.copy()
+        for row, at in enumerate(cut):
+            end = length if index % 3 == 0 else at + 1
+            changed[row, at:end] = _others(draw, rows[row, at:end], case.vocab)
+        after = case.log_probs(view, changed, places)
+        # What may depend on the change is compared with itself.
+        may = np.asarray(places)[None] >= cut[:, None]
+        after[may] = before[may]
+        if first_difference(case, before, after):
+            case.require_steady(view, rows, places, before)
+            return _shown(case, view, rows, changed, cut), index + 1
+    return None, len(cuts) * count
+
+
+def _cuts(draw: np.random.Generator, length: int, count: int) -> np.ndarray:
+    """Where rows are changed [rounds, rows]: at random places, at the last one, and at multiples of powers of two,
+    before which chunks and blocks end."""
+    borders = [at for at in (length // 2, length * 3 // 4, 2048, 3072, 1024, 64) if 0 < at < length]
+    rounded = [at & -64 if at >= 128 else at for at in borders]
+    some = [*rounded, *(at + 1 for at in rounded if at + 1 < length)]
+    if length > 256:
+        late = int(draw.integers(length // 2, length))
+        return np.asarray([[late], [length - 1], [late], *([each] for each in dict.fromkeys(some))][: 3 + ROUNDS])
+    cuts = draw.integers(1, length, (ROUNDS, count))
+    cuts[1] = length - 1
+    return cuts
+
+
+def _others(draw: np.random.Generator, tokens: np.ndarray, vocab: int) -> np.ndarray:
+    """A token for each that is another one."""
+    return (tokens + draw.integers(1, vocab, tokens.shape)) % vocab
+
+
+def _shown(case: Case, view: OutputForm, rows: np.ndarray, changed: np.ndarray, cut: np.ndarray) -> Found | None:
+    """The finding with the fewest tokens: a row alone, without the tokens that are not needed."""
+    def seen(pair: np.ndarray) -> tuple[int, int, float] | None:
+        differ = np.flatnonzero(pair[0] != pair[1])
+        if not differ.size or not differ[0]:
+            return None
+        places = case.places(view, pair.shape[1], 1, [int(differ[0])])
+        places = [at for at in places if at < differ[0]]
+        return first_difference(case, *(case.log_probs(view, row[None], places) for row in pair)) if places else None
+
+    for row in range(len(rows)):
+        pair = np.stack([rows[row], changed[row]])
+        if seen(pair):
+            pair = smallest(pair, lambda shorter: seen(shorter) is not None)
+            _, place, gap = seen(pair) or (0, 0, 0.0)
+            first = int(np.flatnonzero(pair[0] != pair[1])[0])
+            at = [at for at in case.places(view, pair.shape[1], 1, [first]) if at < first][place]
+            return Found(sentence=f"The output at token {at} changes when token {first} is replaced, which comes later "
+                         "and must not be read there.", row=0, token=at, input=ids(*pair), measured=gap,
+                         allowed=case.allowed)
+    return Found(sentence=f"Outputs change when later tokens are replaced (from token {int(cut.min())} on), but only "
+                 f"with all {len(rows)} rows in one batch.", token=int(cut.min()) - 1, input=ids(*rows, *changed),
+                 measured=None, allowed=case.allowed)

@@ -1,0 +1,94 @@
+"""`judge_file`: the laws on a file, in the order in which they are tried, and the verdict that follows."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from weft.core.errors import InputError
+from weft.judge.by_steps import pieces, saved
+from weft.judge.case import Case, NotJudgedError, UnsteadyError
+from weft.judge.exhibits import resembled
+from weft.judge.judgement import LawResult, Thing, Verdict, word_of
+from weft.judge.later_tokens import causality
+from weft.judge.normalised import sums_to_one
+from weft.judge.other_rows import documents, separate_rows
+from weft.judge.own_figures import evaluation
+from weft.judge.questions import EndedError, FileLimits, Judged, ModelError
+from weft.judge.repeating import repeats
+from weft.judge.seen_text import seen
+from weft.judge.text_bytes import text_bytes
+
+Law = Callable[[Case], LawResult]
+LAWS: dict[str, Law] = {"sums-to-one": sums_to_one, "causality": causality, "separate-rows": separate_rows,
+                        "repeats": repeats, "bytes": text_bytes, "pieces": pieces,
+                        "documents": documents, "saved": saved, "evaluation": evaluation, "seen": seen}
+"""The laws by name, in the order in which they are tried."""
+
+
+def judge_file(judged: Judged, *, gives: str | None = None, limits: FileLimits | None = None,
+               test_text: Path | None = None, on_law: Callable[[str], None] | None = None) -> Verdict:
+    """The verdict on a Python file.
+
+    Args:
+        judged: the file.
+        gives: how its output is read, one of `weft.judge.case.GIVES`; None: worked out.
+        limits: of its process; None: the usual ones.
+        test_text: a file with the text that it is scored on elsewhere; None: what the file claims.
+        on_law: called for progress with the name of the law that begins.
+
+    Raises:
+        InputError: the file cannot be read.
+        UnsupportedError: this machine cannot confine it.
+    """
+    begun, limits, path = time.monotonic(), limits or FileLimits(), judged.path.resolve()
+    if not path.is_file():
+        raise InputError("there is no such file.", where=str(path), remedy="Give a Python file, or FILE.py:NAME.")
+    thing = Thing(kind="file", path=str(path), sha256=hashlib.sha256(path.read_bytes()).hexdigest(), call=judged.call)
+    try:
+        case = Case(replace(judged, path=path), gives, limits, test_text)
+    except (NotJudgedError, EndedError, ModelError) as error:
+        return Verdict(thing=thing, verdict="not judged", why=f"{error}", seconds=time.monotonic() - begun)
+    try:
+        laws = tuple(_tried(case, on_law))
+    finally:
+        case.end()
+    thing = thing.model_copy(update={"gives": case.views[0].gives, "parameters": case.about["parameters"] or None})
+    word, why = word_of(laws)
+    return Verdict(thing=thing, verdict=word, why=why, laws=laws, seconds=time.monotonic() - begun,
+                   limits=_described(limits, case.worker.by))
+
+
+def _tried(case: Case, on_law: Callable[[str], None] | None) -> Iterator[LawResult]:
+    for name, law in LAWS.items():
+        if on_law is not None:
+            on_law(name)
+        begun = time.monotonic()
+        told = _outcome(case, name, law)
+        found = told.found and told.found.model_copy(update={"resembles": resembled(told, case.views[-1].gives)})
+        yield told.model_copy(update={"seconds": round(time.monotonic() - begun, 3), "found": found})
+
+
+def _outcome(case: Case, name: str, law: Law) -> LawResult:
+    """The outcome of a law, where the process may end during it."""
+    if case.left() <= 0:
+        return LawResult(name=name, outcome="not tried", why="the time for the verdict was up")
+    try:
+        return law(case)
+    except UnsteadyError as error:
+        return LawResult(name=name, outcome="not tried", why=f"{error}")
+    except (EndedError, ModelError) as error:
+        why = f"{error}"
+    try:
+        case.again()
+    except (EndedError, ModelError):
+        why += "; and it did not begin again"
+    return LawResult(name=name, outcome="not tried", why=why)
+
+
+def _described(limits: FileLimits, by: tuple[str, ...]) -> str:
+    return (f"{limits.seconds:g} s in all, {limits.answer:g} s an answer, {limits.memory >> 20:,} MiB, "
+            f"{limits.threads} threads, confined by {', '.join(by) or 'nothing'}")

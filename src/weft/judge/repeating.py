@@ -1,0 +1,101 @@
+"""The law ``repeats``: the same question has the same answer, whatever was asked before and in any process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from weft.judge.case import Case, OutputForm, first_difference
+from weft.judge.judgement import Found, LawResult, ids, result
+from weft.judge.questions import Worker
+
+NAME = "repeats"
+CALLS, SECONDS = 1_000, 4.0
+"""Calls of one short row, and the seconds that they may take; of slower models there are fewer."""
+OTHERS = 64
+"""Other rows that are asked of the second process before: a cache with a short key has kept theirs."""
+
+
+def repeats(case: Case) -> LawResult:
+    """The law for every way in which the model gives probabilities."""
+    length, tried = min(64, case.length), "nothing"
+    for view in case.views:
+        rows = case.rows(4, length, 51)
+        places = case.places(view, length, 4)
+        asked = _Repeated(case, view, rows, places)
+        found = asked.in_one_process() or asked.in_another() or _changed(case, rows)
+        tried = ", ".join(asked.tried)
+        if found:
+            return result(NAME, tried, found)
+    return result(NAME, tried, None)
+
+
+def _changed(case: Case, rows: np.ndarray) -> Found | None:
+    """Ids that a call has written over, so that whoever asks with the same array asks something else."""
+    return Found(sentence="A call changes the ids that it is given, so that they are others in the next call.",
+                 input=ids(rows[0])) if case.changes_input else None
+
+
+class _Repeated:
+    """Questions about the same rows, and what was done between them."""
+
+    def __init__(self, case: Case, view: OutputForm, rows: np.ndarray, places: list[int]) -> None:
+        self._case, self._view, self._rows, self._places = case, view, rows, places
+        self.tried: list[str] = []
+        self._first = case.log_probs(view, rows, places)
+
+    def in_one_process(self) -> Found | None:
+        """The first answer of the first process that differs when it is asked again."""
+        worker = self._case.worker
+        between: dict[str, Callable[[], None]] = {
+            "at once": lambda: None,
+            "after other rows": lambda: self._ask(worker, self._case.rows(3, self._rows.shape[1] // 2 + 1, 52)),
+            "with the clock 401 days ahead": lambda: self._world(worker, 401 * 86_400.0, 1),
+            "with other random numbers": lambda: self._world(worker, 0.0, 987_654_321)}
+        for name, act in between.items():
+            act()
+            if found := self._same(worker, name):
+                return found
+        return self._one_row_after_another(worker) or self._after_many(worker)
+
+    def in_another(self) -> Found | None:
+        """The difference of another process, in other surroundings and asked in another order."""
+        other = self._case.other()
+        self._ask(other, self._case.rows(OTHERS, self._rows.shape[1], 53))
+        return self._same(other, "in another process with other time, random numbers, HOME, working folder and "
+                                 "environment, asked in another order")
+
+    def _world(self, worker: Worker, clock: float, seed: int) -> None:
+        worker.ask("world", clock=clock, seed=seed)
+
+    def _ask(self, worker: Worker, rows: np.ndarray) -> None:
+        self._case.log_probs(self._view, rows, [rows.shape[1] - 1], worker)
+
+    def _one_row_after_another(self, worker: Worker) -> Found | None:
+        """The rows of the batch again, the last first: a cache of rows that were seen shows."""
+        again = [self._case.log_probs(self._view, self._rows[at : at + 1], self._places, worker)
+                 for at in reversed(range(len(self._rows)))]
+        return self._compared(np.concatenate(again[::-1]), "row by row, the last first")
+
+    def _after_many(self, worker: Worker) -> Found | None:
+        short = self._rows[:1, :4]
+        begun = time.monotonic()
+        self._case.raw(self._view, short, None, worker, times=8)
+        each = (time.monotonic() - begun) / 8
+        calls = max(8, min(CALLS, int(SECONDS / max(each, 1e-6))))
+        self._case.raw(self._view, short, None, worker, times=calls)
+        return self._same(worker, f"after {calls:,} calls")
+
+    def _same(self, worker: Worker, name: str) -> Found | None:
+        return self._compared(self._case.log_probs(self._view, self._rows, self._places, worker), name)
+
+    def _compared(self, got: np.ndarray, name: str) -> Found | None:
+        self.tried.append(name)
+        seen = first_difference(self._case, self._first, got)
+        if seen is None:
+            return None
+        row, place, gap = seen
+        return Found(sentence=f"The same rows have another output at token {self._places[place]} {name}.", row=row,
+                     token=self._places[place], input=ids(*self._rows), measured=gap, allowed=self._case.allowed)
