@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weft.cli.closing import Given, word
-from weft.cli.config import Overrides
-from weft.cli.options import Json, Plugin, Threads, guarded, prepare
+from weft.cli.options import Json, Overrides, Plugin, Threads, guarded, prepare
 from weft.cli.text import console, section, table
 from weft.core.errors import InputError
 
