@@ -19,7 +19,7 @@ ORDER: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "Language models of several ages": ("penn_treebank", "wikitext2", "mixers", "six_ages", "nanogpt_cpu"),
     "Pre-training": ("digits", "mixture", "width_transfer", "optimizers"),
     "Fine-tuning": ("pretraining", "chat_model"),
-    "Windows and masks": ("windows", "cheating"),
+    "Windows and masks": ("windows", "cheating", "overnight"),
     "What can be relied on": ("error_rates", "tuning", "presets", "repeatability", "resume")})
 """The recipes by topic, in the order in which a course treats the topics."""
 
