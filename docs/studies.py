@@ -19,8 +19,8 @@ ORDER: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "Language models of several ages": ("penn_treebank", "wikitext2", "mixers", "six_ages", "nanogpt_cpu"),
     "Pre-training": ("digits", "mixture", "width_transfer", "optimizers"),
     "Fine-tuning": ("pretraining", "chat_model"),
-    "Windows and masks": ("windows", "cheating", "overnight"),
-    "What can be relied on": ("error_rates", "tuning", "presets", "repeatability", "resume")})
+    "Windows and masks": ("windows", "cheating"),
+    "What can be relied on": ("error_rates", "tuning", "presets", "repeatability", "overnight", "resume")})
 """The recipes by topic, in the order in which a course treats the topics."""
 
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
