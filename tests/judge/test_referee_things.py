@@ -222,3 +222,14 @@ def test_a_wrong_configuration_and_a_missing_test_text_are_told(tmp_path: Path) 
     told = weft(tmp_path / "model.yaml")
     assert told.exit_code == 2 and "not judged" in told.stdout and "width" in told.stdout
     assert "absent.txt: there is no such file" in weft(tmp_path / "model.yaml", "--test-text", "absent.txt").stderr
+
+
+@on_linux
+def test_a_machine_that_cannot_confine_a_file_refuses_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "judged.py").write_text(TABLE)
+    monkeypatch.setattr("weft.judge.questions.CONFINED_BY", ("landlock", "seccomp", "a means that is missing"))
+    told = weft(tmp_path / "judged.py", "--threads", 1)
+    assert told.exit_code == 2 and told.stdout == ""
+    assert "this machine cannot keep the file from other files and the network" in told.stderr
+    assert "--unconfined" in told.stderr
+    assert weft(tmp_path / "judged.py", "--threads", 1, "--unconfined").exit_code == 0
