@@ -258,8 +258,12 @@ def tables(result: Mapping[str, Any]) -> str:
         lines.append(f"| {name} | {len(loop['kept'])} | {again} | {tested} | {loop['reached']['read']:.3f} | "
                      f"{loop['reached']['used']:.3f} |")
     start = result["start"]
+    greedy_end = result["loops"]["greedily"]["reached"]
     lines += [f"| at the beginning | | | | {start['read']:.3f} | {start['used']:.3f} |", "",
-              f"Of edits that its test spoke for, the referee refused {result['refused']} by law.", ""]
+              f"What was kept greedily ends at {greedy_end['read']:.3f} bits per byte as the "
+              f"loop reads them, and at {greedy_end['used']:.3f} as it is used, where "
+              f"{start['used']:.3f} stood at the beginning. Of edits that its test spoke for, the referee refused "
+              f"{result['refused']} by law.", ""]
     for name, loop in result["loops"].items():
         lines += [f"Kept {name}:", "", "| edit | gain told when it was kept | gain on new seeds, as used | p |",
                   "| --- | ---: | ---: | ---: |",

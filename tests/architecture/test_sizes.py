@@ -55,7 +55,6 @@ LONG_FUNCTIONS: dict[str, str] = {
     "src/weft/core/tree.py:map_together": "each of its branches is one kind of field",
     "src/weft/extending/extend.py:extend": "half of it says what its arguments mean and what it raises",
     "src/weft/decoding/generate.py:stream": "half of it says what its eleven arguments mean",
-    "src/weft/training/gradient.py:add_gradients": "half of it says what its ten arguments mean",
     "src/weft/training/train.py:train": "half of it says what its arguments mean and what it raises",
     "src/weft/ops/operator.py:differentiable": "a third of it says what its arguments mean",
     "src/weft/ops/triton/kernels/linear_recurrence.py:backward": "one program, whose scores serve all gradients",

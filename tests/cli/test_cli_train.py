@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from weft.cli.terminal import showing
+from weft.cli.live import showing
 from weft.core.errors import TrainingError
 from weft.training import Event, Notice, Progress, Saved, Started, Validated, Validation
 from weft.training.folder import RunFolder

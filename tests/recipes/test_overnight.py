@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import runpy
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "overnight"
+RECORD = RECIPE / "result.json"
 MAKE: dict[str, Any] = runpy.run_path(str(RECIPE / "run.py"))
 
 
@@ -72,3 +74,22 @@ def test_a_run_is_made_once_and_a_design_s_file_does_not_name_how_it_is_trained(
     start = MAKE["START"]
     assert MAKE["source"](start) == MAKE["source"]({**start, "lr": 0.02, "seed": 4})
     assert MAKE["source"](start) != MAKE["source"]({**start, "layers": 2})
+
+
+def test_the_record_is_of_the_protocol_that_stands_here_and_the_page_is_made_of_it() -> None:
+    result = json.loads(RECORD.read_text(encoding="utf-8"))
+    assert result["protocol_sha256"] == MAKE["protocol_sha256"](), "run recipes/overnight/run.py again"
+    page = (RECIPE / "README.md").read_text(encoding="utf-8")
+    assert page.split(MAKE["BEGIN"])[1].split(MAKE["END"])[0] == MAKE["tables"](result)
+
+
+def test_the_record_s_edits_follow_one_another_and_none_of_the_referee_s_reads_ahead() -> None:
+    result = json.loads(RECORD.read_text(encoding="utf-8"))
+    for loop in result["loops"].values():
+        design = dict(MAKE["START"])
+        for each in loop["kept"]:
+            design[each["edit"]] = each["value"]
+            assert each["told"] > 0
+        assert design == loop["design"]
+    referee = result["loops"]["by the referee"]["design"]
+    assert (referee["ahead"], referee["norm"] == "time") == (0, False)

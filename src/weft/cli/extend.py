@@ -72,7 +72,7 @@ def extend(checkpoint: Checkpoint, overrides: Overrides = None,
     """
     prepare(plugin, threads)
     from weft import api
-    from weft.cli.terminal import showing
+    from weft.cli.live import showing
 
     held_out = held_out_part(part, data)
     sizes = None if lengths is None else tuple(size for size in lengths_of(lengths) if size is not None)

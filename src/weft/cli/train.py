@@ -69,7 +69,7 @@ def train(config: Config, overrides: Overrides = None,
     """
     prepare(plugin, threads)
     from weft import api
-    from weft.cli.terminal import showing
+    from weft.cli.live import showing
     from weft.training.interrupt import Terminated
     from weft.training.parallel import FailedElsewhere, leads
 
