@@ -13,9 +13,9 @@ from weft.mixers.base import MixerConfig
 
 EXAMPLES = [pytest.param(config, id=f"{part.kind}-{index}") for part in REGISTRY.parts("mixer")
             for index, config in enumerate(part.examples()) if issubclass(part, MixerConfig)]
-CLOSE = 0.2
-"""Of the norm. bfloat16 rounds to 2^-9, which a norm over two features of a head magnifies 65 times (0.13,
-the worst of the examples)."""
+CLOSE = {"output": 0.05, "gradient": 0.15}
+"""Of the norm. bfloat16 rounds to 2^-9; the norm over a head's two features, which four examples have, divides its
+gradient by numbers of which some are near zero: 0.04 and 0.13 are the largest of all, 0.02 and 0.03 elsewhere."""
 
 
 def run(config: PartConfig, narrow: bool) -> tuple[Tensor, Tensor]:
@@ -37,5 +37,5 @@ def test_every_mixer_runs_under_autocast_with_gradients(config: PartConfig) -> N
     torch.manual_seed(0)
     wide = run(config, False)
     torch.manual_seed(0)
-    for name, expected, found in zip(("output", "gradient"), wide, run(config, True), strict=True):
-        assert (found - expected).norm() <= CLOSE * expected.norm(), name
+    for name, expected, found in zip(CLOSE, wide, run(config, True), strict=True):
+        assert (found - expected).norm() <= CLOSE[name] * expected.norm(), name

@@ -44,7 +44,7 @@ class TrainingSettings(Settings):
         seconds: a budget of training time in seconds, without evaluation and saving, converted by timing a few steps.
         tokens: a budget of training tokens; every pass over a token counts.
         flops: a budget of operations of the forward and backward pass, padding not counted, see
-            `weft.training.flops`.
+            `weft.training.rates`.
         epochs: a budget of passes over the training data, rounded up to whole steps.
         batch_size: rows of a batch.
         context: tokens of a row; None: the model's.
