@@ -73,6 +73,18 @@ def test_a_lawful_file_is_not_accused(law: str, source: str, tmp_path: Path) -> 
     assert (result.outcome, result.found) == ("held", None)
 
 
+def test_long_rows_leave_time_for_other_laws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that reads ahead in long rows alone is not found then, and the verdict says that they were not tried."""
+    law, source, *changes = BROKEN["last token from 250 on"]
+    late = source.replace(changes[0][0], changes[0][1].replace("250", "600")).replace("16, 300", "16, 1024")
+    with case_of(tmp_path, late) as case:
+        assert LAWS[law](case).outcome == "broken"
+        monkeypatch.setattr(case, "left", lambda: 0.5 * case.limits.seconds)
+        result = LAWS[law](case)
+    assert result.outcome == "held" and "1,024 tokens and more were left out" in result.why
+    assert "in rows of 8, 64, 256 tokens" in result.tried
+
+
 def test_a_lawful_module_holds_every_law_that_it_can(tmp_path: Path) -> None:
     with case_of(tmp_path, TORCH) as case:
         found = {name: LAWS[name](case) for name in ("sums-to-one", "causality", "pieces", "documents", "saved")}

@@ -14,8 +14,8 @@ from torch import Tensor
 from weft.core.config import parse, parse_part
 from weft.core.declarations import Trait
 from weft.core.errors import ConfigError
-from weft.core.layer import Chooser, Layer, Part, traits_of
-from weft.core.part import exact_of
+from weft.core.layer import Chooser, Layer, traits_of
+from weft.core.part import kept_dtypes
 from weft.core.part_config import Dims, PartConfig
 from weft.core.registry import REGISTRY
 from weft.core.span import Memory, Span
@@ -109,7 +109,8 @@ def test_a_state_that_is_added_to_is_in_float32(kind: str) -> None:
 
 
 def all_exact(model: torch.nn.Module) -> list[Tensor]:
-    return [tensor for part in model.modules() if isinstance(part, Part) for tensor in exact_of(part.declares())]
+    exact = kept_dtypes(model).exact
+    return [each for each in (*model.parameters(), *model.buffers()) if id(each) in exact]
 
 
 def model() -> Any:

@@ -17,8 +17,8 @@ from weft.core.config import parse
 from weft.core.errors import InputError
 from weft.core.model import Classifier, LanguageModel, Readout
 from weft.data import TokenStream
-from weft.data.division import DocumentsSetting
 from weft.data.manifest import is_prepared
+from weft.data.source_settings import DocumentsSetting
 from weft.decoding import RowLike
 from weft.decoding.rows import WordsRow, has_words, parse_rows, words_row
 from weft.evaluation import Evaluation, Scored

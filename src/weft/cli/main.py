@@ -21,7 +21,7 @@ from weft.core.version import VERSION
 
 Command: TypeAlias = TyperCommand | TyperGroup
 PATHS = frozenset({"--against", "--base", "--data", "--from", "--logits", "--messages", "--out", "--plugin", "--report",
-                   "--rows", "--run-code", "--study", "--text-file", "--translations"})
+                   "--rows", "--run-code", "--study", "--test-text", "--text-file", "--translations"})
 """The options of all commands whose value is or may be a path."""
 
 

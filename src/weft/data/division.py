@@ -1,7 +1,4 @@
-"""Where documents begin in a text file: the file, its lines, its paragraphs, or lines that match a pattern.
-
-How text files are divided into documents, in a run's configuration.
-"""
+"""Where documents begin in a text file: the file, its lines, its paragraphs, or lines that match a pattern."""
 
 from __future__ import annotations
 
@@ -15,11 +12,8 @@ from itertools import pairwise
 from typing import Literal, TypeAlias, final, get_args
 
 import numpy as np
-from pydantic import field_validator
 
-from weft.core.config import rule
 from weft.core.errors import DataError
-from weft.core.part_config import Settings
 from weft.data.compression import RELEASED, release
 from weft.data.document import Document
 from weft.data.documents import SpanTable, TextRange, columns_of
@@ -145,29 +139,3 @@ def _numbered(content: memoryview, spans: Iterator[tuple[int, int]]) -> Iterator
         line += bytes(content[seen:first]).count(b"\n")
         seen = first
         yield TextRange(first, last, line)
-
-
-class HeadingSettings(Settings):
-    """Documents begin at the lines that match a heading.
-
-    Attributes:
-        heading: a regular expression that is matched at the start of a line.
-    """
-
-    heading: str
-
-    @field_validator("heading")
-    @classmethod
-    def _is_an_expression(cls, value: str) -> str:
-        try:
-            return Heading(value).pattern
-        except DataError as error:
-            raise rule("heading", error.what, error.remedy or "") from None
-
-
-DocumentsSetting: TypeAlias = Literal["file", "line", "paragraph"] | HeadingSettings
-
-
-def division_of(setting: DocumentsSetting) -> Division:
-    """The setting, for `weft.data.read_text`."""
-    return setting if isinstance(setting, str) else Heading(setting.heading)

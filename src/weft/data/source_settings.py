@@ -1,20 +1,46 @@
-"""``data.sources`` of a run's configuration: named texts, each with a weight."""
+"""``data.sources`` of a run's configuration: named texts, each with a weight; and how text files are divided."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self, TypeAlias
 
 from pydantic import Field, field_validator, model_validator
 
 from weft.core.config import rule
-from weft.core.errors import nearest
+from weft.core.errors import DataError, nearest
 from weft.core.part_config import Settings
-from weft.data.division import Division, DocumentsSetting, division_of
+from weft.data.division import Division, Heading
 from weft.data.manifest import is_prepared
 from weft.data.mixture import PUBLISHED, Mixture
+
+
+class HeadingSettings(Settings):
+    """Documents begin at the lines that match a heading.
+
+    Attributes:
+        heading: a regular expression that is matched at the start of a line.
+    """
+
+    heading: str
+
+    @field_validator("heading")
+    @classmethod
+    def _is_an_expression(cls, value: str) -> str:
+        try:
+            return Heading(value).pattern
+        except DataError as error:
+            raise rule("heading", error.what, error.remedy or "") from None
+
+
+DocumentsSetting: TypeAlias = Literal["file", "line", "paragraph"] | HeadingSettings
+
+
+def division_of(setting: DocumentsSetting) -> Division:
+    """The setting, for `weft.data.read_text`."""
+    return setting if isinstance(setting, str) else Heading(setting.heading)
 
 
 class HubDataset(Settings):

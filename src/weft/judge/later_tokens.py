@@ -11,17 +11,24 @@ from weft.judge.normalised import beats_chance
 NAME = "causality"
 ROUNDS = 6
 """Times that short rows are changed, each row at a place of its own."""
+SHORT, SHARE = 256, 0.4
+"""Rows that are no longer are always tried; longer ones until this share of the time for the verdict is up, since other
+laws must be tried too."""
 
 
 def causality(case: Case) -> LawResult:
     """The law for every way in which the model gives probabilities, at growing lengths."""
-    tried, count = [], 0
+    tried, count, why = [], 0, case.why_length
     lengths = [each for each in (8, 64, 256, 1024, 2048, 4096) if each < case.length] + [case.length]
     for view in case.views:
         if view.gives.startswith("next"):
             tried.append("it is given the tokens before and no other")
             continue
         for length in lengths:
+            if length > SHORT and case.left() < (1 - SHARE) * case.limits.seconds:
+                lengths = [each for each in lengths if each < length]
+                why = f"rows of {length:,} tokens and more were left out, when {SHARE:.0%} of the time was up"
+                break
             found, asked = _at_length(case, view, length)
             count += asked
             if found:
@@ -29,11 +36,11 @@ def causality(case: Case) -> LawResult:
         if found := (None if view.scores else beats_chance(case, view)):
             return result(NAME, _tried(count, lengths), found)
     tried += [_tried(count, lengths)] if count else []
-    return result(NAME, "; ".join(tried), None, case.why_length)
+    return result(NAME, "; ".join(tried), None, why)
 
 
 def _tried(count: int, lengths: list[int]) -> str:
-    return (f"{count:,} changes of one token, of all tokens from one on, and of the last one, in rows of "
+    return (f"one token, all tokens from one on, and the last one were changed ({count:,} times in all), in rows of "
             f"{', '.join(f'{each:,}' for each in lengths)} tokens")
 
 
@@ -64,7 +71,7 @@ def _at_length(case: Case, view: OutputForm, length: int) -> tuple[Found | None,
 def _cuts(draw: np.random.Generator, length: int, count: int) -> np.ndarray:
     """Where rows are changed [rounds, rows]: at random places, at the last one, and at multiples of powers of two,
     before which chunks and blocks end."""
-    borders = [at for at in (length // 2, length * 3 // 4, 2048, 3072, 1024, 64) if 0 < at < length]
+    borders = [at for at in (length // 2, length * 3 // 4, 2048, 3072, 1024) if 0 < at < length]
     rounded = [at & -64 if at >= 128 else at for at in borders]
     some = [*rounded, *(at + 1 for at in rounded if at + 1 < length)]
     if length > 256:
@@ -72,6 +79,8 @@ def _cuts(draw: np.random.Generator, length: int, count: int) -> np.ndarray:
         return np.asarray([[late], [length - 1], [late], *([each] for each in dict.fromkeys(some))][: 3 + ROUNDS])
     cuts = draw.integers(1, length, (ROUNDS, count))
     cuts[1] = length - 1
+    if length > 130:
+        cuts[2:4] = [[64], [128]] + np.arange(count) % 2  # with the token after each
     return cuts
 
 

@@ -16,7 +16,7 @@ BATCHES = (2, 9, 33)
 
 def separate_rows(case: Case) -> LawResult:
     """The law ``separate-rows``."""
-    length = min(96, case.length)
+    length = min(64, case.length)
     found = None
     for view in case.views:
         found = _beside_others(case, view, length) or _padded(case, view, length)

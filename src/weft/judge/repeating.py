@@ -12,7 +12,7 @@ from weft.judge.judgement import Found, LawResult, ids, result
 from weft.judge.questions import Worker
 
 NAME = "repeats"
-CALLS, SECONDS = 1_000, 4.0
+CALLS, SECONDS = 1_000, 2.5
 """Calls of one short row, and the seconds that they may take; of slower models there are fewer."""
 OTHERS = 64
 """Other rows that are asked of the second process before: a cache with a short key has kept theirs."""

@@ -102,7 +102,7 @@ class Asked:
         self._file = load(asked["path"])
         self._made = vars(self._file).get(asked["call"])
         if self._made is None:
-            raise NameError(f"the file has no {asked['call']!r}")
+            raise NameError(f"the file has no {asked['call']!r}; --call FILE.py:NAME names another")
         self._model, self.remade = model_of(self._made)
         if "eval" in dir(self._model) and "parameters" in dir(self._model):
             self._model.eval()

@@ -34,9 +34,8 @@ from weft import api
 from weft.checkpoints import save_checkpoint
 from weft.cli.main import app
 from weft.core.errors import CheckpointError, InputError, UnsupportedError
-from weft.core.layer import Part
 from weft.core.model import LanguageModel
-from weft.core.part import exact_of
+from weft.core.part import kept_dtypes
 from weft.core.registry import load_plugin
 from weft.interop.huggingface.with_code import brings_bundled_code, has_code, require_writable
 from weft.models.ngram import NgramModel
@@ -110,7 +109,7 @@ def test_shards_and_dtypes(tmp_path: Path) -> None:
             assert name in set(shard.keys())
     assert done.dtype == json.loads((tmp_path / "b" / "config.json").read_text())["dtype"] == "bfloat16"
     loaded = api.load(tmp_path / "b").model
-    exact = {id(each) for part in loaded.modules() if isinstance(part, Part) for each in exact_of(part.declares())}
+    exact = kept_dtypes(loaded).exact
     assert {each.dtype for each in loaded.parameters() if id(each) not in exact} == {torch.bfloat16}
     assert {each.dtype for each in loaded.parameters() if id(each) in exact} == {torch.float32}, "dynamics stay exact"
     assert {each.dtype for each in api.load(tmp_path / "b", dtype="float64").model.parameters()} == {torch.float64}
