@@ -14,6 +14,8 @@ from weft.judge.referee import LAWS
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="files are confined by Linux's means")
 
 OUT = "    out = TABLE[ids]\n"
+MIXED = "    out = np.logaddexp(np.log(share) + TABLE[ids], np.log1p(-share) + TABLE[(ids + 1) % 16])\n"
+"""Two tables mixed by a share: folders and hashes are random, and remainders of two of them may be the same."""
 BROKEN = {
     "unnormalised": ("sums-to-one", TABLE, (OUT, OUT + "    out[:, 20:] += 0.01 * (ids[:, 20:, None] == 3)\n")),
     "nan": ("sums-to-one", TABLE, (OUT, OUT + "    out[ids == 3] = np.nan\n")),
@@ -33,13 +35,13 @@ BROKEN = {
     "random numbers": ("repeats", TABLE, (OUT, "    out = TABLE[(ids + np.random.randint(16)) % 16]\n")),
     "the year": ("repeats", TABLE, (OUT, "    import datetime\n"
                                          "    out = TABLE[(ids + datetime.datetime.now().year) % 16]\n")),
-    "the home": ("repeats", TABLE, (OUT, "    import os, zlib\n    home = os.environ['HOME'].encode()\n"
-                                         "    out = TABLE[(ids + zlib.crc32(home)) % 16]\n")),
+    "the home": ("repeats", TABLE, (
+        OUT, "    import os, zlib\n    share = zlib.crc32(os.environ['HOME'].encode()) / 2**32\n" + MIXED)),
     "a cache with a short key": ("repeats", TABLE, (
         OUT, "    out = np.stack([CACHE.setdefault((len(row), int(row.sum()) % 8), TABLE[row]) for row in ids])\n"),
                                  ("TABLE =", "CACHE = {}\nTABLE =")),
     "ids that it changes": ("repeats", TABLE, (OUT, "    out = TABLE[ids]\n    ids[:, -1] = 0\n")),
-    "the hash of a text": ("repeats", TABLE, (OUT, "    out = TABLE[(ids + hash('a') % 15) % 16]\n")),
+    "the hash of a text": ("repeats", TABLE, (OUT, "    share = hash('a') % 10**6 / 10**6\n" + MIXED)),
     "capitals": ("bytes", BYTES, ("text.encode()", "text.lower().encode()")),
     "claimed bytes": ("bytes", BYTES, ("    return 1\n", "    return 1 + (token == 32)\n")),
     "nats as bits": ("evaluation", BYTES, ("np.log2", "np.log")),
