@@ -17,8 +17,8 @@ LEVELS: tuple[frozenset[str], ...] = tuple(map(frozenset, (
     {"core"}, {"masks"}, {"ops", "ngram"}, {"linear"}, {"positions", "norms"}, {"mixers", "feedforward", "heads"},
     {"blocks"}, {"models"}, {"laws", "checkpoints"}, {"families"}, {"interop"}, {"parallel"},
     {"training", "tasks", "finetuning", "decoding", "analysis", "evaluation"},
-    {"benchmarks", "chat", "comparison", "extending", "pictures"}, {"judge"}, {"serving"}, {"api"}, {"cli"},
-    {"__main__"})))
+    {"benchmarks", "chat", "comparison", "extending", "pictures"}, {"judge"}, {"serving"}, {"api"}, {"server"},
+    {"cli"}, {"__main__"})))
 """Each may import those before it. ``api`` is the library's own front; the command only renders it."""
 
 TEXT: dict[str, frozenset[str]] = {"disk": frozenset({"core"}), "tokenizers": frozenset({"core", "disk"}),
