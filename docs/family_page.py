@@ -21,7 +21,7 @@ from weft.pictures.architecture import architecture_of
 from weft.pictures.diagram import figure
 from weft.pictures.in_use import brief
 from weft.pictures.part_page import LENGTHS
-from weft.preset_files.models import Size
+from weft.preset_files.published_models import Size
 
 NEAREST, MOST = 2, 6
 """Families that one is compared with, and differences that are shown of each."""

@@ -25,7 +25,7 @@ from weft.core.registry import REGISTRY
 from weft.laws import LAWS, examine_far
 
 PRELOADED = ["unmeasured", "torch._dynamo", "weft.api", "weft.laws", "weft.training", "weft.training.together.saving",
-             "weft.parallel.sharded", "weft.comparison", "weft.cli.check", "weft.cli.compare", "weft.cli.data",
+             "weft.parallel.fsdp", "weft.comparison", "weft.cli.check", "weft.cli.compare", "weft.cli.data",
              "weft.cli.evaluate", "weft.cli.generate", "weft.cli.plan", "weft.cli.train", "torch._dynamo.debug_utils",
              "torch._dynamo.backends.inductor", "torch._dynamo.repro.after_dynamo", "torch.nn.attention.flex_attention",
              "torch.distributed.tensor.experimental._attention"]

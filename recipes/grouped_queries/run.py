@@ -35,7 +35,7 @@ from weft.drawing.chart import Curve, chart
 from weft.drawing.figure import Figure
 from weft.evaluation import evaluate
 from weft.extending.lengths import part_of
-from weft.tasks.material import held_out_text
+from weft.tasks.token_streams import held_out_text
 from weft.training import print_event
 from weft.training.compute import processor_name
 

@@ -30,7 +30,7 @@ from weft.core.errors import WeftError
 from weft.disk.atomic import write_file
 from weft.evaluation import Evaluation, evaluate
 from weft.extending.lengths import part_of
-from weft.tasks.material import held_out_text
+from weft.tasks.token_streams import held_out_text
 from weft.training import print_event
 from weft.training.compute import processor_name
 

@@ -38,7 +38,7 @@ import weft
 from weft.api.configs import config_path
 from weft.comparison import Options, read_study, run_study
 from weft.comparison.mixtures import LEVEL
-from weft.comparison.settings import TrialSettings
+from weft.comparison.study_settings import TrialSettings
 
 HERE = Path(__file__).parent
 STUDY, RESULT, README = HERE / "study.yaml", HERE / "result.json", HERE / "README.md"

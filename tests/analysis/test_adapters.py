@@ -11,7 +11,7 @@ import torch
 import weft
 from linear.small import LAYERS, described, model
 from training.tiny_runs import tiny_run
-from weft.analysis.adapters import Coverage, Reached, coverage
+from weft.analysis.adapter_reach import Coverage, Reached, coverage
 from weft.checkpoints import save_checkpoint
 from weft.core.config import parse_part
 from weft.core.errors import TrainingError

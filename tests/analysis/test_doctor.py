@@ -11,7 +11,7 @@ import torch
 
 from weft import __version__
 from weft.analysis import doctor
-from weft.analysis.doctor import Diagnosis, describe_requirements, warnings_for
+from weft.analysis.capabilities import Diagnosis, describe_requirements, warnings_for
 from weft.analysis.matmul import PASSES, Product, Timing, copy_bandwidth, matmul_rate, timed, usual_products
 from weft.ops.forms import forced
 

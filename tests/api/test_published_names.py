@@ -15,7 +15,7 @@ from weft.api.configs import presets, read_config
 from weft.cli.main import app
 from weft.core.errors import ConfigError, InputError
 from weft.families.family import name_hint, relative_hint
-from weft.preset_files.models import published, size_named
+from weft.preset_files.published_models import published, size_named
 
 SMALL = ["model.blocks=[{kind: pre, layers: [{kind: attention, n_heads: 2}]}]", "model.d_model=16",
          "model.vocab_size=270", "tokenizer.vocab_size=270", "training.context=16", "model.position.max_length=16",

@@ -14,7 +14,7 @@ from weft.core.config import parse
 from weft.core.errors import ConfigError, InputError
 from weft.core.model import built_model, parse_model
 from weft.core.part_config import MOST_BLOCKS, Settings
-from weft.core.process import ALWAYS, EACH, require_threads
+from weft.core.process_settings import ALWAYS, EACH, require_threads
 from weft.training.files import parse_run
 
 Refuse = Callable[..., str]

@@ -17,7 +17,7 @@ from fresh import Fresh
 from weft.comparison import StudyConfig
 from weft.comparison.jobs import Job, Outcome
 from weft.comparison.launch import OwnProcesses, done
-from weft.comparison.settings import MeasureSettings
+from weft.comparison.study_settings import MeasureSettings
 from weft.core.errors import ConfigError
 from weft.disk.lock import held
 from weft.training import parse_run

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from weft.comparison import StudyConfig, read_study
-from weft.comparison.settings import Seeds
 from weft.comparison.study import default_contexts
+from weft.comparison.study_settings import Seeds
 from weft.core.config import parse
 from weft.core.errors import ConfigError
 

@@ -13,8 +13,8 @@ from comparison.studies import LSTM
 from weft.comparison.contestants import Contestant
 from weft.comparison.jobs import Outcome
 from weft.comparison.results import Status
-from weft.comparison.settings import TrialSettings, beyond
 from weft.comparison.student import detectable_difference, pooled_deviation
+from weft.comparison.study_settings import TrialSettings, beyond
 from weft.comparison.trials import Tuning, tune
 from weft.training import parse_run
 

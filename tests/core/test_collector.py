@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from weft.comparison.launch import SERVER
-from weft.core.process import uncollected
+from weft.core.process_settings import uncollected
 
 IMPORTED = """
 import gc

@@ -12,7 +12,7 @@ import pytest
 
 from weft.core.errors import DataError
 from weft.data import Corpus, Document, read_text
-from weft.data.documents import AT_ONCE, Documents, SpanTable, TextRange, columns_of
+from weft.data.document_buffer import AT_ONCE, Documents, SpanTable, TextRange, columns_of
 from weft.data.spooled import Spool
 
 TEXT = "one\ntwo\nthree\n\nfour é\nfive"

@@ -18,9 +18,9 @@ from weft.data import Corpus, Document, Repeated, duplicates, embedded_corpus, o
 from weft.data import corpus as corpus_module
 from weft.data.corpus import FEWEST_TO_SPLIT
 from weft.data.duplicates import FOUND, clusters
-from weft.data.manifest import read_prepared_manifest
+from weft.data.prepared_manifest import read_prepared_manifest
 from weft.data.settings import DataSettings
-from weft.tasks.material import held_out_text, read_texts
+from weft.tasks.token_streams import held_out_text, read_texts
 from weft.tokenizers import ByteTokenizer
 from weft.training.events import Event, Notice
 from weft.training.files import parse_run

@@ -32,7 +32,7 @@ from weft.data.prepared import open_prepared
 from weft.data.settings import DataSettings
 from weft.disk.manifest import MANIFEST_FILE, sha256_of
 from weft.evaluation import evaluate
-from weft.tasks.material import read_texts
+from weft.tasks.token_streams import read_texts
 from weft.tokenizers import BPETokenizer, ByteTokenizer
 from weft.tokenizers.config import ByteTokenizerConfig
 from weft.training import parse_run, train

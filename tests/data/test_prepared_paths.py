@@ -8,7 +8,7 @@ import pytest
 
 from weft.api import read_run
 from weft.core.errors import DataError
-from weft.data.manifest import is_prepared
+from weft.data.prepared_manifest import is_prepared
 
 
 def test_a_path_that_is_too_long_is_an_error_of_the_data(tmp_path: Path) -> None:

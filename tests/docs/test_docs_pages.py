@@ -14,7 +14,7 @@ import pytest
 import weft.api
 from fresh import fresh
 from weft.cli.main import COMMANDS
-from weft.pictures.parts import part_pictures
+from weft.pictures.part_pictures import part_pictures
 
 ROOT = Path(__file__).parents[2]
 PARTS = [("mixer", "lstm"), ("mask", "window"), ("position", "alibi"), ("optimizer", "adamw"), ("task", "masked"),

@@ -10,7 +10,7 @@ from weft.api.configs import config_path
 from weft.comparison import Options, read_study, run_study
 from weft.comparison.contestants import contestants
 from weft.comparison.matching import size_of
-from weft.comparison.settings import FEWEST_TRIALS
+from weft.comparison.study_settings import FEWEST_TRIALS
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"

@@ -56,7 +56,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def stream(text: Path) -> TokenStream:
-    from weft.tasks.material import text_stream
+    from weft.tasks.token_streams import text_stream
 
     return text_stream(text, ByteTokenizer())
 

@@ -10,7 +10,7 @@ from weft.core.errors import CheckpointError, ConfigError
 from weft.core.model import ModelConfig
 from weft.families.family import families
 from weft.interop.huggingface.writing import fit
-from weft.preset_files.models import published
+from weft.preset_files.published_models import published
 
 SMALL = {"vocab_size": 11, "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 8,
          "max_position_embeddings": 16}

@@ -15,8 +15,8 @@ from weft.families.canonical import canonical_data
 from weft.families.configurations import read_keys, write_keys
 from weft.families.family import Size, families, family_of
 from weft.families.keys import Fixed, Ignored, Kept, KeyRule, Read, words
-from weft.families.steps import Fuse, Gated, RotaryOrder, Split, Step, Transpose, Ungroup, Unstack
 from weft.families.template import Fact, Layers, TemplateChoice, build_config, fill, match
+from weft.families.tensor_steps import Fuse, Gated, RotaryOrder, Split, Step, Transpose, Ungroup, Unstack
 from weft.families.weights import Rule, account, rename
 from weft.interop.formats import agrees, published
 

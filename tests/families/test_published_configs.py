@@ -17,7 +17,7 @@ from weft.core.errors import CheckpointError, ConfigError
 from weft.families.family import families, family_of
 from weft.interop.formats import entry
 from weft.interop.pooling import count_by_blocks, count_parameters
-from weft.preset_files.models import published
+from weft.preset_files.published_models import published
 
 WHOLE = {name: size for name, size in published().items() if size.keys != "shape"}
 """Models of which all keys of the published file are known."""

@@ -13,8 +13,8 @@ from interop.huggingface.tiny_folders import stored, write
 from weft import api
 from weft.core.errors import ConfigError
 from weft.families.family import families
-from weft.families.steps import Gated
 from weft.families.template import build_config
+from weft.families.tensor_steps import Gated
 
 NEXT = families()["qwen3_next"]
 FULL, LINEAR = "full_attention", "linear_attention"

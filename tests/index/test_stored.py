@@ -12,9 +12,9 @@ from fresh import fresh
 from index.writing import write_index
 from weft.core import registry
 from weft.core.errors import InputError
-from weft.index import stored as storing
+from weft.index import index_cache as storing
+from weft.index.index_cache import kept, read_kept
 from weft.index.records import Index
-from weft.index.stored import kept, read_kept
 
 EMPTY = Index((), (), (), ())
 

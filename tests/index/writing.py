@@ -10,7 +10,7 @@ def write_index(path: Path) -> None:
     """Make the index, keep it in the cache, and write it to a file."""
     from weft.api.listing import indexed
     from weft.core.strict_json import dumps
-    from weft.index.stored import kept
+    from weft.index.index_cache import kept
 
     made = kept(indexed)
     assert kept(lambda: sys.exit("it is made twice")) == made

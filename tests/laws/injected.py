@@ -20,8 +20,8 @@ from weft.core.state import fact_field, tensor_field
 from weft.masks import Causal, Window
 from weft.masks.visible import MaskFacts, VisibleKeys, visible
 from weft.mixers.attention import Attention, AttentionConfig
+from weft.mixers.attention_base import head_sizes
 from weft.mixers.base import MixerConfig
-from weft.mixers.heads import head_sizes
 from weft.mixers.lstm import LSTM
 from weft.mixers.self_attention import start_rolling
 

@@ -20,7 +20,7 @@ from interop.gguf.gguf_models import CASES, GPT2, VOCAB, case, loaded
 from weft.core.model import LanguageModel
 from weft.interop.convert import convert
 from weft.interop.gguf import pre_tokenizers
-from weft.interop.gguf.llama import SAMPLES, opened, tokenized
+from weft.interop.gguf.llama_cpp import SAMPLES, opened, tokenized
 from weft.tokenizers import BPETokenizer, ByteTokenizer, FileTokenizer, Tokenizer
 from weft.tokenizers.sentence_piece import train_sentence_piece
 

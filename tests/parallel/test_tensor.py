@@ -14,15 +14,15 @@ import weft
 from weft.checkpoints.save import save_checkpoint
 from weft.checkpoints.sharded import MODEL, Boxes, StoredTensors
 from weft.core.errors import CheckpointError, ConfigError
-from weft.linear.division import DividedDimension
 from weft.linear.lora import LoRAConfig
 from weft.linear.quantised import Int8Config
 from weft.linear.rewrite import rewritten
+from weft.linear.sharding import DividedDimension
 from weft.models.decoder import Decoder, DecoderConfig
+from weft.parallel.fsdp import _shared
 from weft.parallel.layout import Layout, boxes
-from weft.parallel.sharded import _shared
+from weft.parallel.sharded_vocabulary import OwnIds
 from weft.parallel.tensor import plan_of
-from weft.parallel.vocabulary import OwnIds
 from weft.training import parse_run
 from weft.training.local_model import holding_problems
 

@@ -14,7 +14,7 @@ import yaml
 from scipy import stats
 
 from weft.comparison.mixtures import LEVEL, equal_means
-from weft.comparison.settings import TrialSettings
+from weft.comparison.study_settings import TrialSettings
 
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "recipes" / "tuning"

@@ -20,8 +20,8 @@ from weft.data import Batch, TokenStream
 from weft.data.batches import MadeOfText
 from weft.data.settings import DataSettings
 from weft.tasks import BatchSums, Count, Material, Rows, Task, TaskConfig, TaskSettings, Validation
-from weft.tasks.material import HeldOut, held_out_text, text_material
 from weft.tasks.text import TextColumns, text_batches, text_columns
+from weft.tasks.token_streams import HeldOut, held_out_text, text_material
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import TokenizerConfig
 from weft.training import RunConfig, parse_run, train

@@ -26,7 +26,7 @@ from weft.ops.processor import processor_name
 from weft.ops.products import PRODUCT
 from weft.ops.wide_linear import Product, Which
 from weft.training.compute import Compute, ComputeSettings, same_bits
-from weft.training.products import products_of
+from weft.training.step_products import products_of
 
 MATMUL = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
 FORWARD = Product("forward", 8, 4, 6, "torch.float32")

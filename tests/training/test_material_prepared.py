@@ -21,11 +21,11 @@ from training.tiny_runs import LSTM, write_text
 from weft.core.errors import CheckpointError, ConfigError, DataError, OccupiedError
 from weft.data import SequentialBatches, ShuffledBatches, stored_array
 from weft.data.array import JoinedArray
-from weft.data.manifest import SAMPLE_BLOCK, SAMPLE_BLOCKS, sample_hash
 from weft.data.prepared import PreparationProgress, open_prepared
+from weft.data.prepared_manifest import SAMPLE_BLOCK, SAMPLE_BLOCKS, sample_hash
 from weft.data.settings import DataSettings
 from weft.disk.manifest import MANIFEST_FILE, sha256_of
-from weft.tasks.material import held_out_text
+from weft.tasks.token_streams import held_out_text
 from weft.tokenizers.config import BPETokenizerConfig, ByteTokenizerConfig, CharacterTokenizerConfig, TokenizerConfig
 from weft.training import RunConfig, parse_run, train
 from weft.training.material import prepare, prepare_folder, with_prepared

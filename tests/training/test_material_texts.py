@@ -14,7 +14,7 @@ from weft import api
 from weft.core.errors import ConfigError, DataError
 from weft.data import embedded_corpus, encode_corpus, read_text
 from weft.data.settings import DataSettings
-from weft.tasks.material import held_out_text, read_texts, split_corpus, text_stream
+from weft.tasks.token_streams import held_out_text, read_texts, split_corpus, text_stream
 from weft.tokenizers import ByteTokenizer
 from weft.tokenizers.config import ByteTokenizerConfig
 from weft.training import parse_run, train

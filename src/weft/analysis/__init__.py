@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from weft.analysis.capabilities import Diagnosis, doctor
 from weft.analysis.catalogue import catalogue
-from weft.analysis.doctor import Diagnosis, doctor
 from weft.analysis.plan import Plan, plan
 from weft.index.records import Entry
 

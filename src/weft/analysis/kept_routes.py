@@ -23,7 +23,7 @@ from typing import Any, final
 import torch
 
 from weft.analysis.arithmetic import arithmetic
-from weft.core.process import cache_root, is_own
+from weft.core.process_settings import cache_root, is_own
 from weft.core.strict_json import Record, digest, dumps
 from weft.disk.atomic import flush, text_in
 from weft.ops.processor import processor_name

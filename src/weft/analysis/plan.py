@@ -14,7 +14,7 @@ from types import MappingProxyType
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from weft.analysis.adapters import Coverage, coverage
+from weft.analysis.adapter_reach import Coverage, coverage
 from weft.analysis.by_blocks import PlanSums, shallow_models
 from weft.analysis.calls import TrainingStep, training_step
 from weft.analysis.flops import Flops, forward_flops

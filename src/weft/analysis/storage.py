@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import final
 
 from weft.core.strict_json import Record
-from weft.index.stored import NAME, index_folder, read_kept
+from weft.index.index_cache import NAME, index_folder, read_kept
 from weft.ops.native.build import cache_folder, is_build
 
 REPORT = re.compile(rb"weft \S+, Python [^\n]*(\n[^\n]*)?\narguments: \[")

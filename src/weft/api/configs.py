@@ -13,7 +13,7 @@ from weft.core.model import ModelConfig
 from weft.core.part_config import Settings
 from weft.core.schema import json_schema
 from weft.families.family import name_hint
-from weft.preset_files.models import published, size_named
+from weft.preset_files.published_models import published, size_named
 from weft.training import RunConfig, TrainingSettings, parse_run
 from weft.training.averages import published_run
 from weft.training.files import parse_model_config, read_plain

@@ -19,7 +19,7 @@ from weft.core.model import ModelConfig, built_model
 from weft.decoding.rows import parse_rows
 from weft.pictures.attention import attention_maps
 from weft.pictures.gallery import DrawnFiles, Gallery, ReadText, gallery
-from weft.pictures.writing import require_writable, write
+from weft.pictures.picture_files import require_writable, write
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import ByteTokenizerConfig
 from weft.training import RunConfig
@@ -46,7 +46,7 @@ def draw(target: Target, overrides: Iterable[str] = (), *, out: str | Path, text
     Args:
         target: what is drawn. A configuration is drawn without its weights; for a text it is built with random ones.
         overrides: ``key.path=value`` changes to a configuration that is no object of a model.
-        out: a new folder, or a file ``.html``, ``.svg`` or ``.png``; see `weft.pictures.writing.write`.
+        out: a new folder, or a file ``.html``, ``.svg`` or ``.png``; see `weft.pictures.picture_files.write`.
         text: what the model reads, for attention maps.
         png: a PNG beside each SVG.
         replace: replace a folder that Weft wrote.

@@ -30,7 +30,7 @@ from weft.laws.twin import NARROW, shrink
 from weft.ops.forms import OPERATIONS
 from weft.parallel.mesh import MeshSettings
 from weft.parallel.tensor import plan_of
-from weft.preset_files.models import size_named
+from weft.preset_files.published_models import size_named
 from weft.training import RunConfig
 from weft.training.files import read_plain
 from weft.training.overrides import run_overrides

@@ -13,8 +13,8 @@ from weft.core.registry import REGISTRY
 from weft.data.settings import DataSettings
 from weft.tasks import TaskConfig, TaskSettings, Validation
 from weft.tasks.base import require_fits
-from weft.tasks.material import HeldOut
 from weft.tasks.rows import GeneratedTaskConfig, RowTask, RowTaskConfig
+from weft.tasks.token_streams import HeldOut
 from weft.tasks.whole_rows import ROWS
 from weft.tokenizers.byte import NoTokenizer
 from weft.training.config import RunConfig

@@ -13,14 +13,14 @@ from weft.comparison import Options, StudyConfig, StudyListener, StudyResult, re
 from weft.comparison.study import Named
 from weft.core.errors import InputError, LawError
 from weft.core.model import ModelConfig
-from weft.core.process import require_threads
+from weft.core.process_settings import require_threads
 from weft.extending import Extended
 from weft.extending import extend as extend_loaded
 from weft.extending.extend import Measuring
 from weft.laws.check import check
 from weft.laws.equal_forms import outside_forms
 from weft.masks.expression import parts_and_masks
-from weft.tasks.material import HeldOut
+from weft.tasks.token_streams import HeldOut
 from weft.training import Event, Notice, TrainResult
 from weft.training import train as train_run
 from weft.training.folder import START_FOLDER

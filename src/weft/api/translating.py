@@ -23,8 +23,8 @@ from weft.decoding import beam_search as search_rows
 from weft.decoding.beam import MOST_PENALTY
 from weft.evaluation.bleu import Bleu, bleu
 from weft.interop.huggingface.generation import FOLLOWED, GENERATION, MOST, told
-from weft.tasks.material import HeldOut
 from weft.tasks.sequence_to_sequence import SequenceToSequenceConfig
+from weft.tasks.token_streams import HeldOut
 
 MORE_TOKENS = 50
 """Tokens by which a target may be longer than its source, where no number is given (Vaswani et al. 2017, section

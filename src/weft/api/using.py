@@ -17,7 +17,7 @@ from weft.core.config import parse
 from weft.core.errors import InputError
 from weft.core.model import Classifier, LanguageModel, Readout
 from weft.data import TokenStream
-from weft.data.manifest import is_prepared
+from weft.data.prepared_manifest import is_prepared
 from weft.data.source_settings import DocumentsSetting
 from weft.decoding import RowLike
 from weft.decoding.rows import WordsRow, has_words, parse_rows, words_row
@@ -33,8 +33,8 @@ from weft.tasks.answers import Answer, TextOfWords, by_word, score_hidden, text_
 from weft.tasks.answers import classify as answers_of
 from weft.tasks.base import require_fits
 from weft.tasks.masked import mask_of
-from weft.tasks.material import HeldOut, held_out_text, text_stream
 from weft.tasks.protocols import ComparesWithStart
+from weft.tasks.token_streams import HeldOut, held_out_text, text_stream
 from weft.tasks.whole_rows import WholeRow, head_outputs, whole_rows
 from weft.training.config import DataSettings, RunConfig
 from weft.training.starting import opened

@@ -37,7 +37,7 @@ GIVE_TASK = "Give a kind such as mqar, or '{kind: mqar, pairs: 8}'."
 if TYPE_CHECKING:
     from weft.checkpoints import Loaded
     from weft.evaluation.bleu import Bleu
-    from weft.tasks.material import HeldOut
+    from weft.tasks.token_streams import HeldOut
 
 
 def _after(given: Given) -> str:

@@ -12,8 +12,8 @@ import typer
 from weft.cli.closing import Given
 from weft.cli.options import Json, Plugin, guarded, prepare, print_json
 from weft.cli.text import console, section, table
+from weft.index.index_cache import has_plugins, kept
 from weft.index.records import SETTINGS, Description, Entry, Index, Preset, Published
-from weft.index.stored import has_plugins, kept
 
 Kind = Annotated[str | None, typer.Argument(metavar="KIND", help="A group (mixer, mask, ...), for states, traits "
                                             "and sources of its parts; a part, for everything about it; settings or "

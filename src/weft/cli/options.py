@@ -123,7 +123,7 @@ def prepare(plugin: list[Path] | None = None, threads: int | None = None, kernel
     if threads is not None:
         import torch
 
-        from weft.core.process import require_threads
+        from weft.core.process_settings import require_threads
 
         require_threads(threads, "--threads")
         torch.set_num_threads(threads)

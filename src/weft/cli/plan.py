@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from weft.analysis import Plan
-    from weft.analysis.adapters import Coverage
+    from weft.analysis.adapter_reach import Coverage
     from weft.analysis.flops import Shares
     from weft.analysis.matmul import Timing
     from weft.analysis.plan import RunCosts

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from weft.checkpoints import Loaded
     from weft.decoding import LengthFormula
     from weft.evaluation.bleu import Bleu
-    from weft.tasks.material import HeldOut
+    from weft.tasks.token_streams import HeldOut
 
 
 Beams = Annotated[int | None, typer.Option("--beams", min=1, help="Beams of the search for the most probable "

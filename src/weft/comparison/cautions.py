@@ -14,7 +14,7 @@ from weft.comparison.study_result import Setting
 from weft.core.base_model import built_empty
 from weft.core.errors import CheckpointError
 from weft.data import Corpus, repeated
-from weft.tasks.material import training_text
+from weft.tasks.token_streams import training_text
 from weft.training.config import RunConfig
 from weft.training.parameter_groups import labelled
 

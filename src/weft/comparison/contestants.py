@@ -21,8 +21,8 @@ from weft.comparison.matching import (
     state_bytes,
     width_plan,
 )
-from weft.comparison.settings import ModelSpec
 from weft.comparison.study import StudyConfig
+from weft.comparison.study_settings import ModelSpec
 from weft.core.base_model import built_empty
 from weft.core.errors import ConfigError, UserError
 from weft.tasks.next_token import NextTokenConfig

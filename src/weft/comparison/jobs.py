@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
 from weft.comparison.results import CurvePoint, DecodePoint, LengthPoint, PositionPoint, Sample, Status
-from weft.comparison.settings import MeasureSettings
+from weft.comparison.study_settings import MeasureSettings
 from weft.core.config import parse
 from weft.core.errors import CheckpointError, OccupiedError
 from weft.core.strict_json import Record, digest, dumps

@@ -24,7 +24,7 @@ import torch
 from weft.analysis.arithmetic import threads_set
 from weft.comparison.jobs import JOB_FILE, LOG_FILE, Job, OnProgress, Outcome, empty, read_outcome
 from weft.comparison.work import do
-from weft.core.process import uncollected
+from weft.core.process_settings import uncollected
 from weft.core.registry import REGISTRY, load_plugin
 from weft.disk.atomic import tidy, write_file
 from weft.disk.documents import read_json
@@ -35,7 +35,7 @@ LAST_LINES = 3
 INTERRUPTED, STANDARD_INPUT, STANDARD_ERROR = 130, 0, 2
 SERVER = """
 import sys
-from weft.core.process import uncollected
+from weft.core.process_settings import uncollected
 with uncollected():
     from weft.comparison.launch import serve
 sys.exit(serve())

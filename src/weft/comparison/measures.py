@@ -15,8 +15,8 @@ from jaxtyping import Float64, Int64
 
 from weft.comparison.matching import state_bytes
 from weft.comparison.results import DecodePoint, LengthPoint, PositionPoint, Sample
-from weft.comparison.settings import MeasureSettings
 from weft.comparison.statistics import effective_clusters
+from weft.comparison.study_settings import MeasureSettings
 from weft.core.errors import DivergedError, FailedError, UserError
 from weft.core.model import Counted, LanguageModel
 from weft.data import EvaluationWindows, TokenStream

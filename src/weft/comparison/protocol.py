@@ -11,9 +11,9 @@ from weft.comparison.growth import Addition
 from weft.comparison.measures import BLOCKS, FEWEST_DOCUMENTS
 from weft.comparison.mixtures import mixtures
 from weft.comparison.results import StudyModel
-from weft.comparison.settings import FEWEST_TRIALS, BudgetKind, BudgetSettings
 from weft.comparison.study import MANY, RUNS_OF_MANY, THE_DEFAULT, StudyConfig
 from weft.comparison.study_result import CorpusFacts, Matched
+from weft.comparison.study_settings import FEWEST_TRIALS, BudgetKind, BudgetSettings
 from weft.comparison.texts import StudyTexts
 from weft.core.part_config import expand
 from weft.data import Repeated

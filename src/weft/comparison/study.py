@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from weft.comparison.settings import (
+from weft.comparison.study_settings import (
     MOST_RUNS,
     UNNAMED,
     BudgetSettings,

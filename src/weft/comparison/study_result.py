@@ -9,9 +9,9 @@ from typing import Any, Self
 from weft.comparison.growth import Addition
 from weft.comparison.looks import Look, level
 from weft.comparison.results import StudyModel
-from weft.comparison.settings import BudgetKind
 from weft.comparison.statistics import Interval
 from weft.comparison.student import SeedTest
+from weft.comparison.study_settings import BudgetKind
 from weft.core.strict_json import Record
 
 RESULT_FORMAT = 3

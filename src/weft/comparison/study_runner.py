@@ -32,7 +32,7 @@ from weft.core.registry import is_loaded, load_plugin
 from weft.core.strict_json import dumps
 from weft.training.compute import Compute
 from weft.training.config import BUDGETS, DTYPES
-from weft.training.products import products_of
+from weft.training.step_products import products_of
 
 LINES = 10
 """Lines of progress of a run."""

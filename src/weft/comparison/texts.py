@@ -14,11 +14,11 @@ from weft.comparison.contestants import Contestant
 from weft.core.errors import DataError
 from weft.data import Corpus, PackedBatches, Repeated, ShuffledBatches, TokenStream, overlap, read_text
 from weft.data.corpus import FEWEST_TO_SPLIT
-from weft.data.manifest import read_prepared_manifest
+from weft.data.prepared_manifest import read_prepared_manifest
 from weft.data.settings import DataSettings
 from weft.disk.atomic import replacing, write_file
 from weft.disk.documents import read_json
-from weft.tasks.material import read_texts
+from weft.tasks.token_streams import read_texts
 from weft.training.config import RunConfig
 from weft.training.material import prepare_folder
 

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from weft.comparison.contestants import Contestant
 from weft.comparison.jobs import Outcome
 from weft.comparison.results import Trial
-from weft.comparison.settings import Side, TrialSettings, beyond
+from weft.comparison.study_settings import Side, TrialSettings, beyond
 
 Try: TypeAlias = Callable[[Contestant, float], Outcome]
 """Runs a trial of a model with a learning rate, with the seeds of the attempt."""

@@ -10,7 +10,7 @@ from weft.data.compression import ARRAY_SUFFIXES
 from weft.data.conversation import Pair, Shape, StoredConversation, conversation_of, pair_of
 from weft.data.corpus import Corpus
 from weft.data.document import Document
-from weft.data.documents import Documents
+from weft.data.document_buffer import Documents
 from weft.data.places import Where, files_of
 from weft.data.records import RECORD_SUFFIXES, whole_records
 from weft.data.rows import json_table, require_suffix

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float64
 
 from weft.core.errors import DataError
 from weft.data.document import Document
-from weft.data.documents import Documents, documents_of
+from weft.data.document_buffer import Documents, documents_of
 from weft.data.duplicates import FOUND, Repeated, clusters, overlap
 from weft.data.utf8 import LINE_END, character_at, character_count, character_start, find_byte, parts_of
 from weft.tokenizers.split_points import PartedTexts

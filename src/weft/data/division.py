@@ -16,7 +16,7 @@ import numpy as np
 from weft.core.errors import DataError
 from weft.data.compression import RELEASED, release
 from weft.data.document import Document
-from weft.data.documents import SpanTable, TextRange, columns_of
+from weft.data.document_buffer import SpanTable, TextRange, columns_of
 
 Unit: TypeAlias = Literal["file", "line", "paragraph"]
 LINE = re.compile(rb"[^\r\n]+")

@@ -14,8 +14,8 @@ from weft.core.strict_json import Record
 from weft.data.array import TokenArray
 from weft.data.batches import ShuffledBatches
 from weft.data.duplicates import Repeated
-from weft.data.manifest import AGAIN, PreparedPart
 from weft.data.prepared import PreparedData
+from weft.data.prepared_manifest import AGAIN, PreparedPart
 from weft.data.stream import SCORED, TokenStream
 from weft.tokenizers import Tokenizer
 

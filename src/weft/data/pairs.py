@@ -18,7 +18,7 @@ from jaxtyping import Float64, Int64
 from weft.core.errors import DataError
 from weft.data.corpus import Corpus
 from weft.data.document import Document
-from weft.data.documents import Documents
+from weft.data.document_buffer import Documents
 from weft.data.duplicates import Repeated
 from weft.data.layout import NO_IDS, layout_of
 from weft.data.places import Where

@@ -17,7 +17,7 @@ from weft.data.corpus import Corpus, repeated
 from weft.data.duplicates import Repeated
 from weft.data.encoding import encode_documents
 from weft.data.layout import RowPart, layout_of
-from weft.data.manifest import (
+from weft.data.prepared_manifest import (
     AGAIN,
     Depth,
     Manifest,

@@ -11,7 +11,7 @@ from weft.core.errors import DataError
 from weft.data.compression import content_suffix
 from weft.data.corpus import Corpus
 from weft.data.document import Document
-from weft.data.documents import Documents, SpanTable, TextRange, columns_of
+from weft.data.document_buffer import Documents, SpanTable, TextRange, columns_of
 from weft.data.places import Where, files_of
 from weft.data.records import RECORD_SUFFIXES, TABLE_SUFFIXES, Fields, TextRecord, records, text_of
 from weft.data.spooled import Spool

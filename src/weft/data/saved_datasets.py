@@ -16,7 +16,7 @@ from typing import Any
 
 from weft.core.errors import DataError, MissingExtra
 from weft.data.corpus import Corpus
-from weft.data.documents import Documents
+from weft.data.document_buffer import Documents
 from weft.data.records import Fields, TextRecord
 from weft.data.text import record_table
 from weft.disk.documents import read_json, require_regular

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from weft.core.config import rule
 from weft.core.part_config import Settings
 from weft.data.division import Division
-from weft.data.manifest import is_prepared, read_prepared_manifest
+from weft.data.prepared_manifest import is_prepared, read_prepared_manifest
 from weft.data.records import TEXT_FIELD
 from weft.data.source_settings import DocumentsSetting, TextSource, division_of, with_weights
 from weft.data.stream import WhenCapped

@@ -12,7 +12,7 @@ from jaxtyping import Int64, Shaped
 from weft.data.array import Part as ArrayPart
 from weft.data.array import TokenArray, join
 from weft.data.layout import RowPart
-from weft.data.manifest import ArrayFile, PreparedPart, Shard, sample_hash
+from weft.data.prepared_manifest import ArrayFile, PreparedPart, Shard, sample_hash
 from weft.data.stored_array import StoredArray
 from weft.data.stream import SCORED, flags_of
 

@@ -13,8 +13,8 @@ from weft.core.config import rule
 from weft.core.errors import DataError, nearest
 from weft.core.part_config import Settings
 from weft.data.division import Division, Heading
-from weft.data.manifest import is_prepared
 from weft.data.mixture import PUBLISHED, Mixture
+from weft.data.prepared_manifest import is_prepared
 
 
 class HeadingSettings(Settings):

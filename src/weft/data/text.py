@@ -10,7 +10,7 @@ from weft.data.compression import Content, content_suffix, mark_bytes, read_cont
 from weft.data.corpus import Corpus
 from weft.data.division import Division, divide
 from weft.data.document import Document
-from weft.data.documents import Documents, SpanTable, TextRange, columns_of
+from weft.data.document_buffer import Documents, SpanTable, TextRange, columns_of
 from weft.data.places import Files, Where, described, files_of
 from weft.data.records import RECORD_SUFFIXES, TEXT_FIELD, Fields, TextRecord, records, text_of
 from weft.data.spooled import Spool

@@ -49,7 +49,7 @@ def read_manifest(folder: Path) -> dict[str, FileEntry]:
 
 def has_manifest(folder: Path) -> bool:
     """Whether a folder has a manifest, even if its files have changed since. The manifest of prepared data, which
-    `weft.data.manifest` writes, has another form."""
+    `weft.data.prepared_manifest` writes, has another form."""
     try:
         content: Any = read_json(folder / MANIFEST_FILE, most=MOST_INDEX_BYTES)
         return content.get("purpose") == "prepared data" or bool(read_manifest(folder))

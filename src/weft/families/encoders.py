@@ -8,8 +8,8 @@ from typing import Any, final
 
 from weft.families.common import ACTIVATIONS, divided_heads
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
-from weft.families.steps import Fuse
 from weft.families.template import N_LAYERS, Fact, Facts, TemplateChoice
+from weft.families.tensor_steps import Fuse
 from weft.families.weights import Rule, both
 
 ENDS: Mapping[str, str] = {"masked": "ForMaskedLM", "pooled": "ForSequenceClassification",

@@ -24,7 +24,7 @@ from weft.families.keys import KEPT, KeyRule, Raw
 from weft.families.template import Facts, TemplateChoice, build_config, known_fields, match
 from weft.families.unknown import Unknown, computing, on_by_default
 from weft.families.weights import Rule, TensorMap, UnusedTensors, account
-from weft.preset_files.models import Size, published, sizes_of
+from weft.preset_files.published_models import Size, published, sizes_of
 
 
 @final

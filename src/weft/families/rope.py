@@ -20,8 +20,8 @@ from typing import Any, final
 
 from weft.core.errors import nearest
 from weft.families.keys import KeyProblem, KeyRule, Raw, typed
-from weft.families.steps import RotaryOrder
 from weft.families.template import Facts
+from weft.families.tensor_steps import RotaryOrder
 from weft.ops.rotary import Layout
 
 TYPES = ("rope_type", "type")

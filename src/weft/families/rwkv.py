@@ -13,8 +13,8 @@ from torch import Tensor
 
 from weft.families.family import Family
 from weft.families.known.rwkv import RWKV, RWKV5, RWKV6, RWKV7
-from weft.families.steps import Fuse, Reshape, Step, Transpose
 from weft.families.template import N_LAYERS, Facts
+from weft.families.tensor_steps import Fuse, Reshape, Step, Transpose
 from weft.families.weights import Rule, Shape, UnusedTensors, both, rename
 
 ATT, FFN = "blocks.{layer}.att", "blocks.{layer}.ffn"

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from weft.core.errors import nearest
-from weft.families.steps import Step
+from weft.families.tensor_steps import Step
 
 Shape = tuple[int, ...]
 

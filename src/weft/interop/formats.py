@@ -41,7 +41,7 @@ from weft.interop.huggingface.text import takes_source, write_tokenizer
 from weft.interop.huggingface.with_code import CODE_FILES, require_writable, write_own_tokenizer, write_with_code
 from weft.interop.huggingface.writing import fit, write_json, write_model
 from weft.interop.verify import foreign_logits
-from weft.preset_files.models import Size
+from weft.preset_files.published_models import Size
 from weft.tokenizers.files import folder_of_own
 
 

@@ -18,7 +18,7 @@ from weft.core.errors import InputError
 from weft.core.model import LanguageModel, ModelConfig, language_model
 from weft.core.part_config import PartConfig, expand, kinds_of
 from weft.mixers.attention import Attention
-from weft.mixers.heads import HeadSizes
+from weft.mixers.attention_base import HeadSizes
 from weft.positions.frequencies import Constant
 
 

@@ -20,12 +20,12 @@ from weft.core.layer import LayerState
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.core.span import Output, Span
-from weft.linear.division import DividedDimension, Divisible, Division
 from weft.linear.linear import Linear
+from weft.linear.sharding import DividedDimension, Divisible, Division
 from weft.masks import Bidirectional, Causal, Mask, MaskField, Prefix, Window
 from weft.masks.visible import MaskFacts
+from weft.mixers.attention_base import HeadSizes, ScoreSettings, attend, head_sizes, require_form
 from weft.mixers.base import MixerConfig
-from weft.mixers.heads import HeadSizes, ScoreSettings, attend, head_sizes, require_form
 from weft.mixers.key_value import KeyValueShape, ReadableKeys
 from weft.mixers.self_attention import SelfAttention
 from weft.norms.base import Norm, NormConfig

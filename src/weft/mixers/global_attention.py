@@ -28,7 +28,7 @@ from weft.masks.grid import ticks_at
 from weft.masks.terms import Band, Key, Query
 from weft.masks.visible import MaskedKeys, MaskFacts, visible
 from weft.mixers.attention import PROJECTIONS, Attention, AttentionConfig
-from weft.mixers.heads import HeadSizes
+from weft.mixers.attention_base import HeadSizes
 from weft.mixers.key_value import KeyValueShape, ReadableKeys
 from weft.ops.attention import ATTENTION, AttentionCall
 from weft.positions.base import PositionScheme

@@ -22,8 +22,8 @@ from weft.core.registry import register
 from weft.core.span import Output, Span
 from weft.linear.linear import Linear, dense
 from weft.masks import Causal, Mask, MaskField
+from weft.mixers.attention_base import ScoreSettings, attend, require_form
 from weft.mixers.base import MixerConfig
-from weft.mixers.heads import ScoreSettings, attend, require_form
 from weft.mixers.key_value import KeyValueShape, ReadableKeys
 from weft.mixers.self_attention import SelfAttention
 from weft.norms.base import Norm, NormConfig

@@ -31,7 +31,7 @@ from weft.core.span import Memory, Span
 from weft.core.state import fact_field, tensor_field
 from weft.masks import Mask
 from weft.masks.visible import MaskFacts, VisibleKeys, visible
-from weft.mixers.heads import named_form
+from weft.mixers.attention_base import named_form
 from weft.mixers.key_value import (
     BufferSlots,
     KeyValueShape,

@@ -15,7 +15,7 @@ from weft.core.registry import register
 from weft.core.span import Span
 from weft.linear.linear import Linear
 from weft.mixers.attention import Attention, AttentionConfig
-from weft.mixers.heads import HeadSizes
+from weft.mixers.attention_base import HeadSizes
 from weft.mixers.key_value import KeyValueShape, ReadableKeys
 from weft.positions.base import PositionScheme
 

@@ -17,7 +17,7 @@ from weft.core.span import Span
 from weft.masks import Causal, Mask, MaskField, Window
 from weft.masks.terms import Key, Query
 from weft.mixers.attention import Attention, AttentionConfig
-from weft.mixers.heads import HeadSizes
+from weft.mixers.attention_base import HeadSizes
 from weft.mixers.key_value import ReadableKeys
 from weft.ops.attention import AttentionCall
 from weft.positions.base import PositionConfig, PositionScheme

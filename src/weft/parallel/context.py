@@ -34,7 +34,7 @@ from weft.core.span import WHOLE, Span
 from weft.core.ticks import Ticks
 from weft.models.decoder import Decoder
 from weft.models.encoder import TokenEncoder
-from weft.parallel.messages import Closed
+from weft.parallel.collectives import Closed
 from weft.parallel.thread_communication import Chain, HandedPieces, Line
 
 

@@ -1,7 +1,7 @@
 """Differentiable communication of the processes that compute pieces of the same rows.
 
 `HandedPieces` is what layers see of it (`weft.core.pieces`); the messages themselves are operators that autograd and
-`torch.compile` take as one chain (`weft.parallel.messages`).
+`torch.compile` take as one chain (`weft.parallel.collectives`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from weft.core.compiling import constant_to_compiler
 from weft.core.pieces import Pieces
 from weft.core.span import Span
 from weft.core.tree import TensorField, Tree
-from weft.parallel.messages import gathered, received, sent
+from weft.parallel.collectives import gathered, received, sent
 
 R = TypeVar("R")
 

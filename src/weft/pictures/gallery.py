@@ -13,7 +13,7 @@ from weft.core.version import VERSION
 from weft.drawing.figure import Figure, document, page_rules
 from weft.drawing.markup import Markup, annotated, join, tag
 from weft.drawing.numbers import fixed, integer, percent
-from weft.drawing.table import Column, folded, table
+from weft.drawing.tables import Column, folded, table
 from weft.pictures.architecture import architecture_of
 from weft.pictures.attention import AttentionMap, HeadNumbers, head_numbers, map_figures
 from weft.pictures.diagram import figure

@@ -23,7 +23,7 @@ from weft.laws.discovery import WIDTH, subject_of
 from weft.laws.subject import SOURCE_STEPS, Subject
 from weft.masks import Mask, known_masks
 from weft.pictures.in_use import InUse, in_use, mask_in_use
-from weft.pictures.parts import MASKS, UNKNOWN, part_pictures
+from weft.pictures.part_pictures import MASKS, UNKNOWN, part_pictures
 
 LENGTHS = (1, 16, 256, 4096)
 """Tokens after which a state is measured."""

@@ -15,8 +15,8 @@ from weft.tasks.base import (
     TaskDeclared,
     TaskSettings,
 )
-from weft.tasks.material import Material
 from weft.tasks.objective import ObjectiveSettings
+from weft.tasks.token_streams import Material
 from weft.tasks.validation import Validation
 
 __all__ = ["AnyTask", "BatchSums", "Count", "Examples", "Lengths", "Material", "ObjectiveSettings", "Rows",

@@ -33,9 +33,9 @@ from weft.data import Repeated
 from weft.data.batch_source import BatchSource
 from weft.data.orders import RowOrder
 from weft.data.settings import DataSettings
-from weft.tasks.material import HeldOut, Material
 from weft.tasks.objective import ObjectiveSettings
 from weft.tasks.protocols import AddsIds, ComparesWithStart, FitsByCounting, FitsInputs, HasClasses, MakesIds, OwnTexts
+from weft.tasks.token_streams import HeldOut, Material
 from weft.tasks.validation import Validation
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import TokenizerConfig

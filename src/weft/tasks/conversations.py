@@ -25,16 +25,16 @@ from weft.data.corpus import Corpus, repeated
 from weft.data.document import Document
 from weft.data.duplicates import Repeated
 from weft.data.layout import RowPart
-from weft.data.manifest import is_prepared
 from weft.data.places import Where
 from weft.data.prepared import open_prepared
+from weft.data.prepared_manifest import is_prepared
 from weft.data.records import TEXT_FIELD
 from weft.data.settings import DataSettings
 from weft.data.stream import TokenStream, flags_of
 from weft.tasks.base import TaskConfig
-from weft.tasks.material import HeldOut, Material, Texts, prepared_stream, split_texts, text_material
 from weft.tasks.protocols import OwnTexts
 from weft.tasks.records import Reread
+from weft.tasks.token_streams import HeldOut, Material, Texts, prepared_stream, split_texts, text_material
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import TokenizerConfig
 

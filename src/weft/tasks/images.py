@@ -20,8 +20,8 @@ from weft.data.duplicates import Repeated
 from weft.data.images import Images, read_images
 from weft.data.settings import DataSettings
 from weft.tasks.base import Count, Rows, Task, TaskConfig, TaskDeclared
-from weft.tasks.material import HeldOut, Material
 from weft.tasks.protocols import FitsInputs
+from weft.tasks.token_streams import HeldOut, Material
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.byte import NoTokenizer
 from weft.tokenizers.config import ByteTokenizerConfig, TokenizerConfig

@@ -14,8 +14,8 @@ from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, exponential, finite, in_batches, spread
 from weft.tasks.base import BatchSums, Rows, Task, TaskDeclared, TaskSettings, on_device
 from weft.tasks.conversations import ConversationConfig, causal_problems, conversation_material, held_out_stream
-from weft.tasks.material import HeldOut, Material
 from weft.tasks.text import TextColumns, text_columns, text_loss, text_rows
+from weft.tasks.token_streams import HeldOut, Material
 from weft.tasks.validation import Validation, part_measured
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import TokenizerConfig

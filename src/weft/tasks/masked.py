@@ -23,10 +23,10 @@ from weft.data.masking import Masked, Masking, word_starts
 from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, finite, in_batches, spread
 from weft.tasks.base import BatchSums, Count, Rows, Task, TaskConfig, TaskDeclared, TaskSettings, on_device
-from weft.tasks.material import HeldOut, Material, held_out_text, text_material
 from weft.tasks.objective import cross_entropy
 from weft.tasks.protocols import AddsIds
 from weft.tasks.text import TextColumns, sourced_rows, span_of, text_batches
+from weft.tasks.token_streams import HeldOut, Material, held_out_text, text_material
 from weft.tasks.validation import Validation, by_source, part_measured
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.base import NamesPieces

@@ -20,9 +20,9 @@ from weft.data.joining import parted
 from weft.data.settings import DataSettings
 from weft.evaluation.evaluate import evaluate
 from weft.tasks.base import BatchSums, Rows, Task, TaskConfig, TaskDeclared, TaskSettings
-from weft.tasks.material import HeldOut, Material, held_out_text, text_material
 from weft.tasks.protocols import FitsByCounting
 from weft.tasks.text import TextColumns, text_batches, text_loss, text_rows
+from weft.tasks.token_streams import HeldOut, Material, held_out_text, text_material
 from weft.tasks.validation import Validation, by_source
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import TokenizerConfig

@@ -27,9 +27,9 @@ from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, finite, in_batches, spread
 from weft.tasks.base import BatchSums, Count, Rows, Task, TaskDeclared, TaskSettings, on_device
 from weft.tasks.conversations import ConversationConfig, causal_problems, conversation_material, held_out_stream
-from weft.tasks.material import HeldOut, Material
 from weft.tasks.protocols import ComparesWithStart
 from weft.tasks.text import TextColumns, text_columns
+from weft.tasks.token_streams import HeldOut, Material
 from weft.tasks.validation import LOSS, Validation
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import TokenizerConfig

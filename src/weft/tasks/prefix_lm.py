@@ -21,8 +21,8 @@ from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, exponential, finite, spread
 from weft.tasks.base import BatchSums, Rows, Task, TaskConfig, TaskDeclared, TaskSettings, on_device
 from weft.tasks.masked import HELD_OUT_SEED
-from weft.tasks.material import HeldOut, Material, held_out_text, text_material
 from weft.tasks.text import TextColumns, text_batches, text_loss, text_rows
+from weft.tasks.token_streams import HeldOut, Material, held_out_text, text_material
 from weft.tasks.validation import Validation, part_measured
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import TokenizerConfig

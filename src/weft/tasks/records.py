@@ -10,15 +10,15 @@ from typing import Any, TypeVar
 from weft.core.errors import ConfigError, DataError
 from weft.data.corpus import Corpus, repeated
 from weft.data.duplicates import Repeated
-from weft.data.manifest import is_prepared
 from weft.data.pairs import read_aligned
 from weft.data.places import Where
+from weft.data.prepared_manifest import is_prepared
 from weft.data.records import TEXT_FIELD, Fields, TextRecord
 from weft.data.rows import Values
 from weft.data.settings import DataSettings
 from weft.tasks.base import C, E, Task, TaskConfig
-from weft.tasks.material import HeldOut, Material, Texts, split_texts
 from weft.tasks.protocols import OwnTexts
+from weft.tasks.token_streams import HeldOut, Material, Texts, split_texts
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import TokenizerConfig
 

@@ -42,9 +42,9 @@ from weft.tasks.base import (
     on_device,
 )
 from weft.tasks.classify_images import negative_log_likelihood
-from weft.tasks.material import HeldOut, Material
 from weft.tasks.objective import cross_entropy
 from weft.tasks.protocols import FitsByCounting, HasClasses, MakesIds
+from weft.tasks.token_streams import HeldOut, Material
 from weft.tasks.validation import Validation, part_measured
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.byte import NoTokenizer

@@ -28,9 +28,9 @@ from weft.data.sequences import widths
 from weft.data.settings import DataSettings
 from weft.evaluation.measuring import evaluating, exponential, finite, spread
 from weft.tasks.base import BatchSums, Count, Rows, TaskDeclared, TaskSettings, on_device
-from weft.tasks.material import HeldOut
 from weft.tasks.objective import cross_entropy
 from weft.tasks.records import RecordTask, RecordTaskConfig, held_out_part
+from weft.tasks.token_streams import HeldOut
 from weft.tasks.validation import Validation, part_measured
 from weft.tokenizers import Tokenizer
 

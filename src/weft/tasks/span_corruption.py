@@ -26,9 +26,9 @@ from weft.data.span_corruption import SpanCorruption, SpanCounts, longest_rows
 from weft.evaluation.measuring import evaluating, exponential, finite, in_batches, spread
 from weft.tasks.base import BatchSums, Count, Rows, Task, TaskConfig, TaskDeclared, TaskSettings, on_device
 from weft.tasks.masked import HELD_OUT_SEED
-from weft.tasks.material import HeldOut, Material, held_out_text, text_material
 from weft.tasks.objective import cross_entropy
 from weft.tasks.protocols import AddsIds
+from weft.tasks.token_streams import HeldOut, Material, held_out_text, text_material
 from weft.tasks.validation import Validation, part_measured
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import TokenizerConfig

@@ -19,7 +19,7 @@ from weft.core.model import ModelConfig
 from weft.core.part_config import Settings
 from weft.families.family import families
 from weft.parallel.layout import as_sharded
-from weft.preset_files.models import Size
+from weft.preset_files.published_models import Size
 
 PREFIX = "weights."
 

@@ -11,9 +11,9 @@ from weft.core.errors import ConfigError
 from weft.core.registry import REGISTRY
 from weft.data.settings import DataSettings
 from weft.tasks import TaskConfig
-from weft.tasks.material import training_texts
 from weft.tasks.next_token import NextTokenConfig
 from weft.tasks.protocols import AddsIds, HasClasses, MakesIds, OwnTexts
+from weft.tasks.token_streams import training_texts
 from weft.tokenizers.config import ByteTokenizerConfig, TokenizerConfig
 
 SAID = frozenset({"labels", "n_classes", "n_values"})

@@ -22,7 +22,7 @@ from weft.training.parallel import World
 from weft.training.precision import Precision
 
 if TYPE_CHECKING:
-    from weft.parallel.sharded import Sharded
+    from weft.parallel.fsdp import Sharded
 
 R = TypeVar("R")
 ENTRYWISE = frozenset({"adamw", "sgd"})
@@ -100,7 +100,7 @@ def hold(model: Model, world: World, dtype: torch.dtype, *, one_group: bool) -> 
         divided = divide(model, mesh)
         layouts, summed = divided.layouts, divided.summed
     if mesh.size("shard") > 1:
-        from weft.parallel.sharded import Sharded  # FSDP2 takes a second to import
+        from weft.parallel.fsdp import Sharded  # FSDP2 takes a second to import
 
         return LocalModel(Sharded(model, mesh, dtype, one_group=one_group), layouts, summed)
     return LocalModel(Precision(model, dtype), layouts, summed)

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, final
 
 from weft.core.errors import ConfigError, DataError
 from weft.data.conversations import texts_in
-from weft.data.manifest import PreparationRecipe, SourceFile, is_prepared, read_prepared_manifest
 from weft.data.prepared import (
     DocumentEncoder,
     EncodingTexts,
@@ -20,15 +19,16 @@ from weft.data.prepared import (
     source_of,
     write_prepared,
 )
+from weft.data.prepared_manifest import PreparationRecipe, SourceFile, is_prepared, read_prepared_manifest
 from weft.data.settings import DataSettings
 from weft.data.shards import SHARD_TOKENS
 from weft.data.text import source_files
 from weft.disk.atomic import recover, replacing
 from weft.disk.ownership import require_free
 from weft.tasks.conversations import ConversationConfig
-from weft.tasks.material import Material, Texts, read_texts
 from weft.tasks.protocols import MakesIds
 from weft.tasks.records import Reread
+from weft.tasks.token_streams import Material, Texts, read_texts
 from weft.tokenizers.config import TokenizerConfig
 from weft.training.config import RunConfig
 from weft.training.filling import ids_added, task_of, tokenizer_of

@@ -29,8 +29,8 @@ from weft.training.events import Notice
 from weft.training.exchange import broadcast, broadcast_named
 from weft.training.folder import RunFolder
 from weft.training.loop import LoopStart, ProgressSums, Run
-from weft.training.products import products_of
 from weft.training.starting import StartWeights
+from weft.training.step_products import products_of
 from weft.training.trainer import Trainer
 
 U = TypeVar("U")

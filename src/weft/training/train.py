@@ -9,7 +9,7 @@ from typing import Any, final
 
 import torch
 
-from weft.analysis.adapters import coverage
+from weft.analysis.adapter_reach import coverage
 from weft.core.base_model import built_empty
 from weft.core.config import parse
 from weft.core.declarations import Trait

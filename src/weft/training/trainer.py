@@ -36,7 +36,7 @@ from weft.training.kept_memory import keep_freed_memory
 from weft.training.local_model import hold
 from weft.training.optimizers import set_lr
 from weft.training.parallel import World
-from weft.training.products import products_of
+from weft.training.step_products import products_of
 from weft.training.unfreezing import Unfreezing
 
 CARRIED = "carried."

@@ -13,8 +13,8 @@ from comparison.report.fixture import HOSTILE, bare, foreign, hostile, identical
 from comparison.report.reading import Node, drawings, read, rows
 from weft.comparison.report import render
 from weft.comparison.report.view import View
-from weft.comparison.settings import UNNAMED
 from weft.comparison.study_result import StudyResult
+from weft.comparison.study_settings import UNNAMED
 
 STUDIES: dict[str, Callable[[], StudyResult]] = {
     "six": study, "two": lambda: study(2), "twelve": lambda: study(12, 2), "one seed": lambda: study(seeds=1),

@@ -18,7 +18,7 @@ from comparison.report.reading import Node, read, rows
 from weft.comparison.report import render
 from weft.comparison.report.portraits import portrait
 from weft.comparison.report.quality_cost import lead, pareto
-from weft.comparison.report.verdict import dots
+from weft.comparison.report.study_sentences import dots
 from weft.comparison.report.view import View
 from weft.comparison.results import DecodePoint, StudyModel, decoding_of
 from weft.comparison.study_result import StudyResult

@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from weft.core.errors import UnsupportedError
-from weft.families.steps import Fuse, RotaryOrder, Split, Step, Transpose, Ungroup
+from weft.families.tensor_steps import Fuse, RotaryOrder, Split, Step, Transpose, Ungroup
 from weft.families.weights import Rule
 from weft.interop.adapters.spread import RowTerm, read_through, write_through
 

@@ -25,7 +25,7 @@ from interop.gguf.gguf_models import (
 )
 from weft.core.errors import InputError, MissingExtra, OccupiedError, UnsupportedError
 from weft.interop.convert import convert
-from weft.interop.gguf.rotary import COMPUTED, rotary_limits
+from weft.interop.gguf.rotary_keys import COMPUTED, rotary_limits
 
 
 @pytest.mark.parametrize(("family", "raw", "problem"), [

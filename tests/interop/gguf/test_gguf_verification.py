@@ -13,7 +13,7 @@ from weft.checkpoints import save_checkpoint
 from weft.cli.main import app
 from weft.core.errors import FailedError
 from weft.interop.convert import convert
-from weft.interop.gguf import llama, target
+from weft.interop.gguf import llama_cpp, target
 from weft.interop.verify import logits_of
 from weft.tokenizers import ByteTokenizer
 
@@ -34,7 +34,7 @@ def test_the_difference_is_printed_and_bounded(tmp_path: Path, monkeypatch: pyte
 
 
 def test_without_llama_cpp_a_note_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llama, "_llama", lambda: None)
+    monkeypatch.setattr(llama_cpp, "_llama", lambda: None)
     source = case("llama", tmp_path, ByteTokenizer())
     save_checkpoint(tmp_path / "a", source.model, None)
     done = CliRunner().invoke(app, ["convert", str(tmp_path / "a"), str(tmp_path / "a.gguf"), "--to", "gguf"])
@@ -45,17 +45,17 @@ def test_without_llama_cpp_a_note_says_so(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_file_that_llama_cpp_refuses_is_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llama, "_llama", lambda: refusing)
+    monkeypatch.setattr(llama_cpp, "_llama", lambda: refusing)
     with pytest.raises(FailedError, match=r"llama.cpp rejects the file \(Failed to load model from file\)"):
         convert(case("llama", tmp_path), tmp_path / "a.gguf", to="gguf")
     assert not list(tmp_path.iterdir())
 
 
 def test_other_tokens_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target, "tokenized", lambda path: [[1]] * (len(llama.SAMPLES) - 1) + [[97]])
+    monkeypatch.setattr(target, "tokenized", lambda path: [[1]] * (len(llama_cpp.SAMPLES) - 1) + [[97]])
     monkeypatch.setattr(target, "llama_logits", lambda path, tokens: None)
     raw = {"vocab_size": 257, "n_embd": 12, "n_layer": 1, "n_head": 3, "n_positions": 16}
     notes = convert(loaded("gpt2", raw, tmp_path, ByteTokenizer()), tmp_path / "a.gguf", to="gguf").notes
     noted = [note for note in notes if "llama.cpp gives other tokens for the text" in note]
-    assert len(noted) == len(llama.SAMPLES) - 1
+    assert len(noted) == len(llama_cpp.SAMPLES) - 1
     assert "[1] where the tokenizer gives [72, 101, 108," in noted[0]

@@ -21,7 +21,7 @@ from weft.drawing.numbers import (
     octets,
     si,
 )
-from weft.drawing.table import Column, facts, folded, table
+from weft.drawing.tables import Column, facts, folded, table
 
 SHOWN = 700
 """Characters before the fold."""

@@ -23,7 +23,7 @@ from weft.drawing.numbers import (
     signed,
     significant,
 )
-from weft.drawing.table import Column, at, folded, rule, scale, strip, table
+from weft.drawing.tables import Column, at, folded, rule, scale, strip, table
 
 
 def reach(view: View) -> Markup:

@@ -14,7 +14,7 @@ from weft.drawing.marks import line, spots, whisker
 from weft.drawing.markup import Child, Markup, join, listed, tag
 from weft.drawing.numbers import MISSING, THIN, decimals_of, known, percent, signed
 from weft.drawing.panel import SMALL, Hover, Panel, Series, draw
-from weft.drawing.table import Column, folded, table
+from weft.drawing.tables import Column, folded, table
 
 OPEN_ROWS = 21
 """Of a table that is not folded: the pairs of seven models."""

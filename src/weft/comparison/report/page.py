@@ -8,7 +8,7 @@ from importlib import resources
 from typing import final
 
 from weft.comparison.report import (
-    context,
+    context_value,
     details,
     differences,
     extrapolation,
@@ -17,12 +17,12 @@ from weft.comparison.report import (
     quality_cost,
     ranking,
     sheets,
+    study_sentences,
     training,
-    verdict,
 )
 from weft.comparison.report.view import View
-from weft.comparison.settings import UNNAMED
 from weft.comparison.study_result import StudyResult
+from weft.comparison.study_settings import UNNAMED
 from weft.drawing.figure import base_style, meta, page_rules, style_of
 from weft.drawing.marks import swatches
 from weft.drawing.markup import Child, Markup, join, tag
@@ -59,9 +59,10 @@ SECTIONS = (
     Section("tuning", "Tuning", "Learning rates", training.rates_lead, training.rates),
     Section("context", "Context", "What context is worth",
             "How well a token is predicted by the number of tokens before it, and how the figure changes with the "
-            "length of the window in evaluation.", context.context),
-    Section("cost", "Cost", "What it costs", context.cost_lead, lambda view: join(
-        tag("div", {"class": "panels"}, context.decoding(view), context.dots(view)), context.decoding_numbers(view))),
+            "length of the window in evaluation.", context_value.context),
+    Section("cost", "Cost", "What it costs", context_value.cost_lead, lambda view: join(
+        tag("div", {"class": "panels"}, context_value.decoding(view), context_value.dots(view)),
+        context_value.decoding_numbers(view))),
     Section("reach", "Reach", "What this study can show", "What was known before its runs, and "
             "what the spread of its runs says.", differences.reach),
     Section("samples", "Samples", "Samples", "Unselected, and no measure of quality: they show what the figures feel "
@@ -128,7 +129,7 @@ def _device(view: View) -> str:
 
 def _verdict(view: View) -> Markup:
     return tag("section", {"id": "verdict", "aria-labelledby": "verdict-h"}, tag("h2", {"id": "verdict-h"}, "Findings"),
-               tag("div", {"class": "verdict"}, verdict.verdict(view)))
+               tag("div", {"class": "verdict"}, study_sentences.verdict(view)))
 
 
 def _bar(view: View, sections: tuple[Section, ...]) -> Markup:

@@ -19,7 +19,7 @@ from weft.disk.yaml_documents import parse_yaml
 from weft.drawing.figure import Figure
 from weft.drawing.markup import Child, Markup, tag
 from weft.drawing.numbers import integer, octets, si
-from weft.drawing.table import facts
+from weft.drawing.tables import facts
 from weft.pictures.architecture import architecture_of
 from weft.pictures.diagram import figure
 

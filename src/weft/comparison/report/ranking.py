@@ -28,7 +28,7 @@ from weft.drawing.numbers import (
     significant,
 )
 from weft.drawing.numbers import confidence as level_of
-from weft.drawing.table import Column, table
+from weft.drawing.tables import Column, table
 
 FIGURE_SPACE = "\u2007"
 

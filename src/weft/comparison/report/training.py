@@ -18,7 +18,7 @@ from weft.drawing.marks import Label, ModelStyle, Point, line, marker, spots
 from weft.drawing.markup import Markup, join, listed, tag
 from weft.drawing.numbers import brief, duration, fixed, integer, known, learning_rate, si
 from weft.drawing.panel import SMALL, Hover, Panel, PlotBox, Series, draw
-from weft.drawing.table import Column, folded, table
+from weft.drawing.tables import Column, folded, table
 
 MOST_POINTS = 48
 """Of a drawn line: more cannot be seen on a chart 10 cm wide."""

@@ -11,8 +11,8 @@ from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, T
 from weft.families.known.llama import ATTENTION, BIASED, GLU, LM_HEAD, VALUES, decoder, shapes
 from weft.families.known.mamba2 import LIMIT, MIXER, mixer_weights, read_expand, read_limit, write_limit
 from weft.families.rope import Rotary, reordered
-from weft.families.steps import Fuse
 from weft.families.template import N_LAYERS, Facts, TemplateChoice
+from weft.families.tensor_steps import Fuse
 from weft.families.weights import Rule, both, rename
 
 ATTENTION_LAYERS, HEAD = "attn_layer_indices", "mamba_d_head"

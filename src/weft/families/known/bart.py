@@ -8,8 +8,8 @@ from typing import Any
 from weft.families.common import ACTIVATIONS
 from weft.families.family import Family, Native
 from weft.families.keys import Codec, Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
-from weft.families.steps import Flatten, Fuse
 from weft.families.template import N_LAYERS, Fact, Facts, Layers
+from weft.families.tensor_steps import Flatten, Fuse
 from weft.families.weights import Rule, UnusedTensors, both, rename
 
 N_ENCODER_LAYERS = "n_encoder_layers"

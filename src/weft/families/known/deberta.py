@@ -8,8 +8,8 @@ from weft.families.encoders import HeadKey, body, inside
 from weft.families.family import Family, Native
 from weft.families.keys import KEPT, Fixed, Ignored, KeyRule, Raw, Together, typed
 from weft.families.known.deberta_v2 import COPIES, JUNK, LENGTH, LONGEST, SHARED_KEYS, outer_weights, template
-from weft.families.steps import Fuse, Ungroup
 from weft.families.template import Facts
+from weft.families.tensor_steps import Fuse, Ungroup
 from weft.families.weights import Rule, both, rename
 
 

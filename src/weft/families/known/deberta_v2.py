@@ -20,8 +20,8 @@ from weft.families.encoders import (
 from weft.families.family import Family, Native
 from weft.families.keys import KEPT, Fixed, Ignored, Kept, KeyProblem, KeyRule, Raw, Together, typed
 from weft.families.known.bert import prediction_weights
-from weft.families.steps import Fuse
 from weft.families.template import Fact, Facts, Layers, TemplateChoice
+from weft.families.tensor_steps import Fuse
 from weft.families.weights import Rule, UnusedTensors, both, rename
 
 RELATIVE = "relative"

@@ -10,8 +10,8 @@ from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.gpt2 import LAYER_NORM
 from weft.families.rope import Rotary, reordered
-from weft.families.steps import Ungroup
 from weft.families.template import N_LAYERS, Fact, Facts, Layers, TemplateChoice
+from weft.families.tensor_steps import Ungroup
 from weft.families.weights import Rule, both, rename
 
 ROPE = {"kind": "rope", "layout": Fact("layout"), "base": Fact("rope_base"), "rot": Fact("rot"),

@@ -7,8 +7,8 @@ from typing import Any
 from weft.families.common import ACTIVATIONS, divided_heads
 from weft.families.family import Family, Native
 from weft.families.keys import Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
-from weft.families.steps import Transpose
 from weft.families.template import N_LAYERS, Fact, Facts, Layers
+from weft.families.tensor_steps import Transpose
 from weft.families.weights import Rule, UnusedTensors, both, rename
 
 LAYER_NORM = {"kind": "layernorm", "eps": Fact("eps")}

@@ -9,8 +9,8 @@ from weft.families.family import Family, Native
 from weft.families.keys import Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed, words
 from weft.families.known.gpt2 import ATTENTION, LAYER_NORM, MLP
 from weft.families.known.gpt2 import TEMPLATE as GPT2
-from weft.families.steps import Ungroup
 from weft.families.template import N_LAYERS, Fact, Facts, Layers
+from weft.families.tensor_steps import Ungroup
 from weft.families.weights import Rule, both, rename
 
 SHARED = ATTENTION | {"n_kv_heads": Fact("n_kv_heads"),

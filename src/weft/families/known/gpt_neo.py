@@ -10,8 +10,8 @@ from weft.families.common import ACTIVATIONS, divided_heads
 from weft.families.family import Family, Native
 from weft.families.keys import KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.gpt2 import LAYER_NORM, MLP
-from weft.families.steps import Fuse
 from weft.families.template import N_LAYERS, Fact, Facts, Layers
+from weft.families.tensor_steps import Fuse
 from weft.families.weights import Rule, both, rename
 from weft.families.windows import mask_of, window_of
 

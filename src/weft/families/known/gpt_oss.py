@@ -18,8 +18,8 @@ from weft.families.known.llama import (
 )
 from weft.families.known.mixtral import COEFFICIENT, read_balance, write_balance
 from weft.families.rope import Rotary
-from weft.families.steps import Split, Transpose, Ungroup, Unstack
 from weft.families.template import Fact, Facts
+from weft.families.tensor_steps import Split, Transpose, Ungroup, Unstack
 from weft.families.weights import Rule, both, rename
 from weft.families.windows import windows_by_type
 

@@ -9,8 +9,8 @@ from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.gpt2 import LAYER_NORM
 from weft.families.rope import reordered
-from weft.families.steps import Fuse
 from weft.families.template import N_LAYERS, Fact, Facts, Layers
+from weft.families.tensor_steps import Fuse
 from weft.families.weights import Rule, UnusedTensors, both, rename
 
 ATTENTION = {"kind": "attention", "n_heads": Fact("n_heads"), "d_head": Fact("d_head"),

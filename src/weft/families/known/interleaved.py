@@ -21,8 +21,8 @@ from weft.families.known.llama import (
     shapes,
 )
 from weft.families.rope import Rotary
-from weft.families.steps import Split
 from weft.families.template import Fact, Facts, Layers
+from weft.families.tensor_steps import Split
 from weft.families.weights import Rule, rename
 
 GATED = GLU | {"bias": False}

@@ -6,8 +6,8 @@ from weft.families.common import ACTIVATIONS
 from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyRule, Raw, Read, Together, typed, words
 from weft.families.rope import Rotary, reordered
-from weft.families.steps import Fuse
 from weft.families.template import Fact, Facts, Layers
+from weft.families.tensor_steps import Fuse
 from weft.families.weights import Rule, both, rename
 from weft.families.windows import one_window
 from weft.ops.rotary import Layout

@@ -20,8 +20,8 @@ from weft.families.keys import Fixed, Ignored, Kept, KeyProblem, KeyRule, Raw, R
 from weft.families.known.bert import embedding_weights, needs_types
 from weft.families.known.roberta import LENGTH, PADDING, head_weights, read_positions, write_positions
 from weft.families.known.roberta import TEMPLATE as ROBERTA_TEMPLATE
-from weft.families.steps import Fuse
 from weft.families.template import N_LAYERS, Fact, Facts, Layers
+from weft.families.tensor_steps import Fuse
 from weft.families.weights import Rule, UnusedTensors
 from weft.masks import SymmetricWindow, parse_mask
 

@@ -18,8 +18,8 @@ from weft.families.known.llama import (
     shapes,
 )
 from weft.families.rope import Rotary
-from weft.families.steps import Split, Unstack
 from weft.families.template import N_LAYERS, Fact, Facts
+from weft.families.tensor_steps import Split, Unstack
 from weft.families.weights import Rule, rename
 from weft.families.windows import one_window
 

@@ -10,8 +10,8 @@ from weft.families.encoders import ENCODER_ONLY, HeadKey, heads, inside
 from weft.families.family import Family, Native
 from weft.families.keys import PLAIN, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed, words
 from weft.families.rope import Rotary, reordered
-from weft.families.steps import Split
 from weft.families.template import N_LAYERS, Fact, Facts, Layers
+from weft.families.tensor_steps import Split
 from weft.families.weights import Rule, UnusedTensors, both, rename
 from weft.families.windows import FULL, SLIDING, layer_types, single_size
 from weft.masks.basic import Bidirectional

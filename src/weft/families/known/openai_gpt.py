@@ -8,8 +8,8 @@ from weft.families.common import divided_heads
 from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, words
 from weft.families.known.gpt2 import LAYER_NORM, MLP
-from weft.families.steps import Transpose
 from weft.families.template import N_LAYERS, Fact, Facts, Layers
+from weft.families.tensor_steps import Transpose
 from weft.families.weights import Rule, UnusedTensors, both, rename
 
 ATTENTION = {"kind": "attention", "n_heads": Fact("n_heads"), "d_head": Fact("d_head"), "bias": "all",

@@ -9,8 +9,8 @@ from weft.families.keys import Ignored, KeyRule, Read
 from weft.families.known.gpt2 import LAYER_NORM
 from weft.families.known.llama import LM_HEAD, ROPE, TIED, default_head
 from weft.families.rope import Rotary, reordered
-from weft.families.steps import Fuse
 from weft.families.template import N_LAYERS, Fact, Facts, Layers, TemplateChoice
+from weft.families.tensor_steps import Fuse
 from weft.families.weights import Rule, both, rename
 
 ATTENTION = {"kind": "attention", "n_heads": Fact("n_heads"), "n_kv_heads": Fact("n_kv_heads"),

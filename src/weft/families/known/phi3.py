@@ -17,8 +17,8 @@ from weft.families.known.llama import (
     shapes,
 )
 from weft.families.rope import Rotary, reordered
-from weft.families.steps import Split
 from weft.families.template import Fact, Facts, Layers
+from weft.families.tensor_steps import Split
 from weft.families.weights import Rule, rename
 from weft.families.windows import one_window
 

@@ -21,8 +21,8 @@ from weft.families.known.llama import (
 from weft.families.known.qwen import EXPERTS, OURS, SHARED, expert_weights, experts, where_sparse
 from weft.families.known.qwen import sizes as widths
 from weft.families.rope import Rotary
-from weft.families.steps import Gated, Split, Ungroup
 from weft.families.template import N_LAYERS, Fact, Facts, TemplateChoice
+from weft.families.tensor_steps import Gated, Split, Ungroup
 from weft.families.weights import Rule, UnusedTensors, rename
 from weft.families.windows import FULL
 

@@ -23,8 +23,8 @@ from weft.families.known.llama import (
     key_value_heads,
 )
 from weft.families.rope import Rotary
-from weft.families.steps import Fuse
 from weft.families.template import N_LAYERS, Fact, Facts, Layers, TemplateChoice
+from weft.families.tensor_steps import Fuse
 from weft.families.weights import Rule, both, rename
 from weft.families.windows import mask_of, window_of
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from weft.families.family import Family, Native
 from weft.families.keys import KEPT, Ignored, KeyRule, Raw, Read, Together, typed
-from weft.families.steps import Reshape
 from weft.families.template import N_LAYERS, Fact, Facts, Layers
+from weft.families.tensor_steps import Reshape
 from weft.families.weights import Rule, both, rename
 
 TEMPLATE = {

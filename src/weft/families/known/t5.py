@@ -7,8 +7,8 @@ from typing import Any
 from weft.families.common import ACTIVATIONS
 from weft.families.family import Family, Native
 from weft.families.keys import Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
-from weft.families.steps import Fuse
 from weft.families.template import N_LAYERS, Fact, Facts, Layers, TemplateChoice
+from weft.families.tensor_steps import Fuse
 from weft.families.weights import Rule, UnusedTensors, rename
 
 N_ENCODER_LAYERS = "n_encoder_layers"

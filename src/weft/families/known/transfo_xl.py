@@ -8,8 +8,8 @@ from typing import Any, final
 from weft.families.common import GENERATION
 from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
-from weft.families.steps import Fuse, Transpose
 from weft.families.template import N_LAYERS, Fact, Facts, Layers, TemplateChoice
+from weft.families.tensor_steps import Fuse, Transpose
 from weft.families.weights import Rule, UnusedTensors, both, rename
 from weft.masks import Segments
 from weft.masks.expression import parse_mask

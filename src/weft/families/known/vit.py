@@ -8,8 +8,8 @@ from typing import Any, final
 from weft.families.common import ACTIVATIONS, divided_heads
 from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
-from weft.families.steps import Fuse, Reshape
 from weft.families.template import N_LAYERS, Fact, Facts, Layers, TemplateChoice
+from weft.families.tensor_steps import Fuse, Reshape
 from weft.families.weights import Rule, UnusedTensors, both, rename
 
 WITH_CLASSES, BARE = "ViTForImageClassification", "ViTModel"

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from weft.core.errors import UnsupportedError
-from weft.families.steps import Transpose
+from weft.families.tensor_steps import Transpose
 from weft.families.weights import Rule
 
 Through = Callable[[Sequence[Tensor]], list[Tensor]]

@@ -18,8 +18,8 @@ from weft.families.family import families
 from weft.families.template import Facts
 from weft.families.weights import Rule, both, rename
 from weft.interop.gguf import rules
-from weft.interop.gguf.architecture import SILU, TANH_GELU, Naming, Value
-from weft.interop.gguf.rotary import COMPUTED, TABULATED
+from weft.interop.gguf.naming import SILU, TANH_GELU, Naming, Value
+from weft.interop.gguf.rotary_keys import COMPUTED, TABULATED
 
 MLP = rules.feedforward("up", "down")
 GLU = rules.feedforward("gate", "up", "down")

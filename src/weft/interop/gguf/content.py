@@ -14,9 +14,9 @@ from weft.checkpoints.tensors import own_tensors
 from weft.core.model import LanguageModel
 from weft.families.template import N_LAYERS
 from weft.families.weights import TensorMap, account
-from weft.interop.gguf.architecture import Value, kv_heads
 from weft.interop.gguf.architectures import FILE_TYPES, GgufFit
-from weft.interop.gguf.rotary import rotary_metadata, rotary_tensors
+from weft.interop.gguf.naming import Value, kv_heads
+from weft.interop.gguf.rotary_keys import rotary_metadata, rotary_tensors
 
 QUANTIZATION_VERSION = 2
 EMBEDDING, READOUT = "token_embd.weight", "output.weight"

@@ -9,10 +9,10 @@ from typing import final
 from torch import Tensor
 
 from weft.families.rope import reordered
-from weft.families.steps import Fuse, Split, Step, Unstack
 from weft.families.template import Facts
+from weft.families.tensor_steps import Fuse, Split, Step, Unstack
 from weft.families.weights import Rule, both, rename
-from weft.interop.gguf.architecture import kv_heads
+from weft.interop.gguf.naming import kv_heads
 from weft.ops.rotary import Layout
 
 BLOCK, OURS = "blk.{layer}", "stack.layers.{layer}"

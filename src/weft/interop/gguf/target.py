@@ -20,10 +20,10 @@ from weft.checkpoints.load import Loaded
 from weft.core.base_model import built_empty
 from weft.core.errors import FailedError, MissingExtra
 from weft.core.model import LanguageModel, language_model
-from weft.interop.gguf.architecture import Value
 from weft.interop.gguf.architectures import GgufFit, fit_gguf, require_file_type
 from weft.interop.gguf.content import Content, content_of
-from weft.interop.gguf.llama import SAMPLES, llama_logits, tokenized
+from weft.interop.gguf.llama_cpp import SAMPLES, llama_logits, tokenized
+from weft.interop.gguf.naming import Value
 from weft.interop.gguf.pieces import read_pieces
 from weft.interop.gguf.pre_tokenizers import GGUFVocabulary, Inexpressible, Token, TokenType
 from weft.interop.pooling import place, settle

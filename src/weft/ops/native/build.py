@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import final
 
-from weft.core.process import cache_root, is_own
+from weft.core.process_settings import cache_root, is_own
 
 SOURCES = Path(__file__).parent
 COMMON = ("library.c", "sequence.c")

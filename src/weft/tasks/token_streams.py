@@ -14,9 +14,9 @@ from weft.core.errors import ConfigError, DataError
 from weft.data import Corpus, TokenStream, embedded_corpus, encode_corpus, read_text, repeated
 from weft.data.corpus import Split
 from weft.data.division import divide
-from weft.data.documents import Documents
-from weft.data.manifest import is_prepared
+from weft.data.document_buffer import Documents
 from weft.data.prepared import PreparedData, open_prepared
+from weft.data.prepared_manifest import is_prepared
 from weft.data.settings import DataSettings
 from weft.data.text import read_like
 from weft.tasks.mixed_material import mixed_held_out, mixed_material, mixed_texts

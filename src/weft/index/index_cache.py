@@ -1,8 +1,8 @@
 """The index that `weft list` reads, made once for each version of the sources and kept in the user's cache.
 
-The file is ``index/HASH.json`` in Weft's cache (see `weft.core.process`), where HASH is one of Weft's sources and of
-the versions of Python and pydantic, which write descriptions. One that was changed, is a link or is another user's is
-not read; where none can be written, the index is made anew each time.
+The file is ``index/HASH.json`` in Weft's cache (see `weft.core.process_settings`), where HASH is one of Weft's sources
+and of the versions of Python and pydantic, which write descriptions. One that was changed, is a link or is another
+user's is not read; where none can be written, the index is made anew each time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from weft.core.process import cache_root, is_own
+from weft.core.process_settings import cache_root, is_own
 from weft.core.strict_json import digest, plain
 from weft.disk.atomic import text_in
 from weft.index.records import Index

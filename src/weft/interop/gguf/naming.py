@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, final
 from weft.families.template import Facts
 from weft.families.weights import Rule
 from weft.families.windows import window_of
-from weft.interop.gguf.rotary import rotary_limits
+from weft.interop.gguf.rotary_keys import rotary_limits
 from weft.ops.rotary import Layout
 
 Value: TypeAlias = bool | int | float | str | list[str] | list[float] | list[int]

@@ -15,7 +15,7 @@ from weft.drawing.marks import Label, ModelStyle, line, marker, whisker
 from weft.drawing.markup import Markup, join, listed, tag
 from weft.drawing.numbers import brief, duration, fixed, integer, known, octets, si, significant
 from weft.drawing.panel import Hover, Panel, PlotBox, Series, draw
-from weft.drawing.table import Column, at, folded, rule, scale, strip, table
+from weft.drawing.tables import Column, at, folded, rule, scale, strip, table
 
 Curve: TypeAlias = list[tuple[float, float]]
 """Values at positions or lengths, ascending."""

@@ -20,7 +20,7 @@ from weft.drawing.axes import Axis, linear
 from weft.drawing.marks import marker
 from weft.drawing.markup import Child, Markup, join, listed, tag
 from weft.drawing.numbers import MISSING, confidence, decimals_of, fixed, known
-from weft.drawing.table import at, percentage, rule, scale, strip
+from weft.drawing.tables import at, percentage, rule, scale, strip
 
 
 def verdict(view: View) -> Markup:
