@@ -115,7 +115,7 @@ class Adapted(Rewritten):
         return y * g if bias is None else y * g + (1 - g) * bias
 
     def rebase(self, base: Rewritten) -> None:
-        """Stand beside another map, of some rows or columns of the one before."""
+        """Replace the map to which the terms are added by one that has some of its rows or columns."""
         self.base, self.in_features, self.out_features = base, base.in_features, base.out_features
 
     def trained(self) -> list[nn.Parameter]:

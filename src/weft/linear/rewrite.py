@@ -166,7 +166,7 @@ def _chosen(model: nn.Module, rewrite: RewriteConfig, place: str) -> set[str]:
 
 
 def _named(site: Site, pattern: str, rewrite: RewriteConfig) -> bool:
-    """Whether a pattern names a map, or some of its outputs."""
+    """Return whether a pattern matches the path of a map, or the name of some of its rows."""
     named = rows_named(site.map()) if rewrite.names_outputs else ()
     return any(matches(path, pattern) for path in (site.path, *(f"{site.path}.{name}" for name in named)))
 

@@ -52,7 +52,8 @@ class ScoreTerm(ABC):
         """For some queries and some keys."""
 
     def distances(self, least: int, count: int) -> Float[Tensor, "#B #H L"]:
-        """For differences of a key's position and a query's from ``least`` on; only of a term ``by_distance``."""
+        """Return the term's scores for ``count`` distances (a key's position minus a query's) from ``least`` on; only
+        a term ``by_distance`` has them."""
         raise NotImplementedError(f"{type(self).__name__} is no term by distance")
 
     def same(self, grid: Grid) -> Float[Tensor, "#B #H rows width"] | None:

@@ -116,7 +116,7 @@ def outer_weights() -> list[Rule]:
 
 
 def weights(facts: Facts) -> list[Rule]:
-    """All tensors."""
+    """Return the rules of all tensors."""
     rules = outer_weights()
     for index, attends in enumerate(facts["attends"]):
         theirs, ours = f"model.layers.{index}", f"stack.layers.{index}.layers.0"

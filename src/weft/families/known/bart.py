@@ -123,7 +123,7 @@ def shared_rules(facts: Facts) -> list[Rule]:
 
 
 def weights(facts: Facts) -> list[Rule]:
-    """All tensors."""
+    """Return the rules of all tensors."""
     return [*shared_rules(facts), *(rule for theirs, prefix in (("encoder", "encoder."), ("decoder", ""))
                                     for rule in (rename(f"model.{theirs}.embed_positions.weight",
                                                         f"{prefix}embedding.position.table"),

@@ -51,7 +51,7 @@ def prediction_weights() -> list[Rule]:
 
 
 def weights(facts: Facts) -> list[Rule]:
-    """All tensors; heads whose tensors the model lacks are left out."""
+    """Return the rules of all tensors; heads whose tensors the model lacks are left out."""
     prefix = inside(facts, "bert.")
     head = prediction_weights() if facts["head"] == "masked" else [
         *both(f"{prefix}pooler.dense", "head.transform"), *both("classifier", "head.map")]

@@ -69,7 +69,7 @@ KEYS: tuple[KeyRule, ...] = (
 
 
 def weights(facts: Facts) -> list[Rule]:
-    """All tensors; in the file each head has its q, k and v together."""
+    """Return the rules of all tensors; in the file each head has its q, k and v together."""
     theirs, ours, size = "transformer.h.{layer}", "stack.layers.{layer}", facts["d_head"]
     pairs = {"self_attention.dense": "layers.0.output", "mlp.dense_h_to_4h": "layers.1.up",
              "mlp.dense_4h_to_h": "layers.1.down", "input_layernorm": "norms.0", "post_attention_layernorm": "norms.1"}

@@ -172,7 +172,7 @@ def outer_weights(facts: Facts, *, legacy: bool) -> list[Rule]:
 
 
 def weights(facts: Facts, *, published: bool = False) -> list[Rule]:
-    """All tensors; heads whose tensors the model lacks are left out."""
+    """Return the rules of all tensors; heads whose tensors the model lacks are left out."""
     legacy = facts.get(KEPT, {}).get("legacy", True) is not published
     layer, ours = f"{inside(facts, 'deberta.')}encoder.layer.{{layer}}.attention.self", "stack.layers.{layer}.layers.0"
     width = facts["d_model"]

@@ -128,7 +128,7 @@ KEYS: tuple[KeyRule, ...] = (
 
 
 def weights(facts: Facts) -> list[Rule]:
-    """All tensors."""
+    """Return the rules of all tensors."""
     theirs, ours = "model.layers.{layer}", "stack.layers.{layer}.layers.0.layers"
     return [*outer_weights(), *mixer_weights(f"{theirs}.mamba", f"{ours}.0"),
             *layer_weights(f"{theirs}.self_attn", f"{ours}.1", facts)]

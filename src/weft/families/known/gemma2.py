@@ -78,7 +78,7 @@ KEYS: tuple[KeyRule, ...] = (
 
 
 def weights(facts: Facts, *, normed: bool = False) -> list[Rule]:
-    """Llama's, and the norms before and after the feed-forward."""
+    """Return the rules of Llama's tensors, and of the norms before and after the feed-forward."""
     theirs, ours = "model.layers.{layer}", "stack.layers.{layer}.norms"
     return [*outer_weights(), *attention_weights(facts, normed=normed), *glu_weights(),
             rename(f"{theirs}.pre_feedforward_layernorm.weight", f"{ours}.2.weight"),

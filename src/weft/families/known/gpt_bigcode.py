@@ -54,7 +54,7 @@ KEYS: tuple[KeyRule, ...] = (
 
 
 def weights(facts: Facts) -> list[Rule]:
-    """All tensors; without sharing, each head has its q, k and v together in the file."""
+    """Return the rules of all tensors; without sharing, each head has its q, k and v together in the file."""
     theirs, ours = "transformer.h.{layer}", "stack.layers.{layer}"
     heads, size = facts["n_heads"], facts["d_head"]
     apart = (Ungroup(heads, (size, size, size)),) if facts["n_kv_heads"] == heads and heads > 1 else ()

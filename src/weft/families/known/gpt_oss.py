@@ -86,7 +86,7 @@ def expert_weights(facts: Facts) -> list[Rule]:
 
 
 def weights(facts: Facts) -> list[Rule]:
-    """All tensors."""
+    """Return the rules of all tensors."""
     return [*outer_weights(), *attention_weights(facts), *expert_weights(facts),
             rename("model.layers.{layer}.self_attn.sinks", "stack.layers.{layer}.layers.0.sinks")]
 

@@ -95,7 +95,7 @@ def outer_weights() -> list[Rule]:
 
 
 def weights(facts: Facts) -> list[Rule]:
-    """All of Llama's tensors."""
+    """Return the rules of all of Llama's tensors."""
     return [*outer_weights(), *attention_weights(facts), *glu_weights()]
 
 

@@ -78,7 +78,7 @@ KEYS: tuple[KeyRule, ...] = (
 
 
 def weights(facts: Facts) -> list[Rule]:
-    """All tensors; heads whose tensors the model lacks are left out."""
+    """Return the rules of all tensors; heads whose tensors the model lacks are left out."""
     prefix = inside(facts, "longformer.")
     theirs, ours = f"{prefix}encoder.layer.{{layer}}.attention.self", "stack.layers.{layer}.layers.0.global_qkv"
     own = [Rule(tuple(f"{theirs}.{name}_global.{part}" for name in ("query", "key", "value")), (f"{ours}.{part}",),

@@ -90,7 +90,7 @@ def mixer_weights(theirs: str, ours: str) -> list[Rule]:
 
 
 def weights(facts: Facts, tokens: str = "backbone.embeddings.weight") -> list[Rule]:
-    """All tensors."""
+    """Return the rules of all tensors."""
     return around(mixer_weights(f"{THEIRS}.mixer", f"{OURS}.layers.0"), tokens)
 
 

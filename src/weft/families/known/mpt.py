@@ -77,7 +77,7 @@ KEYS: tuple[KeyRule, ...] = (
 
 
 def weights(facts: Facts) -> list[Rule]:
-    """All tensors, unchanged."""
+    """Return the rules of all tensors, unchanged."""
     theirs, ours = "transformer.blocks.{layer}", "stack.layers.{layer}"
     pairs = {"attn.Wqkv": "layers.0.qkv", "attn.out_proj": "layers.0.output", "ffn.up_proj": "layers.1.up",
              "ffn.down_proj": "layers.1.down", "norm_1": "norms.0", "norm_2": "norms.1"}

@@ -43,7 +43,7 @@ KEYS: tuple[KeyRule, ...] = (
 
 
 def weights(facts: Facts) -> list[Rule]:
-    """All tensors."""
+    """Return the rules of all tensors."""
     theirs, ours = "model.layers.{layer}", "stack.layers.{layer}"
     heads = {"q": facts["n_heads"], "k": facts["n_kv_heads"]}
     return [rename("model.embed_tokens.weight", "embedding.tokens.weight"), rename("model.norm.weight", "norm.weight"),

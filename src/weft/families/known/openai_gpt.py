@@ -53,7 +53,7 @@ KEYS: tuple[KeyRule, ...] = (
 
 
 def weights(facts: Facts) -> list[Rule]:
-    """All tensors; the matrices of layers are transposed, embeddings are not."""
+    """Return the rules of all tensors; the matrices of layers are transposed, embeddings are not."""
     theirs, ours = "transformer.h.{layer}", "stack.layers.{layer}"
     pairs = {"attn.c_attn": "layers.0.qkv", "attn.c_proj": "layers.0.output", "mlp.c_fc": "layers.1.up",
              "mlp.c_proj": "layers.1.down"}

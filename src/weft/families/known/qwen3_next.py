@@ -118,7 +118,7 @@ def mixer_weights(facts: Facts) -> list[Rule]:
 
 
 def weights(facts: Facts) -> list[Rule]:
-    """All tensors."""
+    """Return the rules of all tensors."""
     theirs = "model.layers.{layer}.mlp"
     return [*outer_weights(), *mixer_weights(facts), *glu_weights(), *expert_weights(facts),
             rename(f"{theirs}.shared_expert_gate.weight", f"{OURS}.shared_gate.weight"),

@@ -44,7 +44,7 @@ KEYS: tuple[KeyRule, ...] = (
 
 
 def weights(facts: Facts) -> list[Rule]:
-    """All tensors; heads whose tensors the model lacks are left out."""
+    """Return the rules of all tensors; heads whose tensors the model lacks are left out."""
     prefix = inside(facts, "roberta.")
     return [*embedding_weights(prefix), *post_norm_weights(facts, f"{prefix}encoder"), *head_weights(facts)]
 

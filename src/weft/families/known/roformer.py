@@ -55,7 +55,7 @@ KEYS: tuple[KeyRule, ...] = (
 
 
 def weights(facts: Facts) -> list[Rule]:
-    """All tensors; heads whose tensors the model lacks are left out."""
+    """Return the rules of all tensors; heads whose tensors the model lacks are left out."""
     prefix = inside(facts, "roformer.")
     head = prediction_weights() if facts["head"] == "masked" else [
         *both("classifier.dense", "head.transform"),

@@ -39,7 +39,7 @@ KEYS: tuple[KeyRule, ...] = (
 
 
 def weights(facts: Facts) -> list[Rule]:
-    """All tensors; a parallel block has one norm."""
+    """Return the rules of all tensors; a parallel block has one norm."""
     theirs, ours = "model.layers.{layer}", "stack.layers.{layer}.norms"
     return [rename("model.embed_tokens.weight", "embedding.tokens.weight"), *attention_weights(facts), *glu_weights(),
             *both(f"{theirs}.input_layernorm", f"{ours}.0"), *both(f"{theirs}.post_attention_layernorm", f"{ours}.1"),

@@ -52,7 +52,7 @@ KEYS: tuple[KeyRule, ...] = (
 
 
 def weights(facts: Facts) -> list[Rule]:
-    """All tensors; queries, keys and values are apart in the file."""
+    """Return the rules of all tensors; queries, keys and values are apart in the file."""
     theirs, ours = "model.layers.{layer}", "stack.layers.{layer}"
     pairs = {"mlp.c_fc": "layers.1.up", "mlp.c_proj": "layers.1.down", "input_layernorm": "norms.0",
              "post_attention_layernorm": "norms.1"}

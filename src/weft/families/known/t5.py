@@ -82,7 +82,7 @@ KEYS: tuple[KeyRule, ...] = (
 
 
 def weights(facts: Facts) -> list[Rule]:
-    """All tensors; queries, keys and values are separate in the file."""
+    """Return the rules of all tensors; queries, keys and values are separate in the file."""
     return [rename("shared.weight", "embedding.tokens.weight"), rename("lm_head.weight", "readout.weight"),
             *_side("encoder", "encoder.", facts, 1), *_side("decoder", "", facts, 2)]
 

@@ -110,7 +110,7 @@ KEYS: tuple[KeyRule, ...] = (
 
 
 def weights(facts: Facts) -> list[Rule]:
-    """All tensors; a bare model's have no prefix."""
+    """Return the rules of all tensors; a bare model's have no prefix."""
     prefix, width = "" if facts["head"] == "none" else "vit.", facts["d_model"]
     theirs, ours = f"{prefix}encoder.layer.{{layer}}", "stack.layers.{layer}"
     patch = (facts["channels"], facts["patch_height"], facts["patch_width"])
