@@ -25,9 +25,9 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from weft.core.errors import FailedError, InputError, MissingExtra, shortened
+from weft.core.errors import FailedError, InputError, MissingExtra, TokenizerError, shortened
 from weft.decoding import Constraint
-from weft.tokenizers.base import TableTokenizer, Tokenizer, TokenizerError
+from weft.tokenizers.base import TableTokenizer, Tokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
