@@ -24,9 +24,9 @@ from weft.core.model import LanguageModel
 from weft.decoding.mode import device_of, require_causal
 from weft.decoding.prompts import prepare_more
 from weft.ops.processor import main_memory
+from weft.serving.engine_rows import EngineRows
 from weft.serving.reading import readable_in_pieces
 from weft.serving.requests import LONGEST, EngineLimits, Event, Figures, Request
-from weft.serving.rows import Rows
 from weft.serving.scheduler import Scheduler, Ticket
 from weft.tokenizers import Tokenizer
 
@@ -58,7 +58,7 @@ class Engine:
                              where="model", remedy="Call model.eval() first.")
         self._tokenizer, self._start = tokenizer, start
         self._context = min(limits.context or LONGEST, model.limit() or LONGEST)
-        self._rows = Rows(self._models, self._context, limits.rows, tokenizer)
+        self._rows = EngineRows(self._models, self._context, limits.rows, tokenizer)
         most = _half_of_free_memory(device_of(model)) if limits.state_bytes is None else limits.state_bytes
         self._scheduler = Scheduler(self._rows, limits, most)
 

@@ -24,12 +24,12 @@ AT_ONCE = 32
 
 
 def readable_in_pieces(model: LanguageModel, row: Row) -> bool:
-    """Whether a row's prompt can be read in pieces by `Reading`."""
+    """Whether a row's prompt can be read in pieces by `PromptReading`."""
     return row.source is None and not row.prefix and not declares_length(model)
 
 
 @final
-class Reading:
+class PromptReading:
     """A prompt, and the state after the tokens of it that have been read.
 
     Args:

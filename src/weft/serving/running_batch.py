@@ -28,7 +28,7 @@ PATIENCE = 16
 
 @final
 @dataclass(eq=False)
-class Line(Generic[K]):
+class BatchRow(Generic[K]):
     """A row of a batch.
 
     Attributes:
@@ -52,7 +52,7 @@ class Line(Generic[K]):
 
 
 @final
-class Batch(Generic[K]):
+class RunningBatch(Generic[K]):
     """Rows of one model with states of one capacity.
 
     Args:
@@ -66,7 +66,7 @@ class Batch(Generic[K]):
         self._model, self._capacity, self._known = model, capacity, known
         self._sizes = sizes(most)
         self._session: Session | None = None
-        self._lines = dict[int, Line[K]]()
+        self._lines = dict[int, BatchRow[K]]()
         self._gone = set[int]()  # places whose rows left since the last call on the batch
         self._pending: list[int] | None = None
         self._failed = dict[K, Exception]()
@@ -80,7 +80,7 @@ class Batch(Generic[K]):
         """The number of places, which a step computes whether they are taken or not."""
         return 0 if self._session is None else len(self._session.read)
 
-    def admit(self, lines: Sequence[Line[K]], begun: PromptState | None = None) -> None:
+    def admit(self, lines: Sequence[BatchRow[K]], begun: PromptState | None = None) -> None:
         """Read the prompts of rows, and take them in.
 
         Args:
@@ -149,7 +149,7 @@ class Batch(Generic[K]):
             session.retire(sorted(self._gone))
             self._gone.clear()
 
-    def _place(self, lines: Sequence[Line[K]], begun: PromptState | None) -> None:
+    def _place(self, lines: Sequence[BatchRow[K]], begun: PromptState | None) -> None:
         """Run the model on rows, with the new tokens that they have, and put them into free places."""
         rows = [replace(line.row, tokens=line.tokens) for line in lines]
         if self._session is None:

@@ -16,9 +16,9 @@ from weft.core.span import Memory
 from weft.decoding.choosing import Choosing
 from weft.decoding.mode import device_of
 from weft.decoding.stopping import NewToken, Writer
-from weft.serving.batch import Batch, Line
-from weft.serving.reading import Reading
+from weft.serving.reading import PromptReading
 from weft.serving.requests import PromptRead, Request
+from weft.serving.running_batch import BatchRow, RunningBatch
 from weft.serving.scheduler import Ticket
 from weft.tokenizers import Tokenizer
 
@@ -26,7 +26,7 @@ SHORTEST, LONGER = 256, 4
 """The capacity of the batch of short rows, and the factor from one capacity to the next."""
 
 
-class Place(NamedTuple):
+class BatchKey(NamedTuple):
     """The batch of a row: the name of its adapter, the most tokens that a row may read, and those of a source."""
 
     adapter: str | None
@@ -35,7 +35,7 @@ class Place(NamedTuple):
 
 
 @final
-class Rows:
+class EngineRows:
     """The rows of one model and its adapters: the `weft.serving.scheduler.Runner` of an engine.
 
     Args:
@@ -47,17 +47,17 @@ class Rows:
     def __init__(self, models: Mapping[str | None, LanguageModel], context: int, most: int,
                  tokenizer: Tokenizer | None) -> None:
         self._models, self._context, self._most, self._tokenizer = models, context, most, tokenizer
-        self._readings = dict[Ticket, Reading]()
+        self._readings = dict[Ticket, PromptReading]()
         self._read = dict[Ticket, PromptRead]()
-        self._batches = dict[Place, Batch[Ticket]]()
+        self._batches = dict[BatchKey, RunningBatch[Ticket]]()
         self._bytes = dict[tuple[int, int], int]()
         self._bounded = self._nbytes(SHORTEST, 1) == self._nbytes(SHORTEST * LONGER, 1)
 
-    def place(self, request: Request) -> Place:
+    def place(self, request: Request) -> BatchKey:
         """The batch that continues the request's row."""
         source = 0 if request.row.source is None else _bucket(len(request.row.source), 16, 2)
         capacity = self._context if self._bounded else min(self._context, _bucket(request.tokens, SHORTEST, LONGER))
-        return Place(request.adapter, capacity, source)
+        return BatchKey(request.adapter, capacity, source)
 
     def nbytes(self, request: Request) -> int:
         """Bytes of the state of the request's row."""
@@ -67,8 +67,8 @@ class Rows:
     @torch.inference_mode()
     def begin(self, ticket: Ticket) -> int:
         """`Runner.begin`."""
-        request = ticket.request
-        self._readings[ticket] = Reading(self._models[request.adapter], request.row, None, request.prompt_log_probs)
+        asked, model = ticket.request, self._models[ticket.request.adapter]
+        self._readings[ticket] = PromptReading(model, asked.row, None, asked.prompt_log_probs)
         return 0
 
     @torch.inference_mode()
@@ -79,7 +79,7 @@ class Rows:
     @torch.inference_mode()
     def admit(self, tickets: Sequence[Ticket]) -> None:
         """`Runner.admit`. Prompts of one batch of which nothing has been read yet are read together."""
-        groups: dict[tuple[Place, int], list[Ticket]] = {}
+        groups: dict[tuple[BatchKey, int], list[Ticket]] = {}
         for ticket in tickets:
             self._readings[ticket].finish()
             if ticket.request.settings.max_new_tokens:
@@ -120,16 +120,16 @@ class Rows:
             if not len(self._batches[place]):
                 del self._batches[place]
 
-    def _batch(self, place: Place) -> Batch[Ticket]:
+    def _batch(self, place: BatchKey) -> RunningBatch[Ticket]:
         if place not in self._batches:
             known = None if self._tokenizer is None else self._tokenizer.vocab_size
-            self._batches[place] = Batch(self._models[place.adapter], place.capacity, self._most, known)
+            self._batches[place] = RunningBatch(self._models[place.adapter], place.capacity, self._most, known)
         return self._batches[place]
 
-    def _line(self, ticket: Ticket) -> Line[Ticket]:
+    def _line(self, ticket: Ticket) -> BatchRow[Ticket]:
         row, own = ticket.request.row, ticket.request.settings
         writer = Writer(own.row, row, own.max_new_tokens, own.ending, self._tokenizer)
-        return Line(ticket, row, Choosing(row, own, self._models[None].vocab_size), writer, [])
+        return BatchRow(ticket, row, Choosing(row, own, self._models[None].vocab_size), writer, [])
 
     @torch.inference_mode()
     def _nbytes(self, capacity: int, source: int) -> int:
