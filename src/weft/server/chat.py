@@ -27,7 +27,11 @@ def read_chat(served: Served, body: ChatBody) -> Asked:
     served.require_language_model()
     adapter = served.adapter(body.model)
     tools = [] if body.tool_choice == "none" else [tool.model_dump(exclude_none=True) for tool in body.tools or ()]
-    dialect = served.dialects[bool(tools)]
+    try:
+        dialect = served.dialects[bool(tools)]
+    except InputError:
+        raise InputError("this model is served without a chat template.", where="messages",
+                         remedy="Use /v1/completions, or start the server with --template.") from None
     _require_consistent(body, dialect)
     prompt, thinks = rendered(dialect, body.messages, tools, body.chat_template_kwargs)
     row = Row(tuple(prompt))
@@ -50,10 +54,12 @@ def rendered(dialect: Dialect, messages: Sequence[ChatMessage], tools: Sequence[
     unfinished = turns[-1]["role"] == "assistant"
     extras = Extras(tools=tools or None, variables=variables)
     template = dialect.template
-    ids = template.encode(turns, add_generation_prompt=not unfinished, continue_final=unfinished, extras=extras)
-    thinks = not unfinished and dialect.thought is not None and dialect.opens_thought(
-        template.text(turns, add_generation_prompt=True, extras=extras))
-    return ids, thinks
+    try:
+        ids = template.encode(turns, add_generation_prompt=not unfinished, continue_final=unfinished, extras=extras)
+        return ids, not unfinished and dialect.thought is not None and dialect.opens_thought(
+            template.text(turns, add_generation_prompt=True, extras=extras))
+    except InputError as error:  # whose place may be a file of the server
+        raise InputError(error.what, where="messages", remedy="Give messages that the template accepts.") from None
 
 
 def ending_of_chat(dialect: Dialect, stops: Sequence[str], at_end: bool) -> Ending:

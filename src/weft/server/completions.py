@@ -31,7 +31,7 @@ def read_completion(served: Served, body: CompletionBody) -> Asked:
     sampling, default, seed = served.sampling(body, DEFAULT_TOKENS)
     ending = ending_of(served.loaded, Ends(stops_of(body.stop), at_end=not body.ignore_eos))
     told = body.logprobs is not None
-    most = [served.new_tokens(len(row.tokens), body.max_tokens, default, "max_tokens") for row in rows]
+    most = [served.new_tokens(len(row.tokens), body.max_tokens, default, "prompt") for row in rows]
     requests = [Request(row, RowSettings(most[place], sampling, ending, index, seed, told or best_of > n,
                                          top=body.logprobs or 0),
                         prompt_log_probs=body.logprobs if body.echo else None, adapter=adapter)

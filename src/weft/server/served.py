@@ -11,7 +11,7 @@ from typing import final
 
 from weft.api import Loaded, decoding_defaults
 from weft.api.generating import prompt_rows, require_tokenizer
-from weft.chat.template import ChatTemplate, chat_template
+from weft.chat.template import chat_template
 from weft.core.errors import InputError
 from weft.core.model import LanguageModel
 from weft.decoding import Row, Sampling
@@ -66,11 +66,8 @@ class Served:
     def dialects(self) -> Mapping[bool, Dialect]:
         """The chat template with what it writes thoughts and calls between: for conversations with tools, and for
         others. Raises `InputError`: the model has no template."""
-        found: dict[bool, Dialect] = {}
-        for with_tools in (False, True):
-            template: ChatTemplate = chat_template(self.tokenizer, self.template, with_tools=with_tools)
-            found[with_tools] = Dialect(template)
-        return found
+        return {with_tools: Dialect(chat_template(self.tokenizer, self.template, with_tools=with_tools))
+                for with_tools in (False, True)}
 
     @cached_property
     def grammars(self) -> Grammars:
@@ -101,14 +98,17 @@ class Served:
 
     def new_tokens(self, prompt: int, given: int | None, default: int, where: str) -> int:
         """The most new tokens of a prompt of so many tokens: a default gives way to the context, a number that was
-        given does not. Raises `TooLongError`: there is no room for them."""
+        given does not. Raises `TooLongError`: there is no room for the prompt, which stands in the field ``where``, or
+        for the new tokens."""
         room = self.context - prompt + 1
-        most = max(1, min(default, room)) if given is None else given
-        if most > room:
-            raise TooLongError(f"{prompt:,} tokens of prompt and {most:,} new ones are {prompt + most - 1:,} to read, "
-                               f"and the context has room for {self.context:,}.", where=where,
+        if room < 1:
+            raise TooLongError(f"the prompt has {prompt:,} tokens, and the context has room for {self.context:,}.",
+                               where=where, remedy="Shorten it.")
+        if given is not None and given > room:
+            raise TooLongError(f"{prompt:,} tokens of prompt and {given:,} new ones are {prompt + given - 1:,} to read, "
+                               f"and the context has room for {self.context:,}.", where="max_tokens",
                                remedy="Shorten the prompt, or ask for fewer tokens.")
-        return most
+        return min(default, room) if given is None else given
 
     def row(self, prompt: str | Sequence[int], where: str) -> Row:
         """A text or ids as a row to be continued. Raises `InputError`: it is too long, empty without a token that
