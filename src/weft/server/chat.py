@@ -59,7 +59,8 @@ def rendered(dialect: Dialect, messages: Sequence[ChatMessage], tools: Sequence[
         return ids, not unfinished and dialect.thought is not None and dialect.opens_thought(
             template.text(turns, add_generation_prompt=True, extras=extras))
     except InputError as error:  # whose place may be a file of the server
-        raise InputError(error.what, where="messages", remedy="Give messages that the template accepts.") from None
+        where = error.where if error.where and error.where.startswith("messages") else "messages"
+        raise InputError(error.what, where=where, remedy="Give messages that the template accepts.") from None
 
 
 def ending_of_chat(dialect: Dialect, stops: Sequence[str], at_end: bool) -> Ending:

@@ -78,7 +78,7 @@ class Dialect:
         except ValueError:
             return None
         opens = written[:found.start()].rsplit("\n\n", 1)[-1].strip()
-        return Marks(opens, self._without_end(written[end:]).split("\n", 1)[0]) if opens else None
+        return Marks(opens, written[end:].removesuffix(self._end).strip().split("\n", 1)[0]) if opens else None
 
     def opens_thought(self, prompt: str) -> bool:
         """Whether an answer to a rendered prompt begins inside a thought."""
@@ -93,13 +93,10 @@ class Dialect:
         more = (place for name, place in specials.items() if name and name in written and place not in ends)
         return tuple(dict.fromkeys((*self.template.marks.values(), *more)))
 
-    def _without_end(self, closes: str) -> str:
-        """The text before the tokens and texts that end an answer."""
-        specials = self.template.tokenizer.special_tokens
-        for end in (*(name for name, place in specials.items() if place in self.template.end_ids),
-                    *self.template.stops):
-            closes = closes.split(end, 1)[0]
-        return closes.strip()
+    @cached_property
+    def _end(self) -> str:
+        """What the template writes behind an answer."""
+        return (self._answer({"role": "assistant", "content": TEXT}, Extras()) or "").rpartition(TEXT)[2]
 
     def _answer(self, answer: dict[str, Any], extras: Extras) -> str | None:
         """What the template writes of an answer behind the request for it; None: it rejects the conversation."""
