@@ -1,8 +1,8 @@
 """The order in which an engine reads prompts and continues rows. It is plain Python: what computes is a `Runner`.
 
 Every request has tokens that are known and tokens that have been read. A step reads prompts or pieces of them, the
-oldest request first, and then chooses one token for every row whose prompt has been read. Requests wait until there is a slot
-for them and room for the bytes of their state, which are known before they are admitted.
+oldest request first, and then chooses one token for every row whose prompt has been read. Requests wait until there is
+a slot for them and room for the bytes of their state, which are known before they are admitted.
 
 A request ends in one place, `Scheduler._end`, whatever ended it, so that slots and bytes return to zero.
 """
