@@ -243,16 +243,27 @@ def test_a_failure_is_told_without_what_only_this_process_knows() -> None:
     assert str(event.error.__cause__) == "a fault in begin"
 
 
-def test_the_oldest_prompt_is_read_first_in_pieces_beside_rows_that_continue() -> None:
+def test_a_long_prompt_is_read_in_pieces_and_short_ones_do_not_wait_for_it() -> None:
     rows = FakeRows()
-    scheduler = Scheduler(rows, LIMITS, MOST_BYTES, lambda: 0.0)
-    quick, long, later = (submitted(scheduler, rows, length, 30) for length in (10, 50, 5))
+    scheduler = Scheduler(rows, EngineLimits(rows=4, step_tokens=16), MOST_BYTES, lambda: 0.0)
+    quick, long, later, whole = (submitted(scheduler, rows, length, 30, whole=length == 40)
+                                 for length in (10, 50, 5, 40))
     seen = []
-    for _ in range(5):
+    for _ in range(6):
         scheduler.step()
-        seen.append([client.ticket.read if client.ticket else 0 for client in (quick, long, later)])
-    assert seen == [[10, 6, 0], [10, 22, 0], [10, 38, 0], [10, 50, 4], [10, 50, 5]]
-    assert len(quick.answer()) == 5
+        seen.append([client.ticket.read if client.ticket else 0 for client in (quick, long, later, whole)])
+    assert seen == [[10, 6, 0, 0], [10, 22, 0, 0], [10, 38, 0, 0], [10, 50, 0, 0], [10, 50, 5, 0], [10, 50, 5, 40]]
+    assert len(quick.answer()) == 6 and len(whole.answer()) == 1
+
+
+def test_short_prompts_are_read_behind_a_piece_that_leaves_room() -> None:
+    rows, now = FakeRows(), Times()
+    scheduler = Scheduler(rows, EngineLimits(rows=4, step_tokens=64), MOST_BYTES, now)
+    submitted(scheduler, rows, 3, 90)
+    scheduler.step()
+    long, short = submitted(scheduler, rows, 500, 9), submitted(scheduler, rows, 20, 9)
+    scheduler.step()
+    assert long.ticket and long.ticket.read == 32 and len(short.answer()) == 1, "32 tokens are a piece, 20 fit behind"
 
 
 def test_rows_wait_until_there_are_slots_and_bytes_for_the_oldest() -> None:
@@ -298,15 +309,19 @@ def test_what_can_never_run_and_what_comes_after_the_end_is_refused() -> None:
 
 def test_pieces_take_a_fixed_multiple_of_the_time_of_a_step() -> None:
     pace = Pace(256)
-    assert pace.tokens(beside=True) == 256, "nothing has been measured"
-    pace.read(100, 0.1)
-    pace.stepped(8, 0.05)
-    assert pace.tokens(beside=False) == 256
-    assert pace.tokens(beside=True) == 64, "75 tokens take 1.5 steps"
-    for _ in range(50):
-        pace.read(100, 10)
-    assert pace.tokens(beside=True) == 16, "not fewer, however slow the prompt is"
-    assert pace.seconds(10) == 1.0 and pace.seconds(8000) == pytest.approx(5.0)
+    assert pace.piece(beside=False) == 256 and pace.piece(beside=True) == 32
+    pace.stepped(8, 0.1)
+    sizes = []
+    for _ in range(4):
+        pace.read(pace.piece(beside=True), pace.piece(beside=True) * 0.001)
+        sizes.append(pace.piece(beside=True))
+    assert sizes == [64, 128, 128, 128], "128 ms are less than 1.5 steps, and 256 ms would be more"
+    pace.read(5, 0.001)
+    assert pace.piece(beside=True) == 128, "the rest of a prompt says nothing of a whole piece"
+    for _ in range(9):
+        pace.read(pace.piece(beside=True), 10)
+    assert pace.piece(beside=True) == 32, "not fewer, however slow the prompt is"
+    assert pace.seconds(10) == 1.0 and pace.seconds(8000) == pytest.approx(10.0)
 
 
 def test_the_scheduler_imports_no_tensors() -> None:

@@ -88,7 +88,9 @@ class EngineRows:
         admitted = list[Ticket]()
         try:
             for (place, _), group in groups.items():
-                self._batch(place).admit([self._line(ticket) for ticket in group], self._readings[group[0]].begun)
+                lines, begun = [self._line(ticket) for ticket in group], self._readings[group[0]].begun
+                more = sum(self.place(each.request) == place for each in self._readings) - len(group)
+                self._batch(place).admit(lines, begun, more)
                 admitted += group
         except Exception:
             for ticket in admitted:

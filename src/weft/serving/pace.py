@@ -1,9 +1,8 @@
-"""How many tokens of prompts are read between two steps of the rows that are continued, from measured times.
+"""How long a piece of a long prompt is, and when a full queue has moved on, from measured times.
 
-A row that is continued waits while a prompt is read. So beside such rows a step reads as many tokens as take `SHARE`
-times the time of their step, whatever the machine, the model and the length of the prompt so far: a token that is
-`1 + SHARE` steps late is the worst that a long prompt does to them. Numbers of tokens are powers of two, for which
-libraries keep few kernels.
+Rows that are continued wait while a piece of a prompt is read. So beside such rows a piece takes `SHARE` times the time
+of their step, whatever the machine, the model and the length of the prompt so far; its number of tokens is doubled and
+halved until it does. Numbers of tokens are powers of two, for which libraries keep few kernels.
 """
 
 from __future__ import annotations
@@ -11,37 +10,39 @@ from __future__ import annotations
 from typing import final
 
 SHARE = 1.5
-"""Time for prompts beside the rows that are continued, in times of their step."""
-LEAST = 16
-"""The fewest tokens of prompts a step: fewer are not read faster than these."""
+"""The time of a piece beside rows that are continued, in times of their step."""
+LEAST = 32
+"""The fewest tokens of a piece: a call reads all weights, so that fewer tokens take hardly less time."""
 MEMORY = 0.25
 """Weight of the newest measurement in the running averages."""
 
 
 @final
 class Pace:
-    """Running averages of the time of a prompt's token and of a step.
+    """The length of pieces, and running averages of the time and the rows of a step.
 
     Args:
-        most: maximum number of tokens of prompts between two steps.
+        most: maximum number of tokens of a piece.
     """
 
     def __init__(self, most: int) -> None:
-        self._most = most
-        self._per_token: float | None = None
+        self._most, self._piece = most, min(most, LEAST)
         self._per_step: float | None = None
         self._rows: float | None = None
 
-    def tokens(self, beside: bool) -> int:
-        """The number of tokens of prompts to read now. ``beside``: whether rows are continued meanwhile."""
-        if not beside or self._per_token is None or self._per_step is None:
-            return self._most
-        fit = int(SHARE * self._per_step / max(self._per_token, 1e-9))
-        return min(self._most, max(LEAST, 1 << (fit.bit_length() - 1) if fit else 0))
+    def piece(self, beside: bool) -> int:
+        """The number of tokens of the next piece. ``beside``: whether rows are continued meanwhile."""
+        return self._piece if beside else self._most
 
     def read(self, tokens: int, seconds: float) -> None:
-        """Take note that so many tokens of prompts were read."""
-        self._per_token = _mean(self._per_token, seconds / tokens)
+        """Take note of the time of a piece that was read beside rows."""
+        if self._per_step is None or tokens < self._piece:
+            return
+        allowed = SHARE * self._per_step
+        if seconds > allowed:
+            self._piece = max(min(self._most, LEAST), self._piece // 2)
+        elif seconds < allowed / 2:
+            self._piece = min(self._most, self._piece * 2)
 
     def stepped(self, rows: int, seconds: float) -> None:
         """Take note that so many rows were continued by a token."""

@@ -1,6 +1,8 @@
 """A batch of rows of one model that are continued together, in as many places as there are rows.
 
-The number of places follows the number of rows, in steps of a third to a half, so that one row does not pay for many.
+The number of places follows the number of rows, by powers of two and their halves, so that one row does not pay for
+many. A change of it copies the states and discards the recorded step, so a batch grows at once to the number of rows
+that are expected, and shrinks late.
 Rows of one batch have states of one capacity. If the model's call on the whole batch raises, every row is read again
 from its tokens by itself, and only one that raises again has failed.
 """
@@ -22,8 +24,8 @@ from weft.decoding.stopping import NewToken, Writer
 
 K = TypeVar("K")
 
-PATIENCE = 16
-"""Steps with places to spare before they are removed: a removal copies the states and discards the recorded step."""
+PATIENCE = 32
+"""Steps during which half of the places must be to spare before they are removed: recording a step takes some ten."""
 
 
 @final
@@ -80,15 +82,16 @@ class RunningBatch(Generic[K]):
         """The number of places, which a step computes whether they are taken or not."""
         return 0 if self._session is None else len(self._session.read)
 
-    def admit(self, lines: Sequence[BatchRow[K]], begun: PromptState | None = None) -> None:
+    def admit(self, lines: Sequence[BatchRow[K]], begun: PromptState | None = None, expected: int = 0) -> None:
         """Read the prompts of rows, and take them in.
 
         Args:
             lines: rows that have no new tokens yet.
             begun: the state after the beginning of the only row's prompt, which is shorter; consumed.
+            expected: number of further rows that will soon be admitted.
         """
         self._read_chosen()
-        self._place(lines, begun)
+        self._place(lines, begun, expected)
 
     def step(self) -> dict[K, NewToken | Exception]:
         """Choose the next token of every row; an exception where that row has failed. A row that ends or fails stays
@@ -149,28 +152,28 @@ class RunningBatch(Generic[K]):
             session.retire(sorted(self._gone))
             self._gone.clear()
 
-    def _place(self, lines: Sequence[BatchRow[K]], begun: PromptState | None) -> None:
+    def _place(self, lines: Sequence[BatchRow[K]], begun: PromptState | None, expected: int = 0) -> None:
         """Run the model on rows, with the new tokens that they have, and put them into free places."""
         rows = [replace(line.row, tokens=line.tokens) for line in lines]
         if self._session is None:
-            self._session = Session(self._model, rows, begun=begun, size=self._size_for(len(rows)),
+            self._session = Session(self._model, rows, begun=begun, size=self._size_for(len(rows) + expected),
                                     capacity=self._capacity)
             self._lines = dict(enumerate(lines))
             return
         self._retire_gone(self._session)
         if len(self._lines) + len(rows) > self.places:
-            self._resize(self._session, self._size_for(len(self._lines) + len(rows)))
+            self._resize(self._session, self._size_for(len(self._lines) + len(rows) + expected))
         free = [place for place in range(self.places) if place not in self._lines][: len(rows)]
         self._session.admit(free, rows, begun)
         self._lines.update(zip(free, lines, strict=True))
 
     def _size_for(self, rows: int) -> int:
-        return next(size for size in self._sizes if size >= rows)
+        return next((size for size in self._sizes if size >= rows), self._sizes[-1])
 
     def _shrink(self, session: Session, pending: list[int]) -> None:
         """Remove places that were to spare for `PATIENCE` steps. ``pending`` follows the rows to their new places."""
         wanted = self._size_for(len(self._lines))
-        self._spare = self._spare + 1 if wanted < self.places else 0
+        self._spare = self._spare + 1 if 2 * wanted <= self.places else 0
         if self._spare > PATIENCE:
             before = list(self._lines)
             self._resize(session, wanted)
@@ -190,7 +193,7 @@ class RunningBatch(Generic[K]):
         self._session, self._lines, self._gone = None, {}, set()
         for line in lines:
             try:
-                self._place([line], None)
+                self._place([line], None, len(lines) - 1 - len(self._lines))
             except Exception as error:
                 self._failed[line.key] = error
 

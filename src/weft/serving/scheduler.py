@@ -1,8 +1,8 @@
 """The order in which an engine reads prompts and continues rows. It is plain Python: what computes is a `Runner`.
 
-Every request has tokens that are known and tokens that have been read. A step reads pieces of prompts, the oldest
-request first, and then chooses one token for every row whose prompt has been read. Requests wait until there is a slot
-for them and room for the bytes of their state, which are known before they are admitted.
+Every request has tokens that are known and tokens that have been read. A step reads prompts or pieces of them, the
+oldest request first, and then chooses one token for every row whose prompt has been read. Requests wait until there is
+a slot for them and room for the bytes of their state, which are known before they are admitted.
 
 A request ends in one place, `Scheduler._end`, whatever ended it, so that slots and bytes return to zero.
 """
@@ -223,26 +223,32 @@ class Scheduler:
                 self._sums["cached_tokens"] += ticket.read
 
     def _read_prompts(self) -> None:
-        """Read pieces of prompts, the oldest first, as many tokens as one step may have."""
-        beside = any(each.stage == "continuing" for each in self._running)
-        budget, begun, done, last = self._pace.tokens(beside), self._clock(), 0, list[Ticket]()
+        """Read prompts, the oldest first, as many tokens as one step may have: short ones whole, and a piece of the
+        oldest long one, behind which the short ones need not wait."""
+        beside, most = any(each.stage == "continuing" for each in self._running), self._limits.step_tokens
+        piece, left, last = self._pace.piece(beside), most, list[Ticket]()
         for ticket in [each for each in self._running if each.stage == "reading"]:
-            if done >= budget:
-                break
             rest = ticket.length - ticket.read
-            if ticket.whole or rest <= budget - done:
+            room = left if ticket.whole or ticket.length <= most else min(piece, left)
+            if rest <= room or (ticket.whole and left == most):
                 last.append(ticket)
-                done += rest
-                continue
-            upto = ticket.read + budget - done
-            done = budget
-            with self._failing(ticket):
-                self._runner.read(ticket, upto)
-                self._sums["prompt_tokens"] += upto - ticket.read
-                ticket.read = upto
+                left -= rest
+            elif piece and not ticket.whole and ticket.length > most:
+                self._read_piece(ticket, min(piece, left, rest - 1), beside)
+                left -= piece
+                piece = 0
+            if left <= 0:
+                break
         self._admit(last)
-        if done:
-            self._pace.read(done, self._clock() - begun)
+
+    def _read_piece(self, ticket: Ticket, tokens: int, beside: bool) -> None:
+        begun = self._clock()
+        with self._failing(ticket):
+            self._runner.read(ticket, ticket.read + tokens)
+            self._sums["prompt_tokens"] += tokens
+            ticket.read += tokens
+        if beside:
+            self._pace.read(tokens, self._clock() - begun)
 
     def _admit(self, tickets: Sequence[Ticket]) -> None:
         """Read the rest of these prompts together; where that fails, each alone, so that only its own row fails."""
