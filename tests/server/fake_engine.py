@@ -81,7 +81,7 @@ class FakeEngine:
 
     Attributes:
         stalled: no step is made while it is set.
-        broken: the error with which the next step ends every request.
+        broken: errors, with each of which one step ends every request.
     """
 
     def __init__(self, tokenizer: Tokenizer | None, says: Callable[[Request], list[int]], *, pause: float = 0.0,
@@ -122,7 +122,8 @@ class FakeEngine:
     def step(self) -> None:
         """Give every request its next event."""
         with self._lock:
-            running, broken = list(self._running), self.broken.pop() if self.broken else None
+            running = list(self._running)
+            broken = self.broken.pop() if self.broken and running else None
         for ticket in running:
             event: Event = Failed(broken) if broken else self._next(ticket)
             ended = isinstance(event, Failed) or (
