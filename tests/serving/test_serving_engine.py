@@ -119,6 +119,38 @@ def test_a_row_on_which_the_model_fails_does_not_take_the_others_along() -> None
     assert (figures.finished, figures.failed, figures.running, figures.state_bytes) == (3, 3, 0, 0)
 
 
+class Capricious:
+    """A constraint that fails after some tokens, and until then allows even ids."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def allowed(self) -> Tensor:
+        self.left -= 1
+        if self.left < 0:
+            raise OSError("/secret/place")
+        return torch.arange(VOCAB) % 2 == 0
+
+    def push(self, token: int) -> bool:
+        return False
+
+
+def test_a_constraint_that_fails_or_cannot_be_made_fails_its_row_alone() -> None:
+    model = decoder(ROPE, MLP).eval()
+
+    def unmade() -> Capricious:
+        raise ValueError("no grammar")
+
+    limits: list[Any] = [None, lambda: Capricious(2), unmade, lambda: Capricious(99), None]
+    heard = answers(Engine(model, None), [Request(row, RowSettings(6, constraint=limit, row=index))
+                                          for index, (row, limit) in enumerate(zip(PROMPTS, limits, strict=True))])
+    assert [len(tokens(events)) for events in heard] == [6, 2, 0, 6, 6]
+    for index in (0, 4):
+        assert tokens(heard[index]) == alone(model, PROMPTS[index], 6)
+    assert all(token % 2 == 0 for token in tokens(heard[3]))
+    assert all(isinstance(heard[index][-1], Failed) for index in (1, 2))
+
+
 def test_drawn_tokens_do_not_depend_on_a_neighbour_that_fails() -> None:
     model = decoder(ROPE, MLP).eval()
     sampling = Sampling(1.2)

@@ -120,7 +120,7 @@ class Engine:
             raise InputError(f"there is no adapter {request.adapter!r}.", where="adapter",
                              remedy=nearest(str(request.adapter), [name for name in self._models if name]))
         model, settings = self._models[request.adapter], request.settings
-        settings.ending.require_usable(model, self._tokenizer)
+        settings.require_usable(model, self._tokenizer)
         row, = prepare_more(model, [request.row], max_new_tokens=settings.max_new_tokens, start=self._start)
         if request.prompt_log_probs is not None and request.prompt_log_probs < 0:
             raise InputError(f"{request.prompt_log_probs} is negative.", where="prompt_log_probs",

@@ -68,7 +68,7 @@ class PromptReading:
     def finish(self) -> None:
         """Complete the log-probabilities, if they are wanted: read all tokens but the last."""
         last = len(self._row.tokens) - 1
-        if self._top is None or self.read >= last:
+        if self._top is None or len(self._log_probs) > last:
             return
         if readable_in_pieces(self._model, self._row):
             self.on_to(last)

@@ -9,14 +9,14 @@ from its tokens by itself, and only one that raises again has failed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar, final
 
 import torch
 
 from weft.core.model import LanguageModel
-from weft.decoding.choosing import Choosing, choose
+from weft.decoding.choosing import UNTOLD, Choosing, Told, choose
 from weft.decoding.prompts import PromptState
 from weft.decoding.rows import Row
 from weft.decoding.session import Session
@@ -101,15 +101,20 @@ class RunningBatch(Generic[K]):
         self._failed.clear()
         if self._session is None or not self._lines:
             return found
-        tokens, log_probs, errors = self._choose(self._session)
-        self._pending = tokens
-        for place, line in self._lines.items():
-            if place in errors:
-                found[line.key] = errors[place]
-                continue
-            line.new.append(tokens[place])
-            found[line.key] = line.writer.write(tokens[place], log_probs.get(place))
+        rows = {place: line.choosing for place, line in sorted(self._lines.items())}
+        tokens, told, errors = choose(self._session, rows, self._known)
+        self._pending = tokens.tolist()
+        for place in rows:
+            line = self._lines[place]
+            found[line.key] = errors.get(place) or self._written(line, self._pending[place], told.get(place, UNTOLD))
         return found
+
+    def _written(self, line: BatchRow[K], token: int, told: Told) -> NewToken | Exception:
+        line.new.append(token)
+        try:
+            return line.writer.write(token, *told, line.choosing.complete)
+        except Exception as error:  # of a tokenizer, which may be anybody's
+            return error
 
     def state_of(self, key: K) -> PromptState | None:
         """A copy of the state of a row, which has read all of its tokens but the last; None if there is none."""
@@ -196,23 +201,6 @@ class RunningBatch(Generic[K]):
                 self._place([line], None, len(lines) - 1 - len(self._lines))
             except Exception as error:
                 self._failed[line.key] = error
-
-    def _choose(self, session: Session) -> tuple[list[int], Mapping[int, float], dict[int, Exception]]:
-        """The tokens of all places, log-probabilities by place, and the errors of rows for which none can be chosen."""
-        rows = {place: line.choosing for place, line in sorted(self._lines.items())}
-        try:
-            tokens, log_probs = choose(session, rows, self._known)
-            return tokens.tolist(), log_probs, {}
-        except Exception:  # a logit is no number, or a grammar fails: each row by itself
-            chosen, values, errors = [0] * self.places, dict[int, float](), dict[int, Exception]()
-        for place, choosing in rows.items():
-            try:
-                tokens, log_probs = choose(session, {place: choosing}, self._known)
-                chosen[place] = int(tokens[place])
-                values.update(log_probs)
-            except Exception as error:
-                errors[place] = error
-        return chosen, values, errors
 
 
 def sizes(most: int) -> tuple[int, ...]:
