@@ -28,7 +28,7 @@ TESTS = Path(__file__).parent
 ARITHMETIC = ("analysis", "benchmarks", "blocks", "chat", "checkpoints", "comparison", "decoding", "evaluation",
               "extending", "families", "feedforward", "heads", "integration", "interop", "judge", "laws", "linear",
               "masks", "mixers", "models", "ngram", "norms", "ops", "oracles", "parallel", "pictures", "positions",
-              "tasks", "training")
+              "serving", "tasks", "training")
 """Folders whose tests compute with floating-point numbers."""
 
 OTHERS = ("api", "architecture", "cli", "confinement", "core", "data", "disk", "docs", "drawing", "examples", "fuzz",

@@ -16,7 +16,7 @@ import weft
 from decoding.small_models import MLP, ROPE, decoder
 from weft.core.errors import StateError
 from weft.core.span import Span
-from weft.decoding import Row
+from weft.decoding import Row, RowSettings, Slots
 from weft.decoding.session import Session
 
 WINDOW = {**ROPE, "mask": "causal & window(4)"}
@@ -144,6 +144,26 @@ def test_a_plain_step_comes_to_few_functions(blocks: int, layers: Any, norm: str
     asked for each of a hundred methods whether an attribute shadows it."""
     found = own_calls(blocks, *layers, norm=norm)
     assert found.total() <= ceiling, found.most_common(20)
+
+
+def test_the_choice_of_greedy_tokens_comes_to_few_functions() -> None:
+    """Two for each row, which write its token. The ceiling is what is reached, and only falls."""
+    found = {}
+    for rows in (1, 8):
+        slots, calls = Slots(decoder(ROPE, MLP).eval(), rows, capacity=20), Counter[str]()
+        slots.admit_all([[1, 2, 3]] * rows, [RowSettings(9, row=row) for row in range(rows)])
+
+        def count(frame: FrameType, event: str, _argument: object, calls: Counter[str] = calls) -> None:
+            if event == "call" and frame.f_code.co_filename.startswith(SOURCES):
+                calls[frame.f_code.co_qualname] += 1
+
+        sys.setprofile(count)
+        try:
+            slots.step()  # the model has read the prompts
+        finally:
+            sys.setprofile(None)
+        found[rows] = calls.total()
+    assert found[8] - found[1] == 2 * 7 and found[8] <= 29, found
 
 
 def taped(rows: int) -> Session:

@@ -10,7 +10,7 @@ import torch
 from decoding.small_models import reseeded
 from weft.core.errors import InputError
 from weft.decoding import Sampling
-from weft.decoding.sampling import NOISE_BLOCK, Noise, draw, keep_min_p, keep_top_k, keep_top_p, penalise_repetition
+from weft.decoding.sampling import NOISE_BLOCK, draw, keep_min_p, keep_top_k, keep_top_p, noise, penalise_repetition
 
 LOGITS = torch.randn(40, 9, generator=reseeded(0), dtype=torch.float64) * 2
 
@@ -115,8 +115,8 @@ def test_greedy_takes_the_lowest_of_equals() -> None:
 
 def test_noise_depends_on_seed_and_row_alone() -> None:
     def numbers(seed: int, row: int) -> torch.Tensor:
-        noise = Noise(seed, row)
-        return torch.tensor([noise.next() for _ in range(NOISE_BLOCK + 5)], dtype=torch.float64)
+        drawn = noise(seed, row)
+        return torch.tensor([next(drawn) for _ in range(NOISE_BLOCK + 5)], dtype=torch.float64)
 
     first, second = numbers(3, 0), numbers(3, 2)
     assert torch.equal(second, numbers(3, 2))
@@ -128,8 +128,8 @@ def test_noise_depends_on_seed_and_row_alone() -> None:
 
 def test_the_draws_of_a_seed_and_a_row_stay_what_they_are() -> None:
     """Else a seed that somebody wrote down would give another text."""
-    noise = Noise(7, 3)
-    assert [round(noise.next(), 9) for _ in range(3)] == [0.035482635, 0.091457266, 0.064512987]
+    drawn = noise(7, 3)
+    assert [round(next(drawn), 9) for _ in range(3)] == [0.035482635, 0.091457266, 0.064512987]
 
 
 @pytest.mark.parametrize(("name", "value", "remedy"), [

@@ -14,7 +14,7 @@ from weft.core.errors import FailedError, InputError, UnsupportedError
 from weft.core.model import EncoderInputs, LanguageModel
 from weft.core.span import Span
 from weft.decoding import GREEDY, CompiledStep, Ending, Row, RowSettings, Sampling, Slots
-from weft.decoding.sampling import Noise
+from weft.decoding.sampling import noise
 from weft.tokenizers import ByteTokenizer
 
 WINDOW = {**ROPE, "mask": "causal & window(4)", "n_kv_heads": 1}
@@ -51,12 +51,12 @@ def settings(count: int) -> list[RowSettings]:
 def alone(model: LanguageModel, prompt: Row, own: RowSettings) -> tuple[list[int], list[float]]:
     """The row's tokens and their log-probabilities, by running all of it again for each, without a state."""
     memory = None if prompt.source is None else model.encode(EncoderInputs(tokens=torch.tensor([prompt.source])))
-    noise, tokens, values = Noise(own.seed, own.row), list(prompt.tokens), []
+    numbers, tokens, values = noise(own.seed, own.row), list(prompt.tokens), []
     while len(values) < own.max_new_tokens:
         logits = model(torch.tensor([tokens]), None, Span(memory=memory)).y[:, -1]
         seen = torch.zeros(1, logits.shape[1], dtype=torch.bool)
         seen[0, tokens] = True
-        number = None if own.sampling.greedy else torch.tensor([noise.next()], dtype=torch.float64)
+        number = None if own.sampling.greedy else torch.tensor([next(numbers)], dtype=torch.float64)
         tokens.append(int(own.sampling.choose(logits, seen, number)))
         values.append(float(logits.log_softmax(-1)[0, tokens[-1]]))
         if tokens[-1] in own.ending.tokens:

@@ -42,13 +42,12 @@ def contexts_of(tokens: np.ndarray, begins: np.ndarray, width: int, bos: int) ->
 
 
 @pytest.mark.parametrize("table", tables())
-def test_three_ways_to_ask_agree(table: NgramTable) -> None:
+def test_two_ways_to_ask_agree(table: NgramTable) -> None:
     tokens, begins = text(1)
     contexts = contexts_of(tokens, begins, table.order - 1, table.bos)
     whole = table.log_distribution(contexts)[np.arange(len(tokens)), tokens]
     # The same float64 sums in the same order: equal to the bit.
     np.testing.assert_array_equal(table.log_prob(contexts, tokens), whole)
-    np.testing.assert_array_equal(table.log_prob_of_text(tokens, begins), whole)
 
 
 def test_longer_contexts_are_cut_and_shorter_ones_say_less() -> None:
@@ -63,16 +62,13 @@ def test_longer_contexts_are_cut_and_shorter_ones_say_less() -> None:
 def test_text_of_documents_shorter_than_the_order() -> None:
     table = modified_kneser_ney(count_ngrams(np.array([1]), None, order=5, vocab_size=2))
     assert len(table.levels[4].keys) == 0
-    every = table.log_prob_of_text(np.array([1, 1, 0]), np.array([True, True, False]))
-    expected = table.log_prob(np.array([[2, 2, 2, 2], [2, 2, 2, 2], [2, 2, 2, 1]]), np.array([1, 1, 0]))
-    np.testing.assert_array_equal(every, expected)
+    every = table.log_prob(np.array([[2, 2, 2, 2], [2, 2, 2, 2], [2, 2, 2, 1]]), np.array([1, 1, 0]))
     # One bigram <s> 1 and fallback discounts of 1/2: p(1|<s>) = 1/2 + 1/2 (1/2 + 1/2 * 1/2).
     np.testing.assert_allclose(np.exp(every[0]), 0.875, rtol=1e-15)
 
 
 def test_no_text_scores_to_nothing() -> None:
     table = maximum_likelihood(count_ngrams(np.array([1]), None, order=3, vocab_size=2))
-    assert table.log_prob_of_text(np.empty(0, dtype=np.int64)).tolist() == []
     assert table.log_prob(np.empty((0, 2), dtype=np.int64), np.empty(0, dtype=np.int64)).tolist() == []
 
 

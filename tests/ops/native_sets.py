@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import final
 
 import pytest
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 
+from weft.masks.visible import VisibleKeys
 from weft.ops.few_rows import functions
 from weft.ops.native.library import VARIABLE, NativeLibrary, loaded
 from weft.ops.native.sequence import alone, entry
@@ -45,3 +48,18 @@ def without_gradients() -> Iterator[None]:
 def numbers(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
     """Normal random numbers, drawn in float64 and rounded to ``dtype``."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+@final
+class TensorKeys(VisibleKeys):
+    """A mask given as a tensor.
+
+    Args:
+        allowed: True where a query may attend to a key.
+    """
+
+    def __init__(self, allowed: Bool[Tensor, "#B #H T S"]) -> None:
+        self._allowed = allowed
+
+    def dense(self) -> Bool[Tensor, "#B #H T S"]:
+        return self._allowed

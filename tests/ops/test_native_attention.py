@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from weft.masks.visible import KeyInterval, TensorKeys
+from ops.native_sets import TensorKeys
+from weft.masks.visible import KeyInterval
 from weft.ops.attention import ATTENTION, AttentionCall, ScoreTerm, WrittenTerm
 from weft.ops.native.library import VARIABLE, NativeLibrary, loaded
 from weft.ops.native_attention import native, native_skipped

@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ops.native_sets import instructions, without_gradients
+from ops.native_sets import TensorKeys, instructions, without_gradients
 from weft.core.errors import UnsupportedError
-from weft.masks.visible import TensorKeys
 from weft.ops.attention import ATTENTION, AttentionCall
 from weft.ops.native_query import LONG, native_query, query_flops
 

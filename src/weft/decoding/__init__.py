@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from weft.decoding.beam import Beams, Hypothesis, LengthFormula, beam_search
-from weft.decoding.choosing import RowSettings
+from weft.decoding.choosing import Constraint, RowSettings
 from weft.decoding.compiled import CompiledStep
 from weft.decoding.generate import generate, stream
 from weft.decoding.prompts import Ragged, ragged, realign
@@ -13,7 +13,7 @@ from weft.decoding.sampling import GREEDY, Sampling, combined
 from weft.decoding.slots import Slots
 from weft.decoding.stopping import NEVER, Ending, Generated, GeneratedRow, NewToken
 
-__all__ = ["GREEDY", "NEVER", "Beams", "CompiledStep", "Ending", "Generated", "GeneratedRow",
+__all__ = ["GREEDY", "NEVER", "Beams", "CompiledStep", "Constraint", "Ending", "Generated", "GeneratedRow",
            "Hypothesis", "LengthFormula", "NewToken", "Ragged", "Row", "RowLike", "RowSettings", "Sampling", "Slots",
            "WordsRow", "beam_search", "combined", "generate", "parse_rows", "ragged", "read_rows",
            "read_rows_or_words", "realign", "stream"]

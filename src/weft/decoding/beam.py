@@ -235,7 +235,7 @@ def _search(session: Session, searches: Sequence[_Search], rule: _Rule) -> None:
         reached = [log_prob for search in active for _, log_prob in search.live]
         before = torch.tensor(reached, dtype=torch.float64, device=session.device)
         # log p of every extension of every active hypothesis, [B,V]; -inf where an extension is impossible.
-        totals = session.log_probs().double() + before[:, None]
+        totals = session.logits.log_softmax(-1).double() + before[:, None]
         totals = totals.nan_to_num(nan=-math.inf, neginf=-math.inf)[:, :rule.known]
         places: list[int] = []
         tokens: list[int] = []

@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Protocol, TypeAlias, final
 
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from weft.decoding.rows import Row
-from weft.decoding.sampling import GREEDY, Noise, Sampling
+from weft.core.errors import FailedError, InputError
+from weft.core.model import LanguageModel
+from weft.decoding.rows import Row, require_token
+from weft.decoding.sampling import GREEDY, Sampling, noise
 from weft.decoding.session import Session
 from weft.decoding.stopping import NEVER, Ending
+from weft.tokenizers import Tokenizer
+
+Told: TypeAlias = tuple[float | None, tuple[tuple[int, float], ...]]
+"""The log-probability of a token, and the most probable ids with theirs, best first; None and empty unless requested.
+"""
+UNTOLD: Told = (None, ())
+
+
+class Constraint(Protocol):
+    """The tokens with which one row may be continued, such as those of a grammar. Where it raises an exception, its row
+    fails and the others go on."""
+
+    def allowed(self) -> Bool[Tensor, " V"]:
+        """Return which of the model's ids may be chosen next; those that end the row where it may end."""
+
+    def push(self, token: int) -> bool:
+        """Consume the token that was chosen, and return whether the row is complete: no other may follow."""
 
 
 @final
@@ -28,6 +48,8 @@ class RowSettings:
         row: the row's index, which names it in results and errors and, with ``seed``, determines its random numbers.
         seed: seed of the random numbers.
         log_probs: whether to return the model's log-probability of each token.
+        top: number of the most probable tokens to return with each token, with their log-probabilities.
+        constraint: makes the constraint of the row before its first token; None: any token may be chosen.
     """
 
     max_new_tokens: int
@@ -36,29 +58,50 @@ class RowSettings:
     row: int = 0
     seed: int = 0
     log_probs: bool = False
+    top: int = 0
+    constraint: Callable[[], Constraint] | None = None
+
+    def require_usable(self, model: LanguageModel, tokenizer: Tokenizer | None) -> None:
+        """Refuse settings that do not suit the model. Raises `InputError`: an ending that could not end a row, a bias
+        of an id outside the vocabulary, or a negative ``top``."""
+        self.ending.require_usable(model, tokenizer)
+        for token, _ in self.sampling.bias:
+            require_token(token, model.vocab_size, "sampling.bias")
+        if self.top < 0:
+            raise InputError(f"{self.top} is out of range.", where="top", remedy="Give 0 or more.")
 
 
 @final
 class Choosing:
-    """The state of the choice of a row's tokens besides the logits: its random numbers and, under a repetition penalty,
-    the set of its tokens so far."""
+    """The state of the choice of a row's tokens besides the logits.
+
+    Attributes:
+        noise: the random numbers.
+        seen: under a repetition penalty, the set of the row's tokens so far.
+        counts: under a presence or frequency penalty, how often each token was chosen.
+        constraint: what restricts the choice, if anything does.
+        complete: whether the constraint allows no further token.
+        plainly_greedy: whether the token with the largest unmodified logit is chosen.
+    """
 
     def __init__(self, prompt: Row, settings: RowSettings, vocab_size: int) -> None:
-        self.settings = settings
-        self.noise = Noise(settings.seed, settings.row)
+        self.settings, sampling = settings, settings.sampling
+        self.noise = noise(settings.seed, settings.row)
         self.seen: Bool[Tensor, " V"] | None = None
-        if settings.sampling.repetition_penalty != 1:
+        self.counts: Int64[Tensor, " V"] | None = None
+        if sampling.repetition_penalty != 1:
             self.seen = torch.zeros(vocab_size, dtype=torch.bool)
             self.seen[list(prompt.tokens)] = True
-
-    @property
-    def plainly_greedy(self) -> bool:
-        """Whether the token with the largest unmodified logit is chosen."""
-        return self.settings.sampling.greedy and self.seen is None
+        if sampling.presence_penalty or sampling.frequency_penalty:
+            self.counts = torch.zeros(vocab_size, dtype=torch.int64)
+        self.constraint = None if settings.constraint is None else settings.constraint()
+        self.complete = False
+        self.plainly_greedy = (sampling.greedy and not sampling.bias and self.seen is None and self.counts is None
+                               and self.constraint is None)
 
 
 def choose(session: Session, rows: Mapping[int, Choosing],
-           known: int | None) -> tuple[Int64[Tensor, " B"], Mapping[int, float]]:
+           known: int | None) -> tuple[Int64[Tensor, " B"], Mapping[int, Told], Mapping[int, FailedError]]:
     """Choose the next token of every row.
 
     Args:
@@ -67,42 +110,73 @@ def choose(session: Session, rows: Mapping[int, Choosing],
         known: ids from this one on are not chosen.
 
     Returns:
-        The tokens [B], which are meaningless at places outside ``rows``; and by place the log-probabilities of the
-        rows whose settings request them.
-
-    Raises:
-        FailedError: NaN or infinity in a row of ``rows``, or no token with a probability above zero.
+        The tokens [B], which are meaningless at places outside ``rows`` and of rows that fail; by place the
+        log-probabilities of the rows whose settings request them; and by place the errors of the rows that fail: NaN or
+        infinity, no token with a probability above zero, or an exception of the constraint.
     """
-    tokens = session.likeliest({place: row.settings.row for place, row in rows.items()}, known)
-    for sampling, places in _alike(rows):
-        index = torch.tensor(places, device=tokens.device)
-        drawn = _drawn(session.logits.index_select(0, index)[:, :known], sampling, [rows[place] for place in places])
+    tokens, failed = session.likeliest({place: row.settings.row for place, row in rows.items()}, known)
+    for group in _alike({place: row for place, row in rows.items() if not (row.plainly_greedy or place in failed)}):
+        index = torch.tensor(list(group), device=tokens.device)
+        drawn = _drawn(session.logits.index_select(0, index)[:, :known], list(group.values()))
         tokens = tokens.index_copy(0, index, drawn)
-    requested = [place for place, row in rows.items() if row.settings.log_probs]
-    if not requested:
-        return tokens, {}
-    values: list[float] = session.log_probs().gather(1, tokens[:, None])[:, 0].tolist()
-    return tokens, {place: values[place] for place in requested}
-
-
-def _alike(rows: Mapping[int, Choosing]) -> Iterator[tuple[Sampling, list[int]]]:
-    """Yield groups of places with equal sampling settings, without the rows that are plainly greedy."""
-    groups: dict[Sampling, list[int]] = {}
     for place, row in rows.items():
-        if not row.plainly_greedy:
-            groups.setdefault(row.settings.sampling, []).append(place)
-    yield from groups.items()
+        if row.constraint is not None and place not in failed:
+            try:
+                tokens[place] = _constrained(session.logits[place, :known], row, row.constraint)
+            except Exception as error:  # of a grammar, which may be anybody's
+                failed[place] = FailedError(f"the constraint failed ({str(error) or type(error).__name__}).",
+                                            where=f"rows[{row.settings.row}]",
+                                            remedy="Try again, or use another constraint.")
+    requested = {place: row.settings.top for place, row in rows.items() if row.settings.log_probs or row.settings.top}
+    return tokens, _told(session, tokens, requested, known) if requested else {}, failed
 
 
-def _drawn(logits: Tensor, sampling: Sampling, rows: Sequence[Choosing]) -> Tensor:
+def _alike(rows: Mapping[int, Choosing]) -> Iterable[dict[int, Choosing]]:
+    """Rows by place, in groups with equal sampling settings; those with a constraint are in none."""
+    groups: dict[Sampling, dict[int, Choosing]] = {}
+    for place, row in rows.items():
+        if row.constraint is None:
+            groups.setdefault(row.settings.sampling, {})[place] = row
+    return groups.values()
+
+
+def _constrained(logits: Tensor, row: Choosing, constraint: Constraint) -> Tensor:
+    """Choose the token of a row among those that its constraint allows, from its logits [V]."""
+    logits = logits.masked_fill(~constraint.allowed()[: len(logits)].to(logits.device), -math.inf)
+    if logits.max() == -math.inf:
+        raise FailedError("it allows no token to which the model gives a probability above zero")
+    token = _drawn(logits[None], [row])[0]
+    row.complete = constraint.push(int(token))
+    return token
+
+
+def _drawn(logits: Tensor, rows: Sequence[Choosing]) -> Tensor:
     """Choose the tokens of rows with equal sampling settings from their logits [rows,V]."""
-    uniform = None
+    uniform, sampling = None, rows[0].settings.sampling
     if not sampling.greedy:
-        uniform = torch.tensor([row.noise.next() for row in rows], dtype=torch.float64, device=logits.device)
+        uniform = torch.tensor([next(row.noise) for row in rows], dtype=torch.float64, device=logits.device)
     marks = [row.seen for row in rows if row.seen is not None]
-    seen = torch.stack(marks)[:, : logits.shape[1]].to(logits.device) if marks else None
-    tokens = sampling.choose(logits, seen, uniform)
-    if marks:
-        for mark, token in zip(marks, tokens.tolist(), strict=True):
-            mark[token] = True
+    sums = [row.counts for row in rows if row.counts is not None]
+    seen, counts = (torch.stack(each)[:, : logits.shape[1]].to(logits.device) if each else None
+                    for each in (marks, sums))
+    tokens = sampling.choose(logits, seen, uniform, counts)
+    if marks or sums:
+        for row, token in zip(rows, tokens.tolist(), strict=True):
+            if row.seen is not None:
+                row.seen[token] = True
+            if row.counts is not None:
+                row.counts[token] += 1
     return tokens
+
+
+def _told(session: Session, tokens: Tensor, requested: Mapping[int, int], known: int | None) -> Mapping[int, Told]:
+    """The log-probabilities of the chosen tokens [B], at the places ``requested``, each with the number of the most
+    probable tokens that are told beside it."""
+    index = torch.tensor(list(requested), device=tokens.device)
+    log_probs = session.logits.index_select(0, index).log_softmax(-1)
+    values = log_probs.gather(1, tokens[index, None])[:, 0].tolist()
+    best = log_probs[:, :known].topk(min(max(requested.values()), log_probs[:, :known].shape[1]))
+    told = zip(requested.items(), values, best.values.tolist(), best.indices.tolist(), strict=True)
+    return {place: (value, tuple((token, each) for each, token in sorted(
+        zip(likely, ids, strict=True), key=lambda pair: (-pair[0], pair[1]))[:top] if each > -math.inf))
+        for (place, top), value, likely, ids in told}

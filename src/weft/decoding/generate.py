@@ -72,11 +72,11 @@ def stream(model: LanguageModel, rows: Sequence[RowLike], *, max_new_tokens: int
         FailedError: during the iteration: the model returns NaN, or probability zero for every token.
     """
     prompts = prepare(model, parse_rows(list(rows)), max_new_tokens=max_new_tokens, start=start)
-    ending.require_usable(model, tokenizer)
     size = len(prompts) if batch_size is None else min(batch_size, len(prompts))
     if size < 1:
         raise InputError(f"{size} is out of range.", where="batch_size", remedy="Give 1 or more.")
     settings = [RowSettings(max_new_tokens, sampling, ending, row, seed, log_probs) for row in range(len(prompts))]
+    settings[0].require_usable(model, tokenizer)
 
     def each() -> Iterator[NewToken]:
         with evaluation_mode(model):

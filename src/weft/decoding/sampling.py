@@ -1,15 +1,18 @@
 """Sampling a token from logits: small pure functions on [B,V], applied in this order:
 
-    repetition penalty -> temperature -> top-k -> top-p -> min-p -> draw
+    constraint -> bias -> repetition penalty -> presence and frequency penalty -> temperature -> top-k -> top-p -> min-p
+    -> draw
 
-Top-k, top-p and min-p set the logits of the tokens they remove to -inf, and always leave at least one token.
+A row's constraint (`weft.decoding.choosing`), top-k, top-p and min-p set the logits of the tokens they remove to -inf;
+the last three always leave at least one token. The constraint comes first, so that the others narrow the choice among
+the tokens that it allows.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,6 +43,10 @@ class Sampling:
         min_p: keep only tokens at least p times as probable as the most probable one (Nguyen et al. 2024).
         repetition_penalty: for tokens already in the row, positive logits are divided by it and others multiplied
             (Keskar et al. 2019, section 4.1, with the usual correction for negative logits).
+        presence_penalty: subtracted from the logits of the row's new tokens so far.
+        frequency_penalty: subtracted from them likewise, once for each time that the token was chosen. Both as OpenAI
+            defines them: tokens of the prompt do not count.
+        bias: ids with the numbers that are added to their logits.
 
     Raises:
         InputError: a value out of range.
@@ -50,6 +57,9 @@ class Sampling:
     top_p: float | None = None
     min_p: float | None = None
     repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    bias: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         _require("temperature", self.temperature, 0 <= self.temperature < math.inf, "Give 0 (greedy) or more.")
@@ -58,6 +68,10 @@ class Sampling:
         _require("min_p", self.min_p, self.min_p is None or 0 <= self.min_p <= 1, "Give a number from 0 to 1.")
         _require("repetition_penalty", self.repetition_penalty, 0 < self.repetition_penalty < math.inf,
                  "Give a positive number; 1 changes nothing.")
+        added = [(f"bias of id {token}", value) for token, value in self.bias]
+        for name, value in (("presence_penalty", self.presence_penalty),
+                            ("frequency_penalty", self.frequency_penalty), *added):
+            _require(name, value, math.isfinite(value), "Give a finite number; 0 changes nothing.")
 
     @property
     def greedy(self) -> bool:
@@ -65,15 +79,23 @@ class Sampling:
         return self.temperature == 0
 
     def choose(self, logits: Float[Tensor, "B V"], seen: Bool[Tensor, "B V"] | None,
-               uniform: Float64[Tensor, " B"] | None) -> Int64[Tensor, " B"]:
+               uniform: Float64[Tensor, " B"] | None,
+               counts: Int64[Tensor, "B V"] | None = None) -> Int64[Tensor, " B"]:
         """Choose the next token of each row.
 
         Args:
             seen: True for the tokens that occur in each row; None without a repetition penalty.
             uniform: a random number in [0, 1) for each row; ignored if greedy.
+            counts: how often each token was chosen in each row; None without a presence or frequency penalty.
         """
+        if self.bias:
+            ids, values = zip(*self.bias, strict=True)
+            logits = logits.index_add(1, torch.tensor(ids, device=logits.device),
+                                      logits.new_tensor(values).expand(len(logits), -1))
         if seen is not None:
             logits = penalise_repetition(logits, seen, self.repetition_penalty)
+        if counts is not None:
+            logits = logits - self.frequency_penalty * counts - self.presence_penalty * (counts > 0)
         if self.greedy:
             return logits.argmax(-1)
         assert uniform is not None, "sampling needs a random number for each row"
@@ -90,7 +112,8 @@ class Sampling:
 GREEDY = Sampling(temperature=0.0)
 """Chooses the most probable token; among equally probable ones, the lowest id."""
 
-PENALTY = "repetition_penalty"
+PENALTIES = frozenset({"repetition_penalty", "presence_penalty", "frequency_penalty"})
+"""Settings that change greedy text too, and so do not ask for sampling."""
 
 
 def combined(options: Mapping[str, float | None], said: Mapping[str, Any], *, draws: bool) -> Sampling:
@@ -106,11 +129,12 @@ def combined(options: Mapping[str, float | None], said: Mapping[str, Any], *, dr
         InputError: a value out of range.
     """
     given = {name: value for name, value in options.items() if value is not None}
-    if set(given) <= {PENALTY}:
+    if given.keys() <= PENALTIES:
         draws = said.get("do_sample", draws)
     else:
         draws = given.get("temperature") != 0
-    heeded = {name: said[name] for name in Sampling.__dataclass_fields__ if name in said and (draws or name == PENALTY)}
+    fields = Sampling.__dataclass_fields__ if draws else PENALTIES
+    heeded = {name: said[name] for name in fields if name in said}
     values: dict[str, Any] = {**heeded, **given}
     return replace(Sampling() if draws else GREEDY, **values)
 
@@ -155,21 +179,10 @@ def draw(logits: Float[Tensor, "B V"], uniform: Float64[Tensor, " B"]) -> Int64[
     return (cumulative <= goal).sum(-1).clamp(max=logits.shape[-1] - 1)
 
 
-class Noise:
-    """Uniform random numbers of one row, from a generator seeded by ``seed`` and the row's index alone.
-
-    Args:
-        row: index of the row.
-    """
-
-    def __init__(self, seed: int, row: int) -> None:
-        digest = hashlib.sha256(f"{seed}/{row}".encode()).digest()
-        self._generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big", signed=True))
-        self._block: list[float] = []
-
-    def next(self) -> float:
-        """Return the number for the row's next token, in [0, 1)."""
-        if not self._block:
-            drawn: list[float] = torch.rand(NOISE_BLOCK, generator=self._generator, dtype=torch.float64).tolist()
-            self._block = drawn[::-1]
-        return self._block.pop()
+def noise(seed: int, row: int) -> Iterator[float]:
+    """Yield a uniform random number in [0, 1) for each token of a row, from a generator that is seeded by ``seed`` and
+    the row's index alone."""
+    digest = hashlib.sha256(f"{seed}/{row}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big", signed=True))
+    while True:
+        yield from torch.rand(NOISE_BLOCK, generator=generator, dtype=torch.float64).tolist()

@@ -142,42 +142,26 @@ class Session:
         session's own state, not a copy."""
         return self.state if len(self._lines) == 1 else self.state.select([place])
 
-    @torch.inference_mode()
-    def log_probs(self) -> Float[Tensor, "B V"]:
-        """Return the log-probabilities of the next token in nats, before any sampling settings."""
-        return self.logits.log_softmax(-1)
+    def require_numbers(self, rows: Mapping[int, int]) -> None:
+        """Check the logits of the places ``rows``, each of which has the row's index as error messages name it. Raises
+        `FailedError`: NaN or infinity in one of them."""
+        for place, best in enumerate(self.logits.max(-1).values.tolist()):
+            if place in rows and not best < math.inf:
+                raise _fault(best, rows[place])
 
-    def require_numbers(self, rows: Mapping[int, int]) -> list[float]:
-        """Check the logits of ``rows``, and return the largest logit of every row of the batch.
-
-        Args:
-            rows: the places to check, each with the row's index as error messages name it.
-
-        Raises:
-            FailedError: NaN or infinity in one of ``rows``.
-        """
-        best: list[float] = self.logits.max(-1).values.tolist()
-        _require_numbers(best, rows)
-        return best
-
-    def likeliest(self, rows: Mapping[int, int], known: int | None = None) -> Int64[Tensor, " B"]:
-        """Return the most probable token of every row; among equally probable ones, the lowest id.
+    def likeliest(self, rows: Mapping[int, int],
+                  known: int | None = None) -> tuple[Int64[Tensor, " B"], dict[int, FailedError]]:
+        """Return the most probable token of every row (among equally probable ones, the lowest id), and by place the
+        errors of rows with NaN or infinity, or without a token of a probability above zero.
 
         Args:
             rows: the places to check, as for `require_numbers`.
             known: ids from this one on are not chosen.
-
-        Raises:
-            FailedError: NaN or infinity in one of ``rows``, or no token with a probability above zero.
         """
         values, tokens = self.logits[:, :known].max(-1)
         best: list[float] = values.tolist()
-        _require_numbers(best, rows)
-        for place, row in rows.items():
-            if best[place] == -math.inf:
-                raise FailedError("the model assigns probability zero to every token.", where=f"rows[{row}]",
-                                  remedy="Use a model with smoothing.")
-        return tokens
+        return tokens, {place: _fault(best[place], row) for place, row in rows.items()
+                        if not -math.inf < best[place] < math.inf}
 
     def _read_prompts(self, prompts: Sequence[Row], begun: PromptState | None, capacity: int) -> tuple[ModelState,
                                                                                                        Tensor]:
@@ -279,12 +263,13 @@ class Session:
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
-def _require_numbers(best: list[float], rows: Mapping[int, int]) -> None:
-    for place, row in rows.items():
-        if math.isnan(best[place]) or best[place] == math.inf:
-            raise FailedError(f"the model returned a logit of {best[place]}, so no token can be chosen.",
-                              where=f"rows[{row}]",
-                              remedy="Check the checkpoint with weft check, or use a wider dtype.")
+def _fault(best: float, row: int) -> FailedError:
+    """The error of a row whose largest logit is ``best``, which is not finite."""
+    if best == -math.inf:
+        return FailedError("the model assigns probability zero to every token.", where=f"rows[{row}]",
+                           remedy="Use a model with smoothing.")
+    return FailedError(f"the model returned a logit of {best}, so no token can be chosen.", where=f"rows[{row}]",
+                       remedy="Check the checkpoint with weft check, or use a wider dtype.")
 
 
 @final

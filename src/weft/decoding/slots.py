@@ -19,9 +19,9 @@ from typing import final
 
 import torch
 
-from weft.core.errors import InputError
+from weft.core.errors import FailedError, InputError
 from weft.core.model import LanguageModel
-from weft.decoding.choosing import Choosing, RowSettings, choose
+from weft.decoding.choosing import UNTOLD, Choosing, RowSettings, choose
 from weft.decoding.compiled import CompiledStep
 from weft.decoding.mode import require_causal
 from weft.decoding.prompts import PromptState, prepare_more
@@ -116,6 +116,9 @@ class Slots:
             UnsupportedError: the model is bidirectional.
         """
         rows = self._prepared(prompts, settings)
+        occupants = [_Occupant(row.tokens, Choosing(row, own, self._model.vocab_size), Writer(
+            own.row, row, own.max_new_tokens, own.ending, self._tokenizer))
+            for row, own in zip(rows, settings, strict=True)]
         slots = list(self.free[: len(rows)])
         if len(slots) < len(rows):
             raise InputError(f"{len(rows)} rows, and {len(slots)} of {self._size} slots are free.", where="rows",
@@ -128,22 +131,35 @@ class Slots:
                                     size=self._size, capacity=self._capacity)
         else:
             self._session.admit(slots, rows, begun)
-        for slot, row, own in zip(slots, rows, settings, strict=True):
+        for slot, occupant in zip(slots, occupants, strict=True):
             self._ended.pop(slot, None)
-            self._rows[slot] = _Occupant(row.tokens, Choosing(row, own, self._model.vocab_size), Writer(
-                own.row, row, own.max_new_tokens, own.ending, self._tokenizer))
+            self._rows[slot] = occupant
         return slots
 
-    def step(self) -> list[NewToken]:
+    def step(self, failed: dict[int, FailedError] | None = None) -> list[NewToken]:
         """Choose the next token of every row, and return them in the order of their slots. Rows that end free their
-        slots. Raises `FailedError`: the model returns NaN, or probability zero for every token."""
+        slots.
+
+        Args:
+            failed: takes the errors of rows that fail, by slot. They free their slots, and the other rows go on.
+
+        Raises:
+            FailedError: a row fails, and ``failed`` is None: the model returns NaN, or probability zero for every
+                token, or the row's constraint cannot go on.
+        """
         self._read_chosen()
         if self._session is None or not self._rows:
             return []
         known = None if self._tokenizer is None else self._tokenizer.vocab_size
-        tokens, log_probs = choose(self._session, {slot: self._rows[slot].choosing for slot in self.live}, known)
+        tokens, told, errors = choose(self._session, {slot: self._rows[slot].choosing for slot in self.live}, known)
+        for slot, error in errors.items():
+            if failed is None:
+                raise error
+            failed[slot] = error
+            self.retire(slot)
         chosen: list[int] = tokens.tolist()
-        written = {slot: self._rows[slot].writer.write(chosen[slot], log_probs.get(slot)) for slot in self.live}
+        written = {slot: self._rows[slot].writer.write(chosen[slot], *told.get(slot, UNTOLD),
+                                                       self._rows[slot].choosing.complete) for slot in self.live}
         self._chosen = chosen
         for slot, new in written.items():
             if new.finish:
@@ -212,7 +228,7 @@ class Slots:
             if own.max_new_tokens < 1:
                 raise InputError(f"{own.max_new_tokens} is out of range.", where="max_new_tokens",
                                  remedy="Give 1 or more.")
-            own.ending.require_usable(self._model, self._tokenizer)
+            own.require_usable(self._model, self._tokenizer)
             row, = prepare_more(self._model, parse_rows([prompt]), max_new_tokens=own.max_new_tokens, start=self._start)
             self._require_room(row, own)
             rows.append(row)

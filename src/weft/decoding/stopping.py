@@ -112,24 +112,29 @@ class Writer:
             decoder, self._silent = _decoder(tokenizer, prompt.tokens, ending.spelled)
             self._text = GrowingText(decoder, ending.strings)
 
-    def write(self, token: int, log_prob: float | None) -> NewToken:
-        """Append a token, and return it with its text and, if it is the last, the reason."""
+    def write(self, token: int, log_prob: float | None, top: tuple[tuple[int, float], ...] = (),
+              complete: bool = False) -> NewToken:
+        """Append a token, and return it with its text and, if it is the last, the reason. ``complete`` says that the
+        row's constraint allows no further token."""
         self._left -= 1
         piece = None if self._text is None else "" if token in self._silent else self._text.push(token)
-        finish = self._finish(token)
+        finish = self._finish(token, complete)
         if self._text is not None and piece is not None and finish:
             piece += self._text.finish()
-        return NewToken(self.row, token, log_prob, piece, finish)
+        return NewToken(self.row, token, log_prob, piece, finish, top)
 
-    def _finish(self, token: int) -> Finish | None:
+    def _finish(self, token: int, complete: bool) -> Finish | None:
         if token in self._stops:
             return "stop_token"
         if self._text is not None and self._text.stopped:
             return "stop_string"
+        if complete:
+            return "complete"
         return "length" if self._left == 0 else None
 
 
-Finish: TypeAlias = Literal["length", "stop_token", "stop_string"]
+Finish: TypeAlias = Literal["length", "stop_token", "stop_string", "complete"]
+"""Why a row ended: ``max_new_tokens`` was reached, a stop token, a stop string, or a constraint that is complete."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +147,7 @@ class NewToken:
         log_prob: the token's log-probability in nats, before temperature and truncation; None unless requested.
         text: the text that no later token can change any more (often empty); None without a tokenizer.
         finish: why this token is the row's last; None if it is not the last.
+        top: the most probable ids with their log-probabilities, best first; as many as `RowSettings.top` asks for.
     """
 
     row: int
@@ -149,6 +155,7 @@ class NewToken:
     log_prob: float | None
     text: str | None
     finish: Finish | None
+    top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -159,7 +166,7 @@ class GeneratedRow(Record):
         tokens: the new ids, including the stop token or the token that completed a stop string.
         text: their text, without the stop string; None without a tokenizer.
         log_probs: log-probability of each token in nats, before temperature and truncation; None unless requested.
-        finish: ``length`` (max_new_tokens reached), ``stop_token`` or ``stop_string``.
+        finish: why the row ended.
     """
 
     tokens: tuple[int, ...]

@@ -8,11 +8,8 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-from torch import nn
 
 from weft.core.errors import InputError, lacks_memory
-from weft.core.layer import Layer
-from weft.core.model import LanguageModel
 from weft.core.registry import plugin_place
 from weft.laws.bounded_memory import memory
 from weft.laws.causality import causality
@@ -32,7 +29,7 @@ from weft.laws.serving import admission, rewinding, trimming
 from weft.laws.slopes import slopes
 from weft.laws.split import continuation, split
 from weft.laws.stability import CALLS, FAR, stability, worn
-from weft.laws.subject import CALL, Subject, layer_subject, model_subject
+from weft.laws.subject import CALL, Subject
 from weft.laws.training_mode import training
 
 LAWS: dict[str, Callable[[Subject, torch.Generator], Iterator[Finding]]] = {
@@ -118,12 +115,3 @@ def guarded(law: str, subject: Subject, run: Callable[[], Iterator[Finding]]) ->
         where = "" if place is None else f" ({place})"
         where += "".join(f", {note}" for note in getattr(error, "__notes__", ()) if note.startswith(CALL))
         yield Finding(law, f"raised {type(error).__name__}{message}{where}", math.inf, subject.bound)
-
-
-def check_module(module: nn.Module, name: str, *, d_model: int = 0, seed: int = 0, steps: int = 11,
-                 bound: float = 1e-10) -> Report:
-    """All laws on a layer (of width ``d_model``) or a language model."""
-    if isinstance(module, LanguageModel):
-        return examine(model_subject(name, module, steps=steps, bound=bound), seed)
-    assert isinstance(module, Layer), "laws run on layers and language models"
-    return examine(layer_subject(name, module, d_model, steps=steps, bound=bound), seed)

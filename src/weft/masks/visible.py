@@ -95,21 +95,6 @@ class ExistingKeys(VisibleKeys):
 
 
 @final
-class TensorKeys(VisibleKeys):
-    """A mask given as a tensor.
-
-    Args:
-        allowed: True where a query may attend to a key.
-    """
-
-    def __init__(self, allowed: Bool[Tensor, "#B #H T S"]) -> None:
-        self._allowed = allowed
-
-    def dense(self) -> Bool[Tensor, "#B #H T S"]:
-        return self._allowed
-
-
-@final
 @dataclass(frozen=True)
 class MaskFacts:
     """A mask with the facts about it that every call needs.

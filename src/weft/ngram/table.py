@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from weft.core.errors import CheckpointError, InputError
-from weft.ngram.counts import pad_documents, sort_places
+from weft.ngram.counts import sort_places
 
 
 @dataclass(frozen=True)
@@ -80,28 +80,6 @@ class NgramTable:
             rows = np.flatnonzero(ids >= 0)
             result[rows] += self.levels[length - 1].backoff[ids[rows], None]
             self._write_listed(result, rows, ids[rows], self.levels[length])
-        return result
-
-    def log_prob_of_text(
-        self, tokens: Int[np.ndarray, "N"], begins: Bool[np.ndarray, "N"] | None = None
-    ) -> Float[np.ndarray, "N"]:
-        """log p of every token of running text given the tokens before it in its document, in nats.
-
-        Equal to :meth:`log_prob` with contexts padded by start symbols, with one look-up per token and order: the
-        n-gram that ends at one token is the context of the next.
-
-        Raises:
-            InputError: as for ``count_ngrams``.
-        """
-        stream = pad_documents(tokens, begins, self.bos, self.vocab_size)
-        previous, place = stream.symbols, stream.token_places
-        result: Float[np.ndarray, "N"] = self.levels[0].log_prob[previous[place]]
-        for length in range(1, self.order):
-            context = np.where(stream.depth[place] >= length, previous[place - 1], -1)
-            found = find(self.levels[length].keys, context, stream.symbols[place], self.base)
-            result = self._step(length, context, found, result)
-            previous = np.full(len(previous), -1)
-            previous[place] = found
         return result
 
     def _step(

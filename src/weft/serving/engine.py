@@ -1,0 +1,143 @@
+"""The engine: requests of many clients, continued in one batch by any causal language model.
+
+    engine = Engine(model.eval(), tokenizer)
+    ticket = engine.submit(Request(Row((5, 3, 9)), RowSettings(max_new_tokens=100)), print)
+    while engine.step():            or an `EngineThread`, which does this
+        ...
+
+Every step reads pieces of prompts by the model's ordinary call and then continues every row by a token. That any cut of
+a prompt gives the same result is the law of every model, so recurrent, window, attention, hybrid and n-gram rows need
+no code of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import final
+
+import torch
+
+from weft.core.errors import InputError, nearest
+from weft.core.model import LanguageModel
+from weft.decoding.mode import device_of, require_causal
+from weft.decoding.prompts import prepare_more
+from weft.ops.processor import main_memory
+from weft.serving.engine_rows import EngineRows
+from weft.serving.reading import readable_in_pieces
+from weft.serving.requests import LONGEST, EngineLimits, Event, Figures, Request
+from weft.serving.scheduler import Scheduler, Ticket
+from weft.tokenizers import Tokenizer
+
+
+@final
+class Engine:
+    """Rows of many clients in one batch.
+
+    Args:
+        model: any causal language model, in evaluation mode as long as the engine is used.
+        tokenizer: decodes the text; required for stop strings; ids outside its vocabulary are never chosen.
+        start: the token that begins a document, put before empty prompts.
+        limits: numbers of rows, tokens and bytes; None: those of `EngineLimits`.
+        adapters: models that requests may name, of the model's own shape.
+
+    Raises:
+        InputError: the model is in training mode.
+        UnsupportedError: the model is bidirectional.
+    """
+
+    def __init__(self, model: LanguageModel, tokenizer: Tokenizer | None, *, start: int | None = None,
+                 limits: EngineLimits | None = None, adapters: Mapping[str, LanguageModel] | None = None) -> None:
+        require_causal(model, "serving")
+        limits = limits or EngineLimits()
+        self._models: dict[str | None, LanguageModel] = {None: model}
+        self._models.update(adapters or {})
+        if any(each.training for each in self._models.values()):
+            raise InputError("the model is in training mode, so its tokens would be drawn with dropout.",
+                             where="model", remedy="Call model.eval() first.")
+        self._tokenizer, self._start = tokenizer, start
+        self._context = min(limits.context or LONGEST, model.limit() or LONGEST)
+        self._rows = EngineRows(self._models, self._context, limits.rows, tokenizer)
+        most = _half_of_free_memory(device_of(model)) if limits.state_bytes is None else limits.state_bytes
+        self._scheduler = Scheduler(self._rows, limits, most)
+
+    def submit(self, request: Request, tell: Callable[[Event], None]) -> Ticket:
+        """Put a request into the queue; thread-safe.
+
+        Args:
+            request: the row and its settings.
+            tell: is called with every event of the request, in the thread that steps. If it raises, the row ends.
+
+        Raises:
+            InputError: the request cannot be served: ids outside the vocabulary, settings that cannot be used, more
+                tokens than a row may read, or a larger state than all rows together may have.
+            OverloadedError: the queue is full.
+            StoppedError: the engine takes no more requests.
+        """
+        return self._put(self._prepared(request), tell)
+
+    def _put(self, request: Request, tell: Callable[[Event], None]) -> Ticket:
+        model = self._models[request.adapter]
+        ticket = Ticket(request, tell, self._rows.nbytes(request), not readable_in_pieces(model, request.row))
+        self._scheduler.submit(ticket)
+        return ticket
+
+    def cancel(self, ticket: Ticket) -> None:
+        """End a request without a further event; thread-safe, and without effect on one that has ended. Its slot is
+        free within one step."""
+        self._scheduler.cancel(ticket)
+
+    def step(self) -> bool:
+        """Do one step, and return whether there was anything to do. All steps are done in one thread."""
+        return self._scheduler.step()
+
+    def figures(self) -> Figures:
+        """The numbers of now; thread-safe."""
+        return self._scheduler.figures()
+
+    def wait(self, seconds: float) -> None:
+        """Sleep in the thread that steps, until there has been a request, a cancellation or `wake` since its last
+        step, or until the time is over."""
+        self._scheduler.news.wait(seconds)
+
+    def wake(self) -> None:
+        """Wake the thread that waits; thread-safe."""
+        self._scheduler.news.set()
+
+    def refuse_more(self) -> None:
+        """Take no more requests; thread-safe. Those that are there go on."""
+        self._scheduler.refuse_more()
+
+    def close(self) -> None:
+        """End every request that is left with `Failed`, and free all states. Call it in the thread that steps, or when
+        no thread does."""
+        self._scheduler.close()
+
+    def _prepared(self, request: Request) -> Request:
+        """The request with its prompt as it is read. Raises `InputError`: it cannot be served."""
+        if request.adapter not in self._models:
+            raise InputError(f"there is no adapter {request.adapter!r}.", where="adapter",
+                             remedy=nearest(str(request.adapter), [name for name in self._models if name]))
+        model, settings = self._models[request.adapter], request.settings
+        settings.require_usable(model, self._tokenizer)
+        row, = prepare_more(model, [request.row], max_new_tokens=settings.max_new_tokens, start=self._start)
+        if request.prompt_log_probs is not None and request.prompt_log_probs < 0:
+            raise InputError(f"{request.prompt_log_probs} is negative.", where="prompt_log_probs",
+                             remedy="Give 0 or more.")
+        prepared = replace(request, row=row)
+        if prepared.tokens > self._context:
+            raise InputError(f"{len(row.tokens)} tokens of prompt and {settings.max_new_tokens} new ones are "
+                             f"{prepared.tokens} to read, and a row of this engine may read {self._context}.",
+                             where="request", remedy="Shorten the prompt or lower max_new_tokens.")
+        return prepared
+
+
+def _half_of_free_memory(device: torch.device) -> int:
+    """Half of the bytes that are free: the copies by which batches grow, and places without a row, have the rest."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0] // 2
+    described = Path("/proc/meminfo")
+    lines = described.read_text(encoding="ascii").splitlines() if described.exists() else []
+    free = next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), main_memory())
+    return (free or 2 << 30) // 2

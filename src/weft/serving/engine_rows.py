@@ -1,0 +1,154 @@
+"""The computation of an engine's rows: prompts that are read, and batches that are continued.
+
+Rows whose states have about the same capacity are continued in one batch, so that a short row does not reserve the
+memory of a long one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, final
+
+import torch
+
+from weft.core.model import EncoderInputs, LanguageModel
+from weft.core.span import Memory
+from weft.decoding.choosing import Choosing
+from weft.decoding.mode import device_of
+from weft.decoding.stopping import NewToken, Writer
+from weft.serving.reading import PromptReading
+from weft.serving.requests import PromptRead, Request
+from weft.serving.running_batch import BatchRow, RunningBatch
+from weft.serving.scheduler import Ticket
+from weft.tokenizers import Tokenizer
+
+SHORTEST, LONGER = 256, 4
+"""The capacity of the batch of short rows, and the factor from one capacity to the next."""
+
+
+class BatchKey(NamedTuple):
+    """The batch of a row: the name of its adapter, the most tokens that a row may read, and those of a source."""
+
+    adapter: str | None
+    capacity: int
+    source: int
+
+
+@final
+class EngineRows:
+    """The rows of one model and its adapters: the `weft.serving.scheduler.Runner` of an engine.
+
+    Args:
+        models: the model under None, and one with each adapter under its name; all in evaluation mode.
+        context: maximum number of tokens that a row may read.
+        most: maximum number of rows.
+    """
+
+    def __init__(self, models: Mapping[str | None, LanguageModel], context: int, most: int,
+                 tokenizer: Tokenizer | None) -> None:
+        self._models, self._context, self._most, self._tokenizer = models, context, most, tokenizer
+        self._readings = dict[Ticket, PromptReading]()
+        self._read = dict[Ticket, PromptRead]()
+        self._batches = dict[BatchKey, RunningBatch[Ticket]]()
+        self._bytes = dict[tuple[int, int], int]()
+        self._bounded = self._nbytes(SHORTEST, 1) == self._nbytes(SHORTEST * LONGER, 1)
+
+    def place(self, request: Request) -> BatchKey:
+        """The batch that continues the request's row."""
+        source = 0 if request.row.source is None else _bucket(len(request.row.source), 16, 2)
+        capacity = self._context if self._bounded else min(self._context, _bucket(request.tokens, SHORTEST, LONGER))
+        return BatchKey(request.adapter, capacity, source)
+
+    def nbytes(self, request: Request) -> int:
+        """Bytes of the state of the request's row."""
+        place = self.place(request)
+        return self._nbytes(place.capacity, place.source)
+
+    @torch.inference_mode()
+    def begin(self, ticket: Ticket) -> int:
+        """`Runner.begin`."""
+        asked, model = ticket.request, self._models[ticket.request.adapter]
+        self._readings[ticket] = PromptReading(model, asked.row, None, asked.prompt_log_probs)
+        return 0
+
+    @torch.inference_mode()
+    def read(self, ticket: Ticket, upto: int) -> None:
+        """`Runner.read`."""
+        self._readings[ticket].on_to(upto)
+
+    @torch.inference_mode()
+    def admit(self, tickets: Sequence[Ticket]) -> None:
+        """`Runner.admit`. Prompts of one batch of which nothing has been read yet are read together."""
+        groups: dict[tuple[BatchKey, int], list[Ticket]] = {}
+        for ticket in tickets:
+            self._readings[ticket].finish()
+            if ticket.request.settings.max_new_tokens:
+                alone = id(ticket) if self._readings[ticket].read else 0
+                groups.setdefault((self.place(ticket.request), alone), []).append(ticket)
+        admitted = list[Ticket]()
+        try:
+            for (place, _), group in groups.items():
+                lines, begun = [self._line(ticket) for ticket in group], self._readings[group[0]].begun
+                more = sum(self.place(each.request) == place for each in self._readings) - len(group)
+                self._batch(place).admit(lines, begun, more)
+                admitted += group
+        except Exception:
+            for ticket in admitted:
+                self._batch(self.place(ticket.request)).leave(ticket)
+            raise
+        for ticket in tickets:
+            self._read[ticket] = PromptRead(0, "not asked", self._readings.pop(ticket).log_probs)
+
+    def prompt_read(self, ticket: Ticket) -> PromptRead:
+        """`Runner.prompt_read`."""
+        return self._read.pop(ticket)
+
+    @torch.inference_mode()
+    def step(self) -> Mapping[Ticket, NewToken | Exception]:
+        """`Runner.step`."""
+        found = dict[Ticket, NewToken | Exception]()
+        for batch in self._batches.values():
+            found.update(batch.step())
+        return found
+
+    @torch.inference_mode()
+    def leave(self, ticket: Ticket, *, complete: bool) -> None:
+        """`Runner.leave`."""
+        self._readings.pop(ticket, None)
+        self._read.pop(ticket, None)
+        place = self.place(ticket.request)
+        if place in self._batches:
+            self._batches[place].leave(ticket)
+            if not len(self._batches[place]):
+                del self._batches[place]
+
+    def _batch(self, place: BatchKey) -> RunningBatch[Ticket]:
+        if place not in self._batches:
+            known = None if self._tokenizer is None else self._tokenizer.vocab_size
+            self._batches[place] = RunningBatch(self._models[place.adapter], place.capacity, self._most, known)
+        return self._batches[place]
+
+    def _line(self, ticket: Ticket) -> BatchRow[Ticket]:
+        row, own = ticket.request.row, ticket.request.settings
+        writer = Writer(own.row, row, own.max_new_tokens, own.ending, self._tokenizer)
+        return BatchRow(ticket, row, Choosing(row, own, self._models[None].vocab_size), writer, [])
+
+    @torch.inference_mode()
+    def _nbytes(self, capacity: int, source: int) -> int:
+        """Bytes of the state of a row. It is made, not computed from a formula; nothing touches its memory."""
+        model = self._models[None]
+        if (capacity, source) not in self._bytes:
+            memory = None
+            if model.takes_source:
+                one = model.encode(EncoderInputs(tokens=torch.zeros(1, 1, dtype=torch.int64, device=device_of(model))))
+                memory = Memory(one.h.new_zeros(1, max(1, source), one.h.shape[-1]))
+            state = model.init_state(1, capacity=capacity, device=device_of(model), memory=memory)
+            self._bytes[capacity, source] = state.nbytes()
+        return self._bytes[capacity, source]
+
+
+def _bucket(number: int, least: int, factor: int) -> int:
+    """The smallest of ``least``, ``least * factor``, ... that is not below ``number``."""
+    while least < number:
+        least *= factor
+    return least
