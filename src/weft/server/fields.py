@@ -71,7 +71,7 @@ class Sampled(Named):
     stop: Stop | None = Field(None, description=f"Text or up to {MOST_STOPS} texts before which an answer ends.")
     ignore_eos: bool = Field(False, description="Go on after the model's own end symbols (not OpenAI's).")
     stream: bool | None = Field(None, description="Send the answer as events while it is made.")
-    stream_options: StreamOptions | None = Field(None, description="See above; needs stream.")
+    stream_options: StreamOptions | None = Field(None, description="include_usage: tell the number of tokens in a last chunk. Needs stream.")
     metadata: dict[str, str] | None = Field(None, description=INERT)
     store: bool | None = Field(None, description=INERT)
     service_tier: Literal["auto", "default"] | None = Field(None, description=INERT)
