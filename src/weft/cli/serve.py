@@ -61,13 +61,13 @@ def serve(checkpoint: Checkpoint,
     """
     prepare(plugin, threads, kernels)
     from weft.server.endpoints import HttpLimits
-    from weft.server.running import Place
-    from weft.server.serving import serve as run
+    from weft.server.running import Listening
+    from weft.server.serve_model import serve as run
     from weft.serving.requests import EngineLimits
 
     folder = on_disk(checkpoint, revision, offline, allow_pickles)
     limits = EngineLimits(rows=max_rows, context=context, queue_requests=queue_requests, queue_tokens=queue_tokens,
                           prefix_bytes=prefix_bytes)
-    run(folder, Place(host, port, tls_cert, tls_key), name=name, template=template, limits=limits, device=device,
+    run(folder, Listening(host, port, tls_cert, tls_key), name=name, template=template, limits=limits, device=device,
         dtype=dtype, http=HttpLimits(body=max_body), key_file=api_key_file, drain=drain_seconds,
         note_bodies=log_bodies, told=lambda line: typer.echo(line))

@@ -12,7 +12,7 @@ from weft.core.errors import InputError
 from weft.core.model import LanguageModel
 from weft.server.app import application
 from weft.server.endpoints import HttpLimits
-from weft.server.running import Place, access_of, run
+from weft.server.running import Listening, access_of, run
 from weft.server.served import Served
 from weft.serving.engine import Engine
 from weft.serving.requests import EngineLimits
@@ -21,7 +21,7 @@ from weft.serving.thread import EngineThread
 LONGEST_NAME = 200
 
 
-def serve(model: str | Path | Loaded, place: Place, *, name: str | None = None, template: str | None = None,
+def serve(model: str | Path | Loaded, place: Listening, *, name: str | None = None, template: str | None = None,
           limits: EngineLimits | None = None, device: str = "cpu", dtype: str | None = None,
           http: HttpLimits | None = None, key_file: Path | None = None, drain: float = 30.0,
           note_bodies: bool = False, told: Callable[[str], None] = print) -> None:
