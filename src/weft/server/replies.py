@@ -14,7 +14,7 @@ from weft.decoding import NewToken
 from weft.serving.requests import Failed, PromptRead, Request
 
 Json: TypeAlias = dict[str, Any]
-FINISH = {"length": "length", "stop_token": "stop", "stop_string": "stop"}
+FINISH = {"length": "length", "stop_token": "stop", "stop_string": "stop", "complete": "stop"}
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from threading import Event
 
@@ -11,10 +12,12 @@ from weft.api.generating import start_of
 from weft.core.errors import InputError
 from weft.core.model import LanguageModel
 from weft.server.app import application
+from weft.server.bodies import error_object, read_body
 from weft.server.endpoints import HttpLimits
 from weft.server.running import Listening, access_of, run
 from weft.server.served import Served
 from weft.serving.engine import Engine
+from weft.serving.jobs import Answered, answer_file
 from weft.serving.requests import EngineLimits
 from weft.serving.thread import EngineThread
 
@@ -68,6 +71,35 @@ def serve(model: str | Path | Loaded, place: Listening, *, name: str | None = No
                 thread.stop()
     finally:
         listening.close()
+
+
+def answer_requests(loaded: Loaded, source: Path, out: Path, *, template: str | None = None,
+                    told: Callable[[int, int], None] = lambda done, total: None) -> Answered:
+    """Answer a file of requests in OpenAI's batch format (`weft.serving.jobs`), as a server of the model would, which
+    is called by the name of its folder.
+
+    Args:
+        source: the file of requests.
+        out: the file of answers. Where it holds some, of an earlier call with these requests, the others are added.
+        template: name or file of the chat template; None: the model's own.
+        told: is given the number of requests that were answered by this call, and of those that it has to answer.
+
+    Raises:
+        InputError: the model predicts no next token, the template cannot be used, or two requests have one custom_id.
+        DataError: the file of requests cannot be read, or is empty.
+        OccupiedError: the file of answers holds something else.
+        FailedError: the file of answers cannot be written.
+    """
+    limits = EngineLimits()
+    served = Served(_name(None, loaded), loaded, limits, template=template)
+    if template is not None:
+        served.dialects  # noqa: B018  # as in `serve`
+    model = served.require_language_model().eval()
+    engine = Engine(model, loaded.tokenizer, start=start_of(loaded.tokenizer), limits=limits)
+    try:
+        return answer_file(engine, source, out, read=partial(read_body, served), refuse=error_object, told=told)
+    finally:
+        engine.close()
 
 
 def _name(given: str | None, loaded: Loaded) -> str:
