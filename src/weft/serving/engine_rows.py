@@ -19,7 +19,7 @@ from weft.decoding.choosing import Choosing
 from weft.decoding.mode import declares_length, device_of
 from weft.decoding.prompts import PromptState
 from weft.decoding.stopping import NewToken, Writer
-from weft.serving.prefixes import Found, Prefixes, is_cuttable
+from weft.serving.prefixes import KeptPrefix, Prefixes, is_cuttable
 from weft.serving.reading import PromptReading
 from weft.serving.requests import EngineLimits, PromptRead, Request
 from weft.serving.running_batch import BatchRow, RunningBatch
@@ -78,9 +78,9 @@ class EngineRows:
     def begin(self, ticket: Ticket) -> int:
         """`Runner.begin`."""
         asked, model = ticket.request, self._models[ticket.request.adapter]
-        found = Found(None, "unsupported", 0)
+        found = KeptPrefix(None, "unsupported", 0)
         if asked.prompt_log_probs is not None:
-            found = Found(None, "not asked", 0)
+            found = KeptPrefix(None, "not asked", 0)
         elif not ticket.whole:
             found = self.prefixes.find(asked.adapter, asked.row.tokens)
         self._readings[ticket] = reading = PromptReading(model, asked.row, found.begun, asked.prompt_log_probs)

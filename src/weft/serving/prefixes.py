@@ -25,7 +25,7 @@ GHOSTS = 32
 """Ends of rows whose states were dropped that stay in the tree, so that the reason of a miss can be told."""
 
 
-class Found(NamedTuple):
+class KeptPrefix(NamedTuple):
     """The result of a search.
 
     Attributes:
@@ -87,26 +87,26 @@ class Prefixes:
         """Whether a state after so many tokens is kept."""
         return self._most > 0 and tokens >= self._least
 
-    def find(self, adapter: str | None, tokens: tuple[int, ...]) -> Found:
+    def find(self, adapter: str | None, tokens: tuple[int, ...]) -> KeptPrefix:
         """The state after the longest beginning of a prompt that leaves at least its last token to be read."""
         if not self.worth(len(tokens) - 1):
-            return Found(None, "too short", 0)
+            return KeptPrefix(None, "too short", 0)
         node, shared, below = _walk(self._roots.setdefault(adapter, _Node()), tokens)
         shared = min(shared, len(tokens) - 1)
         if shared < self._least:
-            return Found(None, "nothing alike", 0)
+            return KeptPrefix(None, "nothing alike", 0)
         donor = _first_kept(below) if self.cuttable else None
         if donor is not None and donor.state is not None:
             self._kept.move_to_end(donor)
-            return Found(PromptState(tokens[:shared], _cut(donor.state, shared)), "reused", 0)
+            return KeptPrefix(PromptState(tokens[:shared], _cut(donor.state, shared)), "reused", 0)
         dropped = below.dropped
         while node is not None and (node.state is None or node.depth > shared):
             dropped, node = dropped or node.dropped, node.parent
         if node is None or node.state is None or node.depth < self._least:
-            return Found(None, "dropped" if dropped else "no snapshot", shared)
+            return KeptPrefix(None, "dropped" if dropped else "no snapshot", shared)
         self._kept.move_to_end(node)
         begun = PromptState(tokens[:node.depth], node.state.clone())
-        return Found(begun, "reused", shared if shared - node.depth >= self._least else 0)
+        return KeptPrefix(begun, "reused", shared if shared - node.depth >= self._least else 0)
 
     def keep(self, adapter: str | None, begun: PromptState) -> None:
         """Keep a state, of one row, which nothing else uses afterwards."""
