@@ -77,6 +77,10 @@ class Fresh:
                 assert text in self._files[0].read_text("utf-8"), f"no {text!r} in\n{self.end(0)}"
             time.sleep(0.01)
 
+    def printed(self) -> str:
+        """What it has written to its standard output so far."""
+        return self._files[0].read_text("utf-8")
+
     def send(self, number: signal.Signals) -> None:
         """Send it a signal."""
         assert self._process.pid is not None, "it has been started"

@@ -20,8 +20,9 @@ from weft.cli.ctrl_c import INTERRUPTED, WORD
 from weft.core.version import VERSION
 
 Command: TypeAlias = TyperCommand | TyperGroup
-PATHS = frozenset({"--against", "--base", "--data", "--from", "--logits", "--messages", "--out", "--plugin", "--report",
-                   "--rows", "--run-code", "--study", "--test-text", "--text-file", "--translations"})
+PATHS = frozenset({"--against", "--api-key-file", "--base", "--data", "--from", "--logits", "--messages", "--out",
+                   "--plugin", "--report", "--requests", "--rows", "--run-code", "--study", "--test-text",
+                   "--text-file", "--tls-cert", "--tls-key", "--translations"})
 """The options of all commands whose value is or may be a path."""
 
 
@@ -114,6 +115,8 @@ COMMANDS: Mapping[str, LazyCommand] = MappingProxyType({
                              "Write the target of each line of a text, with an encoder-decoder, by "
                              "beam search."),
     "chat": LazyCommand("weft.cli.chat:chat", "Chat with a model in the terminal."),
+    "serve": LazyCommand("weft.cli.serve:serve", "Serve a model over HTTP, to OpenAI's clients and to a page in a "
+                         "browser."),
     "score": LazyCommand("weft.cli.score:score", "Show the log-probability of every token, in nats; for a "
                          "classifier, of every class."),
     "extend": LazyCommand("weft.cli.extend:extend", "Extend a model with rotary positions to a longer context."),

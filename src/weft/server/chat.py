@@ -1,0 +1,206 @@
+"""Bodies of ``/v1/chat/completions`` as requests, and their events as answers of an assistant."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from secrets import token_hex
+from typing import Any, TypeAlias, final
+
+from weft.chat.template import RESERVED, Extras
+from weft.core.errors import InputError
+from weft.decoding import Ending, NewToken, Row
+from weft.decoding.choosing import RowSettings
+from weft.server.answers import FINISH, Answer, Asked, Json
+from weft.server.completions import stops_of
+from weft.server.dialect import Dialect, Parting, read_calls
+from weft.server.fields import ChatBody, ChatMessage, ObjectFormat, SchemaFormat
+from weft.server.served import Served
+from weft.serving.requests import PromptRead, Request
+
+Constraint: TypeAlias = Callable[[], Any]
+
+
+def read_chat(served: Served, body: ChatBody) -> Asked:
+    """The requests of a body, and the answer that they make. Raises `InputError`: fields that do not fit together, a
+    conversation that the template rejects or that is too long, or a schema that does not compile."""
+    served.require_language_model()
+    adapter = served.adapter(body.model)
+    tools = [] if body.tool_choice == "none" else [tool.model_dump(exclude_none=True) for tool in body.tools or ()]
+    try:
+        dialect = served.dialects[bool(tools)]
+    except InputError:
+        raise InputError("this model is served without a chat template.", where="messages",
+                         remedy="Use /v1/completions, or start the server with --template.") from None
+    _require_consistent(body, dialect)
+    prompt, thinks = rendered(dialect, body.messages, tools, body.chat_template_kwargs)
+    row = Row(tuple(prompt))
+    given = body.max_completion_tokens or body.max_tokens
+    sampling, default, seed = served.sampling(body, served.context)
+    most = served.new_tokens(len(row.tokens), given, default, "messages")
+    ending, constraint = ending_of_chat(dialect, stops_of(body.stop), not body.ignore_eos), _constraint(served, body)
+    settings = [RowSettings(most, sampling, ending, index, seed, bool(body.logprobs), top=body.top_logprobs or 0,
+                            constraint=constraint) for index in range(body.n or 1)]
+    requests = tuple(Request(row, each, adapter=adapter) for each in settings)
+    partings = [Parting(dialect, thinks=thinks, calls=bool(tools)) for _ in requests]
+    return Asked(requests, Chat(served, requests, partings, body), bool(body.stream))
+
+
+def rendered(dialect: Dialect, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]],
+             variables: Mapping[str, Any] | None) -> tuple[list[int], bool]:
+    """The ids of a conversation up to the answer, and whether the answer begins inside a thought. Raises `InputError`:
+    the template rejects it."""
+    turns = [_turn(message) for message in messages]
+    unfinished = turns[-1]["role"] == "assistant"
+    extras = Extras(tools=tools or None, variables=variables)
+    template = dialect.template
+    try:
+        ids = template.encode(turns, add_generation_prompt=not unfinished, continue_final=unfinished, extras=extras)
+        return ids, not unfinished and dialect.thought is not None and dialect.opens_thought(
+            template.text(turns, add_generation_prompt=True, extras=extras))
+    except InputError as error:  # whose place may be a file of the server
+        where = error.where if error.where and error.where.startswith("messages") else "messages"
+        raise InputError(error.what, where=where, remedy="Give messages that the template accepts.") from None
+
+
+def ending_of_chat(dialect: Dialect, stops: Sequence[str], at_end: bool) -> Ending:
+    """What ends an answer of an assistant, and the special tokens that its text spells."""
+    template = dialect.template
+    return Ending(template.end_ids if at_end else (), (*template.stops, *stops), dialect.spelled)
+
+
+def _turn(message: ChatMessage) -> dict[str, Any]:
+    """A message as templates read it: arguments of calls as objects, and developer as system."""
+    found = message.model_dump(exclude_none=True, exclude={"annotations"})
+    found["role"] = "system" if message.role == "developer" else message.role
+    for call in found.get("tool_calls", ()):
+        try:
+            call["function"]["arguments"] = json.loads(call["function"]["arguments"])
+        except (ValueError, RecursionError):
+            raise InputError("the arguments of a call are not JSON.", where="messages",
+                             remedy="Give them as the server sent them.") from None
+    return found
+
+
+def _require_consistent(body: ChatBody, dialect: Dialect) -> None:
+    constrained = isinstance(body.response_format, ObjectFormat | SchemaFormat)
+    taken = next((name for name in body.chat_template_kwargs or {} if name in RESERVED), None)
+    wrong = {
+        "top_logprobs": (body.top_logprobs is not None and not body.logprobs, "needs logprobs.", "Set it to true."),
+        "stream_options": (body.stream_options is not None and not body.stream, "options of a stream without one.",
+                           "Set stream to true."),
+        "max_tokens": (None not in (body.max_tokens, body.max_completion_tokens),
+                       "two limits, max_tokens and max_completion_tokens.", "Give one of them."),
+        "tool_choice": (body.tool_choice is not None and not body.tools, "a choice among no tools.", "Give tools."),
+        "tools": (bool(body.tools) and not dialect.takes_tools, "the model's chat template takes no tools.",
+                  "Describe them in a message, or serve the model with another template."),
+        "response_format": (constrained and bool(body.tools), "a format of the answer, beside tools to call.",
+                            "Give one of them."),
+        "chat_template_kwargs": (taken is not None, f"the name {taken!r} is taken.",
+                                 "Give messages and tools as what they are.")}
+    for where, (holds, what, remedy) in wrong.items():
+        if holds:
+            raise InputError(what, where=where, remedy=remedy)
+
+
+def _constraint(served: Served, body: ChatBody) -> Constraint | None:
+    """What makes the state of the grammar that the answer is held to. Raises `InputError`: the schema does not
+    compile."""
+    match body.response_format:
+        case SchemaFormat(json_schema=schema):
+            return served.grammars.json_schema(schema.schema_)
+        case ObjectFormat():
+            return served.grammars.json_object()
+        case _:
+            return None
+
+
+@final
+class Chat(Answer):
+    """The answer to a body of ``/v1/chat/completions``.
+
+    Args:
+        partings: of each request's text.
+        body: what was asked.
+    """
+
+    chunk_object, whole_object = "chat.completion.chunk", "chat.completion"
+
+    def __init__(self, served: Served, requests: Sequence[Request], partings: Sequence[Parting],
+                 body: ChatBody) -> None:
+        super().__init__("chatcmpl", requests, [0], body.model or served.name,
+                         body.stream_options is not None and body.stream_options.include_usage)
+        self._made = [Message(served, parting, bool(body.logprobs)) for parting in partings]
+
+    def take(self, place: int, event: PromptRead | NewToken) -> list[Json]:
+        """See `Answer.take`."""
+        if isinstance(event, PromptRead):
+            return [{"index": place, "delta": {"role": "assistant", "content": ""}, "logprobs": None,
+                     "finish_reason": None}]
+        found = self._made[place].take(event)
+        return [] if found is None else [{"index": place, **found}]
+
+    def choices(self) -> list[Json]:
+        """See `Answer.choices`."""
+        return [{"index": place, **message.whole()} for place, message in enumerate(self._made)]
+
+
+@final
+class Message:
+    """One answer of an assistant.
+
+    Args:
+        told: whether the log-probabilities of its tokens are told.
+    """
+
+    def __init__(self, served: Served, parting: Parting, told: bool) -> None:
+        self._served, self._parting, self._told = served, parting, told
+        self._text, self._thought = list[str](), list[str]()
+        self._calls: list[Json] = []
+        self._log_probs: list[Json] = []
+        self._finish = "length"
+
+    def take(self, event: NewToken) -> Json | None:
+        """Take a token; what a stream tells of it, None if there is nothing."""
+        delta: Json = {}
+        for kind, piece in self._parting.push(event.text or "", last=event.finish is not None):
+            calls = read_calls(piece) if kind == "call" else []
+            if calls:
+                made = [{"id": f"call_{token_hex(12)}", "type": "function", "function": call._asdict()}
+                        for call in calls]
+                delta.setdefault("tool_calls", []).extend(
+                    {"index": len(self._calls) + place, **call} for place, call in enumerate(made))
+                self._calls += made
+            else:
+                key, kept = ("reasoning_content", self._thought) if kind == "thought" else ("content", self._text)
+                delta[key] = delta.get(key, "") + piece
+                kept.append(piece)
+        if event.finish:
+            self._finish = "tool_calls" if self._calls and event.finish != "length" else FINISH[event.finish]
+        log_probs = self._tell(event) if self._told else None
+        if not delta and event.finish is None and log_probs is None:
+            return None
+        return {"delta": delta, "logprobs": None if log_probs is None else {"content": [log_probs], "refusal": None},
+                "finish_reason": self._finish if event.finish else None}
+
+    def whole(self) -> Json:
+        """The choice of the whole answer."""
+        text = "".join(self._text)
+        message: Json = {"role": "assistant", "content": text if text or not self._calls else None, "refusal": None}
+        if self._thought:
+            message["reasoning_content"] = "".join(self._thought)
+        if self._calls:
+            message["tool_calls"] = self._calls
+        return {"message": message, "finish_reason": self._finish,
+                "logprobs": {"content": self._log_probs, "refusal": None} if self._told else None}
+
+    def _tell(self, event: NewToken) -> Json:
+        """The log-probability of a token."""
+        found = {**self._entry(event.token, event.log_prob or 0.0),
+                 "top_logprobs": [self._entry(*each) for each in event.top]}
+        self._log_probs.append(found)
+        return found
+
+    def _entry(self, token: int, log_prob: float) -> Json:
+        spelling = self._served.spelling
+        return {"token": spelling.text(token), "logprob": log_prob, "bytes": list(spelling.content(token))}
