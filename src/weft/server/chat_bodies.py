@@ -14,14 +14,14 @@ from weft.decoding.choosing import RowSettings
 from weft.server.completion_bodies import stops_of
 from weft.server.dialect import Dialect, Parting, read_calls
 from weft.server.fields import ChatBody, ChatMessage, ObjectFormat, SchemaFormat
-from weft.server.replies import FINISH, Json, Reply, Understood
+from weft.server.replies import FINISH, Json, ReadBody, Reply
 from weft.server.served import Served
 from weft.serving.requests import PromptRead, Request
 
 Constraint: TypeAlias = Callable[[], Any]
 
 
-def read_chat(served: Served, body: ChatBody) -> Understood:
+def read_chat(served: Served, body: ChatBody) -> ReadBody:
     """The requests of a body, and the answer that they make. Raises `InputError`: fields that do not fit together, a
     conversation that the template rejects or that is too long, or a schema that does not compile."""
     served.require_language_model()
@@ -43,7 +43,7 @@ def read_chat(served: Served, body: ChatBody) -> Understood:
                             constraint=constraint) for index in range(body.n or 1)]
     requests = tuple(Request(row, each, adapter=adapter) for each in settings)
     partings = [Parting(dialect, thinks=thinks, calls=bool(tools)) for _ in requests]
-    return Understood(requests, Chat(served, requests, partings, body), bool(body.stream))
+    return ReadBody(requests, Chat(served, requests, partings, body), bool(body.stream))
 
 
 def rendered(dialect: Dialect, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]],

@@ -11,7 +11,7 @@ from weft.core.errors import InputError
 from weft.decoding import Ending, NewToken
 from weft.decoding.choosing import RowSettings
 from weft.server.fields import MOST_CHOICES, CompletionBody
-from weft.server.replies import FINISH, Json, Reply, Understood
+from weft.server.replies import FINISH, Json, ReadBody, Reply
 from weft.server.served import Served
 from weft.serving.requests import PromptRead, Request, TokenLogProb
 
@@ -19,7 +19,7 @@ DEFAULT_TOKENS = 16
 """New tokens of a completion whose body and model say nothing, as OpenAI has it."""
 
 
-def read_completion(served: Served, body: CompletionBody) -> Understood:
+def read_completion(served: Served, body: CompletionBody) -> ReadBody:
     """The requests of a body, and the answer that they make. Raises `InputError`: fields that do not fit together, or
     prompts that the model cannot take."""
     n, best_of = body.n or 1, body.best_of or body.n or 1
@@ -37,7 +37,7 @@ def read_completion(served: Served, body: CompletionBody) -> Understood:
                         prompt_log_probs=body.logprobs if body.echo else None, adapter=adapter)
                 for place, row in enumerate(rows) for index in range(place * best_of, (place + 1) * best_of)]
     answer = Completions(served, requests, prompts, n, best_of, body)
-    return Understood(tuple(requests), answer, bool(body.stream))
+    return ReadBody(tuple(requests), answer, bool(body.stream))
 
 
 def stops_of(stop: str | list[str] | None) -> tuple[str, ...]:

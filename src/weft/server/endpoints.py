@@ -19,7 +19,7 @@ from weft.server.gate import LOG, Message, Receive, Send
 from weft.server.mailbox import Exchange, Mailbox, Runs
 from weft.server.metrics import Metrics
 from weft.server.read_bodies import classified, detokenized, embedded, tokenized
-from weft.server.replies import Understood, require_answer
+from weft.server.replies import ReadBody, require_answer
 from weft.server.served import Served
 from weft.serving.requests import OverloadedError, StoppedError
 
@@ -156,7 +156,7 @@ class Endpoints:
                 "context_length": self._served.context if self._engine is not None else
                 self._served.loaded.model.limit(), "kind": self._served.loaded.config.kind}
 
-    async def _whole(self, request: Request, asked: Understood, exchange: Exchange) -> Response:
+    async def _whole(self, request: Request, asked: ReadBody, exchange: Exchange) -> Response:
         """A whole answer, unless the client leaves."""
         with exchange:
             watch = asyncio.ensure_future(_gone(request))
@@ -168,7 +168,7 @@ class Endpoints:
                 watch.cancel()
         return _json(asked.answer.whole())
 
-    async def told(self, request: Request, asked: Understood,
+    async def told(self, request: Request, asked: ReadBody,
                    exchange: Exchange) -> AsyncIterator[list[dict[str, Any]]]:
         """The chunks of an answer, together those that came together. Raises `LeftError`: the client has left; or the
         error of a request that failed."""
@@ -229,7 +229,7 @@ class _Streamed:
     """A streamed answer, as an application of ASGI. Its first event is awaited before anything is sent, so that what is
     refused has its own status."""
 
-    def __init__(self, endpoints: Endpoints, request: Request, asked: Understood, exchange: Exchange) -> None:
+    def __init__(self, endpoints: Endpoints, request: Request, asked: ReadBody, exchange: Exchange) -> None:
         self._endpoints, self._request, self._asked, self._exchange = endpoints, request, asked, exchange
         self._begun = False
 

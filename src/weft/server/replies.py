@@ -101,7 +101,7 @@ class Reply(ABC):
 
 
 @dataclass(frozen=True)
-class Understood:
+class ReadBody:
     """A body that has been understood: the requests that are to be submitted, and the answer that their events make.
 
     Attributes:
