@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from threading import Event
+from types import MappingProxyType
 
-from weft.api import Loaded, load
+from weft.api import Loaded, load, load_language_model
 from weft.api.generating import start_of
 from weft.core.errors import InputError
 from weft.core.model import LanguageModel
@@ -22,11 +23,12 @@ from weft.serving.requests import EngineLimits
 from weft.serving.thread import EngineThread
 
 LONGEST_NAME = 200
+NO_ADAPTERS: Mapping[str, Path] = MappingProxyType({})
 
 
 def serve(model: str | Path | Loaded, place: Listening, *, name: str | None = None, template: str | None = None,
-          limits: EngineLimits | None = None, device: str = "cpu", dtype: str | None = None,
-          http: HttpLimits | None = None, key_file: Path | None = None, drain: float = 30.0,
+          adapters: Mapping[str, Path] = NO_ADAPTERS, limits: EngineLimits | None = None, device: str = "cpu",
+          dtype: str | None = None, http: HttpLimits | None = None, key_file: Path | None = None, drain: float = 30.0,
           note_bodies: bool = False, told: Callable[[str], None] = print) -> None:
     """Serve a model over HTTP until SIGTERM or Ctrl-C.
 
@@ -35,6 +37,7 @@ def serve(model: str | Path | Loaded, place: Listening, *, name: str | None = No
         place: where to listen.
         name: by which clients ask for it; None: the name of its folder.
         template: name or file of its chat template; None: its own.
+        adapters: folders of adapters on the model, by the names by which clients ask for them.
         limits: of the engine; None: the defaults.
         http: limits of what clients send; None: the defaults.
         key_file: keys of which clients send one, one on each line.
@@ -52,11 +55,13 @@ def serve(model: str | Path | Loaded, place: Listening, *, name: str | None = No
     try:
         loaded = load(model, device=device, dtype=dtype)
         loaded.model.eval()
-        served = Served(_name(name, loaded), loaded, limits, template=template)
+        adapted = {name_of(own, loaded): load_language_model(
+            load(folder, device=device, dtype=dtype), "an adapter")[1].eval() for own, folder in adapters.items()}
+        served = Served(name_of(name, loaded), loaded, limits, tuple(adapted), template)
         if template is not None:
             served.dialects  # noqa: B018  # a template that cannot be used is told now
-        engine = Engine(loaded.model, loaded.tokenizer, start=start_of(loaded.tokenizer),
-                        limits=limits) if isinstance(loaded.model, LanguageModel) else None
+        engine = Engine(loaded.model, loaded.tokenizer, start=start_of(loaded.tokenizer), limits=limits,
+                        adapters=adapted) if isinstance(loaded.model, LanguageModel) else None
         thread, ending = None if engine is None else EngineThread(engine), Event()
         gate = application(served, engine, access=access, limits=http, ready=lambda: not ending.is_set(),
                            note_bodies=note_bodies)
@@ -91,7 +96,7 @@ def answer_requests(loaded: Loaded, source: Path, out: Path, *, template: str | 
         FailedError: the file of answers cannot be written.
     """
     limits = EngineLimits()
-    served = Served(_name(None, loaded), loaded, limits, template=template)
+    served = Served(name_of(None, loaded), loaded, limits, template=template)
     if template is not None:
         served.dialects  # noqa: B018  # as in `serve`
     model = served.require_language_model().eval()
@@ -102,7 +107,7 @@ def answer_requests(loaded: Loaded, source: Path, out: Path, *, template: str | 
         engine.close()
 
 
-def _name(given: str | None, loaded: Loaded) -> str:
+def name_of(given: str | None, loaded: Loaded) -> str:
     """By which clients ask for a model: that of the run's folder where it has one. Raises `InputError`: an empty or
     long name."""
     folder = loaded.path.resolve()
