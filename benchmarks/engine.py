@@ -171,10 +171,11 @@ def main() -> None:
     found = json.loads(options.out.read_text()) if options.out.exists() else {}
     for name in options.only:
         found[name] = kinds[name](options)
-    found["machine"] = {"processor": processor_name(), "threads": options.threads, "torch": torch.__version__,
-                        "clock": "of the processor" if options.cpu_time else "of the wall", "load": os.getloadavg()[0],
-                        "dtype": options.dtype}
-    options.out.write_text(json.dumps(found, indent=1) + "\n")
+        found["machine"] = {
+            "processor": processor_name(), "threads": options.threads, "torch": torch.__version__,
+            "clock": "of the processor" if options.cpu_time else "of the wall", "load": os.getloadavg()[0],
+            "dtype": options.dtype}
+        options.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import Any
 
 import pytest
@@ -15,8 +16,9 @@ from decoding.test_decoding_tape import layers, made
 from serving.test_serving_engine import Poisoned, alone, answers, tokens
 from weft.core.model import LanguageModel
 from weft.decoding import NewToken, Row, RowSettings
+from weft.decoding.prompts import PromptState
 from weft.serving.engine import Engine
-from weft.serving.prefixes import is_cuttable
+from weft.serving.prefixes import GHOSTS, Prefixes, is_cuttable
 from weft.serving.requests import EngineLimits, Event, PromptRead, Request
 
 LIMITS = EngineLimits(step_tokens=16, prefix_tokens=4)
@@ -147,6 +149,34 @@ def test_kept_states_of_adapters_are_apart() -> None:
 def test_what_can_be_cut() -> None:
     can = {name: is_cuttable(kinds()[name].init_state(1)) for name in kinds() if "-" not in name}
     assert {name for name, it in can.items() if it} == {"rope", "alibi", "learned", "longrope", "dynamic"}
+
+
+def tokens_of(node: Any) -> tuple[int, ...]:
+    return () if node.parent is None else (*tokens_of(node.parent), *node.edge)
+
+
+@pytest.mark.parametrize("layer", [ROPE, "lstm"], ids=["cuttable", "whole"])
+def test_the_tree_finds_what_a_search_through_all_kept_states_finds(layer: Any) -> None:
+    model, generator = decoder(layer).eval(), random.Random(5)
+    cuttable = layer is ROPE
+    one = {length: model.init_state(1, capacity=length) for length in range(13)}
+    kept = Prefixes(6 * one[12].nbytes(), 2, cuttable=cuttable)
+    for _ in range(1500):
+        row = tuple(generator.randrange(2) for _ in range(generator.randint(3, 12)))
+        if generator.random() < 0.4:
+            state = one[len(row)].clone()
+            state.clock.seen.fill_(len(row))
+            kept.keep(None, PromptState(row, state))
+            assert kept.nbytes == sum(node.nbytes for node in kept._kept) <= 6 * one[12].nbytes()
+        there = [tokens_of(node) for node in kept._kept]
+        lengths = [sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(row[:-1], each, strict=False)))
+                   for each in there]
+        wanted = max((length for length, each in zip(lengths, there, strict=True)
+                      if length >= 2 and (cuttable or length == len(each))), default=0)
+        found = kept.find(None, row).begun
+        assert (0 if found is None else len(found.tokens)) == wanted
+        assert found is None or (found.tokens == row[:wanted] and int(found.state.clock.seen) == wanted)
+        assert len(kept._ghosts) <= GHOSTS
 
 
 def test_a_row_with_a_reused_beginning_outlives_a_neighbour_that_fails() -> None:

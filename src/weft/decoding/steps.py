@@ -63,7 +63,7 @@ class Steps:
 
     def copy_of(self, row: int) -> ModelState:
         """Return a copy of the state of one row."""
-        return self._now().select([row])
+        return self._state.select([row]) if self._tape is None else self._tape.copy_of(row)
 
     def _now(self) -> ModelState:
         return self._state if self._tape is None else self._tape.state()

@@ -25,7 +25,7 @@ from weft.decoding.mode import device_of, require_causal
 from weft.decoding.prompts import prepare_more
 from weft.ops.processor import main_memory
 from weft.serving.engine_rows import EngineRows
-from weft.serving.reading import readable_in_pieces
+from weft.serving.prompt_reading import readable_in_pieces
 from weft.serving.requests import LONGEST, EngineLimits, Event, Figures, Request
 from weft.serving.scheduler import Scheduler, Ticket
 from weft.tokenizers import Tokenizer

@@ -20,7 +20,7 @@ from weft.decoding.mode import declares_length, device_of
 from weft.decoding.prompts import PromptState
 from weft.decoding.stopping import NewToken, Writer
 from weft.serving.prefixes import KeptPrefix, Prefixes, is_cuttable
-from weft.serving.reading import PromptReading
+from weft.serving.prompt_reading import PromptReading
 from weft.serving.requests import EngineLimits, PromptRead, Request
 from weft.serving.running_batch import BatchRow, RunningBatch
 from weft.serving.scheduler import Ticket

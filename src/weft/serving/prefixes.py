@@ -91,22 +91,20 @@ class Prefixes:
         """The state after the longest beginning of a prompt that leaves at least its last token to be read."""
         if not self.worth(len(tokens) - 1):
             return KeptPrefix(None, "too short", 0)
-        node, shared, below = _walk(self._roots.setdefault(adapter, _Node()), tokens)
+        _, shared, below = _walk(self._roots.setdefault(adapter, _Node()), tokens)
         shared = min(shared, len(tokens) - 1)
         if shared < self._least:
             return KeptPrefix(None, "nothing alike", 0)
-        donor = _first_kept(below) if self.cuttable else None
-        if donor is not None and donor.state is not None:
-            self._kept.move_to_end(donor)
-            return KeptPrefix(PromptState(tokens[:shared], _cut(donor.state, shared)), "reused", 0)
-        dropped = below.dropped
-        while node is not None and (node.state is None or node.depth > shared):
-            dropped, node = dropped or node.dropped, node.parent
-        if node is None or node.state is None or node.depth < self._least:
-            return KeptPrefix(None, "dropped" if dropped else "no snapshot", shared)
-        self._kept.move_to_end(node)
-        begun = PromptState(tokens[:node.depth], node.state.clone())
-        return KeptPrefix(begun, "reused", shared if shared - node.depth >= self._least else 0)
+        dropped, at = False, below
+        while min(at.depth, shared) >= self._least and at.parent is not None:
+            length, donor = min(at.depth, shared), _first_kept(at) if self.cuttable else at
+            if donor is not None and donor.state is not None and (self.cuttable or at.depth <= shared):
+                self._kept.move_to_end(donor)
+                state = _cut(donor.state, length) if self.cuttable else donor.state.clone()
+                return KeptPrefix(PromptState(tokens[:length], state), "reused",
+                                  shared if shared - length >= self._least else 0)
+            dropped, at = dropped or at.dropped, at.parent
+        return KeptPrefix(None, "dropped" if dropped else "no snapshot", shared)
 
     def keep(self, adapter: str | None, begun: PromptState) -> None:
         """Keep a state, of one row, which nothing else uses afterwards."""
@@ -207,7 +205,10 @@ def _first_kept(node: _Node) -> _Node | None:
 
 
 def _prune(node: _Node) -> None:
-    """Remove a node that leads nowhere, and those above it that lead nowhere without it."""
-    while node.parent is not None and not node.children and node.state is None:
-        del node.parent.children[node.edge[0]]
-        node = node.parent
+    """Remove a node that leads nowhere, and those above it that lead nowhere without it, unless it was removed before
+    with one below it."""
+    while (parent := node.parent) is not None and not node.children and node.state is None:
+        if parent.children.get(node.edge[0]) is not node:
+            return
+        del parent.children[node.edge[0]]
+        node = parent
