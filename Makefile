@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 
-.PHONY: help install run figures test part hybrids judge test-starting test-interop test-trl test-datasets test-lm-eval test-peft test-gguf test-gpu test-cluster test-mup test-processors mutants fuzz table table-parallel lint docs clean
+.PHONY: help install run figures test part hybrids judge test-serve test-starting test-interop test-trl test-datasets test-lm-eval test-peft test-gguf test-gpu test-cluster test-mup test-processors mutants fuzz table table-parallel lint docs clean
 
 help:
 	@echo "make run    compare language models of six ages, in six to eight minutes on two cores; leaves"
@@ -27,6 +27,7 @@ help:
 	@echo "make test-processors  the tests as other processors and other numbers of threads run them: more than half an hour"
 	@echo "make hybrids  the laws on 1,000 hybrids drawn from all parts: some six minutes on two cores"
 	@echo "make judge  the referee on the museum, on 300 hybrids and on models of other authors: under an hour on two cores"
+	@echo "make test-serve  10,000 requests drawn from the document of a server: under half an hour"
 	@echo "make test-starting  every part and preset, at its defaults, learns from the first steps: under ten minutes"
 	@echo "make mutants  mistakes put into the source one by one, which the tests must see: under half an hour;"
 	@echo "              make mutants ONLY='beam-* sampling-*' for some"
@@ -78,6 +79,10 @@ hybrids: $(STAMP)
 # The referee on everything that it must catch and must not accuse; `make test` asks it about some of it.
 judge: $(STAMP)
 	WEFT_JUDGE=1 $(PYTEST) --dist load tests/judge
+
+# Requests drawn from the document of a server, sound and broken; `make test` draws some.
+test-serve: $(STAMP)
+	WEFT_SERVE_CASES=1430 $(PYTEST) tests/server
 
 # Every part and preset at its defaults learns from the first steps; `make test` runs a sample.
 test-starting: $(STAMP)

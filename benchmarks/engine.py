@@ -1,12 +1,19 @@
-"""The engine of serving against the slots that it decodes with: what scheduling, admission and events cost.
+"""The engine of serving against the slots that it decodes with; long prompts beside streams; shared prefixes.
 
-    python benchmarks/engine.py                    a Llama-like model of 30M parameters in bfloat16, 1 to 64 rows
-    python benchmarks/engine.py --beside           a prompt of 32k tokens beside eight streams, instead
-    python benchmarks/engine.py --prefix           the first token after a shared prefix, instead
+    python benchmarks/engine.py                         a Llama-like model of 30M parameters in bfloat16
+    python benchmarks/engine.py --only prefixes         one of speeds, beside, prefixes
+    python benchmarks/engine.py --cpu-time              on a machine that others use
 
-All rows are asked for at once, 64 tokens in and 64 out, greedily. ``slots`` reads them with one call of
+``speeds``: 1 to 64 rows are asked for at once, 64 tokens in and 64 out, greedily. ``slots`` reads them with one call of
 `Slots.admit_all` and then steps; ``engine`` is given the same rows as requests. The two take turns in one process;
-figures are medians of the rounds. Results go to ``benchmarks/results/engine.json``.
+figures are medians of the rounds, in new tokens a second.
+
+``beside``: the time between two tokens of eight streams, alone and while a long prompt is read, in milliseconds.
+
+``prefixes``: seconds to the first token of a prompt of 2,000 tokens that others share and 32 of its own, read whole and
+continued from the kept state, for attention and for Mamba.
+
+Results go to ``benchmarks/results/engine.json``.
 """
 
 from __future__ import annotations
@@ -50,27 +57,27 @@ def prompts(count: int, length: int, vocabulary: int, seed: int) -> list[Row]:
     return [Row(tuple(line)) for line in torch.randint(vocabulary, (count, length), generator=generator).tolist()]
 
 
-def through_slots(model: LanguageModel, rows: list[Row], new: int) -> float:
+def through_slots(model: LanguageModel, rows: list[Row], new: int, clock: Callable[[], float]) -> float:
     """New tokens a second."""
-    begun = time.perf_counter()
+    begun = clock()
     slots = Slots(model, len(rows), capacity=256)
     slots.admit_all(rows, [RowSettings(new, row=index) for index in range(len(rows))])
     while slots.live:
         slots.step()
     slots.close()
-    return len(rows) * new / (time.perf_counter() - begun)
+    return len(rows) * new / (clock() - begun)
 
 
-def through_engine(model: LanguageModel, rows: list[Row], new: int) -> float:
+def through_engine(model: LanguageModel, rows: list[Row], new: int, clock: Callable[[], float]) -> float:
     """New tokens a second."""
     engine = Engine(model, None, limits=EngineLimits(prefix_bytes=0))
-    begun = time.perf_counter()
+    begun = clock()
     events: list[Event] = []
     for index, row in enumerate(rows):
         engine.submit(Request(row, RowSettings(new, row=index), keep=False), events.append)
     while engine.step():
         pass
-    spent = time.perf_counter() - begun
+    spent = clock() - begun
     assert len(events) == len(rows) * (new + 1), events[:1]
     return len(rows) * new / spent
 
@@ -82,30 +89,93 @@ def speeds(options: argparse.Namespace) -> dict[str, Any]:
         times: dict[str, list[float]] = {way: [] for way in ways}
         for turn in range(options.rounds + 1):  # the first one is not counted
             for way, run in ways.items():
-                times[way].append(run(model, prompts(count, 64, options.vocabulary, turn), 64))
+                times[way].append(run(model, prompts(count, 64, options.vocabulary, turn), 64, options.clock))
         middle = {way: statistics.median(each[1:]) for way, each in times.items()}
         found[f"{count} rows"] = {**middle, "engine over slots": middle["engine"] / middle["slots"]}
         print(count, found[f"{count} rows"], flush=True)
     return found
 
 
+def beside(options: argparse.Namespace) -> dict[str, Any]:
+    """Milliseconds between two tokens of eight streams."""
+    model = model_of("attention", options)
+    engine = Engine(model, None, limits=EngineLimits(prefix_bytes=0))
+    for index, row in enumerate(prompts(8, 64, options.vocabulary, 0)):
+        engine.submit(Request(row, RowSettings(4000, row=index)), lambda event: None)
+    for _ in range(40):
+        engine.step()
+
+    def gaps(goes_on: Callable[[int], bool]) -> list[float]:
+        found: list[float] = []
+        while goes_on(len(found)):
+            begun = options.clock()
+            engine.step()
+            found.append(1000 * (options.clock() - begun))
+        return found
+
+    read: list[Event] = []
+    quiet = gaps(lambda steps: steps < 100)
+    engine.submit(Request(prompts(1, options.long, options.vocabulary, 1)[0], RowSettings(1)), read.append)
+    loaded = gaps(lambda steps: not read)
+    engine.close()
+    return {"tokens of the prompt": options.long, "quiet": percentiles(quiet), "beside": percentiles(loaded),
+            "p95 beside over p95 quiet": percentiles(loaded)["p95"] / percentiles(quiet)["p95"],
+            "seconds to read it": sum(loaded) / 1000}
+
+
+def percentiles(values: list[float]) -> dict[str, float]:
+    ordered = sorted(values)
+    return {"median": statistics.median(values), "p95": ordered[int(0.95 * (len(ordered) - 1))], "most": ordered[-1]}
+
+
+def prefixes(options: argparse.Namespace) -> dict[str, Any]:
+    """Seconds to the first token after 2,000 shared tokens and 32 others."""
+    found: dict[str, Any] = {}
+    for kind in LAYERS:
+        engine = Engine(model_of(kind, options), None)
+        shared, = prompts(1, 2000, options.vocabulary, 0)
+        tails = prompts(options.rounds + 3, 32, options.vocabulary, 1)
+        spent: dict[str, list[float]] = {"read": [], "reused": []}
+        for turn, tail in enumerate(tails):
+            whole = Row((*[(turn + 1 + token) % options.vocabulary for token in shared.tokens], *tail.tokens))
+            for way, row in (("read", whole), ("reused", Row((*shared.tokens, *tail.tokens)))):
+                events: list[Event] = []
+                engine.submit(Request(row, RowSettings(1), keep=way == "reused"), events.append)
+                begun = options.clock()
+                while len(events) < 2:
+                    engine.step()
+                spent[way].append(options.clock() - begun)
+                engine.step()
+        second = spent["reused"][1]
+        middle = {way: statistics.median(each[3:]) for way, each in spent.items()}
+        found[kind] = {**middle, "the second of them": second, "times as soon": middle["read"] / middle["reused"]}
+        print(kind, found[kind], flush=True)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    for name, number in (("width", 384), ("layers", 10), ("vocabulary", 16384), ("rounds", 5)):
+    for name, number in (("width", 384), ("layers", 10), ("vocabulary", 16384), ("rounds", 5), ("long", 32000)):
         parser.add_argument(f"--{name}", type=int, default=number)
     parser.add_argument("--rows", type=int, nargs="*", default=[1, 4, 16, 64])
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--out", type=Path, default=HERE / "results" / "engine.json")
+    kinds: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
+        "speeds": speeds, "beside": beside, "prefixes": prefixes}
+    parser.add_argument("--only", nargs="*", default=list(kinds), choices=list(kinds))
+    parser.add_argument("--cpu-time", action="store_true")
     options = parser.parse_args()
+    options.clock = time.process_time if options.cpu_time else time.perf_counter
     torch.set_num_threads(options.threads)
-    kinds: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {"speeds": speeds}
     found = json.loads(options.out.read_text()) if options.out.exists() else {}
-    for name, measure in kinds.items():
-        found[name] = measure(options)
-    found["machine"] = {"processor": processor_name(), "threads": options.threads, "torch": torch.__version__,
-                        "load": os.getloadavg()[0]}
-    options.out.write_text(json.dumps(found, indent=1) + "\n")
+    for name in options.only:
+        found[name] = kinds[name](options)
+        found["machine"] = {
+            "processor": processor_name(), "threads": options.threads, "torch": torch.__version__,
+            "clock": "of the processor" if options.cpu_time else "of the wall", "load": os.getloadavg()[0],
+            "dtype": options.dtype}
+        options.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

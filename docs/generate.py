@@ -167,6 +167,7 @@ def cli_page() -> str:
 if __name__ == "__main__":
     from museum import with_exhibits
     from results import write_results
+    from serve_fields import with_fields
     from studies import write_studies
 
     root, generated, only = Path(__file__).parents[1], Path(__file__).parent / "_generated", sys.argv[1:]
@@ -182,6 +183,8 @@ if __name__ == "__main__":
         write_results(root, generated)
     museum = Path(__file__).parent / "museum.md"
     museum.write_text(with_exhibits(museum.read_text(encoding="utf-8"), root), encoding="utf-8")
+    served = Path(__file__).parent / "serve.md"
+    served.write_text(with_fields(served.read_text(encoding="utf-8")), encoding="utf-8")
     schema = root / "docs" / "verdict.schema.json"
     schema.write_text(json.dumps(Verdict.model_json_schema(), indent=2) + "\n", encoding="utf-8")
     readme = root / "README.md"

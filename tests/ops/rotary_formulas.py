@@ -58,3 +58,13 @@ def naive_half_split(x: Float[Tensor, "T E"], angles: Float[Tensor, "T pairs"]) 
     left, right = x.chunk(2, dim=-1)
     twice = torch.cat([angles, angles], dim=-1)
     return x * twice.cos() + torch.cat([-right, left], dim=-1) * twice.sin()
+
+
+def permute_heads(weight: Tensor, n_heads: int, order: list[int]) -> Tensor:
+    """The rows of a query or key projection, [n_heads * E, ...] or a bias [n_heads * E], each head's in ``order``.
+
+    With ``half_split_order`` a model of interleaved pairs becomes one of half-split pairs that computes the same
+    scores (Meta's Llama files against Hugging Face's), with ``interleaved_order`` the other way round.
+    """
+    heads = torch.unflatten(weight, 0, (n_heads, -1))
+    return heads[:, order].flatten(0, 1)

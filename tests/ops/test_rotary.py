@@ -147,8 +147,8 @@ def test_permuted_weights_give_identical_scores(rot: int) -> None:
 
     wanted = scores(weights[0], weights[1], bias, "interleaved")
     order = rotary.half_split_order(rot, d_head)
-    moved = [rotary.permute_heads(part, n_heads, order) for part in (weights[0], weights[1], bias)]
+    moved = [formulas.permute_heads(part, n_heads, order) for part in (weights[0], weights[1], bias)]
     torch.testing.assert_close(scores(*moved, "half_split"), wanted, rtol=1e-13, atol=1e-13)
     assert (scores(weights[0], weights[1], bias, "half_split") - wanted).abs().max() > 0.1
-    back = [rotary.permute_heads(part, n_heads, rotary.interleaved_order(rot, d_head)) for part in moved]
+    back = [formulas.permute_heads(part, n_heads, rotary.interleaved_order(rot, d_head)) for part in moved]
     assert all(torch.equal(a, b) for a, b in zip(back, (weights[0], weights[1], bias), strict=True))

@@ -85,8 +85,8 @@ class FakeEngine:
     """
 
     def __init__(self, tokenizer: Tokenizer | None, says: Callable[[Request], list[int]], *, pause: float = 0.0,
-                 limits: EngineLimits = EngineLimits()) -> None:
-        self._tokenizer, self._says, self._pause, self._limits = tokenizer, says, pause, limits
+                 limits: EngineLimits | None = None) -> None:
+        self._tokenizer, self._says, self._pause, self._limits = tokenizer, says, pause, limits or EngineLimits()
         self._lock, self._running = threading.Lock(), list[Ticket]()
         self._figures = Figures(alive_at=time.monotonic())
         self.stalled, self.broken = threading.Event(), list[WeftError]()

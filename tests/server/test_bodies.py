@@ -10,8 +10,8 @@ import pytest
 from server.fake_engine import served, spells
 from weft.core.errors import InputError, WeftError
 from weft.decoding.stopping import Writer
-from weft.server.answers import Asked
 from weft.server.bodies import error_object, read_body
+from weft.server.replies import ReadBody
 from weft.server.served import Served
 from weft.serving.requests import EngineLimits, OverloadedError, PromptRead, Request, TokenLogProb
 
@@ -20,12 +20,12 @@ PLAIN = "{% for m in messages %}{{ m.role + ':' + m.content + '\\n' }}{% endfor 
         "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}"
 
 
-def ask(served: Served, path: str = "/v1/completions", **body: Any) -> Asked:
+def ask(served: Served, path: str = "/v1/completions", **body: Any) -> ReadBody:
     """What a body asks."""
     return read_body(served, path, {"prompt": "Once", **body} if path == "/v1/completions" else body)
 
 
-def play(asked: Asked, served: Served, *texts: str, prompts: bool = False) -> list[dict[str, Any]]:
+def play(asked: ReadBody, served: Served, *texts: str, prompts: bool = False) -> list[dict[str, Any]]:
     """The chunks of an answer whose requests say these texts, request after request."""
     chunks = []
     for place, request in enumerate(asked.requests):
@@ -175,7 +175,7 @@ def test_errors_are_told_in_openais_shape_and_nothing_of_the_server_is() -> None
         assert status == 500 and "secret" not in json.dumps(told)
 
 
-def chat(tiny: Served, *messages: tuple[str, str], **body: Any) -> Asked:
+def chat(tiny: Served, *messages: tuple[str, str], **body: Any) -> ReadBody:
     return ask(tiny, "/v1/chat/completions",
                messages=[{"role": role, "content": content} for role, content in messages], **body)
 

@@ -112,8 +112,8 @@ def test_tools_stand_in_the_prompt_and_calls_are_given_to_the_template_as_object
 
 
 @pytest.mark.parametrize(("text", "names"), [
-    ('{"name": "f", "arguments": {}}', ["f"]), ('{"name": "f", "parameters": {"a": 1}}, {"name": "g", "arguments": "{}"}',
-                                                ["f", "g"]),
+    ('{"name": "f", "arguments": {}}', ["f"]),
+    ('{"name": "f", "parameters": {"a": 1}}, {"name": "g", "arguments": "{}"}', ["f", "g"]),
     ("{", []), ('{"name": 1, "arguments": {}}', []), ("[1]", []), ("", []), ('{"name": "f", "arguments": {}} x', [])])
 def test_what_is_no_call_is_none(text: str, names: list[str]) -> None:
     assert [call.name for call in read_calls(text)] == names

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
+import weft.api
 from server.fake_engine import FakeEngine, failure, served, spells
 from server.test_bodies import PLAIN
+from weft.checkpoints import Loaded
+from weft.core.config import parse_part
 from weft.server.app import ENDPOINTS, application
 from weft.server.endpoints import HttpLimits
 from weft.server.gate import Access, Gate
+from weft.server.served import Served
 from weft.serving.requests import EngineLimits
+from weft.tokenizers import ByteTokenizer
 
 LIMITS = EngineLimits(context=99, queue_requests=3)
 HTTP = HttpLimits(body=20_000, receive=0.3, send=0.3)
@@ -46,8 +53,9 @@ def problem(answer: Any, status: int) -> dict[str, Any]:
     assert set(answer.json()) == {"error"}
     assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
     found: dict[str, Any] = answer.json()["error"]
-    assert "Traceback" not in found["message"] and "/" not in found["message"].replace("/v1/", "").replace(
-        "/openapi.json", "").replace("/json", "")
+    assert "Traceback" not in found["message"]
+    own = re.sub("|".join(("/v1/", "/openapi.json", "application/json", "/classify")), "", found["message"])
+    assert "/" not in own, "a path of the server"
     return found
 
 
@@ -290,3 +298,26 @@ async def _send_half(gate: Gate, status: list[int]) -> None:
             status.append(message["status"])
 
     await asyncio.wait_for(gate(scope(b"x" * 90), receive, send), 10)
+
+
+def test_a_classifier_has_classes_and_vectors_and_continues_nothing() -> None:
+    config = {"kind": "encoder", "vocab_size": 257, "d_model": 8, "position": "sinusoidal",
+              "blocks": [{"kind": "pre", "layers": [{"kind": "attention", "n_heads": 2, "mask": "bidirectional"},
+                                                    {"kind": "mlp", "d_ff": 16}]}],
+              "head": {"kind": "pooled", "labels": ["good", "bad"]}}
+    built = parse_part(("encoder",), config).build(None).eval()
+    loaded = Loaded(built, ByteTokenizer(), built.config, None, {}, Path("judge"))
+    expected = weft.api.classify(loaded, ["fine", ("a", "b")])
+    with TestClient(application(Served("judge", loaded), None), base_url="http://localhost") as client:
+        first = client.post("/classify", json={"input": "fine"}).json()["data"][0]
+        pair = client.post("/classify", json={"input": [["a", "b"]]}).json()["data"][0]
+        vectors = client.post("/v1/embeddings", json={"input": ["fine", "a"]}).json()
+        for path, body in (("/v1/completions", {"prompt": "a"}),
+                           ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]})):
+            assert "predicts no next token" in problem(client.post(path, json=body), 400)["message"]
+        assert client.get("/health").status_code == client.get("/metrics").status_code == 200
+        assert client.get("/v1/models").json()["data"][0]["kind"] == "encoder"
+    assert first["labels"] == ["good", "bad"] and first["best"] == list(expected[0].best)
+    assert first["scores"][0] == pytest.approx(expected[0].scores[0])
+    assert pair["scores"][0] == pytest.approx(expected[1].scores[0])
+    assert [len(each["embedding"]) for each in vectors["data"]] == [8, 8]

@@ -120,7 +120,6 @@ def beam_search(model: Model, prompts: str | Sequence[str | RowLike], *, max_new
                        start=start_of(loaded.tokenizer), spelled=ending.spelled)
 
 
-
 def stream(model: Model, prompt: str | RowLike, *, max_new_tokens: int | None = None, sampling: Sampling | None = None,
            ends: Ends | None = None, seed: int = 0, compile: bool = False) -> Iterable[NewToken]:
     """Continue one prompt as `generate` does, and yield it token by token."""

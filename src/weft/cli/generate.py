@@ -66,6 +66,9 @@ def generate(checkpoint: Checkpoint,
                  "--messages", help="A JSON file of messages; they are answered in the model's chat "
                  "template.")] = None,
              template: Template = None,
+             requests: Annotated[Path | None, typer.Option(
+                 "--requests", help="A file with a request of OpenAI's batch format on each line.")] = None,
+             out: Annotated[Path | None, typer.Option("--out", help="Write here; the answers to --requests.")] = None,
              max_new_tokens: Annotated[int | None, typer.Option(min=0, help="Most new tokens; default 200.")] = None,
              greedy: Greedy = False, temperature: Temperature = None, top_k: TopK = None, top_p: TopP = None,
              min_p: MinP = None, repetition_penalty: Penalty = None, stop: Stop = None,
@@ -85,13 +88,18 @@ def generate(checkpoint: Checkpoint,
 
     loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype,
                       purpose="generating text")
+    drawn = options_of(greedy, temperature, top_k, top_p, min_p, repetition_penalty)
+    if requests is not None or out is not None:
+        single = (prompt, rows, messages, max_new_tokens, stop, beams, length_penalty, *drawn.values())
+        _answered(loaded, requests, out, template, compile or ignore_end or json or seed != 0 or any(
+            each is not None for each in single))
+        return
     ends = api.Ends(tuple(stop or ()), at_end=not ignore_end)
     if messages is None and template is None:
         given: list[str | RowLike] = [*texts_or_rows(prompt, rows, "--prompt", read_rows)]
     else:
         given, ends = _conversation(loaded, messages, template, ends, bool(prompt) or rows is not None)
     beamed = beams is not None or length_penalty is not None
-    drawn = options_of(greedy, temperature, top_k, top_p, min_p, repetition_penalty)
     sampling, most, line = api.decoding_defaults(loaded, {"max_new_tokens": max_new_tokens, **drawn}, draws=True,
                                                  beams=beamed)
     typer.echo(line, err=True, nl=bool(line))
@@ -158,6 +166,21 @@ def texts_or_rows(texts: list[str] | None, file: Path | None, option: str,
         what = "both text and rows of tokens" if texts else "neither text nor rows of tokens"
         raise InputError(f"{what}.", where=f"{option}, --rows", remedy="Give one of them.")
     return [*(texts or [])] if file is None else [*read(file)]
+
+
+def _answered(loaded: Loaded, requests: Path | None, out: Path | None, template: str | None, single: bool) -> None:
+    """Answer a file of requests. Raises `InputError`: a file is missing, or options of ``single`` texts are given."""
+    from weft.cli.benchmark import showing_progress
+    from weft.core.errors import InputError
+    from weft.server.serve_model import answer_requests
+
+    if requests is None or out is None or single:
+        raise InputError("options of single texts beside a file of requests." if single else "one without the other.",
+                         where="--requests, --out", remedy="Give both, and what each request asks for in its body.")
+    with showing_progress() as told:
+        found = answer_requests(loaded, requests, out, template=template, told=told)
+    typer.echo(f"{found.now:,} of {found.total:,} requests answered, {found.wrong:,} of them by errors; "
+               f"{found.before:,} were before.", err=True)
 
 
 def _whole(loaded: Loaded, rows: list[str | RowLike], max_new_tokens: int, sampling: Sampling, ends: Ends, seed: int,

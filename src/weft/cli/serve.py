@@ -34,6 +34,9 @@ def serve(checkpoint: Checkpoint,
           name: Annotated[str | None, typer.Option("--name", help="What clients call the model; by default the name "
                                                    "of its folder.")] = None,
           template: Template = None,
+          adapter: Annotated[list[str] | None, typer.Option("--adapter", metavar="NAME=FOLDER", help="Serve the model "
+                                                            "with this adapter too, under a name of its own. May be "
+                                                            "repeated.")] = None,
           max_rows: Annotated[int, typer.Option("--max-rows", min=1, help="Most rows that run together.")] = 64,
           context: Annotated[int | None, CONTEXT] = None,
           queue_requests: Annotated[int, typer.Option("--queue-requests", min=1, help="Most requests that "
@@ -61,13 +64,27 @@ def serve(checkpoint: Checkpoint,
     """
     prepare(plugin, threads, kernels)
     from weft.server.endpoints import HttpLimits
-    from weft.server.running import Place
-    from weft.server.serving import serve as run
+    from weft.server.running import Listening
+    from weft.server.serve_model import serve as run
     from weft.serving.requests import EngineLimits
 
     folder = on_disk(checkpoint, revision, offline, allow_pickles)
     limits = EngineLimits(rows=max_rows, context=context, queue_requests=queue_requests, queue_tokens=queue_tokens,
                           prefix_bytes=prefix_bytes)
-    run(folder, Place(host, port, tls_cert, tls_key), name=name, template=template, limits=limits, device=device,
-        dtype=dtype, http=HttpLimits(body=max_body), key_file=api_key_file, drain=drain_seconds,
-        note_bodies=log_bodies, told=lambda line: typer.echo(line))
+    run(folder, Listening(host, port, tls_cert, tls_key), name=name, template=template, limits=limits, device=device,
+        dtype=dtype, adapters=_adapters(adapter or []), http=HttpLimits(body=max_body), key_file=api_key_file,
+        drain=drain_seconds, note_bodies=log_bodies, told=lambda line: typer.echo(line))
+
+
+def _adapters(given: list[str]) -> dict[str, Path]:
+    """The folders of adapters by their names. Raises `InputError`: one is not NAME=FOLDER, or a name is given twice."""
+    from weft.core.errors import InputError
+
+    pairs = [each.partition("=") for each in given]
+    names = [name for name, _, _ in pairs]
+    wrong = next((each for each, (name, _, folder) in zip(given, pairs, strict=True)
+                  if not name or not folder or names.count(name) > 1), None)
+    if wrong is not None:
+        raise InputError(f"{wrong!r} does not name an adapter, or names one again.", where="--adapter",
+                         remedy="Give NAME=FOLDER, each name once.")
+    return {name: Path(folder) for name, _, folder in pairs}

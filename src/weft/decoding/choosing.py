@@ -73,16 +73,10 @@ class RowSettings:
 
 @final
 class Choosing:
-    """The state of the choice of a row's tokens besides the logits.
-
-    Attributes:
-        noise: the random numbers.
-        seen: under a repetition penalty, the set of the row's tokens so far.
-        counts: under a presence or frequency penalty, how often each token was chosen.
-        constraint: what restricts the choice, if anything does.
-        complete: whether the constraint allows no further token.
-        plainly_greedy: whether the token with the largest unmodified logit is chosen.
-    """
+    """The state of the choice of a row's tokens besides the logits: its random numbers, the set of its tokens so far
+    under a repetition penalty, the number of times that each was chosen under a presence or frequency penalty, its
+    constraint, and whether that allows no further token (``complete``). Where nothing alters the choice, the largest
+    logit decides (``plainly_greedy``)."""
 
     def __init__(self, prompt: Row, settings: RowSettings, vocab_size: int) -> None:
         self.settings, sampling = settings, settings.sampling
@@ -124,8 +118,8 @@ def choose(session: Session, rows: Mapping[int, Choosing],
             try:
                 tokens[place] = _constrained(session.logits[place, :known], row, row.constraint)
             except Exception as error:  # of a grammar, which may be anybody's
-                failed[place] = FailedError(f"the constraint failed ({str(error) or type(error).__name__}).",
-                                            where=f"rows[{row.settings.row}]",
+                what = f"the constraint failed ({str(error) or type(error).__name__})."
+                failed[place] = FailedError(what, where=f"rows[{row.settings.row}]",
                                             remedy="Try again, or use another constraint.")
     requested = {place: row.settings.top for place, row in rows.items() if row.settings.log_probs or row.settings.top}
     return tokens, _told(session, tokens, requested, known) if requested else {}, failed

@@ -117,6 +117,12 @@ class StepTape:
             self._given_out = self._after.map(lambda _tensor, _: next(now))
         return self._given_out
 
+    def copy_of(self, row: int) -> ModelState:
+        """Return a copy of the state of one row. It counts as no state that was returned."""
+        given_out = self._given_out
+        copied, self._given_out = self.state().select([row]), given_out
+        return copied
+
     def _tensors(self) -> list[Tensor]:
         """Return the tensors of the state after the last step."""
         now, kept = iter(self._now), iter(self._kept)

@@ -61,6 +61,10 @@ class Steps:
         self._lent = True
         return self._now()
 
+    def copy_of(self, row: int) -> ModelState:
+        """Return a copy of the state of one row."""
+        return self._state.select([row]) if self._tape is None else self._tape.copy_of(row)
+
     def _now(self) -> ModelState:
         return self._state if self._tape is None else self._tape.state()
 

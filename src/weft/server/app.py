@@ -10,9 +10,9 @@ from weft.core.errors import MissingExtra
 from weft.core.version import VERSION
 from weft.server import schemas
 from weft.server.endpoints import Endpoints, HttpLimits, answered
-from weft.server.exchange import Runs
 from weft.server.fields import Body, ChatBody, ClassifyBody, CompletionBody, DetokenizeBody, EmbeddingBody, TokenizeBody
 from weft.server.gate import Access, Gate
+from weft.server.mailbox import Runs
 from weft.server.metrics import Metrics
 from weft.server.served import Served
 
@@ -25,7 +25,7 @@ JSON, EVENTS = "application/json", "text/event-stream"
 
 @final
 @dataclass(frozen=True)
-class Endpoint:
+class Described:
     """An endpoint, as it is routed and described.
 
     Attributes:
@@ -46,29 +46,30 @@ class Endpoint:
 
     @property
     def method(self) -> str:
-        """Of HTTP."""
+        """The method of HTTP."""
         return "GET" if self.body is None else "POST"
 
 
 ENDPOINTS = (
-    Endpoint("/v1/completions", "Continue texts or rows of token ids.", "continued", CompletionBody,
-             schemas.CompletionAnswer, (404, 429), True),
-    Endpoint("/v1/chat/completions", "Answer a conversation in the model's own template.", "continued", ChatBody,
-             schemas.ChatAnswer, (404, 429), True),
-    Endpoint("/v1/embeddings", "The mean hidden vector of each text.", "read", EmbeddingBody, schemas.EmbeddingAnswer,
-             (404, 429)),
-    Endpoint("/classify", "The classes or values that the model's head predicts.", "read", ClassifyBody,
-             schemas.ClassifyAnswer, (404, 429)),
-    Endpoint("/tokenize", "The ids of a text.", "tokenize", TokenizeBody, schemas.TokenizeAnswer, (404,)),
-    Endpoint("/detokenize", "The text of ids.", "tokenize", DetokenizeBody, schemas.DetokenizeAnswer, (404,)),
-    Endpoint("/v1/models", "What is served.", "models", None, schemas.ModelList),
-    Endpoint("/v1/models/{model}", "A model or an adapter that is served.", "model", None, schemas.ServedModel, (404,)),
-    Endpoint("/health", "Whether the engine goes on: 503 after two seconds without a step.", "health", None,
-             schemas.HealthAnswer, (503,)),
-    Endpoint("/ready", "Whether new requests are taken: 503 while the server ends.", "ready", None,
-             schemas.HealthAnswer, (503,)),
-    Endpoint("/metrics", "Metrics in the format of Prometheus.", "metrics", None, "text/plain"),
-    Endpoint("/", "A page that talks to the model.", "page", None, "text/html"),
+    Described("/v1/completions", "Continue texts or rows of token ids.", "continued", CompletionBody,
+              schemas.CompletionAnswer, (404, 429), True),
+    Described("/v1/chat/completions", "Answer a conversation in the model's own template.", "continued", ChatBody,
+              schemas.ChatAnswer, (404, 429), True),
+    Described("/v1/embeddings", "The mean hidden vector of each text.", "read", EmbeddingBody, schemas.EmbeddingAnswer,
+              (404, 429)),
+    Described("/classify", "The classes or values that the model's head predicts.", "read", ClassifyBody,
+              schemas.ClassifyAnswer, (404, 429)),
+    Described("/tokenize", "The ids of a text.", "tokenize", TokenizeBody, schemas.TokenizeAnswer, (404,)),
+    Described("/detokenize", "The text of ids.", "tokenize", DetokenizeBody, schemas.DetokenizeAnswer, (404,)),
+    Described("/v1/models", "What is served.", "models", None, schemas.ModelList),
+    Described("/v1/models/{model}", "A model or an adapter that is served.", "model", None, schemas.ServedModel,
+              (404,)),
+    Described("/health", "Whether the engine goes on: 503 after two seconds without a step.", "health", None,
+              schemas.HealthAnswer, (503,)),
+    Described("/ready", "Whether new requests are taken: 503 while the server ends.", "ready", None,
+              schemas.HealthAnswer, (503,)),
+    Described("/metrics", "Metrics in the format of Prometheus.", "metrics", None, "text/plain"),
+    Described("/", "A page that talks to the model.", "page", None, "text/html"),
 )
 PROBLEMS = {400: "The request cannot be served; the message says why.", 401: "There is no key, or not one of this "
             "server.", 403: "The name of the host or the page that asks is not one that is answered.",
@@ -147,7 +148,7 @@ def document(with_key: bool) -> schemas.Document:
             "components": components, **({"security": [{"key": []}]} if with_key else {})}
 
 
-def _operation(endpoint: Endpoint, named: dict[Any, Any], with_key: bool) -> dict[str, Any]:
+def _operation(endpoint: Described, named: dict[Any, Any], with_key: bool) -> dict[str, Any]:
     """An endpoint as OpenAPI describes it."""
     content: dict[str, Any] = {endpoint.answer: {"schema": {"type": "string"}}} if isinstance(endpoint.answer, str) \
         else {JSON: {"schema": named[endpoint.answer]}}

@@ -17,10 +17,10 @@ from pydantic import ValidationError
 
 from weft.core.errors import InputError, UserError, nearest, shortened
 from weft.disk.documents import Unreadable, parse_json
-from weft.server.answers import Asked
-from weft.server.chat import read_chat
-from weft.server.completions import read_completion
+from weft.server.chat_bodies import read_chat
+from weft.server.completion_bodies import read_completion
 from weft.server.fields import REFUSED, Body, ChatBody, CompletionBody
+from weft.server.replies import ReadBody
 from weft.server.served import Served, TooLongError, UnknownModelError
 from weft.serving.requests import OverloadedError, StoppedError
 
@@ -46,9 +46,9 @@ def parse_body(record: type[B], content: bytes | Mapping[str, Any]) -> B:
         _refuse(error, record)
 
 
-def read_body(served: Served, path: str, content: bytes | Mapping[str, Any]) -> Asked:
-    """What a body of an endpoint asks of the engine, and the answer that the events will make; the endpoints are those
-    of `READERS`. Raises `InputError`: see `parse_body`; or the model cannot take it."""
+def read_body(served: Served, path: str, content: bytes | Mapping[str, Any]) -> ReadBody:
+    """The requests that a body of an endpoint makes to the engine, and the answer that their events will make; the
+    endpoints are those of `READERS`. Raises `InputError`: see `parse_body`; or the model cannot take it."""
     reader = READERS.get(path)
     if reader is None:
         raise InputError(f"{path!r} is no endpoint that continues a text.", where="url",
@@ -56,7 +56,7 @@ def read_body(served: Served, path: str, content: bytes | Mapping[str, Any]) -> 
     return reader(served, content)
 
 
-READERS: Mapping[str, Callable[[Served, bytes | Mapping[str, Any]], Asked]] = MappingProxyType({
+READERS: Mapping[str, Callable[[Served, bytes | Mapping[str, Any]], ReadBody]] = MappingProxyType({
     "/v1/completions": lambda served, content: read_completion(served, parse_body(CompletionBody, content)),
     "/v1/chat/completions": lambda served, content: read_chat(served, parse_body(ChatBody, content)),
 })

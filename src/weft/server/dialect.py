@@ -55,7 +55,7 @@ class Dialect:
 
     @cached_property
     def thought(self) -> Marks | None:
-        """What stands before and after a thought; None: the template keeps none apart. A template that drops earlier
+        """The marks before and after a thought; None: the template keeps none apart. A template that drops earlier
         thoughts names their marks, which are special tokens, where it looks for them."""
         written = self._answer({"role": "assistant", "content": TEXT, "reasoning_content": THOUGHT}, Extras())
         if written is not None and THOUGHT in written and TEXT in written:
@@ -67,7 +67,7 @@ class Dialect:
 
     @cached_property
     def call(self) -> Marks | None:
-        """What stands before and after the JSON object of a call; None: the template writes calls otherwise, or
+        """The marks before and after the JSON object of a call; None: the template writes calls otherwise, or
         none."""
         written = self._answer({"role": "assistant", "content": "", "tool_calls": [CALL]}, Extras(tools=TOOLS))
         found = None if written is None else re.search(r"\{[^{}]*" + NAME, written)
@@ -95,11 +95,11 @@ class Dialect:
 
     @cached_property
     def _end(self) -> str:
-        """What the template writes behind an answer."""
+        """The text that the template writes behind an answer."""
         return (self._answer({"role": "assistant", "content": TEXT}, Extras()) or "").rpartition(TEXT)[2]
 
     def _answer(self, answer: dict[str, Any], extras: Extras) -> str | None:
-        """What the template writes of an answer behind the request for it; None: it rejects the conversation."""
+        """The text that the template writes of an answer, behind the request for it; None: it rejects it."""
         try:
             asked = self.template.text([ASKED], add_generation_prompt=True, extras=extras)
             whole = self.template.text([ASKED, answer], extras=extras)
@@ -130,9 +130,8 @@ class Parting:
         """The pieces that are final after ``text``; a call comes whole, without its marks."""
         self._held += text
         found: list[tuple[Kind, str]] = []
-        while (place := min(((place, mark) for mark in self._ends() if (place := self._held.find(mark)) >= 0),
-                            default=None)) is not None:
-            at, mark = place
+        while places := [(self._held.find(mark), mark) for mark in self._ends() if mark in self._held]:
+            at, mark = min(places)
             found.append((self._kind, self._trimmed(self._held[:at]).rstrip()))
             self._kind, self._held, self._begins = self._ends()[mark], self._held[at + len(mark):], True
         if last or self._kind != "call":

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from weft.core.errors import InputError
 from weft.core.strict_json import dumps
-from weft.server.answers import Asked, require_answer
 from weft.server.bodies import error_object, read_body
-from weft.server.exchange import Exchange, Mailbox, Runs
 from weft.server.gate import LOG, Message, Receive, Send
+from weft.server.mailbox import Exchange, Mailbox, Runs
 from weft.server.metrics import Metrics
-from weft.server.reading import classified, detokenized, embedded, tokenized
+from weft.server.read_bodies import classified, detokenized, embedded, tokenized
+from weft.server.replies import ReadBody, require_answer
 from weft.server.served import Served
 from weft.serving.requests import OverloadedError, StoppedError
 
@@ -87,7 +87,7 @@ class Endpoints:
     def _mailbox(self) -> Mailbox:
         return Mailbox(asyncio.get_running_loop())
 
-    async def continued(self, request: Request) -> Response:
+    async def continued(self, request: Request) -> Response | _Streamed:
         """Completions and answers of an assistant, whole or streamed."""
         content = await self._content(request)
         asked = await self._aside(read_body, self._served, request.url.path, content)
@@ -95,8 +95,8 @@ class Endpoints:
             self._served.require_language_model()
             raise StoppedError("there is no engine.", where="server")
         exchange = Exchange(self._engine, self._mailbox, asked.requests)
-        return _Streamed(self, request, asked, exchange) if asked.stream else await self._whole(request, asked,
-                                                                                                exchange)
+        return _Streamed(self, request, asked, exchange) if asked.stream else await self._whole(
+            request, asked, exchange)
 
     async def read(self, request: Request) -> Response:
         """Embeddings and classes, computed one after the other in a thread of their own."""
@@ -156,7 +156,7 @@ class Endpoints:
                 "context_length": self._served.context if self._engine is not None else
                 self._served.loaded.model.limit(), "kind": self._served.loaded.config.kind}
 
-    async def _whole(self, request: Request, asked: Asked, exchange: Exchange) -> Response:
+    async def _whole(self, request: Request, asked: ReadBody, exchange: Exchange) -> Response:
         """A whole answer, unless the client leaves."""
         with exchange:
             watch = asyncio.ensure_future(_gone(request))
@@ -168,7 +168,8 @@ class Endpoints:
                 watch.cancel()
         return _json(asked.answer.whole())
 
-    async def told(self, request: Request, asked: Asked, exchange: Exchange) -> AsyncIterator[list[dict[str, Any]]]:
+    async def told(self, request: Request, asked: ReadBody,
+                   exchange: Exchange) -> AsyncIterator[list[dict[str, Any]]]:
         """The chunks of an answer, together those that came together. Raises `LeftError`: the client has left; or the
         error of a request that failed."""
         notes, first = request.state.notes, True
@@ -228,7 +229,7 @@ class _Streamed:
     """A streamed answer, as an application of ASGI. Its first event is awaited before anything is sent, so that what is
     refused has its own status."""
 
-    def __init__(self, endpoints: Endpoints, request: Request, asked: Asked, exchange: Exchange) -> None:
+    def __init__(self, endpoints: Endpoints, request: Request, asked: ReadBody, exchange: Exchange) -> None:
         self._endpoints, self._request, self._asked, self._exchange = endpoints, request, asked, exchange
         self._begun = False
 

@@ -71,7 +71,8 @@ class Sampled(Named):
     stop: Stop | None = Field(None, description=f"Text or up to {MOST_STOPS} texts before which an answer ends.")
     ignore_eos: bool = Field(False, description="Go on after the model's own end symbols (not OpenAI's).")
     stream: bool | None = Field(None, description="Send the answer as events while it is made.")
-    stream_options: StreamOptions | None = Field(None, description="See above; needs stream.")
+    stream_options: StreamOptions | None = Field(
+        None, description="include_usage: tell the number of tokens in a last chunk. Needs stream.")
     metadata: dict[str, str] | None = Field(None, description=INERT)
     store: bool | None = Field(None, description=INERT)
     service_tier: Literal["auto", "default"] | None = Field(None, description=INERT)
@@ -95,7 +96,7 @@ class CompletionBody(Sampled):
         None, description="Tell the log-probability of every token, and of so many of the most probable ones.")
 
 
-class TextPart(Body):
+class TextContent(Body):
     """A piece of text of a message."""
 
     type: Literal["text"]
@@ -123,7 +124,7 @@ class ChatMessage(Body):
 
     role: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$")] = Field(
         description="system, user, assistant, tool, or another that the template defines; developer means system.")
-    content: str | list[TextPart] | None = None
+    content: str | list[TextContent] | None = None
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None

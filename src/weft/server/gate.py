@@ -1,4 +1,4 @@
-"""What stands before every request: whom it may come from, with which key, and what is noted of it."""
+"""The gate before every request: whom it may come from, with which key, and what is noted of it."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 from weft.serving.requests import Figures
 
 if TYPE_CHECKING:
-    from weft.server.exchange import Runs
+    from weft.server.mailbox import Runs
 
 COUNTERS = {
     "prompt_tokens": "Tokens of prompts that were computed.",
@@ -45,7 +45,7 @@ class Metrics:
 
         self._registry = CollectorRegistry()
         if engine is not None:
-            self._registry.register(_Engine(engine))  # type: ignore[arg-type]  # its base class is imported late
+            self._registry.register(_Engine(engine))
         self.answered = Counter("weft_http_requests", "Requests that were answered.", ("path", "status"),
                                 registry=self._registry)
         self.seconds = Histogram("weft_http_seconds", "Seconds from a request to the end of its answer.", ("path",),

@@ -27,8 +27,8 @@ LEFT_SECONDS = 5
 """Seconds for what is still to be sent once the engine has ended."""
 
 
-class Ends(Protocol):
-    """What a server ends with; see `weft.serving.thread.EngineThread`."""
+class Drains(Protocol):
+    """The thread of an engine that is ended with its server; see `weft.serving.thread.EngineThread`."""
 
     def drain(self, seconds: float) -> bool:
         """Take no more requests, and wait for those that run."""
@@ -39,7 +39,7 @@ class Ends(Protocol):
 
 @final
 @dataclass(frozen=True)
-class Place:
+class Listening:
     """Where a server listens.
 
     Attributes:
@@ -92,7 +92,7 @@ class Place:
         return found
 
 
-def access_of(place: Place, key_file: Path | None) -> Access:
+def access_of(place: Listening, key_file: Path | None) -> Access:
     """Who is answered at a place. Raises `InputError`: the file of keys cannot be read or has none, or there is no key
     and others than this machine reach the place."""
     keys = _keys(key_file)
@@ -118,7 +118,7 @@ def _keys(file: Path | None) -> tuple[bytes, ...]:
     return (*found, *((variable.encode(),) if variable else ()))
 
 
-def run(application: Application, listening: socket.socket, place: Place, engine: Ends | None, *, drain: float,
+def run(application: Application, listening: socket.socket, place: Listening, engine: Drains | None, *, drain: float,
         draining: Callable[[], None], started: Callable[[], None]) -> None:
     """Serve until SIGTERM or Ctrl-C, then let running answers end, for ``drain`` seconds at most. A second signal ends
     the process at once.
@@ -213,7 +213,8 @@ def _connection() -> type[HttpToolsProtocol]:
             """A request begins."""
             super().on_message_begin()
             self._await_headers()
-            self.scope["extensions"] = {"weft.abort": self.transport.abort}  # type: ignore[typeddict-item]
+            extensions: dict[str, Any] = {"weft.abort": self.transport.abort}
+            self.scope["extensions"] = extensions
 
         def on_headers_complete(self) -> None:
             """Its headers have come."""

@@ -7,8 +7,8 @@ from typing import Any, Literal, NotRequired
 from typing_extensions import TypedDict
 
 
-class Problem(TypedDict):
-    """What is wrong; ``param`` is the field concerned."""
+class ErrorDetail(TypedDict):
+    """The message of an error; ``param`` is the field concerned."""
 
     message: str
     type: Literal["invalid_request_error", "rate_limit_error", "server_error"]
@@ -19,7 +19,7 @@ class Problem(TypedDict):
 class ErrorAnswer(TypedDict):
     """An error."""
 
-    error: Problem
+    error: ErrorDetail
 
 
 class CachedTokens(TypedDict):
@@ -145,7 +145,7 @@ class ServedModel(TypedDict):
 
 
 class ModelList(TypedDict):
-    """What is served."""
+    """The model and its adapters."""
 
     object: Literal["list"]
     data: list[ServedModel]

@@ -75,9 +75,9 @@ class Served:
         return Grammars(self.tokenizer, self.require_language_model().vocab_size)
 
     @cached_property
-    def spelling(self) -> Spelling:
+    def spelling(self) -> TokenTexts:
         """The texts of single tokens."""
-        return Spelling(self.loaded.tokenizer)
+        return TokenTexts(self.loaded.tokenizer)
 
     def adapter(self, model: str | None) -> str | None:
         """The adapter that a body names. Raises `UnknownModelError`: it names neither an adapter nor the model."""
@@ -105,8 +105,8 @@ class Served:
             raise TooLongError(f"the prompt has {prompt:,} tokens, and the context has room for {self.context:,}.",
                                where=where, remedy="Shorten it.")
         if given is not None and given > room:
-            raise TooLongError(f"{prompt:,} tokens of prompt and {given:,} new ones are {prompt + given - 1:,} to read, "
-                               f"and the context has room for {self.context:,}.", where="max_tokens",
+            raise TooLongError(f"{prompt:,} tokens of prompt and {given:,} new ones are {prompt + given - 1:,} to "
+                               f"read, and the context has room for {self.context:,}.", where="max_tokens",
                                remedy="Shorten the prompt, or ask for fewer tokens.")
         return min(default, room) if given is None else given
 
@@ -150,7 +150,7 @@ class Served:
 
 
 @final
-class Spelling:
+class TokenTexts:
     """The bytes and the texts of single tokens.
 
     Args:

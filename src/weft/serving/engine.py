@@ -25,7 +25,7 @@ from weft.decoding.mode import device_of, require_causal
 from weft.decoding.prompts import prepare_more
 from weft.ops.processor import main_memory
 from weft.serving.engine_rows import EngineRows
-from weft.serving.reading import readable_in_pieces
+from weft.serving.prompt_reading import readable_in_pieces
 from weft.serving.requests import LONGEST, EngineLimits, Event, Figures, Request
 from weft.serving.scheduler import Scheduler, Ticket
 from weft.tokenizers import Tokenizer
@@ -58,7 +58,7 @@ class Engine:
                              where="model", remedy="Call model.eval() first.")
         self._tokenizer, self._start = tokenizer, start
         self._context = min(limits.context or LONGEST, model.limit() or LONGEST)
-        self._rows = EngineRows(self._models, self._context, limits.rows, tokenizer)
+        self._rows = EngineRows(self._models, self._context, limits, tokenizer)
         most = _half_of_free_memory(device_of(model)) if limits.state_bytes is None else limits.state_bytes
         self._scheduler = Scheduler(self._rows, limits, most)
 
@@ -94,7 +94,8 @@ class Engine:
 
     def figures(self) -> Figures:
         """The numbers of now; thread-safe."""
-        return self._scheduler.figures()
+        kept = self._rows.prefixes
+        return replace(self._scheduler.figures(), prefix_bytes=kept.nbytes, prefixes=len(kept))
 
     def wait(self, seconds: float) -> None:
         """Sleep in the thread that steps, until there has been a request, a cancellation or `wake` since its last

@@ -7,6 +7,8 @@ memory of a long one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import NamedTuple, final
 
 import torch
@@ -14,14 +16,18 @@ import torch
 from weft.core.model import EncoderInputs, LanguageModel
 from weft.core.span import Memory
 from weft.decoding.choosing import Choosing
-from weft.decoding.mode import device_of
+from weft.decoding.mode import declares_length, device_of
+from weft.decoding.prompts import PromptState
 from weft.decoding.stopping import NewToken, Writer
-from weft.serving.reading import PromptReading
-from weft.serving.requests import PromptRead, Request
+from weft.serving.prefixes import KeptPrefix, Prefixes, is_cuttable
+from weft.serving.prompt_reading import PromptReading
+from weft.serving.requests import EngineLimits, PromptRead, Request
 from weft.serving.running_batch import BatchRow, RunningBatch
 from weft.serving.scheduler import Ticket
 from weft.tokenizers import Tokenizer
 
+EVERY = 256
+"""Tokens between two kept states of one prompt, of a model whose state does not grow with them."""
 SHORTEST, LONGER = 256, 4
 """The capacity of the batch of short rows, and the factor from one capacity to the next."""
 
@@ -41,17 +47,21 @@ class EngineRows:
     Args:
         models: the model under None, and one with each adapter under its name; all in evaluation mode.
         context: maximum number of tokens that a row may read.
-        most: maximum number of rows.
+        limits: numbers of rows, and bytes and tokens of kept states.
     """
 
-    def __init__(self, models: Mapping[str | None, LanguageModel], context: int, most: int,
+    def __init__(self, models: Mapping[str | None, LanguageModel], context: int, limits: EngineLimits,
                  tokenizer: Tokenizer | None) -> None:
-        self._models, self._context, self._most, self._tokenizer = models, context, most, tokenizer
+        self._models, self._context, self._most, self._tokenizer = models, context, limits.rows, tokenizer
         self._readings = dict[Ticket, PromptReading]()
         self._read = dict[Ticket, PromptRead]()
         self._batches = dict[BatchKey, RunningBatch[Ticket]]()
         self._bytes = dict[tuple[int, int], int]()
         self._bounded = self._nbytes(SHORTEST, 1) == self._nbytes(SHORTEST * LONGER, 1)
+        self._pieces = not models[None].takes_source and not declares_length(models[None])
+        self.prefixes = Prefixes(limits.prefix_bytes if self._pieces else 0, limits.prefix_tokens,
+                                 cuttable=self._pieces and is_cuttable(models[None].init_state(1)))
+        self._shared = dict[Ticket, int]()
 
     def place(self, request: Request) -> BatchKey:
         """The batch that continues the request's row."""
@@ -68,19 +78,43 @@ class EngineRows:
     def begin(self, ticket: Ticket) -> int:
         """`Runner.begin`."""
         asked, model = ticket.request, self._models[ticket.request.adapter]
-        self._readings[ticket] = PromptReading(model, asked.row, None, asked.prompt_log_probs)
-        return 0
+        found = KeptPrefix(None, "unsupported", 0)
+        if asked.prompt_log_probs is not None:
+            found = KeptPrefix(None, "not asked", 0)
+        elif not ticket.whole:
+            found = self.prefixes.find(asked.adapter, asked.row.tokens)
+        self._readings[ticket] = reading = PromptReading(model, asked.row, found.begun, asked.prompt_log_probs)
+        self._read[ticket], self._shared[ticket] = PromptRead(reading.read, found.reuse), found.shared
+        return reading.read
 
     @torch.inference_mode()
     def read(self, ticket: Ticket, upto: int) -> None:
         """`Runner.read`."""
-        self._readings[ticket].on_to(upto)
+        self._read_to_shared(ticket, upto)
+        reading = self._readings[ticket]
+        if reading.read < upto:
+            before = reading.read
+            reading.on_to(upto)
+            if self._bounded and upto // EVERY > before // EVERY:
+                self._keep(ticket, reading.copy())
+
+    def _read_to_shared(self, ticket: Ticket, upto: int) -> None:
+        """Read on to where the prompt diverges from an earlier one, if that is before ``upto``, and keep the state."""
+        reading, shared = self._readings[ticket], self._shared[ticket]
+        if not self.prefixes.cuttable and reading.read < shared <= upto:
+            reading.on_to(shared)
+            self._keep(ticket, reading.copy())
+
+    def _keep(self, ticket: Ticket, begun: PromptState | None) -> None:
+        if begun is not None and ticket.request.keep:
+            self.prefixes.keep(ticket.request.adapter, begun)
 
     @torch.inference_mode()
     def admit(self, tickets: Sequence[Ticket]) -> None:
         """`Runner.admit`. Prompts of one batch of which nothing has been read yet are read together."""
         groups: dict[tuple[BatchKey, int], list[Ticket]] = {}
         for ticket in tickets:
+            self._read_to_shared(ticket, ticket.length - 1)
             self._readings[ticket].finish()
             if ticket.request.settings.max_new_tokens:
                 alone = id(ticket) if self._readings[ticket].read else 0
@@ -88,7 +122,7 @@ class EngineRows:
         admitted = list[Ticket]()
         try:
             for (place, _), group in groups.items():
-                lines, begun = [self._line(ticket) for ticket in group], self._readings[group[0]].begun
+                lines, begun = [self._line(ticket) for ticket in group], self._readings[group[0]].taken()
                 more = sum(self.place(each.request) == place for each in self._readings) - len(group)
                 self._batch(place).admit(lines, begun, more)
                 admitted += group
@@ -97,7 +131,15 @@ class EngineRows:
                 self._batch(self.place(ticket.request)).leave(ticket)
             raise
         for ticket in tickets:
-            self._read[ticket] = PromptRead(0, "not asked", self._readings.pop(ticket).log_probs)
+            self._read[ticket] = replace(self._read[ticket], log_probs=self._readings.pop(ticket).log_probs)
+            with suppress(Exception):  # the copy is for later prompts only
+                self._keep_row(ticket)
+
+    def _keep_row(self, ticket: Ticket) -> None:
+        """Keep the state of a row as it is now, if the request wants it."""
+        batch, wanted = self._batches.get(self.place(ticket.request)), ticket.request.keep and not ticket.whole
+        if batch is not None and wanted and self.prefixes.worth(ticket.length):
+            self._keep(ticket, batch.state_of(ticket))
 
     def prompt_read(self, ticket: Ticket) -> PromptRead:
         """`Runner.prompt_read`."""
@@ -114,9 +156,16 @@ class EngineRows:
     @torch.inference_mode()
     def leave(self, ticket: Ticket, *, complete: bool) -> None:
         """`Runner.leave`."""
-        self._readings.pop(ticket, None)
-        self._read.pop(ticket, None)
         place = self.place(ticket.request)
+        try:
+            if complete:
+                self._keep_row(ticket)
+        finally:
+            self._forget(ticket, place)
+
+    def _forget(self, ticket: Ticket, place: BatchKey) -> None:
+        for table in (self._readings, self._read, self._shared):
+            table.pop(ticket, None)
         if place in self._batches:
             self._batches[place].leave(ticket)
             if not len(self._batches[place]):

@@ -113,6 +113,7 @@ class EngineLimits:
         queue_tokens: maximum number of tokens of their prompts.
         state_bytes: maximum number of bytes of the states of running rows; None: half of the memory that is free.
         prefix_bytes: maximum number of bytes of states that are kept for later prompts; 0 keeps none.
+        prefix_tokens: the fewest first tokens of a prompt that are taken from a kept state: fewer save no time.
     """
 
     rows: int = 64
@@ -122,6 +123,7 @@ class EngineLimits:
     queue_tokens: int = 1 << 20
     state_bytes: int | None = None
     prefix_bytes: int = 256 << 20
+    prefix_tokens: int = 32
 
 
 LONGEST = 1 << 17

@@ -121,7 +121,7 @@ class RunningBatch(Generic[K]):
         for place, line in self._lines.items():
             if line.key is key and self._session is not None:
                 read = line.tokens[: -1 if self._pending is not None and line.new else None]
-                return PromptState(read, self._session.state.select([place]))
+                return PromptState(read, self._session.copy_of(place))
         return None
 
     def leave(self, key: K) -> None:

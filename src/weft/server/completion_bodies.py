@@ -10,8 +10,8 @@ from weft.api.generating import ending_of
 from weft.core.errors import InputError
 from weft.decoding import Ending, NewToken
 from weft.decoding.choosing import RowSettings
-from weft.server.answers import FINISH, Answer, Asked, Json
 from weft.server.fields import MOST_CHOICES, CompletionBody
+from weft.server.replies import FINISH, Json, ReadBody, Reply
 from weft.server.served import Served
 from weft.serving.requests import PromptRead, Request, TokenLogProb
 
@@ -19,7 +19,7 @@ DEFAULT_TOKENS = 16
 """New tokens of a completion whose body and model say nothing, as OpenAI has it."""
 
 
-def read_completion(served: Served, body: CompletionBody) -> Asked:
+def read_completion(served: Served, body: CompletionBody) -> ReadBody:
     """The requests of a body, and the answer that they make. Raises `InputError`: fields that do not fit together, or
     prompts that the model cannot take."""
     n, best_of = body.n or 1, body.best_of or body.n or 1
@@ -37,7 +37,7 @@ def read_completion(served: Served, body: CompletionBody) -> Asked:
                         prompt_log_probs=body.logprobs if body.echo else None, adapter=adapter)
                 for place, row in enumerate(rows) for index in range(place * best_of, (place + 1) * best_of)]
     answer = Completions(served, requests, prompts, n, best_of, body)
-    return Asked(tuple(requests), answer, bool(body.stream))
+    return ReadBody(tuple(requests), answer, bool(body.stream))
 
 
 def stops_of(stop: str | list[str] | None) -> tuple[str, ...]:
@@ -71,7 +71,7 @@ def _require_consistent(body: CompletionBody, prompts: int, n: int, best_of: int
 
 
 @final
-class Completions(Answer):
+class Completions(Reply):
     """The answer to a body of ``/v1/completions``.
 
     Args:
@@ -88,16 +88,16 @@ class Completions(Answer):
         super().__init__("cmpl", requests, range(0, len(requests), best_of), body.model or served.name,
                          body.stream_options is not None and body.stream_options.include_usage)
         self._n, self._best_of = n, best_of
-        self._made = [Completion(served, request, prompts[place // best_of] if body.echo else None, body.logprobs)
+        self._made = [CompletedText(served, request, prompts[place // best_of] if body.echo else None, body.logprobs)
                       for place, request in enumerate(requests)]
 
     def take(self, place: int, event: PromptRead | NewToken) -> list[Json]:
-        """See `Answer.take`."""
+        """See `Reply.take`."""
         choice = self._made[place].take(event, last=self.rows[place].done)
         return [] if choice is None else [{"index": place, **choice}]
 
     def choices(self) -> list[Json]:
-        """See `Answer.choices`."""
+        """See `Reply.choices`."""
         found: list[Json] = []
         for first in range(0, len(self._made), self._best_of):
             places = sorted(range(first, first + self._best_of), key=self._badness)[:self._n]
@@ -112,7 +112,7 @@ class Completions(Answer):
 
 
 @final
-class Completion:
+class CompletedText:
     """One choice of a completion.
 
     Args:

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from threading import Event
+from types import MappingProxyType
 
-from weft.api import Loaded, load
+from weft.api import Loaded, load, load_language_model
 from weft.api.generating import start_of
 from weft.core.errors import InputError
 from weft.core.model import LanguageModel
 from weft.server.app import application
+from weft.server.bodies import error_object, read_body
 from weft.server.endpoints import HttpLimits
-from weft.server.running import Place, access_of, run
+from weft.server.running import Listening, access_of, run
 from weft.server.served import Served
 from weft.serving.engine import Engine
+from weft.serving.jobs import Answered, answer_file
 from weft.serving.requests import EngineLimits
 from weft.serving.thread import EngineThread
 
 LONGEST_NAME = 200
+NO_ADAPTERS: Mapping[str, Path] = MappingProxyType({})
 
 
-def serve(model: str | Path | Loaded, place: Place, *, name: str | None = None, template: str | None = None,
-          limits: EngineLimits | None = None, device: str = "cpu", dtype: str | None = None,
-          http: HttpLimits | None = None, key_file: Path | None = None, drain: float = 30.0,
+def serve(model: str | Path | Loaded, place: Listening, *, name: str | None = None, template: str | None = None,
+          adapters: Mapping[str, Path] = NO_ADAPTERS, limits: EngineLimits | None = None, device: str = "cpu",
+          dtype: str | None = None, http: HttpLimits | None = None, key_file: Path | None = None, drain: float = 30.0,
           note_bodies: bool = False, told: Callable[[str], None] = print) -> None:
     """Serve a model over HTTP until SIGTERM or Ctrl-C.
 
@@ -32,6 +37,7 @@ def serve(model: str | Path | Loaded, place: Place, *, name: str | None = None, 
         place: where to listen.
         name: by which clients ask for it; None: the name of its folder.
         template: name or file of its chat template; None: its own.
+        adapters: folders of adapters on the model, by the names by which clients ask for them.
         limits: of the engine; None: the defaults.
         http: limits of what clients send; None: the defaults.
         key_file: keys of which clients send one, one on each line.
@@ -49,11 +55,13 @@ def serve(model: str | Path | Loaded, place: Place, *, name: str | None = None, 
     try:
         loaded = load(model, device=device, dtype=dtype)
         loaded.model.eval()
-        served = Served(_name(name, loaded), loaded, limits, template=template)
+        adapted = {name_of(own, loaded): load_language_model(
+            load(folder, device=device, dtype=dtype), "an adapter")[1].eval() for own, folder in adapters.items()}
+        served = Served(name_of(name, loaded), loaded, limits, tuple(adapted), template)
         if template is not None:
             served.dialects  # noqa: B018  # a template that cannot be used is told now
-        engine = Engine(loaded.model, loaded.tokenizer, start=start_of(loaded.tokenizer),
-                        limits=limits) if isinstance(loaded.model, LanguageModel) else None
+        engine = Engine(loaded.model, loaded.tokenizer, start=start_of(loaded.tokenizer), limits=limits,
+                        adapters=adapted) if isinstance(loaded.model, LanguageModel) else None
         thread, ending = None if engine is None else EngineThread(engine), Event()
         gate = application(served, engine, access=access, limits=http, ready=lambda: not ending.is_set(),
                            note_bodies=note_bodies)
@@ -70,7 +78,36 @@ def serve(model: str | Path | Loaded, place: Place, *, name: str | None = None, 
         listening.close()
 
 
-def _name(given: str | None, loaded: Loaded) -> str:
+def answer_requests(loaded: Loaded, source: Path, out: Path, *, template: str | None = None,
+                    told: Callable[[int, int], None] = lambda done, total: None) -> Answered:
+    """Answer a file of requests in OpenAI's batch format (`weft.serving.jobs`), as a server of the model would, which
+    is called by the name of its folder.
+
+    Args:
+        source: the file of requests.
+        out: the file of answers. Where it holds some, of an earlier call with these requests, the others are added.
+        template: name or file of the chat template; None: the model's own.
+        told: is given the number of requests that were answered by this call, and of those that it has to answer.
+
+    Raises:
+        InputError: the model predicts no next token, the template cannot be used, or two requests have one custom_id.
+        DataError: the file of requests cannot be read, or is empty.
+        OccupiedError: the file of answers holds something else.
+        FailedError: the file of answers cannot be written.
+    """
+    limits = EngineLimits()
+    served = Served(name_of(None, loaded), loaded, limits, template=template)
+    if template is not None:
+        served.dialects  # noqa: B018  # as in `serve`
+    model = served.require_language_model().eval()
+    engine = Engine(model, loaded.tokenizer, start=start_of(loaded.tokenizer), limits=limits)
+    try:
+        return answer_file(engine, source, out, read=partial(read_body, served), refuse=error_object, told=told)
+    finally:
+        engine.close()
+
+
+def name_of(given: str | None, loaded: Loaded) -> str:
     """By which clients ask for a model: that of the run's folder where it has one. Raises `InputError`: an empty or
     long name."""
     folder = loaded.path.resolve()

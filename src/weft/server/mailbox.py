@@ -15,7 +15,7 @@ Told: TypeAlias = "tuple[int, PromptRead | NewToken | Failed]"
 
 
 class Runs(Protocol):
-    """What a server asks of an engine; see `weft.serving.engine.Engine`."""
+    """The engine as a server asks it; see `weft.serving.engine.Engine`."""
 
     def submit(self, request: Request, tell: Callable[[Event], None]) -> Any:
         """Queue a request; its ticket."""

@@ -10,10 +10,11 @@ import torch
 
 from weft.api import classify, prompt_rows
 from weft.core.errors import InputError
+from weft.decoding import Row
 from weft.evaluation.measuring import evaluating
-from weft.server.answers import Json
 from weft.server.bodies import parse_body
 from weft.server.fields import ClassifyBody, DetokenizeBody, EmbeddingBody, TokenizeBody
+from weft.server.replies import Json
 from weft.server.served import Served
 from weft.tasks.answers import text_row
 from weft.tasks.whole_rows import read, whole_rows
@@ -56,8 +57,11 @@ def tokenized(served: Served, content: bytes) -> Json:
     body = parse_body(TokenizeBody, content)
     served.adapter(body.model)
     tokenizer = served.tokenizer
-    row, = prompt_rows(served.loaded, body.prompt) if body.add_special_tokens else [tokenizer.encode(body.prompt)]
-    tokens = list(getattr(row, "tokens", row))
+    tokens = tokenizer.encode(body.prompt)
+    if body.add_special_tokens:
+        row, = prompt_rows(served.loaded, body.prompt)
+        assert isinstance(row, Row), "texts become rows"
+        tokens = list(row.tokens)
     return {"tokens": tokens, "count": len(tokens), "max_model_len": served.loaded.model.limit()}
 
 

@@ -14,11 +14,11 @@ from weft.decoding import NewToken
 from weft.serving.requests import Failed, PromptRead, Request
 
 Json: TypeAlias = dict[str, Any]
-FINISH = {"length": "length", "stop_token": "stop", "stop_string": "stop"}
+FINISH = {"length": "length", "stop_token": "stop", "stop_string": "stop", "complete": "stop"}
 
 
 @dataclass
-class Row:
+class RowProgress:
     """The answer of one request so far.
 
     Attributes:
@@ -34,7 +34,7 @@ class Row:
     done: bool = False
 
 
-class Answer(ABC):
+class Reply(ABC):
     """The answer to a body, made of the events of its requests.
 
     Args:
@@ -50,7 +50,7 @@ class Answer(ABC):
         self.requests, self.name, self._with_usage = tuple(requests), name, with_usage
         self._head = {"id": f"{kind}-{token_hex(12)}", "created": int(time.time()), "model": name}
         self._prompts = tuple(prompts)
-        self.rows = [Row() for _ in requests]
+        self.rows = [RowProgress() for _ in requests]
 
     @property
     def done(self) -> bool:
@@ -101,17 +101,17 @@ class Answer(ABC):
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReadBody:
     """A body that has been understood: the requests that are to be submitted, and the answer that their events make.
 
     Attributes:
-        requests: all of them are to be submitted, in order; `Answer.tell` takes each event with the request's place.
-        answer: see `Answer`.
+        requests: all of them are to be submitted, in order; `Reply.tell` takes each event with the request's place.
+        answer: see `Reply`.
         stream: whether the body asks for a stream.
     """
 
     requests: tuple[Request, ...]
-    answer: Answer
+    answer: Reply
     stream: bool
 
 

@@ -11,17 +11,17 @@ from weft.chat.template import RESERVED, Extras
 from weft.core.errors import InputError
 from weft.decoding import Ending, NewToken, Row
 from weft.decoding.choosing import RowSettings
-from weft.server.answers import FINISH, Answer, Asked, Json
-from weft.server.completions import stops_of
+from weft.server.completion_bodies import stops_of
 from weft.server.dialect import Dialect, Parting, read_calls
 from weft.server.fields import ChatBody, ChatMessage, ObjectFormat, SchemaFormat
+from weft.server.replies import FINISH, Json, ReadBody, Reply
 from weft.server.served import Served
 from weft.serving.requests import PromptRead, Request
 
 Constraint: TypeAlias = Callable[[], Any]
 
 
-def read_chat(served: Served, body: ChatBody) -> Asked:
+def read_chat(served: Served, body: ChatBody) -> ReadBody:
     """The requests of a body, and the answer that they make. Raises `InputError`: fields that do not fit together, a
     conversation that the template rejects or that is too long, or a schema that does not compile."""
     served.require_language_model()
@@ -43,7 +43,7 @@ def read_chat(served: Served, body: ChatBody) -> Asked:
                             constraint=constraint) for index in range(body.n or 1)]
     requests = tuple(Request(row, each, adapter=adapter) for each in settings)
     partings = [Parting(dialect, thinks=thinks, calls=bool(tools)) for _ in requests]
-    return Asked(requests, Chat(served, requests, partings, body), bool(body.stream))
+    return ReadBody(requests, Chat(served, requests, partings, body), bool(body.stream))
 
 
 def rendered(dialect: Dialect, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]],
@@ -64,7 +64,7 @@ def rendered(dialect: Dialect, messages: Sequence[ChatMessage], tools: Sequence[
 
 
 def ending_of_chat(dialect: Dialect, stops: Sequence[str], at_end: bool) -> Ending:
-    """What ends an answer of an assistant, and the special tokens that its text spells."""
+    """The ends of an answer of an assistant, and the special tokens that its text spells."""
     template = dialect.template
     return Ending(template.end_ids if at_end else (), (*template.stops, *stops), dialect.spelled)
 
@@ -104,7 +104,7 @@ def _require_consistent(body: ChatBody, dialect: Dialect) -> None:
 
 
 def _constraint(served: Served, body: ChatBody) -> Constraint | None:
-    """What makes the state of the grammar that the answer is held to. Raises `InputError`: the schema does not
+    """The maker of the state of the grammar that the answer is held to. Raises `InputError`: the schema does not
     compile."""
     match body.response_format:
         case SchemaFormat(json_schema=schema):
@@ -116,7 +116,7 @@ def _constraint(served: Served, body: ChatBody) -> Constraint | None:
 
 
 @final
-class Chat(Answer):
+class Chat(Reply):
     """The answer to a body of ``/v1/chat/completions``.
 
     Args:
@@ -133,7 +133,7 @@ class Chat(Answer):
         self._made = [Message(served, parting, bool(body.logprobs)) for parting in partings]
 
     def take(self, place: int, event: PromptRead | NewToken) -> list[Json]:
-        """See `Answer.take`."""
+        """See `Reply.take`."""
         if isinstance(event, PromptRead):
             return [{"index": place, "delta": {"role": "assistant", "content": ""}, "logprobs": None,
                      "finish_reason": None}]
@@ -141,7 +141,7 @@ class Chat(Answer):
         return [] if found is None else [{"index": place, **found}]
 
     def choices(self) -> list[Json]:
-        """See `Answer.choices`."""
+        """See `Reply.choices`."""
         return [{"index": place, **message.whole()} for place, message in enumerate(self._made)]
 
 

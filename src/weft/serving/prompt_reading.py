@@ -65,6 +65,15 @@ class PromptReading:
         self.begun = PromptState(tokens[:upto], kept(out.state))
         self._tell(out.y, tokens[len(known) + 1:upto + 1])
 
+    def copy(self) -> PromptState | None:
+        """A copy of the state after what has been read; None if nothing has."""
+        return None if self.begun is None else PromptState(self.begun.tokens, self.begun.state.clone())
+
+    def taken(self) -> PromptState | None:
+        """The state, for a call that consumes it. If that fails, the prompt is read again from its beginning."""
+        begun, self.begun = self.begun, None
+        return begun
+
     def finish(self) -> None:
         """Complete the log-probabilities, if they are wanted: read all tokens but the last."""
         last = len(self._row.tokens) - 1
