@@ -6,8 +6,12 @@ from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
-from weft.api.examining import check
-from weft.core.errors import CheckpointError, ConfigError, InputError, MissingExtra
+from weft.api.examining import check, resolved_target
+from weft.core.base_model import built_empty
+from weft.core.declarations import Trait
+from weft.core.errors import CheckpointError, ConfigError, InputError, MissingExtra, TokenizerError
+from weft.core.model import ModelConfig
+from weft.core.part import traits_of
 from weft.families.family import family_of
 from weft.interop.huggingface import judged
 from weft.interop.huggingface.folder import is_foreign, read_raw
@@ -72,10 +76,13 @@ def _of_another_family(folder: Path) -> bool:
 
 
 def _by_weft(name: str, overrides: Iterable[str], on_law: Callable[[str], None] | None) -> Verdict:
-    """The verdict of Weft's own laws; a configuration that is none is not judged."""
-    thing = Thing(kind="run or folder" if Path(name).is_dir() else "configuration", path=name)
+    """The verdict of Weft's own laws; a configuration or a checkpoint that is none is not judged."""
+    folder = Path(name)
+    thing = Thing(kind="folder" if is_foreign(folder) else "run" if folder.is_dir() else "configuration", path=name)
     try:
-        checked = check(name, overrides, on_law=None if on_law is None else lambda _, law: on_law(law))
-    except ConfigError as error:
+        found = resolved_target(name, overrides)
+        checked = check(found, on_law=None if on_law is None else lambda _, law: on_law(law))
+    except (ConfigError, CheckpointError, TokenizerError) as error:
         return Verdict(thing=thing, verdict="not judged", why=f"{error}")
-    return verdict_of(thing, checked)
+    model = built_empty(found) if isinstance(found, ModelConfig) else found.model
+    return verdict_of(thing, checked, by_length=Trait.DECLARED_LENGTH in traits_of(model))

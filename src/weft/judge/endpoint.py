@@ -13,14 +13,12 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from weft.judge.judgement import Found, LawResult, Thing, Verdict, result, word_of
-from weft.judge.sample import SAMPLE, TEXTS
+from weft.judge.sample import SAMPLE, SURE_BITS, TEXTS
 
 ALLOWED = 0.1
 """Nats by which two answers may differ: servers compute in 16-bit numbers, with other kernels for other batches."""
 LIKELIEST = 5
 """Tokens whose probabilities are asked for beside the prompt's own: OpenAI's interface allows no more."""
-SURE = 44.0
-"""Bits by which random characters may be predicted better than chance."""
 NOT_ASKED = {"documents": "an endpoint tells no id that ends a document",
              "saved": "an endpoint gives no weights", "evaluation": "an endpoint reports no figure of its own",
              "seen": "an endpoint tells nothing of its training text"}
@@ -145,10 +143,10 @@ def _sums(asked: Endpoint) -> LawResult:
         one = asked.scored([text])[0]
         behind = sum(map(len, one.tokens[1:]))
         bits = -sum(each for each in one.nats[1:] if math.isfinite(each)) / math.log(2)
-        if bits < behind * math.log2(len(symbols)) - SURE:
+        if bits < behind * math.log2(len(symbols)) - SURE_BITS:
             found = found or Found(sentence=f"For {behind} characters drawn at random from {len(symbols)} it needs "
                                    f"{bits:.0f} bits, where {behind * math.log2(len(symbols)):.0f} are needed.",
-                                   measured=bits, allowed=behind * math.log2(len(symbols)) - SURE)
+                                   measured=bits, allowed=behind * math.log2(len(symbols)) - SURE_BITS)
     return result("sums-to-one", f"the sums of {LIKELIEST} probabilities at each token of two texts, and the bits of "
                   "random characters", found, "an endpoint tells only the likeliest tokens, so no whole sum is taken")
 

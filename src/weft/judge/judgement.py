@@ -9,6 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 FORMAT: Literal["weft.verdict/1"] = "weft.verdict/1"
 Word = Literal["lawful", "unlawful", "not judged"]
+Kind = Literal["file", "configuration", "run", "folder", "endpoint"]
+"""A preset is a configuration, a checkpoint a run, and a folder is one of `transformers`."""
 EXIT: dict[str, int] = {"lawful": 0, "unlawful": 1, "not judged": 2}
 """The exit code of the command for each verdict."""
 
@@ -19,7 +21,7 @@ NEEDED = ("sums-to-one", "causality", "separate-rows", "repeats")
 class PublishedRecord(BaseModel):
     """Base of the records of a verdict."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Found(PublishedRecord):
@@ -30,7 +32,8 @@ class Found(PublishedRecord):
     token: int | None = Field(None, description="The position in the row at which the output is wrong, counted from 0.")
     input: tuple[tuple[int, ...], ...] = Field((), description="The smallest rows of ids that show it; where an output "
                                                                "must not change, the row before and after the change.")
-    measured: float | None = Field(None, description="The sum, or the largest difference in nats.")
+    measured: float | None = Field(None, description="The sum, or the largest difference in nats; null where "
+                                                                "it is infinite or no number.")
     allowed: float | None = Field(None, description="What rounding explains.")
     resembles: str | None = Field(None, description="An exploit of the museum that breaks the law in this way.")
 
@@ -49,7 +52,7 @@ class LawResult(PublishedRecord):
 class Thing(PublishedRecord):
     """The thing that was judged."""
 
-    kind: str = Field(description="file, configuration, run, plugin, folder or endpoint")
+    kind: Kind
     path: str
     sha256: str | None = None
     call: str | None = None

@@ -146,7 +146,7 @@ class Worker:
             raise EndedError(f"its process wrote something that is no answer ({error or 'a line without an end'})"
                              ) from None
         if "error" in message:
-            raise ModelError(f"{message['error']}: {message.get('said', '')}".rstrip(": "))
+            raise ModelError(str(message["error"]))
         return message, arrays
 
     def end(self) -> None:
