@@ -60,6 +60,23 @@ class Thing(PublishedRecord):
     parameters: int | None = None
 
 
+class StudyAnswer(PublishedRecord):
+    """The answer of a matched study to the question whether the thing is better than a baseline."""
+
+    outcome: Literal["better", "worse", "as good", "not told apart", "not done"]
+    sentence: str
+    baseline: str
+    power: str = Field("", description="The differences that so many runs can show, as it was told before the first.")
+    protocol: str | None = Field(None, description="The file of the protocol, written before the first run.")
+    protocol_sha256: str | None = None
+    report: str | None = None
+    runs: int = Field(0, description="Of each model.")
+    difference: float | None = Field(None, description="Bits per byte of the thing minus those of the baseline.")
+    low: float | None = Field(None, description="The ends of its interval over other runs and other text.")
+    high: float | None = None
+    p: float | None = None
+
+
 class Verdict(PublishedRecord):
     """A verdict: lawful if every law that must be tried was held, unlawful if one is broken."""
 
@@ -69,6 +86,7 @@ class Verdict(PublishedRecord):
     why: str = Field("", description="Why nothing was judged, or what is reported beside the laws.")
     laws: tuple[LawResult, ...] = ()
     seconds: float = 0.0
+    study: StudyAnswer | None = Field(None, description="On request; it changes neither the verdict nor the exit code.")
     limits: str = Field("", description="The limits of its process and what confined it.")
 
     @property

@@ -23,7 +23,7 @@ CONFINED_BY = ("landlock", "seccomp")
 
 
 class EndedError(Exception):
-    """The process ended, hung or wrote what is no answer; its sentence says which."""
+    """A process or an endpoint ended, hung or gave what is no answer; its sentence says which."""
 
 
 class ModelError(Exception):
