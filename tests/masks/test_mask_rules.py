@@ -225,7 +225,6 @@ def test_reach_and_lookahead_are_as_tight_as_the_form_allows(text: str, reach: i
 
 
 def test_a_kernel_recognises_causal_and_window() -> None:
-    assert Causal().is_causal_only() and not Window(2).is_causal_only() and not Bidirectional().is_causal_only()
     assert Causal().causal_window() == Pattern(causal=True)
     assert (Causal() & Window(4) & Window(3)).causal_window() == Pattern(causal=True, size=3)
     assert (Window(4) & Documents() & Padding()).causal_window() == Pattern(True, 4, documents=True, padding=True)

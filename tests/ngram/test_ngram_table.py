@@ -1,11 +1,11 @@
-"""Asking the table: three ways that must agree, arrays in and out, and what is refused."""
+"""Asking the table: two ways that must agree, and what is refused."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from weft.core.errors import CheckpointError, InputError
+from weft.core.errors import InputError
 from weft.ngram import NgramTable, add_k, count_ngrams, katz, maximum_likelihood, modified_kneser_ney
 
 V = 12
@@ -42,13 +42,12 @@ def contexts_of(tokens: np.ndarray, begins: np.ndarray, width: int, bos: int) ->
 
 
 @pytest.mark.parametrize("table", tables())
-def test_three_ways_to_ask_agree(table: NgramTable) -> None:
+def test_two_ways_to_ask_agree(table: NgramTable) -> None:
     tokens, begins = text(1)
     contexts = contexts_of(tokens, begins, table.order - 1, table.bos)
     whole = table.log_distribution(contexts)[np.arange(len(tokens)), tokens]
     # The same float64 sums in the same order: equal to the bit.
     np.testing.assert_array_equal(table.log_prob(contexts, tokens), whole)
-    np.testing.assert_array_equal(table.log_prob_of_text(tokens, begins), whole)
 
 
 def test_longer_contexts_are_cut_and_shorter_ones_say_less() -> None:
@@ -63,50 +62,14 @@ def test_longer_contexts_are_cut_and_shorter_ones_say_less() -> None:
 def test_text_of_documents_shorter_than_the_order() -> None:
     table = modified_kneser_ney(count_ngrams(np.array([1]), None, order=5, vocab_size=2))
     assert len(table.levels[4].keys) == 0
-    every = table.log_prob_of_text(np.array([1, 1, 0]), np.array([True, True, False]))
-    expected = table.log_prob(np.array([[2, 2, 2, 2], [2, 2, 2, 2], [2, 2, 2, 1]]), np.array([1, 1, 0]))
-    np.testing.assert_array_equal(every, expected)
+    every = table.log_prob(np.array([[2, 2, 2, 2], [2, 2, 2, 2], [2, 2, 2, 1]]), np.array([1, 1, 0]))
     # One bigram <s> 1 and fallback discounts of 1/2: p(1|<s>) = 1/2 + 1/2 (1/2 + 1/2 * 1/2).
     np.testing.assert_allclose(np.exp(every[0]), 0.875, rtol=1e-15)
 
 
 def test_no_text_scores_to_nothing() -> None:
     table = maximum_likelihood(count_ngrams(np.array([1]), None, order=3, vocab_size=2))
-    assert table.log_prob_of_text(np.empty(0, dtype=np.int64)).tolist() == []
     assert table.log_prob(np.empty((0, 2), dtype=np.int64), np.empty(0, dtype=np.int64)).tolist() == []
-
-
-@pytest.mark.parametrize("table", tables())
-def test_arrays_bring_the_table_back(table: NgramTable) -> None:
-    back = NgramTable.from_arrays(table.to_arrays())
-    assert (back.order, back.vocab_size, back.bos) == (table.order, table.vocab_size, table.bos)
-    for mine, theirs in zip(back.levels, table.levels, strict=True):
-        np.testing.assert_array_equal(mine.keys, theirs.keys)
-        np.testing.assert_array_equal(mine.log_prob, theirs.log_prob)
-        np.testing.assert_array_equal(mine.backoff, theirs.backoff)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"shape": None}, r"array 'shape' must be three integers .*; got \[\]"),
-        ({"shape": np.array([0, 3, 3])}, r"array 'shape' needs order >= 1.*got \[0, 3, 3\]"),
-        ({"log_prob.2": None}, "array 'log_prob.2' is missing"),
-        ({"extra": np.zeros(1)}, "array 'extra' is not part of an n-gram table"),
-        ({"keys.2": np.zeros(4, dtype=np.int64)}, "array 'keys.2' must be a strictly rising row of int64"),
-        ({"keys.2": np.array([0, 99])}, r"array 'keys.2' must lie in 0 .. 15; got 0 .. 99"),
-        (
-            {"log_prob.1": np.zeros(2)},
-            r"array 'log_prob.1' must be float64 of shape \(4,\); got float64 of shape \(2,\)",
-        ),
-        ({"backoff.1": np.zeros(4, dtype=np.float32)}, r"array 'backoff.1' must be float64.*got float32"),
-    ],
-)
-def test_broken_arrays_are_refused(change: dict[str, np.ndarray | None], message: str) -> None:
-    table = maximum_likelihood(count_ngrams(np.array([1, 0, 2]), None, order=2, vocab_size=3))
-    arrays = {name: value for name, value in (table.to_arrays() | change).items() if value is not None}
-    with pytest.raises(CheckpointError, match=message):
-        NgramTable.from_arrays(arrays)
 
 
 @pytest.mark.parametrize(

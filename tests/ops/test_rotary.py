@@ -35,6 +35,11 @@ def oracle_rotate(x: np.ndarray, layout: str, positions: np.ndarray = POSITIONS)
     return np.array(heads).transpose(0, 2, 1, 3)
 
 
+def permute_heads(weight: Tensor, n_heads: int, order: list[int]) -> Tensor:
+    """The rows of a query or key projection, [n_heads * E, ...] or a bias [n_heads * E], each head's in ``order``."""
+    return torch.unflatten(weight, 0, (n_heads, -1))[:, order].flatten(0, 1)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("d_head", [6, 7, 10])
 def test_fast_form_equals_the_oracle(layout: rotary.Layout, d_head: int) -> None:
@@ -147,8 +152,8 @@ def test_permuted_weights_give_identical_scores(rot: int) -> None:
 
     wanted = scores(weights[0], weights[1], bias, "interleaved")
     order = rotary.half_split_order(rot, d_head)
-    moved = [rotary.permute_heads(part, n_heads, order) for part in (weights[0], weights[1], bias)]
+    moved = [permute_heads(part, n_heads, order) for part in (weights[0], weights[1], bias)]
     torch.testing.assert_close(scores(*moved, "half_split"), wanted, rtol=1e-13, atol=1e-13)
     assert (scores(weights[0], weights[1], bias, "half_split") - wanted).abs().max() > 0.1
-    back = [rotary.permute_heads(part, n_heads, rotary.interleaved_order(rot, d_head)) for part in moved]
+    back = [permute_heads(part, n_heads, rotary.interleaved_order(rot, d_head)) for part in moved]
     assert all(torch.equal(a, b) for a, b in zip(back, (weights[0], weights[1], bias), strict=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Protocol, TypeVar, final
 
 import numpy as np
@@ -64,13 +64,6 @@ class Batches(BatchSource[Batch]):
     @property
     def tokens_per_batch(self) -> float:
         return self.rows * self.length
-
-    def from_step(self, step: int) -> Iterator[Batch]:
-        """The batches of ``step`` and all after it."""
-        while True:
-            yield self.batch(step)
-            step += 1
-
 
 @final
 class MadeOfText(BatchSource[B]):

@@ -16,7 +16,6 @@ from weft.core.base_model import built_empty
 from weft.core.config import parse_part
 from weft.core.errors import InputError
 from weft.core.model import LanguageModel, ModelConfig, language_model
-from weft.core.part_config import PartConfig, expand, kinds_of
 from weft.mixers.attention import Attention
 from weft.mixers.heads import HeadSizes
 from weft.positions.frequencies import Constant
@@ -80,20 +79,6 @@ def _with_heads(data: Any, kinds: set[str], n_kv_heads: int) -> Any:
 def count_parameters(config: ModelConfig) -> int:
     """The parameters of a model, shared ones counted once; none is allocated."""
     return sum(tensor.numel() for tensor in own_tensors(built_empty(config)).values())
-
-
-def count_by_blocks(config: ModelConfig) -> int:
-    """`count_parameters` of a model whose equal blocks have equally many, as those of every family: each kind of block
-    is built once beside the first, which takes a fraction of the time."""
-    if not config.stack():
-        return count_parameters(config)
-
-    def count(*blocks: PartConfig) -> int:
-        return count_parameters(config.with_(blocks=list(blocks)))
-
-    first, *others = (block for _, block in expand(config.stack()))
-    alone = count(first)
-    return alone + sum(number * (count(first, block) - alone) for block, number in kinds_of(others))
 
 
 def place(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:

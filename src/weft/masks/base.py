@@ -136,11 +136,6 @@ class Mask(ABC):
         return self.lookahead() == "none"
 
     @final
-    def is_causal_only(self) -> bool:
-        """Whether it is exactly the causal mask."""
-        return self.pattern() == Pattern(causal=True)
-
-    @final
     def causal_window(self) -> Pattern | None:
         """Its pattern where that is causal, with or without a window; None otherwise."""
         pattern = self.pattern()

@@ -170,16 +170,6 @@ def interleaved_order(rot: int, d_head: int) -> list[int]:
     return [feature for pair in range(half) for feature in (pair, half + pair)] + list(range(rot, d_head))
 
 
-def permute_heads(weight: Tensor, n_heads: int, order: list[int]) -> Tensor:
-    """The rows of a query or key projection, [n_heads * E, ...] or a bias [n_heads * E], each head's in ``order``.
-
-    With ``half_split_order`` a model of interleaved pairs becomes one of half-split pairs that computes the same
-    scores (Meta's Llama files against Hugging Face's), with ``interleaved_order`` the other way round.
-    """
-    heads = torch.unflatten(weight, 0, (n_heads, -1))
-    return heads[:, order].flatten(0, 1)
-
-
 def naive_matrix(angles: Float[Tensor, " pairs"]) -> Float[Tensor, "E E"]:
     """R_m: 2 x 2 rotations along the diagonal; Su et al. 2021, equation 15."""
     cos, sin = angles.cos(), angles.sin()

@@ -45,7 +45,7 @@ class RopeConfig(PositionConfig):
     Attributes:
         layout: which features make a pair: ``interleaved`` neighbours (Su; GPT-J, Meta's Llama files), or
             ``half_split`` (GPT-NeoX; Llama, Mistral, Qwen as Hugging Face stores them). Models of the two layouts are
-            the same up to `weft.ops.rotary.permute_heads`.
+            the same up to the order of features in each head.
         base: of the wavelengths, which run from 2 pi to about 2 pi base tokens.
         rot: R, the number of leading features of each head that are rotated; exponents divide by it. Features are
             rotated in pairs, so an odd R is rounded up (GPT-NeoX). None: all.
