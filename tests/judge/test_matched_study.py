@@ -155,6 +155,8 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(place: Pat
     (place / "model.yaml").write_text(yaml.safe_dump(model), encoding="utf-8")
     assert "--tokens: the configuration states no length of training" in " ".join(
         call("judge", "model.yaml", "--study", "base.yaml", "--out", "out").err.split())
+    (place / "wrong.yaml").write_text("model: {kind: decoder, width: 3}\n", encoding="utf-8")
+    assert "models.baseline: model.width" in call("judge", "thing.yaml", "--study", "wrong.yaml", "--out", "out").err
     assert not (place / "out").exists()
 
 

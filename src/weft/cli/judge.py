@@ -57,7 +57,7 @@ def judge(
         seeds: Annotated[int, typer.Option("--seeds", min=2, help="The study's runs of each model.")] = 5,
         out: Annotated[Path, typer.Option("--out", help="The folder of protocol and study.")] = Path("runs/judge"),
         threads: Threads = None, plugin: Plugin = None, json: Json = False) -> None:
-    """Judge whether something is a language model: one verdict on its laws, and on request whether it is better.
+    """Judge whether something is a language model: one verdict on its laws.
 
     A file runs in a process of its own, without network and with no files but its own folder. The exit code is 0 if the
     model is lawful, 1 if not, 2 if nothing can be said.

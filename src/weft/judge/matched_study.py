@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.comparison import StudyConfig, StudyResult
+from weft.comparison.contestants import contestants
 from weft.comparison.matching import is_trained, size_of
 from weft.comparison.power import detectable_in, reached, summary
 from weft.comparison.study import read_study
@@ -21,6 +22,7 @@ from weft.disk.atomic import write_file
 from weft.disk.documents import read_json
 from weft.judge.judgement import StudyAnswer
 from weft.training.config import BUDGETS, RunConfig
+from weft.training.files import read_plain
 
 RUNS, TOLERANCE = 5, 0.05
 """Runs of each model, and the share by which the baseline's parameters may differ from the thing's."""
@@ -61,6 +63,7 @@ def sealed(folder: Path, question: str, runs: int, text: Path | None, plugins: S
 
     Raises:
         InputError: the protocol there is another one, or was changed after it had been sealed.
+        ConfigError: the study cannot be run.
     """
     file = folder / PROTOCOL
     known = read_json(file) if file.is_file() else {}
@@ -76,6 +79,7 @@ def sealed(folder: Path, question: str, runs: int, text: Path | None, plugins: S
         raise InputError("another protocol is sealed there, or it was changed after that.", where=str(file),
                          remedy="Repeat the command with which it was sealed, or name another folder with --out.")
     if not known:
+        contestants(study, read_plain)  # raises for what cannot be run, before anything is written
         folder.mkdir(parents=True, exist_ok=True)
         write_file(file, json.dumps(content, indent=1) + "\n")
     return study, content

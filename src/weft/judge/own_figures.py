@@ -69,7 +69,8 @@ def nats_of(case: Case, view: OutputForm, tokens: np.ndarray) -> np.ndarray:
     """The log-probability of each token of a row [T]; of the first nan where it has none."""
     row = tokens[None]
     if view.scores:
-        return case.log_probs(view, row)[0]
+        told: np.ndarray = case.log_probs(view, row)[0]
+        return told
     places = range(max(len(tokens) - 1, 1))
     values = case.log_probs(view, row, list(places))
     told = np.take_along_axis(values[0], row[0, 1:, None], axis=-1)[:, 0] if len(tokens) > 1 else np.zeros(0)
