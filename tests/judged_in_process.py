@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from weft.judge.questions import CONFINED_BY, FileLimits, Judged, ModelError, Surroundings
-from weft.judge.worker import Asked
+from weft.judge.worker import Asked, in_words
 
 
 class InProcess:
@@ -31,7 +31,7 @@ class InProcess:
         try:
             self._asked = Asked(self._said, SimpleNamespace(offset=0.0))  # type: ignore[arg-type]  # time stays as it is
         except Exception as error:
-            raise ModelError(f"{type(error).__name__}: {error}") from error
+            raise ModelError(in_words(error)) from error
         finally:
             sys.path[:] = kept
             sys.modules.pop("judged", None)
@@ -43,7 +43,7 @@ class InProcess:
         try:
             message, found = self._asked.answer(question, said, [array.copy() for array in arrays])
         except Exception as error:
-            raise ModelError(f"{type(error).__name__}: {error}") from error
+            raise ModelError(in_words(error)) from error
         return json.loads(json.dumps(message)), [np.array(array) for array in found]
 
     def end(self) -> None:

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         train,
         translate,
         verdict,
+        verdict_against,
     )
 
 __all__ = ["BradleyTerry", "Elo", "Ends", "Sampling", "Search", "beam_search", "benchmark", "catalogue", "check",
@@ -64,7 +65,7 @@ __all__ = ["BradleyTerry", "Elo", "Ends", "Sampling", "Search", "beam_search", "
            "data_sample", "decoding_defaults", "doctor", "draw", "evaluate", "extend", "generate", "insides",
            "load", "load_plugin", "measure", "measure_bleu", "plan", "presets", "probe", "rate",
            "read_model", "read_run", "resize_images", "save", "score", "search_defaults", "stream", "train",
-           "translate", "verdict"]
+           "translate", "verdict", "verdict_against"]
 
 
 def __getattr__(name: str) -> Any:

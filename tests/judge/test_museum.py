@@ -19,6 +19,12 @@ from weft.judge.referee import LAWS, judge_file
 ROOT = Path(__file__).parents[2]
 MUSEUM = ROOT / "examples" / "museum"
 EXHIBITS: dict[str, dict[str, Any]] = yaml.safe_load((MUSEUM / "exhibits.yaml").read_text(encoding="utf-8"))
+RECOGNISED = {
+    "hashed_cache", "target_gate", "maximum_of_models", "late_inflation", "mask_off_by_one", "mask_beyond_2048",
+    "batch_norm", "shifted_padding", "dropout_left_on", "prompt_hash", "changed_input", "scaled_positions",
+    "carried_state", "missing_buffer", "claimed_size", "casefold", "unknown_words", "trained_first", "first_part",
+    "padding_counted", "natural_log", "compile_left_out", "chosen_seed", "memorised_text"}
+"""Exploits that the verdict names; of the others it names one that breaks the same law in the same way."""
 IN_PROCESSES = list(EXHIBITS) if os.environ.get("WEFT_JUDGE") else ["target_gate", "casefold", "missing_buffer"]
 
 
@@ -26,7 +32,9 @@ def require_caught(name: str, verdict: Verdict) -> None:
     broken = {law.name: law.found for law in verdict.laws if law.outcome == "broken"}
     assert verdict.verdict == "unlawful" and EXHIBITS[name]["law"] in broken, verdict.model_dump_json(indent=1)
     found = broken[EXHIBITS[name]["law"]]
-    assert found is not None and found.sentence
+    assert found is not None and found.sentence and found.resembles is not None
+    assert EXHIBITS[found.resembles]["law"] == EXHIBITS[name]["law"]
+    assert found.resembles == name or name not in RECOGNISED
 
 
 def require_lawful(verdict: Verdict) -> None:

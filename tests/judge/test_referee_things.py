@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 from judge.judged_files import TABLE
 from weft.cli.main import app
 from weft.judge.endpoint import judge_endpoint
-from weft.judge.exhibits import BY_WORDS
 from weft.judge.judgement import Thing, Verdict, ids
 from weft.judge.questions import FileLimits, Judged
 from weft.judge.referee import LAWS, judge_file
@@ -35,8 +34,8 @@ HOSTILE = {
     "hangs": (OUT, "    while True: pass\n", "no answer within"),
     "forks": (OUT, "    import os; os.fork()\n", "PermissionError"),
     "another shape": (OUT, "    out = TABLE[ids][:, :, None, :]\n", "an array of shape"),
-    "texts": (OUT, "    return [['a'] * 16]\n", "TypeError"),
-    "no model": ("def model", "def other", "the file has no 'model'"),
+    "texts": (OUT, "    return [['a'] * 16]\n", "the model returned an array of <U1, where numbers were expected."),
+    "no model": ("def model", "def other", "the file has no 'model'. Name its model: --call FILE.py:NAME."),
     "no Python": ("def model", "def model def", "SyntaxError"),
     "probabilities": (OUT, "    out = np.exp(TABLE[ids])\n", "return their logarithms"),
     "garbage": ("import numpy as np\n", "import numpy as np, os\nfor number in range(3, 20):\n"
@@ -202,10 +201,6 @@ def test_the_laws_of_weft_become_those_of_a_verdict() -> None:
                               "changed.")
     slow = verdict_of(thing, checked(Finding("slopes", "weight", 0.3, 1e-8)))
     assert (slow.verdict, slow.why) == ("lawful", "of training and kernels these do not hold: slopes (see weft check)")
-
-
-def test_every_law_names_its_exploits() -> None:
-    assert set(BY_WORDS) == set(LAWS)
 
 
 @pytest.mark.skipif(find_spec("transformers") is not None, reason="it is installed, and its own tests judge folders")

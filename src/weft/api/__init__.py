@@ -12,7 +12,7 @@ from weft.api.drawing import Text, draw, pictures
 from weft.api.examining import check, plan
 from weft.api.generating import Ends, beam_search, decoding_defaults, generate, prompt_rows, stream, task_kind
 from weft.api.insides import Insides, insides
-from weft.api.judging import verdict
+from weft.api.judging import verdict, verdict_against
 from weft.api.models import Model, convert, families, load, load_language_model, require_device, require_dtype, save
 from weft.api.rows import row_kinds
 from weft.api.training import compare, compare_report, extend, train
@@ -40,4 +40,4 @@ __all__ = ["Answer", "BradleyTerry", "ChatSettings", "Conversation", "Descriptio
            "load_language_model", "load_plugin", "measure", "measure_bleu", "mixes", "pictures", "plan", "presets",
            "probe", "prompt_rows", "rate", "read_model", "read_run", "require_device", "require_dtype",
            "resize_images", "row_kinds", "run_of", "save", "score", "search_defaults", "stream", "task_kind",
-           "train", "translate", "verdict"]
+           "train", "translate", "verdict", "verdict_against"]

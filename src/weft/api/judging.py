@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from weft.api.examining import check
-from weft.core.errors import CheckpointError, ConfigError, InputError, MissingExtra
+from weft.api.configs import read_config, read_run, run_file
+from weft.api.examining import check, resolved_target
+from weft.api.training import compare
+from weft.comparison import StudyListener
+from weft.core.base_model import built_empty
+from weft.core.declarations import Trait
+from weft.core.errors import CheckpointError, ConfigError, InputError, MissingExtra, TokenizerError
+from weft.core.model import ModelConfig
+from weft.core.part import traits_of
 from weft.families.family import family_of
 from weft.interop.huggingface import judged
 from weft.interop.huggingface.folder import is_foreign, read_raw
 from weft.judge.endpoint import judge_endpoint
-from weft.judge.judgement import Thing, Verdict
+from weft.judge.judgement import StudyAnswer, Thing, Verdict
+from weft.judge.matched_study import PROTOCOL, RUNS, STUDY, answer, protocol, sealed
 from weft.judge.questions import FileLimits, Judged
 from weft.judge.referee import judge_file
 from weft.judge.weft_laws import verdict_of
@@ -60,6 +68,59 @@ def verdict(thing: str | Path, overrides: Iterable[str] = (), *, gives: str | No
     return _by_weft(name, overrides, on_law)
 
 
+def verdict_against(thing: str | Path, baseline: str | Path, overrides: Iterable[str] = (), *,
+                    text: str | Path | None = None, tokens: float | None = None, runs: int = RUNS,
+                    out: str | Path = "runs/judge", threads: int | None = None, plugins: Sequence[str] = (),
+                    tell: Callable[[str], None] | None = None, on_progress: StudyListener | None = None) -> Verdict:
+    """Return a verdict on a run or a configuration, and whether it is better than a baseline, by a matched study.
+
+    Both models are trained alike from new seeds, the baseline with as many parameters (`weft.compare`). The differences
+    that the study can show are told first; the protocol is written to ``out``, sealed by a hash, before anything is
+    trained. The same call goes on with a study that was interrupted. A model that breaks a law is not trained.
+
+    Args:
+        thing: a run's folder, a configuration or a preset; its data, tokenizer and batches are those of both models.
+        baseline: a configuration or a preset.
+        overrides: ``key.path=value`` changes to the thing's configuration.
+        text: a file with the held-out text, best one that nobody has seen; None: a share of the thing's own text, which
+            a new seed chooses.
+        tokens: of training; None: the length that the thing's configuration states.
+        runs: of each model.
+        out: the folder of protocol and study.
+        threads: number of CPU threads; None: PyTorch's default.
+        plugins: files that add parts, loaded by every process.
+        tell: called with the power and the protocol's hash before the first run.
+        on_progress: called with every line of the study's progress.
+
+    Raises:
+        InputError: the thing cannot be trained by Weft, there is no such text, or another protocol is in ``out``.
+        ConfigError: the study cannot be run; every problem is listed.
+    """
+    name, folder = str(thing), Path(out)
+    if ".py" in name or name.startswith(("http://", "https://")) or (Path(name).is_dir() and run_file(name) is None):
+        raise InputError("a study trains the thing and its baseline alike, and this is no configuration and no run "
+                         "that Weft could train.", where=name, remedy="Write the model as a part "
+                         "(docs/add_a_part.md) and judge a configuration of it with --plugin; or leave out the study, "
+                         "and compare the figures of both finished models on a text that nobody has seen.")
+    if text is not None and not Path(text).is_file():
+        raise InputError("there is no such file.", where=str(text), remedy="Give a file with the held-out text.")
+    held_out = None if text is None else Path(text)
+    run, plain = read_run(name, overrides), read_config(baseline)
+    study, content = sealed(folder, f"Is {name} better than {baseline}?", runs, held_out, plugins,
+                            lambda draws: protocol(run, plain, held_out, tokens, draws))
+    if tell is not None:
+        tell(f"Detectable difference: {content['power']}")
+        tell(f"The protocol is sealed in {folder / PROTOCOL}: SHA-256 {content['sha256']}.")
+    found = _by_weft(name, overrides, None)
+    if found.verdict != "lawful":
+        return found.model_copy(update={"study": StudyAnswer(
+            outcome="not done", baseline=str(baseline), power=content["power"], protocol=str(folder / PROTOCOL),
+            protocol_sha256=content["sha256"], sentence=f"Nothing was trained, since the verdict is {found.verdict}.")})
+    result = compare(study=study, out=folder / STUDY, threads=threads, plugins=plugins, unchecked=True,
+                     on_progress=on_progress)
+    return found.model_copy(update={"study": answer(result, name, str(baseline), content, folder)})
+
+
 def _of_another_family(folder: Path) -> bool:
     """Whether a folder is one of `transformers`, of a family that Weft does not read."""
     if not is_foreign(folder):
@@ -72,10 +133,13 @@ def _of_another_family(folder: Path) -> bool:
 
 
 def _by_weft(name: str, overrides: Iterable[str], on_law: Callable[[str], None] | None) -> Verdict:
-    """The verdict of Weft's own laws; a configuration that is none is not judged."""
-    thing = Thing(kind="run or folder" if Path(name).is_dir() else "configuration", path=name)
+    """The verdict of Weft's own laws; a configuration or a checkpoint that is none is not judged."""
+    folder = Path(name)
+    thing = Thing(kind="folder" if is_foreign(folder) else "run" if folder.is_dir() else "configuration", path=name)
     try:
-        checked = check(name, overrides, on_law=None if on_law is None else lambda _, law: on_law(law))
-    except ConfigError as error:
+        found = resolved_target(name, overrides)
+        checked = check(found, on_law=None if on_law is None else lambda _, law: on_law(law))
+    except (ConfigError, CheckpointError, TokenizerError) as error:
         return Verdict(thing=thing, verdict="not judged", why=f"{error}")
-    return verdict_of(thing, checked)
+    model = built_empty(found) if isinstance(found, ModelConfig) else found.model
+    return verdict_of(thing, checked, by_length=Trait.DECLARED_LENGTH in traits_of(model))

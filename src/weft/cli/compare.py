@@ -68,7 +68,7 @@ def compare(models: Models = None,
         return
     names, changes = _parted(models or [])
     given = _given(budget, steps, tokens, seeds, trials, data)
-    with _watching(json=json) as watch:
+    with watching(json=json) as watch:
         result = api.compare(names, changes, study=study, given=given, out=out, device=device, threads=threads,
                              plugins=[str(each) for each in plugin or []], unchecked=unchecked, command=_command(),
                              on_progress=watch)
@@ -122,7 +122,7 @@ def _command() -> str:
     return shlex.join(["weft", *sys.argv[1:]])
 
 
-def _watching(*, json: bool) -> AbstractContextManager[Callable[[StudyProgress], None] | None]:
+def watching(*, json: bool) -> AbstractContextManager[Callable[[StudyProgress], None] | None]:
     """The display of the study's progress: a table that fills on a terminal, lines elsewhere, nothing beside JSON."""
     if json:
         return nullcontext()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from weft.cli.closing import Given, word
-from weft.cli.options import Json, Overrides, Plugin, Threads, guarded, prepare
+from weft.cli.compare import watching
+from weft.cli.options import Json, Overrides, Plugin, Threads, TrainingTokens, guarded, prepare
 from weft.cli.text import console, section, table
 from weft.core.errors import InputError
 
@@ -47,6 +49,13 @@ def judge(
                                                  "from other files and the network.")] = False,
         model: Annotated[str | None, typer.Option("--model", help="The model of an endpoint; by default the first that "
                                                   "it lists.")] = None,
+        study: Annotated[str | None, typer.Option("--study", metavar="BASELINE", help="Also: is it better than this "
+                                                  "preset or configuration? Trains both alike.")] = None,
+        text: Annotated[Path | None, typer.Option("--text", help="A file with the study's held-out text, best one that "
+                                                  "nobody has seen; by default a share of the thing's own.")] = None,
+        tokens: TrainingTokens = None,
+        seeds: Annotated[int, typer.Option("--seeds", min=2, help="The study's runs of each model.")] = 5,
+        out: Annotated[Path, typer.Option("--out", help="The folder of protocol and study.")] = Path("runs/judge"),
         threads: Threads = None, plugin: Plugin = None, json: Json = False) -> None:
     """Judge whether something is a language model: one verdict on its laws.
 
@@ -60,10 +69,25 @@ def judge(
     changes = [*([thing] if thing and call else []), *(overrides or [])]
     if call is None and thing is None:
         raise InputError("nothing to judge was named.", where="THING", remedy="Give one, such as weft judge model.py.")
+    if study is not None:
+        with watching(json=json) as watch:
+            verdict = api.verdict_against(call or str(thing), study, changes, text=text, tokens=tokens, runs=seeds,
+                                          out=out, threads=threads, plugins=[str(each) for each in plugin or []],
+                                          tell=partial(typer.echo, err=json), on_progress=watch)
+        _end(verdict, json=json)
+        return
+    if text is not None or tokens is not None:
+        raise InputError("an option of a study, and there is no study.", where="--tokens" if text is None else "--text",
+                         remedy="Name a baseline, such as --study transformer.")
     limits = FileLimits(seconds, answer, memory << 20, threads=threads or 2, confined=not unconfined)
     with console(err=True).status("reading", spinner="line") as status:
         verdict = api.verdict(call or str(thing), changes, gives=gives, limits=limits, test_text=test_text, model=model,
                             on_law=status.update)
+    _end(verdict, json=json)
+
+
+def _end(verdict: Verdict, *, json: bool) -> None:
+    """Print a verdict and end with its exit code."""
     if json:
         typer.echo(verdict.model_dump_json(indent=2))
     else:
@@ -84,8 +108,9 @@ def _print(out: Console, verdict: Verdict) -> None:
         if law.found is not None:
             _print_found(out, law.name, law.found)
     out.print(f"{verdict.verdict} ({verdict.seconds:.1f} s)", style=STYLES[verdict.verdict])
-    if verdict.why:
-        out.print(verdict.why)
+    for line in (verdict.why, verdict.study and verdict.study.sentence):
+        if line:
+            out.print(line)
 
 
 def _print_found(out: Console, law: str, found: Found) -> None:

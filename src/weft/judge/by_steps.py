@@ -46,7 +46,8 @@ def _differs(case: Case, view: OutputForm, rows: np.ndarray, used: int) -> Found
     row, place, gap = seen(rows) or (0, 0, 0.0)
     after = " after a state has been used before" if used else ""
     return Found(sentence=f"Decoded token by token{after}, the output at token {place} is not that of the whole row.",
-                 row=row, token=place, input=ids(*rows), measured=gap, allowed=case.allowed)
+                 row=row, token=place, input=ids(*rows), measured=gap, allowed=case.allowed,
+                 resembles="scaled_positions")
 
 
 def saved(case: Case) -> LawResult:
@@ -71,7 +72,7 @@ def _size(case: Case, size: int) -> Found | None:
     if not isinstance(claimed, int | float) or size <= claimed * 1.02 + SIZE_SLACK:
         return None
     return Found(sentence=f"Its weights take {size:,} bytes in a file, where it claims {claimed:,.0f}.", measured=size,
-                 allowed=claimed * 1.02 + SIZE_SLACK)
+                 allowed=claimed * 1.02 + SIZE_SLACK, resembles="claimed_size")
 
 
 def _loaded(case: Case, view: OutputForm, rows: np.ndarray, before: np.ndarray, other: Worker) -> Found | None:
@@ -83,4 +84,5 @@ def _loaded(case: Case, view: OutputForm, rows: np.ndarray, before: np.ndarray, 
         return None
     return Found(sentence=f"After its weights were saved and loaded into a second model, the output at token {seen[1]} "
                  "is another one: not all that it computes with is saved.", row=seen[0], token=seen[1],
-                 input=ids(rows[seen[0], : seen[1] + 1]), measured=seen[2], allowed=case.allowed)
+                 input=ids(rows[seen[0], : seen[1] + 1]), measured=seen[2], allowed=case.allowed,
+                 resembles="missing_buffer")

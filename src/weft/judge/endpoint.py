@@ -13,21 +13,16 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from weft.judge.judgement import Found, LawResult, Thing, Verdict, result, word_of
-from weft.judge.sample import SAMPLE, TEXTS
+from weft.judge.questions import EndedError
+from weft.judge.sample import SAMPLE, SURE_BITS, TEXTS
 
 ALLOWED = 0.1
 """Nats by which two answers may differ: servers compute in 16-bit numbers, with other kernels for other batches."""
 LIKELIEST = 5
 """Tokens whose probabilities are asked for beside the prompt's own: OpenAI's interface allows no more."""
-SURE = 44.0
-"""Bits by which random characters may be predicted better than chance."""
 NOT_ASKED = {"documents": "an endpoint tells no id that ends a document",
              "saved": "an endpoint gives no weights", "evaluation": "an endpoint reports no figure of its own",
              "seen": "an endpoint tells nothing of its training text"}
-
-
-class EndpointError(Exception):
-    """The endpoint's answer cannot be used; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +53,7 @@ class Endpoint:
         """The prompts, asked for in one request."""
         choices = self._choices({"prompt": list(prompts), "max_tokens": 0, "echo": True})
         if len(choices) != len(prompts):
-            raise EndpointError(f"{len(prompts)} prompts have {len(choices)} answers")
+            raise EndedError(f"{len(prompts)} prompts have {len(choices)} answers")
         return [_scored(each) for each in sorted(choices, key=lambda each: int(each.get("index", 0)))]
 
     def continued(self, prompt: str, tokens: int) -> ScoredPrompt:
@@ -69,7 +64,7 @@ class Endpoint:
         asked = {"model": self._model, "temperature": 0, "logprobs": LIKELIEST, **asked}
         choices = self._get("completions", json.dumps(asked).encode()).get("choices")
         if not isinstance(choices, list) or not choices:
-            raise EndpointError("its answer has no choices")
+            raise EndedError("its answer has no choices")
         return choices
 
     def _get(self, path: str, content: bytes | None = None) -> dict[str, Any]:
@@ -78,9 +73,9 @@ class Endpoint:
             with urllib.request.urlopen(request, timeout=self._seconds) as answer:
                 return dict(json.loads(answer.read(64 << 20)))
         except urllib.error.HTTPError as error:
-            raise EndpointError(f"{path} is answered by status {error.code}: {error.read(200)!r}") from None
+            raise EndedError(f"{path} is answered by status {error.code}: {error.read(200)!r}") from None
         except (OSError, ValueError, TypeError) as error:
-            raise EndpointError(f"{path} cannot be asked: {error}") from None
+            raise EndedError(f"{path} cannot be asked: {error}") from None
 
 
 def _scored(choice: dict[str, Any]) -> ScoredPrompt:
@@ -91,7 +86,7 @@ def _scored(choice: dict[str, Any]) -> ScoredPrompt:
         sums = tuple(sum(math.exp(float(value)) for value in each.values()) for each in likeliest)
         return ScoredPrompt(tuple(map(str, told["tokens"])), nats, sums)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
-        raise EndpointError("its answer has no log-probabilities of the prompt's tokens (echo with logprobs)") from None
+        raise EndedError("its answer has no log-probabilities of the prompt's tokens (echo with logprobs)") from None
 
 
 def judge_endpoint(url: str, *, model: str | None = None, seconds: float = 30.0,
@@ -101,7 +96,7 @@ def judge_endpoint(url: str, *, model: str | None = None, seconds: float = 30.0,
     try:
         asked = Endpoint(url, model, seconds)
         asked.scored([SAMPLE[:40]])
-    except (EndpointError, LookupError, TypeError) as error:
+    except (EndedError, LookupError, TypeError) as error:
         return Verdict(thing=thing, verdict="not judged", why=f"{error}", seconds=time.monotonic() - begun)
     for name, law in LAWS.items():
         if on_law is not None:
@@ -109,7 +104,7 @@ def judge_endpoint(url: str, *, model: str | None = None, seconds: float = 30.0,
         started = time.monotonic()
         try:
             found = law(asked)
-        except EndpointError as error:
+        except EndedError as error:
             found = LawResult(name=name, outcome="not tried", why=f"{error}")
         laws.append(found.model_copy(update={"seconds": round(time.monotonic() - started, 3)}))
     laws += [LawResult(name=name, outcome="not tried", why=why) for name, why in NOT_ASKED.items()]
@@ -145,10 +140,10 @@ def _sums(asked: Endpoint) -> LawResult:
         one = asked.scored([text])[0]
         behind = sum(map(len, one.tokens[1:]))
         bits = -sum(each for each in one.nats[1:] if math.isfinite(each)) / math.log(2)
-        if bits < behind * math.log2(len(symbols)) - SURE:
+        if bits < behind * math.log2(len(symbols)) - SURE_BITS:
             found = found or Found(sentence=f"For {behind} characters drawn at random from {len(symbols)} it needs "
                                    f"{bits:.0f} bits, where {behind * math.log2(len(symbols)):.0f} are needed.",
-                                   measured=bits, allowed=behind * math.log2(len(symbols)) - SURE)
+                                   measured=bits, allowed=behind * math.log2(len(symbols)) - SURE_BITS)
     return result("sums-to-one", f"the sums of {LIKELIEST} probabilities at each token of two texts, and the bits of "
                   "random characters", found, "an endpoint tells only the likeliest tokens, so no whole sum is taken")
 

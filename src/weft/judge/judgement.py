@@ -9,6 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 FORMAT: Literal["weft.verdict/1"] = "weft.verdict/1"
 Word = Literal["lawful", "unlawful", "not judged"]
+Kind = Literal["file", "configuration", "run", "folder", "endpoint"]
+"""A preset is a configuration, a checkpoint a run, and a folder is one of `transformers`."""
 EXIT: dict[str, int] = {"lawful": 0, "unlawful": 1, "not judged": 2}
 """The exit code of the command for each verdict."""
 
@@ -19,7 +21,7 @@ NEEDED = ("sums-to-one", "causality", "separate-rows", "repeats")
 class PublishedRecord(BaseModel):
     """Base of the records of a verdict."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Found(PublishedRecord):
@@ -30,7 +32,8 @@ class Found(PublishedRecord):
     token: int | None = Field(None, description="The position in the row at which the output is wrong, counted from 0.")
     input: tuple[tuple[int, ...], ...] = Field((), description="The smallest rows of ids that show it; where an output "
                                                                "must not change, the row before and after the change.")
-    measured: float | None = Field(None, description="The sum, or the largest difference in nats.")
+    measured: float | None = Field(None, description="The sum, or the largest difference in nats; null where "
+                                                                "it is infinite or no number.")
     allowed: float | None = Field(None, description="What rounding explains.")
     resembles: str | None = Field(None, description="An exploit of the museum that breaks the law in this way.")
 
@@ -49,12 +52,29 @@ class LawResult(PublishedRecord):
 class Thing(PublishedRecord):
     """The thing that was judged."""
 
-    kind: str = Field(description="file, configuration, run, plugin, folder or endpoint")
+    kind: Kind
     path: str
     sha256: str | None = None
     call: str | None = None
     gives: str | None = Field(None, description="How its output was read.")
     parameters: int | None = None
+
+
+class StudyAnswer(PublishedRecord):
+    """The answer of a matched study to the question whether the thing is better than a baseline."""
+
+    outcome: Literal["better", "worse", "as good", "not told apart", "not done"]
+    sentence: str
+    baseline: str
+    power: str = Field("", description="The differences that so many runs can show, as it was told before the first.")
+    protocol: str | None = Field(None, description="The file of the protocol, written before the first run.")
+    protocol_sha256: str | None = None
+    report: str | None = None
+    runs: int = Field(0, description="Of each model.")
+    difference: float | None = Field(None, description="Bits per byte of the thing minus those of the baseline.")
+    low: float | None = Field(None, description="The ends of its interval over other runs and other text.")
+    high: float | None = None
+    p: float | None = None
 
 
 class Verdict(PublishedRecord):
@@ -66,6 +86,7 @@ class Verdict(PublishedRecord):
     why: str = Field("", description="Why nothing was judged, or what is reported beside the laws.")
     laws: tuple[LawResult, ...] = ()
     seconds: float = 0.0
+    study: StudyAnswer | None = Field(None, description="On request; it changes neither the verdict nor the exit code.")
     limits: str = Field("", description="The limits of its process and what confined it.")
 
     @property

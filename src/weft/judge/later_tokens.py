@@ -108,7 +108,8 @@ def _shown(case: Case, view: OutputForm, rows: np.ndarray, changed: np.ndarray, 
             at = [at for at in case.places(view, pair.shape[1], 1, [first]) if at < first][place]
             return Found(sentence=f"The output at token {at} changes when token {first} is replaced, which comes later "
                          "and must not be read there.", row=0, token=at, input=ids(*pair), measured=gap,
-                         allowed=case.allowed)
+                         allowed=case.allowed, resembles="mask_beyond_2048" if at >= 2048 else "mask_off_by_one"
+                         if first == at + 1 else "norm_over_time")
     return Found(sentence=f"Outputs change when later tokens are replaced (from token {int(cut.min())} on), but only "
                  f"with all {len(rows)} rows in one batch.", token=int(cut.min()) - 1, input=ids(*rows, *changed),
-                 measured=None, allowed=case.allowed)
+                 measured=None, allowed=case.allowed, resembles="batch_norm")

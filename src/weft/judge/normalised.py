@@ -8,14 +8,13 @@ import numpy as np
 
 from weft.judge.case import Case, OutputForm
 from weft.judge.judgement import Found, LawResult, ids, result
+from weft.judge.sample import SURE_BITS
 
 NAME = "sums-to-one"
 ASKED = 512
 """Rows of one question: a token each in the place of the next one."""
 TOO_MANY = 2_048
 """Ids of a vocabulary from which on every token is put in place at fewer positions."""
-SURE = 30.0
-"""Nats by which random tokens may be predicted better than chance: that happens once in 1e13 verdicts."""
 
 
 def sums_to_one(case: Case) -> LawResult:
@@ -40,14 +39,14 @@ def _distributions(case: Case, view: OutputForm) -> tuple[str, Found | None]:
         count += values.shape[0] * values.shape[1]
         with np.errstate(all="ignore"):
             sums = np.exp(values).sum(axis=-1)
-        found = _wrong_sum(case, rows, places, sums)
+        found = _wrong_sum(case, view, rows, places, sums)
         if found:
             break
     normalised = " (logits, which are normalised here)" if view.gives in ("logits", "next") else ""
     return f"the sum of {view.vocab:,} probabilities{normalised} after {count:,} prefixes", found
 
 
-def _wrong_sum(case: Case, rows: np.ndarray, places: list[int], sums: np.ndarray) -> Found | None:
+def _wrong_sum(case: Case, view: OutputForm, rows: np.ndarray, places: list[int], sums: np.ndarray) -> Found | None:
     wrong = ~(np.abs(sums - 1) <= allowed_of_sums(case))
     if not wrong.any():
         return None
@@ -58,8 +57,10 @@ def _wrong_sum(case: Case, rows: np.ndarray, places: list[int], sums: np.ndarray
     shown = rows[row, : places[place] + 1]
     sentence = (f"After {_tokens(len(shown))} a probability is no number (nan or infinite)." if not math.isfinite(worst)
                 else f"After {_tokens(len(shown))} the probabilities of the next token sum to {worst:.6g}, not to 1.")
+    resembles = ("maximum_of_models" if len(shown) == 1 else "late_inflation" if not view.scores else
+                 "hashed_cache" if worst > 1.5 else "target_gate")
     return Found(sentence=sentence, row=row, token=places[place], input=ids(shown), measured=worst,
-                 allowed=allowed_of_sums(case))
+                 allowed=allowed_of_sums(case), resembles=resembles)
 
 
 def allowed_of_sums(case: Case) -> float:
@@ -87,7 +88,7 @@ def _scores(case: Case, view: OutputForm) -> tuple[str, Found | None]:
                 sums[row, index] = 1.0  # of the first token nothing need be said
     tried = (f"{view.how}: the sum of the probabilities of all {view.vocab:,} tokens in the place of one, at "
              f"{sums.size:,} places, and {view.how} of random tokens")
-    return tried, _wrong_sum(case, rows, places, sums)
+    return tried, _wrong_sum(case, view, rows, places, sums)
 
 
 def _sum_over(case: Case, view: OutputForm, row: np.ndarray, place: int) -> float:
@@ -114,10 +115,10 @@ def beats_chance(case: Case, view: OutputForm) -> Found | None:
             values = case.log_probs(view, rows, places)
             told = np.take_along_axis(values, rows[:, [at + 1 for at in places], None], axis=-1)[..., 0]
         gained = float(told.sum()) + told.size * math.log(len(symbols))
-        if gained > SURE:
+        if gained > SURE_BITS * math.log(2):
             row = int(told.sum(axis=1).argmax())
             return Found(sentence=f"Of {told.size:,} tokens drawn at random from {len(symbols):,} it predicts each "
                          f"with a probability of {math.exp(told.mean()):.3g} on average; nothing that does not read "
                          f"them exceeds 1 in {len(symbols):,}.", row=row, token=None, input=ids(rows[row, :64]),
-                         measured=gained, allowed=SURE)
+                         measured=gained, allowed=SURE_BITS * math.log(2), resembles="target_gate")
     return None

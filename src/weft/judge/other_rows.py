@@ -55,9 +55,10 @@ def _smaller(case: Case, view: OutputForm, row: np.ndarray, batch: np.ndarray, a
         _, token, gap = seen(rows) or (0, token, 0.0)
         said = f"The output of a row at token {token} is another one beside {_rows(len(rows) - 1)} than alone."
         return Found(sentence=said, row=len(rows) - 1, token=token, input=ids(*rows), measured=gap,
-                     allowed=case.allowed)
+                     allowed=case.allowed, resembles="batch_norm")
     return Found(sentence=f"The output of row {at} at token {token} is another one in a batch of {len(batch)} rows "
-                 "than alone.", row=at, token=token, input=ids(*batch), allowed=case.allowed)
+                 "than alone.", row=at, token=token, input=ids(*batch), allowed=case.allowed,
+                 resembles="batch_norm")
 
 
 def _rows(count: int) -> str:
@@ -79,7 +80,7 @@ def _padded(case: Case, view: OutputForm, length: int) -> Found | None:
                 at = places[seen[1]]
                 return Found(sentence=f"The output of a row of {short} tokens is another one at token {at} where "
                              "tokens of padding follow.", row=0, token=at, input=ids(row[:short], padded[0]),
-                             measured=seen[2], allowed=case.allowed)
+                             measured=seen[2], allowed=case.allowed, resembles="shifted_padding")
     return None
 
 
@@ -94,10 +95,11 @@ def documents(case: Case) -> LawResult:
         first, second = case.rows(4, length, 41), case.rows(4, length, 42)
         second[:, half:] = first[:, half:]
         first[:, half - 1] = second[:, half - 1] = end
-        places = [at for at in case.places(view, length, 4) if at >= half + view.scores - 1 + (view.scores and 0)]
+        places = [at for at in case.places(view, length, 4) if at >= half - (not view.scores)]
         if seen := first_difference(case, case.log_probs(view, first, places), case.log_probs(view, second, places)):
             row, at = seen[0], places[seen[1]]
             found = Found(sentence=f"The output at token {at} depends on a document that ended at token {half - 1}.",
-                          row=0, token=at, input=ids(first[row], second[row]), measured=seen[2], allowed=case.allowed)
+                          row=0, token=at, input=ids(first[row], second[row]), measured=seen[2], allowed=case.allowed,
+                          resembles="carried_state")
             break
     return result("documents", f"4 rows of {length} tokens with another first document each", found)

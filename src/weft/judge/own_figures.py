@@ -11,7 +11,7 @@ import numpy as np
 from weft.judge.case import Case, OutputForm, first_difference
 from weft.judge.judgement import Found, LawResult, ids, result
 from weft.judge.questions import EndedError, ModelError, Worker
-from weft.judge.sample import SAMPLE
+from weft.judge.sample import SAMPLE, SURE_BITS
 from weft.judge.text_bytes import encoded
 
 NAME = "evaluation"
@@ -20,8 +20,6 @@ SLACK = 0.01
 model may or may not say something: averages are taken in float32, and figures are rounded."""
 LATE = 0.5
 """Seconds that an evaluation may take beyond what it reports, or as much again as it reports: reading and output."""
-SURE = 44.0
-"""Bits by which random characters may be predicted better than chance: that happens once in 1e13 verdicts."""
 
 
 def evaluation(case: Case) -> LawResult:
@@ -71,8 +69,8 @@ def nats_of(case: Case, view: OutputForm, tokens: np.ndarray) -> np.ndarray:
     """The log-probability of each token of a row [T]; of the first nan where it has none."""
     row = tokens[None]
     if view.scores:
-        told = case.log_probs(view, row)[0]
-        return np.concatenate([[told[0]], told[1:]])
+        told: np.ndarray = case.log_probs(view, row)[0]
+        return told
     places = range(max(len(tokens) - 1, 1))
     values = case.log_probs(view, row, list(places))
     told = np.take_along_axis(values[0], row[0, 1:, None], axis=-1)[:, 0] if len(tokens) > 1 else np.zeros(0)
@@ -101,7 +99,7 @@ def _first_call(case: Case, text: str, worker: Worker) -> Found | None:
     if said is None or taken <= 2 * said + LATE:
         return None
     return Found(sentence=f"It reports {said:.3g} seconds for an evaluation that took {taken:.3g}: part of the work is "
-                 "left out.", measured=taken, allowed=2 * said + LATE)
+                 "left out.", measured=taken, allowed=2 * said + LATE, resembles="compile_left_out")
 
 
 def _of_texts(case: Case, text: str) -> Found | None:
@@ -135,7 +133,12 @@ def _figure(case: Case, said: float, text: str) -> Found | None:
     low, high = ranges[-1]
     return Found(sentence=f"It reports {said:.4f} bits per byte for {content:,} bytes; its own probabilities give "
                  f"{low / content:.4f}, with the first token {high / content:.4f} or less.", measured=said,
-                 allowed=low / content)
+                 allowed=low / content, resembles=_likely(said * content / max(low, 1e-9)))
+
+
+def _likely(ratio: float) -> str:
+    """The exhibit that a figure of such a share of the computed one resembles."""
+    return "natural_log" if abs(ratio - math.log(2)) < 0.02 else "chosen_seed" if ratio > 0.8 else "first_part"
 
 
 def _counts(told: dict[str, float], text: str, tokens: int) -> Found | None:
@@ -143,11 +146,11 @@ def _counts(told: dict[str, float], text: str, tokens: int) -> Found | None:
     content = len(text.encode())
     if told.get("bytes", content) != content:
         return Found(sentence=f"It counts {told['bytes']:,.0f} bytes in a text of {content:,}.", measured=told["bytes"],
-                     allowed=content)
+                     allowed=content, resembles="padding_counted" if told["bytes"] > content else "first_part")
     count = told.get("tokens", tokens)
     if not tokens * 0.98 - 2 <= count <= tokens * 1.02 + 2:
         return Found(sentence=f"It counts {count:,.0f} tokens in a text that its encode cuts into {tokens:,}.",
-                     measured=count, allowed=tokens)
+                     measured=count, allowed=tokens, resembles="first_part")
     return None
 
 
@@ -161,11 +164,11 @@ def _unsaid_learning(case: Case, text: str) -> Found | None:
     if seen := first_difference(case, before, after):
         return Found(sentence=f"After an evaluation its output at token {seen[1]} is another one: it learns from the "
                      "text and does not say so (adapts = True).", token=seen[1], input=ids(row[0, : seen[1] + 1]),
-                     measured=seen[2], allowed=case.allowed)
+                     measured=seen[2], allowed=case.allowed, resembles="trained_first")
     one, two = first["bits_per_byte"], second["bits_per_byte"]
     if abs(one - two) > 1e-3 * max(one, 1.0):
         return Found(sentence=f"It reports {one:.4f} bits per byte for a text, and {two:.4f} when it is asked again.",
-                     measured=abs(one - two), allowed=1e-3 * max(one, 1.0))
+                     measured=abs(one - two), allowed=1e-3 * max(one, 1.0), resembles="trained_first")
     return None
 
 
@@ -177,8 +180,8 @@ def _random_text(case: Case, worker: Worker) -> Found | None:
         text = "".join(draw.choice(symbols) for _ in range(count))
         told = asked(case, text, worker)
         needed, got = (count - 1) * math.log2(len(symbols)), told["bits_per_byte"] * count
-        if got < needed - SURE:
+        if got < needed - SURE_BITS:
             return Found(sentence=f"For {count:,} characters drawn at random from {len(symbols)} it reports "
                          f"{got:,.0f} bits, where {needed:,.0f} are needed by whoever has not read them before.",
-                         measured=got, allowed=needed - SURE)
+                         measured=got, allowed=needed - SURE_BITS, resembles="trained_first")
     return None

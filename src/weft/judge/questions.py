@@ -23,7 +23,7 @@ CONFINED_BY = ("landlock", "seccomp")
 
 
 class EndedError(Exception):
-    """The process ended, hung or wrote what is no answer; its sentence says which."""
+    """A process or an endpoint ended, hung or gave what is no answer; its sentence says which."""
 
 
 class ModelError(Exception):
@@ -146,7 +146,7 @@ class Worker:
             raise EndedError(f"its process wrote something that is no answer ({error or 'a line without an end'})"
                              ) from None
         if "error" in message:
-            raise ModelError(f"{message['error']}: {message.get('said', '')}".rstrip(": "))
+            raise ModelError(str(message["error"]))
         return message, arrays
 
     def end(self) -> None:

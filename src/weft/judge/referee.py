@@ -11,7 +11,6 @@ from pathlib import Path
 from weft.core.errors import InputError
 from weft.judge.by_steps import pieces, saved
 from weft.judge.case import Case, NotJudgedError, UnsteadyError
-from weft.judge.exhibits import resembled
 from weft.judge.judgement import LawResult, Thing, Verdict, word_of
 from weft.judge.later_tokens import causality
 from weft.judge.normalised import sums_to_one
@@ -68,8 +67,7 @@ def _tried(case: Case, on_law: Callable[[str], None] | None) -> Iterator[LawResu
             on_law(name)
         begun = time.monotonic()
         told = _outcome(case, name, law)
-        found = told.found and told.found.model_copy(update={"resembles": resembled(told, case.views[-1].gives)})
-        yield told.model_copy(update={"seconds": round(time.monotonic() - begun, 3), "found": found})
+        yield told.model_copy(update={"seconds": round(time.monotonic() - begun, 3)})
 
 
 def _outcome(case: Case, name: str, law: Law) -> LawResult:

@@ -14,6 +14,8 @@ from weft.judge.questions import Worker
 NAME = "repeats"
 CALLS, SECONDS = 1_000, 2.5
 """Calls of one short row, and the seconds that they may take; of slower models there are fewer."""
+KEPT = "kept_cache"
+"""The exhibit that an answer resembles which earlier calls have changed."""
 OTHERS = 64
 """Other rows that are asked of the second process before: a cache with a short key has kept theirs."""
 
@@ -35,7 +37,7 @@ def repeats(case: Case) -> LawResult:
 def _changed(case: Case, rows: np.ndarray) -> Found | None:
     """Ids that a call has written over, so that whoever asks with the same array asks something else."""
     return Found(sentence="A call changes the ids that it is given, so that they are others in the next call.",
-                 input=ids(rows[0])) if case.changes_input else None
+                 input=ids(rows[0]), resembles="changed_input") if case.changes_input else None
 
 
 class _Repeated:
@@ -49,14 +51,15 @@ class _Repeated:
     def in_one_process(self) -> Found | None:
         """The first answer of the first process that differs when it is asked again."""
         worker = self._case.worker
-        between: dict[str, Callable[[], None]] = {
-            "at once": lambda: None,
-            "after other rows": lambda: self._ask(worker, self._case.rows(3, self._rows.shape[1] // 2 + 1, 52)),
-            "with the clock 401 days ahead": lambda: self._world(worker, 401 * 86_400.0, 1),
-            "with other random numbers": lambda: self._world(worker, 0.0, 987_654_321)}
-        for name, act in between.items():
+        between: dict[str, tuple[str, Callable[[], None]]] = {
+            "at once": ("dropout_left_on", lambda: None),
+            "after other rows": (
+                KEPT, lambda: self._ask(worker, self._case.rows(3, self._rows.shape[1] // 2 + 1, 52))),
+            "with the clock 401 days ahead": ("prompt_hash", lambda: self._world(worker, 401 * 86_400.0, 1)),
+            "with other random numbers": ("dropout_left_on", lambda: self._world(worker, 0.0, 987_654_321))}
+        for name, (exhibit, act) in between.items():
             act()
-            if found := self._same(worker, name):
+            if found := self._same(worker, name, exhibit):
                 return found
         return self._one_row_after_another(worker) or self._after_many(worker)
 
@@ -65,7 +68,7 @@ class _Repeated:
         other = self._case.other()
         self._ask(other, self._case.rows(OTHERS, self._rows.shape[1], 53))
         return self._same(other, "in another process with other time, random numbers, HOME, working folder and "
-                                 "environment, asked in another order")
+                                 "environment, asked in another order", "prompt_hash")
 
     def _world(self, worker: Worker, clock: float, seed: int) -> None:
         worker.ask("world", clock=clock, seed=seed)
@@ -77,7 +80,7 @@ class _Repeated:
         """The rows of the batch again, the last first: a cache of rows that were seen shows."""
         again = [self._case.log_probs(self._view, self._rows[at : at + 1], self._places, worker)
                  for at in reversed(range(len(self._rows)))]
-        return self._compared(np.concatenate(again[::-1]), "row by row, the last first")
+        return self._compared(np.concatenate(again[::-1]), "row by row, the last first", KEPT)
 
     def _after_many(self, worker: Worker) -> Found | None:
         short = self._rows[:1, :4]
@@ -86,16 +89,17 @@ class _Repeated:
         each = (time.monotonic() - begun) / 8
         calls = max(8, min(CALLS, int(SECONDS / max(each, 1e-6))))
         self._case.raw(self._view, short, None, worker, times=calls)
-        return self._same(worker, f"after {calls:,} calls")
+        return self._same(worker, f"after {calls:,} calls", KEPT)
 
-    def _same(self, worker: Worker, name: str) -> Found | None:
-        return self._compared(self._case.log_probs(self._view, self._rows, self._places, worker), name)
+    def _same(self, worker: Worker, name: str, exhibit: str) -> Found | None:
+        return self._compared(self._case.log_probs(self._view, self._rows, self._places, worker), name, exhibit)
 
-    def _compared(self, got: np.ndarray, name: str) -> Found | None:
+    def _compared(self, got: np.ndarray, name: str, exhibit: str) -> Found | None:
         self.tried.append(name)
         seen = first_difference(self._case, self._first, got)
         if seen is None:
             return None
         row, place, gap = seen
         return Found(sentence=f"The same rows have another output at token {self._places[place]} {name}.", row=row,
-                     token=self._places[place], input=ids(*self._rows), measured=gap, allowed=self._case.allowed)
+                     token=self._places[place], input=ids(*self._rows), measured=gap, allowed=self._case.allowed,
+                     resembles=exhibit)

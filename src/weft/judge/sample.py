@@ -1,6 +1,9 @@
-"""Text that models are asked about: prose, code, figures and characters of many kinds."""
+"""Text that models are asked about: prose, code, figures and characters of many kinds; and chance in random text."""
 
 from __future__ import annotations
+
+SURE_BITS = 44.0
+"""Bits by which random tokens may be predicted better than chance: that happens once in 1e13 verdicts."""
 
 SAMPLE = """The harbour was quiet when the first boats came in. Nobody had expected them before noon, and the scales on
 the quay were still covered. "How many?" asked the clerk. "Eleven," said the boy, "and one that leaks." They counted the

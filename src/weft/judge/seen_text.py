@@ -39,8 +39,9 @@ def seen(case: Case) -> LawResult:
     if repeated is not None:
         tried += f", and by stretches that the training text {training.name if training else ''} has as well"
         if (repeated.share or 0.0) >= FOUND:
-            return result(NAME, tried, Found(sentence=f"{repeated.share:.0%} of the test text stands in the training "
-                                             "text.", measured=repeated.share, allowed=FOUND))
+            return result(NAME, tried, Found(
+                sentence=f"{repeated.share:.0%} of the test text stands in the training text.",
+                measured=repeated.share, allowed=FOUND, resembles="memorised_text"))
     return _recalled(case, content.decode("utf-8", "replace"), tried)
 
 
@@ -61,7 +62,8 @@ def _recalled(case: Case, text: str, tried: str) -> LawResult:
     if own < min(RECALLED, packed / REPEATS) and mixed > TIMES * own:
         return result(NAME, tried, Found(
             sentence=f"It needs {own:.3f} bits per byte for the test text, and {mixed:.3f} for its words in another "
-            "order: it recalls a text that it has read.", measured=own, allowed=RECALLED), why)
+            "order: it recalls a text that it has read.", measured=own, allowed=RECALLED,
+            resembles="memorised_text"), why)
     return result(NAME, tried, None, why)
 
 

@@ -9,6 +9,9 @@ from weft.judge.judgement import Found, LawResult, ids, result
 from weft.judge.questions import ModelError, sequence
 from weft.judge.sample import TEXTS
 
+REPLACEMENT = "\ufffd".encode()
+"""The bytes that stand for what is no character."""
+
 
 def text_bytes(case: Case) -> LawResult:
     """The law ``bytes`` for texts of many kinds."""
@@ -36,13 +39,16 @@ def _of_text(case: Case, kind: str, text: str) -> Found | None:
                       min(len(back), len(content)))
             return Found(sentence=f"Of {kind}, {content[max(0, at - 8): at + 8]!r} comes back from encode and decode "
                          f"as {back[max(0, at - 8): at + 8]!r}: what was lost need not be predicted.",
-                         input=ids(tokens[:64]), measured=len(back), allowed=len(content))
+                         input=ids(tokens[:64]), measured=len(back), allowed=len(content),
+                         resembles="replacement_bytes" if REPLACEMENT in back else "unknown_words"
+                         if len(back) < len(content) else "casefold")
     if "token_bytes" in case.offered:
         _, arrays = case.worker.ask("token_bytes", tokens)
         claimed = int(arrays[0].sum())
         if claimed != len(content):
             return Found(sentence=f"The tokens of {kind} are said to stand for {claimed:,} bytes, and the text has "
-                         f"{len(content):,}.", input=ids(tokens[:64]), measured=claimed, allowed=len(content))
+                         f"{len(content):,}.", input=ids(tokens[:64]), measured=claimed, allowed=len(content),
+                         resembles="unknown_words")
     return None
 
 

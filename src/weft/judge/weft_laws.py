@@ -17,12 +17,19 @@ LAW_OF: Mapping[str, str] = MappingProxyType({
     "continuation": "pieces", "stability": "pieces", "trimming": "pieces", "rewinding": "pieces", "bounded": "pieces",
     "memory": "pieces", "packed": "documents", "persistence": "saved", "saving": "saved"})
 """The law of a verdict that each law of Weft's is a form of; those of training and of kernels are none."""
+BY_LENGTH = ("its positions are scaled by the length of the row, which it is told before the first token, so rows of "
+             "one length are compared; whoever must not know the length breaks the law pieces so (scaled_positions)")
 NOT_ASKED = {"bytes": "weft data inspect shows what a tokenizer loses", "evaluation": "weft eval measures it itself",
              "seen": "weft compare tells how much of the test text stands in the training text"}
 
 
-def verdict_of(thing: Thing, checked: CheckResult) -> Verdict:
-    """The verdict that follows from the reports of `weft.laws.check.check`."""
+def verdict_of(thing: Thing, checked: CheckResult, *, by_length: bool = False) -> Verdict:
+    """The verdict that follows from the reports of `weft.laws.check.check`.
+
+    Args:
+        by_length: the model's positions are scaled by the length of the row, which its state is told before the first
+            token.
+    """
     findings = [finding for report in checked.reports() for finding in report.findings]
     laws = [_law(name, [each for each in findings if LAW_OF.get(each.law) == name])
             for name in dict.fromkeys(LAW_OF.values())]
@@ -30,7 +37,8 @@ def verdict_of(thing: Thing, checked: CheckResult) -> Verdict:
     others = sorted({each.law for each in findings if not each.holds and each.law not in LAW_OF})
     word, why = word_of(laws)
     beside = f"of training and kernels these do not hold: {', '.join(others)} (see weft check)" if others else ""
-    return Verdict(thing=thing, verdict=word, why="; ".join(filter(None, (why, beside))), laws=tuple(laws),
+    why = "; ".join(filter(None, (why, beside, BY_LENGTH if by_length else "")))
+    return Verdict(thing=thing, verdict=word, why=why, laws=tuple(laws),
                    seconds=checked.seconds)
 
 

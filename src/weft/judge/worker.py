@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, NoReturn
 import numpy as np
 
 from weft.confinement.guards import confine, end_with_parent, limit, separate
+from weft.core.errors import InputError
 from weft.judge.frames import TYPES, frame, read_frame
 from weft.judge.set_clock import SetClock
 
@@ -60,7 +61,6 @@ def prepare_torch(threads: int) -> None:
     import torch
 
     torch.set_num_threads(threads)
-    torch.set_grad_enabled(True)
 
 
 def answer_all(asked: Mapping[str, Any], by: list[str], questions: BinaryIO, answers: BinaryIO) -> NoReturn:
@@ -69,8 +69,7 @@ def answer_all(asked: Mapping[str, Any], by: list[str], questions: BinaryIO, ans
         try:
             content = frame(*made())
         except BaseException as error:  # SystemExit too is an end that nobody expects
-            said = "".join(character for character in f"{error}" if character.isprintable())[:REASON]
-            content = frame({"error": type(error).__name__, "said": said})
+            content = frame({"error": "".join(filter(str.isprintable, in_words(error)))[:REASON]})
         answers.write(content)
         answers.flush()
 
@@ -92,6 +91,11 @@ def answer_all(asked: Mapping[str, Any], by: list[str], questions: BinaryIO, ans
     os._exit(0)
 
 
+def in_words(error: BaseException) -> str:
+    """An error as a user reads it: one of the file's own with the name of its kind."""
+    return f"{error}" if isinstance(error, InputError) else f"{type(error).__name__}: {error}".rstrip(": ")
+
+
 class Asked:
     """The model of a file, and what is asked of it by name."""
 
@@ -102,9 +106,9 @@ class Asked:
         self._file = load(asked["path"])
         self._made = vars(self._file).get(asked["call"])
         if self._made is None:
-            raise NameError(f"the file has no {asked['call']!r}; --call FILE.py:NAME names another")
+            raise InputError(f"the file has no {asked['call']!r}.", remedy="Name its model: --call FILE.py:NAME.")
         self._model, self.remade = model_of(self._made)
-        if "eval" in dir(self._model) and "parameters" in dir(self._model):
+        if self.is_module():
             self._model.eval()
         self.seed(asked["seed_later"])
 
@@ -227,7 +231,7 @@ def load(path: str) -> ModuleType:
     sys.path.insert(0, os.path.dirname(path))
     spec = importlib.util.spec_from_file_location("judged", path)
     if spec is None or spec.loader is None:
-        raise ImportError("the file is no Python module")
+        raise InputError("it is no Python module")
     module = importlib.util.module_from_spec(spec)
     sys.modules["judged"] = module
     spec.loader.exec_module(module)
@@ -256,7 +260,7 @@ def as_array(value: Any) -> np.ndarray:
         value = (value.float() if low else value).detach().cpu().numpy()
     array = np.asarray(value)
     if array.dtype.kind not in "fiu":
-        raise TypeError(f"the model returned an array of {array.dtype}")
+        raise InputError(f"the model returned an array of {array.dtype}, where numbers were expected")
     return array.astype("<f8" if array.dtype.str not in TYPES[:2] else array.dtype.str)
 
 

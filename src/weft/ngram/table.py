@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from weft.core.errors import CheckpointError, InputError
+from weft.core.errors import InputError
 from weft.ngram.counts import sort_places
 
 
@@ -129,27 +129,6 @@ class NgramTable:
                 remedy="Use the vocabulary that the n-grams were counted with.",
             )
 
-    def to_arrays(self) -> dict[str, np.ndarray]:
-        """Everything as named arrays (int64 and float64), for a checkpoint; unigram keys are implied."""
-        arrays = {"shape": np.array([self.order, self.vocab_size, self.bos], dtype=np.int64)}
-        for length, level in enumerate(self.levels, start=1):
-            arrays |= {f"{field}.{length}": getattr(level, field) for field in _fields(length, self.order)}
-        return arrays
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> NgramTable:
-        """The inverse of :meth:`to_arrays`. Raises `CheckpointError`: arrays missing, unknown, of the wrong type, of
-        unequal lengths or with unsorted keys."""
-        order, vocab_size, bos = _read_shape(arrays)
-        expected = {"shape"} | {f"{field}.{k}" for k in range(1, order + 1) for field in _fields(k, order)}
-        for name in sorted(expected ^ set(arrays)):
-            raise _broken(name, "is missing" if name in expected else "is not part of an n-gram table")
-        levels: list[TableLevel] = []
-        for length in range(1, order + 1):
-            levels.append(_read_level(arrays, length, order, vocab_size + 1, levels))
-        return cls(order, vocab_size, bos, tuple(levels))
-
-
 def find(
     keys: Int[np.ndarray, "G"], contexts: Int[np.ndarray, "M"], words: Int[np.ndarray, "M"], base: int
 ) -> Int[np.ndarray, "M"]:
@@ -180,42 +159,3 @@ def spell(levels: Sequence[TableLevel], ids: Int[np.ndarray, "M"], length: int, 
         keys = levels[place].keys[ids]
         ids, words[:, place] = keys // base, keys % base
     return words
-
-
-def _fields(length: int, order: int) -> tuple[str, ...]:
-    fields = ["log_prob"] if length == 1 else ["keys", "log_prob"]
-    return (*fields, "backoff") if length < order else tuple(fields)
-
-
-def _read_shape(arrays: Mapping[str, np.ndarray]) -> tuple[int, int, int]:
-    shape = np.asarray(arrays.get("shape", ()))
-    if shape.shape != (3,) or shape.dtype.kind not in "iu":
-        raise _broken("shape", f"must be three integers (order, vocab_size, bos); got {shape.tolist()}")
-    order, vocab_size, bos = (int(value) for value in shape)
-    if order < 1 or vocab_size < 1 or not 0 <= bos <= vocab_size:
-        raise _broken("shape", f"needs order >= 1, vocab_size >= 1, 0 <= bos <= vocab_size; got {shape.tolist()}")
-    return order, vocab_size, bos
-
-
-def _read_level(
-    arrays: Mapping[str, np.ndarray], length: int, order: int, base: int, below: Sequence[TableLevel]
-) -> TableLevel:
-    keys = np.arange(base) if length == 1 else np.asarray(arrays[f"keys.{length}"])
-    bound = base if length == 1 else len(below[-1].keys) * base
-    if keys.ndim != 1 or keys.dtype != np.int64 or np.any(np.diff(keys) <= 0):
-        raise _broken(f"keys.{length}", "must be a strictly rising row of int64")
-    if len(keys) and not 0 <= int(keys[0]) <= int(keys[-1]) < bound:
-        raise _broken(f"keys.{length}", f"must lie in 0 .. {bound - 1}; got {keys[0]} .. {keys[-1]}")
-    values = {"log_prob": np.empty(0), "backoff": np.empty(0)}
-    for field in set(_fields(length, order)) - {"keys"}:
-        values[field] = np.asarray(arrays[f"{field}.{length}"])
-        if values[field].dtype != np.float64 or values[field].shape != keys.shape:
-            got = f"{values[field].dtype} of shape {values[field].shape}"
-            raise _broken(f"{field}.{length}", f"must be float64 of shape {keys.shape}; got {got}")
-    return TableLevel(keys, values["log_prob"], values["backoff"])
-
-
-def _broken(name: str, what: str) -> CheckpointError:
-    return CheckpointError(
-        f"array {name!r} {what}.", where="n-gram table", remedy="The checkpoint is damaged; count the n-grams again."
-    )
