@@ -99,9 +99,10 @@ class Sampling:
         if self.greedy:
             return logits.argmax(-1)
         assert uniform is not None, "sampling needs a random number for each row"
-        return draw(self._narrowed(logits / self.temperature), uniform)
+        return draw(self.narrowed(logits / self.temperature), uniform)
 
-    def _narrowed(self, logits: Tensor) -> Tensor:
+    def narrowed(self, logits: Float[Tensor, "B V"]) -> Float[Tensor, "B V"]:
+        """The logits, already divided by the temperature, of the tokens that top-k, top-p and min-p keep."""
         if self.top_k is not None:
             logits = keep_top_k(logits, self.top_k)
         if self.top_p is not None:
