@@ -75,8 +75,8 @@ def serve(model: str | Path | Loaded, place: Place, *, name: str | None = None, 
 
 def answer_requests(loaded: Loaded, source: Path, out: Path, *, template: str | None = None,
                     told: Callable[[int, int], None] = lambda done, total: None) -> Answered:
-    """Answer a file of requests in OpenAI's batch format (`weft.serving.request_files`), as a server of the model would,
-    which is called by the name of its folder.
+    """Answer a file of requests in OpenAI's batch format (`weft.serving.request_files`), as a server of the model
+    would, which is called by the name of its folder.
 
     Args:
         source: the file of requests.
