@@ -18,7 +18,7 @@ from weft.server.endpoints import HttpLimits
 from weft.server.running import Listening, access_of, run
 from weft.server.served import Served
 from weft.serving.engine import Engine
-from weft.serving.jobs import Answered, answer_file
+from weft.serving.request_files import Answered, answer_file
 from weft.serving.requests import EngineLimits
 from weft.serving.thread import EngineThread
 
@@ -80,8 +80,8 @@ def serve(model: str | Path | Loaded, place: Listening, *, name: str | None = No
 
 def answer_requests(loaded: Loaded, source: Path, out: Path, *, template: str | None = None,
                     told: Callable[[int, int], None] = lambda done, total: None) -> Answered:
-    """Answer a file of requests in OpenAI's batch format (`weft.serving.jobs`), as a server of the model would, which
-    is called by the name of its folder.
+    """Answer a file of requests in OpenAI's batch format (`weft.serving.request_files`), as a server of the model
+    would, which is called by the name of its folder.
 
     Args:
         source: the file of requests.

@@ -19,7 +19,7 @@ from decoding.small_models import Bigram, reseeded
 from weft.core.errors import DataError, FailedError, InputError, OccupiedError, UserError
 from weft.decoding import Constraint, NewToken, Row, RowSettings
 from weft.serving.engine import Engine
-from weft.serving.jobs import Answered, answer_file, read_requests
+from weft.serving.request_files import Answered, answer_file, read_requests
 from weft.serving.requests import EngineLimits, PromptRead, Request
 
 
