@@ -38,6 +38,7 @@ LONG_FUNCTIONS: dict[str, str] = {
     "src/weft/interop/convert.py:convert": "half of it says what its nine arguments mean",
     "src/weft/api/models.py:convert": "half of it says what its eleven arguments mean and what it raises",
     "src/weft/api/training.py:compare": "half of it says what its eleven arguments mean and what it raises",
+    "src/weft/api/judging.py:verdict_against": "half of it says what its eleven arguments mean and what it raises",
     "src/weft/api/benchmarking.py:benchmark": "half of it says what its eleven arguments mean and what it raises",
     "src/weft/cli/chat.py:chat": "half of it is the options of the command",
     "src/weft/cli/generate.py:generate": "half of it is the options of the command",

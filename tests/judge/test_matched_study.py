@@ -67,19 +67,19 @@ def test_power_and_protocol_stand_before_the_first_run_and_the_answer_follows_fr
 
     def watch(progress: StudyProgress) -> None:
         assert told[0].startswith("Detectable difference: standard deviations by runs of each model: 10 with 2 (this")
-        assert protocol(place / "out")["sha256"] in told[1]
+        assert protocol(place / "out")["sha256"] in told[0]
         seen.append(progress.text)
 
-    found = partial(weft.verdict_against, "thing.yaml", "base.yaml", text="unseen.txt", runs=2, out="out")
+    found = partial(weft.verdict_against, "thing.yaml", "base.yaml", test_text="unseen.txt", runs=2, out="out")
     verdict = found(tell=told.append, on_progress=watch)
     said, asked = verdict.study, protocol(place / "out")["study"]
-    assert said is not None and len(told) == 2 and "begun" in seen
+    assert said is not None and len(told) == 1 and "begun" in seen
     assert (verdict.verdict, verdict.exit_code, said.runs) == ("lawful", 0, 2)
     result = json.loads((place / "out" / "study" / "result.json").read_text(encoding="utf-8"))
     [pair] = result["differences"]
     assert (said.p, said.difference, said.high) == (pair["p_holm"], pair["over_both"]["mean"],
                                                     pair["over_both"]["high"])
-    assert "thing.yaml minus base.yaml is" in said.sentence and said.protocol_sha256 in told[1]
+    assert "thing.yaml minus base.yaml is" in said.sentence and said.protocol_sha256 in told[0]
     # The held-out text is the one that was given, and both models have as many parameters within the tolerance.
     assert asked["data"]["test_path"] == str(place / "unseen.txt")
     assert result["corpus"]["validation_bytes"] == (place / "unseen.txt").stat().st_size
@@ -89,7 +89,7 @@ def test_power_and_protocol_stand_before_the_first_run_and_the_answer_follows_fr
     seen.clear()
     monkeypatch.setattr("weft.api.judging._by_weft", lambda *_: verdict)
     assert found(tell=told.append, on_progress=watch).study == said
-    assert "begun" not in seen and told[2:] == told[:2]
+    assert "begun" not in seen and told[1:] == told[:1]
 
 
 def test_seeds_and_the_share_that_is_held_out_are_new_each_time(place: Path, stopped: None) -> None:
@@ -113,7 +113,7 @@ def no_study(**_: Any) -> None:
 
 
 def test_a_protocol_that_was_sealed_is_not_changed(place: Path, stopped: None) -> None:
-    found = partial(weft.verdict_against, "thing.yaml", "base.yaml", text="unseen.txt", out="out")
+    found = partial(weft.verdict_against, "thing.yaml", "base.yaml", test_text="unseen.txt", out="out")
     with pytest.raises(Stopped):
         found(runs=2)
     sealed = (place / "out" / "protocol.json").read_bytes()
@@ -148,8 +148,8 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(place: Pat
         said = " ".join(told.err.split())
         assert told.code == 2 and told.out == "" and "no configuration and no run that Weft could train" in said
         assert "Write the model as a part (docs/add_a_part.md)" in said
-    assert "absent.txt: there is no such file. Give a file with the held-out text" in " ".join(
-        call("judge", "thing.yaml", "--study", "base.yaml", "--text", "absent.txt", "--out", "out").err.split())
+    assert "absent.txt: there is no such file. Give a file with the test text" in " ".join(
+        call("judge", "thing.yaml", "--study", "base.yaml", "--test-text", "absent.txt", "--out", "out").err.split())
     assert "an option of a study, and there is no study" in call("judge", "thing.yaml", "--tokens", "5").err
     model = yaml.safe_load((place / "thing.yaml").read_text(encoding="utf-8"))["model"]
     (place / "model.yaml").write_text(yaml.safe_dump(model), encoding="utf-8")

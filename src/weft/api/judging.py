@@ -49,11 +49,9 @@ def verdict(thing: str | Path, overrides: Iterable[str] = (), *, gives: str | No
         MissingExtra: a folder of a family that Weft does not read, and `transformers` is not installed.
     """
     limits, name = limits or FileLimits(), str(thing)
-    if test_text is not None and not Path(test_text).is_file():
-        raise InputError("there is no such file.", where=str(test_text), remedy="Give a file with the test text.")
+    test = _test_text(test_text)
     if name.startswith(("http://", "https://")):
         return judge_endpoint(name, model=model, seconds=limits.answer, on_law=on_law)
-    test = None if test_text is None else Path(test_text).resolve()
     path, _, call = name.rpartition(":") if ".py:" in name else (name, "", "model")
     if path.endswith(".py"):
         return judge_file(Judged(Path(path), call), gives=gives, limits=limits, test_text=test, on_law=on_law)
@@ -69,21 +67,21 @@ def verdict(thing: str | Path, overrides: Iterable[str] = (), *, gives: str | No
 
 
 def verdict_against(thing: str | Path, baseline: str | Path, overrides: Iterable[str] = (), *,
-                    text: str | Path | None = None, tokens: float | None = None, runs: int = RUNS,
+                    test_text: str | Path | None = None, tokens: float | None = None, runs: int = RUNS,
                     out: str | Path = "runs/judge", threads: int | None = None, plugins: Sequence[str] = (),
                     tell: Callable[[str], None] | None = None, on_progress: StudyListener | None = None) -> Verdict:
     """Return a verdict on a run or a configuration, and whether it is better than a baseline, by a matched study.
 
     Both models are trained alike from new seeds, the baseline with as many parameters (`weft.compare`). The differences
-    that the study can show are told first; the protocol is written to ``out``, sealed by a hash, before anything is
-    trained. The same call goes on with a study that was interrupted. A model that breaks a law is not trained.
+    that the study can show are told first, the protocol is sealed by a hash in ``out``, and only then is trained what
+    is lawful. The same call goes on with a study that was interrupted.
 
     Args:
         thing: a run's folder, a configuration or a preset; its data, tokenizer and batches are those of both models.
         baseline: a configuration or a preset.
         overrides: ``key.path=value`` changes to the thing's configuration.
-        text: a file with the held-out text, best one that nobody has seen; None: a share of the thing's own text, which
-            a new seed chooses.
+        test_text: a file, best with a text that nobody has seen; None: a share of the thing's own that a new seed
+            chooses.
         tokens: of training; None: the length that the thing's configuration states.
         runs: of each model.
         out: the folder of protocol and study.
@@ -96,21 +94,14 @@ def verdict_against(thing: str | Path, baseline: str | Path, overrides: Iterable
         InputError: the thing cannot be trained by Weft, there is no such text, or another protocol is in ``out``.
         ConfigError: the study cannot be run; every problem is listed.
     """
-    name, folder = str(thing), Path(out)
-    if ".py" in name or name.startswith(("http://", "https://")) or (Path(name).is_dir() and run_file(name) is None):
-        raise InputError("a study trains the thing and its baseline alike, and this is no configuration and no run "
-                         "that Weft could train.", where=name, remedy="Write the model as a part "
-                         "(docs/add_a_part.md) and judge a configuration of it with --plugin; or leave out the study, "
-                         "and compare the figures of both finished models on a text that nobody has seen.")
-    if text is not None and not Path(text).is_file():
-        raise InputError("there is no such file.", where=str(text), remedy="Give a file with the held-out text.")
-    held_out = None if text is None else Path(text)
+    name, folder, held_out = str(thing), Path(out), _test_text(test_text)
+    _require_configuration(name)
     run, plain = read_run(name, overrides), read_config(baseline)
     study, content = sealed(folder, f"Is {name} better than {baseline}?", runs, held_out, plugins,
                             lambda draws: protocol(run, plain, held_out, tokens, draws))
     if tell is not None:
-        tell(f"Detectable difference: {content['power']}")
-        tell(f"The protocol is sealed in {folder / PROTOCOL}: SHA-256 {content['sha256']}.")
+        tell(f"Detectable difference: {content['power']}\nThe protocol is sealed in {folder / PROTOCOL}: SHA-256 "
+             f"{content['sha256']}.")
     found = _by_weft(name, overrides, None)
     if found.verdict != "lawful":
         return found.model_copy(update={"study": StudyAnswer(
@@ -119,6 +110,22 @@ def verdict_against(thing: str | Path, baseline: str | Path, overrides: Iterable
     result = compare(study=study, out=folder / STUDY, threads=threads, plugins=plugins, unchecked=True,
                      on_progress=on_progress)
     return found.model_copy(update={"study": answer(result, name, str(baseline), content, folder)})
+
+
+def _require_configuration(name: str) -> None:
+    """Raise `InputError` for what Weft has no training of."""
+    if ".py" in name or name.startswith(("http://", "https://")) or (Path(name).is_dir() and run_file(name) is None):
+        raise InputError("a study trains the thing and its baseline alike, and this is no configuration and no run "
+                         "that Weft could train.", where=name, remedy="Write the model as a part "
+                         "(docs/add_a_part.md) and judge a configuration of it with --plugin; or leave out the study, "
+                         "and compare the figures of both finished models on a text that nobody has seen.")
+
+
+def _test_text(given: str | Path | None) -> Path | None:
+    """The file of a test text."""
+    if given is not None and not Path(given).is_file():
+        raise InputError("there is no such file.", where=str(given), remedy="Give a file with the test text.")
+    return None if given is None else Path(given).resolve()
 
 
 def _of_another_family(folder: Path) -> bool:

@@ -38,7 +38,7 @@ def _after(given: Given) -> str:
 
 @guarded(_after)
 def compare(models: Models = None,
-            study: Annotated[Path | None, typer.Option("--study", help="A study file; MODELs join its own.")] = None,
+            study: Annotated[Path | None, typer.Option("--study", help="A study; its file.")] = None,
             budget: Annotated[str | None, typer.Option("--budget", help="What is equal for all models, as KIND=AMOUNT: "
                                                        "parameters, flops, tokens, seconds or state_bytes.")] = None,
             steps: Annotated[int | None, typer.Option("--steps", min=1, help="Training steps; of each model.")] = None,

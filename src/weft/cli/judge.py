@@ -39,8 +39,8 @@ def judge(
                                                  "name; by default model.")] = None,
         gives: Annotated[str | None, typer.Option("--gives", help="How a file's output is read: logits, "
                                                   "log-probabilities, next or scores; by default worked out.")] = None,
-        test_text: Annotated[Path | None, typer.Option("--test-text", help="A file with the text that it is scored on "
-                                                       "elsewhere: has it read it before?")] = None,
+        test_text: Annotated[Path | None, typer.Option("--test-text", help="A file with the test text; has a model "
+                                                       "read it before? A study measures on it.")] = None,
         seconds: Annotated[float, typer.Option("--seconds", min=1, help="The most time of a file's verdict.")] = 120.0,
         answer: Annotated[float, typer.Option("--answer", min=1, help="The most seconds of one answer.")] = 30.0,
         memory: Annotated[int, typer.Option("--memory", min=256, help="MiB of addresses of a file's "
@@ -49,13 +49,11 @@ def judge(
                                                  "from other files and the network.")] = False,
         model: Annotated[str | None, typer.Option("--model", help="The model of an endpoint; by default the first that "
                                                   "it lists.")] = None,
-        study: Annotated[str | None, typer.Option("--study", metavar="BASELINE", help="Also: is it better than this "
-                                                  "preset or configuration? Trains both alike.")] = None,
-        text: Annotated[Path | None, typer.Option("--text", help="A file with the study's held-out text, best one that "
-                                                  "nobody has seen; by default a share of the thing's own.")] = None,
+        study: Annotated[Path | None, typer.Option("--study", metavar="BASELINE", help="A study; is it better than "
+                                                   "this preset or configuration?")] = None,
         tokens: TrainingTokens = None,
-        seeds: Annotated[int, typer.Option("--seeds", min=2, help="The study's runs of each model.")] = 5,
-        out: Annotated[Path, typer.Option("--out", help="The folder of protocol and study.")] = Path("runs/judge"),
+        seeds: Annotated[int, typer.Option("--seeds", min=2, help="Runs of each model; of the study.")] = 5,
+        out: Annotated[Path, typer.Option("--out", help="Write here; the folder of a study.")] = Path("runs/judge"),
         threads: Threads = None, plugin: Plugin = None, json: Json = False) -> None:
     """Judge whether something is a language model: one verdict on its laws.
 
@@ -71,13 +69,14 @@ def judge(
         raise InputError("nothing to judge was named.", where="THING", remedy="Give one, such as weft judge model.py.")
     if study is not None:
         with watching(json=json) as watch:
-            verdict = api.verdict_against(call or str(thing), study, changes, text=text, tokens=tokens, runs=seeds,
-                                          out=out, threads=threads, plugins=[str(each) for each in plugin or []],
+            verdict = api.verdict_against(call or str(thing), study, changes, test_text=test_text, tokens=tokens,
+                                          runs=seeds, out=out, threads=threads,
+                                          plugins=[str(each) for each in plugin or []],
                                           tell=partial(typer.echo, err=json), on_progress=watch)
         _end(verdict, json=json)
         return
-    if text is not None or tokens is not None:
-        raise InputError("an option of a study, and there is no study.", where="--tokens" if text is None else "--text",
+    if tokens is not None:
+        raise InputError("an option of a study, and there is no study.", where="--tokens",
                          remedy="Name a baseline, such as --study transformer.")
     limits = FileLimits(seconds, answer, memory << 20, threads=threads or 2, confined=not unconfined)
     with console(err=True).status("reading", spinner="line") as status:

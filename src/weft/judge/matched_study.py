@@ -46,7 +46,7 @@ def protocol(run: RunConfig, baseline: Mapping[str, Any], text: Path | None, tok
     if not length or "epochs" in length:
         raise InputError(f"the configuration states {'epochs' if length else 'no length of training'}, and a study "
                          "trains both models on as many tokens.", where="--tokens", remedy="Give --tokens.")
-    held_out = {"split_seed": draws[0]} if text is None else {"test_path": str(text.resolve())}
+    held_out = {"split_seed": draws[0]} if text is None else {"test_path": str(text)}
     plain = run.dump()
     matched = {"kind": "parameters", "amount": size_of(run.model).parameters, "tolerance": TOLERANCE}
     return read_study(study={
