@@ -130,7 +130,7 @@ def test_what_breaks_a_law_is_not_trained(place: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("weft.api.judging.compare", no_study)
     source = (ROOT / "examples" / "min_gru.py").read_text(encoding="utf-8")
     (place / "gru.py").write_text(source.replace("Recurred(h.to", "Recurred(h.roll(-1, 1).to"), encoding="utf-8")
-    model = yaml.safe_load(configuration(place, "min_gru", context=16).read_text(encoding="utf-8"))
+    model = yaml.safe_load(configuration(place, "min_gru", context=16, d_model=16).read_text(encoding="utf-8"))
     del model["vocab_size"]
     (place / "ahead.yaml").write_text(yaml.safe_dump({"model": model, **TRAINED}), encoding="utf-8")
     with taken_back():
