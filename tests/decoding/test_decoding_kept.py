@@ -254,7 +254,7 @@ def test_sessions_at_once_have_tapes_of_their_own() -> None:
     lines: list[list[int]] = [[] for _ in sessions]
     for _ in range(NEW):
         for session, line in zip(sessions, lines, strict=True):
-            line.append(int(session.likeliest({0: 0})))
+            line.append(int(session.likeliest({0: 0})[0]))
             if len(line) < NEW:
                 session.advance(torch.tensor(line[-1:]))
     assert all(session.by_tape for session in sessions)
