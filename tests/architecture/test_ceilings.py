@@ -28,15 +28,15 @@ from weft.training.config import RunConfig
 
 SOURCE = Path(weft.__path__[0])
 ROOT = SOURCE.parents[1]
-SERVING = ("serving", "server")
-"""Rooms that came after the ceilings of the whole house were set, which have ceilings of their own."""
+SERVING = ("serving", "server", "cli/serve.py")
+"""What came after the ceilings of the whole house were set, and has ceilings of its own."""
 CEILINGS = {
     "modules behind weft.mixers.lstm": 27, "modules behind weft.mixers.attention": 44,
-    "modules behind weft.mixers.mamba": 33, "classes": 1266, "names of classes with several homes": 5,
+    "modules behind weft.mixers.mamba": 33, "classes": 1265, "names of classes with several homes": 5,
     "names to override on a mixer": 14, "names to override on a task": 14, "names to override on a tokenizer": 12,
-    "names of files with several homes": 46, "percent of files under 60 lines": 11, "thousand lines": 111,
+    "names of files with several homes": 46, "percent of files under 60 lines": 10, "thousand lines": 111,
     "lines of mixers": 5251, "lines of a recurrence from outside": 52, "lines to read before it": 227,
-    "hundred lines of serving": 60, "classes of serving": 120}
+    "hundred lines of serving": 52, "classes of serving": 115}
 
 
 @cache
@@ -76,7 +76,7 @@ def measured() -> dict[str, int]:
             if isinstance(node, ast.ClassDef):
                 homes[node.name].append(path)
     lengths = [lines(path) for path in files]
-    served = {path for path in files if path.relative_to(SOURCE).parts[0] in SERVING}
+    served = {path for path in files if path.relative_to(SOURCE).as_posix().startswith(SERVING)}
     named = Counter(path.name for path in files if path.name != "__init__.py")
     mixers = {f"modules behind weft.mixers.{name}": behind(f"weft.mixers.{name}")
               for name in ("lstm", "attention", "mamba")}

@@ -133,7 +133,7 @@ def test_wrong_lines_are_answered_by_errors_that_name_them(tmp_path: Path) -> No
                      "line 5: it has no custom_id, a printable text", "line 6: its method is not POST",
                      "line 7: unknown field 'more'; known are custom_id, method, url, body",
                      "line 8: it has no url, or no body that is an object", "line 14: it is no JSON",
-                     "the constraint failed (broken)"):
+                     "the constraint failed (ValueError)"):
         assert any(expected in each for each in problems), (expected, problems)
     assert len(problems) == 8
     answers = {each["custom_id"]: each["response"] for each in told if each["response"] is not None}

@@ -121,9 +121,9 @@ def doctor(*, measure: bool = True, renew_routes: bool = False) -> Diagnosis:
         renew()
     cache = RouteCache()
     required, optional = describe_requirements(_declared())
-    headers = _has_headers()
+    headers = (Path(sysconfig.get_paths()["include"]) / "Python.h").is_file()
     compiler = next((path for path in map(shutil.which, COMPILERS) if path), None)
-    cores = _cores()
+    cores = (len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1)
     measured = as_kept(timed(product for dtype in (torch.float32, torch.bfloat16)
                              for product in usual_products(dtype))) if measure else ()
     return Diagnosis(
@@ -183,19 +183,10 @@ def _devices() -> tuple[Device, ...]:
     return tuple(devices)
 
 
-def _cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-
-
 def _backends() -> dict[str, bool]:
     return {"mkl": torch.backends.mkl.is_available(), "onednn": torch.backends.mkldnn.is_available(),
             "openmp": torch.backends.openmp.is_available(), "cuda": torch.cuda.is_available(),
             "mps": torch.backends.mps.is_available()}
-
-
-def _has_headers() -> bool:
-    return (Path(sysconfig.get_paths()["include"]) / "Python.h").is_file()
 
 
 def warnings_for(required: Sequence[str], compiler: str | None, headers: bool, cores: int,

@@ -100,7 +100,7 @@ class AnswerMarker:
         last = next(iter(reversed(list(self._special.finditer(whole, start, end)))), None)
         if last is not None and not whole[last.end():end].strip():
             return self._ended(last[0], last.end())
-        found = self._special.match(whole, end + _space(whole, end))
+        found = self._special.match(whole, end + (len(whole) - end - len(whole[end:].lstrip())))
         if found is None:
             raise self._no_end()
         return self._ended(found[0], found.end())
@@ -198,11 +198,6 @@ def _with_mark(message: Message, mark: str) -> dict[str, Any]:
     if isinstance(content, list) and content:
         return {**message, "content": [*content[:-1], {**content[-1], "text": f"{content[-1]['text']}{mark}"}]}
     return {**message, "content": f"{content or ''}{mark}"}
-
-
-def _space(text: str, place: int) -> int:
-    """How many characters of white space are at ``place``."""
-    return len(text) - place - len(text[place:].lstrip())
 
 
 def spans(scored: Bool[np.ndarray, " n"]) -> Iterator[Border]:

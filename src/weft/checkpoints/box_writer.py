@@ -77,7 +77,7 @@ class BoxWriter(StorageWriter):
         return plans
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        keyed = {_key(item.index): item for item in plan.items}
+        keyed = {f"{item.index.fqn}@{','.join(map(str, item.index.offset or ()))}": item for item in plan.items}
         data = {key: planner.resolve_data(item) for key, item in keyed.items()}
         boxes = {key: box for key, box in data.items() if isinstance(box, Tensor)}
         if boxes:
@@ -106,7 +106,3 @@ class BoxWriter(StorageWriter):
 
     def storage_meta(self) -> StorageMeta | None:
         return None
-
-
-def _key(index: MetadataIndex) -> str:
-    return f"{index.fqn}@{','.join(map(str, index.offset or ()))}"

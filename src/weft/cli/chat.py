@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, final
 
 import typer
 
-from weft.cli.closing import Given, word
+from weft.cli.closing import word
 from weft.cli.generate import (
     Checkpoint,
     Greedy,
@@ -57,11 +57,8 @@ Variables = Annotated[list[str] | None, typer.Option(
     "--variable", metavar="NAME=VALUE", help="A template variable, such as enable_thinking=false. May be repeated.")]
 
 
-def _after(given: Given) -> str:
-    return f"weft generate {word(given['checkpoint'])} --messages FILE answers a conversation without a terminal"
-
-
-@guarded(_after)
+@guarded(lambda given:
+         f"weft generate {word(given['checkpoint'])} --messages FILE answers a conversation without a terminal")
 def chat(checkpoint: Checkpoint,
          message: Annotated[list[str] | None, typer.Option(
              "--message", help="Send this message and exit after its answer. May be repeated.")] = None,

@@ -70,8 +70,8 @@ def compare(models: Models = None,
     given = _given(budget, steps, tokens, seeds, trials, data)
     with watching(json=json) as watch:
         result = api.compare(names, changes, study=study, given=given, out=out, device=device, threads=threads,
-                             plugins=[str(each) for each in plugin or []], unchecked=unchecked, command=_command(),
-                             on_progress=watch)
+                             plugins=[str(each) for each in plugin or []], unchecked=unchecked,
+                             command=shlex.join(["weft", *sys.argv[1:]]), on_progress=watch)
     if json:
         print_json(result)
     else:
@@ -115,11 +115,6 @@ def _budget(text: str) -> dict[str, Any]:
     except ValueError:
         raise InputError(f"{text!r} is not a budget.", where="--budget",
                          remedy="Give KIND=AMOUNT, such as parameters=2e6.") from None
-
-
-def _command() -> str:
-    """The command line as the user typed it."""
-    return shlex.join(["weft", *sys.argv[1:]])
 
 
 def watching(*, json: bool) -> AbstractContextManager[Callable[[StudyProgress], None] | None]:

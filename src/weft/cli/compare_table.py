@@ -31,7 +31,7 @@ def print_study(result: StudyResult) -> None:
     out.print(f"{result.corpus.name}, {result.corpus.validation_bytes:,} bytes of test text; {runs} of "
               f"each model; intervals at {100 * result.level:.5g}%")
     out.print()
-    entries = _ordered(result)
+    entries = sorted(result.entries, key=lambda entry: (entry.bits_per_byte is None, entry.bits_per_byte or 0.0))
     section(out, f"Detectable difference, with {TEST_NAMES[result.test]}", _reach(result))
     if result.detectable_basis:
         out.print(result.detectable_basis)
@@ -55,11 +55,6 @@ def print_study(result: StudyResult) -> None:
     for line in _notes(result, entries):
         notes.add_row("-", line)
     out.print(notes)
-
-
-def _ordered(result: StudyResult) -> list[StudyModel]:
-    """Entries by rising bits per byte; those without a figure last."""
-    return sorted(result.entries, key=lambda entry: (entry.bits_per_byte is None, entry.bits_per_byte or 0.0))
 
 
 def _letters(result: StudyResult, name: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.closing import Given, word
+from weft.cli.closing import word
 from weft.cli.options import (
     AllowPickles,
     Json,
@@ -28,11 +28,8 @@ if TYPE_CHECKING:
     from weft.pictures.gallery import DrawnFiles
 
 
-def _after(given: Given) -> str:
-    return f"open {word(given['out'])} in a browser; weft plan {word(given['target'])} counts what is drawn"
-
-
-@guarded(_after)
+@guarded(lambda given:
+         f"open {word(given['out'])} in a browser; weft plan {word(given['target'])} counts what is drawn")
 def draw(target: Target, overrides: Overrides = None,
          out: Annotated[Path, typer.Option("--out", help="Write here; a new folder, for a page and a file of each "
                                            "picture, or a file: .html for the page, .svg or .png for the architecture "

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.closing import Given, word
+from weft.cli.closing import word
 from weft.cli.compare import watching
 from weft.cli.options import Json, Overrides, Plugin, Threads, TrainingTokens, guarded, prepare
 from weft.cli.text import console, section, table
@@ -25,11 +25,7 @@ SHOWN = 24
 """Ids of a row that are shown at either end."""
 
 
-def _after(given: Given) -> str:
-    return f"weft judge {word(given['call'] or given['thing'])} --json gives the same to a program"
-
-
-@guarded(_after)
+@guarded(lambda given: f"weft judge {word(given['call'] or given['thing'])} --json gives the same to a program")
 def judge(
         thing: Annotated[str | None, typer.Argument(metavar="THING", help="A Python file with a model (FILE.py or "
                                                     "FILE.py:NAME), a configuration, a run, a checkpoint, a folder of "

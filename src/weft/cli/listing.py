@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from weft.cli.closing import Given
 from weft.cli.options import Json, Plugin, guarded, prepare, print_json
 from weft.cli.text import console, section, table
 from weft.index.index_cache import has_plugins, kept
@@ -31,12 +30,9 @@ CLOSING = ("weft list GROUP adds states, traits and sources; weft list KIND show
            "weft list presets each preset, weft list families counts their parameters.")
 
 
-def _after(given: Given) -> str:
-    return ("weft list attention describes one part" if given["kind"] is None else
-            "a configuration names a part as its kind; weft config show transformer shows one")
-
-
-@guarded(_after)
+@guarded(lambda given: (
+    "weft list attention describes one part" if given["kind"] is None else
+    "a configuration names a part as its kind; weft config show transformer shows one"))
 def list_parts(kind: Kind = None, plugin: Plugin = None, json: Json = False) -> None:
     """List the parts. With a KIND: states, traits, sources, fields."""
     prepare(plugin)

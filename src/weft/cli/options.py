@@ -163,12 +163,9 @@ Config = Annotated[str, typer.Argument(metavar="CONFIG", help="A YAML or JSON fi
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="key.path=value", help="Changes to the configuration.")]
 
 
-def _after_show(given: Given) -> str:
-    return f"weft config show {word(given['config'])} > my.yaml, change it, and weft train my.yaml trains it"
-
-
 @config_app.command("show")
-@guarded(_after_show)
+@guarded(lambda given:
+         f"weft config show {word(given['config'])} > my.yaml, change it, and weft train my.yaml trains it")
 def show(config: Config, overrides: Overrides = None, plugin: Plugin = None, json: Json = False) -> None:
     """Show the resolved configuration, defaults included."""
     prepare(plugin)

@@ -25,7 +25,7 @@ OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 def visible(text: str) -> str:
     """``text`` with its control characters written as Python writes them: ``\\x1b`` for the one that begins escape
     sequences."""
-    return OBEYED.sub(_written, text)
+    return OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 @final
@@ -79,7 +79,3 @@ def console(*, err: bool = False) -> Console:
 
 def _is_terminal(stream: TextIO | None) -> bool:
     return stream is not None and not stream.closed and stream.isatty()
-
-
-def _written(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode("ascii")

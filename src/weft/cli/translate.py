@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from weft.cli.closing import Given, word
+from weft.cli.closing import word
 from weft.cli.generate import Checkpoint
 from weft.cli.options import (
     AllowPickles,
@@ -45,11 +45,8 @@ Formula = Annotated[str | None, typer.Option(
 Cut = Annotated[bool, typer.Option("--cut", help="Cut sources longer than the encoder's limit, and count them.")]
 
 
-def _after(given: Given) -> str:
-    return f"weft eval {word(given['checkpoint'])} --bleu compares its translations with the targets of the run"
-
-
-@guarded(_after)
+@guarded(lambda given:
+         f"weft eval {word(given['checkpoint'])} --bleu compares its translations with the targets of the run")
 def translate(checkpoint: Checkpoint,
               sources: Annotated[Path, typer.Argument(metavar="SOURCES", help="A text file of one source a line.")],
               out: Annotated[Path | None, typer.Option("--out", help="Write here; the targets, one a line in a new "

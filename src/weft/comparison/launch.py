@@ -206,7 +206,7 @@ def serve() -> int:
         REGISTRY.discover()
     weft_code()  # that which has just been imported, whatever becomes of the files
     while path := _line():
-        if not _forks(path):
+        if not (sys.platform == "linux" and bool(read_json(Path(path))["device"] == "cpu")):
             _write({"pid": os.getpid()})
             return _work(path)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # Ctrl-C waits until the fork can take it
@@ -242,10 +242,6 @@ def _work(path: str) -> int:
 def _report(line: str, step: int, steps: int) -> None:
     """One line of JSON on standard output."""
     _write({"line": line, "step": step, "steps": steps})
-
-
-def _forks(path: str) -> bool:
-    return sys.platform == "linux" and bool(read_json(Path(path))["device"] == "cpu")
 
 
 def _leave(path: str) -> NoReturn:

@@ -82,15 +82,12 @@ def best_of(trials: Sequence[Trial]) -> Trial | None:
 
 
 def _tuning(model: Contestant, outcomes: Mapping[float, Outcome]) -> Tuning:
-    trials = tuple(_trial(lr, outcomes[lr]) for lr in sorted(outcomes))
+    trials = tuple(Trial(lr, found.status, found.tuning_bits_per_byte, found.seconds, found.note)
+                   for lr, found in sorted(outcomes.items()))
     best = best_of(trials)
     if best is None:
         return Tuning(trials, model.run.training.optimizer.lr, False, dict(outcomes))
     return Tuning(trials, best.lr, best in (trials[0], trials[-1]), dict(outcomes))
-
-
-def _trial(lr: float, outcome: Outcome) -> Trial:
-    return Trial(lr, outcome.status, outcome.tuning_bits_per_byte, outcome.seconds, outcome.note)
 
 
 def _wants(found: Tuning, side: Side) -> bool:

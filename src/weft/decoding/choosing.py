@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from weft.core.errors import FailedError, InputError
+from weft.core.errors import FailedError, InputError, WeftError
 from weft.core.model import LanguageModel
 from weft.decoding.rows import Row, require_token
 from weft.decoding.sampling import GREEDY, Sampling, noise
@@ -117,9 +117,9 @@ def choose(session: Session, rows: Mapping[int, Choosing],
         if row.constraint is not None and place not in failed:
             try:
                 tokens[place] = _constrained(session.logits[place, :known], row, row.constraint)
-            except Exception as error:  # of a grammar, which may be anybody's
-                what = f"the constraint failed ({str(error) or type(error).__name__})."
-                failed[place] = FailedError(what, where=f"rows[{row.settings.row}]",
+            except Exception as error:  # of a grammar, which may be anybody's: its words may name files of this machine
+                reason = error.what if isinstance(error, WeftError) else type(error).__name__
+                failed[place] = FailedError(f"the constraint failed ({reason}).", where=f"rows[{row.settings.row}]",
                                             remedy="Try again, or use another constraint.")
     requested = {place: row.settings.top for place, row in rows.items() if row.settings.log_probs or row.settings.top}
     return tokens, _told(session, tokens, requested, known) if requested else {}, failed

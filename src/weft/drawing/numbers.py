@@ -64,17 +64,13 @@ def si(value: float | None, unit: str = "", digits: int = 3) -> str:
     """A number to three significant digits with an SI prefix: ``3.42 M``, ``1.20 GB``."""
     if value is None or not math.isfinite(value):
         return MISSING
-    index = _prefix(abs(value))
+    index = max((index for index, (_, scale) in enumerate(PREFIXES) if abs(value) >= scale), default=0)
     if index and float(significant(value / PREFIXES[index][1], digits).replace(",", "").replace("\u2212", "-")) >= 1000:
         index = min(index + 1, len(PREFIXES) - 1)
     prefix, scale = PREFIXES[index]
     whole = index == 0 and float(value).is_integer()
     shown = integer(int(value)) if whole else significant(value / scale, digits)
     return f"{shown}{THIN}{prefix}{unit}".rstrip(THIN)
-
-
-def _prefix(size: float) -> int:
-    return max((index for index, (_, scale) in enumerate(PREFIXES) if size >= scale), default=0)
 
 
 def octets(value: float | None) -> str:

@@ -107,7 +107,7 @@ def convert(loaded: Loaded, out: Path, *, to: str, pooled: Model | None = None, 
             written, notes = target.write(source, draft)
             difference, foreign, more = _verify(target, source, draft, tokens, expected)
     except (OSError, SafetensorError) as error:
-        raise not_written(error, out, _bytes(source.model)) from error
+        raise not_written(error, out, sum(tensor.nbytes for tensor in own_tensors(source.model).values())) from error
     reader = target.foreign.name if target.foreign else None
     return Converted(out, to, written, _dtype(source.model), difference, reader, foreign, moved, (*notes, *more),
                      kind if cast else None, largest_difference(before, expected) if cast else None,
@@ -175,7 +175,3 @@ def _proof(folder: Path) -> list[str]:
     """Reasons why a folder must not be replaced: a run can resume from it, or not everything in it is Weft's."""
     resumed = [f"{TRAINING_FILE} is needed to resume a run"] if (folder / TRAINING_FILE).exists() else []
     return [*resumed, *by_manifest(folder)]
-
-
-def _bytes(model: Model) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in own_tensors(model).values())

@@ -102,7 +102,8 @@ def host_of(config: PartConfig) -> ModuleConfig | None:
             scheme = config.build_for_heads(Dims(WIDTH, VOCABULARY, CONTEXT), 2, WIDTH // 2)  # type: ignore[attr-defined]
             if "embeddings" in scheme.acts_on:
                 block = {"kind": "pre", "layers": [{"kind": "attention", "n_heads": 2}]}
-                return _part("model", kind="decoder", position=config, blocks=[block], readout=_untied())
+                return _part("model", kind="decoder", position=config, blocks=[block],
+                             readout={"kind": "linear", "tied": False})
             return _part("mixer", kind="attention", n_heads=2, position=config)
         case "position_table":
             return _part("mixer", kind="attention", n_heads=2, position={"kind": "deberta", "table": config})
@@ -116,10 +117,6 @@ def host_of(config: PartConfig) -> ModuleConfig | None:
         case "readout":
             return _part("model", kind="decoder", blocks=[{"kind": "pre", "layers": ["gru"]}], readout=config)
     return None
-
-
-def _untied() -> dict[str, Any]:
-    return {"kind": "linear", "tied": False}
 
 
 def _part(group: str, *, kind: str, **fields: Any) -> ModuleConfig:

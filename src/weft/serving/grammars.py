@@ -45,8 +45,8 @@ STRICT = {"whitespace_pattern": WHITE_SPACE, "whitespace_flexible": True, "item_
 NO_LEAP = r":[0-9]{2}:[0-5][^:]*"
 TIGHTER: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     "email": {"maxLength": 64}, "time": {"pattern": NO_LEAP}, "date-time": {"pattern": NO_LEAP}})
-"""What validators ask of formats besides, unless a schema says it otherwise: short addresses, and no leap seconds, of
-which there are 27 in all."""
+"""The bounds of formats by which validators accept them, unless a schema has its own: short addresses, and no leap
+seconds, of which there are 27 in all."""
 NAMED, PLAIN = ("properties", "patternProperties", "$defs", "definitions"), ("const", "enum", "default", "examples")
 """Keywords of a schema whose entries have names of their own, and those whose values are not schemas."""
 PAIRS = 2000

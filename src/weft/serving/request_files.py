@@ -63,7 +63,7 @@ class Understood(Protocol):
 
     @property
     def answer(self) -> Answering:
-        """What makes the answer of their events."""
+        """The object that makes the answer of their events."""
 
     @property
     def stream(self) -> bool:

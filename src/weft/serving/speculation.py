@@ -50,8 +50,8 @@ class Drafts(ABC):
 
 @final
 class PromptDrafts(Drafts):
-    """What followed the last tokens where they stood before in the row (prompt look-up): for text that repeats its
-    prompt, as in editing and summing up.
+    """Drafts from the row itself: the tokens that followed its last ones where these stood before (prompt look-up). For
+    text that repeats its prompt, as in editing and summing up.
 
     Args:
         longest: number of last tokens that are looked for; fewer where so many did not stand there.
@@ -134,11 +134,7 @@ def speculate(model: LanguageModel, prompt: Sequence[int], max_new_tokens: int, 
         UnsupportedError: the model is bidirectional.
     """
     row, = prepare(model, [Row(tuple(prompt))], max_new_tokens=max_new_tokens, start=None)
-    plain = Sampling(sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p)
-    if sampling != plain or declares_length(model):
-        raise InputError("drafts are taken without penalties and biases." if sampling != plain else
-                         "positions of this model turn with the length of the row, so no draft can be read ahead.",
-                         where="sampling" if sampling != plain else "model", remedy="Continue the row without drafts.")
+    _require_draftable(model, sampling)
     tokens, numbers = list(row.tokens), noise(seed, 0)
     drafted = accepted = calls = 0
     with evaluation_mode(model):
@@ -158,6 +154,14 @@ def speculate(model: LanguageModel, prompt: Sequence[int], max_new_tokens: int, 
             state, tokens = after, tokens + new
     ends = [place for place, token in enumerate(tokens) if place >= len(row.tokens) and token in stop]
     return Speculated(tuple(tokens[len(row.tokens) : ends[0] + 1 if ends else None]), drafted, accepted, calls)
+
+
+def _require_draftable(model: LanguageModel, sampling: Sampling) -> None:
+    plain = Sampling(sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p)
+    if sampling != plain or declares_length(model):
+        raise InputError("drafts are taken without penalties and biases." if sampling != plain else
+                         "positions of this model turn with the length of the row, so no draft can be read ahead.",
+                         where="sampling" if sampling != plain else "model", remedy="Continue the row without drafts.")
 
 
 def _taken(logits: Tensor, guess: Sequence[int], sampling: Sampling, numbers: Iterator[float]) -> list[int]:

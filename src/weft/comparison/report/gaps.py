@@ -59,14 +59,9 @@ def _stretch(stretch: OrderStretch) -> str:
     return first if first == last else f"{first} to {last}"
 
 
-def _known(view: View) -> list[Difference]:
-    """Pairs whose course is known."""
-    return [each for each in view.ordered_pairs if any(known(gap.difference.mean) for gap in each.gaps)]
-
-
 def _pairs(view: View) -> Markup:
     """Every pair: whether its order holds, and the mean difference at each share."""
-    pairs = _known(view)
+    pairs = [each for each in view.ordered_pairs if any(known(gap.difference.mean) for gap in each.gaps)]
     shares = sorted({gap.share for pair in pairs for gap in pair.gaps})[::-2][::-1]  # every second, the last among them
     columns = [Column("Pair, first minus second", number=False), Column("Order", number=False),
                *(Column(f"at {percent(share)}") for share in shares)]

@@ -120,7 +120,7 @@ def ranking(view: View) -> Markup:
         worth(entry, view, most), MISSING if (each := perplexity(entry)) is None else significant(each),
         " ".join(letters(entry.name, view.result.tied_sets)) or MISSING,
         *(quantity.show(entry) for quantity in QUANTITIES), run_count(entry)] for entry in view.ranked]
-    given = [{"data-model": str(view.styles[entry.name].index), "class": "top" if _at_top(entry, view) else None}
+    given = [{"data-model": str(view.styles[entry.name].index), "class": "top" if (entry.name in view.top) else None}
              for entry in view.ranked]
     return join(table(_caption(view), columns, rows, name="ranking", attributes={"class": "ranking sortable"},
                       row_attributes=given), _other_matches(view))
@@ -175,10 +175,6 @@ def worth(entry: StudyModel, view: View, most: int) -> Child:
     pad = FIGURE_SPACE * (most - decimals)
     return join(tag("span", {"class": "figure"}, fixed(interval.mean, decimals)), pad,
                 tag("span", {"class": "spread"}, spread) if spread else "")
-
-
-def _at_top(entry: StudyModel, view: View) -> bool:
-    return entry.name in view.top
 
 
 def lost_counts(runs: Sequence[RunResult]) -> list[tuple[str, int]]:

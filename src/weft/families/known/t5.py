@@ -89,7 +89,8 @@ def weights(facts: Facts) -> list[Rule]:
 
 def _side(theirs: str, prefix: str, facts: Facts, feed: int) -> list[Rule]:
     """The rules of one side, whose feed-forward is layer number ``feed``."""
-    block, ours, width = f"{theirs}.block.{{layer}}.layer", f"{prefix}stack.layers.{{layer}}", _width(facts)
+    block, ours = f"{theirs}.block.{{layer}}.layer", f"{prefix}stack.layers.{{layer}}"
+    width = int(facts["n_heads"] * facts["d_head"])
     attention, cross, last = f"{block}.0.SelfAttention", f"{block}.1.EncDecAttention", f"{block}.{feed}"
     pairs = {f"{attention}.o": "layers.0.output", f"{block}.0.layer_norm": "norms.0",
              f"{last}.DenseReluDense.wo": f"layers.{feed}.down", f"{last}.layer_norm": f"norms.{feed}"}
@@ -105,11 +106,6 @@ def _side(theirs: str, prefix: str, facts: Facts, feed: int) -> list[Rule]:
     return [*rules, rename(table, f"{prefix}shared.bias.table"),
             rename(f"{theirs}.final_layer_norm.weight", f"{prefix}norm.weight"),
             *(rename(f"{a}.weight", f"{ours}.{b}.weight") for a, b in pairs.items())]
-
-
-def _width(facts: Facts) -> int:
-    """Features of all heads together."""
-    return int(facts["n_heads"] * facts["d_head"])
 
 
 T5 = Family(

@@ -76,7 +76,7 @@ def _by_scores(declared: Data) -> GGUFVocabulary:
             raise Inexpressible("it splits text at spaces before it merges, which llama.cpp's does not.")
         prepends = prepends or meta.get("prepend_scheme", "always") != "never"
         notes += ["a text that begins with a space gets a further one from llama.cpp."] if prepends else []
-    elif meta and not _cuts_nothing(meta):
+    elif meta and not (meta.get("type") == "Split" and meta.get("pattern") == {"String": " "}):
         raise Inexpressible(f"it splits text by {meta['type']} before it merges, which llama.cpp's does not.")
     ranks = scores(model["vocab"], _merges(model))
     unknown = model.get("unk_token")
@@ -112,11 +112,6 @@ def _steps(part: Data | None, inner: str) -> Iterator[Data]:
 def _spells_spaces(step: Data) -> bool:
     replaces = step.get("type") == "Replace" and step.get("pattern") == {"String": " "} and step["content"] == SPACE
     return replaces or (step.get("type") == "Prepend" and step["prepend"] == SPACE)
-
-
-def _cuts_nothing(part: Data) -> bool:
-    """Whether a step has no effect: Gemma's splits at spaces, which its normaliser has replaced."""
-    return part.get("type") == "Split" and part.get("pattern") == {"String": " "}
 
 
 def _normaliser(declared: Data) -> list[str]:

@@ -114,7 +114,8 @@ def write_weights(produced: Iterator[tuple[str, Tensor]], sizes: Mapping[str, in
     places: dict[str, str] = {}
     for index, names in enumerate(shards):
         file = SINGLE if len(shards) == 1 else f"model-{index + 1:05d}-of-{len(shards):05d}.safetensors"
-        tensors = {name: _own_memory(tensor) for name, tensor in islice(produced, len(names))}
+        tensors = {name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+                   for name, tensor in islice(produced, len(names))}
         save_file(tensors, draft / file, metadata={"format": "pt"})
         places |= dict.fromkeys(tensors, file)
     if len(shards) > 1:
@@ -126,10 +127,6 @@ def _written(account: TensorMap, own: Mapping[str, Tensor]) -> Iterator[tuple[st
     with torch.no_grad():
         for rule in account.rules:
             yield from zip(rule.theirs, rule.write([own[each].detach() for each in rule.ours]), strict=True)
-
-
-def _own_memory(tensor: Tensor) -> Tensor:
-    return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
 
 
 def _shards(sizes: Mapping[str, int], most: int) -> list[list[str]]:
