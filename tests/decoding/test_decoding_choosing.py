@@ -177,7 +177,7 @@ def test_a_stop_token_tells_the_end_before_a_constraint_does_and_the_maximum_aft
 
 NAN = [[math.nan] * 4, [0.0, 0.0, 0.0, 1.0], *[FLAT] * 2]
 CAUSES = {"nan": (0, None, "the model returned a logit of nan"),
-          "mask": (2, lambda: Listed([[0, 1, 2, 3], ValueError("/a/grammar")]), r"the constraint failed \(ValueError\)"),
+          "mask": (2, lambda: Listed([[0, 1, 2, 3], ValueError("/a")]), r"the constraint failed \(ValueError\)"),
           "push": (2, lambda: Listed([OSError()], at_push=True), r"the constraint failed \(OSError\)"),
           "impossible": (1, lambda: Listed([[0, 1, 2]]), r"the constraint failed \(it allows no token to which")}
 
@@ -210,7 +210,7 @@ def run_of(slots: Slots, own: RowSettings) -> list[NewToken]:
 def test_the_first_error_is_raised_where_nobody_takes_errors() -> None:
     slots = Slots(Bigram([FLAT] * 4).eval(), 1, capacity=8)
     slots.admit([0], RowSettings(3, row=4, constraint=lambda: Listed([ValueError("no")])))
-    with pytest.raises(FailedError, match=r"rows\[4\]: the constraint failed \(ValueError\)\. Try again, or use another"):
+    with pytest.raises(FailedError, match=r"rows\[4\]: the constraint failed \(ValueError\)\. Try again, or use"):
         slots.step()
 
 
