@@ -148,7 +148,7 @@ def measure(options: argparse.Namespace, folder: Path) -> Row:
     weft = [str(Path(sys.executable).with_name("weft")), "serve", str(folder / "checkpoint"), "--port",
             str(ports["weft"]), "--max-rows", "64", "--threads", str(options.threads)]
     llama = [str(options.llama_server), "-m", str(folder / "model.gguf"), "--port", str(ports["llama.cpp"]), "-np",
-             "64", "-c", str(64 * options.context), "-t", str(options.threads), "--no-webui"]
+             "64", "-c", str(64 * options.context), "-t", str(options.threads)]
     draw, found = random.Random(0), dict[str, list[Row]]()
     with ExitStack() as running:
         starts = {"weft": running.enter_context(server(weft, ports["weft"], folder / "weft.log"))}

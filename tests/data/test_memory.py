@@ -85,7 +85,7 @@ def resident() -> int:
 
 def test_what_was_read_of_a_mapped_file_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines are found, hashed and read in a file of 48 MB, of which little more than 4 MB is ever in memory."""
-    for module in ("compression", "utf8", "documents", "division"):
+    for module in ("compression", "utf8", "document_buffer", "division"):
         monkeypatch.setattr(f"weft.data.{module}.RELEASED", 1 << 22)
     monkeypatch.setattr("weft.data.compression.MAPPED_BYTES", 1)
     path = tmp_path / "lines.txt"

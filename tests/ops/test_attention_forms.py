@@ -13,13 +13,14 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from by_hand import require_agreement
+from ops.native_sets import TensorKeys
 from oracles import attention as oracle
 from oracles import masks
 from weft.core.clock import Keys
 from weft.core.errors import UnsupportedError
 from weft.core.span import WHOLE
 from weft.masks import Causal
-from weft.masks.visible import MaskFacts, TensorKeys, VisibleKeys, visible
+from weft.masks.visible import MaskFacts, VisibleKeys, visible
 from weft.ops.attention import ATTENTION, AttentionCall, WrittenTerm, grouped_rows, reference, sdpa
 
 T, S, E, F = 4, 6, 3, 5
