@@ -79,7 +79,7 @@ def ready(port: int) -> bool:
 
 async def answer(port: int, prompt: list[int], new: int) -> tuple[float, float, int]:
     """Stream one answer: seconds to its first event and to its end, and how many events it had."""
-    body = json.dumps({"model": "model", "prompt": prompt, "max_tokens": new, "temperature": 0, "stream": True,
+    body = json.dumps({"prompt": prompt, "max_tokens": new, "temperature": 0, "stream": True,
                        "ignore_eos": True}).encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     begun = time.perf_counter()
@@ -124,9 +124,9 @@ def engine_of(folder: Path, clients: int, options: argparse.Namespace, draw: ran
     engine = Engine(loaded.model, loaded.tokenizer, limits=EngineLimits(rows=64))  # type: ignore[arg-type]
     left = clients * max(2, options.answers // clients)
 
-    def one_more(_event: Any = None) -> None:
+    def one_more(event: Any = None) -> None:
         nonlocal left
-        if getattr(_event, "finish", "begin") and left:
+        if left and (event is None or getattr(event, "finish", None)):
             left -= 1
             ids = tuple(draw.randrange(300, options.vocabulary - 300) for _ in range(options.prompt))
             engine.submit(Request(Prompt(ids), RowSettings(options.new)), one_more)
