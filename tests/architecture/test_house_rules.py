@@ -76,8 +76,9 @@ def test_what_is_forbidden_would_be_found(source: str) -> None:
 
 def test_the_first_sentence_of_a_docstring_names_what_is_returned_or_done() -> None:
     """A sentence that begins with "What" or "Of" makes a reader look for its noun at the end."""
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     found = [f"{path.relative_to(REPOSITORY)}, line {node.body[0].lineno}" for path in SOURCES
-             for node in walked(parsed(path)) if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+             for node in walked(parsed(path)) if isinstance(node, documented)
              and (ast.get_docstring(node) or "").startswith(("What ", "Of ", "Whatever "))]
     assert found == []
 

@@ -115,14 +115,14 @@ def modules() -> list[str]:
 def undocumented(tree: ast.Module, module: object) -> Iterator[str]:
     """Public classes and functions without a docstring; a method may inherit that of the method it overrides."""
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not node.name.startswith("_"):
             if not ast.get_docstring(node):
                 yield node.name
             if isinstance(node, ast.ClassDef):
                 owner = getattr(module, node.name)
                 yield from (f"{node.name}.{item.name}" for item in node.body
-                            if isinstance(item, ast.FunctionDef) and not item.name.startswith("_")
-                            and not inspect.getdoc(getattr(owner, item.name)))
+                            if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)
+                            and not item.name.startswith("_") and not inspect.getdoc(getattr(owner, item.name)))
 
 
 def test_everything_public_says_what_it_is() -> None:

@@ -25,7 +25,9 @@ from weft.serving.requests import EngineLimits, Event, Failed, PromptRead, Reque
 
 ROWS = 16
 WHOLE = "WEFT_SERVED" in os.environ
-LIMITS = EngineLimits(rows=ROWS, step_tokens=9, prefix_bytes=1 << 22)
+LIMITS = EngineLimits(rows=ROWS, step_tokens=9, prefix_bytes=1 << 22, prefix_tokens=4)
+TIE = 1e-5
+"""Logits of float32, of order 1, are the same up to this: the call on all tokens at once adds in another order."""
 
 
 def names() -> list[str]:
@@ -66,12 +68,14 @@ def served(engine: Engine, rows: list[Row], new: int, generator: random.Random) 
 
 @torch.no_grad()
 def check_greedy(model: LanguageModel, row: Row, tokens: list[int], case: str) -> None:
-    """Each token is the most probable one after all before it, by one call without a state."""
+    """Each token is the most probable one after all before it, by one call without a state, or as probable as that."""
     memory = None if row.source is None else model.encode(EncoderInputs(tokens=torch.tensor([row.source])))
     whole, last = [*row.tokens, *tokens], len(row.tokens) - 1
     ends = range(last + 1, len(whole)) if declares_length(model) else [len(whole) - 1]  # each length by itself
-    chosen = [model(torch.tensor([whole[:end]]), None, Span(memory=memory)).y[0].argmax(-1).tolist() for end in ends]
-    assert tokens == ([each[-1] for each in chosen] if declares_length(model) else chosen[0][last:]), case
+    logits = [model(torch.tensor([whole[:end]]), None, Span(memory=memory)).y[0] for end in ends]
+    told = torch.stack([each[-1] for each in logits]) if declares_length(model) else logits[0][last:]
+    behind = told.max(-1).values - told.gather(1, torch.tensor(tokens)[:, None])[:, 0]
+    assert behind.max() <= TIE, case
 
 
 @pytest.mark.parametrize("name", names())
@@ -90,3 +94,8 @@ def test_the_text_of_a_row_among_others_is_its_text_alone(name: str) -> None:
     figures = engine.figures()
     assert (figures.running, figures.waiting, figures.slots, figures.state_bytes) == (0, 0, 0, 0)
     assert figures.finished + figures.cancelled == len(rows)
+    longest = max((row for row in range(len(rows)) if row not in cancelled), key=lambda row: len(rows[row].tokens))
+    again = Row((*rows[longest].tokens, 0), rows[longest].source)
+    (begun, *_), = served(engine, [again], 1, random.Random(3))[0]
+    assert isinstance(begun, PromptRead)
+    assert begun.cached == len(again.tokens) - 1 or model.takes_source or declares_length(model), begun

@@ -118,12 +118,12 @@ class Endpoints:
         return _json(await self._aside(work, self._served, await self._content(request)))
 
     async def models(self, _request: Request) -> Response:
-        """What is served."""
+        """The list of the models that are served."""
         return _json({"object": "list", "data": [self._model(name) for name in
                                                  (self._served.name, *self._served.adapters)]})
 
     async def model(self, request: Request) -> Response:
-        """One of what is served."""
+        """One of the models that are served."""
         name = str(request.path_params["model"])
         self._served.adapter(name)
         return _json(self._model(name))

@@ -137,11 +137,12 @@ def speculate(model: LanguageModel, prompt: Sequence[int], max_new_tokens: int, 
     _require_draftable(model, sampling)
     tokens, numbers = list(row.tokens), noise(seed, 0)
     drafted = accepted = calls = 0
+    new = list[int]()
     with evaluation_mode(model):
         state = model.init_state(1, capacity=len(tokens) + max_new_tokens + drafts.most, device=device_of(model))
         if len(tokens) > 1:
             _, state = _run(model, tokens[:-1], state)
-        while len(tokens) - len(row.tokens) < max_new_tokens and not (set(tokens[len(row.tokens) :]) & set(stop)):
+        while len(tokens) - len(row.tokens) < max_new_tokens and set(stop).isdisjoint(new):
             guess = drafts.draft(tokens)[: max_new_tokens - 1 + len(row.tokens) - len(tokens)]
             here = mark(state) if guess else None
             logits, after = _run(model, [tokens[-1], *guess], state)
