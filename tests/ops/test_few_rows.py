@@ -4,7 +4,7 @@ this processor, at odd sizes, with any strides and threads; and what they are ch
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,8 +15,17 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ops.native_sets import instructions
 from weft.core.errors import UnsupportedError
-from weft.ops.few_rows import ACTIVATION_NAMES, FEW_ROWS, KINDS, functions, native_gated, native_opened, native_product
-from weft.ops.forms import forced
+from weft.ops.few_rows import (
+    ACTIVATION_NAMES,
+    FEW_ROWS,
+    KINDS,
+    OTHER_ROWS,
+    functions,
+    native_gated,
+    native_opened,
+    native_product,
+)
+from weft.ops.forms import Operation, forced
 from weft.ops.gated_feed_forward import GATED_FEED_FORWARD, GatedFeedForwardCall
 from weft.ops.int4_linear import INT4_LINEAR, Int4Call, four_bits, matrix
 from weft.ops.int8_linear import INT8_LINEAR, Int8Call, quantised
@@ -27,7 +36,7 @@ from weft.ops.native.sequence import WRITERS, calls_of, perform
 __all__ = ["instructions"]
 DTYPES = (torch.float32, torch.bfloat16)
 STORED = ("floats", "int8", "int4")
-SIZES = ((1, 1), (7, 3), (9, 33), (16, 128), (37, 8200), (130, 259))
+SIZES = ((1, 1), (7, 3), (9, 33), (16, 128), (37, 8200), (130, 259), (40, 96))
 """Outputs and inputs: below and past a tile, a vector, a group, four groups, and what 32 bits have room for."""
 
 
@@ -85,7 +94,7 @@ def allowed(x: Tensor, exact: Tensor, y: Tensor, how: str) -> Tensor:
 def test_products_are_within_the_rounding_of_their_formats(how: str, dtype: torch.dtype, instructions: str) -> None:
     for out, size in SIZES:
         values, scale, exact = stored(how, numbers(out, size, seed=1).to(dtype))
-        for rows in (1, 2, 3, 8, 15):
+        for rows in (1, 2, 3, 8, 15, *((17, 33, 49, 70) if size in (96, 128) else ())):
             x, bias = numbers(rows, size, seed=2, dtype=dtype) * 3, numbers(out, seed=3, dtype=dtype)
             found = native_product(x, values, scale, bias)
             y = x.double() @ exact.t() + bias.double()
@@ -105,7 +114,7 @@ def test_a_matrix_of_four_bits_is_opened_exactly_or_rounded_once(dtype: torch.dt
         found = native_opened(values, scale, size, dtype == torch.bfloat16)
         assert torch.equal(found.isnan(), wanted.isnan()) and found.isnan().any()
         assert torch.equal(found.nan_to_num(0, 1, -1), wanted.nan_to_num(0, 1, -1))
-    x = numbers(FEW_ROWS + 1, 8200, seed=2, dtype=dtype)
+    x = numbers(OTHER_ROWS + 1, 8200, seed=2, dtype=dtype)
     call = Int4Call(x, *four_bits(numbers(37, 8200, seed=1)))
     assert INT4_LINEAR.choose(call).form.name == "opened"
     y = x.double() @ matrix(call.values, call.scale, 8200, torch.float64).t()
@@ -116,16 +125,18 @@ def test_a_matrix_of_four_bits_is_opened_exactly_or_rounded_once(dtype: torch.dt
 
 @pytest.mark.parametrize("how", STORED)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_rows_threads_and_strides_do_not_change_a_bit(how: str, dtype: torch.dtype, instructions: str) -> None:
-    values, scale, _ = stored(how, numbers(300, 515, seed=1).to(dtype))
-    x = numbers(13, 515, seed=2, dtype=dtype)
+@pytest.mark.parametrize("size", [515, 480])
+def test_rows_threads_and_strides_do_not_change_a_bit(how: str, dtype: torch.dtype, size: int,
+                                                      instructions: str) -> None:
+    values, scale, _ = stored(how, numbers(300, size, seed=1).to(dtype))
+    x = numbers(83, size, seed=2, dtype=dtype)
     whole, before = native_product(x, values, scale, None), torch.get_num_threads()
     try:
         for threads in (1, 2, 3, 11):
             torch.set_num_threads(threads)
             assert torch.equal(native_product(x, values, scale, None), whole)
-            assert torch.equal(torch.cat([native_product(row, values, scale, None) for row in x.split([1, 2, 10])]),
-                               whole)
+            parts = [native_product(rows, values, scale, None) for rows in x.split([1, 2, 16, 20, 44])]
+            assert torch.equal(torch.cat(parts), whole)
     finally:
         torch.set_num_threads(before)
     wide = torch.zeros(300, values.shape[1] + 5, dtype=values.dtype)
@@ -220,14 +231,19 @@ def test_far_gates_are_finite(instructions: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_they_are_chosen_for_few_rows_of_every_kind(dtype: torch.dtype) -> None:
     weight = numbers(64, 64).to(dtype)
-    for rows, chosen in ((1, True), (FEW_ROWS, True), (FEW_ROWS + 1, False)):
-        x = numbers(rows, 64).to(dtype)
-        unit = GatedFeedForwardCall(x, *3 * (Map(weight),), "silu")
-        for operation, call in ((LINEAR, LinearCall(x, weight)), (INT8_LINEAR, Int8Call(x, *quantised(weight))),
-                                (INT4_LINEAR, Int4Call(x, *four_bits(weight))), (GATED_FEED_FORWARD, unit)):
-            found = operation.choose(call)
-            assert (found.form.name == "native") is chosen
-            assert chosen or f"native: more than {FEW_ROWS} rows" in found.passed
+    floats = FEW_ROWS if dtype is torch.bfloat16 else OTHER_ROWS
+    for beyond in (None, 0, 1):  # one row, as many as pay, and one more
+        cases: list[tuple[Operation[Any, Any], int, Callable[[Tensor], Any]]] = [
+                (LINEAR, floats, lambda x: LinearCall(x, weight)),
+                (INT8_LINEAR, OTHER_ROWS, lambda x: Int8Call(x, *quantised(weight))),
+                (INT4_LINEAR, OTHER_ROWS, lambda x: Int4Call(x, *four_bits(weight))),
+                (GATED_FEED_FORWARD, floats, lambda x: GatedFeedForwardCall(x, *3 * (Map(weight),), "silu")),
+                (GATED_FEED_FORWARD, OTHER_ROWS,
+                 lambda x: GatedFeedForwardCall(x, *3 * (Map(*quantised(weight)),), "silu"))]
+        for operation, most, call in cases:
+            found = operation.choose(call(numbers(1 if beyond is None else most + beyond, 64).to(dtype)))
+            assert (found.form.name == "native") is (beyond != 1)
+            assert beyond != 1 or f"native: more than {most} rows" in found.passed
 
 
 @pytest.mark.parametrize(("operation", "call", "reason"), [
@@ -253,7 +269,7 @@ def test_why_they_are_not_chosen_and_what_naming_them_says(operation: Any, call:
 
 def test_a_call_takes_them_for_as_many_rows_as_a_choice_says() -> None:
     weight, native = numbers(5, 8), torch.ops.weft.native_product
-    for rows, taken in ((FEW_ROWS, True), (FEW_ROWS + 1, False)):
+    for rows, taken in ((OTHER_ROWS, True), (OTHER_ROWS + 1, False)):
         with FlopCounterMode(display=False, custom_mapping={native: lambda *_, **__: 1}) as counted:
             LINEAR(LinearCall(numbers(rows, 8), weight))
         assert (native in counted.get_flop_counts()["Global"]) is taken

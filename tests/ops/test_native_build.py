@@ -178,7 +178,7 @@ def test_the_instruction_set_is_the_best_one_or_that_of_the_variable(monkeypatch
     monkeypatch.setenv(VARIABLE, "mmx")
     assert why_not() == "WEFT_CPU_CAPABILITY is unknown"
     assert describe() == ("none, WEFT_CPU_CAPABILITY is unknown: WEFT_CPU_CAPABILITY is 'mmx'. Give one of "
-                          "avx512_bf16, avx512, avx2, baseline, or leave it out.")
+                          "amx, avx512_bf16, avx512, avx2, baseline, or leave it out.")
 
 
 def test_a_set_that_the_processor_lacks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ops.native_sets import instructions, numbers, without_gradients
-from weft.ops.few_rows import FEW_ROWS
+from weft.ops.few_rows import OTHER_ROWS
 from weft.ops.native.sequence import WRITERS, Calls, NativeCall, perform, place_of
 from weft.ops.native_token import PART, native_norm, native_rotary
 from weft.ops.norms import LAYER_NORM, RMS_NORM, LayerNormCall, RMSNormCall
@@ -71,8 +71,8 @@ def test_they_are_chosen_for_one_token_without_gradients() -> None:
     assert "native: its angles are not in float32" in ROTARY.choose(
         RotaryCall(x, turns(angles.double().cos(), angles.double().sin(), "half_split"))).passed
     assert RMS_NORM.choose(RMSNormCall(x, None, 1e-5)).form.name == "native"
-    many = RMSNormCall(numbers(FEW_ROWS + 1, 8), None, 1e-5)
-    assert f"native: more than {FEW_ROWS} rows" in RMS_NORM.choose(many).passed
+    many = RMSNormCall(numbers(OTHER_ROWS + 1, 8), None, 1e-5)
+    assert f"native: more than {OTHER_ROWS} rows" in RMS_NORM.choose(many).passed
     assert "native: its scale is in another dtype" in RMS_NORM.choose(
         RMSNormCall(x, numbers(8, dtype=torch.float64), 1e-5)).passed
     assert LAYER_NORM.choose(LayerNormCall(x, None, None, 1e-5)).form.name == "native"

@@ -20,14 +20,7 @@ from weft.analysis.calls import TrainingStep, training_step
 from weft.analysis.flops import Flops, forward_flops
 from weft.analysis.kernels import FormChoice, choices, single_token
 from weft.analysis.matmul import Timing, as_kept, matmul_rate, products_in, timed
-from weft.analysis.memory import (
-    States,
-    TrainingMemory,
-    buffer_bytes,
-    state_sizes,
-    training_bytes,
-    weight_bytes,
-)
+from weft.analysis.memory import States, TrainingMemory, buffer_bytes, state_sizes, training_bytes, weight_bytes
 from weft.analysis.parts import Parameters, count_parameters
 from weft.analysis.shapes import shape_of
 from weft.core.declarations import Trait

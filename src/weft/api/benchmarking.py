@@ -12,16 +12,7 @@ from weft.benchmarks.lm_harness import PREFIX, run_harness
 from weft.benchmarks.mbpp import no_consent
 from weft.comparison.items import ItemDifference
 from weft.comparison.items import compared_by_request as compared
-from weft.comparison.ratings import (
-    BradleyTerry,
-    Elo,
-    GameFields,
-    Ratings,
-    Resampling,
-    games_of,
-    rated,
-    read_games,
-)
+from weft.comparison.ratings import BradleyTerry, Elo, GameFields, Ratings, Resampling, games_of, rated, read_games
 from weft.comparison.ratings.games import Game
 from weft.core.config import parse_part
 from weft.core.errors import InputError

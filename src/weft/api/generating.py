@@ -11,17 +11,7 @@ from weft.api.configs import one_or_more
 from weft.api.models import Model, load, load_language_model
 from weft.checkpoints import Loaded
 from weft.core.errors import InputError
-from weft.decoding import (
-    Beams,
-    CompiledStep,
-    Ending,
-    Generated,
-    NewToken,
-    Row,
-    RowLike,
-    Sampling,
-    combined,
-)
+from weft.decoding import Beams, CompiledStep, Ending, Generated, NewToken, Row, RowLike, Sampling, combined
 from weft.decoding import beam_search as search_rows
 from weft.decoding import generate as continue_rows
 from weft.decoding import stream as stream_rows

@@ -12,15 +12,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator
 
-from weft.benchmarks.base import (
-    BenchmarkConfig,
-    Conditions,
-    FileReader,
-    context_line,
-    found,
-    marked,
-    tokenizer_line,
-)
+from weft.benchmarks.base import BenchmarkConfig, Conditions, FileReader, context_line, found, marked, tokenizer_line
 from weft.benchmarks.result import MEAN_ERROR, BenchmarkProtocol, BenchmarkResult, Score, macro_score, mean_score
 from weft.benchmarks.text_model import Question, TextModel
 from weft.core.config import rule

@@ -6,15 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from weft.checkpoints.layout import (
-    ADAPTER_FILE,
-    CONFIG_FILE,
-    MODEL_FILE,
-    PEFT_FILE,
-    RUN_CHECKPOINTS,
-    RUN_FILE,
-    RUN_ID,
-)
+from weft.checkpoints.layout import ADAPTER_FILE, CONFIG_FILE, MODEL_FILE, PEFT_FILE, RUN_CHECKPOINTS, RUN_FILE, RUN_ID
 from weft.core.errors import CheckpointError
 from weft.disk.atomic import standing, standing_in
 from weft.disk.documents import read_json

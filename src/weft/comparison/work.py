@@ -15,14 +15,7 @@ from weft.checkpoints.layout import RUN_CHECKPOINTS, step_name
 from weft.checkpoints.locate import saved_checkpoints
 from weft.checkpoints.save import save_checkpoint
 from weft.comparison.jobs import Job, OnProgress, Outcome, write_outcome
-from weft.comparison.measures import (
-    by_length,
-    decoding_cost,
-    forget_peak,
-    peak_memory_bytes,
-    sample,
-    token_scores,
-)
+from weft.comparison.measures import by_length, decoding_cost, forget_peak, peak_memory_bytes, sample, token_scores
 from weft.comparison.results import CurvePoint
 from weft.comparison.study import default_contexts
 from weft.comparison.texts import few_documents, tokens_paid_for

@@ -80,7 +80,7 @@ def decodes(x: Tensor) -> bool:
     """Whether a call is one for the operation of a whole unit: of few tokens, without gradients, and not traced by the
     compiler, which fuses the parts itself."""
     return (not torch.is_grad_enabled() and x.device.type == "cpu" and x.dtype in (torch.float32, torch.bfloat16)
-            and not compiler_traces() and many_rows(x) is None)
+            and not compiler_traces() and many_rows(x, x.dtype) is None)
 
 
 @final

@@ -29,13 +29,7 @@ from weft.interop.gguf.architectures import ARCHITECTURES
 from weft.interop.gguf.target import GgufFile, foreign_llama
 from weft.interop.huggingface.folder import is_foreign
 from weft.interop.huggingface.from_text import ComparedTexts, reads_pairs
-from weft.interop.huggingface.generation import (
-    GENERATION,
-    GENERATION_FILE,
-    NO_SETTINGS,
-    ORIGIN,
-    generation_of,
-)
+from weft.interop.huggingface.generation import GENERATION, GENERATION_FILE, NO_SETTINGS, ORIGIN, generation_of
 from weft.interop.huggingface.loading import load_folder, write_letters
 from weft.interop.huggingface.text import takes_source, write_tokenizer
 from weft.interop.huggingface.with_code import CODE_FILES, require_writable, write_own_tokenizer, write_with_code

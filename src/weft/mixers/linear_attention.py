@@ -15,12 +15,7 @@ from weft.core.recurrent_layer import Carried, MatrixState
 from weft.core.registry import register
 from weft.core.span import Boundaries
 from weft.masks import Bidirectional
-from weft.mixers.kernel_attention import (
-    Features,
-    KernelAttention,
-    KernelAttentionConfig,
-    NormalisedState,
-)
+from weft.mixers.kernel_attention import Features, KernelAttention, KernelAttentionConfig, NormalisedState
 from weft.ops.feature_maps import FEATURE_MAPS, FeatureMap
 from weft.positions.rope import RopeConfig
 

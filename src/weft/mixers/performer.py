@@ -20,12 +20,7 @@ from weft.core.registry import register
 from weft.core.span import Boundaries, Memory
 from weft.core.state import tensor_field
 from weft.masks import Bidirectional
-from weft.mixers.kernel_attention import (
-    Features,
-    KernelAttention,
-    KernelAttentionConfig,
-    NormalisedState,
-)
+from weft.mixers.kernel_attention import Features, KernelAttention, KernelAttentionConfig, NormalisedState
 from weft.ops.feature_maps import exponents, random_directions, running_maximum
 from weft.positions.rope import RopeConfig
 

@@ -24,14 +24,19 @@ from weft.core.compiling import compiler_traces, constant_to_compiler
 from weft.ops.activations import ActivationName
 from weft.ops.forms import Form, Kernel
 from weft.ops.linear import LinearCall, same_dtype
-from weft.ops.native.library import Incomplete, Missing, NativeLibrary, instructions, loaded
+from weft.ops.native.library import Incomplete, Missing, NativeLibrary, code_of, instructions, loaded, tiles_expected
 from weft.ops.native.sequence import CallHeader, NativeCall, perform, written
 from weft.ops.operator import operator
 
-FEW_ROWS = 16 if torch.cpu._is_amx_tile_supported() else 32
-"""Vectors up to which these products are chosen where no form is named. For more, libraries read the vectors from a
-layout of their own, which many vectors repay, and fewer where tiles (AMX) multiply them. On an AMD EPYC (Zen 3)
-PyTorch's product of 24 vectors takes 0.75 (float32, 512 x 512), 1.04 (2048 x 512) and 4.4 times (bfloat16) as long."""
+FEW_ROWS = 128 if tiles_expected() else 64
+"""Vectors up to which products with matrices in bfloat16 are chosen where no form is named. On an Intel Xeon with tiles
+(AMX) PyTorch's product takes 2 times as long at 16 vectors, 1.5 at 64 and 1 at 128. Held to AVX2, which has no
+instructions for bfloat16, it takes 3 to 4.5 times as long, and one by way of float32 0.8 times at 64 vectors."""
+OTHER_ROWS = 16 if tiles_expected() else 32
+"""The same for float32 and whole numbers, where libraries repay a layout of their own for more vectors. On an AMD EPYC
+(Zen 3) their product of 24 vectors takes 0.75 (512 x 512) and 1.04 (2048 x 512) times as long."""
+ROWS: Mapping[torch.dtype, int] = MappingProxyType({torch.float32: OTHER_ROWS, torch.bfloat16: FEW_ROWS})
+"""Both, by the dtype of vectors and matrix."""
 KINDS: Mapping[torch.dtype, int] = MappingProxyType(
     {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2, torch.uint8: 3})
 """How a matrix is stored, by the dtype of its tensor; as in native/dots.h."""
@@ -61,7 +66,7 @@ def functions() -> _Functions | str:
     if isinstance(found, Missing):
         return found.short
     assert isinstance(library, NativeLibrary), "there is an instruction set only with a library"
-    one, gated = library.handle[f"weft_few_rows_{found}"], library.handle[f"weft_gated_{found}"]
+    one, gated = (library.handle[f"weft_{name}_{code_of(found)}"] for name in ("few_rows", "gated"))
     head = (_POINTER, ctypes.c_uint, ctypes.c_int, ctypes.c_int)
     one.argtypes = (*head, *3 * (_LONG,), _POINTER, *_MAP, _POINTER)
     gated.argtypes = (*head, ctypes.c_int, *2 * (ctypes.c_float,), *4 * (_LONG,), _POINTER, *3 * _MAP, *2 * (_POINTER,))
@@ -263,9 +268,10 @@ def native_hindrance(x: Tensor, values: Tensor, inputs: int, bias: Tensor | None
     return None if not isinstance(functions(), str) else unavailable()
 
 
-def many_rows(x: Tensor) -> str | None:
-    """Why such products do not pay for ``x``."""
-    return None if x.numel() <= FEW_ROWS * x.shape[-1] else f"more than {FEW_ROWS} rows"
+def many_rows(x: Tensor, stored: torch.dtype) -> str | None:
+    """Why such products do not pay for ``x`` and matrices in ``stored``."""
+    most = FEW_ROWS if stored is torch.bfloat16 else OTHER_ROWS
+    return None if x.numel() <= most * x.shape[-1] else f"more than {most} rows"
 
 
 def _linear(call: LinearCall) -> Tensor:
@@ -286,6 +292,6 @@ def _linear_hindrance(call: LinearCall) -> str | None:
 FORM: Form[LinearCall, Tensor] = Form(
     "native", _linear, "a few vectors, the matrix read once, in C", devices=frozenset({"cpu"}),
     dtypes=frozenset({torch.float32, torch.bfloat16}), gradients="without", compiled=False, transformed=False,
-    serves=_linear_hindrance, rows=FEW_ROWS, flops={"weft.native_product": product_flops}, known_as=("c", "few_rows"),
+    serves=_linear_hindrance, rows=ROWS, flops={"weft.native_product": product_flops}, known_as=("c", "few_rows"),
     kernel=Kernel(product_in_c, "x", "weight", "bias"))
 """Of `weft.ops.linear`."""

@@ -79,7 +79,8 @@ class Form(Generic[C, R]):
         transformed: whether the transforms of `torch.func` have derivatives of it.
         serves: returns why it cannot serve a call, in some 40 letters, or None where it can. A function of shapes,
             dtypes, devices and plain facts alone.
-        rows: vectors of the subject, along its last dimension, up to which it pays; None: any number.
+        rows: vectors of the subject, along its last dimension, up to which it pays, or these by the subject's dtype;
+            None: any number.
         worth: returns why another form is faster for a call that this one can serve; called only where no form is
             named.
         offer: whether it pays at all at present, considered as ``worth`` is, and without a call; None: always.
@@ -100,7 +101,7 @@ class Form(Generic[C, R]):
     pays_for: frozenset[torch.dtype] | None = None
     transformed: bool = True
     serves: Rule[C] | None = None
-    rows: int | None = None
+    rows: int | Mapping[torch.dtype, int] | None = None
     worth: Rule[C] | None = None
     offer: Offer | None = None
     flops: Mapping[str, Formula] = field(default_factory=dict)

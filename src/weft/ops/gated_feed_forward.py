@@ -96,7 +96,7 @@ def _in_c(call: GatedFeedForwardCall) -> str | None:
 def _few(call: GatedFeedForwardCall) -> str | None:
     if LINEAR.forced or INT8_LINEAR.forced or INT4_LINEAR.forced:
         return "the form of its products is named"
-    return many_rows(call.x)
+    return many_rows(call.x, call.gate.values.dtype)
 
 
 def _examples(make: Make) -> Iterator[GatedFeedForwardCall]:

@@ -11,7 +11,7 @@ from jaxtyping import BFloat16, Float, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
-from weft.ops.few_rows import FEW_ROWS, native_hindrance, native_opened, native_product, product_in_c
+from weft.ops.few_rows import OTHER_ROWS, native_hindrance, native_opened, native_product, product_in_c
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Kernel, Make, Operation
 from weft.ops.linear import LINEAR, LinearCall, stored_token
 
@@ -150,7 +150,7 @@ INT4_LINEAR = OPERATIONS.add(Operation(
          serves=_of_one, eager=False),
     Form("native", _native, "a few vectors, the matrix read once, in C", devices=frozenset({"cpu"}),
          dtypes=frozenset({torch.float32, torch.bfloat16}), gradients="without", compiled=False, transformed=False,
-         serves=_in_c, rows=FEW_ROWS, known_as=("c", "few_rows"),
+         serves=_in_c, rows=OTHER_ROWS, known_as=("c", "few_rows"),
          kernel=Kernel(_by_addresses, "x", "values", "scale")),
     Form("opened", _opened, "converted to floats in C, then a product of floats", devices=frozenset({"cpu"}),
          dtypes=frozenset({torch.float32, torch.bfloat16}), gradients="without", compiled=False, transformed=False,

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int8
 from torch import Tensor
 from torch.nn import functional as F
 
-from weft.ops.few_rows import FEW_ROWS as NATIVE_ROWS
+from weft.ops.few_rows import OTHER_ROWS as NATIVE_ROWS
 from weft.ops.few_rows import native_hindrance, native_product, product_in_c
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Kernel, Make, Operation
 from weft.ops.linear import stored_token

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from weft.ops.few_rows import FEW_ROWS
+from weft.ops.few_rows import OTHER_ROWS, ROWS
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
 from weft.ops.linear import LINEAR, LinearCall
 
@@ -39,7 +39,7 @@ class LogProbCall(NamedTuple):
 
 def linear_logits(h: Tensor, weight: Tensor, bias: Tensor | None, softcap: float | None) -> Tensor:
     """[...,V]: the readout's logits."""
-    few = h.numel() <= FEW_ROWS * h.shape[-1]
+    few = h.numel() <= ROWS.get(h.dtype, OTHER_ROWS) * h.shape[-1]
     z = LINEAR(LinearCall(h, weight, bias)) if few and not torch.is_grad_enabled() else F.linear(h, weight, bias)
     return z if softcap is None else capped(z, softcap)
 

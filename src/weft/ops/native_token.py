@@ -16,7 +16,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from weft.ops.few_rows import FEW_ROWS, functions, unavailable
+from weft.ops.few_rows import ROWS, functions, unavailable
 from weft.ops.forms import Form, Kernel
 from weft.ops.native.sequence import CallHeader, NativeCall, alone, failed, written
 from weft.ops.norms import LayerNormCall, RMSNormCall
@@ -248,11 +248,11 @@ def _layer(call: LayerNormCall) -> Tensor:
 
 RMS: Form[RMSNormCall, Tensor] = Form(
     "native", _rms, "a few vectors, in C", devices=frozenset({"cpu"}), dtypes=DTYPES, gradients="without",
-    compiled=False, transformed=False, serves=norm_hindrance, rows=FEW_ROWS, flops={"weft.native_norm": by_element},
+    compiled=False, transformed=False, serves=norm_hindrance, rows=ROWS, flops={"weft.native_norm": by_element},
     known_as=("c",), kernel=Kernel(_rms_by_addresses, "x", "scale"))
 """Of `weft.ops.norms`."""
 LAYER: Form[LayerNormCall, Tensor] = Form(
     "native", _layer, "a few vectors, in C", devices=frozenset({"cpu"}), dtypes=DTYPES, gradients="without",
-    compiled=False, transformed=False, serves=norm_hindrance, rows=FEW_ROWS, flops={"weft.native_norm": by_element},
+    compiled=False, transformed=False, serves=norm_hindrance, rows=ROWS, flops={"weft.native_norm": by_element},
     known_as=("c",), kernel=Kernel(norm_in_c, "x", "weight", "bias"))
 """Of `weft.ops.norms`."""

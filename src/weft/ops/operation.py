@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import Lock
 from typing import Generic, NamedTuple, TypeVar
 
@@ -79,7 +79,7 @@ class Operation(Generic[C, R]):
         self._late = {form.name: form for form in others if isinstance(form, LateForm)}
         self._order: tuple[Form[C, R], ...] = ()
         self._adding = Lock()
-        self._admitted: dict[Circumstances, tuple[Form[C, R], ...]] = {}
+        self._admitted: dict[Circumstances, tuple[tuple[Form[C, R], int | None], ...]] = {}
         self.forced: Form[C, R] | None = None
         self._seen: list[Decision] | None = None
 
@@ -118,9 +118,11 @@ class Operation(Generic[C, R]):
         admitted = self._admitted.get(now)
         if admitted is None:
             self._load(now[0])
-            admitted = self._admitted[now] = tuple(form for form in self._order if hindrance(form, now, True) is None)
-        for form in admitted:
-            if ((form.rows is None or subject.numel() <= form.rows * subject.shape[-1])
+            admitted = self._admitted[now] = tuple(
+                (form, form.rows.get(now[1]) if isinstance(form.rows, Mapping) else form.rows)
+                for form in self._order if hindrance(form, now, True) is None)
+        for form, rows in admitted:
+            if ((rows is None or subject.numel() <= rows * subject.shape[-1])
                     and (form.offer is None or form.offer.why_not is None)
                     and (form.worth is None or form.worth(call) is None)
                     and (form.serves is None or form.serves(call) is None)):
@@ -240,6 +242,7 @@ def _unfit(form: Form[C, R], call: C, subject: Tensor) -> str | None:
         return why
     if form.offer is not None and form.offer.why_not is not None:
         return form.offer.why_not
-    if form.rows is not None and subject.numel() > form.rows * subject.shape[-1]:
-        return f"more than {form.rows} rows"
+    rows = form.rows.get(subject.dtype) if isinstance(form.rows, Mapping) else form.rows
+    if rows is not None and subject.numel() > rows * subject.shape[-1]:
+        return f"more than {rows} rows"
     return None if form.worth is None else form.worth(call)

@@ -21,15 +21,7 @@ from weft.mixers.attention_base import HeadSizes
 from weft.models.decoder import Embedding
 from weft.pictures.labels import resolved
 from weft.pictures.masks import blocks_in, sentence
-from weft.pictures.proximity import (
-    bias,
-    by_content,
-    by_distance,
-    codes,
-    properties,
-    proximities,
-    wavelengths,
-)
+from weft.pictures.proximity import bias, by_content, by_distance, codes, properties, proximities, wavelengths
 from weft.positions.base import PositionScheme
 
 TOKENS, MOST_HEADS, MOST_FEATURES, CONTENTS = 64, 8, 512, 6

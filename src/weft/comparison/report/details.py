@@ -10,17 +10,7 @@ from weft.comparison.report.view import COLUMNS, View
 from weft.comparison.results import RunResult, Sample, StudyModel
 from weft.comparison.study_result import CorpusFacts
 from weft.drawing.markup import Child, Markup, annotated, join, shorten, tag
-from weft.drawing.numbers import (
-    MISSING,
-    confidence,
-    duration,
-    fixed,
-    integer,
-    learning_rate,
-    moment,
-    octets,
-    si,
-)
+from weft.drawing.numbers import MISSING, confidence, duration, fixed, integer, learning_rate, moment, octets, si
 from weft.drawing.tables import Column, facts, folded, table
 
 SHOWN = 700

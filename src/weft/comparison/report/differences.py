@@ -12,17 +12,7 @@ from weft.comparison.study_result import Difference
 from weft.drawing.axes import Axis, linear
 from weft.drawing.marks import marker
 from weft.drawing.markup import Child, Markup, join, tag
-from weft.drawing.numbers import (
-    MISSING,
-    confidence,
-    decimals_of,
-    fixed,
-    integer,
-    known,
-    p_value,
-    signed,
-    significant,
-)
+from weft.drawing.numbers import MISSING, confidence, decimals_of, fixed, integer, known, p_value, signed, significant
 from weft.drawing.tables import Column, at, folded, rule, scale, strip, table
 
 

@@ -6,18 +6,7 @@ from typing import Any
 
 from weft.families.family import Family, Native
 from weft.families.keys import Codec, KeyProblem, KeyRule, Raw, Read, Together, typed
-from weft.families.known.llama import (
-    ATTENTION,
-    BIASED,
-    GLU,
-    LM_HEAD,
-    RMS_NORM,
-    TIED,
-    VALUES,
-    decoder,
-    shapes,
-    weights,
-)
+from weft.families.known.llama import ATTENTION, BIASED, GLU, LM_HEAD, RMS_NORM, TIED, VALUES, decoder, shapes, weights
 from weft.families.rope import Rotary
 from weft.families.template import Fact, Facts, Layers
 

@@ -13,15 +13,7 @@ from weft.families.family import Family, Native
 from weft.families.keys import Codec, Ignored, Kept, KeyProblem, KeyRule, Raw, Read, Together, typed, words
 from weft.families.known.gemma import UNIT_OFFSET
 from weft.families.known.gemma2 import ACTIVATION
-from weft.families.known.llama import (
-    ATTENTION,
-    GLU,
-    LM_HEAD,
-    attention_weights,
-    decoder,
-    glu_weights,
-    key_value_heads,
-)
+from weft.families.known.llama import ATTENTION, GLU, LM_HEAD, attention_weights, decoder, glu_weights, key_value_heads
 from weft.families.rope import Rotary
 from weft.families.template import N_LAYERS, Fact, Facts, Layers, TemplateChoice
 from weft.families.tensor_steps import Fuse

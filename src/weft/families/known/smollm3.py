@@ -6,17 +6,7 @@ from typing import Any
 
 from weft.families.family import Family, Native
 from weft.families.keys import Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
-from weft.families.known.llama import (
-    ATTENTION,
-    BIASED,
-    GLU,
-    LM_HEAD,
-    ROPE,
-    VALUES,
-    decoder,
-    shapes,
-    weights,
-)
+from weft.families.known.llama import ATTENTION, BIASED, GLU, LM_HEAD, ROPE, VALUES, decoder, shapes, weights
 from weft.families.rope import Rotary
 from weft.families.template import N_LAYERS, Fact, Facts, TemplateChoice
 from weft.families.windows import FULL, SLIDING, layer_types, mask_of, single_size, window_of

@@ -6,16 +6,7 @@ from weft.families.common import ACTIVATIONS, divided_heads
 from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyRule, Read, words
 from weft.families.known.gpt2 import LAYER_NORM
-from weft.families.known.llama import (
-    ATTENTION,
-    GLU,
-    LM_HEAD,
-    TIED,
-    attention_weights,
-    decoder,
-    glu_weights,
-    shapes,
-)
+from weft.families.known.llama import ATTENTION, GLU, LM_HEAD, TIED, attention_weights, decoder, glu_weights, shapes
 from weft.families.rope import Rotary
 from weft.families.template import Facts, Layers, TemplateChoice
 from weft.families.weights import Rule, both, rename

@@ -107,6 +107,8 @@ INLINE ints add_pairs(ints sum, words a, words b) {
 #endif
 }
 
+INLINE long rounded_up(long count, long unit) { return (count + unit - 1) / unit * unit; }
+
 #define EACH(i, count) _Pragma("GCC unroll 16") for (int i = 0; i < (count); i++)
 
 /* The sums of the numbers in each of `count` vectors, known to the compiler. */

@@ -17,6 +17,9 @@ from weft.ops.native import build
 VARIABLE = "WEFT_CPU_CAPABILITY"
 """Names the instruction set to use in place of the best one, as ATEN_CPU_CAPABILITY does for PyTorch."""
 
+TILES, CODE_OF_TILES = "amx", "avx512_bf16"
+"""The set in which products in bfloat16 are taken by the processor's tiles, and that whose code it runs otherwise."""
+
 
 class Missing(NamedTuple):
     """Why there is no native code: in some 40 letters, and with what the compiler said and what to do."""
@@ -30,7 +33,8 @@ class NativeLibrary(NamedTuple):
 
     Attributes:
         handle: through which its functions are called.
-        sets: the instruction sets that it has code for and the processor supports, the best first.
+        sets: the instruction sets that it has code for and the processor supports, the best first; with tiles (AMX),
+            `TILES` is one.
         parallel: the address of OpenMP's function that runs one function on several threads; None: there is none.
     """
 
@@ -53,6 +57,8 @@ def loaded() -> NativeLibrary | Missing:
     except OSError as error:
         return Missing("its library cannot be loaded", f"{error}. Move {path.parent} away, and it is built again.")
     have = tuple(name for name in build.compiled(path) if handle.weft_has(name.encode()))
+    if have[0] == CODE_OF_TILES and handle.weft_has(TILES.encode()):
+        have = (TILES, *have)
     return NativeLibrary(handle, path, have, _parallel())
 
 
@@ -66,20 +72,31 @@ def _parallel() -> int | None:
 
 
 def instructions() -> str | Missing:
-    """The instruction set to use: the best one, or that of `VARIABLE`."""
+    """The instruction set to use: the best one, or that of `VARIABLE`. From then on products use tiles or do not."""
     library = loaded()
     if isinstance(library, Missing):
         return library
-    wanted = os.environ.get(VARIABLE)
-    if wanted is None:
-        return library.sets[0]
-    if wanted not in build.SETS:
-        return Missing(f"{VARIABLE} is unknown", f"{VARIABLE} is {wanted!r}. Give one of {', '.join(build.SETS)}, or "
+    wanted, known = os.environ.get(VARIABLE), (TILES, *build.SETS)
+    found = library.sets[0] if wanted is None else wanted
+    if found not in known:
+        return Missing(f"{VARIABLE} is unknown", f"{VARIABLE} is {found!r}. Give one of {', '.join(known)}, or "
                        "leave it out.")
-    if wanted not in library.sets:
-        return Missing(f"the processor has no {wanted}", f"{VARIABLE} is {wanted!r}, and this processor supports "
+    if found not in library.sets:
+        return Missing(f"the processor has no {found}", f"{VARIABLE} is {found!r}, and this processor supports "
                        f"{', '.join(library.sets)}. Give one of them, or leave it out.")
-    return wanted
+    library.handle.weft_use_tiles(found == TILES)
+    return found
+
+
+def tiles_expected() -> bool:
+    """Whether products in bfloat16 will use tiles where the library can be built: PyTorch's word for it, which needs no
+    library."""
+    return os.environ.get(VARIABLE, TILES) == TILES and torch.cpu._is_amx_tile_supported()
+
+
+def code_of(found: str) -> str:
+    """The end of the names of functions for an instruction set."""
+    return CODE_OF_TILES if found == TILES else found
 
 
 @constant_to_compiler
@@ -124,6 +141,6 @@ def run(name: str, call: ctypes.Structure) -> None:
     found, library = instructions(), loaded()
     assert isinstance(found, str) and isinstance(library,
                                                  NativeLibrary), "the form serves only where there is a library"
-    work = ctypes.cast(library.handle[f"{name}_{found}"], ctypes.c_void_p)
+    work = ctypes.cast(library.handle[f"{name}_{code_of(found)}"], ctypes.c_void_p)
     library.handle.weft_run(work, ctypes.byref(call), ctypes.c_void_p(library.parallel),
                             ctypes.c_uint(torch.get_num_threads()))

@@ -13,10 +13,12 @@
 #include "dots.h"
 #include "few_rows.h"
 #include "rounding.h"
+#include "tiles.h"
 
-/* Vectors as the sums take them: `at` row r is r * stride units further, and the result is to be multiplied by factor[r]. */
+/* Vectors as the sums take them: `at` row r is r * stride units further, and the result is to be multiplied by factor[r].
+ * `tiled`: the same in the layout of tiles, or none. */
 typedef struct {
-    const void *at;
+    const void *at, *tiled;
     long stride;
     float *factor;
     void *memory;
@@ -77,8 +79,6 @@ static void digits_of(const int16_t *q, long count, Digits *d) {
 #endif
 }
 
-static long rounded_up(long count, long unit) { return (count + unit - 1) / unit * unit; }
-
 /* Vectors of whole numbers. */
 static int whole_vectors(Vectors *v, int kind, int narrow, const void *x, long rows, long in) {
     const long padded = rounded_up(in, 4 * GROUP), digits = NARROW_DOTS && kind == FOUR_BITS ? padded / 128 : 0;
@@ -101,19 +101,38 @@ static int whole_vectors(Vectors *v, int kind, int narrow, const void *x, long r
     return 1;
 }
 
+/* Whether a call in bfloat16 multiplies a matrix of a kind by tiles. */
+INLINE int by_tiles(int kind, int whole, long in) {
+#ifdef TILES
+    return weft_tiles && whole && kind == BFLOATS && in % TILED_INPUTS == 0;
+#else
+    return 0;
+#endif
+}
+
 /* The vectors x [rows, in], in bfloat16 where `narrow`, for a matrix of a kind; of a call in bfloat16 if `whole`. 0 if
  * there is no memory for them. */
 static int vectors_of(Vectors *v, int kind, int whole, int narrow, const void *x, long rows, long in) {
     *v = (Vectors){.at = x, .stride = in};
     if (whole && (kind == EIGHT_BITS || kind == FOUR_BITS)) return whole_vectors(v, kind, narrow, x, rows, in);
-    const int wanted = kind == BFLOATS && NARROW_DOTS;
-    if (wanted == narrow) return 1;
-    v->at = v->memory = aligned_alloc(64, rounded_up((wanted ? 2 : 4) * rows * in, 64));
-    if (!v->memory) return 0;
-    if (wanted)
-        narrow_row(x, rows * in, v->memory);
-    else
-        widen_row(x, rows * in, v->memory);
+    const int wanted = kind == BFLOATS && NARROW_DOTS, tiled = by_tiles(kind, whole, in);
+    const long copied = wanted == narrow ? 0 : rounded_up((wanted ? 2 : 4) * rows * in, 64);
+    const long laid = tiled && rows > 1 ? 2 * rounded_up(rows, 16) * in : 0;
+    if (copied + laid) {
+        v->memory = aligned_alloc(64, copied + laid);
+        if (!v->memory) return 0;
+    }
+    if (copied) {
+        v->at = v->memory;
+        if (wanted)
+            narrow_row(x, rows * in, v->memory);
+        else
+            widen_row(x, rows * in, v->memory);
+    }
+    v->tiled = tiled ? v->at : 0;
+#ifdef TILES
+    if (laid) lay_out(v->at, rows, in, (float *)(v->tiled = (char *)v->memory + copied));
+#endif
     return 1;
 }
 
@@ -206,6 +225,13 @@ __attribute__((noinline)) static void products_of_one(int kind, const Map *m, co
 static void products(int kind, int narrow, const Map *m, const Vectors *v, long rows, long in, long out, long begin,
                      long end, float *y, long across) {
     float sums[16];
+#ifdef TILES
+    if (v->tiled && out >= TILED_ROWS) {
+        tiled_products(m->values, m->stride, v->tiled, rows, in, out, begin, end, y, across);
+        finish(kind, narrow, m, v, rows, begin, end, y, across);
+        return;
+    }
+#endif
     if (rows == 1 && out >= 8) {
         products_of_one(kind, m, v, in, out, begin, end, y);
         finish(kind, narrow, m, v, rows, begin, end, y, across);

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
-from weft.ops.native.library import Incomplete, NativeLibrary, instructions, loaded
+from weft.ops.native.library import Incomplete, NativeLibrary, code_of, instructions, loaded
 
 _COMPUTED, _NO_MEMORY = 0, 1
 PARTS = 8
@@ -103,7 +103,7 @@ class _Entry(NamedTuple):
     def address(self, function: str) -> int:
         """That of a function, by its name without the instruction set."""
         if function not in self.known:
-            found = ctypes.cast(self.handle[f"{function}_{self.instructions}"], ctypes.c_void_p).value
+            found = ctypes.cast(self.handle[f"{function}_{code_of(self.instructions)}"], ctypes.c_void_p).value
             assert found is not None, "a function of the library has an address"
             self.known[function] = found
         return self.known[function]

@@ -14,13 +14,7 @@ import torch
 from torch import Tensor
 
 from weft.ops.forms import Form
-from weft.ops.linear_recurrence import (
-    LinearRecurrenceCall,
-    Recurred,
-    by_feature,
-    chunked_backward_flops,
-    chunked_flops,
-)
+from weft.ops.linear_recurrence import LinearRecurrenceCall, Recurred, by_feature, chunked_backward_flops, chunked_flops
 from weft.ops.linear_recurrence_chunks import forward as plain
 from weft.ops.linear_recurrence_chunks import shapes
 from weft.ops.operator import differentiable
