@@ -35,7 +35,7 @@ from weft.ops.triton.library import describe
 from weft.ops.triton.linear_recurrence import Tiles
 from weft.ops.triton.selective_scan import ScanPlan, run_backward, run_forward
 from weft.training import parse_run
-from weft.training.train import build_model
+from weft.training.run_training import build_model
 from weft.training.trainer import Trainer
 
 RESULTS = Path(__file__).parent / "results" / "gpu_scans.json"

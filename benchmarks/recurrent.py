@@ -42,7 +42,7 @@ from weft.decoding import CompiledStep, generate
 from weft.ops.forms import forced
 from weft.ops.native.library import describe
 from weft.ops.processor import processor_name
-from weft.training.train import build_model
+from weft.training.run_training import build_model
 from weft.training.trainer import Trainer
 
 Step = Callable[[], None]

@@ -26,7 +26,7 @@ from training_weft import stream_of
 from weft.ops.native.library import describe
 from weft.ops.processor import processor_name
 from weft.training import parse_run
-from weft.training.train import build_model
+from weft.training.run_training import build_model
 from weft.training.trainer import Trainer
 
 STUDY = Path(__file__).parent.parent / "recipes" / "six_ages" / "result.json"

@@ -12,7 +12,7 @@ from torch import Tensor
 from weft.core.model import LanguageModel
 from weft.data import TokenStream
 from weft.training import RunConfig, parse_run
-from weft.training.train import build_model
+from weft.training.run_training import build_model
 from weft.training.trainer import Trainer
 
 PARTS = {"qkv": "layers.0.qkv", "output": "layers.0.output", "gate": "layers.1.gate", "up": "layers.1.up",

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from family_page import MOST, FamilyPage, family_page
 
-from weft.analysis import catalogue
+from weft.analysis.known_parts import catalogue
 from weft.api.listing import settings_pages
 from weft.core.registry import REGISTRY
 from weft.drawing.figure import Figure

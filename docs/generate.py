@@ -13,8 +13,7 @@ from gallery import write_gallery
 from typer import Context
 from typer.core import TyperCommand, TyperGroup
 
-from weft.analysis import catalogue
-from weft.analysis.catalogue import MASK
+from weft.analysis.known_parts import MASK, catalogue
 from weft.cli.main import WeftGroup
 from weft.comparison import read_result
 from weft.comparison.results import StudyModel

@@ -23,7 +23,7 @@ from weft import api
 from weft.tasks.text import text_batches
 from weft.training import Progress, RunConfig
 from weft.training.material import prepare
-from weft.training.train import build_model
+from weft.training.run_training import build_model
 
 WIDTH, LAYERS, HEADS = 128, 4, 4
 """Of the recipe's model."""

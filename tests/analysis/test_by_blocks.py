@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from weft import api
-from weft.analysis import plan
 from weft.analysis.by_blocks import shallow_models
-from weft.analysis.plan import Plan, _whole
+from weft.analysis.cost_plan import Plan, _whole, plan
 from weft.core.errors import ConfigError
 from weft.core.model import ModelConfig, parse_model
 from weft.core.part_config import Dims

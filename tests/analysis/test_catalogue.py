@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from taken_back import taken_back
-from weft.analysis import catalogue
-from weft.analysis.catalogue import summary_of
 from weft.analysis.describe import describe
+from weft.analysis.known_parts import catalogue, summary_of
 from weft.core.errors import InputError
 from weft.core.registry import REGISTRY, load_plugin
 from weft.masks import known_masks

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from blocks.sharing import Plain
-from weft.analysis import Plan, plan
+from weft.analysis.cost_plan import Plan, plan
 from weft.core.clock import Clock
 from weft.core.declarations import Adjustable, Declared
 from weft.core.layer import Layer, LayerState, Pointwise, advance, source_width, with_boundaries

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from weft import __version__
-from weft.analysis import doctor
-from weft.analysis.capabilities import Diagnosis, describe_requirements, warnings_for
+from weft.analysis.capabilities import Diagnosis, describe_requirements, doctor, warnings_for
 from weft.analysis.matmul import PASSES, Product, Timing, copy_bandwidth, matmul_rate, timed, usual_products
 from weft.ops.forms import forced
 

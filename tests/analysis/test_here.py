@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from weft import api
-from weft.analysis import Plan
+from weft.analysis.cost_plan import Plan
 from weft.analysis.memory import States, StateSize
 from weft.analysis.run_costs import run_here, state_at
 from weft.api.examining import flops_shares

@@ -16,8 +16,9 @@ from comparison.studies import LSTM as SMALL
 from comparison.studies import run, study_of, write_text
 from fresh import Fresh
 from training.tiny_runs import ATTENTION, same_weights, tiny_run
-from weft.analysis import doctor, matmul
+from weft.analysis import matmul
 from weft.analysis.arithmetic import threads_set
+from weft.analysis.capabilities import doctor
 from weft.analysis.kept_routes import KeptRoute, RouteCache
 from weft.analysis.matmul import Timing, as_kept, chosen_once, renew
 from weft.core.errors import ConfigError

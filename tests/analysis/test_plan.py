@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from weft.analysis import Plan, plan
+from weft.analysis.cost_plan import Plan, plan
 from weft.core.config import parse_part
 from weft.core.errors import InputError
 from weft.core.model import LanguageModel, ModelConfig

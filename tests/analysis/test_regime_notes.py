@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from weft.analysis.plan import all_notes
+from weft.analysis.cost_plan import all_notes
 from weft.core.config import parse_part
 from weft.core.model import LanguageModel
 

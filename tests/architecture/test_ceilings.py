@@ -34,7 +34,7 @@ CEILINGS = {
     "modules behind weft.mixers.lstm": 27, "modules behind weft.mixers.attention": 44,
     "modules behind weft.mixers.mamba": 33, "classes": 1265, "names of classes with several homes": 5,
     "names to override on a mixer": 14, "names to override on a task": 14, "names to override on a tokenizer": 12,
-    "names of files with several homes": 46, "percent of files under 60 lines": 10, "thousand lines": 111,
+    "names of files with several homes": 44, "percent of files under 60 lines": 10, "thousand lines": 111,
     "lines of mixers": 5251, "lines of a recurrence from outside": 52, "lines to read before it": 227,
     "hundred lines of serving": 52, "classes of serving": 115}
 

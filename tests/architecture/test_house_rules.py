@@ -183,4 +183,4 @@ def test_what_scripts_import_from_weft_is_there() -> None:
 def is_there(module: str, name: str) -> bool:
     if importlib.util.find_spec(module) is None:
         return False
-    return name in vars(importlib.import_module(module)) or importlib.util.find_spec(f"{module}.{name}") is not None
+    return hasattr(importlib.import_module(module), name) or importlib.util.find_spec(f"{module}.{name}") is not None

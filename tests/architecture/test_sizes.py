@@ -61,7 +61,7 @@ LONG_FUNCTIONS: dict[str, str] = {
     "src/weft/core/tree.py:map_together": "each of its branches is one kind of field",
     "src/weft/extending/extend.py:extend": "half of it says what its arguments mean and what it raises",
     "src/weft/decoding/generate.py:stream": "half of it says what its eleven arguments mean",
-    "src/weft/training/train.py:train": "half of it says what its arguments mean and what it raises",
+    "src/weft/training/run_training.py:train": "half of it says what its arguments mean and what it raises",
     "src/weft/ops/operator.py:differentiable": "a third of it says what its arguments mean",
     "src/weft/ops/triton/kernels/linear_recurrence.py:backward": "one program, whose scores serve all gradients",
     "src/weft/ops/triton/kernels/selective_scan.py:backward": "one program, which keeps its states in registers",

@@ -21,7 +21,7 @@ from weft.comparison.report import render
 from weft.comparison.study_result import Setting, StudyResult
 from weft.data import Corpus, Document
 from weft.training.files import parse_run
-from weft.training.train import train
+from weft.training.run_training import train
 
 
 def models_of(text: Path, **overrides: list[str]) -> list[Contestant]:

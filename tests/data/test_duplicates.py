@@ -24,7 +24,7 @@ from weft.tasks.token_streams import held_out_text, read_texts
 from weft.tokenizers import ByteTokenizer
 from weft.training.events import Event, Notice
 from weft.training.files import parse_run
-from weft.training.train import train
+from weft.training.run_training import train
 
 MODEL = {"kind": "decoder", "d_model": 8, "context": 8,
          "blocks": [{"kind": "pre", "layers": [{"kind": "mlp", "d_ff": 8}]}]}

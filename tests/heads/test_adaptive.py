@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from by_hand import Array, randomise, require_agreement
+from weft.analysis.cost_plan import all_notes
 from weft.analysis.flops import forward_flops
 from weft.analysis.parts import count_parameters
-from weft.analysis.plan import all_notes
 from weft.analysis.shapes import shape_of
 from weft.core.config import parse_part
 from weft.core.errors import ConfigError, UnsupportedError

@@ -28,7 +28,7 @@ from weft.core.errors import UnsupportedError
 from weft.training import Event, RunConfig, Saved, parse_run, train
 from weft.training.parallel import World
 from weft.training.requirements import rank_problems
-from weft.training.train import build_model
+from weft.training.run_training import build_model
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 EXACT = ("attention", "lstm", "experts")

@@ -14,7 +14,7 @@ from by_hand import randomise, require_agreement
 from linear import small
 from oracles import alibi, masks, norms, rope, rope_frequencies
 from oracles import attention as oracle
-from weft.analysis import plan
+from weft.analysis.cost_plan import plan
 from weft.core.config import parse, parse_part
 from weft.core.errors import ConfigError, UnsupportedError
 from weft.core.model import parse_model

@@ -18,7 +18,7 @@ from weft.training import RunConfig, train
 from weft.training.gradient import compiled
 from weft.training.material import prepare
 from weft.training.parallel import World
-from weft.training.train import build_model
+from weft.training.run_training import build_model
 from weft.training.trainer import Trainer
 
 ADAPTERS = {"kind": "lora", "rank": 2, "maps": ["qkv.q", "qkv.v", "output", "up", "down", "input", "select"]}

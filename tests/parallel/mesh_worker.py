@@ -19,7 +19,7 @@ from weft.parallel.mesh import MeshSettings
 from weft.training import Event, Progress, RunConfig, parse_run, train
 from weft.training.material import prepare
 from weft.training.parallel import World
-from weft.training.train import build_model
+from weft.training.run_training import build_model
 from weft.training.trainer import Trainer
 
 STEPS, HALFWAY, FEW = 4, 2, 2

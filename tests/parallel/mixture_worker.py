@@ -14,7 +14,7 @@ from weft.data.batches import MadeOfText
 from weft.training import parse_run
 from weft.training.material import prepare
 from weft.training.parallel import World
-from weft.training.train import build_model
+from weft.training.run_training import build_model
 from weft.training.trainer import Trainer
 
 STEPS, ROWS = 3, 8

@@ -9,9 +9,9 @@ import pytest
 from parallel.table.subjects import run_of
 from weft.mixers.lstm import LSTMConfig
 from weft.tasks.classify import ClassifyConfig
+from weft.training.among_ranks import cutting_problems
 from weft.training.config import RunConfig
-from weft.training.cutting import cutting_problems
-from weft.training.train import build_model
+from weft.training.run_training import build_model
 
 
 def problems(config: RunConfig) -> list[str]:

@@ -20,7 +20,7 @@ from weft.core.errors import UnsupportedError
 from weft.core.layer import Chooser
 from weft.training import train
 from weft.training.material import prepare
-from weft.training.train import build_model
+from weft.training.run_training import build_model
 
 NAMES = [f"{mesh}-{kind}" for mesh in ("shard", "tensor") for kind in ("hybrid", "untied")]
 SHARDED = ["shard-muon", "shard-adafactor", "shard-carried", "shard-adapted"]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from taken_back import taken_back
-from weft.analysis import catalogue
+from weft.analysis.known_parts import catalogue
 from weft.api.configs import read_run
 from weft.core.base_model import MODELS, built_empty, parse_model
 from weft.core.errors import InputError

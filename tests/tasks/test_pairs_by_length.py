@@ -25,7 +25,7 @@ from weft.training.budget import settle_steps
 from weft.training.material import prepare
 from weft.training.rates import flops_per_row
 from weft.training.requirements import rank_problems
-from weft.training.train import build_model
+from weft.training.run_training import build_model
 
 BUDGET = SequenceToSequenceConfig(batch_tokens=40)
 

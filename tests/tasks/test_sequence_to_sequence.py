@@ -25,7 +25,7 @@ from weft.training import parse_run, train
 from weft.training.budget import settle_steps
 from weft.training.material import prepare
 from weft.training.rates import flops_per_row
-from weft.training.train import build_model
+from weft.training.run_training import build_model
 
 
 def task(config: SequenceToSequenceConfig | None = None, **values: Any) -> SequenceToSequence:

@@ -13,7 +13,7 @@ from weft.core.errors import DataError
 from weft.data import Corpus, Document, encode_corpus
 from weft.tokenizers import ByteTokenizer
 from weft.training.material import prepare
-from weft.training.train import build_model
+from weft.training.run_training import build_model
 
 
 def test_bits_per_byte_is_the_sum_over_windows_by_hand(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from training.tiny_runs import LSTM, tiny_run
 from weft.training import train
 from weft.training.kept_memory import keep_freed_memory
 from weft.training.material import prepare
-from weft.training.train import build_model
+from weft.training.run_training import build_model
 from weft.training.trainer import Trainer
 
 

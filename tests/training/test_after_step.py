@@ -11,7 +11,7 @@ import torch
 from training.tiny_runs import tiny_run
 from weft.core.layer import Chooser
 from weft.training.material import prepare
-from weft.training.train import build_model
+from weft.training.run_training import build_model
 from weft.training.trainer import Trainer
 
 RATE = 0.01

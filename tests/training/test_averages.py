@@ -16,7 +16,7 @@ from weft.core.errors import CheckpointError, ConfigError
 from weft.training import RunConfig, parse_run, train
 from weft.training.averages import Average, AverageSettings
 from weft.training.material import prepare
-from weft.training.train import build_model
+from weft.training.run_training import build_model
 from weft.training.trainer import Trainer
 
 

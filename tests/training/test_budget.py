@@ -14,7 +14,7 @@ from weft.training import RunConfig, parse_run
 from weft.training.budget import settle_steps, tokens_per_step
 from weft.training.material import prepare
 from weft.training.rates import model_flops_per_token, peak_flops
-from weft.training.train import build_model
+from weft.training.run_training import build_model
 
 
 def budgeted(folder: Path, **training: Any) -> RunConfig:

@@ -23,7 +23,7 @@ from weft.training import Event, Notice, RunConfig, parse_run, train
 from weft.training.budget import settle_steps
 from weft.training.continuing import difference
 from weft.training.material import prepare
-from weft.training.train import build_model
+from weft.training.run_training import build_model
 
 FLAT = {"kind": "constant", "warmup": 0.0}
 POOLED = {**ENCODER, "context": 24, "head": "pooled"}

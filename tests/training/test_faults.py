@@ -26,7 +26,7 @@ from weft.training.folder import RunFolder, writing
 from weft.training.interrupt import Terminated
 from weft.training.loop import require_finite
 from weft.training.material import prepare
-from weft.training.train import build_model
+from weft.training.run_training import build_model
 from weft.training.trainer import Trainer
 
 FULL = OSError(errno.ENOSPC, "No space left on device")

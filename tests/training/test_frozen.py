@@ -21,7 +21,7 @@ from weft.checkpoints import load_checkpoint
 from weft.training import RunConfig, train
 from weft.training.material import prepare
 from weft.training.precision import LaidAside, Precision
-from weft.training.train import build_model
+from weft.training.run_training import build_model
 from weft.training.trainer import Trainer
 
 LAYERS = [{"kind": "attention", "n_heads": 2}, {"kind": "mlp", "d_ff": 12}]

@@ -24,7 +24,7 @@ from weft.training.gradient import add_gradients
 from weft.training.material import prepare
 from weft.training.precision import Precision
 from weft.training.requirements import require_trainable
-from weft.training.train import build_model
+from weft.training.run_training import build_model
 from weft.training.trainer import Trainer, seed_step
 
 

@@ -13,7 +13,7 @@ from weft.core.base_model import built_empty
 from weft.core.errors import UnsupportedError
 from weft.training import RunConfig, parse_run
 from weft.training.requirements import require_served
-from weft.training.train import train
+from weft.training.run_training import train
 
 LAYER = {"kind": "attention", "n_heads": 2}
 

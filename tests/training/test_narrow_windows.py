@@ -15,7 +15,7 @@ from weft.core.errors import ConfigError
 from weft.training import RunConfig, parse_run
 from weft.training.parallel import World
 from weft.training.requirements import mask_problems, require_trainable
-from weft.training.train import train
+from weft.training.run_training import train
 
 
 def run_with(mask: str, *, repeat: int = 1, context: int = 16, **training: Any) -> RunConfig:

@@ -19,7 +19,7 @@ from weft.training import RunConfig, parse_run, train
 from weft.training.budget import settle_steps, tokens_per_step
 from weft.training.gradient import add_gradients
 from weft.training.material import prepare
-from weft.training.train import build_model
+from weft.training.run_training import build_model
 
 PACKED = ("data.documents=line", "data.packing=documents", "training.context=110")
 EXPERTS: dict[str, Any] = {

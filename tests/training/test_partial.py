@@ -18,7 +18,7 @@ from weft.core.errors import ConfigError
 from weft.training import parse_run, train
 from weft.training.material import prepare
 from weft.training.parameter_groups import only_trained
-from weft.training.train import build_model
+from weft.training.run_training import build_model
 from weft.training.trainer import Trainer
 
 MODEL: dict[str, Any] = {

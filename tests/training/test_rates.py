@@ -12,7 +12,7 @@ from weft.tasks import Lengths
 from weft.training import Event, Progress, rates, train
 from weft.training.compute import Compute
 from weft.training.rates import Utilisation, allocated_bytes, model_flops_per_token, resident_bytes
-from weft.training.train import build_model
+from weft.training.run_training import build_model
 
 
 def test_utilisation_is_the_models_operations_over_the_machines(

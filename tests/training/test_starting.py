@@ -18,8 +18,8 @@ from weft.core.errors import CheckpointError, ConfigError
 from weft.interop.huggingface.loading import load_folder
 from weft.tokenizers import CharacterTokenizer
 from weft.training import Event, Notice, RunConfig, parse_run, train
+from weft.training.run_training import build_model
 from weft.training.starting import begin_from, require_startable
-from weft.training.train import build_model
 
 TEXT = "a line of text\n" * 40
 HEAD = {"kind": "pooled", "pool": "last", "n_classes": 2}

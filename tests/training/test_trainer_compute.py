@@ -22,7 +22,7 @@ from weft.training import trainer as module
 from weft.training.compute import Compute, ComputeSettings
 from weft.training.material import prepare
 from weft.training.requirements import require_trainable
-from weft.training.train import build_model
+from weft.training.run_training import build_model
 from weft.training.trainer import Trainer
 
 DROPPING = {**ATTENTION, "blocks": [{"kind": "pre", "dropout": 0.2, "layers": [

@@ -14,7 +14,7 @@ from weft.core.errors import ConfigError
 from weft.training import RunConfig
 from weft.training.material import prepare
 from weft.training.requirements import require_trainable
-from weft.training.train import build_model
+from weft.training.run_training import build_model
 from weft.training.trainer import Trainer
 from weft.training.unfreezing import UnfreezeSettings
 

@@ -25,8 +25,8 @@ from weft.tokenizers.base import extended
 from weft.tokenizers.library import FileTokenizer
 from weft.tokenizers.specials import Conventions
 from weft.training import Event, Notice, RunConfig, parse_run, train
+from weft.training.run_training import build_model
 from weft.training.starting import begin_from, require_startable
-from weft.training.train import build_model
 from weft.training.vocabulary import vocabulary_dims
 
 TEXT = "a line of text, and another line of it\n" * 30

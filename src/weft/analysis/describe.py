@@ -10,7 +10,7 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 
-from weft.analysis.catalogue import MASK
+from weft.analysis.known_parts import MASK
 from weft.core.meanings import meanings, without_meanings
 from weft.core.part_config import ModuleConfig, PartConfig
 from weft.core.registry import REGISTRY

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import torch
 
+from weft.analysis.cost_plan import Plan, RunCosts, WorkCosts
 from weft.analysis.matmul import copy_bandwidth, matmul_rate
 from weft.analysis.memory import States
-from weft.analysis.plan import Plan, RunCosts, WorkCosts
 from weft.ops.processor import main_memory
 
 ASSUMPTIONS = (

@@ -14,9 +14,9 @@ from weft.core.part_config import Settings
 from weft.core.schema import json_schema
 from weft.families.family import name_hint
 from weft.preset_files.published_models import published, size_named
-from weft.training import RunConfig, TrainingSettings, parse_run
 from weft.training.averages import published_run
-from weft.training.files import parse_model_config, read_plain
+from weft.training.config import RunConfig, TrainingSettings
+from weft.training.files import parse_model_config, parse_run, read_plain
 from weft.training.folder import CONFIG_YAML, RUN_FILE
 from weft.training.overrides import run_overrides
 from weft.training.starting import begun_from

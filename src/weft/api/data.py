@@ -15,8 +15,7 @@ from weft.data.mixture import PUBLISHED, MixturePlan, MixtureSettings, own_mixtu
 from weft.data.prepared import OnProgress, open_prepared
 from weft.tasks.conversations import ConversationConfig
 from weft.tokenizers.config import ByteTokenizerConfig, TokenizerConfig
-from weft.training import RunConfig
-from weft.training.config import DEFAULT_STEPS, DataSettings
+from weft.training.config import DEFAULT_STEPS, DataSettings, RunConfig
 from weft.training.files import read_plain
 from weft.training.filling import task_of
 from weft.training.material import Preparation, prepare, prepare_folder

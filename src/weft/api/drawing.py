@@ -22,7 +22,7 @@ from weft.pictures.gallery import DrawnFiles, Gallery, ReadText, gallery
 from weft.pictures.picture_files import require_writable, write
 from weft.tokenizers import Tokenizer
 from weft.tokenizers.config import ByteTokenizerConfig
-from weft.training import RunConfig
+from weft.training.config import RunConfig
 
 
 @dataclass(frozen=True)

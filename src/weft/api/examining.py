@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 from torch import nn
 
-from weft.analysis import Plan
-from weft.analysis import plan as plan_model
+from weft.analysis.cost_plan import Plan
+from weft.analysis.cost_plan import plan as plan_model
 from weft.analysis.flops import Shares, shares_of
 from weft.analysis.memory import room_problems
 from weft.analysis.run_costs import run_here
@@ -31,7 +31,7 @@ from weft.ops.forms import OPERATIONS
 from weft.parallel.mesh import MeshSettings
 from weft.parallel.tensor import plan_of
 from weft.preset_files.published_models import size_named
-from weft.training import RunConfig
+from weft.training.config import RunConfig
 from weft.training.files import read_plain
 from weft.training.overrides import run_overrides
 from weft.training.parameter_groups import only_trained
@@ -64,7 +64,8 @@ def check(target: Target, overrides: Iterable[str] = (), *, seed: int = 0, lengt
 
 def plan(target: Target, overrides: Iterable[str] = (), *, context: int | None = None,
          batch: int | None = None, dtype: str | None = None, tokens: int | None = None, here: bool = False) -> Plan:
-    """Return what a model costs, without running it, from a configuration or a checkpoint; see `weft.analysis.plan`.
+    """Return what a model costs, without running it, from a configuration or a checkpoint;
+    see `weft.analysis.cost_plan`.
     ``overrides`` are those of `check`. What ``training.train`` leaves out is frozen, and the forms that ``kernels``
     names are those of training, unless others are forced around this call. Without a number, ``batch`` and
     ``context`` are those of the run that the configuration describes, else a row of the model's context. With ``here``

@@ -10,8 +10,8 @@ from types import MappingProxyType
 
 from pydantic import BaseModel
 
-from weft.analysis.catalogue import catalogue, summary_of
 from weft.analysis.describe import REQUIRED, describe, fields_of
+from weft.analysis.known_parts import catalogue, summary_of
 from weft.api.generating import Ends
 from weft.api.translating import Search
 from weft.chat.conversation import ChatSettings

@@ -21,17 +21,18 @@ from weft.laws.check import check
 from weft.laws.equal_forms import outside_forms
 from weft.masks.expression import parts_and_masks
 from weft.tasks.token_streams import HeldOut
-from weft.training import Event, Notice, TrainResult
-from weft.training import train as train_run
+from weft.training.events import Event, Notice
 from weft.training.folder import START_FOLDER
 from weft.training.parallel import World
+from weft.training.run_training import TrainResult
+from weft.training.run_training import train as train_run
 
 
 def train(config: Config, overrides: str | Iterable[str] = (), *, start: Model | None = None,
           out: str | Path | None = None, resume: bool = False, allow_inexact: bool = False, unchecked: bool = False,
           device: str = "cpu",
           on_event: Callable[[Event], None] | None = None) -> TrainResult:
-    """Train a run; see `weft.training.train`.
+    """Train a run; see `weft.training.run_training`.
 
     The folder of a run is a configuration too: that run goes on there unless ``out`` names another folder, to a larger
     budget if one is given.

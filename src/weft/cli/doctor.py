@@ -13,7 +13,7 @@ from weft.core.errors import InputError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from weft.analysis import Diagnosis
+    from weft.analysis.capabilities import Diagnosis
 
 
 @guarded(lambda given: "weft plan transformer shows what a model costs here")

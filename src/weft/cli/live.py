@@ -12,9 +12,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.text import Text
 
 from weft.cli import terminal
-from weft.training import Event, Saved, Started
-from weft.training import Progress as Measured
-from weft.training.events import Listener, clock_time
+from weft.training.events import Event, Listener, Saved, Started, clock_time
+from weft.training.events import Progress as Measured
 
 
 @contextmanager

@@ -33,11 +33,10 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from weft.analysis import Plan
     from weft.analysis.adapter_reach import Coverage
+    from weft.analysis.cost_plan import Plan, RunCosts
     from weft.analysis.flops import Shares
     from weft.analysis.matmul import Timing
-    from weft.analysis.plan import RunCosts
 
 
 REFERENCE = "reference"

@@ -27,7 +27,7 @@ from weft.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from weft.training import TrainResult
+    from weft.training.run_training import TrainResult
 
 TERMINATED = 143
 """128 + SIGTERM, the exit code that shells report for a process ended by it."""

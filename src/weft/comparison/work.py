@@ -37,12 +37,11 @@ from weft.disk.documents import parse_json
 from weft.disk.lock import LOCK_FILE
 from weft.tasks.base import fit_by_counting
 from weft.tokenizers import Tokenizer
-from weft.training import TrainResult, train
 from weft.training.budget import settle_steps, tokens_per_step
 from weft.training.events import Event, Progress, Saved, Started
 from weft.training.folder import RUN_FILE
 from weft.training.material import prepare
-from weft.training.train import build_model
+from weft.training.run_training import TrainResult, build_model, train
 
 RUN_FOLDER = "run"
 CURVE_FILE, MEMORY_FILE = "curve.jsonl", "memory.txt"

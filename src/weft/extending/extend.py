@@ -40,9 +40,11 @@ from weft.extending.scaling import (
     with_weights,
 )
 from weft.positions.frequencies import RopeScalingConfig
-from weft.training import Event, Notice, RunConfig, parse_run, train
-from weft.training.config import BUDGETS
+from weft.training.config import BUDGETS, RunConfig
+from weft.training.events import Event, Notice
+from weft.training.files import parse_run
 from weft.training.folder import RUN_FILE
+from weft.training.run_training import train
 
 Factors: TypeAlias = tuple[float, ...]
 Cost: TypeAlias = Callable[[Factors], float]

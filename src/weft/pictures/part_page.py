@@ -9,8 +9,8 @@ from typing import final
 
 import torch
 
-from weft.analysis.catalogue import MASK
 from weft.analysis.describe import describe
+from weft.analysis.known_parts import MASK
 from weft.core.declarations import Trait
 from weft.core.errors import InputError
 from weft.core.layer import Layer

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
-from weft.api import Ends
-from weft.api.generating import ending_of
+from weft.api.generating import Ends, ending_of
 from weft.core.errors import InputError
 from weft.decoding import Ending, NewToken
 from weft.decoding.choosing import RowSettings

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from weft.api import classify, prompt_rows
+from weft.api.generating import prompt_rows
+from weft.api.using import classify
 from weft.core.errors import InputError
 from weft.decoding import Row
 from weft.evaluation.measuring import evaluating

@@ -8,8 +8,9 @@ from pathlib import Path
 from threading import Event
 from types import MappingProxyType
 
-from weft.api import Loaded, load, load_language_model
 from weft.api.generating import start_of
+from weft.api.models import load, load_language_model
+from weft.checkpoints import Loaded
 from weft.core.errors import InputError
 from weft.core.model import LanguageModel
 from weft.server.app import application

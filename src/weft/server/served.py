@@ -9,9 +9,9 @@ from functools import cached_property
 from secrets import randbits
 from typing import final
 
-from weft.api import Loaded, decoding_defaults
-from weft.api.generating import prompt_rows, require_tokenizer
+from weft.api.generating import decoding_defaults, prompt_rows, require_tokenizer
 from weft.chat.template import chat_template
+from weft.checkpoints import Loaded
 from weft.core.errors import InputError
 from weft.core.model import LanguageModel
 from weft.decoding import Row, Sampling

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from weft.tasks import Validation
-from weft.training.config import DataSettings, ReportSettings, RunConfig, TrainingSettings
-from weft.training.events import Event, Notice, Progress, Saved, Started, Validated, print_event
-from weft.training.files import load_model_config, load_run, parse_run
-from weft.training.interrupt import Terminated
-from weft.training.train import TrainResult, train
+from typing import TYPE_CHECKING
 
-__all__ = ["DataSettings", "Event", "Notice", "Progress", "ReportSettings", "RunConfig", "Saved", "Started",
-           "Terminated", "TrainResult", "TrainingSettings", "Validated", "Validation", "load_model_config", "load_run",
-           "parse_run", "print_event", "train"]
+from weft.core.later import names_of
+
+if TYPE_CHECKING:
+    from weft.training.names import *  # noqa: F403
+
+__getattr__ = names_of(__name__, "weft.training.names")

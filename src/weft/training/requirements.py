@@ -22,8 +22,8 @@ from weft.core.model import LanguageModel, Model
 from weft.core.span import WHOLE, Span
 from weft.ops.forms import forced
 from weft.tasks.protocols import ComparesWithStart
+from weft.training.among_ranks import cutting_problems
 from weft.training.config import DTYPES, RunConfig
-from weft.training.cutting import cutting_problems
 from weft.training.local_model import holding_problems
 from weft.training.parallel import World
 from weft.training.precision import narrowed

@@ -26,10 +26,10 @@ from weft.parallel.layout import Layout, boxes
 from weft.tasks import Examples
 from weft.tasks.base import batches_of
 from weft.training.adapters import AdapterCheck
+from weft.training.among_ranks import context_of
 from weft.training.averages import Average, optimizer_tensors, parameter_of, restore_optimizer
 from weft.training.compute import Compute
 from weft.training.config import DTYPES, RunConfig
-from weft.training.cutting import context_of
 from weft.training.exchange import gather_rows
 from weft.training.gradient import BatchTotals, add_gradients, compiled, forward_of
 from weft.training.kept_memory import keep_freed_memory

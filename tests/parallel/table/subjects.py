@@ -15,7 +15,7 @@ from weft.core.part_config import Dims, PartConfig
 from weft.core.registry import REGISTRY
 from weft.data import TokenStream
 from weft.training import RunConfig, parse_run
-from weft.training.train import build_model
+from weft.training.run_training import build_model
 
 STEPS, ROWS, CONTEXT, WIDTH, VOCABULARY = 50, 4, 12, 8, 12
 """Of a run; rows divide among two processes, and so do tokens, features and ids."""

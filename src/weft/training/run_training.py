@@ -22,6 +22,7 @@ from weft.tasks import Material, Validation
 from weft.tasks.base import fit_by_counting
 from weft.tasks.protocols import FitsInputs
 from weft.tokenizers import Tokenizer
+from weft.training.among_ranks import require_same_config, require_same_text
 from weft.training.budget import settle_steps, tokens_per_step
 from weft.training.config import RunConfig
 from weft.training.continuing import difference, require_ahead, require_same_mathematics, same_budget
@@ -32,7 +33,6 @@ from weft.training.kept_memory import return_freed_memory
 from weft.training.loop import Finish, LoopStart, ProgressSums, Run, descend
 from weft.training.material import prepare
 from weft.training.parallel import World
-from weft.training.parallel_checks import require_same_config, require_same_text
 from weft.training.parameter_groups import only_trained
 from weft.training.reference import keep_reference, with_reference
 from weft.training.requirements import require_trainable
