@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, final
 
@@ -95,7 +96,7 @@ class Choosing:
 
 
 def choose(session: Session, rows: Mapping[int, Choosing],
-           known: int | None) -> tuple[Int64[Tensor, " B"], Mapping[int, Told], Mapping[int, FailedError]]:
+           known: int | None) -> tuple[Int64[Tensor, " B"], Mapping[int, Told], dict[int, FailedError]]:
     """Choose the next token of every row.
 
     Args:
@@ -111,37 +112,53 @@ def choose(session: Session, rows: Mapping[int, Choosing],
     tokens, failed = session.likeliest({place: row.settings.row for place, row in rows.items()}, known)
     for group in _alike({place: row for place, row in rows.items() if not (row.plainly_greedy or place in failed)}):
         index = torch.tensor(list(group), device=tokens.device)
-        drawn = _drawn(session.logits.index_select(0, index)[:, :known], list(group.values()))
+        logits = _allowed(session.logits.index_select(0, index)[:, :known], group, failed)
+        drawn = _drawn(logits, list(group.values()))
         tokens = tokens.index_copy(0, index, drawn)
-    for place, row in rows.items():
-        if row.constraint is not None and place not in failed:
-            try:
-                tokens[place] = _constrained(session.logits[place, :known], row, row.constraint)
-            except Exception as error:  # of a grammar, which may be anybody's: its words may name files of this machine
-                reason = error.what if isinstance(error, WeftError) else type(error).__name__
-                failed[place] = FailedError(f"the constraint failed ({reason}).", where=f"rows[{row.settings.row}]",
-                                            remedy="Try again, or use another constraint.")
+        for (place, row), token in zip(group.items(), drawn.tolist(), strict=True):
+            if row.constraint is not None and place not in failed:
+                with _alone(place, row, failed):
+                    row.complete = row.constraint.push(token)
     requested = {place: row.settings.top for place, row in rows.items() if row.settings.log_probs or row.settings.top}
     return tokens, _told(session, tokens, requested, known) if requested else {}, failed
 
 
 def _alike(rows: Mapping[int, Choosing]) -> Iterable[dict[int, Choosing]]:
-    """Rows by place, in groups with equal sampling settings; those with a constraint are in none."""
+    """Rows by place, in groups with equal sampling settings."""
     groups: dict[Sampling, dict[int, Choosing]] = {}
     for place, row in rows.items():
-        if row.constraint is None:
-            groups.setdefault(row.settings.sampling, {})[place] = row
+        groups.setdefault(row.settings.sampling, {})[place] = row
     return groups.values()
 
 
-def _constrained(logits: Tensor, row: Choosing, constraint: Constraint) -> Tensor:
-    """Choose the token of a row among those that its constraint allows, from its logits [V]."""
-    logits = logits.masked_fill(~constraint.allowed()[: len(logits)].to(logits.device), -math.inf)
-    if logits.max() == -math.inf:
-        raise FailedError("it allows no token to which the model gives a probability above zero")
-    token = _drawn(logits[None], [row])[0]
-    row.complete = constraint.push(int(token))
-    return token
+def _allowed(logits: Tensor, group: Mapping[int, Choosing], failed: dict[int, FailedError]) -> Tensor:
+    """The logits [rows,V] of a group, -inf for the tokens that constraints do not allow. Rows whose constraint fails or
+    leaves no token are among ``failed`` then."""
+    masks = dict[int, Tensor]()
+    for order, (place, row) in enumerate(group.items()):
+        if row.constraint is not None:
+            with _alone(place, row, failed):
+                masks[order] = row.constraint.allowed()[: logits.shape[1]]
+    if not masks:
+        return logits
+    index, places = torch.tensor(list(masks), device=logits.device), list(group)
+    kept = logits.index_select(0, index).masked_fill(~torch.stack(list(masks.values())).to(logits.device), -math.inf)
+    for order, best in zip(masks, kept.max(-1).values.tolist(), strict=True):
+        with _alone(places[order], group[places[order]], failed):
+            if best == -math.inf:
+                raise FailedError("it allows no token to which the model gives a probability above zero")
+    return logits.index_copy(0, index, kept)
+
+
+@contextmanager
+def _alone(place: int, row: Choosing, failed: dict[int, FailedError]) -> Iterator[None]:
+    """Inside, an exception of a row's constraint, which may be anybody's, fails that row alone."""
+    try:
+        yield
+    except Exception as error:  # whose words may name files of this machine
+        reason = error.what if isinstance(error, WeftError) else type(error).__name__
+        failed[place] = FailedError(f"the constraint failed ({reason}).", where=f"rows[{row.settings.row}]",
+                                    remedy="Try again, or use another constraint.")
 
 
 def _drawn(logits: Tensor, rows: Sequence[Choosing]) -> Tensor:
