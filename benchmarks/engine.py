@@ -1,7 +1,7 @@
 """The engine of serving against the slots that it decodes with; long prompts beside streams; shared prefixes.
 
     python benchmarks/engine.py                         a Llama-like model of 30M parameters in bfloat16
-    python benchmarks/engine.py --only prefixes         one of speeds, beside, prefixes
+    python benchmarks/engine.py --only prefixes         one of speeds, beside, prefixes, adapters
     python benchmarks/engine.py --cpu-time              on a machine that others use
 
 ``speeds``: 1 to 64 rows are asked for at once, 64 tokens in and 64 out, greedily. ``slots`` reads them with one call of
@@ -13,12 +13,16 @@ figures are medians of the rounds, in new tokens a second.
 ``prefixes``: seconds to the first token of a prompt of 2,000 tokens that others share and 32 of its own, read whole and
 continued from the kept state, for attention and for Mamba.
 
+``adapters``: 16 rows of 1, 4 and 16 adapters of rank 8 (all maps), 64 tokens in and 64 out, in one batch and in a batch
+for each adapter, beside 16 rows of the model itself; new tokens a second, medians of rounds that take turns.
+
 Results go to ``benchmarks/results/engine.json``.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import os
 import statistics
@@ -32,6 +36,10 @@ import torch
 from weft.core.config import parse_part
 from weft.core.model import LanguageModel
 from weft.decoding import Row, RowSettings, Slots
+from weft.linear.lora import LoRAConfig
+from weft.linear.low_rank import adapted_maps
+from weft.linear.rewrite import rewritten
+from weft.serving.adapters import row_adapted
 from weft.serving.engine import Engine
 from weft.serving.requests import EngineLimits, Event, Request
 from weft.training.compute import processor_name
@@ -128,6 +136,37 @@ def percentiles(values: list[float]) -> dict[str, float]:
     return {"median": statistics.median(values), "p95": ordered[int(0.95 * (len(ordered) - 1))], "most": ordered[-1]}
 
 
+def adapters(options: argparse.Namespace) -> dict[str, Any]:
+    """New tokens a second of rows of several adapters."""
+    model, found = model_of("attention", options), dict[str, Any]()
+    rows = prompts(16, 64, options.vocabulary, 0)
+    for count in (1, 4, 16):
+        adapted = {str(number): rewritten(copy.deepcopy(model), [LoRAConfig(rank=8)]).eval() for number in range(count)}
+        for each in adapted.values():
+            for module in adapted_maps(each).values():
+                module.perturb(torch.Generator().manual_seed(1))
+        many = row_adapted(model, adapted)
+        assert many is not None
+        ways: dict[str, dict[str | None, LanguageModel]] = {
+            "the model": dict.fromkeys((None, *adapted), model), "one batch": dict.fromkeys((None, *adapted), many),
+            "a batch each": {None: model, **adapted}}
+        times: dict[str, list[float]] = {way: [] for way in ways}
+        for _ in range(options.rounds + 1):  # the first one is not counted
+            for way, models in ways.items():
+                engine = Engine(model, None, limits=EngineLimits(prefix_bytes=0))
+                engine._models.update(models)  # which the rows read too
+                begun = options.clock()
+                for index, row in enumerate(rows):
+                    asked = Request(row, RowSettings(64, row=index), adapter=str(index % count))
+                    engine.submit(asked, lambda event: None)
+                while engine.step():
+                    pass
+                times[way].append(16 * 64 / (options.clock() - begun))
+        found[f"{count} adapters"] = {way: statistics.median(each[1:]) for way, each in times.items()}
+        print(count, found[f"{count} adapters"], flush=True)
+    return found
+
+
 def prefixes(options: argparse.Namespace) -> dict[str, Any]:
     """Seconds to the first token after 2,000 shared tokens and 32 others."""
     found: dict[str, Any] = {}
@@ -162,7 +201,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--out", type=Path, default=HERE / "results" / "engine.json")
     kinds: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
-        "speeds": speeds, "beside": beside, "prefixes": prefixes}
+        "speeds": speeds, "beside": beside, "prefixes": prefixes, "adapters": adapters}
     parser.add_argument("--only", nargs="*", default=list(kinds), choices=list(kinds))
     parser.add_argument("--cpu-time", action="store_true")
     options = parser.parse_args()

@@ -77,8 +77,8 @@ def test_the_bytes_of_a_row_are_known_before_it_is_admitted(name: str) -> None:
     for _ in range(6):
         engine.step()
     batch, = engine._rows._batches.values()
-    assert batch._session is not None and batch.places == 3
-    held = batch._session.state.nbytes()
+    assert batch.slots._session is not None and batch.slots.size == 3
+    held = batch.slots._session.state.nbytes()
     assert engine.figures().state_bytes == 3 * tickets[0].nbytes
     exact = not model.takes_source  # sources are counted by powers of two
     assert held == 3 * tickets[0].nbytes if exact else held <= 3 * tickets[0].nbytes
@@ -179,7 +179,7 @@ def test_a_batch_grows_at_once_and_shrinks_late() -> None:
         engine.submit(Request(PROMPTS[row], RowSettings(100 if row == 3 else 20)), events.append)
     seen = list[int]()
     while engine.step():
-        seen += [batch.places for batch in engine._rows._batches.values()]
+        seen += [batch.slots.size for batch in engine._rows._batches.values()]
     assert list(dict.fromkeys(seen)) == [6, 1] and seen.count(6) in range(45, 60)
     for row, events in enumerate(heard):
         assert tokens(events) == alone(model, PROMPTS[row], 100 if row == 3 else 20)

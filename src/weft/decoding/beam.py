@@ -16,6 +16,7 @@ from weft.core.strict_json import Record, plain, without_none
 from weft.decoding.mode import evaluation_mode
 from weft.decoding.prompts import of_each_row, prepare
 from weft.decoding.rows import Row, RowLike, parse_rows, require_token
+from weft.decoding.sampling import ensure
 from weft.decoding.session import Session
 from weft.decoding.stopping import text_behind
 from weft.tokenizers import Tokenizer
@@ -145,16 +146,12 @@ def _with_text(hypothesis: Hypothesis, prompt: Row, tokenizer: Tokenizer | None,
 
 
 def _require_options(beams: int, length_penalty: float, formula: str, batch_size: int | None) -> None:
-    if beams < 1:
-        raise InputError(f"{beams} is out of range.", where="beams", remedy="Give 1 or more.")
-    if not 0 <= length_penalty <= MOST_PENALTY:
-        raise InputError(f"{length_penalty} is out of range.", where="length_penalty",
-                         remedy=f"Give 0 to {MOST_PENALTY}.")
+    ensure("beams", beams, beams >= 1)
+    ensure("length_penalty", length_penalty, 0 <= length_penalty <= MOST_PENALTY, f"Give 0 to {MOST_PENALTY}.")
     if formula not in get_args(LengthFormula):
         raise InputError(f"unknown formula {formula!r}.", where="length_formula",
                          remedy=f"Give {' or '.join(map(repr, get_args(LengthFormula)))}.")
-    if batch_size is not None and batch_size < 1:
-        raise InputError(f"{batch_size} is out of range.", where="batch_size", remedy="Give 1 or more.")
+    ensure("batch_size", batch_size, batch_size is None or batch_size >= 1)
 
 
 @dataclass(frozen=True)

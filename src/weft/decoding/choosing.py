@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, final
@@ -12,17 +12,16 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from weft.core.errors import FailedError, InputError, WeftError
+from weft.core.errors import FailedError, WeftError
 from weft.core.model import LanguageModel
 from weft.decoding.rows import Row, require_token
-from weft.decoding.sampling import GREEDY, Sampling, noise
+from weft.decoding.sampling import GREEDY, Sampling, ensure, noise
 from weft.decoding.session import Session
 from weft.decoding.stopping import NEVER, Ending
 from weft.tokenizers import Tokenizer
 
 Told: TypeAlias = tuple[float | None, tuple[tuple[int, float], ...]]
-"""The log-probability of a token, and the most probable ids with theirs, best first; None and empty unless requested.
-"""
+"""The log-probability of a token, and the most probable ids with theirs, best first; None and empty if not wanted."""
 UNTOLD: Told = (None, ())
 
 
@@ -68,8 +67,7 @@ class RowSettings:
         self.ending.require_usable(model, tokenizer)
         for token, _ in self.sampling.bias:
             require_token(token, model.vocab_size, "sampling.bias")
-        if self.top < 0:
-            raise InputError(f"{self.top} is out of range.", where="top", remedy="Give 0 or more.")
+        ensure("top", self.top, self.top >= 0, "Give 0 or more.")
 
 
 @final
@@ -110,25 +108,20 @@ def choose(session: Session, rows: Mapping[int, Choosing],
         infinity, no token with a probability above zero, or an exception of the constraint.
     """
     tokens, failed = session.likeliest({place: row.settings.row for place, row in rows.items()}, known)
-    for group in _alike({place: row for place, row in rows.items() if not (row.plainly_greedy or place in failed)}):
+    groups: dict[Sampling, dict[int, Choosing]] = {}
+    for place, row in rows.items():
+        if not (row.plainly_greedy or place in failed):
+            groups.setdefault(row.settings.sampling, {})[place] = row
+    for group in groups.values():
         index = torch.tensor(list(group), device=tokens.device)
         logits = _allowed(session.logits.index_select(0, index)[:, :known], group, failed)
-        drawn = _drawn(logits, list(group.values()))
-        tokens = tokens.index_copy(0, index, drawn)
+        tokens = tokens.index_copy(0, index, drawn := _drawn(logits, list(group.values())))
         for (place, row), token in zip(group.items(), drawn.tolist(), strict=True):
             if row.constraint is not None and place not in failed:
                 with _alone(place, row, failed):
                     row.complete = row.constraint.push(token)
     requested = {place: row.settings.top for place, row in rows.items() if row.settings.log_probs or row.settings.top}
     return tokens, _told(session, tokens, requested, known) if requested else {}, failed
-
-
-def _alike(rows: Mapping[int, Choosing]) -> Iterable[dict[int, Choosing]]:
-    """Rows by place, in groups with equal sampling settings."""
-    groups: dict[Sampling, dict[int, Choosing]] = {}
-    for place, row in rows.items():
-        groups.setdefault(row.settings.sampling, {})[place] = row
-    return groups.values()
 
 
 def _allowed(logits: Tensor, group: Mapping[int, Choosing], failed: dict[int, FailedError]) -> Tensor:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from weft.core.errors import InputError
 from weft.core.model import LanguageModel
 from weft.decoding.choosing import RowSettings
 from weft.decoding.compiled import CompiledStep
 from weft.decoding.mode import evaluation_mode
 from weft.decoding.prompts import prepare
 from weft.decoding.rows import Row, RowLike, parse_rows
-from weft.decoding.sampling import GREEDY, Sampling
+from weft.decoding.sampling import GREEDY, Sampling, ensure
 from weft.decoding.slots import Slots
-from weft.decoding.stopping import NEVER, Ending, Finish, Generated, GeneratedRow, NewToken
+from weft.decoding.stopping import NEVER, Ending, Generated, GeneratedRow, NewToken
 from weft.tokenizers import Tokenizer
 
 FREE_SHARE = 0.25
@@ -26,21 +25,15 @@ def generate(model: LanguageModel, rows: Sequence[RowLike], *, max_new_tokens: i
              log_probs: bool = False, batch_size: int | None = None, compiled: CompiledStep | None = None) -> Generated:
     """Continue every row; the arguments and errors are those of `stream`."""
     prompts = parse_rows(list(rows))
-    tokens: list[list[int]] = [[] for _ in prompts]
-    probabilities: list[list[float]] = [[] for _ in prompts]
-    texts: list[str] = ["" for _ in prompts]
-    finishes: list[Finish] = ["length" for _ in prompts]
+    found: list[list[NewToken]] = [[] for _ in prompts]
     for new in stream(model, prompts, max_new_tokens=max_new_tokens, sampling=sampling, ending=ending,
                       tokenizer=tokenizer, start=start, seed=seed, log_probs=log_probs, batch_size=batch_size,
                       compiled=compiled):
-        tokens[new.row].append(new.token)
-        texts[new.row] += new.text or ""
-        if new.log_prob is not None:
-            probabilities[new.row].append(new.log_prob)
-        finishes[new.row] = new.finish or finishes[new.row]
-    return Generated(tuple(
-        GeneratedRow(tuple(tokens[row]), texts[row] if tokenizer else None,
-                     tuple(probabilities[row]) if log_probs else None, finishes[row]) for row in range(len(prompts))))
+        found[new.row].append(new)
+    return Generated(tuple(GeneratedRow(
+        tuple(new.token for new in row), "".join(new.text or "" for new in row) if tokenizer else None,
+        tuple(new.log_prob for new in row if new.log_prob is not None) if log_probs else None,
+        (row[-1].finish if row else None) or "length") for row in found))
 
 
 def stream(model: LanguageModel, rows: Sequence[RowLike], *, max_new_tokens: int, sampling: Sampling = GREEDY,
@@ -73,8 +66,7 @@ def stream(model: LanguageModel, rows: Sequence[RowLike], *, max_new_tokens: int
     """
     prompts = prepare(model, parse_rows(list(rows)), max_new_tokens=max_new_tokens, start=start)
     size = len(prompts) if batch_size is None else min(batch_size, len(prompts))
-    if size < 1:
-        raise InputError(f"{size} is out of range.", where="batch_size", remedy="Give 1 or more.")
+    ensure("batch_size", size, size >= 1)
     settings = [RowSettings(max_new_tokens, sampling, ending, row, seed, log_probs) for row in range(len(prompts))]
     settings[0].require_usable(model, tokenizer)
 

@@ -57,33 +57,6 @@ def ragged(rows: Sequence[Sequence[int]], device: torch.device | str | None = No
     return Ragged(tokens.to(device), torch.tensor(lengths, device=device), len(set(lengths)) <= 1)
 
 
-def realign(tokens: Int64[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> Ragged:
-    """Move the tokens of a batch that is padded on either side to the left.
-
-    Args:
-        tokens: ids; those where ``mask`` is false are ignored.
-        mask: true for the tokens of each row, which must be contiguous.
-
-    Raises:
-        InputError: a row has padding between its tokens. A row advances by a count, so no position inside it can be
-            skipped.
-    """
-    if tokens.shape != mask.shape:
-        raise InputError(f"shape {tuple(mask.shape)} for tokens of shape {tuple(tokens.shape)}.", where="mask",
-                         remedy="Give one flag for each token.")
-    mask = mask.bool()
-    runs = (mask[:, :1].long().sum(1) + (mask[:, 1:] & ~mask[:, :-1]).sum(1)).tolist()
-    for index, number in enumerate(runs):
-        if number > 1:
-            raise InputError(f"row {index} has padding between its tokens.", where="mask",
-                             remedy="Pad on the left or on the right only.")
-    count = mask.sum(1)
-    order = (~mask).long().argsort(dim=1, stable=True)
-    longest = int(count.max()) if count.numel() else 0
-    moved = (tokens * mask).gather(1, order)[:, :longest]
-    return Ragged(moved, count, bool((count == longest).all()))
-
-
 def encode_sources(model: LanguageModel, rows: Sequence[Row], device: torch.device) -> Memory | None:
     """Encode the rows' sources into a memory; None if the model takes no source."""
     if not model.takes_source:
@@ -105,26 +78,22 @@ def of_each_row(number: int | Sequence[int], rows: int, where: str) -> list[int]
 
 
 def prepare(model: LanguageModel, rows: Sequence[Row], *, max_new_tokens: int | Sequence[int],
-            start: int | None) -> list[Row]:
+            start: int | None, causal: bool = False) -> list[Row]:
     """Check the prompts, before the model runs, and return them as they will be continued.
 
     Args:
         model: any causal language model.
         max_new_tokens: maximum number of new tokens, of all rows or of each.
         start: the token that begins a document, put before empty prompts.
+        causal: the model is already known to be causal: that check visits all modules.
 
     Raises:
         InputError: an id outside the vocabulary, an empty prompt without a start token, or more tokens than the model
             has positions for.
         UnsupportedError: the model is bidirectional.
     """
-    require_causal(model, "decoding")
-    return prepare_more(model, rows, max_new_tokens=max_new_tokens, start=start)
-
-
-def prepare_more(model: LanguageModel, rows: Sequence[Row], *, max_new_tokens: int | Sequence[int],
-                 start: int | None) -> list[Row]:
-    """`prepare` for a model already known to be causal: that check visits all modules, and need not be repeated."""
+    if not causal:
+        require_causal(model, "decoding")
     most = of_each_row(max_new_tokens, len(rows), "max_new_tokens")
     if min(most, default=0) < 0:
         raise InputError(f"{min(most)} is negative.", where="max_new_tokens", remedy="Give 0 or more.")

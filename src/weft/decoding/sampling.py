@@ -26,7 +26,8 @@ NOISE_BLOCK = 256
 """Random numbers generated for a row at once. A constant, so that a row's numbers do not depend on how many it uses."""
 
 
-def _require(name: str, value: object, holds: bool, remedy: str) -> None:
+def ensure(name: str, value: object, holds: bool, remedy: str = "Give 1 or more.") -> None:
+    """Refuse the value of an option. Raises `InputError`: it does not hold that it is in its range."""
     if not holds:
         raise InputError(f"{value} is out of range.", where=name, remedy=remedy)
 
@@ -62,16 +63,16 @@ class Sampling:
     bias: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
-        _require("temperature", self.temperature, 0 <= self.temperature < math.inf, "Give 0 (greedy) or more.")
-        _require("top_k", self.top_k, self.top_k is None or self.top_k >= 1, "Give a whole number from 1.")
-        _require("top_p", self.top_p, self.top_p is None or 0 < self.top_p <= 1, "Give a number above 0, at most 1.")
-        _require("min_p", self.min_p, self.min_p is None or 0 <= self.min_p <= 1, "Give a number from 0 to 1.")
-        _require("repetition_penalty", self.repetition_penalty, 0 < self.repetition_penalty < math.inf,
-                 "Give a positive number; 1 changes nothing.")
+        ensure("temperature", self.temperature, 0 <= self.temperature < math.inf, "Give 0 (greedy) or more.")
+        ensure("top_k", self.top_k, self.top_k is None or self.top_k >= 1, "Give a whole number from 1.")
+        ensure("top_p", self.top_p, self.top_p is None or 0 < self.top_p <= 1, "Give a number above 0, at most 1.")
+        ensure("min_p", self.min_p, self.min_p is None or 0 <= self.min_p <= 1, "Give a number from 0 to 1.")
+        ensure("repetition_penalty", self.repetition_penalty, 0 < self.repetition_penalty < math.inf,
+               "Give a positive number; 1 changes nothing.")
         added = [(f"bias of id {token}", value) for token, value in self.bias]
         for name, value in (("presence_penalty", self.presence_penalty),
                             ("frequency_penalty", self.frequency_penalty), *added):
-            _require(name, value, math.isfinite(value), "Give a finite number; 0 changes nothing.")
+            ensure(name, value, math.isfinite(value), "Give a finite number; 0 changes nothing.")
 
     @property
     def greedy(self) -> bool:

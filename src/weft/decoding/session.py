@@ -20,7 +20,7 @@ from torch import Tensor
 from weft.core.errors import FailedError
 from weft.core.layer import needs_of
 from weft.core.model import LanguageModel, ModelState
-from weft.core.rows import admit, trim
+from weft.core.rows import retire, trim
 from weft.core.span import Memory, Span
 from weft.decoding.compiled import CompiledStep
 from weft.decoding.mode import declares_length, device_of
@@ -201,13 +201,11 @@ class Session:
 
     def _with_places(self, size: int, prompts: Sequence[Row], state: ModelState) -> ModelState:
         """Return a state of ``size`` rows, whose first rows are those of ``state``, and pad the logits likewise."""
-        source = encode_sources(self.model, [prompts[0]] * size, self.device)
-        blank = self._started(size, self._capacity, source, torch.full((size,), self._capacity, device=self.device))
-        taken = range(len(prompts))
-        self._free = set(range(len(prompts), size))
-        self._lines += [_Line([], prompts[0], 0) for _ in self._free]
-        self.logits = torch.cat([self.logits, self.logits.new_zeros(len(self._free), self.logits.shape[1])])
-        return admit(blank, taken, state)
+        added = range(len(prompts), size)
+        self._free = set(added)
+        self._lines += [_Line([], prompts[0], 0) for _ in added]
+        self.logits = torch.cat([self.logits, self.logits.new_zeros(len(added), self.logits.shape[1])])
+        return retire(state.select([*range(len(prompts)), *[0] * len(added)]), added)
 
     def _put(self, places: Sequence[int], state: ModelState, logits: Tensor) -> None:
         """Write rows and their logits to their places."""

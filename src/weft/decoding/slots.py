@@ -13,8 +13,8 @@ steps stay valid (`weft.decoding.steps`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import final
 
 import torch
@@ -24,8 +24,9 @@ from weft.core.model import LanguageModel
 from weft.decoding.choosing import UNTOLD, Choosing, RowSettings, choose
 from weft.decoding.compiled import CompiledStep
 from weft.decoding.mode import require_causal
-from weft.decoding.prompts import PromptState, prepare_more
+from weft.decoding.prompts import PromptState, prepare
 from weft.decoding.rows import Row, RowLike, parse_rows
+from weft.decoding.sampling import ensure
 from weft.decoding.session import Session
 from weft.decoding.stopping import NewToken, Writer
 from weft.tokenizers import Tokenizer
@@ -33,12 +34,18 @@ from weft.tokenizers import Tokenizer
 
 @final
 @dataclass
-class _Occupant:
-    """A row in a slot: the tokens it has consumed, how its tokens are chosen, and its output."""
+class Occupant:
+    """A row in a slot, with the tokens chosen so far, of which its state has consumed the first ``read``."""
 
-    read: tuple[int, ...]
+    prompt: Row
     choosing: Choosing
     writer: Writer
+    new: list[int] = field(default_factory=list)
+    read: int = 0
+
+    def row(self) -> Row:
+        """The row with its new tokens."""
+        return replace(self.prompt, tokens=(*self.prompt.tokens, *self.new)) if self.new else self.prompt
 
 
 @final
@@ -54,28 +61,25 @@ class Slots:
         start: the token that begins a document, put before empty prompts.
         plain: run every step through the model's own code, and record no tape (`weft.decoding.steps`).
 
+    Attributes:
+        size: the number of slots, which `resize` changes.
+
     Raises:
         InputError: ``size`` is below 1, or the model is in training mode.
     """
 
     def __init__(self, model: LanguageModel, size: int, *, capacity: int, tokenizer: Tokenizer | None = None,
                  start: int | None = None, compiled: CompiledStep | None = None, plain: bool = False) -> None:
-        if size < 1:
-            raise InputError(f"{size} is out of range.", where="size", remedy="Give 1 or more.")
+        ensure("size", size, size >= 1)
         if model.training:
             raise InputError("the model is in training mode, so its tokens would be drawn with dropout.",
                              where="model", remedy="Call model.eval() first.")
-        self._model, self._size, self._capacity = model, size, capacity
+        self._model, self.size, self._capacity = model, size, capacity
         self._tokenizer, self._start, self._compiled, self._plain = tokenizer, start, compiled, plain
         self._session: Session | None = None
-        self._rows, self._ended = dict[int, _Occupant](), dict[int, _Occupant]()
+        self._rows, self._ended = dict[int, Occupant](), dict[int, Occupant]()
         self._chosen: list[int] | None = None
         self._interrupted = False
-
-    @property
-    def size(self) -> int:
-        """The number of slots."""
-        return self._size
 
     @property
     def live(self) -> tuple[int, ...]:
@@ -85,7 +89,7 @@ class Slots:
     @property
     def free(self) -> tuple[int, ...]:
         """Slots to which a row can be admitted."""
-        return tuple(slot for slot in range(self._size) if slot not in self._rows)
+        return tuple(slot for slot in range(self.size) if slot not in self._rows)
 
     @property
     def by_tape(self) -> bool:
@@ -93,48 +97,50 @@ class Slots:
         return self._session is not None and self._session.by_tape
 
     def admit(self, prompt: RowLike, settings: RowSettings, begun: PromptState | None = None) -> int:
-        """Run the model on a prompt in a free slot, and return the slot's number.
-
-        Args:
-            prompt: ids, together with a source for an encoder-decoder.
-            settings: how the row is continued.
-            begun: the state after the beginning of the prompt, which must be shorter than the prompt; it is consumed.
-
-        Raises:
-            InputError: as for `admit_all`.
-            UnsupportedError: the model is bidirectional.
-        """
+        """`admit_all` of one prompt, whose slot is returned."""
         return self.admit_all([prompt], [settings], begun)[0]
 
     def admit_all(self, prompts: Sequence[RowLike], settings: Sequence[RowSettings],
                   begun: PromptState | None = None) -> list[int]:
         """Run the model on several prompts at once, each in a free slot, and return the slots' numbers.
 
+        Args:
+            prompts: ids, together with a source for an encoder-decoder.
+            settings: how each row is continued.
+            begun: the state after the beginning of the only prompt, which must be longer; it is consumed.
+
         Raises:
             InputError: before the model runs: ids outside the vocabulary, a prompt without tokens, settings that cannot
                 be used, more rows than free slots, or more tokens than a slot has room for.
             UnsupportedError: the model is bidirectional.
         """
-        rows = self._prepared(prompts, settings)
-        occupants = [_Occupant(row.tokens, Choosing(row, own, self._model.vocab_size), Writer(
+        return self.put(self._prepared(prompts, settings), settings, begun)
+
+    def put(self, rows: Sequence[Row], settings: Sequence[RowSettings], begun: PromptState | None = None) -> list[int]:
+        """`admit_all` of rows that are checked and prepared already. Raises `InputError`: too few slots are free."""
+        occupants = [Occupant(row, Choosing(row, own, self._model.vocab_size), Writer(
             own.row, row, own.max_new_tokens, own.ending, self._tokenizer))
             for row, own in zip(rows, settings, strict=True)]
-        slots = list(self.free[: len(rows)])
+        slots = self.free[: len(rows)]
         if len(slots) < len(rows):
-            raise InputError(f"{len(rows)} rows, and {len(slots)} of {self._size} slots are free.", where="rows",
+            raise InputError(f"{len(rows)} rows, and {len(slots)} of {self.size} slots are free.", where="rows",
                              remedy="Wait until rows end, retire some, or start with more slots.")
-        if not rows:
-            return []
-        self._read_chosen()
+        if rows:
+            self.read()
+            self.enter(dict(zip(slots, occupants, strict=True)), begun)
+        return list(slots)
+
+    def enter(self, occupants: Mapping[int, Occupant], begun: PromptState | None = None) -> None:
+        """Run the model on rows with their new tokens, in free slots; the first ones of a session in the first ones."""
+        rows = [occupant.row() for occupant in occupants.values()]
         if self._session is None:
             self._session = Session(self._model, rows, begun=begun, compiled=self._compiled, plain=self._plain,
-                                    size=self._size, capacity=self._capacity)
+                                    size=self.size, capacity=self._capacity)
         else:
-            self._session.admit(slots, rows, begun)
-        for slot, occupant in zip(slots, occupants, strict=True):
+            self._session.admit(list(occupants), rows, begun)
+        for slot, occupant in occupants.items():
+            self._rows[slot], occupant.read = occupant, len(occupant.new)
             self._ended.pop(slot, None)
-            self._rows[slot] = occupant
-        return slots
 
     def step(self, failed: dict[int, FailedError] | None = None) -> list[NewToken]:
         """Choose the next token of every row, and return them in the order of their slots. Rows that end free their
@@ -147,24 +153,34 @@ class Slots:
             FailedError: a row fails, and ``failed`` is None: the model returns NaN, or probability zero for every
                 token, or the row's constraint cannot go on.
         """
-        self._read_chosen()
+        return list(self.next_tokens(failed).values())
+
+    def next_tokens(self, failed: dict[int, FailedError] | None = None) -> dict[int, NewToken]:
+        """`step`, whose tokens are returned by slot."""
+        self.read()
         if self._session is None or not self._rows:
-            return []
+            return {}
         known = None if self._tokenizer is None else self._tokenizer.vocab_size
-        tokens, told, errors = choose(self._session, {slot: self._rows[slot].choosing for slot in self.live}, known)
-        for slot, error in errors.items():
-            if failed is None:
-                raise error
-            failed[slot] = error
-            self.retire(slot)
-        chosen: list[int] = tokens.tolist()
-        written = {slot: self._rows[slot].writer.write(chosen[slot], *told.get(slot, UNTOLD),
-                                                       self._rows[slot].choosing.complete) for slot in self.live}
-        self._chosen = chosen
-        for slot, new in written.items():
-            if new.finish:
-                self.retire(slot)
-        return list(written.values())
+        rows = sorted(self._rows.items())
+        tokens, told, errors = choose(self._session, {slot: row.choosing for slot, row in rows}, known)
+        if errors and failed is None:
+            raise next(iter(errors.values()))
+        self._chosen, written = tokens.tolist(), dict[int, NewToken]()
+        for slot, row in rows:
+            if slot not in errors:
+                row.new.append(token := self._chosen[slot])
+                try:
+                    written[slot] = row.writer.write(token, *told.get(slot, UNTOLD), row.choosing.complete)
+                except Exception as error:  # of a tokenizer, which may be anybody's
+                    if failed is None:
+                        raise
+                    errors[slot] = FailedError(f"the token's text failed ({type(error).__name__}).",
+                                               where=f"rows[{row.writer.row}]", remedy="Use another tokenizer.")
+            if slot in errors or written[slot].finish:
+                self._ended[slot] = self._rows.pop(slot)
+        if failed is not None:
+            failed.update(errors)
+        return written
 
     def retire(self, slot: int) -> None:
         """End the row in ``slot``. Raises `InputError`: there is no row in the slot."""
@@ -179,21 +195,36 @@ class Slots:
         `KeyboardInterrupt`) interrupted a step, after which the state may be inconsistent."""
         if slot in self._rows:
             self.retire(slot)
-        read = self._ended.pop(slot).read
+        found = self.copy_of(slot, lends=True)
+        del self._ended[slot]
+        return found
+
+    def copy_of(self, slot: int, *, lends: bool = False) -> PromptState | None:
+        """The state that `leave` returns, as a copy unless the session ``lends`` its own; the row and a tape go on."""
         if self._session is None or self._interrupted:
             return None
-        return PromptState(read, self._session.state_of(slot))
+        row = self._rows[slot] if slot in self._rows else self._ended[slot]
+        state = self._session.state_of(slot) if lends else self._session.copy_of(slot)
+        return PromptState((*row.prompt.tokens, *row.new[: row.read]), state)
 
     def close_up(self) -> None:
         """Remove the free slots; the remaining rows are renumbered in order. Steps of fewer rows are faster, but the
         state is copied once: worthwhile if no row is waiting for a slot and a quarter of the slots are free."""
+        if self._session is not None and 0 < len(self._rows) < self.size:
+            self.resize(len(self._rows))
+
+    def resize(self, size: int) -> None:
+        """Change the number of slots, to no fewer than rows, which are renumbered in order; the state is copied."""
         live = self.live
-        if self._session is None or not live or len(live) == self._size:
-            return
-        self._session.select(torch.tensor(live, device=self._session.device))
-        self._chosen = None if self._chosen is None else [self._chosen[slot] for slot in live]
+        if self._session is not None and live:
+            added = [live[0]] * (size - len(live))
+            self._session.select(torch.tensor([*live, *added], device=self._session.device))
+            self._session.retire(range(len(live), size))
+            self._chosen = None if self._chosen is None else [self._chosen[slot] for slot in (*live, *added)]
+        elif self._session is not None:
+            self.close()
         self._rows, self._ended = {place: self._rows[slot] for place, slot in enumerate(live)}, {}
-        self._size = len(live)
+        self.size = size
 
     def close(self) -> None:
         """End all rows. What was recorded of the steps is kept with the model for its next text
@@ -203,7 +234,7 @@ class Slots:
         if session is not None:
             session.close()
 
-    def _read_chosen(self) -> None:
+    def read(self) -> None:
         """Run the model on the tokens chosen last. Deferred until their logits are needed, so that a row that ends is
         not run on its last token."""
         chosen, self._chosen = self._chosen, None
@@ -212,9 +243,15 @@ class Slots:
         self._interrupted = True
         self._session.retire(list(self._ended))
         self._session.advance(torch.tensor(chosen, device=self._session.device))
-        for slot, row in self._rows.items():
-            row.read = (*row.read, chosen[slot])
+        for row in self._rows.values():
+            row.read = len(row.new)
         self._ended, self._interrupted = {}, False
+
+    def give_up(self) -> dict[int, Occupant]:
+        """Forget the state, after `read` raised, and return the rows by slot, to be entered again."""
+        rows, self._interrupted = self._rows, False
+        self._session, self._chosen, self._rows, self._ended = None, None, {}, {}
+        return rows
 
     def _prepared(self, prompts: Sequence[RowLike], settings: Sequence[RowSettings]) -> list[Row]:
         """Check the prompts and their settings, and return the rows to run the model on."""
@@ -225,18 +262,14 @@ class Slots:
             require_causal(self._model, "decoding")
         rows: list[Row] = []
         for prompt, own in zip(prompts, settings, strict=True):
-            if own.max_new_tokens < 1:
-                raise InputError(f"{own.max_new_tokens} is out of range.", where="max_new_tokens",
-                                 remedy="Give 1 or more.")
+            ensure("max_new_tokens", own.max_new_tokens, own.max_new_tokens >= 1)
             own.require_usable(self._model, self._tokenizer)
-            row, = prepare_more(self._model, parse_rows([prompt]), max_new_tokens=own.max_new_tokens, start=self._start)
-            self._require_room(row, own)
+            row, = prepare(self._model, parse_rows([prompt]), max_new_tokens=own.max_new_tokens, start=self._start,
+                           causal=True)
+            needed = len(row.tokens) + own.max_new_tokens - 1
+            if needed > self._capacity:
+                raise InputError(f"{len(row.tokens)} tokens of prompt and {own.max_new_tokens} new ones are {needed} "
+                                 f"to read, and a slot has room for {self._capacity}.", where=f"rows[{own.row}]",
+                                 remedy="Shorten the prompt, lower max_new_tokens, or start with a larger capacity.")
             rows.append(row)
         return rows
-
-    def _require_room(self, row: Row, settings: RowSettings) -> None:
-        needed = len(row.tokens) + settings.max_new_tokens - 1
-        if needed > self._capacity:
-            raise InputError(f"{len(row.tokens)} tokens of prompt and {settings.max_new_tokens} new ones are {needed} "
-                             f"to read, and a slot has room for {self._capacity}.", where=f"rows[{settings.row}]",
-                             remedy="Shorten the prompt, lower max_new_tokens, or start with a larger capacity.")

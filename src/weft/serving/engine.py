@@ -22,8 +22,9 @@ import torch
 from weft.core.errors import InputError, nearest
 from weft.core.model import LanguageModel
 from weft.decoding.mode import device_of, require_causal
-from weft.decoding.prompts import prepare_more
+from weft.decoding.prompts import prepare
 from weft.ops.processor import main_memory
+from weft.serving.adapters import row_adapted, share_weights
 from weft.serving.engine_rows import EngineRows
 from weft.serving.prompt_reading import readable_in_pieces
 from weft.serving.requests import LONGEST, EngineLimits, Event, Figures, Request
@@ -40,7 +41,9 @@ class Engine:
         tokenizer: decodes the text; required for stop strings; ids outside its vocabulary are never chosen.
         start: the token that begins a document, put before empty prompts.
         limits: numbers of rows, tokens and bytes; None: those of `EngineLimits`.
-        adapters: models that requests may name, of the model's own shape.
+        adapters: the model with adapters, by the names that requests may give. Their tensors that equal the model's
+            become the model's own; where terms of low rank beside maps are all that differs, rows of all of them are
+            computed in one batch (`weft.serving.adapters`), and of the others each adapter has a batch of its own.
 
     Raises:
         InputError: the model is in training mode.
@@ -56,6 +59,10 @@ class Engine:
         if any(each.training for each in self._models.values()):
             raise InputError("the model is in training mode, so its tokens would be drawn with dropout.",
                              where="model", remedy="Call model.eval() first.")
+        for each in self._models.values():
+            share_weights(model, each)
+        if many := row_adapted(model, adapters or {}):
+            self._models.update(dict.fromkeys((None, *many.names), many))
         self._tokenizer, self._start = tokenizer, start
         self._context = min(limits.context or LONGEST, model.limit() or LONGEST)
         self._rows = EngineRows(self._models, self._context, limits, tokenizer)
@@ -122,7 +129,8 @@ class Engine:
                              remedy=nearest(str(request.adapter), [name for name in self._models if name]))
         model, settings = self._models[request.adapter], request.settings
         settings.require_usable(model, self._tokenizer)
-        row, = prepare_more(model, [request.row], max_new_tokens=settings.max_new_tokens, start=self._start)
+        row, = prepare(model, [request.row], max_new_tokens=settings.max_new_tokens, start=self._start,
+                       causal=True)
         if request.prompt_log_probs is not None and request.prompt_log_probs < 0:
             raise InputError(f"{request.prompt_log_probs} is negative.", where="prompt_log_probs",
                              remedy="Give 0 or more.")

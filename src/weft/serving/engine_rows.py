@@ -7,7 +7,7 @@ memory of a long one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from typing import NamedTuple, final
 
@@ -15,14 +15,14 @@ import torch
 
 from weft.core.model import EncoderInputs, LanguageModel
 from weft.core.span import Memory
-from weft.decoding.choosing import Choosing
 from weft.decoding.mode import declares_length, device_of
 from weft.decoding.prompts import PromptState
-from weft.decoding.stopping import NewToken, Writer
+from weft.decoding.stopping import NewToken
+from weft.serving.adapters import RowAdapted
 from weft.serving.prefixes import KeptPrefix, Prefixes, is_cuttable
 from weft.serving.prompt_reading import PromptReading
 from weft.serving.requests import EngineLimits, PromptRead, Request
-from weft.serving.running_batch import BatchRow, RunningBatch
+from weft.serving.running_batch import RunningBatch
 from weft.serving.scheduler import Ticket
 from weft.tokenizers import Tokenizer
 
@@ -33,7 +33,8 @@ SHORTEST, LONGER = 256, 4
 
 
 class BatchKey(NamedTuple):
-    """The batch of a row: the name of its adapter, the most tokens that a row may read, and those of a source."""
+    """The batch of a row: the name of an adapter that is served apart, the most tokens that a row may read, and those
+    of a source."""
 
     adapter: str | None
     capacity: int
@@ -45,7 +46,8 @@ class EngineRows:
     """The rows of one model and its adapters: the `weft.serving.scheduler.Runner` of an engine.
 
     Args:
-        models: the model under None, and one with each adapter under its name; all in evaluation mode.
+        models: the model under None, and one with each adapter under its name; all in evaluation mode. Adapters whose
+            rows share a batch have one model, a `RowAdapted`, which also computes rows without one.
         context: maximum number of tokens that a row may read.
         limits: numbers of rows, and bytes and tokens of kept states.
     """
@@ -67,7 +69,13 @@ class EngineRows:
         """The batch that continues the request's row."""
         source = 0 if request.row.source is None else _bucket(len(request.row.source), 16, 2)
         capacity = self._context if self._bounded else min(self._context, _bucket(request.tokens, SHORTEST, LONGER))
-        return BatchKey(request.adapter, capacity, source)
+        apart = self._models[request.adapter] is not self._models[None]
+        return BatchKey(request.adapter if apart else None, capacity, source)
+
+    def _starting(self, ticket: Ticket) -> AbstractContextManager[None]:
+        """The context in which the state of a row is started."""
+        model, name = self._models[ticket.request.adapter], ticket.request.adapter
+        return model.starting(name) if isinstance(model, RowAdapted) else nullcontext()
 
     def nbytes(self, request: Request) -> int:
         """Bytes of the state of the request's row."""
@@ -94,7 +102,8 @@ class EngineRows:
         reading = self._readings[ticket]
         if reading.read < upto:
             before = reading.read
-            reading.on_to(upto)
+            with self._starting(ticket):
+                reading.on_to(upto)
             if self._bounded and upto // EVERY > before // EVERY:
                 self._keep(ticket, reading.copy())
 
@@ -102,7 +111,8 @@ class EngineRows:
         """Read on to where the prompt diverges from an earlier one, if that is before ``upto``, and keep the state."""
         reading, shared = self._readings[ticket], self._shared[ticket]
         if not self.prefixes.cuttable and reading.read < shared <= upto:
-            reading.on_to(shared)
+            with self._starting(ticket):
+                reading.on_to(shared)
             self._keep(ticket, reading.copy())
 
     def _keep(self, ticket: Ticket, begun: PromptState | None) -> None:
@@ -112,19 +122,21 @@ class EngineRows:
     @torch.inference_mode()
     def admit(self, tickets: Sequence[Ticket]) -> None:
         """`Runner.admit`. Prompts of one batch of which nothing has been read yet are read together."""
-        groups: dict[tuple[BatchKey, int], list[Ticket]] = {}
+        groups: dict[tuple[BatchKey, str | None, int], list[Ticket]] = {}
         for ticket in tickets:
             self._read_to_shared(ticket, ticket.length - 1)
-            self._readings[ticket].finish()
+            with self._starting(ticket):
+                self._readings[ticket].finish()
             if ticket.request.settings.max_new_tokens:
                 alone = id(ticket) if self._readings[ticket].read else 0
-                groups.setdefault((self.place(ticket.request), alone), []).append(ticket)
+                groups.setdefault((self.place(ticket.request), ticket.request.adapter, alone), []).append(ticket)
         admitted = list[Ticket]()
         try:
-            for (place, _), group in groups.items():
-                lines, begun = [self._line(ticket) for ticket in group], self._readings[group[0]].taken()
+            for (place, _, _), group in groups.items():
+                asked, begun = [ticket.request for ticket in group], self._readings[group[0]].taken()
                 more = sum(self.place(each.request) == place for each in self._readings) - len(group)
-                self._batch(place).admit(lines, begun, more)
+                self._batch(place).admit(group, [each.row for each in asked], [each.settings for each in asked], begun,
+                                         more)
                 admitted += group
         except Exception:
             for ticket in admitted:
@@ -173,14 +185,9 @@ class EngineRows:
 
     def _batch(self, place: BatchKey) -> RunningBatch[Ticket]:
         if place not in self._batches:
-            known = None if self._tokenizer is None else self._tokenizer.vocab_size
-            self._batches[place] = RunningBatch(self._models[place.adapter], place.capacity, self._most, known)
+            self._batches[place] = RunningBatch(self._models[place.adapter], place.capacity, self._most,
+                                                self._tokenizer, self._starting)
         return self._batches[place]
-
-    def _line(self, ticket: Ticket) -> BatchRow[Ticket]:
-        row, own = ticket.request.row, ticket.request.settings
-        writer = Writer(own.row, row, own.max_new_tokens, own.ending, self._tokenizer)
-        return BatchRow(ticket, row, Choosing(row, own, self._models[None].vocab_size), writer, [])
 
     @torch.inference_mode()
     def _nbytes(self, capacity: int, source: int) -> int:
