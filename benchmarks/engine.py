@@ -1,7 +1,7 @@
 """The engine of serving against the slots that it decodes with; long prompts beside streams; shared prefixes.
 
     python benchmarks/engine.py                         a Llama-like model of 30M parameters in bfloat16
-    python benchmarks/engine.py --only prefixes         one of speeds, beside, prefixes, adapters
+    python benchmarks/engine.py --only prefixes         one of speeds, beside, prefixes, adapters, drafts
     python benchmarks/engine.py --cpu-time              on a machine that others use
 
 ``speeds``: 1 to 64 rows are asked for at once, 64 tokens in and 64 out, greedily. ``slots`` reads them with one call of
@@ -15,6 +15,9 @@ continued from the kept state, for attention and for Mamba.
 
 ``adapters``: 16 rows of 1, 4 and 16 adapters of rank 8 (all maps), 64 tokens in and 64 out, in one batch and in a batch
 for each adapter, beside 16 rows of the model itself; new tokens a second, medians of rounds that take turns.
+
+``drafts``: rows that are continued by 128 tokens without guesses and with four from the row itself (prompt look-up),
+and the share of guesses that were taken. Greedy texts of random weights fall into repeating themselves, which suits it.
 
 Results go to ``benchmarks/results/engine.json``.
 """
@@ -39,9 +42,10 @@ from weft.decoding import Row, RowSettings, Slots
 from weft.linear.lora import LoRAConfig
 from weft.linear.low_rank import adapted_maps
 from weft.linear.rewrite import rewritten
-from weft.serving.adapters import row_adapted
 from weft.serving.engine import Engine
 from weft.serving.requests import EngineLimits, Event, Request
+from weft.serving.row_adapters import row_adapted
+from weft.serving.speculation import Drafts, PromptDrafts
 from weft.training.compute import processor_name
 
 HERE = Path(__file__).parent
@@ -167,6 +171,28 @@ def adapters(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+def drafts(options: argparse.Namespace) -> dict[str, Any]:
+    """New tokens a second with and without guesses."""
+    model, found = model_of("attention", options), dict[str, Any]()
+    ways: dict[str, Callable[[], Drafts] | None] = {"none": None, "prompt": lambda: PromptDrafts(4)}
+    for count in (1, 8):
+        times: dict[str, list[float]] = {way: [] for way in ways}
+        taken = 0.0
+        for turn in range(options.rounds + 1):  # the first one is not counted
+            for way, drafting in ways.items():
+                engine = Engine(model, None, limits=EngineLimits(prefix_bytes=0), drafting=drafting)
+                begun = options.clock()
+                for index, row in enumerate(prompts(count, 64, options.vocabulary, turn)):
+                    engine.submit(Request(row, RowSettings(128, row=index)), lambda event: None)
+                while engine.step():
+                    pass
+                times[way].append(count * 128 / (options.clock() - begun))
+                taken = engine.figures().accepted / max(1, engine.figures().drafted)
+        found[f"{count} rows"] = {way: statistics.median(each[1:]) for way, each in times.items()} | {"taken": taken}
+        print(count, found[f"{count} rows"], flush=True)
+    return found
+
+
 def prefixes(options: argparse.Namespace) -> dict[str, Any]:
     """Seconds to the first token after 2,000 shared tokens and 32 others."""
     found: dict[str, Any] = {}
@@ -201,7 +227,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--out", type=Path, default=HERE / "results" / "engine.json")
     kinds: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
-        "speeds": speeds, "beside": beside, "prefixes": prefixes, "adapters": adapters}
+        "speeds": speeds, "beside": beside, "prefixes": prefixes, "adapters": adapters,
+        "drafts": drafts}
     parser.add_argument("--only", nargs="*", default=list(kinds), choices=list(kinds))
     parser.add_argument("--cpu-time", action="store_true")
     options = parser.parse_args()

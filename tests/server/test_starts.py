@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,9 @@ from weft.cli.main import app
 from weft.core.errors import InputError
 from weft.server.gate import LOCAL
 from weft.server.running import Listening, access_of
-from weft.server.serve_model import name_of
+from weft.server.serve_model import drafting_of, name_of
+from weft.serving.speculation import ModelDrafts, PromptDrafts
+from weft.tokenizers import ByteTokenizer
 
 
 def test_others_than_this_machine_need_a_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -62,6 +66,24 @@ def test_adapters_are_named_once(given: str, tmp_path: Path) -> None:
     words = ["serve", str(tmp_path), *f"--adapter {given}".split()]
     told = CliRunner().invoke(app, words)
     assert told.exit_code == 2 and "Give NAME=FOLDER, each name once." in told.stderr
+
+
+def test_drafts_come_from_the_row_or_from_a_model_of_the_same_tokens() -> None:
+    loaded = served().loaded
+    assert drafting_of(None, loaded) is None
+    for draft, kind in (("prompt", PromptDrafts), (served().loaded, ModelDrafts)):
+        made = drafting_of(draft, loaded)
+        assert made is not None and isinstance(one := made(), kind) and one is not made() and one.most == 4
+    for other in (Shifted(), None):
+        with pytest.raises(InputError, match="--draft: the model that drafts has another tokenizer"):
+            drafting_of(replace(loaded, tokenizer=other), loaded)
+
+
+class Shifted(ByteTokenizer):
+    """Bytes with other ids."""
+
+    def spellings(self) -> Sequence[bytes]:
+        return super().spellings()[::-1]
 
 
 def test_names_are_printable() -> None:

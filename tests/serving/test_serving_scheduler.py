@@ -6,7 +6,7 @@ import ast
 import random
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ class FakeRows:
         self.fail(ticket, "prompt_read")
         return PromptRead(0, "not asked")
 
-    def step(self) -> Mapping[Ticket, NewToken | Exception]:
+    def step(self) -> list[dict[Ticket, NewToken | Exception]]:
         found: dict[Ticket, NewToken | Exception] = {}
         for ticket in self.new:
             if self.faults.get(ticket) == "step" and self.new[ticket]:
@@ -71,7 +71,7 @@ class FakeRows:
             last = self.new[ticket] == ticket.request.settings.max_new_tokens
             token = sum(ticket.request.row.tokens) + self.new[ticket]
             found[ticket] = NewToken(0, token, None, None, "length" if last else None)
-        return found
+        return [found]
 
     def leave(self, ticket: Ticket, *, complete: bool) -> None:
         self.read_so_far.pop(ticket, None)

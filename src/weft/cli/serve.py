@@ -45,6 +45,9 @@ def serve(checkpoint: Checkpoint,
                                                     "wait.")] = 1 << 20,
           prefix_bytes: Annotated[int, typer.Option("--prefix-bytes", min=0, help="Most bytes of states that are kept "
                                                     "for prompts that begin alike; 0 keeps none.")] = 256 << 20,
+          draft: Annotated[str | None, typer.Option("--draft", metavar="prompt|MODEL", help="Guess tokens ahead: "
+                                                    "from the row itself, or by a small model of the same tokenizer. "
+                                                    "Texts stay the same.")] = None,
           api_key_file: Annotated[Path | None, typer.Option("--api-key-file", help="A file with a key on each line, of "
                                                             "which clients send one; also WEFT_API_KEY.")] = None,
           tls_cert: Annotated[Path | None, typer.Option("--tls-cert", help="A certificate (PEM), for HTTPS.")] = None,
@@ -72,8 +75,8 @@ def serve(checkpoint: Checkpoint,
     limits = EngineLimits(rows=max_rows, context=context, queue_requests=queue_requests, queue_tokens=queue_tokens,
                           prefix_bytes=prefix_bytes)
     run(folder, Listening(host, port, tls_cert, tls_key), name=name, template=template, limits=limits, device=device,
-        dtype=dtype, adapters=_adapters(adapter or []), http=HttpLimits(body=max_body), key_file=api_key_file,
-        drain=drain_seconds, note_bodies=log_bodies, told=lambda line: typer.echo(line))
+        dtype=dtype, adapters=_adapters(adapter or []), draft=draft, http=HttpLimits(body=max_body),
+        key_file=api_key_file, drain=drain_seconds, note_bodies=log_bodies, told=lambda line: typer.echo(line))
 
 
 def _adapters(given: list[str]) -> dict[str, Path]:

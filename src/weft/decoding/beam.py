@@ -131,8 +131,7 @@ def _searched(model: LanguageModel, prompts: Sequence[Row], most: Sequence[int],
 
 
 def _by_length(prompts: Sequence[Row], places: Sequence[int], batch_size: int | None) -> list[list[int]]:
-    """The ``places`` of prompts in groups of at most ``batch_size``, the longest first, so that what needs the most
-    memory comes first."""
+    """The ``places`` of prompts in groups of at most ``batch_size``, first the longest, which need the most memory."""
     places = sorted(places, key=lambda place: (-len(prompts[place].source or ()), -len(prompts[place].tokens)))
     size = max(1, len(places)) if batch_size is None else batch_size
     return [places[first:first + size] for first in range(0, len(places), size)]

@@ -125,8 +125,7 @@ def choose(session: Session, rows: Mapping[int, Choosing],
 
 
 def _allowed(logits: Tensor, group: Mapping[int, Choosing], failed: dict[int, FailedError]) -> Tensor:
-    """The logits [rows,V] of a group, -inf for the tokens that constraints do not allow. Rows whose constraint fails or
-    leaves no token are among ``failed`` then."""
+    """The logits [rows,V] of a group, -inf for what constraints do not allow; ``failed`` takes those that cannot."""
     masks = dict[int, Tensor]()
     for order, (place, row) in enumerate(group.items()):
         if row.constraint is not None:

@@ -16,8 +16,7 @@ from weft.decoding.stopping import NEVER, Ending, Generated, GeneratedRow, NewTo
 from weft.tokenizers import Tokenizer
 
 FREE_SHARE = 0.25
-"""Share of free slots from which they are removed once no row is waiting. The removal copies the state, and the steps
-of a smaller batch are faster."""
+"""Share of free slots from which they are removed once no row waits: it copies the state, and makes steps faster."""
 
 
 def generate(model: LanguageModel, rows: Sequence[RowLike], *, max_new_tokens: int, sampling: Sampling = GREEDY,
@@ -87,9 +86,8 @@ def _continue(slots: Slots, prompts: Sequence[Row], settings: Sequence[RowSettin
     """Yield the tokens of all rows, each of which is admitted to the first free slot."""
     admitted = 0
     while slots.live or admitted < len(prompts):
-        last = min(admitted + len(slots.free), len(prompts))
-        slots.admit_all(prompts[admitted:last], settings[admitted:last])
-        admitted = last
+        more = slice(admitted, admitted + len(slots.free))
+        admitted += len(slots.admit_all(prompts[more], settings[more]))
         if shrinks and admitted == len(prompts) and len(slots.free) >= FREE_SHARE * slots.size:
             slots.close_up()
         yield from slots.step()

@@ -13,7 +13,7 @@ steps stay valid (`weft.decoding.steps`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import final
 
@@ -60,6 +60,7 @@ class Slots:
             vocabulary) are never chosen.
         start: the token that begins a document, put before empty prompts.
         plain: run every step through the model's own code, and record no tape (`weft.decoding.steps`).
+        session: makes the session, from the arguments of `Session`.
 
     Attributes:
         size: the number of slots, which `resize` changes.
@@ -69,12 +70,13 @@ class Slots:
     """
 
     def __init__(self, model: LanguageModel, size: int, *, capacity: int, tokenizer: Tokenizer | None = None,
-                 start: int | None = None, compiled: CompiledStep | None = None, plain: bool = False) -> None:
+                 start: int | None = None, compiled: CompiledStep | None = None, plain: bool = False,
+                 session: Callable[..., Session] = Session) -> None:
         ensure("size", size, size >= 1)
         if model.training:
             raise InputError("the model is in training mode, so its tokens would be drawn with dropout.",
                              where="model", remedy="Call model.eval() first.")
-        self._model, self.size, self._capacity = model, size, capacity
+        self._model, self.size, self._capacity, self._begin = model, size, capacity, session
         self._tokenizer, self._start, self._compiled, self._plain = tokenizer, start, compiled, plain
         self._session: Session | None = None
         self._rows, self._ended = dict[int, Occupant](), dict[int, Occupant]()
@@ -134,8 +136,8 @@ class Slots:
         """Run the model on rows with their new tokens, in free slots; the first ones of a session in the first ones."""
         rows = [occupant.row() for occupant in occupants.values()]
         if self._session is None:
-            self._session = Session(self._model, rows, begun=begun, compiled=self._compiled, plain=self._plain,
-                                    size=self.size, capacity=self._capacity)
+            self._session = self._begin(self._model, rows, begun=begun, compiled=self._compiled, plain=self._plain,
+                                        size=self.size, capacity=self._capacity)
         else:
             self._session.admit(list(occupants), rows, begun)
         for slot, occupant in occupants.items():
@@ -155,20 +157,24 @@ class Slots:
         """
         return list(self.next_tokens(failed).values())
 
-    def next_tokens(self, failed: dict[int, FailedError] | None = None) -> dict[int, NewToken]:
-        """`step`, whose tokens are returned by slot."""
-        self.read()
+    def next_tokens(self, failed: dict[int, FailedError] | None = None,
+                    only: Collection[int] | None = None) -> dict[int, NewToken]:
+        """`step`, whose tokens are returned by slot; or one more of the rows ``only``, whose session has read on."""
+        if only is None:
+            self.read()
         if self._session is None or not self._rows:
             return {}
         known = None if self._tokenizer is None else self._tokenizer.vocab_size
-        rows = sorted(self._rows.items())
+        rows = [(slot, row) for slot, row in sorted(self._rows.items()) if only is None or slot in only]
         tokens, told, errors = choose(self._session, {slot: row.choosing for slot, row in rows}, known)
         if errors and failed is None:
             raise next(iter(errors.values()))
-        self._chosen, written = tokens.tolist(), dict[int, NewToken]()
+        chosen, written = tokens.tolist(), dict[int, NewToken]()
+        self._chosen = chosen if only is None or self._chosen is None else self._chosen
         for slot, row in rows:
             if slot not in errors:
-                row.new.append(token := self._chosen[slot])
+                row.read, self._chosen[slot] = len(row.new), (token := chosen[slot])
+                row.new.append(token)
                 try:
                     written[slot] = row.writer.write(token, *told.get(slot, UNTOLD), row.choosing.complete)
                 except Exception as error:  # of a tokenizer, which may be anybody's
@@ -208,8 +214,7 @@ class Slots:
         return PromptState((*row.prompt.tokens, *row.new[: row.read]), state)
 
     def close_up(self) -> None:
-        """Remove the free slots; the remaining rows are renumbered in order. Steps of fewer rows are faster, but the
-        state is copied once: worthwhile if no row is waiting for a slot and a quarter of the slots are free."""
+        """`resize` to the rows that there are: worthwhile if no row waits and a quarter of the slots are free."""
         if self._session is not None and 0 < len(self._rows) < self.size:
             self.resize(len(self._rows))
 
@@ -235,8 +240,7 @@ class Slots:
             session.close()
 
     def read(self) -> None:
-        """Run the model on the tokens chosen last. Deferred until their logits are needed, so that a row that ends is
-        not run on its last token."""
+        """Run the model on the tokens chosen last: so late that a row that ends is not run on its last token."""
         chosen, self._chosen = self._chosen, None
         if self._session is None or chosen is None or not self._rows:
             return

@@ -14,6 +14,8 @@ COUNTERS = {
     "prompt_tokens": "Tokens of prompts that were computed.",
     "cached_tokens": "Tokens of prompts whose state was kept of an earlier request.",
     "new_tokens": "Tokens chosen.",
+    "drafted": "Tokens that were guessed and read.",
+    "accepted": "Guessed tokens that were taken.",
     "finished": "Requests that ended with their answer.",
     "cancelled": "Requests that were cancelled.",
     "failed": "Requests that failed.",

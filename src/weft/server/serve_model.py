@@ -21,16 +21,20 @@ from weft.server.served import Served
 from weft.serving.engine import Engine
 from weft.serving.request_files import Answered, answer_file
 from weft.serving.requests import EngineLimits
+from weft.serving.speculation import Drafts, ModelDrafts, PromptDrafts
 from weft.serving.thread import EngineThread
 
 LONGEST_NAME = 200
+GUESSES = 4
+"""Tokens that are guessed ahead of a row."""
 NO_ADAPTERS: Mapping[str, Path] = MappingProxyType({})
 
 
 def serve(model: str | Path | Loaded, place: Listening, *, name: str | None = None, template: str | None = None,
           adapters: Mapping[str, Path] = NO_ADAPTERS, limits: EngineLimits | None = None, device: str = "cpu",
-          dtype: str | None = None, http: HttpLimits | None = None, key_file: Path | None = None, drain: float = 30.0,
-          note_bodies: bool = False, told: Callable[[str], None] = print) -> None:
+          dtype: str | None = None, draft: str | None = None, http: HttpLimits | None = None,
+          key_file: Path | None = None, drain: float = 30.0, note_bodies: bool = False,
+          told: Callable[[str], None] = print) -> None:
     """Serve a model over HTTP until SIGTERM or Ctrl-C.
 
     Args:
@@ -40,6 +44,7 @@ def serve(model: str | Path | Loaded, place: Listening, *, name: str | None = No
         template: name or file of its chat template; None: its own.
         adapters: folders of adapters on the model, by the names by which clients ask for them.
         limits: of the engine; None: the defaults.
+        draft: what guesses tokens ahead: "prompt", the row itself, or a model of the same tokenizer; None: nothing.
         http: limits of what clients send; None: the defaults.
         key_file: keys of which clients send one, one on each line.
         drain: seconds that running answers have after the first signal.
@@ -61,8 +66,9 @@ def serve(model: str | Path | Loaded, place: Listening, *, name: str | None = No
         served = Served(name_of(name, loaded), loaded, limits, tuple(adapted), template)
         if template is not None:
             served.dialects  # noqa: B018  # a template that cannot be used is told now
+        drafting = drafting_of(draft, loaded, device, dtype)
         engine = Engine(loaded.model, loaded.tokenizer, start=start_of(loaded.tokenizer), limits=limits,
-                        adapters=adapted) if isinstance(loaded.model, LanguageModel) else None
+                        adapters=adapted, drafting=drafting) if isinstance(loaded.model, LanguageModel) else None
         thread, ending = None if engine is None else EngineThread(engine), Event()
         gate = application(served, engine, access=access, limits=http, ready=lambda: not ending.is_set(),
                            note_bodies=note_bodies)
@@ -77,6 +83,20 @@ def serve(model: str | Path | Loaded, place: Listening, *, name: str | None = No
                 thread.stop()
     finally:
         listening.close()
+
+
+def drafting_of(draft: str | Loaded | None, loaded: Loaded, device: str = "cpu",
+                dtype: str | None = None) -> Callable[[], Drafts] | None:
+    """A function that makes what guesses the tokens of one row; None without ``draft``, which is as that of `serve`.
+    Raises `InputError`: the model that drafts has another tokenizer."""
+    if draft is None or draft == "prompt":
+        return None if draft is None else partial(PromptDrafts, GUESSES)
+    other, small = load_language_model(load(draft, device=device, dtype=dtype), "drafting")
+    own, theirs = loaded.tokenizer, other.tokenizer
+    if own is None or theirs is None or own.spellings() != theirs.spellings():
+        raise InputError("the model that drafts has another tokenizer.", where="--draft", remedy="Give one that was "
+                         "trained with the tokenizer of this model, or prompt.")
+    return partial(ModelDrafts, small.eval(), GUESSES)
 
 
 def answer_requests(loaded: Loaded, source: Path, out: Path, *, template: str | None = None,

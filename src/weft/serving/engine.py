@@ -21,14 +21,15 @@ import torch
 
 from weft.core.errors import InputError, nearest
 from weft.core.model import LanguageModel
-from weft.decoding.mode import device_of, require_causal
+from weft.decoding.mode import declares_length, device_of, require_causal
 from weft.decoding.prompts import prepare
 from weft.ops.processor import main_memory
-from weft.serving.adapters import row_adapted, share_weights
 from weft.serving.engine_rows import EngineRows
 from weft.serving.prompt_reading import readable_in_pieces
 from weft.serving.requests import LONGEST, EngineLimits, Event, Figures, Request
+from weft.serving.row_adapters import row_adapted, share_weights
 from weft.serving.scheduler import Scheduler, Ticket
+from weft.serving.speculation import Drafts
 from weft.tokenizers import Tokenizer
 
 
@@ -43,15 +44,18 @@ class Engine:
         limits: numbers of rows, tokens and bytes; None: those of `EngineLimits`.
         adapters: the model with adapters, by the names that requests may give. Their tensors that equal the model's
             become the model's own; where terms of low rank beside maps are all that differs, rows of all of them are
-            computed in one batch (`weft.serving.adapters`), and of the others each adapter has a batch of its own.
+            computed in one batch (`weft.serving.row_adapters`), and of the others each adapter has a batch of its own.
+        drafting: makes what guesses the tokens of one row (`weft.serving.speculation`), which changes how often the
+            model is run and no text; None: none are guessed.
 
     Raises:
-        InputError: the model is in training mode.
+        InputError: the model is in training mode, or its rows cannot be read ahead of what is chosen.
         UnsupportedError: the model is bidirectional.
     """
 
     def __init__(self, model: LanguageModel, tokenizer: Tokenizer | None, *, start: int | None = None,
-                 limits: EngineLimits | None = None, adapters: Mapping[str, LanguageModel] | None = None) -> None:
+                 limits: EngineLimits | None = None, adapters: Mapping[str, LanguageModel] | None = None,
+                 drafting: Callable[[], Drafts] | None = None) -> None:
         require_causal(model, "serving")
         limits = limits or EngineLimits()
         self._models: dict[str | None, LanguageModel] = {None: model}
@@ -65,7 +69,10 @@ class Engine:
             self._models.update(dict.fromkeys((None, *many.names), many))
         self._tokenizer, self._start = tokenizer, start
         self._context = min(limits.context or LONGEST, model.limit() or LONGEST)
-        self._rows = EngineRows(self._models, self._context, limits, tokenizer)
+        if drafting is not None and declares_length(model):
+            raise InputError("positions of this model turn with the length of the row, so no guess can be read ahead.",
+                             where="drafting", remedy="Serve it without drafts.")
+        self._rows = EngineRows(self._models, self._context, limits, tokenizer, drafting)
         most = _half_of_free_memory(device_of(model)) if limits.state_bytes is None else limits.state_bytes
         self._scheduler = Scheduler(self._rows, limits, most)
 
@@ -102,7 +109,8 @@ class Engine:
     def figures(self) -> Figures:
         """The numbers of now; thread-safe."""
         kept = self._rows.prefixes
-        return replace(self._scheduler.figures(), prefix_bytes=kept.nbytes, prefixes=len(kept))
+        return replace(self._scheduler.figures(), prefix_bytes=kept.nbytes, prefixes=len(kept),
+                       drafted=self._rows.guessed["drafted"], accepted=self._rows.guessed["accepted"])
 
     def wait(self, seconds: float) -> None:
         """Sleep in the thread that steps, until there has been a request, a cancellation or `wake` since its last

@@ -6,7 +6,8 @@ memory of a long one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from typing import NamedTuple, final
@@ -18,12 +19,13 @@ from weft.core.span import Memory
 from weft.decoding.mode import declares_length, device_of
 from weft.decoding.prompts import PromptState
 from weft.decoding.stopping import NewToken
-from weft.serving.adapters import RowAdapted
 from weft.serving.prefixes import KeptPrefix, Prefixes, is_cuttable
 from weft.serving.prompt_reading import PromptReading
 from weft.serving.requests import EngineLimits, PromptRead, Request
+from weft.serving.row_adapters import RowAdapted
 from weft.serving.running_batch import RunningBatch
 from weft.serving.scheduler import Ticket
+from weft.serving.speculation import Drafts
 from weft.tokenizers import Tokenizer
 
 EVERY = 256
@@ -50,10 +52,12 @@ class EngineRows:
             rows share a batch have one model, a `RowAdapted`, which also computes rows without one.
         context: maximum number of tokens that a row may read.
         limits: numbers of rows, and bytes and tokens of kept states.
+        drafting: makes what guesses the tokens of one row, or None; ``guessed`` counts those drafted and accepted.
     """
 
     def __init__(self, models: Mapping[str | None, LanguageModel], context: int, limits: EngineLimits,
-                 tokenizer: Tokenizer | None) -> None:
+                 tokenizer: Tokenizer | None, drafting: Callable[[], Drafts] | None) -> None:
+        self._drafting, self.guessed = drafting, Counter[str]()
         self._models, self._context, self._most, self._tokenizer = models, context, limits.rows, tokenizer
         self._readings = dict[Ticket, PromptReading]()
         self._read = dict[Ticket, PromptRead]()
@@ -158,12 +162,9 @@ class EngineRows:
         return self._read.pop(ticket)
 
     @torch.inference_mode()
-    def step(self) -> Mapping[Ticket, NewToken | Exception]:
+    def step(self) -> Sequence[Mapping[Ticket, NewToken | Exception]]:
         """`Runner.step`."""
-        found = dict[Ticket, NewToken | Exception]()
-        for batch in self._batches.values():
-            found.update(batch.step())
-        return found
+        return [tokens for batch in self._batches.values() for tokens in batch.step()]
 
     @torch.inference_mode()
     def leave(self, ticket: Ticket, *, complete: bool) -> None:
@@ -186,7 +187,7 @@ class EngineRows:
     def _batch(self, place: BatchKey) -> RunningBatch[Ticket]:
         if place not in self._batches:
             self._batches[place] = RunningBatch(self._models[place.adapter], place.capacity, self._most,
-                                                self._tokenizer, self._starting)
+                                                self._tokenizer, self._starting, self._drafting, self.guessed)
         return self._batches[place]
 
     @torch.inference_mode()

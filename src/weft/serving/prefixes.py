@@ -138,9 +138,8 @@ class Prefixes:
 def is_cuttable(state: ModelState) -> bool:
     """Whether a state after any tokens contains those after each of their beginnings: all of its tensors are stored by
     order of tokens, or count them, or are the same at each of them."""
-    return all((spec.grows is not None and spec.along == "tokens") or spec.restarts
-               or path == "adapter" or path.endswith("clock.horizon")
-               for path, _, spec in walk(state))
+    return all((spec.grows is not None and spec.along == "tokens") or spec.restarts or path == "adapter"
+               or path.endswith("clock.horizon") for path, _, spec in walk(state))
 
 
 def _cut(state: ModelState, length: int) -> ModelState:

@@ -145,6 +145,8 @@ class Figures:
         prompt_tokens: sum of the tokens of prompts that were computed.
         cached_tokens: sum of the tokens of prompts that were not computed, since a kept state had consumed them.
         new_tokens: sum of the tokens chosen.
+        drafted: sum of the tokens that were guessed and read with those chosen.
+        accepted: how many of them were taken.
         finished: number of requests that ended with their answer.
         cancelled: number of requests that were cancelled.
         failed: number of requests that failed.
@@ -164,6 +166,8 @@ class Figures:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     new_tokens: int = 0
+    drafted: int = 0
+    accepted: int = 0
     finished: int = 0
     cancelled: int = 0
     failed: int = 0

@@ -9,17 +9,20 @@ from its tokens by itself, and only one that raises again has failed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from contextlib import AbstractContextManager
-from typing import Generic, TypeVar, final
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Generic, TypeVar, final
 
 from weft.core.errors import FailedError
 from weft.core.model import LanguageModel
 from weft.decoding.choosing import RowSettings
 from weft.decoding.prompts import PromptState
 from weft.decoding.rows import Row
+from weft.decoding.session import Session
 from weft.decoding.slots import Slots
 from weft.decoding.stopping import NewToken
+from weft.serving.speculation import DraftingSession, Drafts
 from weft.tokenizers import Tokenizer
 
 K = TypeVar("K", bound=Hashable)
@@ -38,12 +41,19 @@ class RunningBatch(Generic[K]):
         most: maximum number of rows.
         tokenizer: as that of `Slots`.
         starting: the context in which a row's state is started.
+        drafting: makes what guesses the tokens of one row (`weft.serving.speculation`); None: none are guessed.
+
+        guessed: counts of tokens that were ``drafted`` and ``accepted``, which steps add to.
     """
 
     def __init__(self, model: LanguageModel, capacity: int, most: int, tokenizer: Tokenizer | None,
-                 starting: Callable[[K], AbstractContextManager[None]]) -> None:
-        self._starting = starting
-        self.slots, self._sizes = Slots(model, 1, capacity=capacity, tokenizer=tokenizer), sizes(most)
+                 starting: Callable[[K], AbstractContextManager[None]],
+                 drafting: Callable[[], Drafts] | None, guessed: Counter[str]) -> None:
+        self._starting, self._drafting, self._sizes = starting, drafting, sizes(most)
+        self.slots = Slots(model, 1, capacity=capacity, tokenizer=tokenizer,
+                           session=Session if drafting is None else self._begun)
+        self._session: DraftingSession | None = None
+        self._texts, self._guessed = dict[K, tuple[list[int], int, Drafts]](), guessed  # with the most tokens
         self._keys = dict[int, K]()  # of the rows that go on, by slot
         self._ended = dict[K, int]()  # the slots of rows that ended with the last step and have not left
         self._failed = dict[K, Exception]()  # of rows on which the model raised between two steps
@@ -68,23 +78,52 @@ class RunningBatch(Generic[K]):
             self._resize(self._size_for(len(self._keys) + len(rows) + expected))
         with self._starting(keys[0]):
             self._keys.update(zip(self.slots.put(rows, settings, begun), keys, strict=True))
+        if self._drafting is not None:
+            self._texts |= {key: (list(row.tokens), len(row.tokens) + own.max_new_tokens, self._drafting())
+                            for key, row, own in zip(keys, rows, settings, strict=True)}
 
-    def step(self) -> dict[K, NewToken | Exception]:
-        """Choose the next token of every row; an exception where that row has failed. A row that ends or fails stays
-        until it is told to leave, or the next step."""
+    def _begun(self, *args: Any, **options: Any) -> Session:
+        self._session = DraftingSession(*args, **options)
+        return self._session
+
+    def step(self) -> list[dict[K, NewToken | Exception]]:
+        """Choose the next token of every row, and in further rounds those of rows whose guesses were right; an
+        exception where a row has failed. A row that ends or fails stays until it is told to leave, or the next step."""
         wanted = self._size_for(len(self._keys))
         self._spare = self._spare + 1 if 2 * wanted <= self.slots.size else 0
-        self._read(wanted if self._spare > PATIENCE else None)
-        found, failed = dict[K, NewToken | Exception](self._failed), dict[int, FailedError]()
-        self._failed.clear()
-        for slot, new in self.slots.next_tokens(failed).items():
+        self._read(wanted if self._spare > PATIENCE else None, ahead=True)
+        failed, self._failed, session = self._failed, {}, self._session
+        rounds = [{**failed, **self._round(None)}]
+        if session is not None and session.drafted:
+            taken, going = dict[int, int](), list(self._keys)
+            while going := session.look(len(rounds), {slot: self._texts[self._keys[slot]][0][-1]
+                                                      for slot in going if slot in self._keys}):
+                taken.update(dict.fromkeys(going, len(rounds)))
+                rounds.append(self._round(going))
+            self._guessed.update(drafted=session.drafted, accepted=sum(taken.values()))
+            with self._reading_again():
+                session.settle(taken)
+        return rounds
+
+    def _round(self, only: Sequence[int] | None) -> dict[K, NewToken | Exception]:
+        """The next token of every row, or of those in the slots ``only``."""
+        found, failed = dict[K, NewToken | Exception](), dict[int, FailedError]()
+        for slot, new in self.slots.next_tokens(failed, only).items():
             found[self._keys[slot]] = new
+            if self._drafting is not None:
+                self._texts[self._keys[slot]][0].append(new.token)
             if new.finish:
                 self._ended[self._keys.pop(slot)] = slot
         for slot, error in failed.items():
             found[self._keys[slot]] = error
             self._ended[self._keys.pop(slot)] = slot
         return found
+
+    def _guesses(self) -> dict[int, list[int]]:
+        """Tokens that may follow those of the rows, by slot: fewer than a row has left."""
+        texts = {slot: self._texts[key] for slot, key in self._keys.items()}
+        return {slot: found for slot, (tokens, most, drafts) in texts.items() if most - len(tokens) > 1 and (
+            found := drafts.draft(tokens)[: most - len(tokens) - 1])}
 
     def state_of(self, key: K) -> PromptState | None:
         """A copy of the state of a row, which has read all of its tokens but the last; None if there is none."""
@@ -94,22 +133,32 @@ class RunningBatch(Generic[K]):
     def leave(self, key: K) -> None:
         """Remove a row; without effect if it is not here."""
         self._failed.pop(key, None)
+        self._texts.pop(key, None)
         if (slot := self._slot_of(key)) is not None and self._ended.pop(key, None) is None:
             del self._keys[slot]
             self.slots.retire(slot)
         if not len(self):
             self.slots.close()
+            self._session = None
 
     def _slot_of(self, key: K) -> int | None:
         return self._ended.get(key, next((slot for slot, each in self._keys.items() if each is key), None))
 
-    def _read(self, size: int | None = None) -> None:
-        """Run the model on the tokens chosen last, in ``size`` slots from now on."""
+    def _read(self, size: int | None = None, *, ahead: bool = False) -> None:
+        """Run the model on the tokens chosen last, in ``size`` slots from now on, and ``ahead`` on guesses too."""
         self._ended.clear()
-        try:
+        with self._reading_again():
             if size is not None:
                 self._resize(size)
+            if self._session is not None:
+                self._session.guesses = self._guesses() if ahead else {}
             self.slots.read()
+
+    @contextmanager
+    def _reading_again(self) -> Iterator[None]:
+        """Where the model raises inside, every row is read again from its tokens by itself."""
+        try:
+            yield
         except Exception:
             keys, self._keys = self._keys, {}
             for slot, row in sorted(self.slots.give_up().items()):

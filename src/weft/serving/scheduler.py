@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Event as Signal
 from threading import Lock, RLock
@@ -87,8 +87,9 @@ class Runner(Protocol):
     def prompt_read(self, ticket: Ticket) -> PromptRead:
         """Return the event that the prompt has been read."""
 
-    def step(self) -> Mapping[Ticket, NewToken | Exception]:
-        """Choose the next token of every admitted row; an exception where that row has failed."""
+    def step(self) -> Sequence[Mapping[Ticket, NewToken | Exception]]:
+        """Choose the next token of every admitted row, and in further rounds more tokens of some; an exception where
+        that row has failed."""
 
     def leave(self, ticket: Ticket, *, complete: bool) -> None:
         """Forget a row and free its state, whatever was done of it. ``complete``: its answer is whole."""
@@ -147,11 +148,7 @@ class Scheduler:
             if have + more > most:
                 self._sums["refused"] += 1
                 raise OverloadedError(f"{have} {what} wait, and the queue has room for {most}.",
-                                      self._pace.seconds(self._outstanding()))
-
-    def _outstanding(self) -> int:
-        """The tokens that waiting requests may read."""
-        return sum(each.request.tokens for each in self._waiting)
+                                      self._pace.seconds(sum(each.request.tokens for each in self._waiting)))
 
     def cancel(self, ticket: Ticket) -> None:
         """End a request without a further event; thread-safe, and without effect on one that has ended."""
@@ -269,18 +266,18 @@ class Scheduler:
                     self._end(ticket, "finished")
 
     def _admits_alone(self, ticket: Ticket) -> bool:
-        with self._failing(ticket) as failing:
+        with self._failing(ticket) as errors:
             self._runner.admit([ticket])
-        return not failing.failed
+        return not errors
 
     def _continue_rows(self) -> None:
         """Choose a token for every row whose prompt has been read, and tell it."""
         if not any(each.stage == "continuing" for each in self._running):
             return
         begun = self._clock()
-        chosen = self._runner.step()
+        chosen = [pair for tokens in self._runner.step() for pair in tokens.items()]
         self._pace.stepped(len(chosen), self._clock() - begun)
-        for ticket, new in chosen.items():
+        for ticket, new in chosen:
             if ticket.stage == "ended":
                 continue
             if isinstance(new, Exception):
@@ -300,9 +297,15 @@ class Scheduler:
             ticket.tell(event)
             ticket.deaf = False
 
-    def _failing(self, ticket: Ticket) -> _Failing:
-        """A context in which an exception is the end of this request alone."""
-        return _Failing(self, ticket)
+    @contextmanager
+    def _failing(self, ticket: Ticket) -> Iterator[list[Exception]]:
+        """A context in which an exception is the end of this request alone; the list has it afterwards."""
+        errors = list[Exception]()
+        try:
+            yield errors
+        except Exception as error:
+            errors.append(error)
+            self._fail(ticket, error)
 
     def _fail(self, ticket: Ticket, error: Exception) -> None:
         """End a request with `Failed`. A client whose ``tell`` raises is not told."""
@@ -327,25 +330,6 @@ class Scheduler:
     def _close_ticket(self, ticket: Ticket, outcome: Outcome) -> None:
         ticket.stage = "ended"
         self._sums[outcome] += 1
-
-
-@final
-@dataclass
-class _Failing:
-    """The context that `Scheduler._failing` returns; ``failed`` tells afterwards whether there was an exception."""
-
-    scheduler: Scheduler
-    ticket: Ticket
-    failed: bool = False
-
-    def __enter__(self) -> _Failing:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> bool:
-        self.failed = isinstance(error, Exception)
-        if isinstance(error, Exception):
-            self.scheduler._fail(self.ticket, error)
-        return self.failed
 
 
 def as_weft_error(error: Exception) -> WeftError:

@@ -1,34 +1,31 @@
-"""Speculative decoding: a draft of several tokens is read by the model in one call, and its first tokens are taken as
-far as the model would have chosen them.
+"""Speculation: a row's next tokens are guessed, read by the model in one call with those that were chosen, and taken as
+far as they are what the row chooses.
 
-    found = speculate(model, [5, 3, 9, 5, 3], 100, PromptDrafts(4))
-    found.tokens                    those that the model alone gives; found.calls is how often it was run
-
-A token d of a draft is taken with the probability p(d) that the model gives it under the sampling settings; where it is
-refused, the token is drawn from p without d. So tokens have the model's distribution, whatever the draft (Leviathan et
-al. 2023, section 2.3, with drafts that are certain), and greedy ones are the model's own. After a refusal the state is
-taken back by `weft.core.rows.rewind` and reads the accepted tokens again, which every state allows: also recurrent and
-rolling ones, that cannot forget their last tokens.
+At every position that was read ahead a row chooses its token as it does without guesses, by the same random number;
+where that is the guess, the next position counts too. So a row's tokens are those that it has without guesses, greedy
+or drawn, under any setting: a guess is taken with the probability that the model gives it (Leviathan et al. 2023,
+section 2.3, with drafts that are certain). Then the state is left with what was taken: one that is stored by order of
+tokens is cut, and any other, recurrent or rolling, is taken back by `weft.core.rows.rewind` and reads it again.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import final
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, final
 
 import torch
+from jaxtyping import Int64
 from torch import Tensor
 
-from weft.core.errors import InputError
 from weft.core.model import LanguageModel, ModelState
-from weft.core.rows import mark, rewind
+from weft.core.rows import Mark, mark, rewind
 from weft.core.span import Span
-from weft.decoding import GREEDY, Row, Sampling
-from weft.decoding.mode import declares_length, device_of, evaluation_mode
-from weft.decoding.prompts import kept, prepare
-from weft.decoding.sampling import noise
+from weft.decoding.mode import device_of
+from weft.decoding.prompts import kept, ragged
+from weft.decoding.sampling import ensure
+from weft.decoding.session import Session
+from weft.serving.prefixes import is_cuttable
 
 
 class Drafts(ABC):
@@ -39,8 +36,7 @@ class Drafts(ABC):
     """
 
     def __init__(self, most: int) -> None:
-        if most < 1:
-            raise InputError(f"{most} is out of range.", where="most", remedy="Give 1 or more.")
+        ensure("most", most, most >= 1)
         self.most = most
 
     @abstractmethod
@@ -62,7 +58,6 @@ class PromptDrafts(Drafts):
         self._longest = longest
 
     def draft(self, tokens: Sequence[int]) -> list[int]:
-        """See `Drafts.draft`."""
         for length in range(min(self._longest, len(tokens) - 1), 0, -1):
             goal = tuple(tokens[-length:])
             for first in range(len(tokens) - length - 1, -1, -1):
@@ -86,111 +81,93 @@ class ModelDrafts(Drafts):
 
     @torch.inference_mode()
     def draft(self, tokens: Sequence[int]) -> list[int]:
-        """See `Drafts.draft`."""
         if self._state is None or len(tokens) <= len(self._read) or list(tokens[: len(self._read)]) != self._read:
             self._state, self._read = self._model.init_state(1, device=device_of(self._model)), []
-        logits, state = _run(self._model, tokens[len(self._read) :], self._state)
-        here, found = mark(state), [int(logits[-1].argmax())]
+        best, state = self._run(tokens[len(self._read) :], self._state)
+        here, found = mark(state), [best]
         while len(found) < self.most:
-            logits, state = _run(self._model, found[-1:], state)
-            found.append(int(logits[-1].argmax()))
+            best, state = self._run(found[-1:], state)
+            found.append(best)
         self._state, self._read = rewind(state, here), list(tokens)
         return found
 
+    def _run(self, tokens: Sequence[int], state: ModelState) -> tuple[int, ModelState]:
+        """The most probable token after ``tokens``, and the state after them."""
+        out = self._model.hidden(torch.tensor([list(tokens)], device=device_of(self._model)), state)
+        return int(self._model.readout.logits(out.y[:, -1:])[0, -1].argmax()), kept(out.state)
+
+
+class _Ahead(NamedTuple):
+    """A call on several tokens of each row: the guesses among them, all of them [B,T], how many each row read [B], the
+    most that a row has read, the mark before it, the state after it, and the logits [B,T,V]."""
+
+    guesses: Mapping[int, list[int]]
+    tokens: Tensor
+    read: Tensor
+    bound: int
+    before: Mark[ModelState]
+    state: ModelState
+    logits: Tensor
+
 
 @final
-@dataclass(frozen=True)
-class Speculated:
-    """The continuation of a row.
+class DraftingSession(Session):
+    """A session whose rows read guesses with their chosen tokens.
 
     Attributes:
-        tokens: the new ids.
-        drafted: number of tokens that were drafted.
-        accepted: how many of them were taken.
-        calls: number of times that the model was run after the prompt, of which each gives one token without drafts.
+        guesses: by place, tokens that may follow those that the next `advance` is given.
     """
 
-    tokens: tuple[int, ...]
-    drafted: int
-    accepted: int
-    calls: int
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self.guesses: Mapping[int, list[int]] = {}
+        self._ahead: _Ahead | None = None
+        super().__init__(*args, **{**options, "plain": True})  # a tape would have to be recorded after every guess
 
+    @torch.inference_mode()
+    def advance(self, tokens: Int64[Tensor, " B"], moving: Tensor | None = None) -> None:
+        """Consume one token in every row, and its guesses; `settle` has to follow."""
+        guesses, self.guesses = self.guesses, {}
+        if not guesses:
+            super().advance(tokens, moving)
+            return
+        batch = ragged([[token, *guesses.get(place, ())] for place, token in enumerate(tokens.tolist())], self.device)
+        batch.count[sorted(self._free)] = 0
+        bound = max(read + count for read, count in zip(self.read, batch.count.tolist(), strict=True))
+        state = self.state
+        before = mark(state)
+        out = self.model.hidden(batch.tokens, state, Span(count=batch.count, bound=bound))
+        logits = self.model.readout.logits(out.y)
+        self._ahead = _Ahead(guesses, batch.tokens, batch.count, bound, before, kept(out.state), logits.to(
+            torch.promote_types(logits.dtype, torch.float32)))
+        self.logits = self._ahead.logits[:, 0]
 
-@torch.inference_mode()
-def speculate(model: LanguageModel, prompt: Sequence[int], max_new_tokens: int, drafts: Drafts, *,
-              sampling: Sampling = GREEDY, stop: Sequence[int] = (), seed: int = 0) -> Speculated:
-    """Continue a prompt by as many tokens as it takes alone, in fewer runs of the model where drafts are right.
+    @property
+    def drafted(self) -> int:
+        """The number of guesses that were read and not settled."""
+        return 0 if self._ahead is None else sum(map(len, self._ahead.guesses.values()))
 
-    Args:
-        model: any causal language model.
-        prompt: ids, at least one.
-        drafts: what guesses the next tokens.
-        sampling: how tokens are chosen; without penalties and biases.
-        stop: ids that end the row.
-        seed: of the random numbers.
+    def look(self, place: int, tokens: Mapping[int, int]) -> list[int]:
+        """Let the logits be those after so many guesses, and return the rows whose last one was the given token."""
+        assert self._ahead is not None, "guesses were read"
+        found = [row for row, token in tokens.items() if self._ahead.guesses.get(row, ())[place - 1 : place] == [token]]
+        self.logits = self._ahead.logits[:, place] if found else self.logits
+        return found
 
-    Raises:
-        InputError: the prompt or the settings cannot be used, or positions of the model turn with the length.
-        UnsupportedError: the model is bidirectional.
-    """
-    row, = prepare(model, [Row(tuple(prompt))], max_new_tokens=max_new_tokens, start=None)
-    _require_draftable(model, sampling)
-    tokens, numbers = list(row.tokens), noise(seed, 0)
-    drafted = accepted = calls = 0
-    new = list[int]()
-    with evaluation_mode(model):
-        state = model.init_state(1, capacity=len(tokens) + max_new_tokens + drafts.most, device=device_of(model))
-        if len(tokens) > 1:
-            _, state = _run(model, tokens[:-1], state)
-        while len(tokens) - len(row.tokens) < max_new_tokens and set(stop).isdisjoint(new):
-            guess = drafts.draft(tokens)[: max_new_tokens - 1 + len(row.tokens) - len(tokens)]
-            here = mark(state) if guess else None
-            logits, after = _run(model, [tokens[-1], *guess], state)
-            new = _taken(logits, guess, sampling, numbers)
-            calls, drafted, accepted = calls + 1, drafted + len(guess), accepted + len(new) - 1
-            if here is not None and len(new) <= len(guess):
-                ids = torch.tensor([[tokens[-1], *guess]], device=logits.device)
-                back = model.hidden(ids, rewind(after, here), Span(count=torch.tensor([len(new)], device=ids.device)))
-                calls, after = calls + 1, kept(back.state)
-            state, tokens = after, tokens + new
-    ends = [place for place, token in enumerate(tokens) if place >= len(row.tokens) and token in stop]
-    return Speculated(tuple(tokens[len(row.tokens) : ends[0] + 1 if ends else None]), drafted, accepted, calls)
-
-
-def _require_draftable(model: LanguageModel, sampling: Sampling) -> None:
-    plain = Sampling(sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p)
-    if sampling != plain or declares_length(model):
-        raise InputError("drafts are taken without penalties and biases." if sampling != plain else
-                         "positions of this model turn with the length of the row, so no draft can be read ahead.",
-                         where="sampling" if sampling != plain else "model", remedy="Continue the row without drafts.")
-
-
-def _taken(logits: Tensor, guess: Sequence[int], sampling: Sampling, numbers: Iterator[float]) -> list[int]:
-    """The accepted tokens of a draft, and the one that the model chooses behind them, from its logits [1 + draft,V]."""
-    found = list[int]()
-    for place, line in enumerate(logits):
-        wanted = guess[place] if place < len(guess) else None
-        token = _chosen(line, wanted, sampling, numbers)
-        found.append(token)
-        if token != wanted:
-            break
-    return found
-
-
-def _chosen(logits: Tensor, wanted: int | None, sampling: Sampling, numbers: Iterator[float]) -> int:
-    """A token with the distribution that the settings make of logits [V]: ``wanted`` with its probability."""
-    if sampling.greedy:
-        return int(logits.argmax())
-    shares = sampling.narrowed(logits[None] / sampling.temperature)[0].softmax(-1)
-    if wanted is not None and next(numbers) < float(shares[wanted]):
-        return wanted
-    if wanted is not None:
-        shares[wanted] = 0
-    cumulative = shares.cumsum(0)
-    return int((cumulative <= next(numbers) * cumulative[-1]).sum().clamp(max=len(shares) - 1))
-
-
-def _run(model: LanguageModel, tokens: Sequence[int], state: ModelState) -> tuple[Tensor, ModelState]:
-    """The logits after each of ``tokens`` [T,V], and the state after them."""
-    out = model.hidden(torch.tensor([list(tokens)], device=device_of(model)), state)
-    return model.readout.logits(out.y)[0].double(), kept(out.state)
+    @torch.inference_mode()
+    def settle(self, taken: Mapping[int, int]) -> None:
+        """Let the state hold the tokens that were chosen, and of each row as many guesses as were ``taken``."""
+        assert self._ahead is not None, "guesses were read"
+        (_, tokens, count, bound, before, state, _), self._ahead = self._ahead, None
+        wanted = count.clamp(max=1)
+        for place, number in taken.items():
+            wanted[place] = 1 + number
+        if is_cuttable(state):
+            limit = before.kept.clock.seen + wanted
+            state = state.map(lambda tensor, spec: tensor.minimum(limit) if spec.restarts else tensor)
+        elif not torch.equal(wanted, count):
+            most = int(wanted.max())
+            back = self.model.hidden(tokens[:, :most], rewind(state, before), Span(count=wanted, bound=bound))
+            state = kept(back.state)
+        self._steps.go_on_from(state)
+        for line, number in zip(self._lines, wanted.tolist(), strict=True):
+            line.read += number

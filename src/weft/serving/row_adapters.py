@@ -44,7 +44,8 @@ def share_weights(model: LanguageModel, adapted: LanguageModel) -> None:
         for table in (module._parameters, module._buffers):
             for name, tensor in table.items():
                 base = own.get(_plain(path, name))
-                if tensor is not None and base is not None and type(base) is type(tensor) and _equal(base, tensor):
+                if tensor is not None and base is not None and (type(base), base.dtype, base.device) == (
+                        type(tensor), tensor.dtype, tensor.device) and torch.equal(base, tensor):
                     table[name] = base
 
 
@@ -52,18 +53,13 @@ def _plain(path: str, name: str) -> str:
     return ".".join(each for each in (*path.split("."), name) if each not in ("base", "map"))
 
 
-def _equal(one: Tensor, other: Tensor) -> bool:
-    return one is other or (one.dtype == other.dtype and one.device == other.device and torch.equal(one, other))
-
-
 def row_adapted(model: LanguageModel, adapters: Mapping[str, LanguageModel]) -> RowAdapted | None:
     """One model that computes each row with its own adapter; None if there is none that can be.
 
     Args:
-        model: in evaluation mode, without a source.
-        adapters: the model with each adapter, after `share_weights`. One is left out that is more than terms of low
-            rank beside maps that are called on whole rows: trained lengths, further trained parameters, terms in
-            recurrent matrices or in experts.
+        model: in evaluation mode.
+        adapters: the model with each, after `share_weights`. One is left out that is more than terms of low rank beside
+            maps that are called on whole rows: trained lengths, further parameters, terms in recurrent matrices.
     """
     if model.takes_source or declares_length(model):
         return None
