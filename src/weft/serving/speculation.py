@@ -46,8 +46,8 @@ class Drafts(ABC):
 
 @final
 class PromptDrafts(Drafts):
-    """Drafts from the row itself: the tokens that followed its last ones where these stood before (prompt look-up). For
-    text that repeats its prompt, as in editing and summing up.
+    """Drafts from the row itself: the tokens that followed its last ones where these stood before (prompt look-up), and
+    behind them the draft itself. For text that repeats its prompt, as in editing and summing up.
 
     Args:
         longest: number of last tokens that are looked for; fewer where so many did not stand there.
@@ -62,7 +62,10 @@ class PromptDrafts(Drafts):
             goal = tuple(tokens[-length:])
             for first in range(len(tokens) - length - 1, -1, -1):
                 if tuple(tokens[first : first + length]) == goal:
-                    return list(tokens[first + length : first + length + self.most])
+                    text = list(tokens)
+                    for place in range(first + length, first + length + self.most):
+                        text.append(text[place])
+                    return text[len(tokens) :]
         return []
 
 
@@ -112,11 +115,7 @@ class _Ahead(NamedTuple):
 
 @final
 class DraftingSession(Session):
-    """A session whose rows read guesses with their chosen tokens.
-
-    Attributes:
-        guesses: by place, tokens that may follow those that the next `advance` is given.
-    """
+    """A session whose rows, by place, read ``guesses`` with the tokens that the next `advance` is given."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self.guesses: Mapping[int, list[int]] = {}
@@ -132,10 +131,12 @@ class DraftingSession(Session):
             return
         batch = ragged([[token, *guesses.get(place, ())] for place, token in enumerate(tokens.tolist())], self.device)
         batch.count[sorted(self._free)] = 0
-        bound = max(read + count for read, count in zip(self.read, batch.count.tolist(), strict=True))
+        ends = [read + count for read, count in zip(self.read, batch.count.tolist(), strict=True)]
+        counts, bound = batch.count if self._free else batch.counts, max(ends)  # without counts no masks are made
         state = self.state
         before = mark(state)
-        out = self.model.hidden(batch.tokens, state, Span(count=batch.count, bound=bound))
+        out = self.model.hidden(batch.tokens, state, Span(
+            count=counts, bound=bound, uniform=counts is None and min(ends) == bound))
         logits = self.model.readout.logits(out.y)
         self._ahead = _Ahead(guesses, batch.tokens, batch.count, bound, before, kept(out.state), logits.to(
             torch.promote_types(logits.dtype, torch.float32)))
