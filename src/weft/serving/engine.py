@@ -45,8 +45,7 @@ class Engine:
         adapters: the model with adapters, by the names that requests may give. Their tensors that equal the model's
             become the model's own; where terms of low rank beside maps are all that differs, rows of all of them are
             computed in one batch (`weft.serving.row_adapters`), and of the others each adapter has a batch of its own.
-        drafting: makes what guesses the tokens of one row (`weft.serving.speculation`), which changes how often the
-            model is run and no text; None: none are guessed.
+        drafting: makes what guesses the tokens of one row (`weft.serving.speculation`); None: none are guessed.
 
     Raises:
         InputError: the model is in training mode, or its rows cannot be read ahead of what is chosen.

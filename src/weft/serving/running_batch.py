@@ -43,7 +43,7 @@ class RunningBatch(Generic[K]):
         starting: the context in which a row's state is started.
         drafting: makes what guesses the tokens of one row (`weft.serving.speculation`); None: none are guessed.
 
-        guessed: counts of tokens that were ``drafted`` and ``accepted``, which steps add to.
+        guessed: counts of tokens ``drafted`` and ``accepted``.
     """
 
     def __init__(self, model: LanguageModel, capacity: int, most: int, tokenizer: Tokenizer | None,

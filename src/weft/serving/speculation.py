@@ -101,8 +101,7 @@ class ModelDrafts(Drafts):
 
 
 class _Ahead(NamedTuple):
-    """A call on several tokens of each row: the guesses among them, all of them [B,T], how many each row read [B], the
-    most that a row has read, the mark before it, the state after it, and the logits [B,T,V]."""
+    """A call on guesses: tokens [B,T], how many were read [B], the most of a row, the mark before, the state after."""
 
     guesses: Mapping[int, list[int]]
     tokens: Tensor
