@@ -1,4 +1,4 @@
-"""Checks of what the ranks of a run must have in common before they train together, and of which runs can cut their rows
+"""Checks of what the ranks of a run must have in common before they train together, and of which runs can cut rows
 among the processes of the mesh's axis ``context``."""
 
 from __future__ import annotations
