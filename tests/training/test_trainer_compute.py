@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -173,6 +176,32 @@ def test_what_cannot_be_compiled_says_so(tmp_path: Path, monkeypatch: pytest.Mon
     message = r"training\.compute\.compile: torch\.compile failed: .*no compiler was found.* Leave it out, or see"
     with pytest.raises(UnsupportedError, match=message):
         trained(tmp_path, LSTM, compute_settings={"compile": True})
+
+
+def group_of_a_child() -> int:
+    """The process group of a program that is started here, as the compiler's are."""
+    said = subprocess.run([sys.executable, "-S", "-c", "import os; print(os.getpgid(0))"], capture_output=True,
+                          text=True, check=True)
+    return int(said.stdout)
+
+
+def test_ctrl_c_in_a_terminal_does_not_reach_the_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal interrupts a group of processes; a compiler that ended of it would leave another step to be saved."""
+    groups: list[int] = []
+
+    def starting(graph: Any, *_: Any) -> Any:
+        groups.append(group_of_a_child())
+        if len(groups) == 1:
+            raise ValueError("no compiler was found")
+        return graph
+
+    through(starting, monkeypatch)
+    with pytest.raises(UnsupportedError):
+        trained(tmp_path, LSTM, 1, compute_settings={"compile": True})
+    assert group_of_a_child() == os.getpgid(0), "programs that are started after it are as ever"
+    trained(tmp_path, LSTM, 1, compute_settings={"compile": True})
+    assert group_of_a_child() == os.getpgid(0)
+    assert len(groups) == 2 and os.getpgid(0) not in groups
 
 
 def test_the_route_holds_in_a_step_and_is_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

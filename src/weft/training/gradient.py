@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from weft.core.compiling import compiler_errors
+from weft.core.compiling import compiler_errors, sparing_compilers
 from weft.core.model import Model, ModelState
 from weft.parallel.context import BatchPart, Context, part_of
 from weft.tasks import AnyTask, BatchSums, Count, Rows
@@ -128,7 +128,7 @@ def compiled(forward: Forward, *, backend: str = "inductor") -> Forward:
         # "deterministic": otherwise Inductor chooses kernels by timing them, and another process may choose others,
         # which round otherwise.
         # "skip_fwd_side_effects...": what a block that is run again receives from other processes, it receives once.
-        with (compiler_errors("training.compute.compile"), inductor.patch(deterministic=True),
+        with (compiler_errors("training.compute.compile"), sparing_compilers(), inductor.patch(deterministic=True),
               tracing.patch(skip_fwd_side_effects_in_bwd_under_checkpoint=True),
               partitioning.patch(ban_recompute_materialized_backward=False)):
             return fast(given, state)
