@@ -107,8 +107,9 @@ def rates(found: StudyResult) -> str:
                for end, place in (("lowest", 0), ("highest", -1))}
     said = [f"{len(names)} of {len(runs)} runs chose the {end} ({', '.join(dict.fromkeys(names))})"
             for end, names in at_edge.items() if names]
-    tried = sorted({lr for _, _, each in runs for lr in each})
-    return (f"Each run chose among the rates {', '.join(f'{lr:g}' for lr in tried)}. "
+    tried, numbers = sorted({lr for _, _, each in runs for lr in each}), sorted({len(each) for _, _, each in runs})
+    share = "" if numbers[0] == len(tried) else f"{' to '.join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))} of "
+    return (f"Each run chose among {share}the rates {', '.join(f'{lr:g}' for lr in tried)}. "
             + (f"{'; '.join(said)}: a better one may lie beyond." if said else "None chose the lowest or the highest."))
 
 

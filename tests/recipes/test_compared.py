@@ -63,17 +63,23 @@ def test_a_page_has_the_figures_of_its_record(made: Any, tmp_path: Path) -> None
 
 
 def test_a_page_says_how_many_runs_chose_a_rate_beyond_which_none_was_tried(made: Any) -> None:
-    """Of runs that chose among two rates or four, and of runs that had no choice."""
+    """Of runs that chose among two rates or four, not all among as many, and of runs that had no choice."""
     record = json.loads((RECIPES / "hippo/unstructured/result.json").read_text(encoding="utf-8"))
+    runs = [run for entry in record["entries"] for run in entry["runs"]]
+    trial = runs[0]["trials"][0]
+    for run in runs:
+        run |= {"lr": 0.01, "trials": [{**trial, "lr": rate} for rate in (0.003, 0.01)]}
     assert made.rates(made.StudyResult.from_json(record)) == (
-        "Each run chose among the rates 0.003, 0.01. 12 of 12 runs chose the highest (legs, random, s4, s4d): a better "
-        "one may lie beyond.")
-    for entry in record["entries"]:
-        for run in entry["runs"]:
-            run["trials"] += [{**run["trials"][0], "lr": rate} for rate in (0.001, 0.03)]
+        f"Each run chose among the rates 0.003, 0.01. {len(runs)} of {len(runs)} runs chose the highest (legs, random, "
+        "s4, s4d): a better one may lie beyond.")
+    for run in runs:
+        run["trials"] += [{**trial, "lr": rate} for rate in (0.001, 0.03)]
     assert made.rates(made.StudyResult.from_json(record)).endswith(". None chose the lowest or the highest.")
     record["entries"][1]["runs"][2]["lr"] = 0.001
-    assert "1 of 12 runs chose the lowest (random): a" in made.rates(made.StudyResult.from_json(record))
+    assert f"1 of {len(runs)} runs chose the lowest (random): a" in made.rates(made.StudyResult.from_json(record))
+    runs[0]["trials"].append({**trial, "lr": 0.09})
+    assert "among 4 to 5 of the rates 0.001, 0.003, 0.01, 0.03, 0.09." in made.rates(
+        made.StudyResult.from_json(record))
     alone = made.rates(read_result(KNOWN))
     assert alone == "Every run has the rate 0.01; no other was tried, of no model."
     assert alone.removesuffix(".") in " ".join((KNOWN.parent / "README.md").read_text(encoding="utf-8").split())
