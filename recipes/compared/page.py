@@ -10,6 +10,7 @@ machine did; report.html has them.
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -57,7 +58,7 @@ def table(found: StudyResult) -> list[str]:
         lines.append(f"| {entry.name} | {entry.parameters:,} | {state:,} | {runs[0].flops:.2e} | {read}"
                      f"{', '.join(f'{rate:g}' for rate in sorted({run.lr for run in runs if run.lr}))} | "
                      f"{interval([run.bits_per_byte for run in runs if run.bits_per_byte], found.level)} | "
-                     + " | ".join(f"{value:.4f}" for value in far) + " |")
+                     + " | ".join(f"{value:.4f}" if math.isfinite(value) else "not finite" for value in far) + " |")
     return lines
 
 

@@ -109,6 +109,16 @@ def test_a_page_says_what_each_model_read_where_they_differ(made: Any) -> None:
     assert f", 200,000 to {200_000 + 1_024 * (len(lines) - 1):,} tokens each" in page
 
 
+def test_a_page_says_where_a_run_has_no_finite_figure(made: Any) -> None:
+    """A recurrence that nothing keeps stable, on windows longer than those of training."""
+    record = json.loads((KNOWN / "result.json").read_text(encoding="utf-8"))
+    record["entries"][0]["runs"][1]["by_length"][-1]["bits_per_byte"] = float("inf")
+    lines = made.table(made.StudyResult.from_json(record))
+    said = {line.split("|")[1].strip(): line.split("|")[-2].strip() for line in lines[2:]}
+    assert [name for name, far in said.items() if far == "not finite"] == [record["entries"][0]["name"]]
+    assert all(float(far) > 0 for far in said.values() if far != "not finite")
+
+
 def test_a_page_without_marks_is_refused(made: Any, tmp_path: Path) -> None:
     folder = tmp_path / "rope"
     folder.mkdir()
