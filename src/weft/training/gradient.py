@@ -72,8 +72,7 @@ def add_gradients(task: AnyTask, model: Model, batches: Sequence[Rows[Any]], sta
     tokens, size, lost = _sizes(counts, world, parts)
     total, nats, loss, by_source = max(1, tokens), 0.0, 0.0, SourceSums.none(sources)
     for batch, count in zip(batches, counts, strict=True):
-        if count.fresh or state is None:
-            state = task.settings.first_state(model, count.rows, device)
+        state = task.settings.first_state(model, count.rows, device) if count.fresh or state is None else state
         with part_of(context, model, on_device(batch.columns, device), state) as part:
             scored, objective = _differentiated(run, part, count.predictions / parts, total, around)
         if collect is not None:
