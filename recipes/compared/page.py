@@ -10,6 +10,7 @@ machine did; report.html has them.
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -57,7 +58,7 @@ def table(found: StudyResult) -> list[str]:
         lines.append(f"| {entry.name} | {entry.parameters:,} | {state:,} | {runs[0].flops:.2e} | {read}"
                      f"{', '.join(f'{rate:g}' for rate in sorted({run.lr for run in runs if run.lr}))} | "
                      f"{interval([run.bits_per_byte for run in runs if run.bits_per_byte], found.level)} | "
-                     + " | ".join(f"{value:.4f}" for value in far) + " |")
+                     + " | ".join(f"{value:.4f}" if math.isfinite(value) else "not finite" for value in far) + " |")
     return lines
 
 
@@ -107,8 +108,9 @@ def rates(found: StudyResult) -> str:
                for end, place in (("lowest", 0), ("highest", -1))}
     said = [f"{len(names)} of {len(runs)} runs chose the {end} ({', '.join(dict.fromkeys(names))})"
             for end, names in at_edge.items() if names]
-    tried = sorted({lr for _, _, each in runs for lr in each})
-    return (f"Each run chose among the rates {', '.join(f'{lr:g}' for lr in tried)}. "
+    tried, numbers = sorted({lr for _, _, each in runs for lr in each}), sorted({len(each) for _, _, each in runs})
+    share = "" if numbers[0] == len(tried) else f"{' to '.join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))} of "
+    return (f"Each run chose among {share}the rates {', '.join(f'{lr:g}' for lr in tried)}. "
             + (f"{'; '.join(said)}: a better one may lie beyond." if said else "None chose the lowest or the highest."))
 
 

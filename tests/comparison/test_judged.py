@@ -10,18 +10,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
 from comparison.entries import CLUSTER, entry, result_of
 from comparison.report.fixture import study
 from weft.comparison import read_result, rerender
-from weft.comparison.measures import TokenScores
-from weft.comparison.results import StudyModel
+from weft.comparison.measures import TokenScores, by_length
+from weft.comparison.results import LengthPoint, StudyModel
 from weft.comparison.student import SeedTest
 from weft.comparison.study_result import Difference, StudyResult
 from weft.comparison.verdict import disagreement, judged
-from weft.core.errors import CheckpointError
+from weft.core.errors import CheckpointError, FailedError
+from weft.core.model import LanguageModel, parse_model
 from weft.core.strict_json import dumps
+from weft.data import encode_corpus, read_text
+from weft.mixers.linear_ssm import LinearSSM
+from weft.tokenizers import ByteTokenizer
 
 TESTS: tuple[SeedTest, ...] = ("welch", "paired")
 
@@ -208,3 +213,22 @@ def test_blocks_have_the_same_bytes_whatever_the_tokens() -> None:
         # Beside the tokens of no bytes, which count whole where they stand, every byte costs the same.
         assert sum(value == pytest.approx(12 * per_byte) for value in nats) >= 50 - empty
     assert nats[0] == pytest.approx(0.5 + 3.0) and nats[-1] == pytest.approx(1.0 + 3.0)
+
+
+def test_a_length_at_which_a_recurrence_gives_nan_has_infinite_figures_and_the_run_stands(tmp_path: Path) -> None:
+    """A state that grows threefold at every token leaves float32 after some 80, and its square sooner."""
+    model = parse_model({"kind": "decoder", "vocab_size": ByteTokenizer().vocab_size, "d_model": 4, "norm": "layernorm",
+                         "blocks": [{"kind": "pre", "layers": [{"kind": "linear_ssm", "d_state": 2}]}]}).build()
+    assert isinstance(model, LanguageModel)
+    with torch.no_grad():
+        for layer in model.modules():
+            if isinstance(layer, LinearSSM):
+                layer.a.copy_(10 * torch.eye(2).expand_as(layer.a))
+                layer.log_dt.fill_(math.log(0.1))
+    (tmp_path / "text.txt").write_text("to be or not to be, " * 100, encoding="utf-8")
+    stream = encode_corpus(read_text(tmp_path / "text.txt"), ByteTokenizer())
+    short, long = by_length(model, stream, [16, 1024], 16)
+    assert short.trained and math.isfinite(short.bits_per_byte or math.inf)
+    assert long == LengthPoint(1024, math.inf, math.inf, False)
+    with pytest.raises(FailedError, match="the model gives NaN"):
+        by_length(model, stream, [1024], 1024)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +12,10 @@ from typing import Any
 
 import pytest
 import torch
+from functorch.compile import make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
+from torch._inductor import config as inductor
+from torch._inductor.exc import InductorError
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from training.tiny_runs import ATTENTION, LSTM, tiny_run
@@ -173,6 +180,40 @@ def test_what_cannot_be_compiled_says_so(tmp_path: Path, monkeypatch: pytest.Mon
     message = r"training\.compute\.compile: torch\.compile failed: .*no compiler was found.* Leave it out, or see"
     with pytest.raises(UnsupportedError, match=message):
         trained(tmp_path, LSTM, compute_settings={"compile": True})
+
+
+def group_of_a_child() -> int:
+    """The process group of a program that is started here, as the compiler's are."""
+    said = subprocess.run([sys.executable, "-S", "-c", "import os; print(os.getpgid(0))"], capture_output=True,
+                          text=True, check=True)
+    return int(said.stdout)
+
+
+def test_what_holds_while_forward_is_compiled_holds_while_backward_is(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are not chosen by timing, an error says what to do, and Ctrl-C in a terminal, which interrupts a group of
+    processes, does not reach the compiler: one that ended of it would leave no step to be saved, or another."""
+    wrong, seen = ["forward", "backward"], []
+
+    def compiler(of: str) -> Any:
+        def compiling(graph: Any, *_: Any) -> Any:
+            seen.append((of, inductor.deterministic, group_of_a_child() == os.getpgid(0)))
+            if of in wrong:
+                wrong.remove(of)
+                raise InductorError(ValueError("no compiler was found"), None)
+            return make_boxed_func(graph)
+        return compiling
+
+    through(aot_autograd(fw_compiler=compiler("forward"), bw_compiler=compiler("backward")), monkeypatch)
+    for _ in wrong[:]:
+        torch._dynamo.reset()
+        with pytest.raises(UnsupportedError, match="no compiler was found"):
+            trained(tmp_path, LSTM, 1, compute_settings={"compile": True})
+        assert not inductor.deterministic and group_of_a_child() == os.getpgid(0), "outside all is as ever"
+    torch._dynamo.reset()
+    trained(tmp_path, LSTM, 1, compute_settings={"compile": True})
+    assert not inductor.deterministic and group_of_a_child() == os.getpgid(0)
+    assert seen == [(of, True, False) for of in ("forward", "forward", "backward", "forward", "backward")]
 
 
 def test_the_route_holds_in_a_step_and_is_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

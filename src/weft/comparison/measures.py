@@ -153,15 +153,21 @@ def _context(begins: np.ndarray) -> np.ndarray:
 
 def by_length(model: LanguageModel, stream: TokenStream, contexts: Sequence[int],
               trained: int) -> tuple[LengthPoint, ...]:
-    """Windows of several lengths; a length beyond the model's reach has no figures."""
+    """Windows of several lengths. A length beyond the model's reach has no figures; one beyond that of training at
+    which the model gives NaN, as a recurrence may that nothing keeps stable, has infinite ones."""
     reach = model.limit()
     points = []
     for context in sorted(set(contexts)):
-        if reach is not None and context > reach:
-            points.append(LengthPoint(context, None, None, context <= trained))
-            continue
-        found = evaluate(model, stream, context=context, batch_size=_rows(context))
-        points.append(LengthPoint(context, found.bits_per_byte, found.perplexity, context <= trained))
+        bits = perplexity = None
+        if reach is None or context <= reach:
+            try:
+                found = evaluate(model, stream, context=context, batch_size=_rows(context))
+                bits, perplexity = found.bits_per_byte, found.perplexity
+            except FailedError:
+                if context <= trained:
+                    raise
+                bits = perplexity = math.inf
+        points.append(LengthPoint(context, bits, perplexity, context <= trained))
     return tuple(points)
 
 

@@ -75,7 +75,7 @@ class PositionPoint:
 @dataclass(frozen=True)
 class LengthPoint:
     """An evaluation with windows of ``context`` tokens, on which the model may have been ``trained``; None beyond its
-    reach."""
+    reach, infinite where it gives NaN or holds a token impossible."""
 
     context: int
     bits_per_byte: float | None

@@ -11,9 +11,10 @@ assertion.
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partialmethod
 from typing import Any, TypeVar
 
 import torch
@@ -64,6 +65,21 @@ def compiler_errors(where: str) -> Iterator[None]:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise UnsupportedError(f"torch.compile failed: {' '.join(lines[:SHOWN])}.", where=where,
                                remedy="Leave it out, or see `weft doctor` for what the compiler needs.") from None
+
+
+@contextmanager
+def sparing_compilers() -> Iterator[None]:
+    """A context in which a terminal's Ctrl-C does not reach the programs that this process starts.
+
+    A terminal interrupts them too. A C++ compiler that ends of it is no error to PyTorch while it tries instruction
+    sets: it does without them, and what is computed then rounds otherwise; later it is an error of compilation.
+    """
+    begin = subprocess.Popen.__init__
+    subprocess.Popen.__init__ = partialmethod(begin, start_new_session=True)  # type: ignore[assignment, method-assign]
+    try:
+        yield
+    finally:
+        subprocess.Popen.__init__ = begin  # type: ignore[method-assign]
 
 
 def require(condition: Tensor, error: type[UserError], what: str, *, where: str, remedy: str) -> None:

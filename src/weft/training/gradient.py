@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from weft.core.compiling import compiler_errors
+from weft.core.compiling import compiler_errors, sparing_compilers
 from weft.core.model import Model, ModelState
 from weft.parallel.context import BatchPart, Context, part_of
 from weft.tasks import AnyTask, BatchSums, Count, Rows
@@ -16,6 +17,7 @@ from weft.tasks.base import on_device
 from weft.training.parallel import World
 from weft.training.sources import SourceSums
 
+Around: TypeAlias = Callable[[], AbstractContextManager[None]]
 Forward: TypeAlias = Callable[[Any, ModelState | None], BatchSums]
 """The task's loss under one model: a batch as tensors, and the state before it."""
 
@@ -43,8 +45,8 @@ def forward_of(task: AnyTask, model: Model) -> Forward:
 
 def add_gradients(task: AnyTask, model: Model, batches: Sequence[Rows[Any]], state: ModelState | None, *,
                   device: torch.device | str, forward: Forward | None = None, world: World | None = None,
-                  collect: Callable[[], None] | None = None, sources: int = 0,
-                  context: Context | None = None) -> tuple[BatchTotals, ModelState | None]:
+                  collect: Callable[[], None] | None = None, sources: int = 0, context: Context | None = None,
+                  around: Around = nullcontext) -> tuple[BatchTotals, ModelState | None]:
     """Add to the parameters' gradients the gradient of
 
         L = 1/N sum (loss of each prediction) + sum_i (N_i / N) (auxiliary losses of batch i)
@@ -61,6 +63,7 @@ def add_gradients(task: AnyTask, model: Model, batches: Sequence[Rows[Any]], sta
         sources: of the mixture that the batches are of; 0: they are of one text.
         collect: called after every backward pass, where gradients are added up elsewhere (`Precision`).
         context: the ranks that have the same rows, and compute a piece of them each; None: this one computes them.
+        around: the context of every forward and of every backward pass, `compiling` where they are compiled.
     """
     world = World(torch.device(device)) if world is None else world
     run = forward_of(task, model) if forward is None else forward
@@ -69,10 +72,9 @@ def add_gradients(task: AnyTask, model: Model, batches: Sequence[Rows[Any]], sta
     tokens, size, lost = _sizes(counts, world, parts)
     total, nats, loss, by_source = max(1, tokens), 0.0, 0.0, SourceSums.none(sources)
     for batch, count in zip(batches, counts, strict=True):
-        if count.fresh or state is None:
-            state = task.settings.first_state(model, count.rows, device)
+        state = task.settings.first_state(model, count.rows, device) if count.fresh or state is None else state
         with part_of(context, model, on_device(batch.columns, device), state) as part:
-            scored, objective = _differentiated(run, part, count.predictions / parts, total)
+            scored, objective = _differentiated(run, part, count.predictions / parts, total, around)
         if collect is not None:
             collect()
         state = None if scored.state is None or context is not None else scored.state.detach()
@@ -90,11 +92,14 @@ def _sizes(counts: Sequence[Count], world: World, parts: int) -> tuple[int, int,
     return round(predictions / parts), round(size / parts), lost / parts
 
 
-def _differentiated(run: Forward, part: BatchPart, predictions: float, total: int) -> tuple[BatchSums, Tensor]:
+def _differentiated(run: Forward, part: BatchPart, predictions: float, total: int,
+                    around: Around) -> tuple[BatchSums, Tensor]:
     """The sums of a batch, or of a piece of it, and its part of L after its backward pass."""
-    scored = run(part.given, part.state)
+    with around():
+        scored = run(part.given, part.state)
     objective = part.closed(_objective(scored, predictions, total))
-    objective.backward()
+    with around():  # another one: PyTorch's tracing of the forward pass puts `deterministic` back
+        objective.backward()
     return scored, objective
 
 
@@ -108,29 +113,31 @@ def _objective(scored: BatchSums, predictions: float, total: int) -> Tensor:
 
 
 def compiled(forward: Forward, *, backend: str = "inductor") -> Forward:
-    """Compile ``forward`` for fixed shapes. Compilation takes half a minute in the first call, and once more when a
-    batch with documents that begin inside a row follows one without, or the other way round.
+    """Compile ``forward`` for fixed shapes. It is called inside `compiling`, and so is its backward pass. Compilation
+    takes half a minute in the first step, and once more when a batch with documents that begin inside a row follows one
+    without, or the other way round.
 
     Args:
         backend: of `torch.compile`; "aot_eager" traces the same graphs and compiles no code.
-
-    The compiled function raises `UnsupportedError` where this model cannot be compiled on this machine.
     """
+    fast: Forward = torch.compile(forward, dynamic=False, backend=backend)
+    return fast
+
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    """A context for a forward pass that is `compiled` and one for its backward pass, which is compiled when it first
+    runs. Raises `UnsupportedError`: this model cannot be compiled on this machine."""
     from torch._dynamo import config as tracing
     from torch._functorch import config as partitioning
     from torch._inductor import config as inductor
 
-    fast = torch.compile(forward, dynamic=False, backend=backend)
-
-    def run(given: Any, state: ModelState | None) -> BatchSums:
-        # Allows the partitioner to recompute element-wise results in the backward pass even where a matrix product
-        # needs them: an eighth less memory on the benchmark's model (without a compiler: `ops.rematerialize`).
-        # "deterministic": otherwise Inductor chooses kernels by timing them, and another process may choose others,
-        # which round otherwise.
-        # "skip_fwd_side_effects...": what a block that is run again receives from other processes, it receives once.
-        with (compiler_errors("training.compute.compile"), inductor.patch(deterministic=True),
-              tracing.patch(skip_fwd_side_effects_in_bwd_under_checkpoint=True),
-              partitioning.patch(ban_recompute_materialized_backward=False)):
-            return fast(given, state)
-
-    return run
+    # Allows the partitioner to recompute element-wise results in the backward pass even where a matrix product
+    # needs them: an eighth less memory on the benchmark's model (without a compiler: `ops.rematerialize`).
+    # "deterministic": otherwise Inductor chooses kernels by timing them, and another process may choose others,
+    # which round otherwise.
+    # "skip_fwd_side_effects...": what a block that is run again receives from other processes, it receives once.
+    with (compiler_errors("training.compute.compile"), sparing_compilers(), inductor.patch(deterministic=True),
+          tracing.patch(skip_fwd_side_effects_in_bwd_under_checkpoint=True),
+          partitioning.patch(ban_recompute_materialized_backward=False)):
+        yield

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import NamedTuple, final
 
@@ -31,7 +31,7 @@ from weft.training.averages import Average, optimizer_tensors, parameter_of, res
 from weft.training.compute import Compute
 from weft.training.config import DTYPES, RunConfig
 from weft.training.exchange import gather_rows
-from weft.training.gradient import BatchTotals, add_gradients, compiled, forward_of
+from weft.training.gradient import BatchTotals, add_gradients, compiled, compiling, forward_of
 from weft.training.kept_memory import keep_freed_memory
 from weft.training.local_model import hold
 from weft.training.optimizers import set_lr
@@ -99,6 +99,7 @@ class Trainer:
         self._finished = with_step_hooks(self.model)
         forward = forward_of(self.task, self.precision.working)
         self._forward = self.held.entering(compiled(forward) if self.compute.compile else forward)
+        self._around = compiling if self.compute.compile else nullcontext
         if self.device.type == "cpu":
             keep_freed_memory()
         self.step, self.seconds = 0, 0.0
@@ -134,7 +135,7 @@ class Trainer:
             sums, self._state = add_gradients(self.task, self.precision.working, batches, self._state,
                                               device=self.device, forward=self._forward, world=world,
                                               collect=self.precision.collect_gradients, sources=len(self.read),
-                                              context=self._context)
+                                              context=self._context, around=self._around)
         norm = self.held.finish_gradients(world, settings.clip_norm)
         self._adapters.after(self.step)
         self._require_converging(sums, norm)

@@ -149,7 +149,9 @@ def _by_length_table(view: View) -> Markup:
     for entry in view.result.entries:
         bits = dict(by_length(entry, lambda point: point.bits_per_byte))
         perplexity = dict(by_length(entry, lambda point: point.perplexity))
-        rows.append([view.name(entry), *(_both(bits.get(length), perplexity.get(length)) for length in lengths)])
+        lost = {point.context for run in entry.finished for point in run.by_length if point.bits_per_byte == math.inf}
+        rows.append([view.name(entry), *("not finite" if length in lost else
+                                         _both(bits.get(length), perplexity.get(length)) for length in lengths)])
     return table("Bits per byte (perplexity per token) by length of the evaluation window, tokens", columns, rows,
                  name="length-numbers")
 
