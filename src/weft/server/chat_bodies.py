@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from secrets import token_hex
-from typing import Any, TypeAlias, final
+from typing import Any, final
 
 from weft.chat.template import RESERVED, Extras
 from weft.core.errors import InputError
 from weft.decoding import Ending, NewToken, Row
 from weft.decoding.choosing import RowSettings
+from weft.server.answer_forms import form_of
 from weft.server.completion_bodies import stops_of
 from weft.server.dialect import Dialect, Parting, read_calls
-from weft.server.fields import ChatBody, ChatMessage, ObjectFormat, SchemaFormat
+from weft.server.fields import ChatBody, ChatMessage, ObjectFormat, SchemaFormat, Tool
 from weft.server.replies import FINISH, Json, ReadBody, Reply
 from weft.server.served import Served
 from weft.serving.requests import PromptRead, Request
-
-Constraint: TypeAlias = Callable[[], Any]
 
 
 def read_chat(served: Served, body: ChatBody) -> ReadBody:
@@ -38,11 +37,14 @@ def read_chat(served: Served, body: ChatBody) -> ReadBody:
     given = body.max_completion_tokens or body.max_tokens
     sampling, default, seed = served.sampling(body, served.context)
     most = served.new_tokens(len(row.tokens), given, default, "messages")
-    ending, constraint = ending_of_chat(dialect, stops_of(body.stop), not body.ignore_eos), _constraint(served, body)
+    ending = ending_of_chat(dialect, stops_of(body.stop), not body.ignore_eos)
+    constraint = form_of(served, body, dialect, thinks)
     settings = [RowSettings(most, sampling, ending, index, seed, bool(body.logprobs), top=body.top_logprobs or 0,
                             constraint=constraint) for index in range(body.n or 1)]
     requests = tuple(Request(row, each, adapter=adapter) for each in settings)
-    partings = [Parting(dialect, thinks=thinks, calls=bool(tools)) for _ in requests]
+    required = bool(tools) and body.tool_choice not in (None, "auto")
+    partings = [Parting(dialect, thinks=thinks, calls=bool(tools), thoughts=not (required or _has_format(body)))
+                for _ in requests]
     return ReadBody(requests, Chat(served, requests, partings, body), bool(body.stream))
 
 
@@ -83,7 +85,8 @@ def _turn(message: ChatMessage) -> dict[str, Any]:
 
 
 def _require_consistent(body: ChatBody, dialect: Dialect) -> None:
-    constrained = isinstance(body.response_format, ObjectFormat | SchemaFormat)
+    names = [tool.function.name for tool in body.tools or ()]
+    named = body.tool_choice.function if isinstance(body.tool_choice, Tool) else None
     taken = next((name for name in body.chat_template_kwargs or {} if name in RESERVED), None)
     wrong = {
         "top_logprobs": (body.top_logprobs is not None and not body.logprobs, "needs logprobs.", "Set it to true."),
@@ -94,7 +97,9 @@ def _require_consistent(body: ChatBody, dialect: Dialect) -> None:
         "tool_choice": (body.tool_choice is not None and not body.tools, "a choice among no tools.", "Give tools."),
         "tools": (bool(body.tools) and not dialect.takes_tools, "the model's chat template takes no tools.",
                   "Describe them in a message, or serve the model with another template."),
-        "response_format": (constrained and bool(body.tools), "a format of the answer, beside tools to call.",
+        "tool_choice.function": (named is not None and (named.model_fields_set != {"name"} or named.name not in names),
+                                 "no name of one of the tools.", "Give the name alone."),
+        "response_format": (_has_format(body) and bool(body.tools), "a format of the answer, beside tools to call.",
                             "Give one of them."),
         "chat_template_kwargs": (taken is not None, f"the name {taken!r} is taken.",
                                  "Give messages and tools as what they are.")}
@@ -103,16 +108,9 @@ def _require_consistent(body: ChatBody, dialect: Dialect) -> None:
             raise InputError(what, where=where, remedy=remedy)
 
 
-def _constraint(served: Served, body: ChatBody) -> Constraint | None:
-    """The maker of the state of the grammar that the answer is held to. Raises `InputError`: the schema does not
-    compile."""
-    match body.response_format:
-        case SchemaFormat(json_schema=schema):
-            return served.grammars.json_schema(schema.schema_)
-        case ObjectFormat():
-            return served.grammars.json_object()
-        case _:
-            return None
+def _has_format(body: ChatBody) -> bool:
+    """Whether the answer is to be JSON."""
+    return isinstance(body.response_format, ObjectFormat | SchemaFormat)
 
 
 @final

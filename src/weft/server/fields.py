@@ -142,7 +142,7 @@ class Function(Body):
     description: str | None = None
     parameters: dict[str, Any] | None = Field(None, description="JSON Schema of the arguments, which is given to the "
                                               "template.")
-    strict: Literal[False] | None = Field(None, description="Arguments are not held to the schema, so true is refused.")
+    strict: bool | None = Field(None, description="Hold the arguments to the schema wherever the model calls it.")
 
 
 class Tool(Body):
@@ -199,10 +199,10 @@ class ChatBody(Sampled):
     response_format: ResponseFormat | None = Field(
         None, description="Hold the answer to JSON: text, json_object, or json_schema.")
     tools: list[Tool] | None = Field(None, description="Functions, for a template that takes tools.")
-    tool_choice: Literal["none", "auto"] | None = Field(None, description="auto gives the tools to the template, none "
-                                                        "does not.")
-    parallel_tool_calls: Literal[True] | None = Field(None, description="The number of calls is not limited, so false "
-                                                      "is refused.")
+    tool_choice: Literal["none", "auto", "required"] | Tool | None = Field(
+        None, description="auto gives the tools to the template, none does not; required, or the name of a function, "
+                          "holds the answer to calls whose arguments their schemas describe.")
+    parallel_tool_calls: bool | None = Field(None, description="false: an answer makes one call at most.")
     chat_template_kwargs: dict[str, Any] | None = Field(
         None, description="Further variables of the template, such as enable_thinking (not OpenAI's).")
     modalities: list[Literal["text"]] | None = Field(None, description="text alone.")
