@@ -219,7 +219,7 @@ def test_a_streamed_answer_begins_with_its_role() -> None:
     ({"chat_template_kwargs": {"messages": 1}}, "chat_template_kwargs", "taken"),
     ({"messages": []}, "messages", "at least 1"), ({"messages": [{"role": "user"}]}, "messages[0]", "no content"),
     ({"messages": [{"role": "user", "content": "x", "image": 1}]}, "messages[0].image", "unknown"),
-    ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content", "'text'"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type", "'text'"),
     ({"messages": [{"role": "a b", "content": "x"}]}, "messages[0].role", "pattern"),
     ({"messages": [{"role": "user", "content": "x" * 80}]}, "messages", "context has room for 64"),
     ({"response_format": {"type": "xml"}}, "response_format", "json_schema"),

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from weft.core.errors import InputError
 from weft.server.dialect import ARGUMENTS, ID, NAME, Dialect, WrittenCalls
-from weft.server.fields import ChatBody, ObjectFormat, SchemaFormat, Tool
+from weft.server.fields import ChatBody, SchemaFormat, Tool
 from weft.server.served import Served
 from weft.serving.grammars import json_in_lark
 
@@ -28,7 +28,7 @@ def form_of(served: Served, body: ChatBody, dialect: Dialect, thinks: bool) -> C
         InputError: a schema does not compile, or the template's way to write calls is not known.
     """
     given, where = body.response_format, "response_format"
-    if isinstance(given, SchemaFormat | ObjectFormat):
+    if given is not None and given.type != "text":
         schema = given.json_schema.schema_ if isinstance(given, SchemaFormat) else {"type": "object"}
         if not thinks:
             return served.grammars.json_schema(schema)

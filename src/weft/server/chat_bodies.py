@@ -13,8 +13,8 @@ from weft.decoding import Ending, NewToken, Row
 from weft.decoding.choosing import RowSettings
 from weft.server.answer_forms import form_of
 from weft.server.completion_bodies import stops_of
-from weft.server.dialect import Dialect, Parting, read_calls
-from weft.server.fields import ChatBody, ChatMessage, ObjectFormat, SchemaFormat, Tool
+from weft.server.dialect import Called, Dialect, Kind, Parting, read_calls
+from weft.server.fields import ChatBody, ChatMessage, Tool
 from weft.server.replies import FINISH, Json, ReadBody, Reply
 from weft.server.served import Served
 from weft.serving.requests import PromptRead, Request
@@ -23,6 +23,12 @@ from weft.serving.requests import PromptRead, Request
 def read_chat(served: Served, body: ChatBody) -> ReadBody:
     """The requests of a body, and the answer that they make. Raises `InputError`: fields that do not fit together, a
     conversation that the template rejects or that is too long, or a schema that does not compile."""
+    requests, partings = asked_of(served, body)
+    return ReadBody(requests, Chat(served, requests, partings, body), bool(body.stream))
+
+
+def asked_of(served: Served, body: ChatBody) -> tuple[tuple[Request, ...], list[Parting]]:
+    """The requests of a body, and how the text of each is parted. Raises `InputError`: see `read_chat`."""
     served.require_language_model()
     adapter = served.adapter(body.model)
     tools = [] if body.tool_choice == "none" else [tool.model_dump(exclude_none=True) for tool in body.tools or ()]
@@ -32,7 +38,8 @@ def read_chat(served: Served, body: ChatBody) -> ReadBody:
         raise InputError("this model is served without a chat template.", where="messages",
                          remedy="Use /v1/completions, or start the server with --template.") from None
     _require_consistent(body, dialect)
-    prompt, thinks = rendered(dialect, body.messages, tools, body.chat_template_kwargs)
+    effort = {} if body.reasoning_effort is None else {"reasoning_effort": body.reasoning_effort}
+    prompt, thinks = rendered(dialect, body.messages, tools, {**(body.chat_template_kwargs or {}), **effort})
     row = Row(tuple(prompt))
     given = body.max_completion_tokens or body.max_tokens
     sampling, default, seed = served.sampling(body, served.context)
@@ -45,7 +52,7 @@ def read_chat(served: Served, body: ChatBody) -> ReadBody:
     required = bool(tools) and body.tool_choice not in (None, "auto")
     partings = [Parting(dialect, thinks=thinks, calls=bool(tools), thoughts=not (required or _has_format(body)))
                 for _ in requests]
-    return ReadBody(requests, Chat(served, requests, partings, body), bool(body.stream))
+    return requests, partings
 
 
 def rendered(dialect: Dialect, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]],
@@ -101,6 +108,8 @@ def _require_consistent(body: ChatBody, dialect: Dialect) -> None:
                                  "no name of one of the tools.", "Give the name alone."),
         "response_format": (_has_format(body) and bool(body.tools), "a format of the answer, beside tools to call.",
                             "Give one of them."),
+        "reasoning_effort": (body.reasoning_effort is not None and "reasoning_effort" not in dialect.template.source,
+                             "the model's chat template reads none.", "Leave it out."),
         "chat_template_kwargs": (taken is not None, f"the name {taken!r} is taken.",
                                  "Give messages and tools as what they are.")}
     for where, (holds, what, remedy) in wrong.items():
@@ -110,7 +119,7 @@ def _require_consistent(body: ChatBody, dialect: Dialect) -> None:
 
 def _has_format(body: ChatBody) -> bool:
     """Whether the answer is to be JSON."""
-    return isinstance(body.response_format, ObjectFormat | SchemaFormat)
+    return body.response_format is not None and body.response_format.type != "text"
 
 
 @final
@@ -149,33 +158,51 @@ class Message:
 
     Args:
         told: whether the log-probabilities of its tokens are told.
+
+    Attributes:
+        thought_tokens: number of its tokens that are thoughts, with their marks.
     """
 
     def __init__(self, served: Served, parting: Parting, told: bool) -> None:
+        self.thought_tokens = 0
         self._served, self._parting, self._told = served, parting, told
         self._text, self._thought = list[str](), list[str]()
         self._calls: list[Json] = []
         self._log_probs: list[Json] = []
         self._finish = "length"
 
+    @property
+    def in_text(self) -> bool:
+        """Whether it is neither in a thought nor in a call."""
+        return self._parting.kind == "text"
+
+    def pieces(self, event: NewToken) -> list[tuple[Kind, str, Called | None]]:
+        """Take a token; what it makes final, with the call where a piece is one."""
+        found: list[tuple[Kind, str, Called | None]] = []
+        thinks = self._parting.kind == "thought"
+        for kind, piece in self._parting.push(event.text or "", last=event.finish is not None):
+            calls = read_calls(piece) if kind == "call" else []
+            found += [("call", piece, call) for call in calls] or [("text" if kind == "call" else kind, piece, None)]
+        self.thought_tokens += thinks or self._parting.kind == "thought"
+        return found
+
     def take(self, event: NewToken) -> Json | None:
         """Take a token; what a stream tells of it, None if there is nothing."""
         delta: Json = {}
-        for kind, piece in self._parting.push(event.text or "", last=event.finish is not None):
-            calls = read_calls(piece) if kind == "call" else []
-            if calls:
-                made = [{"id": f"call_{token_hex(12)}", "type": "function", "function": call._asdict()}
-                        for call in calls]
-                delta.setdefault("tool_calls", []).extend(
-                    {"index": len(self._calls) + place, **call} for place, call in enumerate(made))
-                self._calls += made
+        for kind, piece, call in self.pieces(event):
+            if call is not None:
+                made = {"id": f"call_{token_hex(12)}", "type": "function", "function": call._asdict()}
+                delta.setdefault("tool_calls", []).append({"index": len(self._calls), **made})
+                self._calls.append(made)
             else:
                 key, kept = ("reasoning_content", self._thought) if kind == "thought" else ("content", self._text)
                 delta[key] = delta.get(key, "") + piece
                 kept.append(piece)
         if event.finish:
             self._finish = "tool_calls" if self._calls and event.finish != "length" else FINISH[event.finish]
-        log_probs = self._tell(event) if self._told else None
+        log_probs = self.told(event)
+        if log_probs is not None:
+            self._log_probs.append(log_probs)
         if not delta and event.finish is None and log_probs is None:
             return None
         return {"delta": delta, "logprobs": None if log_probs is None else {"content": [log_probs], "refusal": None},
@@ -192,12 +219,10 @@ class Message:
         return {"message": message, "finish_reason": self._finish,
                 "logprobs": {"content": self._log_probs, "refusal": None} if self._told else None}
 
-    def _tell(self, event: NewToken) -> Json:
-        """The log-probability of a token."""
-        found = {**self._entry(event.token, event.log_prob or 0.0),
-                 "top_logprobs": [self._entry(*each) for each in event.top]}
-        self._log_probs.append(found)
-        return found
+    def told(self, event: NewToken) -> Json | None:
+        """The log-probability of a token; None: it is not asked for."""
+        return {**self._entry(event.token, event.log_prob or 0.0),
+                "top_logprobs": [self._entry(*each) for each in event.top]} if self._told else None
 
     def _entry(self, token: int, log_prob: float) -> Json:
         spelling = self._served.spelling
