@@ -79,13 +79,14 @@ def serve(model: str | Path | Loaded, place: Listening, *, name: str | None = No
         listening.close()
 
 
-def answer_requests(loaded: Loaded, source: Path, out: Path, *, template: str | None = None,
+def answer_requests(loaded: Loaded, source: Path, out: Path, *, name: str | None = None, template: str | None = None,
                     told: Callable[[int, int], None] = lambda done, total: None) -> Answered:
     """Answer a file of requests in OpenAI's batch format (`weft.serving.request_files`), as a server of the model
-    would, which is called by the name of its folder.
+    would. A request that names another model than this one is answered by an error, as a server answers it.
 
     Args:
         source: the file of requests.
+        name: by which requests call the model; None: the name of its folder.
         out: the file of answers. Where it holds some, of an earlier call with these requests, the others are added.
         template: name or file of the chat template; None: the model's own.
         told: is given the number of requests that were answered by this call, and of those that it has to answer.
@@ -97,7 +98,7 @@ def answer_requests(loaded: Loaded, source: Path, out: Path, *, template: str | 
         FailedError: the file of answers cannot be written.
     """
     limits = EngineLimits()
-    served = Served(name_of(None, loaded), loaded, limits, template=template)
+    served = Served(name_of(name, loaded), loaded, limits, template=template)
     if template is not None:
         served.dialects  # noqa: B018  # as in `serve`
     model = served.require_language_model().eval()
@@ -115,6 +116,6 @@ def name_of(given: str | None, loaded: Loaded) -> str:
     own = folder.parent.parent.name if folder.parent.name == "checkpoints" else folder.name
     name = own if given is None else given
     if not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
-        raise InputError(f"{name[:40]!r} is no name.", where="--name", remedy=f"Give 1 to {LONGEST_NAME} printable "
+        raise InputError(f"{name[:40]!r} is no name.", where="name", remedy=f"Give 1 to {LONGEST_NAME} printable "
                          "characters.")
     return name
