@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -141,9 +144,25 @@ def order() -> Figure:
                   "one sine, and the sines and cosines of many frequencies.", left, 250, join(*marks))
 
 
+def server() -> Figure:
+    """Bytes that a step of the lesson's models reads for each token."""
+    lesson, names = (ROOT / "docs/lessons/server.md").read_text("utf-8"), dict[str, Any]()
+    code = re.search(r"^```python\n(.*?)^```\n", lesson, re.MULTILINE | re.DOTALL)
+    assert code is not None
+    with redirect_stdout(StringIO()):
+        exec(compile(code[1], "lesson", "exec"), names)
+    curves = [Curve(f"{name}, {tokens:,} tokens", [
+        (float(rows), (names["weights"][name] / rows + names["states"][name][tokens]) / 1e6)
+        for rows in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)], index, dots=True)
+        for index, (name, tokens) in enumerate((("attention", 1024), ("attention", 256), ("Mamba", 1024)))]
+    return chart("server", "Bytes that a token costs", "Megabytes that a step reads for each token: the weights are "
+                 "shared by the rows of a batch, and the state of each row is its own.", curves,
+                 "rows of the batch", "MB a token", scale="logarithmic", width=520, height=260)
+
+
 def pictures() -> list[Figure]:
     """All of them."""
-    return [dice(), gpt3(), stretching(), masks(), s4d(), rope_forms(), order()]
+    return [dice(), gpt3(), stretching(), masks(), s4d(), rope_forms(), order(), server()]
 
 
 def main() -> None:

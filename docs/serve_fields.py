@@ -11,12 +11,14 @@ from weft.server.fields import (
     CompletionBody,
     DetokenizeBody,
     EmbeddingBody,
+    ResponseBody,
     TokenizeBody,
 )
 
 BEGIN, END = "<!-- fields -->\n", "<!-- end -->"
 BODIES: dict[str, type[Body]] = {
-    "/v1/completions": CompletionBody, "/v1/chat/completions": ChatBody, "/v1/embeddings": EmbeddingBody,
+    "/v1/completions": CompletionBody, "/v1/chat/completions": ChatBody, "/v1/responses": ResponseBody,
+    "/v1/embeddings": EmbeddingBody,
     "/classify": ClassifyBody, "/tokenize": TokenizeBody, "/detokenize": DetokenizeBody}
 
 

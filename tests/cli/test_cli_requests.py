@@ -60,3 +60,16 @@ def test_what_does_not_fit_a_file_of_requests_is_refused(refused: Refuse, run: P
     assert "line 1 is no answer to one of these" in refused("generate", run, "--requests", source, "--out", out)
     assert out.read_text(encoding="utf-8") == "mine\n"
     assert "the file cannot be read" in refused("generate", run, "--requests", tmp_path / "none", "--out", out)
+
+
+def test_files_that_name_another_model_are_taken_under_its_name(weft: Weft, run: Path, tmp_path: Path) -> None:
+    source, out = tmp_path / "requests.jsonl", tmp_path / "answers.jsonl"
+    source.write_text(request("one", prompt="line", max_tokens=2, model="gpt-4o-mini")
+                      + request("response", "/v1/responses", input="line", max_output_tokens=2, model="gpt-4o-mini")
+                      + request("third", prompt="line", max_tokens=2, model="gpt-4o"), encoding="utf-8")
+    weft("generate", run, "--requests", source, "--out", out, "--model-name", "gpt-4o-mini", "--template", "plain")
+    found = answers(out)
+    assert {key: each["response"]["status_code"] for key, each in found.items()} == {
+        "one": 200, "response": 200, "third": 404}
+    assert found["response"]["response"]["body"]["model"] == "gpt-4o-mini"
+    assert "--requests" in weft("generate", run, "--prompt", "a", "--model-name", "b").err

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from weft.server.fields import REFUSED, ChatBody, CompletionBody
+from weft.server.fields import REFUSED, ChatBody, CompletionBody, ResponseBody
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "serve.md").read_text(encoding="utf-8")
@@ -22,7 +22,7 @@ def test_the_table_of_fields_is_that_of_the_records(monkeypatch: pytest.MonkeyPa
 
 
 def test_every_field_is_honoured_without_effect_or_refused() -> None:
-    for record in (CompletionBody, ChatBody):
+    for record in (CompletionBody, ChatBody, ResponseBody):
         assert not set(record.model_fields) & set(REFUSED)
         for name, field in record.model_fields.items():
             assert field.description, name

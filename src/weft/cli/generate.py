@@ -69,6 +69,8 @@ def generate(checkpoint: Checkpoint,
              requests: Annotated[Path | None, typer.Option(
                  "--requests", help="A file with a request of OpenAI's batch format on each line.")] = None,
              out: Annotated[Path | None, typer.Option("--out", help="Write here; the answers to --requests.")] = None,
+             model_name: Annotated[str | None, typer.Option(
+                 "--model-name", help="What --requests call the model; by default the name of its folder.")] = None,
              max_new_tokens: Annotated[int | None, typer.Option(min=0, help="Most new tokens; default 200.")] = None,
              greedy: Greedy = False, temperature: Temperature = None, top_k: TopK = None, top_p: TopP = None,
              min_p: MinP = None, repetition_penalty: Penalty = None, stop: Stop = None,
@@ -89,9 +91,9 @@ def generate(checkpoint: Checkpoint,
     loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype,
                       purpose="generating text")
     drawn = options_of(greedy, temperature, top_k, top_p, min_p, repetition_penalty)
-    if requests is not None or out is not None:
+    if any(each is not None for each in (requests, out, model_name)):
         single = (prompt, rows, messages, max_new_tokens, stop, beams, length_penalty, *drawn.values())
-        _answered(loaded, requests, out, template, compile or ignore_end or json or seed != 0 or any(
+        _answered(loaded, requests, out, template, model_name, compile or ignore_end or json or seed != 0 or any(
             each is not None for each in single))
         return
     ends = api.Ends(tuple(stop or ()), at_end=not ignore_end)
@@ -168,7 +170,8 @@ def texts_or_rows(texts: list[str] | None, file: Path | None, option: str,
     return [*(texts or [])] if file is None else [*read(file)]
 
 
-def _answered(loaded: Loaded, requests: Path | None, out: Path | None, template: str | None, single: bool) -> None:
+def _answered(loaded: Loaded, requests: Path | None, out: Path | None, template: str | None, name: str | None,
+              single: bool) -> None:
     """Answer a file of requests. Raises `InputError`: a file is missing, or options of ``single`` texts are given."""
     from weft.cli.benchmark import showing_progress
     from weft.core.errors import InputError
@@ -178,7 +181,7 @@ def _answered(loaded: Loaded, requests: Path | None, out: Path | None, template:
         raise InputError("options of single texts beside a file of requests." if single else "one without the other.",
                          where="--requests, --out", remedy="Give both, and what each request asks for in its body.")
     with showing_progress() as told:
-        found = answer_requests(loaded, requests, out, template=template, told=told)
+        found = answer_requests(loaded, requests, out, name=name, template=template, told=told)
     typer.echo(f"{found.now:,} of {found.total:,} requests answered, {found.wrong:,} of them by errors; "
                f"{found.before:,} were before.", err=True)
 

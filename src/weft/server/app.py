@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from weft.core.errors import MissingExtra
 from weft.core.version import VERSION
-from weft.server import schemas
+from weft.server import fields
 from weft.server.endpoints import Endpoints, HttpLimits, answered
-from weft.server.fields import Body, ChatBody, ClassifyBody, CompletionBody, DetokenizeBody, EmbeddingBody, TokenizeBody
 from weft.server.gate import Access, Gate
 from weft.server.mailbox import Runs
 from weft.server.metrics import Metrics
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 JSON, EVENTS = "application/json", "text/event-stream"
+ANSWERS = Path(__file__).with_name("answers.json")
 
 
 @final
@@ -31,7 +33,7 @@ class Described:
     Attributes:
         work: a method of `Endpoints`.
         body: of its requests; None: they have none.
-        answer: its object; a media type where it is none.
+        answer: name of its object in ``answers.json``; a media type where it is none.
         other: statuses besides 200 that it may have of its own.
         streams: whether its answer may be a stream.
     """
@@ -39,8 +41,8 @@ class Described:
     path: str
     about: str
     work: str
-    body: type[Body] | None
-    answer: Any
+    body: type[fields.Body] | None
+    answer: str
     other: tuple[int, ...] = ()
     streams: bool = False
 
@@ -51,23 +53,24 @@ class Described:
 
 
 ENDPOINTS = (
-    Described("/v1/completions", "Continue texts or rows of token ids.", "continued", CompletionBody,
-              schemas.CompletionAnswer, (404, 429), True),
-    Described("/v1/chat/completions", "Answer a conversation in the model's own template.", "continued", ChatBody,
-              schemas.ChatAnswer, (404, 429), True),
-    Described("/v1/embeddings", "The mean hidden vector of each text.", "read", EmbeddingBody, schemas.EmbeddingAnswer,
-              (404, 429)),
-    Described("/classify", "The classes or values that the model's head predicts.", "read", ClassifyBody,
-              schemas.ClassifyAnswer, (404, 429)),
-    Described("/tokenize", "The ids of a text.", "tokenize", TokenizeBody, schemas.TokenizeAnswer, (404,)),
-    Described("/detokenize", "The text of ids.", "tokenize", DetokenizeBody, schemas.DetokenizeAnswer, (404,)),
-    Described("/v1/models", "What is served.", "models", None, schemas.ModelList),
-    Described("/v1/models/{model}", "A model or an adapter that is served.", "model", None, schemas.ServedModel,
-              (404,)),
+    Described("/v1/completions", "Continue texts or rows of token ids.", "continued", fields.CompletionBody,
+              "CompletionAnswer", (404, 429), True),
+    Described("/v1/chat/completions", "Answer a conversation in the model's own template.", "continued",
+              fields.ChatBody, "ChatAnswer", (404, 429), True),
+    Described("/v1/responses", "Answer a conversation by one response of several items; nothing is stored.",
+              "continued", fields.ResponseBody, "ResponseAnswer", (404, 429), True),
+    Described("/v1/embeddings", "The mean hidden vector of each text.", "read", fields.EmbeddingBody,
+              "EmbeddingAnswer", (404, 429)),
+    Described("/classify", "The classes or values that the model's head predicts.", "read", fields.ClassifyBody,
+              "ClassifyAnswer", (404, 429)),
+    Described("/tokenize", "The ids of a text.", "tokenize", fields.TokenizeBody, "TokenizeAnswer", (404,)),
+    Described("/detokenize", "The text of ids.", "tokenize", fields.DetokenizeBody, "DetokenizeAnswer", (404,)),
+    Described("/v1/models", "What is served.", "models", None, "ModelList"),
+    Described("/v1/models/{model}", "A model or an adapter that is served.", "model", None, "ServedModel", (404,)),
     Described("/health", "Whether the engine goes on: 503 after two seconds without a step.", "health", None,
-              schemas.HealthAnswer, (503,)),
-    Described("/ready", "Whether new requests are taken: 503 while the server ends.", "ready", None,
-              schemas.HealthAnswer, (503,)),
+              "HealthAnswer", (503,)),
+    Described("/ready", "Whether new requests are taken: 503 while the server ends.", "ready", None, "HealthAnswer",
+              (503,)),
     Described("/metrics", "Metrics in the format of Prometheus.", "metrics", None, "text/plain"),
     Described("/", "A page that talks to the model.", "page", None, "text/html"),
 )
@@ -126,19 +129,16 @@ def _work(endpoints: Endpoints, name: str) -> Callable[[Request], Awaitable[Any]
     return work
 
 
-def document(with_key: bool) -> schemas.Document:
-    """The OpenAPI document of the endpoints, made of the records of bodies and answers."""
+def document(with_key: bool) -> dict[str, Any]:
+    """The OpenAPI document of the endpoints: bodies by their records, answers as ``answers.json`` describes them."""
     from pydantic import TypeAdapter
-    from pydantic.json_schema import JsonSchemaMode
 
-    models: list[tuple[Any, JsonSchemaMode, TypeAdapter[Any]]] = [
-        (each.body, "validation", TypeAdapter(each.body)) for each in ENDPOINTS if each.body is not None]
-    models += [(each.answer, "serialization", TypeAdapter(each.answer)) for each in ENDPOINTS
-               if not isinstance(each.answer, str)]
-    models.append((schemas.ErrorAnswer, "serialization", TypeAdapter(schemas.ErrorAnswer)))
-    references, definitions = TypeAdapter.json_schemas(models, ref_template="#/components/schemas/{model}")
+    components: dict[str, Any] = {"schemas": json.loads(ANSWERS.read_bytes())}
+    references, definitions = TypeAdapter.json_schemas(
+        [(each.body, "validation", TypeAdapter(each.body)) for each in ENDPOINTS if each.body is not None],
+        ref_template="#/components/schemas/{model}")
+    components["schemas"].update(definitions.get("$defs", {}))
     named = {key: reference for (key, _), reference in references.items()}
-    components: dict[str, Any] = {"schemas": definitions.get("$defs", {})}
     paths: dict[str, Any] = {}
     for each in ENDPOINTS:
         paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, named, with_key)
@@ -150,16 +150,17 @@ def document(with_key: bool) -> schemas.Document:
 
 def _operation(endpoint: Described, named: dict[Any, Any], with_key: bool) -> dict[str, Any]:
     """An endpoint as OpenAPI describes it."""
-    content: dict[str, Any] = {endpoint.answer: {"schema": {"type": "string"}}} if isinstance(endpoint.answer, str) \
-        else {JSON: {"schema": named[endpoint.answer]}}
+    answer = {"$ref": f"#/components/schemas/{endpoint.answer}"}
+    content: dict[str, Any] = {endpoint.answer: {"schema": {"type": "string"}}} if "/" in endpoint.answer else {
+        JSON: {"schema": answer}}
     if endpoint.streams:
         content[EVENTS] = {"schema": {"type": "string"}}
     statuses = {*endpoint.other, 403, *({401} if with_key else ()),
                 *((400, 408, 413, 415, 500, 503) if endpoint.body is not None else ())}
-    health = {503: {JSON: {"schema": named.get(endpoint.answer)}}} if endpoint.body is None else {}
+    health = {503: {JSON: {"schema": answer}}} if endpoint.body is None else {}
     responses = {"200": {"description": "The answer.", "content": content}, **{
         str(status): {"description": PROBLEMS[status],
-                      "content": health.get(status, {JSON: {"schema": named[schemas.ErrorAnswer]}})}
+                      "content": health.get(status, {JSON: {"schema": {"$ref": "#/components/schemas/ErrorAnswer"}}})}
         for status in sorted(statuses)}}
     found: dict[str, Any] = {"summary": endpoint.about, "responses": responses}
     if endpoint.body is not None:

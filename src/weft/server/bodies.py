@@ -19,8 +19,9 @@ from weft.core.errors import InputError, UserError, nearest, shortened
 from weft.disk.documents import Unreadable, parse_json
 from weft.server.chat_bodies import read_chat
 from weft.server.completion_bodies import read_completion
-from weft.server.fields import REFUSED, Body, ChatBody, CompletionBody
+from weft.server.fields import REFUSED, Body, ChatBody, CompletionBody, ResponseBody
 from weft.server.replies import ReadBody
+from weft.server.response_bodies import read_response
 from weft.server.served import Served, TooLongError, UnknownModelError
 from weft.serving.requests import OverloadedError, StoppedError
 
@@ -59,6 +60,7 @@ def read_body(served: Served, path: str, content: bytes | Mapping[str, Any]) -> 
 READERS: Mapping[str, Callable[[Served, bytes | Mapping[str, Any]], ReadBody]] = MappingProxyType({
     "/v1/completions": lambda served, content: read_completion(served, parse_body(CompletionBody, content)),
     "/v1/chat/completions": lambda served, content: read_chat(served, parse_body(ChatBody, content)),
+    "/v1/responses": lambda served, content: read_response(served, parse_body(ResponseBody, content)),
 })
 """The endpoints that continue texts."""
 
@@ -128,6 +130,7 @@ def _require_plain(data: Any) -> None:
 def _refuse(error: ValidationError, record: type[Body]) -> NoReturn:
     """Refuse a body by its first wrong field. Raises `InputError`."""
     problems = error.errors(include_url=False, include_input=False, include_context=False)
+    problems.sort(key=lambda each: each["loc"][-1:] != ("type",))  # what a thing is, before what it lacks
     where = _place(problems[0]["loc"], record)
     if problems[0]["type"] == "extra_forbidden":
         name = str(problems[0]["loc"][-1])

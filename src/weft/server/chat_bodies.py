@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from secrets import token_hex
-from typing import Any, TypeAlias, final
+from typing import Any, final
 
 from weft.chat.template import RESERVED, Extras
 from weft.core.errors import InputError
 from weft.decoding import Ending, NewToken, Row
 from weft.decoding.choosing import RowSettings
+from weft.server.answer_forms import form_of
 from weft.server.completion_bodies import stops_of
-from weft.server.dialect import Dialect, Parting, read_calls
-from weft.server.fields import ChatBody, ChatMessage, ObjectFormat, SchemaFormat
+from weft.server.dialect import Called, Dialect, Kind, Parting, read_calls
+from weft.server.fields import ChatBody, ChatMessage, Tool
 from weft.server.replies import FINISH, Json, ReadBody, Reply
 from weft.server.served import Served
 from weft.serving.requests import PromptRead, Request
-
-Constraint: TypeAlias = Callable[[], Any]
 
 
 def read_chat(served: Served, body: ChatBody) -> ReadBody:
     """The requests of a body, and the answer that they make. Raises `InputError`: fields that do not fit together, a
     conversation that the template rejects or that is too long, or a schema that does not compile."""
+    requests, partings = asked_of(served, body)
+    return ReadBody(requests, Chat(served, requests, partings, body), bool(body.stream))
+
+
+def asked_of(served: Served, body: ChatBody) -> tuple[tuple[Request, ...], list[Parting]]:
+    """The requests of a body, and how the text of each is parted. Raises `InputError`: see `read_chat`."""
     served.require_language_model()
     adapter = served.adapter(body.model)
     tools = [] if body.tool_choice == "none" else [tool.model_dump(exclude_none=True) for tool in body.tools or ()]
@@ -33,17 +38,21 @@ def read_chat(served: Served, body: ChatBody) -> ReadBody:
         raise InputError("this model is served without a chat template.", where="messages",
                          remedy="Use /v1/completions, or start the server with --template.") from None
     _require_consistent(body, dialect)
-    prompt, thinks = rendered(dialect, body.messages, tools, body.chat_template_kwargs)
+    effort = {} if body.reasoning_effort is None else {"reasoning_effort": body.reasoning_effort}
+    prompt, thinks = rendered(dialect, body.messages, tools, {**(body.chat_template_kwargs or {}), **effort})
     row = Row(tuple(prompt))
     given = body.max_completion_tokens or body.max_tokens
     sampling, default, seed = served.sampling(body, served.context)
     most = served.new_tokens(len(row.tokens), given, default, "messages")
-    ending, constraint = ending_of_chat(dialect, stops_of(body.stop), not body.ignore_eos), _constraint(served, body)
+    ending = ending_of_chat(dialect, stops_of(body.stop), not body.ignore_eos)
+    constraint = form_of(served, body, dialect, thinks)
     settings = [RowSettings(most, sampling, ending, index, seed, bool(body.logprobs), top=body.top_logprobs or 0,
                             constraint=constraint) for index in range(body.n or 1)]
     requests = tuple(Request(row, each, adapter=adapter) for each in settings)
-    partings = [Parting(dialect, thinks=thinks, calls=bool(tools)) for _ in requests]
-    return ReadBody(requests, Chat(served, requests, partings, body), bool(body.stream))
+    required = bool(tools) and body.tool_choice not in (None, "auto")
+    partings = [Parting(dialect, thinks=thinks, calls=bool(tools), thoughts=not (required or _has_format(body)))
+                for _ in requests]
+    return requests, partings
 
 
 def rendered(dialect: Dialect, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]],
@@ -83,7 +92,8 @@ def _turn(message: ChatMessage) -> dict[str, Any]:
 
 
 def _require_consistent(body: ChatBody, dialect: Dialect) -> None:
-    constrained = isinstance(body.response_format, ObjectFormat | SchemaFormat)
+    names = [tool.function.name for tool in body.tools or ()]
+    named = body.tool_choice.function if isinstance(body.tool_choice, Tool) else None
     taken = next((name for name in body.chat_template_kwargs or {} if name in RESERVED), None)
     wrong = {
         "top_logprobs": (body.top_logprobs is not None and not body.logprobs, "needs logprobs.", "Set it to true."),
@@ -94,8 +104,12 @@ def _require_consistent(body: ChatBody, dialect: Dialect) -> None:
         "tool_choice": (body.tool_choice is not None and not body.tools, "a choice among no tools.", "Give tools."),
         "tools": (bool(body.tools) and not dialect.takes_tools, "the model's chat template takes no tools.",
                   "Describe them in a message, or serve the model with another template."),
-        "response_format": (constrained and bool(body.tools), "a format of the answer, beside tools to call.",
+        "tool_choice.function": (named is not None and (named.model_fields_set != {"name"} or named.name not in names),
+                                 "no name of one of the tools.", "Give the name alone."),
+        "response_format": (_has_format(body) and bool(body.tools), "a format of the answer, beside tools to call.",
                             "Give one of them."),
+        "reasoning_effort": (body.reasoning_effort is not None and "reasoning_effort" not in dialect.template.source,
+                             "the model's chat template reads none.", "Leave it out."),
         "chat_template_kwargs": (taken is not None, f"the name {taken!r} is taken.",
                                  "Give messages and tools as what they are.")}
     for where, (holds, what, remedy) in wrong.items():
@@ -103,16 +117,9 @@ def _require_consistent(body: ChatBody, dialect: Dialect) -> None:
             raise InputError(what, where=where, remedy=remedy)
 
 
-def _constraint(served: Served, body: ChatBody) -> Constraint | None:
-    """The maker of the state of the grammar that the answer is held to. Raises `InputError`: the schema does not
-    compile."""
-    match body.response_format:
-        case SchemaFormat(json_schema=schema):
-            return served.grammars.json_schema(schema.schema_)
-        case ObjectFormat():
-            return served.grammars.json_object()
-        case _:
-            return None
+def _has_format(body: ChatBody) -> bool:
+    """Whether the answer is to be JSON."""
+    return body.response_format is not None and body.response_format.type != "text"
 
 
 @final
@@ -151,33 +158,51 @@ class Message:
 
     Args:
         told: whether the log-probabilities of its tokens are told.
+
+    Attributes:
+        thought_tokens: number of its tokens that are thoughts, with their marks.
     """
 
     def __init__(self, served: Served, parting: Parting, told: bool) -> None:
+        self.thought_tokens = 0
         self._served, self._parting, self._told = served, parting, told
         self._text, self._thought = list[str](), list[str]()
         self._calls: list[Json] = []
         self._log_probs: list[Json] = []
         self._finish = "length"
 
+    @property
+    def in_text(self) -> bool:
+        """Whether it is neither in a thought nor in a call."""
+        return self._parting.kind == "text"
+
+    def pieces(self, event: NewToken) -> list[tuple[Kind, str, Called | None]]:
+        """Take a token; what it makes final, with the call where a piece is one."""
+        found: list[tuple[Kind, str, Called | None]] = []
+        thinks = self._parting.kind == "thought"
+        for kind, piece in self._parting.push(event.text or "", last=event.finish is not None):
+            calls = read_calls(piece) if kind == "call" else []
+            found += [("call", piece, call) for call in calls] or [("text" if kind == "call" else kind, piece, None)]
+        self.thought_tokens += thinks or self._parting.kind == "thought"
+        return found
+
     def take(self, event: NewToken) -> Json | None:
         """Take a token; what a stream tells of it, None if there is nothing."""
         delta: Json = {}
-        for kind, piece in self._parting.push(event.text or "", last=event.finish is not None):
-            calls = read_calls(piece) if kind == "call" else []
-            if calls:
-                made = [{"id": f"call_{token_hex(12)}", "type": "function", "function": call._asdict()}
-                        for call in calls]
-                delta.setdefault("tool_calls", []).extend(
-                    {"index": len(self._calls) + place, **call} for place, call in enumerate(made))
-                self._calls += made
+        for kind, piece, call in self.pieces(event):
+            if call is not None:
+                made = {"id": f"call_{token_hex(12)}", "type": "function", "function": call._asdict()}
+                delta.setdefault("tool_calls", []).append({"index": len(self._calls), **made})
+                self._calls.append(made)
             else:
                 key, kept = ("reasoning_content", self._thought) if kind == "thought" else ("content", self._text)
                 delta[key] = delta.get(key, "") + piece
                 kept.append(piece)
         if event.finish:
             self._finish = "tool_calls" if self._calls and event.finish != "length" else FINISH[event.finish]
-        log_probs = self._tell(event) if self._told else None
+        log_probs = self.told(event)
+        if log_probs is not None:
+            self._log_probs.append(log_probs)
         if not delta and event.finish is None and log_probs is None:
             return None
         return {"delta": delta, "logprobs": None if log_probs is None else {"content": [log_probs], "refusal": None},
@@ -194,12 +219,10 @@ class Message:
         return {"message": message, "finish_reason": self._finish,
                 "logprobs": {"content": self._log_probs, "refusal": None} if self._told else None}
 
-    def _tell(self, event: NewToken) -> Json:
-        """The log-probability of a token."""
-        found = {**self._entry(event.token, event.log_prob or 0.0),
-                 "top_logprobs": [self._entry(*each) for each in event.top]}
-        self._log_probs.append(found)
-        return found
+    def told(self, event: NewToken) -> Json | None:
+        """The log-probability of a token; None: it is not asked for."""
+        return {**self._entry(event.token, event.log_prob or 0.0),
+                "top_logprobs": [self._entry(*each) for each in event.top]} if self._told else None
 
     def _entry(self, token: int, log_prob: float) -> Json:
         spelling = self._served.spelling

@@ -21,7 +21,8 @@ THOUGHT, TEXT, NAME, ARGUMENT = "qzthoughtqz", "qztextqz", "qznameqz", "qzargume
 ASKED: dict[str, Any] = {"role": "user", "content": "qzaskedqz"}
 TOOLS = [{"type": "function", "function": {"name": NAME, "description": "qz", "parameters": {
     "type": "object", "properties": {ARGUMENT: {"type": "string"}}}}}]
-CALL: dict[str, Any] = {"type": "function", "id": "qzcallqz1", "function": {"name": NAME, "arguments": {ARGUMENT: "1"}}}
+ID, ARGUMENTS = "qzcallqz1", "arguments"
+CALL: dict[str, Any] = {"type": "function", "id": ID, "function": {"name": NAME, "arguments": {ARGUMENT: "1"}}}
 
 
 class Marks(NamedTuple):
@@ -36,6 +37,22 @@ class Called(NamedTuple):
 
     name: str
     arguments: str
+
+
+class WrittenCalls(NamedTuple):
+    """The text of calls of functions as a template writes them: ``before``, then objects of JSON with ``between``
+    between them, then ``after``.
+
+    Attributes:
+        pieces: the object, parted at the name, at the arguments, and at an id of nine letters if it has one, each of
+            which stands as itself (`NAME`, `ARGUMENTS`, `ID`).
+        between: None: one answer makes one call.
+    """
+
+    before: str
+    pieces: tuple[str, ...]
+    between: str | None
+    after: str
 
 
 @final
@@ -69,16 +86,25 @@ class Dialect:
     def call(self) -> Marks | None:
         """The marks before and after the JSON object of a call; None: the template writes calls otherwise, or
         none."""
-        written = self._answer({"role": "assistant", "content": "", "tool_calls": [CALL]}, Extras(tools=TOOLS))
-        found = None if written is None else re.search(r"\{[^{}]*" + NAME, written)
-        if written is None or found is None:
+        form = self.calls
+        return None if form is None else Marks(form.before.strip(), form.after.strip())
+
+    @cached_property
+    def calls(self) -> WrittenCalls | None:
+        """How calls are written; None: not as JSON objects behind a mark."""
+        written, twice = (self._answer({"role": "assistant", "content": "", "tool_calls": [CALL] * count},
+                                       Extras(tools=TOOLS)) or "" for count in (1, 2))
+        (begin, end), *_ = _objects(written) or [(0, 0)]
+        before = written[:begin].rsplit("\n\n", 1)[-1].lstrip()
+        if not before:
             return None
-        try:
-            _, end = json.JSONDecoder().raw_decode(written, found.start())
-        except ValueError:
-            return None
-        opens = written[:found.start()].rsplit("\n\n", 1)[-1].strip()
-        return Marks(opens, written[end:].removesuffix(self._end).strip().split("\n", 1)[0]) if opens else None
+        rest = written[end:].removesuffix(self._end).rstrip()
+        closes = rest.lstrip().split("\n", 1)[0]
+        pieces = re.split(f"({NAME}|{ID}|" + r"\{\s*\"" + ARGUMENT + r"\"\s*:\s*\"1\"\s*\})", written[begin:end])
+        places = _objects(twice)
+        return WrittenCalls(before, tuple(ARGUMENTS if ARGUMENT in each else each for each in pieces),
+                            twice[places[0][1]:places[1][0]] if len(places) == 2 else None,
+                            rest[:rest.index(closes) + len(closes)])
 
     def opens_thought(self, prompt: str) -> bool:
         """Whether an answer to a rendered prompt begins inside a thought."""
@@ -119,10 +145,13 @@ class Parting:
     Args:
         thinks: whether the prompt has opened a thought already.
         calls: whether calls are looked for.
+        thoughts: whether the text may open a thought; one that is held to a form may not.
     """
 
-    def __init__(self, dialect: Dialect, *, thinks: bool, calls: bool) -> None:
-        self._marks: dict[Kind, Marks | None] = {"thought": dialect.thought, "call": dialect.call if calls else None}
+    def __init__(self, dialect: Dialect, *, thinks: bool, calls: bool, thoughts: bool = True) -> None:
+        self._marks: dict[Kind, Marks | None] = {"thought": dialect.thought if thinks or thoughts else None,
+                                                 "call": dialect.call if calls else None}
+        self._thoughts = thoughts
         self._kind: Kind = "thought" if thinks else "text"
         self._held, self._begins = "", thinks
 
@@ -130,7 +159,7 @@ class Parting:
         """The pieces that are final after ``text``; a call comes whole, without its marks."""
         self._held += text
         found: list[tuple[Kind, str]] = []
-        while places := [(self._held.find(mark), mark) for mark in self._ends() if mark in self._held]:
+        while places := [(at, mark) for mark in self._ends() if (at := self._find(mark)) >= 0]:
             at, mark = min(places)
             found.append((self._kind, self._trimmed(self._held[:at]).rstrip()))
             self._kind, self._held, self._begins = self._ends()[mark], self._held[at + len(mark):], True
@@ -139,6 +168,18 @@ class Parting:
             found.append((self._kind, self._trimmed(self._held[:len(self._held) - keep])))
             self._held = self._held[len(self._held) - keep:]
         return [(kind, piece) for kind, piece in found if piece]
+
+    @property
+    def kind(self) -> Kind:
+        """What is being read."""
+        return self._kind
+
+    def _find(self, mark: str) -> int:
+        """The place of a mark, outside the strings of a call; -1: there is none."""
+        at = self._held.find(mark)
+        while self._kind == "call" and at >= 0 and re.sub(r"\\.", "", self._held[:at], flags=re.DOTALL).count('"') % 2:
+            at = self._held.find(mark, at + 1)
+        return at
 
     def _trimmed(self, text: str) -> str:
         """A piece without the white space behind a mark."""
@@ -151,7 +192,8 @@ class Parting:
         own = self._marks.get(self._kind)
         if own is not None:
             return {own.closes: "text"} if own.closes else {}
-        return {marks.opens: kind for kind, marks in self._marks.items() if marks is not None and marks.opens}
+        return {marks.opens: kind for kind, marks in self._marks.items()
+                if marks is not None and marks.opens and (self._thoughts or kind == "call")}
 
     def _unsettled(self) -> int:
         """The length of the end of what is held that may belong to a mark, with the white space before it."""
@@ -161,6 +203,18 @@ class Parting:
                      if any(mark.startswith(self._held[-length:]) for mark in marks)), 0)
         before = self._held[:len(self._held) - kept]
         return kept + (len(before) - len(before.rstrip()) if marks else 0)
+
+
+def _objects(text: str) -> list[tuple[int, int]]:
+    """The places of the JSON objects that name the function of `CALL`."""
+    found, place = list[tuple[int, int]](), 0
+    while begins := re.compile(r"\{[^{}]*" + NAME).search(text, place):
+        try:
+            _, place = json.JSONDecoder().raw_decode(text, begins.start())
+        except ValueError:
+            return []
+        found.append((begins.start(), place))
+    return found
 
 
 def read_calls(text: str) -> list[Called]:

@@ -250,7 +250,8 @@ class _Streamed:
             if not self._begun:
                 await refused(scope, receive, send)
                 return
-            await self._send(scope, send, {**_body([error_object(error)[1]]), "more_body": False})
+            told = self._asked.answer.failed(error_object(error)[1])
+            await self._send(scope, send, {**_body([told]), "more_body": False})
 
     async def _events(self, scope: Message, send: Send) -> None:
         async for chunks in self._endpoints.told(self._request, self._asked, self._exchange):
@@ -261,7 +262,7 @@ class _Streamed:
                     (b"x-accel-buffering", b"no")]})
             if chunks:
                 await self._send(scope, send, _body(chunks))
-        await self._send(scope, send, {"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+        await self._send(scope, send, {"type": "http.response.body", "body": self._asked.answer.end.encode()})
 
     async def _send(self, scope: Message, send: Send, message: Message) -> None:
         """Send a message within the time that a client has to take it, or end the connection."""
@@ -278,8 +279,9 @@ class _Streamed:
 
 
 def _body(chunks: list[dict[str, Any]]) -> Message:
-    """Chunks as events of a stream."""
-    text = "".join(f"data: {_text(chunk)}\n\n" for chunk in chunks)
+    """Chunks as events of a stream, which have a name where chunks have a type."""
+    text = "".join((f"event: {chunk['type']}\n" if "type" in chunk else "") + f"data: {_text(chunk)}\n\n"
+                   for chunk in chunks)
     return {"type": "http.response.body", "body": text.encode(), "more_body": True}
 
 

@@ -99,8 +99,10 @@ class CompletionBody(Sampled):
 class TextContent(Body):
     """A piece of text of a message."""
 
-    type: Literal["text"]
+    type: Literal["text", "input_text", "output_text", "reasoning_text", "summary_text"]
     text: str
+    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+    logprobs: list[Any] | None = Field(None, description=INERT)
 
 
 class CalledFunction(Body):
@@ -142,7 +144,7 @@ class Function(Body):
     description: str | None = None
     parameters: dict[str, Any] | None = Field(None, description="JSON Schema of the arguments, which is given to the "
                                               "template.")
-    strict: Literal[False] | None = Field(None, description="Arguments are not held to the schema, so true is refused.")
+    strict: bool | None = Field(None, description="Hold the arguments to the schema wherever the model calls it.")
 
 
 class Tool(Body):
@@ -161,16 +163,10 @@ class JsonSchema(Body):
     strict: bool | None = Field(None, description="The answer is held to the schema either way.")
 
 
-class TextFormat(Body):
-    """An answer of any text."""
+class PlainFormat(Body):
+    """An answer of any text, or one that is a JSON object."""
 
-    type: Literal["text"]
-
-
-class ObjectFormat(Body):
-    """An answer that is a JSON object."""
-
-    type: Literal["json_object"]
+    type: Literal["text", "json_object"]
 
 
 class SchemaFormat(Body):
@@ -180,7 +176,7 @@ class SchemaFormat(Body):
     json_schema: JsonSchema
 
 
-ResponseFormat: TypeAlias = Annotated[TextFormat | ObjectFormat | SchemaFormat, Field(discriminator="type")]
+ResponseFormat: TypeAlias = Annotated[PlainFormat | SchemaFormat, Field(discriminator="type")]
 
 
 class ChatBody(Sampled):
@@ -199,13 +195,70 @@ class ChatBody(Sampled):
     response_format: ResponseFormat | None = Field(
         None, description="Hold the answer to JSON: text, json_object, or json_schema.")
     tools: list[Tool] | None = Field(None, description="Functions, for a template that takes tools.")
-    tool_choice: Literal["none", "auto"] | None = Field(None, description="auto gives the tools to the template, none "
-                                                        "does not.")
-    parallel_tool_calls: Literal[True] | None = Field(None, description="The number of calls is not limited, so false "
-                                                      "is refused.")
+    tool_choice: Literal["none", "auto", "required"] | Tool | None = Field(
+        None, description="auto gives the tools to the template, none does not; required, or the name of a function, "
+                          "holds the answer to calls whose arguments their schemas describe.")
+    parallel_tool_calls: bool | None = Field(None, description="false: an answer makes one call at most.")
+    reasoning_effort: str | None = Field(None, description="Given to a template that reads it.")
     chat_template_kwargs: dict[str, Any] | None = Field(
         None, description="Further variables of the template, such as enable_thinking (not OpenAI's).")
     modalities: list[Literal["text"]] | None = Field(None, description="text alone.")
+
+
+class InputItem(Body):
+    """An item of a conversation as ``/v1/responses`` has it: what it needs depends on its type."""
+
+    type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
+    role: Literal["user", "assistant", "system", "developer"] | None = Field(None, description="Of a message.")
+    content: str | list[TextContent] | None = Field(None, description="Of a message or of thoughts.")
+    summary: list[TextContent] | None = Field(None, description="Of thoughts, which are read where they are whole.")
+    call_id: str | None = Field(None, description="Of a call and of its output.")
+    name: str | None = Field(None, description="Of the function of a call.")
+    arguments: str | None = Field(None, description="Of a call, in JSON.")
+    output: str | list[TextContent] | None = Field(None, description="Of the function that was called.")
+    id: str | None = Field(None, description=INERT)
+    status: Literal["in_progress", "completed", "incomplete"] | None = Field(None, description=INERT)
+
+
+class FunctionTool(Function):
+    """A function, as ``/v1/responses`` has it."""
+
+    type: Literal["function"]
+
+
+class NamedSchema(JsonSchema):
+    """A schema that the answer is held to, as ``/v1/responses`` has it."""
+
+    type: Literal["json_schema"]
+
+
+class ResponseBody(Sampled):
+    """The body of ``/v1/responses``."""
+
+    n: Literal[1] | None = Field(None, description="One answer is made.")
+    input: str | Annotated[list[InputItem], Field(min_length=1)] = Field(
+        description="A text, or the items of the conversation: messages, calls with their outputs, thoughts.")
+    instructions: str | None = Field(None, description="A message of the system, before the others.")
+    max_output_tokens: Annotated[int, Field(ge=1, le=WHOLE)] | None = Field(
+        None, description="Most new tokens. Default: the model's own file, else as many as the context has room for.")
+    text: dict[Literal["format"], PlainFormat | NamedSchema] | None = Field(
+        None, description="Its format holds the answer to JSON: text, json_object, or json_schema.")
+    tools: list[FunctionTool] | None = Field(None, description="Functions, for a template that takes tools; there are "
+                                             "no tools of the server's own.")
+    tool_choice: Literal["none", "auto", "required"] | FunctionTool | None = Field(
+        None, description="auto gives the tools to the template, none does not; required, or the name of a function, "
+                          "holds the answer to calls whose arguments their schemas describe.")
+    parallel_tool_calls: bool | None = Field(None, description="false: an answer makes one call at most.")
+    reasoning: dict[Literal["effort"], str | None] | None = Field(
+        None, description="Its effort is given to a template that reads reasoning_effort.")
+    include: list[Literal["message.output_text.logprobs"]] | None = Field(
+        None, description="Tell the log-probability of every token of the text.")
+    top_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP)] | None = Field(
+        None, description="Tell so many of the most probable tokens too; needs include.")
+    truncation: Literal["disabled"] | None = Field(None, description="Nothing is left out; send what fits.")
+    chat_template_kwargs: dict[str, Any] | None = Field(
+        None, description="Further variables of the template, such as enable_thinking (not OpenAI's).")
+    store: Literal[False] | None = Field(None, description="Nothing is stored, so true is refused.")
 
 
 Texts: TypeAlias = str | Annotated[list[str], Field(min_length=1)] | Ids | Annotated[list[Ids], Field(min_length=1)]
@@ -247,12 +300,11 @@ REFUSED: Mapping[str, str] = MappingProxyType({
     "functions": "Give tools.", "function_call": "Give tool_choice.",
     "audio": "Models answer in text alone.", "prediction": "No text is predicted in advance.",
     "web_search_options": "No search is made.", "verbosity": "Say it in a message.",
-    "reasoning_effort": "Give the variable that the model's template reads in chat_template_kwargs.",
     "use_beam_search": "weft generate --beams searches beams.",
     "previous_response_id": "Nothing is stored; send the whole conversation.",
     "conversation": "Nothing is stored; send the whole conversation.",
     "background": "Nothing is stored; keep the connection.",
-    "include": "There is nothing to include.", "truncation": "Nothing is left out; send what fits.",
+    "max_tool_calls": "No tool is called here; parallel_tool_calls limits the calls that are asked of you.",
     "dimensions": "Vectors have the model's own width.",
 })
 """Fields of OpenAI's or of other servers that are refused, each with the reason or the way."""

@@ -57,6 +57,9 @@ class Reply(ABC):
         """Whether all of it has come."""
         return all(row.done for row in self.rows)
 
+    end = "data: [DONE]\n\n"
+    """The text that ends a stream."""
+
     @final
     def tell(self, place: int, event: PromptRead | NewToken) -> list[Json]:
         """Take an event of the request at ``place``, and return the chunks that a stream sends of it."""
@@ -68,6 +71,10 @@ class Reply(ABC):
             row.tokens += 1
             row.log_prob += event.log_prob or 0.0
             row.done = event.finish is not None
+        return self.chunks(place, event)
+
+    def chunks(self, place: int, event: PromptRead | NewToken) -> list[Json]:
+        """The chunks that a stream sends of an event."""
         chunks = [{**self._head, "object": self.chunk_object, "choices": [choice],
                    **({"usage": None} if self._with_usage else {})} for choice in self.take(place, event)]
         if self.done and self._with_usage:
@@ -83,10 +90,17 @@ class Reply(ABC):
         return {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new,
                 "prompt_tokens_details": {"cached_tokens": cached}}
 
-    @final
     def whole(self) -> Json:
         """The answer as one object, once it is done."""
         return {**self._head, "object": self.whole_object, "choices": self.choices(), "usage": self.usage}
+
+    def failed(self, error: Json) -> Json:
+        """The chunk by which a stream tells that it ends without its answer.
+
+        Args:
+            error: as a whole answer would tell it.
+        """
+        return error
 
     chunk_object: str
     whole_object: str

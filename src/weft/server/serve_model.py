@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -72,6 +73,7 @@ def serve(model: str | Path | Loaded, place: Listening, *, name: str | None = No
         thread, ending = None if engine is None else EngineThread(engine), Event()
         gate = application(served, engine, access=access, limits=http, ready=lambda: not ending.is_set(),
                            note_bodies=note_bodies)
+        gc.freeze()  # all that is loaded stays, so collections of garbage need not walk it
         if thread is not None:
             thread.start()
         scheme, shown = "https" if place.certificate else "http", f"[{place.host}]" if ":" in place.host else place.host
@@ -99,13 +101,14 @@ def drafting_of(draft: str | Loaded | None, loaded: Loaded, device: str = "cpu",
     return partial(ModelDrafts, small.eval(), GUESSES)
 
 
-def answer_requests(loaded: Loaded, source: Path, out: Path, *, template: str | None = None,
+def answer_requests(loaded: Loaded, source: Path, out: Path, *, name: str | None = None, template: str | None = None,
                     told: Callable[[int, int], None] = lambda done, total: None) -> Answered:
     """Answer a file of requests in OpenAI's batch format (`weft.serving.request_files`), as a server of the model
-    would, which is called by the name of its folder.
+    would. A request that names another model than this one is answered by an error, as a server answers it.
 
     Args:
         source: the file of requests.
+        name: by which requests call the model; None: the name of its folder.
         out: the file of answers. Where it holds some, of an earlier call with these requests, the others are added.
         template: name or file of the chat template; None: the model's own.
         told: is given the number of requests that were answered by this call, and of those that it has to answer.
@@ -117,7 +120,7 @@ def answer_requests(loaded: Loaded, source: Path, out: Path, *, template: str | 
         FailedError: the file of answers cannot be written.
     """
     limits = EngineLimits()
-    served = Served(name_of(None, loaded), loaded, limits, template=template)
+    served = Served(name_of(name, loaded), loaded, limits, template=template)
     if template is not None:
         served.dialects  # noqa: B018  # as in `serve`
     model = served.require_language_model().eval()
@@ -135,6 +138,6 @@ def name_of(given: str | None, loaded: Loaded) -> str:
     own = folder.parent.parent.name if folder.parent.name == "checkpoints" else folder.name
     name = own if given is None else given
     if not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
-        raise InputError(f"{name[:40]!r} is no name.", where="--name", remedy=f"Give 1 to {LONGEST_NAME} printable "
+        raise InputError(f"{name[:40]!r} is no name.", where="name", remedy=f"Give 1 to {LONGEST_NAME} printable "
                          "characters.")
     return name

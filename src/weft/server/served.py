@@ -71,8 +71,11 @@ class Served:
 
     @cached_property
     def grammars(self) -> Grammars:
-        """The grammars that an answer can be held to. Raises `MissingExtra`: the library of grammars is absent."""
-        return Grammars(self.tokenizer, self.require_language_model().vocab_size)
+        """The grammars that an assistant's answer can be held to. Raises `MissingExtra`: the library of grammars is
+        absent."""
+        spelled = self.dialects[True].spelled
+        names = {name: place for name, place in self.tokenizer.special_tokens.items() if place in spelled}
+        return Grammars(self.tokenizer, self.require_language_model().vocab_size, names)
 
     @cached_property
     def spelling(self) -> TokenTexts:

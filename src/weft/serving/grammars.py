@@ -28,6 +28,7 @@ from torch import Tensor
 from weft.core.errors import FailedError, InputError, MissingExtra, TokenizerError, shortened
 from weft.decoding import Constraint
 from weft.tokenizers.base import TableTokenizer, Tokenizer
+from weft.tokenizers.specials import AddedToken, Splitter
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -62,6 +63,7 @@ class Grammars:
     Args:
         tokenizer: the model's. The first form takes up to a second longer, in which its ids are looked through.
         vocab_size: number of the model's ids, at least the tokenizer's.
+        spelled: special tokens that stand for their names in answers, such as those around a call.
 
     Raises:
         InputError: from each method: the form does not compile, is longer than 64 KiB, or no token of the vocabulary
@@ -69,26 +71,13 @@ class Grammars:
         MissingExtra: likewise: ``llguidance`` is not installed.
     """
 
-    def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
-        self._tokenizer, self._vocab_size = tokenizer, vocab_size
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, spelled: Mapping[str, int] | None = None) -> None:
+        self._tokenizer, self._vocab_size, self._spelled = tokenizer, vocab_size, spelled or {}
 
     def json_schema(self, schema: Mapping[str, Any]) -> Callable[[], Constraint]:
         """JSON that a schema describes. Keywords and formats that cannot be kept to are refused; so are references to
         other documents, which are never fetched."""
-        where = "json_schema"
-        try:
-            text = json.dumps(_tightened(schema), allow_nan=False)
-        except RecursionError:
-            raise InputError("the schema is nested too deeply, or contains itself.", where=where,
-                             remedy="Give definitions of its parts, and references to them.") from None
-        except (TypeError, ValueError) as error:
-            raise InputError(f"the schema is no JSON ({error}).", where=where, remedy="Give a JSON schema.") from None
-        _require_short(text, where)
-        try:
-            return self._compiled(_library().LLMatcher.grammar_from_json_schema(text, overrides=STRICT), where)
-        except ValueError as error:
-            raise InputError(f"the schema does not compile: {_plain(str(error))}.", where=where,
-                             remedy="Give an object as a JSON schema.") from None
+        return self._compiled(_of_schema(schema, "json_schema"), "json_schema")
 
     def json_object(self) -> Callable[[], Constraint]:
         """Any JSON object."""
@@ -99,10 +88,10 @@ class Grammars:
         _require_short(text, "regex")
         return self._compiled(_library().LLMatcher.grammar_from_regex(text), "regex")
 
-    def lark(self, text: str) -> Callable[[], Constraint]:
-        """Text that a grammar in Lark's notation derives from its rule ``start``."""
-        _require_short(text, "lark")
-        return self._compiled(_library().LLMatcher.grammar_from_lark(text), "lark")
+    def lark(self, text: str, where: str = "lark") -> Callable[[], Constraint]:
+        """Text that a grammar in Lark's notation derives from its rule ``start``; ``where`` is named by errors."""
+        _require_short(text, where)
+        return self._compiled(_library().LLMatcher.grammar_from_lark(text), where)
 
     def _compiled(self, grammar: str, where: str) -> Callable[[], Constraint]:
         library = _library()
@@ -127,7 +116,7 @@ class Grammars:
     @cached_property
     def _vocabulary(self) -> LLTokenizer:
         """The vocabulary, with one more id, which ends a text where the tokenizer has none that does."""
-        words = _Vocabulary(self._tokenizer, self._vocab_size)
+        words = _Vocabulary(self._tokenizer, self._vocab_size, self._spelled)
         found: LLTokenizer = _library().LLTokenizer(words, eos_token=[*self._tokenizer.end_ids, self._vocab_size])
         words.greedy = found.greedy_tokenize
         return found
@@ -162,6 +151,9 @@ class _Vocabulary:
     Text that a form leaves no choice about is tokenized by it, wherever it may be cut; so behind the model's ids, where
     no mask reaches, stand those bytes that have no token of their own.
 
+    Args:
+        spelled: see `Grammars`.
+
     Attributes:
         greedy: the ids of the longest pieces of a text, which stand in where the tokenizer's own spell it otherwise.
     """
@@ -169,9 +161,10 @@ class _Vocabulary:
     is_tokenizer_wrapper = True
     bos_token_id: int | None = None
 
-    def __init__(self, tokenizer: Tokenizer, size: int) -> None:
-        known = token_bytes(tokenizer)
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokenizer, size: int, spelled: Mapping[str, int]) -> None:
+        names = {place: name.encode() for name, place in spelled.items()}
+        known = [names.get(place, piece) for place, piece in enumerate(token_bytes(tokenizer))]
+        self._tokenizer, self._names = tokenizer, Splitter(AddedToken(name, place) for name, place in spelled.items())
         alone = {bytes([byte]) for byte in range(256)}.difference(known)
         self.tokens = [*known, *[b""] * (size - len(known)), b"\xff<end>", *sorted(alone)]
         self.special_token_ids, self.eos_token_id = [size], size
@@ -179,7 +172,8 @@ class _Vocabulary:
 
     def __call__(self, text: str) -> list[int]:
         try:
-            ids = self._tokenizer.encode(text)
+            ids = [each for piece, place in self._names.split(text)
+                   for each in (self._tokenizer.encode(piece) if place is None else [place])]
         except TokenizerError:
             ids = []
         if self.greedy is None or b"".join([self.tokens[place] for place in ids]) == text.encode():
@@ -205,6 +199,29 @@ def token_bytes(tokenizer: Tokenizer) -> Sequence[bytes]:
                              f"as {one} and {other}, so no text can be held to a form.", where="tokenizer",
                              remedy="Use a model with a byte-level, BPE or SentencePiece vocabulary.")
     return pieces
+
+
+def json_in_lark(schema: Mapping[str, Any], where: str) -> str:
+    """The JSON that a schema describes, as a part of a rule in Lark's notation. Raises `InputError`: see `Grammars`."""
+    return f"%json {json.dumps(json.loads(_of_schema(schema, where))['grammars'][0]['json_schema'])}"
+
+
+def _of_schema(schema: Mapping[str, Any], where: str) -> str:
+    """The grammar of a schema. Raises `InputError`."""
+    try:
+        text = json.dumps(_tightened(schema), allow_nan=False)
+    except RecursionError:
+        raise InputError("the schema is nested too deeply, or contains itself.", where=where,
+                         remedy="Give definitions of its parts, and references to them.") from None
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the schema is no JSON ({error}).", where=where, remedy="Give a JSON schema.") from None
+    _require_short(text, where)
+    try:
+        grammar: str = _library().LLMatcher.grammar_from_json_schema(text, overrides=STRICT)
+    except ValueError as error:
+        raise InputError(f"the schema does not compile: {_plain(str(error))}.", where=where,
+                         remedy="Give an object as a JSON schema.") from None
+    return grammar
 
 
 def _tightened(schema: Any) -> Any:
