@@ -54,8 +54,8 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "decay": ("constant", "linear", "cosine"), "beta": (0.9, 0.95, 0.99, 0.999), "weight_decay": (0.0, 0.01, 0.1),
     "smoothing": (0.0, 0.02), "seed": tuple(range(10))}
 PROTOCOL: dict[str, Any] = {
-    "edits": 100, "steps": 100, "rows": 8, "text": 400_000, "held_out": 128, "used": 512,
-    "looks": [[4, 0.5], [8, 0.2], [16, 0.01]], "new_seeds": 16, "draws": 1, "start": START,
+    "edits": 100, "steps": 60, "rows": 8, "text": 400_000, "held_out": 128, "used": 256,
+    "looks": [[4, 0.5], [8, 0.2], [12, 0.01]], "new_seeds": 12, "draws": 1, "start": START,
     "choices": {name: list(values) for name, values in CHOICES.items()}}
 """Everything that the figures depend on beside the model's file: edits that are drawn; steps and rows of a run; bytes
 of the text; rows that are held out, and single predictions in the measure of use; pairs after which the referee asks
