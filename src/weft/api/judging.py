@@ -72,13 +72,7 @@ def verdict(thing: str | Path, overrides: Iterable[str] = (), *, gives: str | No
     if path.endswith(".py"):
         return judge_file(Judged(Path(path), call), gives=gives, limits=limits, texts=texts, on_law=on_law)
     if _of_another_family(Path(name)):
-        if find_spec("transformers") is None:
-            raise MissingExtra("transformers", "interop", f"{name}, of a family that Weft does not read,")
-        folder = str(Path(name).resolve())
-        source = Judged(Path(judged.__file__), readable=(folder,), environment=((judged.FOLDER, folder),))
-        found = judge_file(source, limits=limits, texts=texts, on_law=on_law)
-        return found.model_copy(update={"thing": found.thing.model_copy(update={"kind": "folder", "path": name,
-                                                                                "sha256": None, "call": None})})
+        return _by_transformers(name, limits, on_law, texts)
     return _by_weft(name, overrides, on_law, texts)
 
 
@@ -126,6 +120,18 @@ def verdict_against(thing: str | Path, baseline: str | Path, overrides: Iterable
     result = compare(study=study, out=folder / STUDY, threads=threads, plugins=plugins, unchecked=True,
                      on_progress=on_progress)
     return found.model_copy(update={"study": answer(result, name, str(baseline), content, folder)})
+
+
+def _by_transformers(name: str, limits: FileLimits, on_law: Callable[[str], None] | None,
+                     texts: Mapping[str, Path]) -> Verdict:
+    """The verdict on a folder of a family that Weft does not read, through `transformers` in a process of its own."""
+    if find_spec("transformers") is None:
+        raise MissingExtra("transformers", "interop", f"{name}, of a family that Weft does not read,")
+    folder = str(Path(name).resolve())
+    source = Judged(Path(judged.__file__), readable=(folder,), environment=((judged.FOLDER, folder),))
+    found = judge_file(source, limits=limits, texts=texts, on_law=on_law)
+    return found.model_copy(update={"thing": found.thing.model_copy(update={"kind": "folder", "path": name,
+                                                                            "sha256": None, "call": None})})
 
 
 def _require_configuration(name: str) -> None:
