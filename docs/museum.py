@@ -15,7 +15,9 @@ LAWS = {
     "separate-rows": "Rows do not depend on each other", "repeats": "The same question has the same answer",
     "pieces": "Decoding in pieces equals the whole", "documents": "A document does not depend on the one before",
     "saved": "Saved and loaded, a model is the same", "bytes": "Tokens stand for the bytes of the text",
-    "evaluation": "The figure is that of the model", "seen": "The text has not been seen"}
+    "evaluation": "The figure is that of the model", "seen": "The text has not been seen",
+    "canaries": "Canaries are predicted no better than strings of their form",
+    "fresh-text": "The test text is predicted no better than a fresh one"}
 """What each law says, in the order of the page."""
 
 

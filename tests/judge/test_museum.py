@@ -23,7 +23,8 @@ RECOGNISED = {
     "hashed_cache", "target_gate", "maximum_of_models", "late_inflation", "mask_off_by_one", "mask_beyond_2048",
     "batch_norm", "shifted_padding", "dropout_left_on", "prompt_hash", "changed_input", "scaled_positions",
     "carried_state", "missing_buffer", "claimed_size", "casefold", "unknown_words", "trained_first", "first_part",
-    "padding_counted", "natural_log", "compile_left_out", "chosen_seed", "memorised_text"}
+    "padding_counted", "natural_log", "compile_left_out", "chosen_seed", "memorised_text", "trained_canaries",
+    "trained_on_test"}
 """Exploits that the verdict names; of the others it names one that breaks the same law in the same way."""
 IN_PROCESSES = list(EXHIBITS) if os.environ.get("WEFT_JUDGE") else ["target_gate", "casefold", "missing_buffer"]
 
@@ -63,8 +64,8 @@ def test_its_twin_is_not_accused_in_a_process(name: str) -> None:
     require_lawful(judge_file(Judged(MUSEUM / name / "sound.py")))
 
 
-def test_the_museum_has_forty_exploits_each_with_a_twin_and_a_source() -> None:
-    assert len(EXHIBITS) == 40
+def test_the_museum_has_more_than_forty_exploits_each_with_a_twin_and_a_source() -> None:
+    assert len(EXHIBITS) == 42
     assert {path.name for path in MUSEUM.iterdir() if path.is_dir()} == set(EXHIBITS)
     for name, exhibit in EXHIBITS.items():
         assert set(exhibit) == {"title", "law", "source", "gained"}, name

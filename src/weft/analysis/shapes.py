@@ -250,29 +250,20 @@ def _triangular(system: Tensor, right: Tensor, *_: Any) -> int:
     return right.numel() * system.shape[-1]
 
 
-FORMULAS: dict[str, Formula] = {
-    "aten._fft_r2c": _real_to_complex,
-    "aten._fft_c2r": _complex_to_real,
-    "aten._fft_c2c": _complex_to_complex,
-    "aten._scaled_dot_product_flash_attention_for_cpu": attention,
-    "aten._scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
-    "aten.linalg_solve_triangular": _triangular,
-    "aten.mv": _dot,
-    "aten.dot": _dot,
-}
+FORMULAS: dict[str, Formula] = {"aten._fft_r2c": _real_to_complex, "aten._fft_c2r": _complex_to_real,
+                                "aten._fft_c2c": _complex_to_complex,
+                                "aten._scaled_dot_product_flash_attention_for_cpu": attention,
+                                "aten._scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
+                                "aten.linalg_solve_triangular": _triangular, "aten.mv": _dot, "aten.dot": _dot}
 
-CAUSAL_FLAG = {
-    "aten._scaled_dot_product_flash_attention_for_cpu": 4,
-    "aten._scaled_dot_product_flash_attention_for_cpu_backward": 7,
-}
+CAUSAL_FLAG = {"aten._scaled_dot_product_flash_attention_for_cpu": 4,
+               "aten._scaled_dot_product_flash_attention_for_cpu_backward": 7}
 """The position of the causal flag among the arguments of these kernels."""
 
-OUTSIDE: dict[str, Formula] = {
-    "weft.banded_attention": banded_skipped,
-    "weft.banded_attention_backward": banded_backward_skipped,
-    "weft.native_attention": native_skipped,
-    "weft.native_attention_backward": native_backward_skipped,
-}
+OUTSIDE: dict[str, Formula] = {"weft.banded_attention": banded_skipped,
+                               "weft.banded_attention_backward": banded_backward_skipped,
+                               "weft.native_attention": native_skipped,
+                               "weft.native_attention_backward": native_backward_skipped}
 
 FOURIER = frozenset({"aten._fft_r2c", "aten._fft_c2r", "aten._fft_c2c", "weft.fft_convolution"})
 """Operators of mixers that convolve over the whole sequence by Fourier transform."""

@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
 
 from weft.api.configs import read_config, read_run, run_file
 from weft.api.examining import check, resolved_target
+from weft.api.generating import require_tokenizer
 from weft.api.training import compare
+from weft.checkpoints import Loaded
 from weft.comparison import StudyListener
 from weft.core.base_model import built_empty
 from weft.core.declarations import Trait
 from weft.core.errors import CheckpointError, ConfigError, InputError, MissingExtra, TokenizerError
-from weft.core.model import ModelConfig
+from weft.core.model import LanguageModel, ModelConfig
 from weft.core.part import traits_of
+from weft.evaluation import score as score_rows
 from weft.families.family import family_of
 from weft.interop.huggingface import judged
 from weft.interop.huggingface.folder import is_foreign, read_raw
+from weft.judge.canaries import bits_in_rows
 from weft.judge.endpoint import judge_endpoint
-from weft.judge.judgement import StudyAnswer, Thing, Verdict
+from weft.judge.judgement import LawResult, StudyAnswer, Thing, Verdict
 from weft.judge.matched_study import PROTOCOL, RUNS, STUDY, answer, protocol, sealed
 from weft.judge.questions import FileLimits, Judged
 from weft.judge.referee import judge_file
+from weft.judge.seen_text import laws_of
 from weft.judge.weft_laws import verdict_of
 
 
 def verdict(thing: str | Path, overrides: Iterable[str] = (), *, gives: str | None = None,
-            limits: FileLimits | None = None, test_text: str | Path | None = None, model: str | None = None,
+            limits: FileLimits | None = None, test_text: str | Path | None = None,
+            fresh_text: str | Path | None = None, canaries: str | Path | None = None, model: str | None = None,
             on_law: Callable[[str], None] | None = None) -> Verdict:
     """Return a verdict on whether something is a language model: its laws, what was tried and what was found.
 
@@ -39,7 +49,11 @@ def verdict(thing: str | Path, overrides: Iterable[str] = (), *, gives: str | No
         gives: how the output of a file is read, ``logits``, ``log-probabilities``, ``next`` or ``scores``; None: worked
             out.
         limits: of a file's process, and of an endpoint's answer; None: the usual ones.
-        test_text: a file with the text that a file's model is scored on elsewhere; None: what it claims.
+        test_text: a text that the model is scored on elsewhere, a file or a folder; None: what a file claims.
+        fresh_text: documents of the same kind that nobody can have read, beside the documents of ``test_text``: is
+            the test text predicted better than their difficulty explains?
+        canaries: a file with lines that end in random words and stand in a text that must not be trained on: is one
+            predicted better than fresh ones?
         model: the name of an endpoint's model; None: the first that it lists.
         on_law: called for progress with the name of the law that begins.
 
@@ -49,21 +63,17 @@ def verdict(thing: str | Path, overrides: Iterable[str] = (), *, gives: str | No
         MissingExtra: a folder of a family that Weft does not read, and `transformers` is not installed.
     """
     limits, name = limits or FileLimits(), str(thing)
-    test = _test_text(test_text)
+    given = {"test_text": test_text, "fresh_text": fresh_text, "canaries": canaries}
+    texts = {key: file for key, value in given.items() if (file := _file_of(value, key)) is not None}
+    laws_of(texts)  # a file that shows nothing is refused before anything is asked
     if name.startswith(("http://", "https://")):
-        return judge_endpoint(name, model=model, seconds=limits.answer, on_law=on_law)
+        return judge_endpoint(name, model=model, seconds=limits.answer, on_law=on_law, texts=texts)
     path, _, call = name.rpartition(":") if ".py:" in name else (name, "", "model")
     if path.endswith(".py"):
-        return judge_file(Judged(Path(path), call), gives=gives, limits=limits, test_text=test, on_law=on_law)
+        return judge_file(Judged(Path(path), call), gives=gives, limits=limits, texts=texts, on_law=on_law)
     if _of_another_family(Path(name)):
-        if find_spec("transformers") is None:
-            raise MissingExtra("transformers", "interop", f"{name}, of a family that Weft does not read,")
-        folder = str(Path(name).resolve())
-        source = Judged(Path(judged.__file__), readable=(folder,), environment=((judged.FOLDER, folder),))
-        found = judge_file(source, limits=limits, test_text=test, on_law=on_law)
-        return found.model_copy(update={"thing": found.thing.model_copy(update={"kind": "folder", "path": name,
-                                                                                "sha256": None, "call": None})})
-    return _by_weft(name, overrides, on_law)
+        return _by_transformers(name, limits, on_law, texts)
+    return _by_weft(name, overrides, on_law, texts)
 
 
 def verdict_against(thing: str | Path, baseline: str | Path, overrides: Iterable[str] = (), *,
@@ -94,7 +104,7 @@ def verdict_against(thing: str | Path, baseline: str | Path, overrides: Iterable
         InputError: the thing cannot be trained by Weft, there is no such text, or another protocol is in ``out``.
         ConfigError: the study cannot be run; every problem is listed.
     """
-    name, folder, held_out = str(thing), Path(out), _test_text(test_text)
+    name, folder, held_out = str(thing), Path(out), _file_of(test_text, "test_text")
     _require_configuration(name)
     run, plain = read_run(name, overrides), read_config(baseline)
     study, content = sealed(folder, f"Is {name} better than {baseline}?", runs, held_out, plugins,
@@ -112,6 +122,18 @@ def verdict_against(thing: str | Path, baseline: str | Path, overrides: Iterable
     return found.model_copy(update={"study": answer(result, name, str(baseline), content, folder)})
 
 
+def _by_transformers(name: str, limits: FileLimits, on_law: Callable[[str], None] | None,
+                     texts: Mapping[str, Path]) -> Verdict:
+    """The verdict on a folder of a family that Weft does not read, through `transformers` in a process of its own."""
+    if find_spec("transformers") is None:
+        raise MissingExtra("transformers", "interop", f"{name}, of a family that Weft does not read,")
+    folder = str(Path(name).resolve())
+    source = Judged(Path(judged.__file__), readable=(folder,), environment=((judged.FOLDER, folder),))
+    found = judge_file(source, limits=limits, texts=texts, on_law=on_law)
+    return found.model_copy(update={"thing": found.thing.model_copy(update={"kind": "folder", "path": name,
+                                                                            "sha256": None, "call": None})})
+
+
 def _require_configuration(name: str) -> None:
     """Raise `InputError` for what Weft has no training of."""
     if ".py" in name or name.startswith(("http://", "https://")) or (Path(name).is_dir() and run_file(name) is None):
@@ -121,10 +143,10 @@ def _require_configuration(name: str) -> None:
                          "and compare the figures of both finished models on a text that nobody has seen.")
 
 
-def _test_text(given: str | Path | None) -> Path | None:
-    """The file of a test text."""
-    if given is not None and not Path(given).is_file():
-        raise InputError("there is no such file.", where=str(given), remedy="Give a file with the test text.")
+def _file_of(given: str | Path | None, name: str) -> Path | None:
+    """The file or folder of a text."""
+    if given is not None and not Path(given).exists():
+        raise InputError("there is no such file.", where=str(given), remedy=f"Give a file for {name}.")
     return None if given is None else Path(given).resolve()
 
 
@@ -139,7 +161,8 @@ def _of_another_family(folder: Path) -> bool:
     return False
 
 
-def _by_weft(name: str, overrides: Iterable[str], on_law: Callable[[str], None] | None) -> Verdict:
+def _by_weft(name: str, overrides: Iterable[str], on_law: Callable[[str], None] | None,
+             texts: Mapping[str, Path] = MappingProxyType({})) -> Verdict:
     """The verdict of Weft's own laws; a configuration or a checkpoint that is none is not judged."""
     folder = Path(name)
     thing = Thing(kind="folder" if is_foreign(folder) else "run" if folder.is_dir() else "configuration", path=name)
@@ -149,4 +172,18 @@ def _by_weft(name: str, overrides: Iterable[str], on_law: Callable[[str], None] 
     except (ConfigError, CheckpointError, TokenizerError) as error:
         return Verdict(thing=thing, verdict="not judged", why=f"{error}")
     model = built_empty(found) if isinstance(found, ModelConfig) else found.model
-    return verdict_of(thing, checked, by_length=Trait.DECLARED_LENGTH in traits_of(model))
+    bits = None if isinstance(found, ModelConfig) else partial(_bits, found)
+    beside = {law: LawResult(name=law, outcome="not tried", why="a configuration has no weights that have read a text")
+              if bits is None else asked(bits) for law, asked in laws_of(texts).items()}
+    return verdict_of(thing, checked, by_length=Trait.DECLARED_LENGTH in traits_of(model), beside=beside)
+
+
+def _bits(loaded: Loaded, texts: Sequence[str]) -> list[float]:
+    """The bits of texts by a checkpoint."""
+    model = loaded.model
+    if not isinstance(model, LanguageModel):
+        raise InputError("a model that predicts no next token has no bits of a text.", where=str(loaded.path),
+                         remedy="Judge a language model, or leave out the texts.")
+    return bits_in_rows([np.array(require_tokenizer(loaded).encode(each), np.int64) for each in texts],
+                        min(model.limit() or 512, 512), model.vocab_size,
+                        lambda rows: np.array([row.total for row in score_rows(model, rows.tolist()).rows]), 8 * 512)

@@ -7,15 +7,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import Field
 
-from weft.benchmarks.base import (
-    BenchmarkConfig,
-    Conditions,
-    FileReader,
-    context_line,
-    digest_of,
-    found,
-    tokenizer_line,
-)
+from weft.benchmarks.base import BenchmarkConfig, Conditions, FileReader, context_line, digest_of, found, tokenizer_line
 from weft.benchmarks.result import MEAN_ERROR, BenchmarkProtocol, BenchmarkResult, mean_score, perplexity_score
 from weft.benchmarks.text_model import Question, TextModel
 from weft.core.errors import DataError

@@ -10,15 +10,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from weft.benchmarks.base import (
-    BenchmarkConfig,
-    Conditions,
-    FileReader,
-    context_line,
-    digest_of,
-    found,
-    tokenizer_line,
-)
+from weft.benchmarks.base import BenchmarkConfig, Conditions, FileReader, context_line, digest_of, found, tokenizer_line
 from weft.benchmarks.programs import Limits, ProgramEnd, require_running, run_program
 from weft.benchmarks.result import MEAN_ERROR, BenchmarkProtocol, BenchmarkResult, Score, mean_score
 from weft.benchmarks.text_model import TextModel, Writing

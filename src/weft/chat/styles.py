@@ -65,10 +65,7 @@ _LLAMA2 = """\
 {%- endif %}
 {% endfor %}"""
 
-STYLES: Mapping[str, Style] = MappingProxyType({
-    "plain": Style(_PLAIN, ("\nUser:",)),
-    "chatml": Style(_CHATML, ("<|im_end|>",)),
-    "llama2": Style(_LLAMA2),
-})
+STYLES: Mapping[str, Style] = MappingProxyType({"plain": Style(_PLAIN, ("\nUser:",)),
+                                                "chatml": Style(_CHATML, ("<|im_end|>",)), "llama2": Style(_LLAMA2)})
 """``plain``: lines that begin with User: and Assistant:; ``chatml``: OpenAI's Chat Markup Language (2023);
 ``llama2``: Touvron et al. (2023), "Llama 2", appendix A.3.3, as Meta's released code writes it."""

@@ -37,6 +37,10 @@ def judge(
                                                   "log-probabilities, next or scores; by default worked out.")] = None,
         test_text: Annotated[Path | None, typer.Option("--test-text", help="A file with the test text; has a model "
                                                        "read it before? A study measures on it.")] = None,
+        fresh_text: Annotated[Path | None, typer.Option("--fresh-text", help="Documents of the same kind that no model "
+                                                        "can have read, beside those of --test-text.")] = None,
+        canaries: Annotated[Path | None, typer.Option("--canaries", help="A file of lines that end in random words and "
+                                                      "stand in a text that must not be trained on.")] = None,
         seconds: Annotated[float, typer.Option("--seconds", min=1, help="The most time of a file's verdict.")] = 120.0,
         answer: Annotated[float, typer.Option("--answer", min=1, help="The most seconds of one answer.")] = 30.0,
         memory: Annotated[int, typer.Option("--memory", min=256, help="MiB of addresses of a file's "
@@ -64,6 +68,9 @@ def judge(
     if call is None and thing is None:
         raise InputError("nothing to judge was named.", where="THING", remedy="Give one, such as weft judge model.py.")
     if study is not None:
+        if fresh_text or canaries:
+            raise InputError("a study trains models of its own, which have read neither.", where="--study",
+                             remedy="Ask about --fresh-text and --canaries in a verdict without a study.")
         with watching(json=json) as watch:
             verdict = api.verdict_against(call or str(thing), study, changes, test_text=test_text, tokens=tokens,
                                           runs=seeds, out=out, threads=threads,
@@ -76,8 +83,8 @@ def judge(
                          remedy="Name a baseline, such as --study transformer.")
     limits = FileLimits(seconds, answer, memory << 20, threads=threads or 2, confined=not unconfined)
     with console(err=True).status("reading", spinner="line") as status:
-        verdict = api.verdict(call or str(thing), changes, gives=gives, limits=limits, test_text=test_text, model=model,
-                            on_law=status.update)
+        verdict = api.verdict(call or str(thing), changes, gives=gives, limits=limits, test_text=test_text,
+                              fresh_text=fresh_text, canaries=canaries, model=model, on_law=status.update)
     _end(verdict, json=json)
 
 

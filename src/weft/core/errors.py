@@ -112,10 +112,8 @@ class MissingExtra(UserError):
     """An optional dependency is not installed."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
-        super().__init__(
-            f"{purpose} needs the package {package!r}, which is not installed.",
-            remedy=f"Install it with: pip install 'weft[{extra}]'",
-        )
+        super().__init__(f"{purpose} needs the package {package!r}, which is not installed.",
+                         remedy=f"Install it with: pip install 'weft[{extra}]'")
 
 
 class FailedError(WeftError):

@@ -66,15 +66,9 @@ class Batch:
         return 0.0 if self.target_lost is None else float(self.target_lost[self.scored].sum(dtype=np.float64))
 
 
-def cut(
-    stream: TokenStream,
-    starts: Int64[np.ndarray, " B"],
-    length: int,
-    *,
-    score_from: Int64[np.ndarray, " B"] | None = None,
-    fresh: bool = True,
-    epoch: Int64[np.ndarray, " B"] | None = None,
-) -> Batch:
+def cut(stream: TokenStream, starts: Int64[np.ndarray, " B"], length: int, *,
+        score_from: Int64[np.ndarray, " B"] | None = None, fresh: bool = True,
+        epoch: Int64[np.ndarray, " B"] | None = None) -> Batch:
     """The windows of ``length`` inputs that start at ``starts``.
 
     Args:

@@ -93,9 +93,8 @@ class Corpus:
                 whole.
         """
         if max_bytes < 1:
-            raise DataError(
-                f"the limit must be at least 1 byte, received {max_bytes}.", where="max_bytes", remedy="Raise it."
-            )
+            raise DataError(f"the limit must be at least 1 byte, received {max_bytes}.", where="max_bytes",
+                            remedy="Raise it.")
         if self.size_bytes <= max_bytes:
             return self
         documents = documents_of(self.documents)
@@ -134,10 +133,8 @@ class Corpus:
                             where="validation", remedy="Give a share such as 0.1.")
         by_document = self.whole or by == "copies" or len(self.documents) >= FEWEST_TO_SPLIT
         parts = self._by_document(validation, seed, by) if by_document else self._within_documents(validation)
-        train, held_out = (
-            replace(self, name=f"{self.name} ({side})", documents=documents)
-            for side, documents in zip(("train", "validation"), parts, strict=True)
-        )
+        train, held_out = (replace(self, name=f"{self.name} ({side})", documents=documents) for side,
+                           documents in zip(("train", "validation"), parts, strict=True))
         if not train.size_bytes or not held_out.size_bytes:
             raise DataError(f"{self.size_bytes} bytes are too few to hold out a share of {validation}.",
                             where=self.name, remedy="Give more text, or a separate validation text.")

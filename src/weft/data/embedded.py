@@ -40,11 +40,8 @@ def embedded_corpus(*, max_bytes: int | None = None, seed: int = 0, folder: str 
     found = ((name, _text(root / name)) for name in names)
     documents = tuple(Document(name, text) for name, text in found if text)
     if not documents:
-        raise DataError(
-            "this Python comes without the source of its standard library.",
-            where=str(root),
-            remedy="Give a text file or folder of your own with --data.",
-        )
+        raise DataError("this Python comes without the source of its standard library.", where=str(root),
+                        remedy="Give a text file or folder of your own with --data.")
     version = f"Python {platform.python_version()}" if folder is None else ""
     corpus = Corpus(NAME, documents, version=version)
     return corpus if max_bytes is None else corpus.limited(max_bytes, seed=seed)

@@ -105,8 +105,5 @@ def _below(folder: Path) -> Iterator[Path]:
 
 
 def _unreadable(error: OSError) -> None:
-    raise DataError(
-        f"the folder cannot be read ({error.strerror or error}).",
-        where=str(error.filename),
-        remedy="Check its permissions.",
-    ) from None
+    raise DataError(f"the folder cannot be read ({error.strerror or error}).", where=str(error.filename),
+                    remedy="Check its permissions.") from None

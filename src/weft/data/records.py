@@ -162,11 +162,8 @@ def _json(line: bytes, where: str, *, last: bool) -> Any:
 
 def _values(record: Any, fields: Fields, where: str) -> tuple[Any, ...]:
     if not isinstance(record, dict):
-        raise DataError(
-            f"a {type(record).__name__}, while each line of a JSONL file is an object with fields.",
-            where=where,
-            remedy='Write lines such as {"text": "..."}.',
-        )
+        raise DataError(f"a {type(record).__name__}, while each line of a JSONL file is an object with fields.",
+                        where=where, remedy='Write lines such as {"text": "..."}.')
     _require_fields(fields, record, where)
     return tuple(record[field] for field in fields.values())
 

@@ -131,9 +131,8 @@ class TokenStream:
     def require(self, needed: int, purpose: str, remedy: str) -> None:
         """Check that there are enough tokens for a purpose. Raises `DataError`: there are fewer than ``needed``."""
         if len(self) < needed:
-            raise DataError(
-                f"{len(self)} tokens are too few: {purpose} needs {needed}.", where=self.corpus, remedy=remedy
-            )
+            raise DataError(f"{len(self)} tokens are too few: {purpose} needs {needed}.", where=self.corpus,
+                            remedy=remedy)
 
 
 def encode_corpus(corpus: Corpus, tokenizer: Tokenizer, *, repeated: Repeated | None = None) -> TokenStream:

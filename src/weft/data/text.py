@@ -25,14 +25,8 @@ TEXT_SUFFIXES = PROSE | TABLES | SOURCE | RECORD_SUFFIXES
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
-def read_text(
-    path: Where,
-    *,
-    suffixes: Collection[str] = TEXT_SUFFIXES,
-    text_field: str = TEXT_FIELD,
-    prompt_field: str | None = None,
-    documents: Division = "file",
-) -> Corpus:
+def read_text(path: Where, *, suffixes: Collection[str] = TEXT_SUFFIXES, text_field: str = TEXT_FIELD,
+              prompt_field: str | None = None, documents: Division = "file") -> Corpus:
     """The corpus of a file, of a folder, of a pattern, or of a list of them, see `weft.data.places.files_of`.
 
     A text file is one document unless ``documents`` divides it; each record of a JSON Lines (``.jsonl``, ``.ndjson``)
@@ -88,11 +82,8 @@ def _require_text(content: Content, path: Path) -> None:
     if content[:2] in UTF16_MARKS:
         raise _not_utf8(path, "the file begins with the mark of UTF-16, not of UTF-8.", "utf-16")
     if (place := find_byte(memoryview(content), 0, 0)) >= 0:
-        raise DataError(
-            f"the file is binary (a zero byte at offset {place}).",
-            where=str(path),
-            remedy="Give a text file; leave this one out of the folder.",
-        )
+        raise DataError(f"the file is binary (a zero byte at offset {place}).", where=str(path),
+                        remedy="Give a text file; leave this one out of the folder.")
     try:
         for _ in decoded(memoryview(content)):
             pass
@@ -164,8 +155,5 @@ def nothing(path: Where, suffixes: Collection[str]) -> DataError:
         what = "the file is empty." if isinstance(path, str | Path) and Path(path).is_file() else "no file has text."
         return DataError(what, where=described(path), remedy="Give a file that has text.")
     listed = " ".join(sorted(suffixes))
-    return DataError(
-        f"no text file in the folder that is not empty (looked for names ending in {listed}).",
-        where=str(path),
-        remedy="Give a folder with text, or name the file itself.",
-    )
+    return DataError(f"no text file in the folder that is not empty (looked for names ending in {listed}).",
+                     where=str(path), remedy="Give a folder with text, or name the file itself.")

@@ -21,11 +21,10 @@ from weft.positions.yarn import YarnConfig
 
 Scaling: TypeAlias = Callable[[int, int], RopeScalingConfig]
 
-FIXED: dict[str, Scaling] = {
-    "linear": lambda trained, context: LinearScalingConfig(factor=context / trained),
-    "ntk": lambda trained, context: NtkScalingConfig(factor=context / trained),
-    "yarn": lambda trained, context: YarnConfig(factor=context / trained, original_length=trained),
-}
+FIXED: dict[str, Scaling] = {"linear": lambda trained, context: LinearScalingConfig(factor=context / trained),
+                             "ntk": lambda trained, context: NtkScalingConfig(factor=context / trained),
+                             "yarn": lambda trained,
+                             context: YarnConfig(factor=context / trained, original_length=trained)}
 """The scalings that are determined by the trained and the new length alone."""
 
 SEARCHED = "longrope"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,11 +62,11 @@ class Case:
         judged: the file.
         gives: how its output is read; None: worked out.
         limits: of its processes.
-        test_text: a file with the text that it is scored on elsewhere; None: what the file claims.
+        texts: what it must not have read, see `text`.
     """
 
-    def __init__(self, judged: Judged, gives: str | None, limits: FileLimits, test_text: Path | None = None) -> None:
-        self.limits, self.judged, self.test_text = limits, judged, test_text
+    def __init__(self, judged: Judged, gives: str | None, limits: FileLimits, texts: Mapping[str, Path]) -> None:
+        self.limits, self.judged, self._texts = limits, judged, texts
         self._until = time.monotonic() + limits.seconds
         self._world = Surroundings()
         self.worker = Worker(judged, limits, self._world)
@@ -102,6 +102,12 @@ class Case:
         """The difference of probabilities below which logarithms are not compared: what is left of 1 after a
         subtraction in float32."""
         return 1e-3 if self.low else 1e-7
+
+    def text(self, name: str) -> Path | None:
+        """A file that was given as ``test_text``, ``fresh_text`` or ``canaries``, or else one beside the judged file
+        that its claims name; None."""
+        claimed = (self.stated.get("claims") or {}).get(name)
+        return self._texts.get(name) or (self.judged.path.parent / claimed if isinstance(claimed, str) else None)
 
     def left(self) -> float:
         """Seconds that are left."""

@@ -8,18 +8,23 @@ import random
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, final
 
 from weft.judge.judgement import Found, LawResult, Thing, Verdict, result, word_of
 from weft.judge.questions import EndedError
 from weft.judge.sample import SAMPLE, SURE_BITS, TEXTS
+from weft.judge.seen_text import laws_of
 
 ALLOWED = 0.1
 """Nats by which two answers may differ: servers compute in 16-bit numbers, with other kernels for other batches."""
 LIKELIEST = 5
 """Tokens whose probabilities are asked for beside the prompt's own: OpenAI's interface allows no more."""
+TOGETHER = 16
+"""Texts of one request."""
 NOT_ASKED = {"documents": "an endpoint tells no id that ends a document",
              "saved": "an endpoint gives no weights", "evaluation": "an endpoint reports no figure of its own",
              "seen": "an endpoint tells nothing of its training text"}
@@ -56,6 +61,11 @@ class Endpoint:
             raise EndedError(f"{len(prompts)} prompts have {len(choices)} answers")
         return [_scored(each) for each in sorted(choices, key=lambda each: int(each.get("index", 0)))]
 
+    def bits(self, texts: Sequence[str]) -> list[float]:
+        """The bits of texts, without those of the first token of each."""
+        told = [one for at in range(0, len(texts), TOGETHER) for one in self.scored(texts[at : at + TOGETHER])]
+        return [-sum(each.nats[1:]) / math.log(2) for each in told]
+
     def continued(self, prompt: str, tokens: int) -> ScoredPrompt:
         """The likeliest continuation of a prompt."""
         return _scored(self._choices({"prompt": [prompt], "max_tokens": tokens})[0])
@@ -90,15 +100,18 @@ def _scored(choice: dict[str, Any]) -> ScoredPrompt:
 
 
 def judge_endpoint(url: str, *, model: str | None = None, seconds: float = 30.0,
-                   on_law: Callable[[str], None] | None = None) -> Verdict:
-    """The verdict on an endpoint; see `Endpoint` for the arguments."""
+                   on_law: Callable[[str], None] | None = None, texts: Mapping[str, Path] = MappingProxyType({})
+                   ) -> Verdict:
+    """The verdict on an endpoint; see `Endpoint` and `weft.judge.referee.judge_file` for the arguments."""
     begun, thing, laws = time.monotonic(), Thing(kind="endpoint", path=url), []
     try:
         asked = Endpoint(url, model, seconds)
         asked.scored([SAMPLE[:40]])
     except (EndedError, LookupError, TypeError) as error:
         return Verdict(thing=thing, verdict="not judged", why=f"{error}", seconds=time.monotonic() - begun)
-    for name, law in LAWS.items():
+    kept: dict[str, Callable[[Endpoint], LawResult]] = {
+        name: lambda asked, law=law: law(asked.bits) for name, law in laws_of(texts).items()}  # type: ignore[misc]
+    for name, law in (LAWS | kept).items():
         if on_law is not None:
             on_law(name)
         started = time.monotonic()
@@ -108,7 +121,7 @@ def judge_endpoint(url: str, *, model: str | None = None, seconds: float = 30.0,
             found = LawResult(name=name, outcome="not tried", why=f"{error}")
         laws.append(found.model_copy(update={"seconds": round(time.monotonic() - started, 3)}))
     laws += [LawResult(name=name, outcome="not tried", why=why) for name, why in NOT_ASKED.items()]
-    word, why = word_of(laws)
+    word, why = word_of(laws, list(kept))
     return Verdict(thing=thing, verdict=word, why=why, laws=tuple(laws), seconds=time.monotonic() - begun,
                    limits=f"{seconds:g} s an answer")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -47,6 +47,7 @@ class LawResult(PublishedRecord):
     tried: str = Field("", description="What was asked, in words.")
     seconds: float = 0.0
     found: Found | None = None
+    figures: Mapping[str, float] = Field({}, description="The figures of a test by name, such as p and level.")
 
 
 class Thing(PublishedRecord):
@@ -95,9 +96,10 @@ class Verdict(PublishedRecord):
         return EXIT[self.verdict]
 
 
-def result(name: str, tried: str, found: Found | None, why: str = "") -> LawResult:
+def result(name: str, tried: str, found: Found | None, why: str = "", **figures: float) -> LawResult:
     """A law that was tried: held unless something was found."""
-    return LawResult(name=name, outcome="held" if found is None else "broken", tried=tried, found=found, why=why)
+    return LawResult(name=name, outcome="held" if found is None else "broken", tried=tried, found=found, why=why,
+                     figures=figures)
 
 
 def ids(*rows: object) -> tuple[tuple[int, ...], ...]:
@@ -105,9 +107,10 @@ def ids(*rows: object) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(int(each) for each in row) for row in rows)  # type: ignore[attr-defined]
 
 
-def word_of(laws: Sequence[LawResult]) -> tuple[Word, str]:
-    """The verdict that the laws give, and why where nothing is judged."""
+def word_of(laws: Sequence[LawResult], asked: Collection[str] = ()) -> tuple[Word, str]:
+    """The verdict that the laws give, and why where nothing is judged: one was not tried that is needed or was asked
+    for by name."""
     if any(law.outcome == "broken" for law in laws):
         return "unlawful", ""
-    missing = [law.name for law in laws if law.name in NEEDED and law.outcome == "not tried"]
+    missing = [law.name for law in laws if law.name in (*NEEDED, *asked) and law.outcome == "not tried"]
     return ("not judged", f"not tried: {', '.join(missing)}") if missing else ("lawful", "")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
-from weft.judge.case import Case, OutputForm, first_difference
+from weft.judge.canaries import bits_in_rows
+from weft.judge.case import NUMBERS, Case, OutputForm, first_difference
 from weft.judge.judgement import Found, LawResult, ids, result
 from weft.judge.questions import EndedError, ModelError, Worker
 from weft.judge.sample import SAMPLE, SURE_BITS
@@ -58,23 +60,31 @@ def bits_of(case: Case, text: str) -> list[tuple[float, float]]:
     if tokens.size and tokens.max() >= case.vocab:
         raise EndedError(f"encode gives the id {int(tokens.max())}, and it has {case.vocab:,} ids")
     for view in case.views:
-        nats = -nats_of(case, view, tokens)
+        nats = -nats_of(case, view, tokens[None])[0]
         rest = float(nats[1:].sum()) / math.log(2)
         first = float(nats[0]) / math.log(2) if math.isfinite(nats[0]) else 0.0
         found.append((rest, rest + max(first, math.log2(case.vocab))))
     return found
 
 
-def nats_of(case: Case, view: OutputForm, tokens: np.ndarray) -> np.ndarray:
-    """The log-probability of each token of a row [T]; of the first nan where it has none."""
-    row = tokens[None]
+def nats_of(case: Case, view: OutputForm, rows: np.ndarray) -> np.ndarray:
+    """The log-probability of each token of rows [B,T]; of the first nan where it has none."""
     if view.scores:
-        told: np.ndarray = case.log_probs(view, row)[0]
-        return told
-    places = range(max(len(tokens) - 1, 1))
-    values = case.log_probs(view, row, list(places))
-    told = np.take_along_axis(values[0], row[0, 1:, None], axis=-1)[:, 0] if len(tokens) > 1 else np.zeros(0)
-    return np.concatenate([[math.nan], told])
+        return case.log_probs(view, rows)
+    places = list(range(max(rows.shape[1] - 1, 1)))
+    values = case.log_probs(view, rows, places)[:, : rows.shape[1] - 1]
+    told = np.take_along_axis(values, rows[:, 1:, None], axis=-1)[..., 0]
+    return np.concatenate([np.full((len(rows), 1), math.nan), told], axis=1)
+
+
+def bits_of_texts(case: Case, texts: Sequence[str]) -> list[float]:
+    """The bits of texts of any length by the way of the model that its figure is from; infinite where it lacks an id.
+    A model that tells only of the next token is asked about rows of 64."""
+    view = case.views[-1]
+    longest = 64 if view.gives.startswith("next") else 512
+    return bits_in_rows([encoded(case, each) for each in texts], min(case.length, longest), view.vocab,
+                        lambda rows: nats_of(case, view, rows)[:, 1:].sum(axis=1),
+                        NUMBERS // (1 if view.scores else view.vocab))
 
 
 def asked(case: Case, text: str, worker: Worker | None = None) -> dict[str, float]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from weft.core.errors import InputError
 from weft.judge.by_steps import pieces, saved
@@ -18,37 +19,40 @@ from weft.judge.other_rows import documents, separate_rows
 from weft.judge.own_figures import evaluation
 from weft.judge.questions import EndedError, FileLimits, Judged, ModelError
 from weft.judge.repeating import repeats
-from weft.judge.seen_text import seen
+from weft.judge.seen_text import canaries, fresh_text, laws_of, seen
 from weft.judge.text_bytes import text_bytes
 
 Law = Callable[[Case], LawResult]
 LAWS: dict[str, Law] = {"sums-to-one": sums_to_one, "causality": causality, "separate-rows": separate_rows,
                         "repeats": repeats, "bytes": text_bytes, "pieces": pieces,
-                        "documents": documents, "saved": saved, "evaluation": evaluation, "seen": seen}
+                        "documents": documents, "saved": saved, "evaluation": evaluation, "seen": seen,
+                        "canaries": canaries, "fresh-text": fresh_text}
 """The laws by name, in the order in which they are tried."""
 
 
 def judge_file(judged: Judged, *, gives: str | None = None, limits: FileLimits | None = None,
-               test_text: Path | None = None, on_law: Callable[[str], None] | None = None) -> Verdict:
+               texts: Mapping[str, Path] = MappingProxyType({}), on_law: Callable[[str], None] | None = None
+               ) -> Verdict:
     """The verdict on a Python file.
 
     Args:
         judged: the file.
         gives: how its output is read, one of `weft.judge.case.GIVES`; None: worked out.
         limits: of its process; None: the usual ones.
-        test_text: a file with the text that it is scored on elsewhere; None: what the file claims.
+        texts: files by ``test_text``, ``fresh_text`` and ``canaries``; of the others those that the file claims.
         on_law: called for progress with the name of the law that begins.
 
     Raises:
         InputError: the file cannot be read.
         UnsupportedError: this machine cannot confine it.
     """
+    asked = laws_of(texts)
     begun, limits, path = time.monotonic(), limits or FileLimits(), judged.path.resolve()
     if not path.is_file():
         raise InputError("there is no such file.", where=str(path), remedy="Give a Python file, or FILE.py:NAME.")
     thing = Thing(kind="file", path=str(path), sha256=hashlib.sha256(path.read_bytes()).hexdigest(), call=judged.call)
     try:
-        case = Case(replace(judged, path=path), gives, limits, test_text)
+        case = Case(replace(judged, path=path), gives, limits, texts)
     except (NotJudgedError, EndedError, ModelError) as error:
         return Verdict(thing=thing, verdict="not judged", why=f"{error}", seconds=time.monotonic() - begun)
     try:
@@ -56,7 +60,7 @@ def judge_file(judged: Judged, *, gives: str | None = None, limits: FileLimits |
     finally:
         case.end()
     thing = thing.model_copy(update={"gives": case.views[0].gives, "parameters": case.about["parameters"] or None})
-    word, why = word_of(laws)
+    word, why = word_of(laws, list(asked))
     return Verdict(thing=thing, verdict=word, why=why, laws=laws, seconds=time.monotonic() - begun,
                    limits=_described(limits, case.worker.by))
 
@@ -76,7 +80,7 @@ def _outcome(case: Case, name: str, law: Law) -> LawResult:
         return LawResult(name=name, outcome="not tried", why="the time for the verdict was up")
     try:
         return law(case)
-    except UnsteadyError as error:
+    except (UnsteadyError, InputError) as error:  # of what the file itself claims
         return LawResult(name=name, outcome="not tried", why=f"{error}")
     except (EndedError, ModelError) as error:
         why = f"{error}"

@@ -23,21 +23,24 @@ NOT_ASKED = {"bytes": "weft data inspect shows what a tokenizer loses", "evaluat
              "seen": "weft compare tells how much of the test text stands in the training text"}
 
 
-def verdict_of(thing: Thing, checked: CheckResult, *, by_length: bool = False) -> Verdict:
+def verdict_of(thing: Thing, checked: CheckResult, *, by_length: bool = False,
+               beside: Mapping[str, LawResult] = MappingProxyType({})) -> Verdict:
     """The verdict that follows from the reports of `weft.laws.check.check`.
 
     Args:
         by_length: the model's positions are scaled by the length of the row, which its state is told before the first
             token.
+        beside: laws that were asked of its weights, by name.
     """
     findings = [finding for report in checked.reports() for finding in report.findings]
     laws = [_law(name, [each for each in findings if LAW_OF.get(each.law) == name])
             for name in dict.fromkeys(LAW_OF.values())]
     laws += [LawResult(name=name, outcome="not tried", why=why) for name, why in NOT_ASKED.items()]
+    laws += beside.values()
     others = sorted({each.law for each in findings if not each.holds and each.law not in LAW_OF})
-    word, why = word_of(laws)
-    beside = f"of training and kernels these do not hold: {', '.join(others)} (see weft check)" if others else ""
-    why = "; ".join(filter(None, (why, beside, BY_LENGTH if by_length else "")))
+    word, why = word_of(laws, list(beside))
+    others_said = f"of training and kernels these do not hold: {', '.join(others)} (see weft check)" if others else ""
+    why = "; ".join(filter(None, (why, others_said, BY_LENGTH if by_length else "")))
     return Verdict(thing=thing, verdict=word, why=why, laws=tuple(laws),
                    seconds=checked.seconds)
 

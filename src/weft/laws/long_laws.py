@@ -252,20 +252,12 @@ def inference(row: LongRows) -> Iterator[Finding]:
             yield compare("inference", "pieces of odd sizes", actual, row.y, row.subject.bound)
 
 
-LONG_LAWS: dict[str, Callable[[LongRows], Iterator[Finding]]] = {
-    "split": split,
-    "slopes": slopes,
-    "causality": causality,
-    "ragged": ragged,
-    "selection": selection,
-    "packed": packed,
-    "persistence": persistence,
-    "bounded": bounded,
-    "precision": precision,
-    "continuation": continuation,
-    "readout": readout,
-    "inference": inference,
-}
+LONG_LAWS: dict[str, Callable[[LongRows], Iterator[Finding]]] = {"split": split, "slopes": slopes,
+                                                                 "causality": causality, "ragged": ragged,
+                                                                 "selection": selection, "packed": packed,
+                                                                 "persistence": persistence, "bounded": bounded,
+                                                                 "precision": precision, "continuation": continuation,
+                                                                 "readout": readout, "inference": inference}
 """By the names of the laws on short rows."""
 
 OWN_LONG_LAWS = ("split", "causality", "ragged", "packed")

@@ -105,14 +105,8 @@ class NgramCounts:
         return found
 
 
-def count_ngrams(
-    tokens: Int[np.ndarray, "N"],
-    begins: Bool[np.ndarray, "N"] | None,
-    *,
-    order: int,
-    vocab_size: int,
-    bos: int | None = None,
-) -> NgramCounts:
+def count_ngrams(tokens: Int[np.ndarray, "N"], begins: Bool[np.ndarray, "N"] | None, *, order: int, vocab_size: int,
+                 bos: int | None = None) -> NgramCounts:
     """Count all n-grams of length 1 .. order, never across a document's start.
 
     Each document is preceded by the start symbol, which is context only. An n-gram holds at most one of them, as in
@@ -150,9 +144,8 @@ def _check_setting(order: int, vocab_size: int, bos: int | None) -> int:
     if vocab_size < 1:
         raise InputError(f"vocab_size must be at least 1; got {vocab_size}.", where="vocab_size")
     if bos is not None and not 0 <= bos <= vocab_size:
-        raise InputError(
-            f"bos must lie in 0 .. {vocab_size}; got {bos}.", where="bos", remedy="Leave it out for one outside."
-        )
+        raise InputError(f"bos must lie in 0 .. {vocab_size}; got {bos}.", where="bos",
+                         remedy="Leave it out for one outside.")
     return vocab_size if bos is None else bos
 
 
@@ -161,9 +154,8 @@ def _unigrams(stream: Stream, base: int) -> CountLevel:
     return CountLevel(np.arange(base), counts, np.empty(0, dtype=np.int64))
 
 
-def _next_level(
-    stream: Stream, ids: Int[np.ndarray, "P"], length: int, base: int, contexts: int
-) -> tuple[CountLevel, Int[np.ndarray, "P"]]:
+def _next_level(stream: Stream, ids: Int[np.ndarray, "P"], length: int, base: int,
+                contexts: int) -> tuple[CountLevel, Int[np.ndarray, "P"]]:
     """Count the n-grams of this length; ``ids`` name one of ``contexts`` (length-1)-grams that ends at each place."""
     ends = np.flatnonzero(stream.depth >= length - 1)
     ranked = rank(ids[ends - 1] * base + stream.symbols[ends], contexts * base)
@@ -188,9 +180,8 @@ class Stream(NamedTuple):
     token_places: Int[np.ndarray, "N"]
 
 
-def pad_documents(
-    tokens: Int[np.ndarray, "N"], begins: Bool[np.ndarray, "N"] | None, bos: int, vocab_size: int
-) -> Stream:
+def pad_documents(tokens: Int[np.ndarray, "N"], begins: Bool[np.ndarray, "N"] | None, bos: int,
+                  vocab_size: int) -> Stream:
     """Put one start symbol before every document.
 
     One start symbol carries as much information as n-1: an n-gram with two would only repeat the shorter one.
@@ -220,9 +211,8 @@ def check_ids(tokens: Int[np.ndarray, "N"], vocab_size: int, bos: int) -> Int[np
     if array.ndim != 1:
         raise InputError(f"tokens must have one dimension; got shape {array.shape}.", where="tokens", remedy="Flatten.")
     if array.size and array.dtype.kind not in "iu":
-        raise InputError(
-            f"tokens must be integers; got {array.dtype}.", where="tokens", remedy="Give the tokenizer's ids."
-        )
+        raise InputError(f"tokens must be integers; got {array.dtype}.", where="tokens",
+                         remedy="Give the tokenizer's ids.")
     ids = array.astype(np.int64)
     wrong = np.flatnonzero((ids < 0) | (ids >= vocab_size) | (ids == bos))
     if len(wrong):
@@ -241,9 +231,6 @@ def check_begins(begins: Bool[np.ndarray, "N"], length: int) -> Bool[np.ndarray,
     token."""
     array = np.asarray(begins)
     if array.dtype != np.bool_ or array.shape != (length,):
-        raise InputError(
-            f"begins must be {length} booleans, one per token; got {array.dtype} of shape {array.shape}.",
-            where="begins",
-            remedy="Mark the first token of every document with True.",
-        )
+        raise InputError(f"begins must be {length} booleans, one per token; got {array.dtype} of shape {array.shape}.",
+                         where="begins", remedy="Mark the first token of every document with True.")
     return array

@@ -29,9 +29,8 @@ class Discounts(NamedTuple):
     estimated: bool
 
 
-def modified_kneser_ney(
-    counts: NgramCounts, discounts: Sequence[tuple[float, float, float]] | None = None
-) -> NgramTable:
+def modified_kneser_ney(counts: NgramCounts,
+                        discounts: Sequence[tuple[float, float, float]] | None = None) -> NgramTable:
     """Interpolated modified Kneser-Ney.
 
         p(w | c) = (a(c w) - D(a(c w))) / A(c) + g(c) p(w | c'),     A(c) = sum_v a(c v)
@@ -94,16 +93,12 @@ def _estimate(adjusted: Int[np.ndarray, "G"]) -> Discounts:
 
 def _check_discounts(discounts: Sequence[tuple[float, float, float]], order: int) -> tuple[Discounts, ...]:
     if len(discounts) != order or any(len(triple) != 3 for triple in discounts):
-        raise InputError(
-            f"discounts must be {order} triples, one for each order; got {list(discounts)}.", where="discounts"
-        )
+        raise InputError(f"discounts must be {order} triples, one for each order; got {list(discounts)}.",
+                         where="discounts")
     for length, triple in enumerate(discounts, start=1):
         if not all(0 <= value <= r for r, value in enumerate(triple, start=1)):
-            raise InputError(
-                f"discounts must satisfy 0 <= D_r <= r for r = 1, 2, 3; got {tuple(triple)}.",
-                where=f"discounts[{length - 1}]",
-                remedy="Leave them out to estimate them.",
-            )
+            raise InputError(f"discounts must satisfy 0 <= D_r <= r for r = 1, 2, 3; got {tuple(triple)}.",
+                             where=f"discounts[{length - 1}]", remedy="Leave them out to estimate them.")
     return tuple(Discounts(*triple, False) for triple in discounts)
 
 
@@ -111,17 +106,15 @@ def _taken(adjusted: Int[np.ndarray, "G"], discounts: Discounts) -> Float[np.nda
     return np.asarray(np.array([0.0, discounts.one, discounts.two, discounts.three])[np.minimum(adjusted, 3)])
 
 
-def _unigrams(
-    adjusted: Int[np.ndarray, "base"], discounts: Discounts, uniform: Float[np.ndarray, "base"]
-) -> Float[np.ndarray, "base"]:
+def _unigrams(adjusted: Int[np.ndarray, "base"], discounts: Discounts,
+              uniform: Float[np.ndarray, "base"]) -> Float[np.ndarray, "base"]:
     """Unigrams, interpolated with the uniform distribution."""
     taken, total = _taken(adjusted, discounts), adjusted.sum()
     return np.asarray((adjusted - taken) / total + taken.sum() / total * uniform)
 
 
-def _level(
-    counts: NgramCounts, length: int, discounts: Discounts, shorter: Float[np.ndarray, "S"]
-) -> tuple[Float[np.ndarray, "G"], Float[np.ndarray, "C"]]:
+def _level(counts: NgramCounts, length: int, discounts: Discounts,
+           shorter: Float[np.ndarray, "S"]) -> tuple[Float[np.ndarray, "G"], Float[np.ndarray, "C"]]:
     """Probabilities of one length and the weights of their contexts, from the probabilities one length down."""
     adjusted, parents = adjusted_counts(counts, length), counts.parents(length)
     taken = _taken(adjusted, discounts)
@@ -142,9 +135,8 @@ def counts_of_counts(counts: Int[np.ndarray, "G"], highest: int) -> Int[np.ndarr
     return found
 
 
-def assemble(
-    counts: NgramCounts, probs: Sequence[Float[np.ndarray, "G"]], weights: Sequence[Float[np.ndarray, "G"]]
-) -> NgramTable:
+def assemble(counts: NgramCounts, probs: Sequence[Float[np.ndarray, "G"]],
+             weights: Sequence[Float[np.ndarray, "G"]]) -> NgramTable:
     """A table from probabilities of every length and back-off weights of every length but the last.
 
     A context after which no word was counted has the back-off weight 1, whatever ``weights`` holds.
@@ -203,9 +195,8 @@ def add_k(counts: NgramCounts, k: float) -> NgramTable:
         InputError: k not above 0 or not finite.
     """
     if not (k > 0 and np.isfinite(k)):
-        raise InputError(
-            f"k must be a finite number above 0; got {k}.", where="k", remedy="Use maximum likelihood for k = 0."
-        )
+        raise InputError(f"k must be a finite number above 0; got {k}.", where="k",
+                         remedy="Use maximum likelihood for k = 0.")
     size = int(counts.predicted.sum())
     uniform = counts.predicted / size
     if counts.order == 1:
@@ -219,9 +210,8 @@ def add_k(counts: NgramCounts, k: float) -> NgramTable:
     return assemble(counts, probs, weights)
 
 
-def _add_k_level(
-    counts: NgramCounts, length: int, k: float, size: int
-) -> tuple[Float[np.ndarray, "G"], Float[np.ndarray, "C"]]:
+def _add_k_level(counts: NgramCounts, length: int, k: float,
+                 size: int) -> tuple[Float[np.ndarray, "G"], Float[np.ndarray, "C"]]:
     raw, parents = counts.levels[length - 1].counts, counts.parents(length)
     totals = counts.per_context(length, raw) + k * size
     prob, weight = (raw + k) / totals[parents], k * size / totals
@@ -290,9 +280,8 @@ def _katz_unigrams(counts: NgramCounts) -> Float[np.ndarray, "base"]:
     return np.asarray(np.where(unseen, freed / total / unseen.sum(), (raw - taken) / total))
 
 
-def _katz_level(
-    counts: NgramCounts, length: int, shorter: Float[np.ndarray, "S"]
-) -> tuple[Float[np.ndarray, "G"], Float[np.ndarray, "C"]]:
+def _katz_level(counts: NgramCounts, length: int,
+                shorter: Float[np.ndarray, "S"]) -> tuple[Float[np.ndarray, "G"], Float[np.ndarray, "C"]]:
     """Probabilities of one length and the weights of their contexts, from the probabilities one length down."""
     level, parents = counts.levels[length - 1], counts.parents(length)
     complete = counts.per_context(length, None) == counts.predicted.sum()

@@ -60,9 +60,8 @@ class NgramTable:
         contexts = self._check_contexts(contexts)
         targets = np.asarray(targets)
         if targets.shape != (len(contexts),):
-            raise InputError(
-                f"targets must have shape ({len(contexts)},), one per context; got {targets.shape}.", where="targets"
-            )
+            raise InputError(f"targets must have shape ({len(contexts)},), one per context; got {targets.shape}.",
+                             where="targets")
         self._check_range(targets, self.vocab_size, "targets")
         result: Float[np.ndarray, "M"] = self.levels[0].log_prob[targets]
         for length in range(1, contexts.shape[1] + 1):
@@ -82,9 +81,8 @@ class NgramTable:
             self._write_listed(result, rows, ids[rows], self.levels[length])
         return result
 
-    def _step(
-        self, length: int, context: Int[np.ndarray, "M"], found: Int[np.ndarray, "M"], shorter: Float[np.ndarray, "M"]
-    ) -> Float[np.ndarray, "M"]:
+    def _step(self, length: int, context: Int[np.ndarray, "M"], found: Int[np.ndarray, "M"],
+              shorter: Float[np.ndarray, "M"]) -> Float[np.ndarray, "M"]:
         """p given contexts of this length from p given contexts one shorter; ids are -1 where an n-gram is not
         listed."""
         if not np.any(context >= 0):
@@ -99,9 +97,8 @@ class NgramTable:
         words = contexts[:, contexts.shape[1] - length :]
         return chain(self.levels, words, self.base)
 
-    def _write_listed(
-        self, result: Float[np.ndarray, "M V"], rows: Int[np.ndarray, "R"], ids: Int[np.ndarray, "R"], level: TableLevel
-    ) -> None:
+    def _write_listed(self, result: Float[np.ndarray, "M V"], rows: Int[np.ndarray, "R"], ids: Int[np.ndarray, "R"],
+                      level: TableLevel) -> None:
         """Overwrite the entries of ``result`` for the n-grams that are listed after each context."""
         first = np.searchsorted(level.keys, ids * self.base)
         lengths = np.searchsorted(level.keys, (ids + 1) * self.base) - first
@@ -114,9 +111,8 @@ class NgramTable:
     def _check_contexts(self, contexts: Int[np.ndarray, "M C"]) -> Int[np.ndarray, "M C"]:
         contexts = np.asarray(contexts)
         if contexts.ndim != 2:
-            raise InputError(
-                f"contexts must have two dimensions, [rows, words]; got shape {contexts.shape}.", where="contexts"
-            )
+            raise InputError(f"contexts must have two dimensions, [rows, words]; got shape {contexts.shape}.",
+                             where="contexts")
         used = contexts[:, max(contexts.shape[1] - (self.order - 1), 0) :]
         self._check_range(used, max(self.vocab_size, self.bos + 1), "contexts")
         return used.astype(np.int64)
@@ -129,9 +125,8 @@ class NgramTable:
                 remedy="Use the vocabulary that the n-grams were counted with.",
             )
 
-def find(
-    keys: Int[np.ndarray, "G"], contexts: Int[np.ndarray, "M"], words: Int[np.ndarray, "M"], base: int
-) -> Int[np.ndarray, "M"]:
+def find(keys: Int[np.ndarray, "G"], contexts: Int[np.ndarray, "M"], words: Int[np.ndarray, "M"],
+         base: int) -> Int[np.ndarray, "M"]:
     """Indices in ``keys`` of (context, word), -1 where the pair is not listed or the context is -1."""
     found = np.full(len(contexts), -1)
     rows = np.flatnonzero(contexts >= 0)

@@ -225,12 +225,8 @@ class Tokenizer(ABC):
     @final
     def saved(self) -> dict[str, bytes]:
         """The files that ``save`` writes: name and content."""
-        content: dict[str, Any] = {
-            "format": FORMAT_VERSION,
-            "kind": self.kind,
-            "fingerprint": self.fingerprint(),
-            "settings": self.settings(),
-        }
+        content: dict[str, Any] = {"format": FORMAT_VERSION, "kind": self.kind, "fingerprint": self.fingerprint(),
+                                   "settings": self.settings()}
         # Some kinds have their conventions among their settings, as their published files do.
         if self.conventions != NO_CONVENTIONS and "conventions" not in content["settings"]:
             content["conventions"] = self.conventions.to_json()
@@ -255,10 +251,8 @@ class Tokenizer(ABC):
 
     def _encode_specials(self, text: str) -> Ids:
         splitter = Splitter(AddedToken(content, place) for content, place in self.special_tokens.items())
-        pieces = [
-            self.encode_array(piece) if place is None else np.array([place], dtype=np.int32)
-            for piece, place in splitter.split(text)
-        ]
+        pieces = [self.encode_array(piece) if place is None else np.array([place], dtype=np.int32) for piece,
+                  place in splitter.split(text)]
         return np.concatenate(pieces) if pieces else self.encode_array(text)
 
 

@@ -126,10 +126,8 @@ def _is_id(value: Any) -> bool:
 def _added(config: Mapping[str, Any], listed: Mapping[str, int]) -> Iterator[AddedToken]:
     declared = config.get("added_tokens_decoder") or {}
     for place, token in declared.items():
-        yield AddedToken(
-            token["content"], int(place), bool(token.get("special")), bool(token.get("lstrip")),
-            bool(token.get("rstrip")),
-        )  # fmt: skip
+        yield AddedToken(token["content"], int(place), bool(token.get("special")), bool(token.get("lstrip")),
+                         bool(token.get("rstrip")))  # fmt: skip
     known = {token["content"] for token in declared.values()}
     named = {_content(config.get(name)) for name in NAMED}
     named |= {_content(token) for token in config.get("additional_special_tokens") or ()}

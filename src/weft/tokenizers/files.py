@@ -53,9 +53,8 @@ def load_tokenizer(folder: str | Path, *, kinds: Mapping[str, type[Tokenizer]] =
         if "conventions" in content:
             tokenizer = tokenizer.with_conventions(Conventions.from_json(content["conventions"]))
     except (OSError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise CheckpointError(
-            f"the tokenizer's files are damaged ({error!r}).", where=str(folder), remedy="Copy the folder again, whole."
-        ) from error
+        raise CheckpointError(f"the tokenizer's files are damaged ({error!r}).", where=str(folder),
+                              remedy="Copy the folder again, whole.") from error
     if tokenizer.fingerprint() != content.get("fingerprint"):
         raise CheckpointError(
             "the tokenizer's files have changed since they were saved (their fingerprint differs).", where=str(folder),
@@ -67,11 +66,8 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = read_json(path)
     except (OSError, ValueError) as error:
-        raise CheckpointError(
-            f"the tokenizer's settings cannot be read ({error}).",
-            where=str(path),
-            remedy="Give the folder of a checkpoint that was saved whole.",
-        ) from None
+        raise CheckpointError(f"the tokenizer's settings cannot be read ({error}).", where=str(path),
+                              remedy="Give the folder of a checkpoint that was saved whole.") from None
     if not isinstance(content, dict):
         raise CheckpointError(f"the tokenizer's settings are a {type(content).__name__}, not an object.",
                               where=str(path), remedy="Give the folder of a checkpoint that was saved whole.")

@@ -51,14 +51,8 @@ class LibraryTokenizer(Tokenizer, NamesPieces, TakesTokens):
         TokenizerError: not a ``tokenizer.json``, or one that lacks ``bos`` or ``eos``.
     """
 
-    def __init__(
-        self,
-        source: str | bytes,
-        *,
-        bos: str | None = None,
-        eos: str | None = None,
-        conventions: Conventions = NO_CONVENTIONS,
-    ) -> None:
+    def __init__(self, source: str | bytes, *, bos: str | None = None, eos: str | None = None,
+                 conventions: Conventions = NO_CONVENTIONS) -> None:
         self._source = source.encode() if isinstance(source, str) else source
         self._bos, self._eos = bos, eos
         self._library = parse_library(self._source)
@@ -109,9 +103,8 @@ class LibraryTokenizer(Tokenizer, NamesPieces, TakesTokens):
             return [Encoded(ids, self._table.lengths(ids)) for ids in arrays]
         lengths = [self._table.measure(ids, content) for ids, content in zip(arrays, contents, strict=True)]
         changed = iter(self._measure_spans([texts[place] for place, found in enumerate(lengths) if found is None]))
-        return [
-            next(changed) if found is None else Encoded(ids, found) for ids, found in zip(arrays, lengths, strict=True)
-        ]
+        return [next(changed) if found is None else Encoded(ids, found) for ids,
+                found in zip(arrays, lengths, strict=True)]
 
     def decode(self, ids: IdsLike, *, specials: bool = False) -> str:
         if self._table is not None:
@@ -204,11 +197,8 @@ def parse_library(source: str | bytes) -> tokenizers.Tokenizer:
     except (TokenizerError, KeyboardInterrupt):
         raise
     except BaseException as error:  # bare Exception for all that its parser refuses, or a panic, which is none
-        raise TokenizerError(
-            f"not a tokenizer of the tokenizers library ({error}).",
-            where=LIBRARY_FILE,
-            remedy="Give a tokenizer.json as the tokenizers library writes it.",
-        ) from None
+        raise TokenizerError(f"not a tokenizer of the tokenizers library ({error}).", where=LIBRARY_FILE,
+                             remedy="Give a tokenizer.json as the tokenizers library writes it.") from None
     return library
 
 

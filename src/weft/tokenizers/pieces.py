@@ -41,14 +41,8 @@ class PieceTable:
         patient: whether the beginning continues until an id gives bytes, even if ids before it have lost some.
     """
 
-    def __init__(
-        self,
-        pieces: Sequence[bytes],
-        specials: Mapping[int, bytes],
-        *,
-        opening: Mapping[int, bytes] | None = None,
-        patient: bool = False,
-    ) -> None:
+    def __init__(self, pieces: Sequence[bytes], specials: Mapping[int, bytes], *,
+                 opening: Mapping[int, bytes] | None = None, patient: bool = False) -> None:
         self._pieces = tuple(pieces)
         self._shown = tuple([specials.get(place, piece) for place, piece in enumerate(pieces)]) if specials else None
         self._opening, self._patient = dict(opening or {}), patient

@@ -21,11 +21,9 @@ from weft.tokenizers.specials import END_OF_DOCUMENT, AddedToken, library_errors
 from weft.tokenizers.vocabulary_files import CLASS_OF_MODEL, pair_library, word_piece_file
 
 CLASS_ADDS: Mapping[str, tuple[bool, bool]] = MappingProxyType(
-    {
-        **dict.fromkeys(("LlamaTokenizer", "GemmaTokenizer"), (True, False)),
-        **dict.fromkeys(("RobertaTokenizer", "BartTokenizer", "LongformerTokenizer", "LEDTokenizer"), (True, True)),
-        "T5Tokenizer": (False, True),
-    }
+    {**dict.fromkeys(("LlamaTokenizer", "GemmaTokenizer"), (True, False)),
+     **dict.fromkeys(("RobertaTokenizer", "BartTokenizer", "LongformerTokenizer", "LEDTokenizer"), (True, True)),
+     "T5Tokenizer": (False, True)}
 )
 """Whether classes whose files may omit it add the opening and the closing token."""
 
@@ -154,11 +152,8 @@ def _find(folder: Path) -> Path:
         if (folder / name).exists():
             return folder / name
     there = ", ".join(sorted(item.name for item in folder.iterdir())[:8]) or "nothing"
-    raise TokenizerError(
-        f"no tokenizer here: looked for {', '.join(names)}; the folder holds {there}.",
-        where=str(folder),
-        remedy="Give the folder or the file of a tokenizer.",
-    )
+    raise TokenizerError(f"no tokenizer here: looked for {', '.join(names)}; the folder holds {there}.",
+                         where=str(folder), remedy="Give the folder or the file of a tokenizer.")
 
 
 def _vocabulary(file: Path, declared: DeclaredFiles, bos: str | None, eos: str | None) -> FileTokenizer:
@@ -186,11 +181,8 @@ def _guarded(build: Callable[[], tokenizers.Tokenizer], file: Path) -> tokenizer
     except (TokenizerError, KeyboardInterrupt):
         raise
     except BaseException as error:  # bare Exception for inconsistent files, or a panic, which is none
-        raise TokenizerError(
-            f"the files of the vocabulary are inconsistent ({error}).",
-            where=str(file),
-            remedy="Copy the tokenizer's folder again, whole.",
-        ) from None
+        raise TokenizerError(f"the files of the vocabulary are inconsistent ({error}).", where=str(file),
+                             remedy="Copy the tokenizer's folder again, whole.") from None
 
 
 def _add(library: tokenizers.Tokenizer, declared: DeclaredFiles) -> bool:
@@ -230,9 +222,8 @@ def _adds(library: tokenizers.Tokenizer, opening: str | None, closing: str | Non
     return opening in whole[:before], closing in whole[before + len(bare) :]
 
 
-def _roles(
-    library: tokenizers.Tokenizer, declared: DeclaredFiles, bos: str | None, eos: str | None
-) -> tuple[str | None, str | None]:
+def _roles(library: tokenizers.Tokenizer, declared: DeclaredFiles, bos: str | None,
+           eos: str | None) -> tuple[str | None, str | None]:
     """The opening and the closing token: the caller's, or else those of the tokenizer's files, or the model's; where
     neither names one, those that an encoder is trained with before and after a text ([CLS] and [SEP])."""
     opening = bos or _role("bos_token", declared, declared.bos_ids, library)

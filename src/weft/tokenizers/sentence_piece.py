@@ -52,16 +52,9 @@ class SentencePieceTokenizer(TableTokenizer, NamesPieces):
 
     kind: ClassVar[str] = "sentencepiece"
 
-    def __init__(
-        self,
-        model: bytes,
-        *,
-        bos: str | None = None,
-        eos: str | None = None,
-        added: Sequence[AddedToken] = (),
-        conventions: Conventions = NO_CONVENTIONS,
-        prefix: Prefix = "always",
-    ) -> None:
+    def __init__(self, model: bytes, *, bos: str | None = None, eos: str | None = None,
+                 added: Sequence[AddedToken] = (), conventions: Conventions = NO_CONVENTIONS,
+                 prefix: Prefix = "always") -> None:
         self._model, self._bos, self._eos = model, bos, eos
         self._added, self._prefix = tuple(added), prefix
         self._library, facts = opened(model + (WITHOUT_PREFIX if prefix == "never" else b""))
@@ -125,14 +118,10 @@ class SentencePieceTokenizer(TableTokenizer, NamesPieces):
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], folder: Path) -> SentencePieceTokenizer:
-        return cls(
-            read_vocabulary(folder / MODEL_FILE),
-            bos=setting(settings, "bos", str, type(None)),
-            eos=setting(settings, "eos", str, type(None)),
-            added=[_added(token) for token in settings["added"]],
-            conventions=Conventions.from_json(settings.get("conventions", {})),
-            prefix=setting(settings, "prefix", str, default="always"),
-        )
+        return cls(read_vocabulary(folder / MODEL_FILE), bos=setting(settings, "bos", str, type(None)),
+                   eos=setting(settings, "eos", str, type(None)), added=[_added(token) for token in settings["added"]],
+                   conventions=Conventions.from_json(settings.get("conventions", {})),
+                   prefix=setting(settings, "prefix", str, default="always"))
 
     def _encode_specials(self, text: str) -> Ids:
         control = (AddedToken(content, place) for content, place in self.special_tokens.items())

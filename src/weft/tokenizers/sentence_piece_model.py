@@ -39,12 +39,9 @@ def learned_model(texts: Iterable[str], vocab_size: int, algorithm: str) -> byte
                                            remove_extra_whitespaces=False, max_sentence_length=1 << 20, num_threads=1,
                                            minloglevel=3)
     except (RuntimeError, OSError) as error:
-        raise TokenizerError(
-            f"SentencePiece cannot learn {vocab_size} pieces from the training text "
-            f"({str(error).rpartition('] ')[2] or 'it is empty'}).",
-            where="vocab_size",
-            remedy="Request another number, or give more text.",
-        ) from None
+        raise TokenizerError(f"SentencePiece cannot learn {vocab_size} pieces from the training text "
+                             f"({str(error).rpartition('] ')[2] or 'it is empty'}).", where="vocab_size",
+                             remedy="Request another number, or give more text.") from None
     return written.getvalue()
 
 

@@ -20,9 +20,8 @@ QWEN2_WORDS = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[
                r"|\s+(?!\S)|\s+")
 """The expression by which Qwen2's released ``tokenization_qwen2.py`` splits text into words."""
 
-GPT2_LIKE = (
-    "GPT2Tokenizer", "RobertaTokenizer", "BartTokenizer", "LongformerTokenizer", "LEDTokenizer", "CodeGenTokenizer",
-)  # fmt: skip
+GPT2_LIKE = ("GPT2Tokenizer", "RobertaTokenizer", "BartTokenizer", "LongformerTokenizer", "LEDTokenizer",
+             "CodeGenTokenizer")  # fmt: skip
 BERT_LIKE = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBertTokenizer")
 CLASS_OF_MODEL = {"openai-gpt": "OpenAIGPTTokenizer", "qwen2": "Qwen2Tokenizer", "qwen3": "Qwen2Tokenizer",
                   "t5": "T5Tokenizer"}

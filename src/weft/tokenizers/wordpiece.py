@@ -51,13 +51,8 @@ class WordPieceTokenizer(LibraryTokenizer):
         return cls(library.to_str(), bos=OPENING, eos=CLOSING)
 
 
-def word_piece_library(
-    model: tokenizers.models.WordPiece,
-    *,
-    lowercase: bool,
-    strip_accents: bool | None = None,
-    split_chinese: bool = True,
-) -> tokenizers.Tokenizer:
+def word_piece_library(model: tokenizers.models.WordPiece, *, lowercase: bool, strip_accents: bool | None = None,
+                       split_chinese: bool = True) -> tokenizers.Tokenizer:
     """A WordPiece model with BERT's normaliser, words and decoder.
 
     Args:

@@ -58,9 +58,8 @@ class WordTokenizer(Tokenizer):
         super().__init__(TokenizerFacts(len(self._texts), END_ID, END_ID, {END: END_ID}))
 
     @classmethod
-    def train(
-        cls, texts: Iterable[str], *, vocab_size: int | None = None, min_count: int = 1, end_of_line: bool = False
-    ) -> WordTokenizer:
+    def train(cls, texts: Iterable[str], *, vocab_size: int | None = None, min_count: int = 1,
+              end_of_line: bool = False) -> WordTokenizer:
         """The words of ``texts``, the most frequent first, equally frequent ones in the order of their characters.
 
         Args:

@@ -66,15 +66,8 @@ def _unigram_level(section: NgramSection, base: int, bos: int, order: int, path:
     return TableLevel(np.arange(base), log_prob, np.empty(0) if order == 1 else backoff)
 
 
-def _level(
-    section: NgramSection,
-    listed: Int[np.ndarray, "G"],
-    keys: Int[np.ndarray, "K"],
-    symbols: tuple[int, int],
-    below: list[TableLevel],
-    last: bool,
-    path: str,
-) -> TableLevel:
+def _level(section: NgramSection, listed: Int[np.ndarray, "G"], keys: Int[np.ndarray, "K"], symbols: tuple[int, int],
+           below: list[TableLevel], last: bool, path: str) -> TableLevel:
     vocab_size, bos = symbols
     base = vocab_size + 1
     log_prob, backoff = _place(section, np.searchsorted(keys, listed), len(keys), path)
@@ -86,9 +79,8 @@ def _level(
     return TableLevel(keys, log_prob, np.empty(0) if last else backoff)
 
 
-def _backed_off(
-    shorter: NgramTable, contexts: Int[np.ndarray, "M k"], words: Int[np.ndarray, "M"]
-) -> Float[np.ndarray, "M"]:
+def _backed_off(shorter: NgramTable, contexts: Int[np.ndarray, "M k"],
+                words: Int[np.ndarray, "M"]) -> Float[np.ndarray, "M"]:
     """p of n-grams that are not listed after their context, from the orders below."""
     ids = chain(shorter.levels, contexts, shorter.base)
     safe = np.where(words < shorter.vocab_size, words, 0)
@@ -214,9 +206,8 @@ class _Reader:
             raise self.error(f"'ngram N=COUNT' or \\1-grams: should stand here; got {line[:60]!r}")
         return counts
 
-    def unigrams(
-        self, count: int, last: bool, names: dict[str, int] | None, start: str
-    ) -> tuple[dict[str, int], NgramSection]:
+    def unigrams(self, count: int, last: bool, names: dict[str, int] | None,
+                 start: str) -> tuple[dict[str, int], NgramSection]:
         """Read the first section; its words become the vocabulary where none is given."""
         given = names is not None
         known: dict[str, int] = {} if names is None else names

@@ -58,11 +58,8 @@ def check_names(vocabulary: Sequence[str], size: int, start: str | None) -> list
     names = [*vocabulary] if start is None else [*vocabulary, start]
     for place, name in enumerate(names):
         if not name or len(name.split()) != 1 or name.split()[0] != name:
-            raise InputError(
-                f"words in ARPA files cannot be empty or hold white space; got {name!r}.",
-                where=f"vocabulary[{place}]",
-                remedy="Write such words in an escaped form.",
-            )
+            raise InputError(f"words in ARPA files cannot be empty or hold white space; got {name!r}.",
+                             where=f"vocabulary[{place}]", remedy="Write such words in an escaped form.")
     word, times = Counter(names).most_common(1)[0] if names else ("", 0)
     if times > 1:
         raise InputError(f"words must be distinct; {word!r} occurs {times} times.", where="vocabulary")

@@ -36,17 +36,11 @@ DIGITS, NUMBERS, PUNCTUATION = "each digit", "runs of digits", "runs of punctuat
 """Names of steps that have no regular expression."""
 
 Key = tuple[tuple[str, ...], bool]
-NAMES: Mapping[Key, str] = MappingProxyType({
-    ((GPT2,), False): "gpt-2",
-    ((LLAMA3,), True): "llama-bpe",
-    ((LLAMA3,), False): "dbrx",
-    ((QWEN2,), False): "qwen2",
-    ((TEKKEN,), True): "tekken",
-    ((GPT4O,), False): "gpt-4o",
-    ((DIGITS, GPT2), False): "smollm",
-    ((BLOOM,), False): "bloom",
-    ((PUNCTUATION, GPT2, NUMBERS, "[0-9][0-9][0-9]"), False): "falcon",
-})
+NAMES: Mapping[Key, str] = MappingProxyType({((GPT2,), False): "gpt-2", ((LLAMA3,), True): "llama-bpe",
+                                             ((LLAMA3,), False): "dbrx", ((QWEN2,), False): "qwen2",
+                                             ((TEKKEN,), True): "tekken", ((GPT4O,), False): "gpt-4o",
+                                             ((DIGITS, GPT2), False): "smollm", ((BLOOM,), False): "bloom",
+                                             ((PUNCTUATION, GPT2, NUMBERS, "[0-9][0-9][0-9]"), False): "falcon"})
 """Names by the expressions that split one after another, and whether a word that is a token skips the merges. Falcon's
 splits a space from the number after it, which llama.cpp does not; its merges, learned that way, never join the two."""
 
