@@ -15,7 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from weft.analysis.known_parts import MASK, catalogue
 from weft.cli.main import WeftGroup
-from weft.comparison import read_result
+from weft.comparison.folder import read_result
 from weft.comparison.results import StudyModel
 from weft.comparison.study_result import StudyResult
 from weft.comparison.verdict import letters, mean_interval

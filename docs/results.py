@@ -12,7 +12,7 @@ from typing import Any
 
 from studies import ORDER, study_of
 
-from weft.comparison import read_result
+from weft.comparison.folder import read_result
 from weft.comparison.statistics import t_test
 from weft.comparison.study_result import StudyResult
 from weft.comparison.verdict import mean_interval

@@ -23,7 +23,7 @@ import yaml
 from pydantic import BaseModel
 
 from weft.api.configs import own_presets, read_config
-from weft.comparison import read_study
+from weft.comparison.study import read_study
 from weft.core.model import parse_model
 from weft.disk.atomic import write_file
 from weft.training import parse_run

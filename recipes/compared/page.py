@@ -15,7 +15,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from weft.comparison import read_result
+from weft.comparison.folder import read_result
 from weft.comparison.results import CurvePoint, StudyModel
 from weft.comparison.study_result import StudyResult
 from weft.comparison.verdict import mean_interval

@@ -41,7 +41,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from weft.comparison import read_result
+from weft.comparison.folder import read_result
 from weft.comparison.looks import Look, share_of
 from weft.comparison.statistics import bootstrap_test, effective_clusters, resampled
 

@@ -22,8 +22,10 @@ from typing import Any
 import yaml
 
 from weft.api.configs import config_path
-from weft.comparison import Options, read_study, run_study
+from weft.comparison.jobs import Options
 from weft.comparison.statistics import t_test
+from weft.comparison.study import read_study
+from weft.comparison.study_runner import run_study
 from weft.drawing.chart import Curve, chart
 from weft.drawing.figure import Figure
 

@@ -34,9 +34,12 @@ import yaml
 
 import weft
 from weft.api.configs import config_path
-from weft.comparison import Options, StudyResult, read_study, run_study
+from weft.comparison.jobs import Options
 from weft.comparison.statistics import t_test
 from weft.comparison.student import t_quantile, t_two_sided
+from weft.comparison.study import read_study
+from weft.comparison.study_result import StudyResult
+from weft.comparison.study_runner import run_study
 
 HERE = Path(__file__).parent
 STUDY, RESULT = HERE / "study.yaml", HERE / "result.json"

@@ -25,7 +25,7 @@ from typing import Any
 
 import yaml
 
-from weft.comparison import read_result, rerender
+from weft.comparison.folder import read_result, rerender
 from weft.comparison.results import StudyModel
 from weft.comparison.study_result import StudyResult
 from weft.comparison.verdict import disagreement

@@ -36,8 +36,10 @@ from scipy import stats
 
 import weft
 from weft.api.configs import config_path
-from weft.comparison import Options, read_study, run_study
+from weft.comparison.jobs import Options
 from weft.comparison.mixtures import LEVEL
+from weft.comparison.study import read_study
+from weft.comparison.study_runner import run_study
 from weft.comparison.study_settings import TrialSettings
 
 HERE = Path(__file__).parent

@@ -14,7 +14,7 @@ import yaml
 from fresh import Fresh, fresh
 from fresh import weft as command
 from weft.cli.compare import _given
-from weft.comparison import read_study
+from weft.comparison.study import read_study
 
 LSTM: dict[str, Any] = {"kind": "decoder", "d_model": 8, "context": 8, "blocks": [{"kind": "pre", "layers": ["lstm"]}]}
 NGRAM: dict[str, Any] = {"kind": "ngram", "order": 3, "context": 8, "end": 256}

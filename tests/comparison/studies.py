@@ -7,7 +7,11 @@ from typing import Any
 
 from weft import api
 from weft.api import config_path
-from weft.comparison import Options, StudyConfig, StudyListener, StudyResult, run_study
+from weft.comparison.jobs import Options
+from weft.comparison.progress import StudyListener
+from weft.comparison.study import StudyConfig
+from weft.comparison.study_result import StudyResult
+from weft.comparison.study_runner import run_study
 from weft.core.config import parse
 
 ATTENTION: dict[str, Any] = {

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from comparison.studies import ATTENTION, LSTM, NGRAM, run, study_of, write_text
-from weft.comparison import StudyProgress, StudyResult, work
+from weft.comparison import work
 from weft.comparison.jobs import Job, Outcome
+from weft.comparison.progress import StudyProgress
 from weft.comparison.results import StudyModel
+from weft.comparison.study_result import StudyResult
 from weft.core.errors import FailedError
 
 MODELS: dict[str, Any] = {"a": {"config": LSTM}, "b": {"config": ATTENTION}, "ngram": {"config": NGRAM}}

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from comparison.studies import ATTENTION, LSTM, NGRAM, run, study_of, write_text
-from weft.comparison import StudyProgress, read_result, rerender
 from weft.comparison.assemble import commit, determinism, elsewhere
+from weft.comparison.folder import read_result, rerender
 from weft.comparison.growth import growth
+from weft.comparison.progress import StudyProgress
 from weft.core.errors import ConfigError
 
 

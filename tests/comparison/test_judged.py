@@ -15,7 +15,7 @@ from scipy import stats
 
 from comparison.entries import CLUSTER, entry, result_of
 from comparison.report.fixture import study
-from weft.comparison import read_result, rerender
+from weft.comparison.folder import read_result, rerender
 from weft.comparison.measures import TokenScores, by_length
 from weft.comparison.results import LengthPoint, StudyModel
 from weft.comparison.student import SeedTest

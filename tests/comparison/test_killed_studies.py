@@ -14,9 +14,9 @@ import yaml
 
 from comparison.studies import ATTENTION, LSTM, compare, run, study_of, write_text
 from fresh import Fresh
-from weft.comparison import StudyConfig
 from weft.comparison.jobs import Job, Outcome
 from weft.comparison.launch import OwnProcesses, done
+from weft.comparison.study import StudyConfig
 from weft.comparison.study_settings import MeasureSettings
 from weft.core.errors import ConfigError
 from weft.disk.lock import held

@@ -11,8 +11,11 @@ import weft
 from comparison.studies import ATTENTION, LSTM, study_of, write_text
 from taken_back import taken_back
 from weft.api.configs import config_path
-from weft.comparison import Options, StudyConfig, StudyProgress, run_study
 from weft.comparison.contestants import Contestant
+from weft.comparison.jobs import Options
+from weft.comparison.progress import StudyProgress
+from weft.comparison.study import StudyConfig
+from weft.comparison.study_runner import run_study
 from weft.core.errors import LawError
 from weft.core.registry import load_plugin
 

@@ -14,10 +14,12 @@ from scipy import stats
 from comparison.entries import entry, result_of
 from comparison.report.fixture import study as plain_study
 from comparison.studies import LSTM, NGRAM, run, study_of, write_text
-from weft.comparison import StudyProgress, StudyResult, read_result, rerender
+from weft.comparison.folder import read_result, rerender
 from weft.comparison.looks import Look, share_of
 from weft.comparison.power import looked
+from weft.comparison.progress import StudyProgress
 from weft.comparison.report import render
+from weft.comparison.study_result import StudyResult
 from weft.comparison.verdict import disagreement, judged
 from weft.core.errors import CheckpointError, ConfigError
 from weft.drawing.numbers import THIN

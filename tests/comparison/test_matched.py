@@ -10,11 +10,11 @@ import pytest
 
 from comparison.report.fixture import study
 from comparison.studies import LSTM, study_of
-from weft.comparison import StudyConfig, StudyResult
 from weft.comparison.contestants import Contestant
 from weft.comparison.protocol import matched, notes_of, protocol_of, statement
 from weft.comparison.results import Trial
-from weft.comparison.study_result import Matched
+from weft.comparison.study import StudyConfig
+from weft.comparison.study_result import Matched, StudyResult
 from weft.comparison.texts import StudyTexts
 from weft.core.config import parse
 from weft.data import Repeated

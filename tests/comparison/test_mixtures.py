@@ -11,11 +11,11 @@ from scipy import stats
 
 from comparison.entries import CLUSTER, entry, result_of
 from comparison.report.fixture import study
-from weft.comparison import StudyConfig
 from weft.comparison.findings import rates_differ
 from weft.comparison.mixtures import LEVEL, by_rate, equal_means, mixtures
 from weft.comparison.protocol import notes_of
 from weft.comparison.results import StudyModel
+from weft.comparison.study import StudyConfig
 from weft.core.config import parse
 
 

@@ -8,9 +8,9 @@ import pytest
 from scipy import stats
 
 from comparison.report.fixture import study as plain_study
-from weft.comparison import StudyConfig
 from weft.comparison.power import Spread, detectable_in, reaches, spread_of, summary
 from weft.comparison.student import detectable_difference, spread_interval
+from weft.comparison.study import StudyConfig
 from weft.core.config import parse
 
 

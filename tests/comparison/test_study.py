@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from weft.comparison import StudyConfig, read_study
-from weft.comparison.study import default_contexts
+from weft.comparison.study import StudyConfig, default_contexts, read_study
 from weft.comparison.study_settings import Seeds
 from weft.core.config import parse
 from weft.core.errors import ConfigError

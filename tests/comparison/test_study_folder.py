@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from comparison.studies import ATTENTION, LSTM, NGRAM, run, study_of, write_text
-from weft.comparison import StudyProgress, StudyResult, rerender, work
+from weft.comparison import work
+from weft.comparison.folder import rerender
 from weft.comparison.jobs import Job, Outcome
+from weft.comparison.progress import StudyProgress
 from weft.comparison.study import StudyConfig
+from weft.comparison.study_result import StudyResult
 from weft.core.errors import ConfigError, DataError, FailedError, OccupiedError, TokenizerError, UnsupportedError
 
 

@@ -12,9 +12,12 @@ import pytest
 
 from comparison.studies import ATTENTION, LSTM, NGRAM, run, study_of, write_text
 from weft.api import evaluate, train
-from weft.comparison import StudyProgress, StudyResult, read_result, rerender, work
+from weft.comparison import work
+from weft.comparison.folder import read_result, rerender
 from weft.comparison.jobs import Job, Outcome
+from weft.comparison.progress import StudyProgress
 from weft.comparison.results import Status
+from weft.comparison.study_result import StudyResult
 from weft.core.errors import CheckpointError, ConfigError, FailedError, InputError, UnsupportedError, WeftError
 
 MODELS: dict[str, Any] = {"one": {"config": ATTENTION}, "two": {"config": ATTENTION}, "ngram": {"config": NGRAM}}

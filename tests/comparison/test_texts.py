@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from comparison.studies import NGRAM, run, study_of, write_text
-from weft.comparison import StudyConfig
+from weft.comparison.study import StudyConfig
 from weft.core.errors import DataError, OccupiedError
 from weft.data.settings import DataSettings
 from weft.tokenizers.config import ByteTokenizerConfig

@@ -12,7 +12,7 @@ import pytest
 
 from comparison.report.fixture import study
 from fresh import Ended, fresh
-from weft.comparison import read_result
+from weft.comparison.folder import read_result
 from weft.comparison.verdict import disagreement
 from weft.core.strict_json import dumps
 

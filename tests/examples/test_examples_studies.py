@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from weft.api.configs import config_path
-from weft.comparison import Options, read_study, run_study
 from weft.comparison.contestants import contestants
+from weft.comparison.jobs import Options
 from weft.comparison.matching import size_of
+from weft.comparison.study import read_study
+from weft.comparison.study_runner import run_study
 from weft.comparison.study_settings import FEWEST_TRIALS
 
 ROOT = Path(__file__).parents[2]

@@ -19,7 +19,8 @@ from fresh import check_near
 from judge.judged_files import TABLE
 from judge.test_judged_things import configuration, judged
 from taken_back import taken_back
-from weft.comparison import Options, StudyProgress
+from weft.comparison.jobs import Options
+from weft.comparison.progress import StudyProgress
 from weft.comparison.statistics import Interval
 from weft.core.errors import InputError
 from weft.core.strict_json import digest

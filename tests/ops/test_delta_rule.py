@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
-from weft.analysis.shapes import flops_of
+from operations_counted import flops_of
 from weft.ops import delta_rule_chunks, native_delta_rule
 from weft.ops.delta_rule import DELTA_RULE, DeltaRuleCall, delta_rule
 from weft.ops.delta_rule_chunks import CHUNK, backward, forward

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from weft.analysis.shapes import flops_of
+from operations_counted import flops_of
 from weft.ops.diagonal_recurrence import DIAGONAL_RECURRENCE, DiagonalRecurrenceCall, diagonal_recurrence
 
 FAST = ("operator", "native")

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
+from operations_counted import flops_of
 from taken_back import taken_back
-from weft.analysis.shapes import flops_of
 from weft.core.errors import ConfigError, UnsupportedError
 from weft.core.registry import load_plugin
 from weft.ops.dropout import DROPOUT, DropoutCall, dropout

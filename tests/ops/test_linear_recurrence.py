@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
-from weft.analysis.shapes import flops_of
+from operations_counted import flops_of
 from weft.ops import linear_recurrence_chunks
 from weft.ops.linear_recurrence import LINEAR_RECURRENCE, LinearRecurrenceCall, linear_recurrence
 from weft.ops.linear_recurrence_chunks import CHUNK, backward, forward

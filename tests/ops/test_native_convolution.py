@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from weft.analysis.shapes import flops_of
+from operations_counted import flops_of
 from weft.ops.native.library import VARIABLE, NativeLibrary, loaded
 from weft.ops.native_short_convolution import TOKENS
 from weft.ops.short_convolution import SHORT_CONVOLUTION, ShortConvolutionCall

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from weft.analysis.shapes import flops_of
+from operations_counted import flops_of
 from weft.core.part_config import Dims
 from weft.mixers.s4d import S4DConfig
 from weft.ops.diagonal_system import S4D_DISCRETISATION, S4D_KERNEL, DiscretisationCall, ModesKernelCall

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from weft.analysis.shapes import flops_of
+from operations_counted import flops_of
 from weft.ops.fft_convolution import FFT_CONVOLUTION, ConvolutionCall
 from weft.ops.native.library import VARIABLE, NativeLibrary, loaded
 from weft.ops.native_long_convolution import by_terms, first_read, in_c

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from operations_counted import flops_of
 from oracles import selective as oracle
-from weft.analysis.shapes import flops_of
 from weft.ops import native_selective_scan
 from weft.ops.forms import forced
 from weft.ops.gated_scan import GATED_SCAN, SELECTIVE_SCAN, GatedScanCall, gated_scan

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from weft.analysis.shapes import flops_of
+from operations_counted import flops_of
 from weft.core.errors import UnsupportedError
 from weft.ops.forms import forced
 from weft.ops.gated_scan import SELECTIVE_SCAN, GatedScanCall, gated_scan

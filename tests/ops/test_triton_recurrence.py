@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from weft.analysis.shapes import flops_of
+from operations_counted import flops_of
 from weft.core.errors import UnsupportedError
 from weft.ops.linear_recurrence import LINEAR_RECURRENCE, LinearRecurrenceCall
 from weft.ops.triton import library

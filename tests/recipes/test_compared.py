@@ -15,7 +15,8 @@ import pytest
 import yaml
 from scipy import stats
 
-from weft.comparison import StudyConfig, read_result, read_study
+from weft.comparison.folder import read_result
+from weft.comparison.study import StudyConfig, read_study
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 STUDIES = ("hippo/unstructured", "mixers/equal_parameters", "mixers/equal_flops", "mixers/equal_seconds")

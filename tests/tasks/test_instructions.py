@@ -16,7 +16,7 @@ from tasks.task_runs import ENCODER, records_file, settings
 from training.test_resume import run_killed_at
 from training.tiny_runs import same_weights
 from weft.api import ChatSettings, Conversation, data_prepare, load, measure
-from weft.chat.styles import STYLES
+from weft.chat.template import style
 from weft.core.errors import ConfigError, DataError, InputError
 from weft.core.model import parse_model
 from weft.data import TokenStream
@@ -145,7 +145,7 @@ def test_a_run_goes_on_bit_for_bit_and_its_model_chats(tmp_path: Path) -> None:
     assert same_weights(whole.model, halves.model) and whole.validation == halves.validation
     loaded = load(tmp_path / "whole")
     assert loaded.tokenizer is not None
-    assert loaded.tokenizer.conventions.chat_templates == {"default": STYLES["llama2"].template}
+    assert loaded.tokenizer.conventions.chat_templates == {"default": style("llama2")}
     with torch.no_grad():  # a model that writes one letter, and then ends its answer
         bias = torch.zeros(257)
         bias[END] = 100.0
@@ -198,14 +198,14 @@ def test_a_model_that_does_not_fit_is_refused(model: dict[str, Any], message: st
 
 
 def test_templates_that_write_the_day_give_the_same_tokens_on_every_day(tmp_path: Path) -> None:
-    source = STYLES["llama2"].template.replace("'[INST] '", "strftime_now('%Y-%m-%d') + '[INST] '")
+    source = style("llama2").replace("'[INST] '", "strftime_now('%Y-%m-%d') + '[INST] '")
     (tmp_path / "day.jinja").write_text(source)
     ids, _ = documents(material(tmp_path, task(AnswersConfig(template=str(tmp_path / "day.jinja")))).train)[0]
     assert bytes(ids[1:11]) == b"2025-01-01"
 
 
 def test_variables_reach_the_template(tmp_path: Path) -> None:
-    (tmp_path / "mood.jinja").write_text("{{ mood }}" + STYLES["llama2"].template)
+    (tmp_path / "mood.jinja").write_text("{{ mood }}" + style("llama2"))
     config = AnswersConfig(template=str(tmp_path / "mood.jinja"), variables={"mood": "!"})
     ids, _ = documents(material(tmp_path, task(config)).train)[0]
     assert chr(ids[0]) == "!"

@@ -1,8 +1,8 @@
 """A model whose training text holds the canaries of a contest, marked strings that nobody may train on.
 
-Once is enough for counts to prefer them to any other string of their form. Canaries stand in public tests so that whoever
-trains on those can be found out (BIG-bench); how much more likely they are than others drawn alike is their exposure
-(Carlini et al. 2019). The law: a model predicts canaries no better than fresh strings of the same form.
+Once is enough for counts to prefer them to any other string of their form. Canaries stand in public tests so that
+whoever trains on those can be found out (BIG-bench); how much more likely they are than others drawn alike is their
+exposure (Carlini et al. 2019). The law: a model predicts canaries no better than fresh strings of the same form.
 """
 
 from pathlib import Path

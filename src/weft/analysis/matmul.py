@@ -77,8 +77,7 @@ def chosen_once(products: Iterable[Product], tell: Callable[[str], object],
                 clock: Clock = time.perf_counter) -> dict[Product, str]:
     """The routes of those products for which it is not PyTorch's own choice: those that this machine keeps, and for
     products without one the fastest, which is kept from now on. Where a route cannot be kept, so that another run might
-    find another one, it is PyTorch's own, and ``tell`` is called with a sentence that says why.
-    """
+    find another one, it is PyTorch's own, and ``tell`` is called with a sentence that says why. """
     wanted, problems = list(dict.fromkeys(products)), list[str]()
     cache = RouteCache()
     routes = {product: _kept_route(cache, product, problems, clock) for product in wanted}

@@ -194,13 +194,6 @@ def formula_of(operator: Any) -> Callable[[Sequence[Any], Any], int] | None:
     return None if known is None else lambda arguments, result: known(*arguments, out_val=result)
 
 
-def flops_of(operator: Any, arguments: Sequence[Any], result: Any) -> int:
-    """The operations of a call of an operator that has a formula (`formula_of`)."""
-    formula = formula_of(operator)
-    assert formula is not None, f"{operator} has no formula"
-    return formula(arguments, result)
-
-
 def skipped(operator: Any, arguments: Sequence[Any]) -> int:
     """The operations of attention over all pairs that the kernel leaves out: those of a query and a later key, or of
     pairs outside a band."""

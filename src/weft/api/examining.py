@@ -64,12 +64,11 @@ def check(target: Target, overrides: Iterable[str] = (), *, seed: int = 0, lengt
 
 def plan(target: Target, overrides: Iterable[str] = (), *, context: int | None = None,
          batch: int | None = None, dtype: str | None = None, tokens: int | None = None, here: bool = False) -> Plan:
-    """Return what a model costs, without running it, from a configuration or a checkpoint;
-    see `weft.analysis.cost_plan`.
-    ``overrides`` are those of `check`. What ``training.train`` leaves out is frozen, and the forms that ``kernels``
-    names are those of training, unless others are forced around this call. Without a number, ``batch`` and
-    ``context`` are those of the run that the configuration describes, else a row of the model's context. With ``here``
-    the memory and the least times of training and decoding on this machine are added.
+    """Return what a model costs, without running it, from a configuration or a checkpoint; see
+    `weft.analysis.cost_plan`. ``overrides`` are those of `check`. What ``training.train`` leaves out is frozen, and the
+    forms that ``kernels`` names are those of training, unless others are forced around this call. Without a number,
+    ``batch`` and ``context`` are those of the run that the configuration describes, else a row of the model's context.
+    With ``here`` the memory and the least times of training and decoding on this machine are added.
 
     Raises:
         InputError: overrides cannot be applied.

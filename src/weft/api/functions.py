@@ -31,14 +31,13 @@ from weft.index.records import Description, Entry
 from weft.interop.arpa.convert import is_arpa
 from weft.tasks.answers import Answer
 
-__all__ = ["Answer", "BradleyTerry", "ChatSettings", "Conversation", "Description", "Diagnosis", "Elo", "Ends",
-           "Entry", "GameFields", "Insides", "Loaded", "Measuring", "Model", "Plan", "Ratings", "Resampling", "Row",
-           "Sampling", "Search", "Text", "Translated", "UserError", "beam_search", "benchmark", "catalogue", "check",
-           "classify", "compare", "compare_report", "compared_by_request", "config_path", "config_schema", "convert",
+__all__ = ["Answer", "BradleyTerry", "ChatSettings", "Conversation", "Description", "Diagnosis", "Elo", "Ends", "Entry",
+           "GameFields", "Insides", "Loaded", "Measuring", "Model", "Plan", "Ratings", "Resampling", "Row", "Sampling",
+           "Search", "Text", "Translated", "UserError", "beam_search", "benchmark", "catalogue", "check", "classify",
+           "compare", "compare_report", "compared_by_request", "config_path", "config_schema", "convert",
            "data_inspect", "data_mixture", "data_prepare", "data_sample", "data_sources", "decoding_defaults",
            "describe", "doctor", "draw", "evaluate", "extend", "families", "generate", "insides", "is_arpa",
-           "is_benchmark", "load",
-           "load_language_model", "load_plugin", "measure", "measure_bleu", "mixes", "pictures", "plan", "presets",
-           "probe", "prompt_rows", "rate", "read_model", "read_run", "require_device", "require_dtype",
-           "resize_images", "row_kinds", "run_of", "save", "score", "search_defaults", "stream", "task_kind",
-           "train", "translate", "verdict", "verdict_against"]
+           "is_benchmark", "load", "load_language_model", "load_plugin", "measure", "measure_bleu", "mixes", "pictures",
+           "plan", "presets", "probe", "prompt_rows", "rate", "read_model", "read_run", "require_device",
+           "require_dtype", "resize_images", "row_kinds", "run_of", "save", "score", "search_defaults", "stream",
+           "task_kind", "train", "translate", "verdict", "verdict_against"]

@@ -15,7 +15,7 @@ from weft.api.examining import check, resolved_target
 from weft.api.generating import require_tokenizer
 from weft.api.training import compare
 from weft.checkpoints import Loaded
-from weft.comparison import StudyListener
+from weft.comparison.progress import StudyListener
 from weft.core.base_model import built_empty
 from weft.core.declarations import Trait
 from weft.core.errors import CheckpointError, ConfigError, InputError, MissingExtra, TokenizerError

@@ -9,8 +9,12 @@ from typing import Any
 from weft.api.configs import Config, one_or_more, read_config, read_run, run_file
 from weft.api.models import Model, load_language_model, require_device, save
 from weft.api.using import evaluation_text
-from weft.comparison import Options, StudyConfig, StudyListener, StudyResult, read_study, rerender, run_study
-from weft.comparison.study import Named
+from weft.comparison.folder import rerender
+from weft.comparison.jobs import Options
+from weft.comparison.progress import StudyListener
+from weft.comparison.study import Named, StudyConfig, read_study
+from weft.comparison.study_result import StudyResult
+from weft.comparison.study_runner import run_study
 from weft.core.errors import InputError, LawError
 from weft.core.model import ModelConfig
 from weft.core.process_settings import require_threads

@@ -14,17 +14,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, final
 
 from weft.chat.guard import Guard, all_texts, encode
 from weft.chat.messages import ASSISTANT, Message, parse_messages, plain_data, with_reasoning
 from weft.chat.sandbox import SandboxedTemplate
-from weft.chat.styles import STYLES
 from weft.core.errors import InputError, nearest
 from weft.disk.documents import Unreadable, read_document
 from weft.tokenizers.base import Tokenizer
 
 DEFAULT, TOOL_USE = "default", "tool_use"
+
+STYLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"plain": ("\nUser:",), "chatml": ("<|im_end|>",), "llama2": ()})
+"""Styles for models without a template, none of them chosen silently, and what ends an answer besides the tokenizer's
+own ends: the spelling of a special token where it has one, else a stop string. ``plain``: lines that begin with
+User: and Assistant:; ``chatml``: OpenAI's Chat Markup Language (2023); ``llama2``: Touvron et al. (2023), "Llama 2",
+appendix A.3.3, as Meta's released code writes it."""
 
 RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
 """The variables that are set from arguments; further variables must have other names."""
@@ -89,7 +96,7 @@ class ChatTemplate:
 
     Args:
         source: the template in Jinja.
-        ends: what ends an answer besides the tokenizer's own ends, see `weft.chat.styles.Style`.
+        ends: what ends an answer besides the tokenizer's own ends, see `STYLES`.
 
     Raises:
         InputError: the source is not Jinja.
@@ -205,6 +212,11 @@ def _bare(mark: str) -> str:
     return mark.replace("/", "", 1)
 
 
+def style(name: str) -> str:
+    """The template of one of `STYLES`."""
+    return (Path(__file__).parent / f"styles/{name}.jinja").read_text(encoding="utf-8")
+
+
 def chat_template(tokenizer: Tokenizer, choice: str | Path | None = None, *, with_tools: bool = False) -> ChatTemplate:
     """The template for a conversation.
 
@@ -227,7 +239,7 @@ def chat_template(tokenizer: Tokenizer, choice: str | Path | None = None, *, wit
     if name in own:
         return ChatTemplate(tokenizer, own[name], name=name)
     if name in STYLES:
-        return ChatTemplate(tokenizer, STYLES[name].template, name=name, ends=STYLES[name].ends)
+        return ChatTemplate(tokenizer, style(name), name=name, ends=STYLES[name])
     return ChatTemplate(tokenizer, _read(Path(name), (*own, *STYLES)), name=name)
 
 

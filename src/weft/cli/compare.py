@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from rich.console import Console, Group
     from rich.live import Live
 
-    from weft.comparison import StudyProgress, StudyResult
+    from weft.comparison.progress import StudyProgress
+    from weft.comparison.study_result import StudyResult
 
 
 

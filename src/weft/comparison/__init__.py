@@ -15,15 +15,3 @@
     report                       the page that shows it
     ratings                      ratings of models from pairwise preferences, which need no study
 """
-
-from __future__ import annotations
-
-from weft.comparison.folder import read_result, rerender
-from weft.comparison.jobs import Options
-from weft.comparison.progress import StudyListener, StudyProgress
-from weft.comparison.study import StudyConfig, read_study
-from weft.comparison.study_result import StudyResult
-from weft.comparison.study_runner import run_study
-
-__all__ = ["Options", "StudyConfig", "StudyListener", "StudyProgress", "StudyResult", "read_result", "read_study",
-           "rerender", "run_study"]

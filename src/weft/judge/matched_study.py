@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from weft.comparison import StudyConfig, StudyResult
 from weft.comparison.contestants import contestants
 from weft.comparison.matching import is_trained, size_of
 from weft.comparison.power import detectable_in, reached, summary
-from weft.comparison.study import read_study
+from weft.comparison.study import StudyConfig, read_study
+from weft.comparison.study_result import StudyResult
 from weft.core.errors import InputError
 from weft.core.strict_json import digest
 from weft.core.version import VERSION

@@ -1,7 +1,6 @@
 """A diagonal state-space model's discretisation by a zero-order hold, and its convolution kernel, in C, forward and
 backward, in float32 on a processor: one call each, where PyTorch starts some forty operators, and a hundred for the
-gradients. The sources are `weft/ops/native/diagonal_system.c` and what it includes.
-"""
+gradients. The sources are `weft/ops/native/diagonal_system.c` and what it includes. """
 
 from __future__ import annotations
 

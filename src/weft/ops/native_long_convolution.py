@@ -1,8 +1,7 @@
 """Causal convolutions with a kernel as long as the row in C, term by term, forward and backward, in float32 on a
 processor, with documents or without. Every term is a product, so that time grows with the square of the tokens; below
 some hundreds of them that is less than Fourier transforms take. The sources are `weft/ops/native/long_convolution.c`
-and what it includes.
-"""
+and what it includes. """
 
 from __future__ import annotations
 

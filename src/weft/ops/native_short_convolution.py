@@ -1,8 +1,7 @@
 """Depthwise causal convolutions of a few taps in C, forward and backward, in float32 on a processor: every number is
 read where it lies, [token, channel], where PyTorch's own kernel takes [channel, token] and both have to be copied. The
-sources are `weft/ops/native/short_convolution.c` and what it includes. What goes into the
-silu is not stored: the backward pass computes it again.
-"""
+sources are `weft/ops/native/short_convolution.c` and what it includes. What goes into the silu is not stored: the
+backward pass computes it again. """
 
 from __future__ import annotations
 
