@@ -124,7 +124,7 @@ def p_value(values: np.ndarray, of_test: np.ndarray) -> float:
 
 
 def _welch(values: np.ndarray, divisions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of each division [P,N] of values [N]: the mean of those outside minus that of those inside, its standard error,
+    """For each division [P,N] of values [N]: the mean of those outside minus that of those inside, its standard error,
     and Welch's degrees of freedom."""
     sides = []
     for chosen in (divisions, ~divisions):

@@ -36,7 +36,6 @@ OTHER_ROWS = 16 if tiles_expected() else 32
 """The same for float32 and whole numbers, where libraries repay a layout of their own for more vectors. On an AMD EPYC
 (Zen 3) their product of 24 vectors takes 0.75 (512 x 512) and 1.04 (2048 x 512) times as long."""
 ROWS: Mapping[torch.dtype, int] = MappingProxyType({torch.float32: OTHER_ROWS, torch.bfloat16: FEW_ROWS})
-"""Both, by the dtype of vectors and matrix."""
 KINDS: Mapping[torch.dtype, int] = MappingProxyType(
     {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2, torch.uint8: 3})
 """How a matrix is stored, by the dtype of its tensor; as in native/dots.h."""

@@ -171,7 +171,7 @@ class Parting:
 
     @property
     def kind(self) -> Kind:
-        """What is being read."""
+        """The kind of text that is being read."""
         return self._kind
 
     def _find(self, mark: str) -> int:
