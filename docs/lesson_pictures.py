@@ -157,7 +157,7 @@ def server() -> Figure:
         for index, (name, tokens) in enumerate((("attention", 1024), ("attention", 256), ("Mamba", 1024)))]
     return chart("server", "Bytes that a token costs", "Megabytes that a step reads for each token: the weights are "
                  "shared by the rows of a batch, and the state of each row is its own.", curves,
-                 "rows of the batch", "MB a token", scale="logarithmic", width=520, height=260)
+                 "rows of the batch", "MB a token", scale="logarithmic", width=600, height=260, letters=24)
 
 
 def pictures() -> list[Figure]:
