@@ -172,7 +172,7 @@ def test_an_encoder_decoder_is_trained_on_pairs(weft: Weft, tmp_path: Path) -> N
                      "encoder": {key: value for key, value in ENCODER.items() if key != "context"}},
            "task": "sequence_to_sequence", "tokenizer": "characters",
            "data": {"path": str(records(tmp_path / "pairs.jsonl", rows)), "validation": 0.2},
-           "training": {**TRAINING, "steps": 150}}
+           "training": {**TRAINING, "steps": 250}}
     told = weft("train", written(tmp_path / "pairs.yaml", run), "--out", tmp_path / "run")
     assert told.code == 0, told.err
     (found,) = weft("eval", tmp_path / "run", "--json").json()

@@ -94,7 +94,7 @@ def case_of(folder: Path, source: str, *changes: tuple[str, str]) -> Iterator[Ca
         assert old in source
         source = source.replace(old, new)
     (folder / "judged.py").write_text(source, encoding="utf-8")
-    case = Case(Judged(folder / "judged.py"), None, QUICK)
+    case = Case(Judged(folder / "judged.py"), None, QUICK, {})
     try:
         yield case
     finally:

@@ -91,8 +91,10 @@ def test_every_route_multiplies_the_product_that_it_is_timed_on(which: Which, dt
     with torch.no_grad():
         call = matmul._call(Product(which, 70, 33, 47, str(dtype)))
         assert set(found.rates) == {form.name for form in PRODUCT.forms() if PRODUCT.can(form, call)} > {"reference"}
-    # Some roundings of 2^-24, and one of 2^-9.
-    assert all(each < (1e-5 if dtype == torch.float32 else 2**-6) for each in found.errors.values())
+    # Some roundings of 2^-24, and one of 2^-9. Where a processor has tiles (AMX) oneDNN takes products of float32 from
+    # numbers rounded to bfloat16 by one of the routes, which then is not the one that is taken.
+    assert all(each < 2**-6 for each in found.errors.values())
+    assert found.errors[found.route] < (1e-5 if dtype == torch.float32 else 2**-6)
     assert all(1e3 < rate < 1e15 for rate in found.rates.values()), "operations a second"
 
 

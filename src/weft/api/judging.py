@@ -64,7 +64,7 @@ def verdict(thing: str | Path, overrides: Iterable[str] = (), *, gives: str | No
     """
     limits, name = limits or FileLimits(), str(thing)
     given = {"test_text": test_text, "fresh_text": fresh_text, "canaries": canaries}
-    texts = {key: file for key, value in given.items() if (file := _file_of(value, key)) is not None}
+    texts = {key: file for key, value in given.items() if (file := _file_of(value, key.replace("_", " "))) is not None}
     laws_of(texts)  # a file that shows nothing is refused before anything is asked
     if name.startswith(("http://", "https://")):
         return judge_endpoint(name, model=model, seconds=limits.answer, on_law=on_law, texts=texts)
@@ -104,7 +104,7 @@ def verdict_against(thing: str | Path, baseline: str | Path, overrides: Iterable
         InputError: the thing cannot be trained by Weft, there is no such text, or another protocol is in ``out``.
         ConfigError: the study cannot be run; every problem is listed.
     """
-    name, folder, held_out = str(thing), Path(out), _file_of(test_text, "test_text")
+    name, folder, held_out = str(thing), Path(out), _file_of(test_text, "test text")
     _require_configuration(name)
     run, plain = read_run(name, overrides), read_config(baseline)
     study, content = sealed(folder, f"Is {name} better than {baseline}?", runs, held_out, plugins,
@@ -146,7 +146,7 @@ def _require_configuration(name: str) -> None:
 def _file_of(given: str | Path | None, name: str) -> Path | None:
     """The file or folder of a text."""
     if given is not None and not Path(given).exists():
-        raise InputError("there is no such file.", where=str(given), remedy=f"Give a file for {name}.")
+        raise InputError("there is no such file.", where=str(given), remedy=f"Give a file with the {name}.")
     return None if given is None else Path(given).resolve()
 
 

@@ -20,9 +20,9 @@ from weft.cli.ctrl_c import INTERRUPTED, WORD
 from weft.core.version import VERSION
 
 Command: TypeAlias = TyperCommand | TyperGroup
-PATHS = frozenset({"--against", "--api-key-file", "--base", "--data", "--from", "--logits", "--messages", "--out",
-                   "--plugin", "--report", "--requests", "--rows", "--run-code", "--study", "--test-text",
-                   "--text-file", "--tls-cert", "--tls-key", "--translations"})
+PATHS = frozenset({"--against", "--api-key-file", "--base", "--canaries", "--data", "--fresh-text", "--from",
+                   "--logits", "--messages", "--out", "--plugin", "--report", "--requests", "--rows", "--run-code", "--study",
+                   "--test-text", "--text-file", "--tls-cert", "--tls-key", "--translations"})
 """The options of all commands whose value is or may be a path."""
 
 
