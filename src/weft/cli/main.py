@@ -21,8 +21,8 @@ from weft.core.version import VERSION
 
 Command: TypeAlias = TyperCommand | TyperGroup
 PATHS = frozenset({"--against", "--api-key-file", "--base", "--canaries", "--data", "--fresh-text", "--from",
-                   "--logits", "--messages", "--out", "--plugin", "--report", "--requests", "--rows", "--run-code", "--study",
-                   "--test-text", "--text-file", "--tls-cert", "--tls-key", "--translations"})
+                   "--logits", "--messages", "--out", "--plugin", "--report", "--requests", "--rows", "--run-code",
+                   "--study", "--test-text", "--text-file", "--tls-cert", "--tls-key", "--translations"})
 """The options of all commands whose value is or may be a path."""
 
 
