@@ -2,21 +2,21 @@
 
 #include <string.h>
 
-#if defined(__x86_64__) && defined(__linux__)
+#include "shared.h"
+
+#ifdef TILES_COMPILED
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
 
-#include "shared.h"
-
 int weft_tiles; /* whether products in bfloat16 use the processor's tiles (tiles.h) */
 
 void weft_use_tiles(int wanted) { weft_tiles = wanted; }
 
-/* Whether the processor has tiles for bfloat16, and the system lets this process use them. */
+/* Whether there is code for tiles, the processor has them for bfloat16, and the system lets this process use them. */
 static int has_tiles(void) {
-#if defined(__x86_64__) && defined(__linux__)
+#ifdef TILES_COMPILED
     unsigned a, b, c, d;
     const int has = __get_cpuid_count(7, 0, &a, &b, &c, &d) && d >> 22 & d >> 24 & 1;
     return has && !syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* the data of tiles */);

@@ -15,6 +15,13 @@
 /* The most parts that the rows of a matrix are divided into. */
 #define PARTS 8
 
+/* Whether the compiler has what tiles (AMX, tiles.h) are written with. */
+#if defined(__x86_64__) && defined(__linux__) && defined(__has_include)
+#if __has_include(<amxbf16intrin.h>)
+#define TILES_COMPILED 1
+#endif
+#endif
+
 /* What a call's function returns. */
 enum { COMPUTED, NO_MEMORY, BAD_INDEX };
 

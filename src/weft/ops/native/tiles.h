@@ -9,6 +9,7 @@
 #define WEFT_TILES_H
 
 #include "dots.h"
+#include "shared.h"
 
 #define TILED_ROWS 16   /* rows of the matrix, and vectors, of a tile */
 #define TILED_INPUTS 32 /* inputs of a tile */
@@ -16,10 +17,8 @@
 
 extern int weft_tiles; /* whether the process may use tiles (library.c) */
 
-#if NARROW_DOTS && defined(__linux__) && defined(__has_include)
-#if __has_include(<amxbf16intrin.h>)
+#if NARROW_DOTS && defined(TILES_COMPILED)
 #define TILES 1
-#endif
 #endif
 
 #ifdef TILES
