@@ -12,7 +12,7 @@ from weft.tokenizers import Encoded, Tokenizer
 from weft.tokenizers.lost import STRETCH_NATS, untold_nats
 from weft.tokenizers.split_points import STRETCH, TextPart, measured, stretches
 
-BATCH_CHARACTERS = 1 << 20
+BATCH_CHARACTERS = 1 << 19
 """Characters that are encoded in one call: enough for all threads of the tokenizer, and few enough to report progress
 and to limit the memory of the library's results."""
 
