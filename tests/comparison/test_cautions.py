@@ -36,7 +36,7 @@ def by_name(settings: tuple[Setting, ...]) -> dict[str, Setting]:
 
 
 def test_equal_settings_are_said_equal_and_counted_models_have_none(tmp_path: Path) -> None:
-    found = by_name(settings_of(models_of(write_text(tmp_path))))
+    found = by_name(settings_of(models_of(write_text(tmp_path)), "cpu"))
     assert all(each.equal for each in found.values())
     assert list(found) == ["optimizer", "schedule", "precision", "averaged weights", "largest norm of the gradients",
                            "dropout", "objective", "weight decay by kind of parameter"]
@@ -60,7 +60,7 @@ def test_equal_settings_are_said_equal_and_counted_models_have_none(tmp_path: Pa
     ("training.objective.label_smoothing=0.1", "objective", "label_smoothing 0.1"),
 ])
 def test_a_setting_of_one_model_alone_is_shown_for_each(tmp_path: Path, override: str, name: str, value: str) -> None:
-    found = by_name(settings_of(models_of(write_text(tmp_path), b=[override])))
+    found = by_name(settings_of(models_of(write_text(tmp_path), b=[override]), "cpu"))
     assert not found[name].equal
     values = dict(found[name].values)
     assert value in values["b"] and value not in values["a"]

@@ -18,8 +18,8 @@ from weft.training.material import prepare_folder
 
 SIZE = 6_000_000
 MOST = 45 * SIZE
-"""Encoded at once, each byte takes some 160 in the library: 960 MB. So does the half million that is in it at a time, and the
-text and its tokens on their way to the disk take some 12 each; 200 MB were measured."""
+"""Encoded at once, each byte takes some 160 in the library: 960 MB. So does the half million that is in it at a time,
+and the text and its tokens on their way to the disk take some 12 each; 200 MB were measured."""
 
 
 def prose(size: int) -> str:

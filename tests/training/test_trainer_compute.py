@@ -172,6 +172,32 @@ def test_a_compiled_run_follows_an_eager_one(tmp_path: Path) -> None:
     assert found == pytest.approx(eager, rel=1e-5)
 
 
+@pytest.mark.parametrize(("model", "options"), [
+    (ATTENTION, {}), (LSTM, {"carry_state": True}), (ATTENTION, {"compute_settings": {"checkpoint_activations": True}}),
+], ids=["attention", "carried state", "activations again"])
+def test_equal_blocks_are_compiled_once_and_only_in_steps(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: dict[str, Any], options: dict[str, Any]) -> None:
+    """Three equal blocks give one graph forward, however many runs the process has made before."""
+    settings = {**options.pop("compute_settings", {}), "compile": "blocks"}
+    model = {**model, "embedding": {"dropout": 0.0}, "blocks": [{"repeat": 3, "of": model["blocks"]}]}
+    eager, _ = trained(tmp_path, model, 4, **options)
+    graphs: list[int] = []
+
+    def counted(graph: Any, *_: Any) -> Any:
+        graphs.append(len(graph.graph.nodes))
+        return make_boxed_func(graph)
+
+    through(aot_autograd(fw_compiler=counted, bw_compiler=make_boxed_func_of), monkeypatch)
+    for _ in range(3):
+        graphs.clear()
+        found, trainer = trained(tmp_path, model, 4, **options, compute_settings=settings)
+        # The first block reads what needs no gradient where embeddings are frozen, and no state in the first step.
+        assert 1 <= len(graphs) <= 2
+        assert found == pytest.approx(eager, rel=1e-5)  # float32, in the order of another kernel
+    assert trainer.compute.compile == "blocks"
+    assert all(each._compiled_call_impl is None for each in trainer.model.modules())
+
+
 def test_what_cannot_be_compiled_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> Any:
         raise ValueError("no compiler was found")
@@ -180,6 +206,10 @@ def test_what_cannot_be_compiled_says_so(tmp_path: Path, monkeypatch: pytest.Mon
     message = r"training\.compute\.compile: torch\.compile failed: .*no compiler was found.* Leave it out, or see"
     with pytest.raises(UnsupportedError, match=message):
         trained(tmp_path, LSTM, compute_settings={"compile": True})
+
+
+def make_boxed_func_of(graph: Any, *_: Any) -> Any:
+    return make_boxed_func(graph)
 
 
 def group_of_a_child() -> int:

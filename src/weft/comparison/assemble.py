@@ -100,7 +100,8 @@ def assemble(account: StudyFacts, attempts: Mapping[str, Sequence[Attempt]]) -> 
     found = judged(StudyResult(
         name=study.name, started=account.folder.started, finished=now(), confidence=study.confidence,
         test=study.test, resamples=study.measure.resamples, seeds=len(study.seeds), corpus=corpus,
-        budget=Budget(kind, amount, statement(study, account.models), compared, settings_of(account.models)),
+        budget=Budget(kind, amount, statement(study, account.models), compared,
+                      settings_of(account.models, account.device)),
         machine=_machine(account), entries=tuple(entries),
         differences=(), tied_sets=(), detectable=account.detectable, detectable_basis=account.detectable_basis,
         protocol=protocol_of(study, texts, account.models), command=command, study_config=account.folder.text,

@@ -23,12 +23,12 @@ APART = ("lr", "weight_decay", "groups", "kind")
 """Fields of an optimizer that stand in other rows, or are what trials choose."""
 
 
-def settings_of(models: Sequence[Contestant]) -> tuple[Setting, ...]:
+def settings_of(models: Sequence[Contestant], device: str) -> tuple[Setting, ...]:
     """How the models that gradients train are trained, a row for each setting that a configuration decides."""
     trained = [each for each in models if each.trained]
     if not trained:
         return ()
-    rows = [_settings(each.run) for each in trained]
+    rows = [_settings(each.run, device) for each in trained]
     names = [each.name for each in trained]
     decays = [_decays(each.run) for each in trained]
     return (*(Setting(key, len({row[key] for row in rows}) == 1, tuple(zip(names, [row[key] for row in rows],
@@ -36,14 +36,14 @@ def settings_of(models: Sequence[Contestant]) -> tuple[Setting, ...]:
             Setting(DECAY, _agree(decays), tuple(zip(names, map(_listed, decays), strict=True))))
 
 
-def _settings(run: RunConfig) -> dict[str, str]:
+def _settings(run: RunConfig, device: str) -> dict[str, str]:
     training = run.training
     optimizer = {key: value for key, value in training.optimizer.model_dump(mode="json").items() if key not in APART}
     schedule = {key: value for key, value in training.schedule.model_dump(mode="json").items() if key != "kind"}
     average = None if training.average is None else training.average.model_dump(mode="json", exclude_defaults=True)
     return {"optimizer": f"{training.optimizer.kind} {_listed(optimizer)}".strip(),
             "schedule": f"{training.schedule.kind} {_listed(schedule)}".strip(),
-            "precision": training.dtype,
+            "precision": str(training.dtype_on(device)).removeprefix("torch."),
             "averaged weights": "none" if average is None else _listed(average) or "as by default",
             "largest norm of the gradients": "not limited" if training.clip_norm is None else f"{training.clip_norm:g}",
             "dropout": ", ".join(sorted(set(_dropouts(run.model.dump())))) or "none",

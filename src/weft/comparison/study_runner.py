@@ -31,7 +31,7 @@ from weft.core.errors import FailedError, UnsupportedError
 from weft.core.registry import is_loaded, load_plugin
 from weft.core.strict_json import dumps
 from weft.training.compute import Compute
-from weft.training.config import BUDGETS, DTYPES
+from weft.training.config import BUDGETS
 from weft.training.step_products import products_of
 
 LINES = 10
@@ -186,11 +186,12 @@ class Study:
         training = model.run.training
         if not model.trained or training.compute.matmul != "auto":
             return model
-        compute = partial(Compute.choose, training.compute, dtype=DTYPES[training.dtype], device=self.options.device,
+        device = self.options.device
+        compute = partial(Compute.choose, training.compute, dtype=training.dtype_on(device), device=device,
                           products=partial(products_of, model.run),
                           tell=lambda text: self.clock.report(model.name, text, 0.0))
         with threads_set(self.threads):
-            routes = self.folder.settled(f"routes of {model.name} {training.dtype} {self.options.device}",
+            routes = self.folder.settled(f"routes of {model.name} {training.dtype} {device}",
                                          lambda: json.dumps(dict(compute().routes)))
         return model.with_run({"training.compute.routes": json.loads(routes)})
 

@@ -23,9 +23,9 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from weft.core.errors import UnsupportedError
-from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+from weft.ops.forms import OPERATIONS, REFERENCE, Form, LateForm, Make, Operation
 from weft.ops.linear_log_prob import capped, linear_logits
-from weft.ops.operator import differentiate, operator
+from weft.ops.operator import Kernel, differentiate, operator
 from weft.ops.products import forward_product, input_product, weight_product
 from weft.ops.wide_linear import widens
 
@@ -62,13 +62,13 @@ class CrossEntropyCall(NamedTuple):
     softcap: float | None = None
     smoothing: float = 0.0
     z_loss: float = 0.0
-    piece_entries: int = PIECE_ENTRIES
+    piece_entries: int | None = None
 
 
 def linear_cross_entropy(h: Float[Tensor, "B T D"], weight: Float[Tensor, "V D"], bias: Float[Tensor, " V"] | None,
                          targets: Int64[Tensor, "B T"], scored: Bool[Tensor, "B T"], *, softcap: float | None = None,
                          smoothing: float = 0.0, z_loss: float = 0.0,
-                         piece_entries: int = PIECE_ENTRIES) -> CrossEntropy:
+                         piece_entries: int | None = None) -> CrossEntropy:
     """The two sums over ``scored`` tokens; softmax and sums in float32 or better, and so is the gradient of ``weight``
     while pieces are added to it. It can be differentiated once; under transforms of `torch.func` it is the plain sum of
     all tokens at once, which has every derivative.
@@ -79,17 +79,22 @@ def linear_cross_entropy(h: Float[Tensor, "B T D"], weight: Float[Tensor, "V D"]
         softcap: c in c tanh(z / c).
         smoothing: share of the target that is spread evenly over the vocabulary.
         z_loss: weight of (log Z)^2.
-        piece_entries: logits held at once; a piece is never less than one token.
+        piece_entries: logits held at once; a piece is never less than one token. None: as many as suit the device.
     """
     return CROSS_ENTROPY(CrossEntropyCall(h, weight, bias, targets, scored, softcap, smoothing, z_loss, piece_entries))
 
 
 def _pieces(call: CrossEntropyCall) -> CrossEntropy:
+    return summed(_summed, call, PIECE_ENTRIES)
+
+
+def summed(sums: Kernel, call: CrossEntropyCall, entries: int) -> CrossEntropy:
+    """The result of an operator that `declared` returned, with so many logits at once where the call gives none."""
     h, weight, bias, targets, scored, softcap, smoothing, z_loss, piece_entries = call
     needed = [torch.is_grad_enabled() and x is not None and x.requires_grad for x in (h, weight, bias)]
-    step = max(1, piece_entries // weight.shape[0])
-    nats, loss, *_ = _summed(h.flatten(0, -2), weight, bias, targets.flatten(), scored.flatten(), softcap, smoothing,
-                             z_loss, step, *needed)
+    step = max(1, (piece_entries or entries) // weight.shape[0])
+    nats, loss, *_ = sums(h.flatten(0, -2), weight, bias, targets.flatten(), scored.flatten(), softcap, smoothing,
+                          z_loss, step, *needed)
     by_row = nats.detach().view(targets.shape).sum(-1)
     return CrossEntropy(by_row.sum(), loss, by_row)
 
@@ -109,7 +114,7 @@ def _at_once(call: CrossEntropyCall) -> CrossEntropy:
 def _kernel(h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, scored: Tensor, softcap: float | None,
             smoothing: float, z_loss: float, step: int, dh_needed: bool, dweight_needed: bool,
             dbias_needed: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    nats, loss, dh, dweight, dbias = _results(h, weight, bias, dh_needed, dweight_needed, dbias_needed)
+    nats, loss, dh, dweight, dbias = results(h, weight, bias, dh_needed, dweight_needed, dbias_needed)
     if widens(h):
         h, weight, bias = h.float(), weight.float(), None if bias is None else bias.float()
     # One tensor for all pieces: new ones are fetched from the system page by page, which takes several times as long as
@@ -175,8 +180,8 @@ def _through_cap(dz: Tensor, z: Tensor, softcap: float | None) -> Tensor:
     return dz if softcap is None else dz.mul_(z.div_(softcap).square_().neg_().add_(1))
 
 
-def _results(h: Tensor, weight: Tensor, bias: Tensor | None, dh_needed: bool, dweight_needed: bool,
-             dbias_needed: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def results(h: Tensor, weight: Tensor, bias: Tensor | None, dh_needed: bool, dweight_needed: bool,
+            dbias_needed: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Zeros for the nats of each token and the sum of the loss, and tensors for the gradients of h, the matrix and the
     bias, empty where not needed."""
     wide = torch.promote_types(h.dtype, torch.float32)
@@ -190,7 +195,7 @@ def _results(h: Tensor, weight: Tensor, bias: Tensor | None, dh_needed: bool, dw
 def _shapes(h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, scored: Tensor, softcap: float | None,
             smoothing: float, z_loss: float, step: int, dh_needed: bool, dweight_needed: bool,
             dbias_needed: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return _results(h, weight, bias, dh_needed, dweight_needed, dbias_needed)
+    return results(h, weight, bias, dh_needed, dweight_needed, dbias_needed)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -209,11 +214,17 @@ def _gradient(ctx: Any, _nats: Tensor | None, dloss: Tensor | None, *twice: Tens
     return (*scaled, *[None] * 9)
 
 
-_summed = operator("linear_cross_entropy", _kernel, _shapes)
-differentiate("linear_cross_entropy", _gradient, _save)
+def declared(name: str, kernel: Kernel) -> Kernel:
+    """The operator of a kernel with the arguments and results of `_kernel`, and its backward pass."""
+    found = operator(name, kernel, _shapes)
+    differentiate(name, _gradient, _save)
+    return found
 
 
-def _flops(h: Tensor, weight: Tensor, *others: Any) -> int:
+_summed = declared("linear_cross_entropy", _kernel)
+
+
+def flops(h: Tensor, weight: Tensor, *others: Any) -> int:
     """The logits, and the gradients of h and of the matrix where they are needed."""
     products = 1 + sum(map(bool, others[-3:-1]))
     return 2 * h.shape[0] * weight.numel() * products
@@ -229,7 +240,7 @@ def _examples(make: Make) -> Iterator[CrossEntropyCall]:
 
 CROSS_ENTROPY = OPERATIONS.add(Operation(
     "cross_entropy", "the cross-entropy of a linear readout",
-    Form(REFERENCE, _at_once, "all logits at once"),
+    Form(REFERENCE, _at_once, "all logits at once"), LateForm("triton", "weft.ops.triton.cross_entropy.FORM", "cuda"),
     Form("pieces", _pieces, "some tokens at a time, gradients in forward", transformed=False,
-         flops={"weft.linear_cross_entropy": _flops}, known_as=("fused", "chunked")),
+         flops={"weft.linear_cross_entropy": flops}, known_as=("fused", "chunked")),
     subject="h", examples=_examples, known_as=("loss", "linear_cross_entropy")))

@@ -106,10 +106,14 @@ class Rows(Generic[C]):
 
 
 def on_device(columns: C, device: torch.device | str) -> C:
-    """The columns of rows on a device."""
+    """The columns of rows on a device. A GPU copies them while the host goes on."""
+    copied = torch.device(device).type == "cuda"
+
     def moved(value: Any) -> Any:
         if isinstance(value, tuple):
             return on_device(value, device)
+        if copied and isinstance(value, Tensor) and value.device.type == "cpu":
+            return value.pin_memory().to(device, non_blocking=True)
         return value.to(device) if isinstance(value, Tensor | Span) else value
 
     return type(columns)(*map(moved, columns))

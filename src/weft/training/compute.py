@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, Self, final
+from typing import Any, Literal, Self, TypeAlias, final
 
 import torch
 from pydantic import field_validator
@@ -20,9 +20,13 @@ from weft.core.part_config import Settings
 from weft.core.strict_json import Record
 from weft.ops.processor import processor_name
 from weft.ops.products import PRODUCT
+from weft.ops.triton.library import why_not as triton_lacks
 from weft.ops.wide_linear import ONEDNN, Product, routed
 
 Route = Literal["default", "onednn", "measured"]
+Compiled: TypeAlias = bool | Literal["blocks"]
+COMPILED = frozenset({True, "blocks"})
+"""Settings that compile on any device."""
 MEASURED_DTYPES = frozenset({torch.float32, torch.bfloat16})
 RECORD = "run.json: compute"
 
@@ -36,7 +40,9 @@ class ComputeSettings(Settings):
             shape has found to be the fastest of those as exact as PyTorch's. It is measured once on a machine and kept
             in the cache.
         routes: result of an earlier measurement, as run.json records it, which "auto" uses instead of the cache's.
-        compile: compile the forward and backward pass with `torch.compile`, which takes half a minute once.
+        compile: what `torch.compile` compiles. true: the whole forward and backward pass, which takes half a minute
+            once; "blocks": each block of the model, equal ones once, which takes a few seconds; false: nothing; "auto":
+            blocks on a GPU, nothing elsewhere.
         checkpoint_activations: keep only the input of each block and compute the block again in the backward pass:
             less memory for a third more work, with the same gradients.
         repeatable: on a GPU, compute the same bits each time: PyTorch takes some sums in the order in which threads
@@ -46,7 +52,7 @@ class ComputeSettings(Settings):
 
     matmul: Literal["auto", "default", "onednn"] = "auto"
     routes: dict[str, str] | None = None
-    compile: bool = False
+    compile: bool | Literal["auto", "blocks"] = "auto"
     checkpoint_activations: bool = False
     repeatable: bool = True
 
@@ -68,7 +74,7 @@ class Compute(Record):
     Attributes:
         matmul: how the products of linear maps are routed.
         threads: that torch computes with.
-        compile: whether forward and backward pass are compiled.
+        compile: what is compiled: the forward and backward pass as a whole, the blocks, or nothing.
         processor: its name, as the operating system gives it.
         device: such as "cpu" or "cuda".
         routes: the measured products for which PyTorch's own choice is not the fastest, with the form that is.
@@ -77,7 +83,7 @@ class Compute(Record):
 
     matmul: Route
     threads: int
-    compile: bool
+    compile: Compiled
     torch_version: str
     processor: str
     device: str
@@ -87,7 +93,7 @@ class Compute(Record):
     @staticmethod
     def choose(settings: ComputeSettings, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu",
                products: Callable[[], Iterable[Product]] = tuple,
-               tell: Callable[[str], object] = lambda _: None) -> Compute:
+               tell: Callable[[str], object] = lambda _: None, alike: bool = True) -> Compute:
         """Resolve the settings on this machine. With "auto", this times the products whose routes it does not keep yet,
         which takes a moment.
 
@@ -96,6 +102,7 @@ class Compute(Record):
             device: where it computes; routes differ only on a CPU.
             products: returns those of a training step; called only where they have routes.
             tell: called with a sentence where routes cannot be kept.
+            alike: whether all steps have tensors of one shape and train the same parameters, as "auto" compiles them.
 
         Raises:
             ConfigError: the settings name oneDNN, and this PyTorch is built without it.
@@ -109,8 +116,10 @@ class Compute(Record):
             routes = settings.routes if settings.routes is not None else {
                 str(product): route for product, route in chosen_once(products(), tell).items()}
             matmul = "measured" if routes else "default"
-        return Compute(matmul, torch.get_num_threads(), settings.compile, str(torch.__version__), processor_name(),
-                       place, tuple(sorted(routes.items())), settings.repeatable)
+        automatic: Compiled = "blocks" if place == "cuda" and alike and triton_lacks() is None else False
+        return Compute(matmul, torch.get_num_threads(), automatic if settings.compile == "auto" else settings.compile,
+                       str(torch.__version__), processor_name(), place, tuple(sorted(routes.items())),
+                       settings.repeatable)
 
     @contextmanager
     def apply(self) -> Iterator[None]:
@@ -145,9 +154,10 @@ class Compute(Record):
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Read the output of `to_json`. Raises `CheckpointError`: the record lacks a field, or a field has another
         type."""
-        kinds: dict[str, type] = {"matmul": str, "threads": int, "compile": bool, "torch_version": str,
-                                  "processor": str, "device": str}
+        kinds: dict[str, type] = {"matmul": str, "threads": int, "torch_version": str, "processor": str, "device": str}
         wrong = [name for name, kind in kinds.items() if type(data.get(name)) is not kind]
+        if data.get("compile") not in (False, *COMPILED):
+            wrong.append("compile")
         if data.get("matmul") not in ("default", "onednn", "measured") and "matmul" not in wrong:
             wrong.append("matmul")
         routes: dict[str, Any] = data["routes"] if isinstance(data.get("routes"), dict) else {"": None}
@@ -156,7 +166,7 @@ class Compute(Record):
         if wrong:
             raise CheckpointError(f"cannot be read: {', '.join(wrong)}.", where=RECORD,
                                   remedy="Start the run again in another folder.")
-        return cls(**{name: data[name] for name in kinds}, routes=tuple(sorted(routes.items())),
+        return cls(**{name: data[name] for name in (*kinds, "compile")}, routes=tuple(sorted(routes.items())),
                    repeatable=data.get("repeatable") is not False)
 
 

@@ -59,7 +59,8 @@ class TrainingSettings(Settings):
         average: moving averages of the weights, which are evaluated and saved in their place, see
             `weft.training.averages`; None: none are kept.
         clip_norm: largest L2 norm of all gradients together; None: no clipping.
-        dtype: what the model computes in. bfloat16 keeps and updates the weights in float32.
+        dtype: what the model computes in. bfloat16 keeps and updates the weights in float32. "auto": bfloat16 on a GPU,
+            float32 elsewhere.
         objective: what is minimised.
         compute: matrix products, compilation, activation checkpointing.
         mesh: how the processes of the run share the model and its batches, see `weft.parallel.mesh`; None: every
@@ -82,10 +83,15 @@ class TrainingSettings(Settings):
     unfreeze: UnfreezeSettings | None = None
     average: AverageSettings | None = None
     clip_norm: float | None = Field(default=1.0, gt=0)
-    dtype: Literal["float32", "float64", "bfloat16"] = "float32"
+    dtype: Literal["auto", "float32", "float64", "bfloat16"] = "auto"
     objective: ObjectiveSettings = ObjectiveSettings()
     compute: ComputeSettings = ComputeSettings()
     mesh: MeshSettings | None = None
+
+    def dtype_on(self, device: torch.device | str) -> torch.dtype:
+        """The dtype that the model computes in there."""
+        auto = "bfloat16" if torch.device(device).type == "cuda" else "float32"
+        return DTYPES[auto if self.dtype == "auto" else self.dtype]
 
     @field_validator("optimizer", mode="before")
     @classmethod
@@ -172,6 +178,11 @@ class RunConfig(Settings):
     report: ReportSettings = ReportSettings()
     seed: int = Field(default=0, ge=0)
     kernels: dict[str, str] = Field(default_factory=dict)
+
+    def steps_alike(self) -> bool:
+        """Whether all steps have tensors of one shape and train the same parameters, in one process's memory."""
+        return (self.training.unfreeze is None and self.training.mesh is None
+                and self.task.declares().batch_tokens is None)
 
     @field_validator("kernels")
     @classmethod

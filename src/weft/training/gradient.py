@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, NamedTuple, TypeAlias
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from weft.blocks.base import Composite
 from weft.core.compiling import compiler_errors, sparing_compilers
+from weft.core.declarations import Trait
+from weft.core.layer import traits_of, with_boundaries
 from weft.core.model import Model, ModelState
 from weft.parallel.context import BatchPart, Context, part_of
-from weft.tasks import AnyTask, BatchSums, Count, Rows
+from weft.tasks import AnyTask, BatchSums, Count, Rows, SourcedRows
 from weft.tasks.base import on_device
 from weft.training.parallel import World
 from weft.training.sources import SourceSums
@@ -46,7 +50,8 @@ def forward_of(task: AnyTask, model: Model) -> Forward:
 def add_gradients(task: AnyTask, model: Model, batches: Sequence[Rows[Any]], state: ModelState | None, *,
                   device: torch.device | str, forward: Forward | None = None, world: World | None = None,
                   collect: Callable[[], None] | None = None, sources: int = 0, context: Context | None = None,
-                  around: Around = nullcontext) -> tuple[BatchTotals, ModelState | None]:
+                  around: Around = nullcontext, begun: Callable[[], object] = lambda: None
+                  ) -> tuple[BatchTotals, ModelState | None]:
     """Add to the parameters' gradients the gradient of
 
         L = 1/N sum (loss of each prediction) + sum_i (N_i / N) (auxiliary losses of batch i)
@@ -64,6 +69,7 @@ def add_gradients(task: AnyTask, model: Model, batches: Sequence[Rows[Any]], sta
         collect: called after every backward pass, where gradients are added up elsewhere (`Precision`).
         context: the ranks that have the same rows, and compute a piece of them each; None: this one computes them.
         around: the context of every forward and of every backward pass, `compiling` where they are compiled.
+        begun: called when a GPU has been given all passes and may still compute; only then are sums read.
     """
     world = World(torch.device(device)) if world is None else world
     run = forward_of(task, model) if forward is None else forward
@@ -71,6 +77,7 @@ def add_gradients(task: AnyTask, model: Model, batches: Sequence[Rows[Any]], sta
     parts = 1 if context is None else context.line.count  # each of these ranks counts the predictions of whole rows
     tokens, size, lost = _sizes(counts, world, parts)
     total, nats, loss, by_source = max(1, tokens), 0.0, 0.0, SourceSums.none(sources)
+    unread: list[tuple[SourcedRows | None, Tensor | None, Tensor, Tensor]] = []
     for batch, count in zip(batches, counts, strict=True):
         state = task.settings.first_state(model, count.rows, device) if count.fresh or state is None else state
         with part_of(context, model, on_device(batch.columns, device), state) as part:
@@ -78,9 +85,12 @@ def add_gradients(task: AnyTask, model: Model, batches: Sequence[Rows[Any]], sta
         if collect is not None:
             collect()
         state = None if scored.state is None or context is not None else scored.state.detach()
-        by_source.add(count.sources, scored.by_row)
-        nats += scored.nats.item()
-        loss += objective.item()
+        unread.append((count.sources, scored.by_row, scored.nats.detach(), objective.detach()))
+    begun()
+    for rows, by_row, own_nats, own_loss in unread:
+        by_source.add(rows, by_row)
+        nats += own_nats.item()
+        loss += own_loss.item()
     nats, loss = world.total(nats, loss)
     return BatchTotals(nats, tokens, size, loss, by_source.of_all(world) if sources else None, lost), state
 
@@ -122,6 +132,35 @@ def compiled(forward: Forward, *, backend: str = "inductor") -> Forward:
     """
     fast: Forward = torch.compile(forward, dynamic=False, backend=backend)
     return fast
+
+
+@final
+class CompiledBlocks:
+    """A context like `compiling` in which every block of a model is compiled by itself, equal ones once, which takes a
+    few seconds. Elsewhere, such as in an evaluation, the blocks run as they are. A block that reads values on the host
+    to choose its operations is left as it is."""
+
+    def __init__(self, model: Model, *, backend: str = "inductor") -> None:
+        def run(block: nn.Module, *given: Any) -> Any:
+            return block._call_impl(*given)
+
+        # torch.compile caches its graphs per code object, up to a limit: each model has one of its own.
+        run.__code__ = run.__code__.replace()
+        fast = torch.compile(run, dynamic=False, backend=backend)
+        self._blocks = [(block, partial(fast, block)) for stack in with_boundaries(model)
+                        if isinstance(stack, Composite) for block in stack.children_layers()
+                        if Trait.HOST_CHOICE not in traits_of(block)]
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        for block, compiled in self._blocks:
+            block._compiled_call_impl = compiled
+        try:
+            with compiling():
+                yield
+        finally:
+            for block, _ in self._blocks:
+                block._compiled_call_impl = None
 
 
 @contextmanager

@@ -72,6 +72,9 @@ class Precision:
         """
         if self.working is self.model:
             return
+        if next(self.model.parameters()).is_cuda:
+            collect_together(self.model, self.working)
+            return
         for weight, copy in zip(self.model.parameters(), self.working.parameters(), strict=True):
             if copy.grad is not None:
                 weight.grad = copy.grad.to(weight.dtype) if weight.grad is None else weight.grad.add_(copy.grad)
@@ -86,9 +89,10 @@ class Precision:
         no step changes, after a checkpoint was loaded."""
         if self.working is self.model:
             return
-        for weight, copy in zip(self.model.parameters(), self.working.parameters(), strict=True):
-            if weight.requires_grad or frozen:
-                copy.copy_(weight)
+        pairs = [(copy, weight) for weight, copy in zip(self.model.parameters(), self.working.parameters(), strict=True)
+                 if weight.requires_grad or frozen]
+        if pairs:  # in few calls, of which a GPU makes few kernels
+            torch._foreach_copy_([copy for copy, _ in pairs], [weight for _, weight in pairs])
         if buffers:
             for buffer, copied in zip(self.model.buffers(), self.working.buffers(), strict=True):
                 copied.copy_(buffer)
@@ -97,6 +101,26 @@ class Precision:
     def finish(self) -> None:
         """Bring what lies in a file back to memory, after the last step."""
         self._aside.take_back()
+
+
+def collect_together(model: Model, working: Model) -> None:
+    """What `Precision.collect_gradients` does, in few calls, of which a GPU makes few kernels, and without waiting for
+    it; it takes the memory of all gradients in both dtypes at a time."""
+    sums: list[tuple[Tensor, Tensor]] = []
+    firsts: list[tuple[Tensor, Tensor]] = []
+    for weight, copy in zip(model.parameters(), working.parameters(), strict=True):
+        if copy.grad is not None and weight.grad is None:
+            weight.grad = torch.empty_like(copy.grad, dtype=weight.dtype)
+            firsts.append((weight.grad, copy.grad))
+        elif copy.grad is not None and weight.grad is not None:
+            sums.append((weight.grad, copy.grad))
+        copy.grad = None
+    for chosen, work in ((firsts, torch._foreach_copy_), (sums, torch._foreach_add_)):
+        if chosen:
+            work([own for own, _ in chosen], [given for _, given in chosen])
+    for buffer, copied in zip(model.buffers(), working.buffers(), strict=True):
+        if buffer is not copied:
+            buffer.copy_(torch.where(buffer.to(copied.dtype) == copied, buffer, copied.to(buffer.dtype)))
 
 
 def _others(model: Model, weights: list[nn.Parameter]) -> list[Tensor]:

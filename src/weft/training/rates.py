@@ -25,7 +25,7 @@ from weft.analysis.shapes import shape_of
 from weft.core.model import Model, parse_model
 from weft.tasks import Lengths
 from weft.training.compute import Compute
-from weft.training.config import DTYPES, RunConfig
+from weft.training.config import RunConfig
 
 GPU_SIZE, REPEATS = 8192, 5
 PATIENCE = 10.0
@@ -61,7 +61,7 @@ class Utilisation:
             return None
         training = self._config.training
         rows = steps_per_second * self._rows * training.accumulation
-        peak = _peak(training.dtype, self._compute, str(self._device))
+        peak = _peak(training.dtype_on(self._device), self._compute, str(self._device))
         return rows * _flops_per_row(json.dumps(self._config.model.dump()), self._lengths) / peak
 
 
@@ -90,10 +90,10 @@ def _flops_per_row(model: str, lengths: Lengths) -> float:
 
 
 @lru_cache(maxsize=8)
-def _peak(dtype: str, compute: Compute, device: str) -> float:
+def _peak(dtype: torch.dtype, compute: Compute, device: str) -> float:
     """Operations per second of a large matrix product; ``compute`` is in the cache's key because they depend on it."""
     place = torch.device(device)
-    return _gpu_peak(DTYPES[dtype], place) if place.type == "cuda" else peak_flops(DTYPES[dtype])
+    return _gpu_peak(dtype, place) if place.type == "cuda" else peak_flops(dtype)
 
 
 def _gpu_peak(dtype: torch.dtype, device: torch.device) -> float:

@@ -23,7 +23,8 @@ from weft.core.span import WHOLE, Span
 from weft.ops.forms import forced
 from weft.tasks.protocols import ComparesWithStart
 from weft.training.among_ranks import cutting_problems
-from weft.training.config import DTYPES, RunConfig
+from weft.training.compute import COMPILED
+from weft.training.config import RunConfig
 from weft.training.local_model import holding_problems
 from weft.training.parallel import World
 from weft.training.precision import narrowed
@@ -65,11 +66,11 @@ def _settings_problems(config: RunConfig, model: Model) -> Iterator[str]:
                "Name the folder of that model.")
     if config.training.unfreeze is not None:
         yield from config.training.unfreeze.problems(model)
-        if compute.compile:
-            yield ("training.compute.compile: true, with training.unfreeze: the model would be compiled again for "
+        if compute.compile in COMPILED:
+            yield ("training.compute.compile, with training.unfreeze: the model would be compiled again for "
                    "every block that begins to train. Leave out one of them.")
-    if compute.compile and task.declared.batch_tokens is not None:
-        yield ("training.compute.compile: true, while the batches of this task have many shapes, each of which would "
+    if compute.compile in COMPILED and task.declared.batch_tokens is not None:
+        yield ("training.compute.compile, while the batches of this task have many shapes, each of which would "
                "be compiled. Leave it out, or leave out task.batch_tokens.")
     if compute.checkpoint_activations:
         where = "training.compute.checkpoint_activations"
@@ -147,7 +148,7 @@ def require_served(config: RunConfig, model: Model, device: torch.device | str) 
     """
     if not config.kernels or torch.device(device).type != "cpu" or Trait.NOT_DIFFERENTIABLE in traits_of(model):
         return
-    dtype, mode = DTYPES[config.training.dtype], FakeTensorMode(allow_non_fake_inputs=True)
+    dtype, mode = config.training.dtype_on(device), FakeTensorMode(allow_non_fake_inputs=True)
     # As `weft.training.precision.Precision` makes the model that computes.
     working = shape_of(narrowed(model, dtype) if dtype == torch.bfloat16 else deepcopy(model).to(dtype), mode, None)
     rows, tokens = config.training.batch_size, config.context

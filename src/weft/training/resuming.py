@@ -24,7 +24,7 @@ from weft.parallel.mesh import MeshSettings
 from weft.tasks import Material, Validation
 from weft.training.code import changes, code_of
 from weft.training.compute import RECORD, Compute
-from weft.training.config import DTYPES, RunConfig
+from weft.training.config import RunConfig
 from weft.training.events import Notice
 from weft.training.exchange import broadcast, broadcast_named
 from weft.training.folder import RunFolder
@@ -77,11 +77,12 @@ def terms_of(config: RunConfig, device: torch.device, record: Mapping[str, Any] 
     native = instructions()
     software = {"weft": VERSION, "cpu_capability": torch.backends.cpu.get_cpu_capability(),
                 "native_code": native if isinstance(native, str) else "none"}
-    dtype, code = DTYPES[config.training.dtype], code_of(config)
+    dtype, code = config.training.dtype_on(device), code_of(config)
     hashes = arithmetic() if device.type == "cpu" else {}
     notices: list[str] = []
     choose = partial(Compute.choose, config.training.compute, dtype=dtype, device=device,
-                     products=partial(products_of, config), tell=notices.append)
+                     products=partial(products_of, config), tell=notices.append,
+                     alike=config.steps_alike())
     if record is None:
         return RunConditions(choose(), software, hashes, code, notices=tuple(notices))
     compute = Compute.from_json(record["compute"])

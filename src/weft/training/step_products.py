@@ -11,14 +11,14 @@ from weft.core.declarations import Trait
 from weft.core.layer import traits_of
 from weft.ops.forms import OPERATIONS
 from weft.ops.wide_linear import Product
-from weft.training.config import DTYPES, RunConfig
+from weft.training.config import RunConfig
 
 
 def products_of(config: RunConfig) -> tuple[Product, ...]:
     """The products of one batch, recorded by running the model on shapes alone, so that nothing of its size is
     allocated. Empty for a model that is fitted by counting."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    dtype = DTYPES[config.training.dtype]
+    dtype = config.training.dtype_on("cpu")
     model = shape_of(config.model, mode, dtype)
     if Trait.NOT_DIFFERENTIABLE in traits_of(model):
         return ()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from weft.checkpoints.sharded import MODEL, TRAINING, Boxes, StoredTensors
 from weft.checkpoints.tensors import own_tensors
-from weft.core.declarations import StepHooks
+from weft.core.declarations import Kept, StepHooks
 from weft.core.errors import DivergedError
 from weft.core.layer import with_boundaries
 from weft.core.model import Model, ModelState
@@ -23,15 +23,15 @@ from weft.core.state import restore, state_arrays
 from weft.data.mixed_batches import mixture_of
 from weft.ops.forms import forced
 from weft.parallel.layout import Layout, boxes
-from weft.tasks import Examples
+from weft.tasks import Examples, Rows
 from weft.tasks.base import batches_of
 from weft.training.adapters import AdapterCheck
 from weft.training.among_ranks import context_of
 from weft.training.averages import Average, optimizer_tensors, parameter_of, restore_optimizer
 from weft.training.compute import Compute
-from weft.training.config import DTYPES, RunConfig
+from weft.training.config import RunConfig
 from weft.training.exchange import gather_rows
-from weft.training.gradient import BatchTotals, add_gradients, compiled, compiling, forward_of
+from weft.training.gradient import Around, BatchTotals, CompiledBlocks, add_gradients, compiled, compiling, forward_of
 from weft.training.kept_memory import keep_freed_memory
 from weft.training.local_model import hold
 from weft.training.optimizers import set_lr
@@ -76,13 +76,14 @@ class Trainer:
 
     def __init__(self, config: RunConfig, model: Model, examples: Examples, *, steps: int,
                  device: torch.device | str, compute: Compute | None = None, world: World | None = None) -> None:
-        settings, dtype = config.training, DTYPES[config.training.dtype]
+        settings, dtype = config.training, config.training.dtype_on(device)
         self.world = World(torch.device(device)) if world is None else world
         mesh, self.task = self.world.arrange(settings.mesh), config.made_task()
         self.compute = Compute.choose(settings.compute, dtype=dtype, device=device,
-                                      products=partial(products_of, config)) if compute is None else compute
+                                      products=partial(products_of, config), alike=config.steps_alike()
+                                      ) if compute is None else compute
         self.config, self.steps, self.device = config, steps, torch.device(device)
-        self.held = hold(model.to(device), self.world, dtype, one_group=self.compute.compile)
+        self.held = hold(model.to(device), self.world, dtype, one_group=self.compute.compile is True)
         self.precision = self.held.precision
         self.model = self.precision.model
         self.optimizer = settings.optimizer.create(self.model)
@@ -93,16 +94,21 @@ class Trainer:
         self.mixed = mixture_of(self.batches)
         self.read = np.zeros(0 if self.mixed is None else len(self.mixed.sources), dtype=np.int64)
         for part in with_boundaries(self.precision.working):
-            part.kept_activations = "inputs" if settings.compute.checkpoint_activations else "costly"
+            # What is compiled chooses itself what to keep.
+            kept: Kept = "everything" if self.compute.compile else "costly"
+            part.kept_activations = "inputs" if settings.compute.checkpoint_activations else kept
         self._context = context_of(mesh)
         self._prepared = with_step_hooks(self.precision.working)
         self._finished = with_step_hooks(self.model)
         forward = forward_of(self.task, self.precision.working)
-        self._forward = self.held.entering(compiled(forward) if self.compute.compile else forward)
-        self._around = compiling if self.compute.compile else nullcontext
+        self._forward = self.held.entering(compiled(forward) if self.compute.compile is True else forward)
+        self._around: Around = compiling if self.compute.compile else nullcontext
+        if self.compute.compile == "blocks":
+            self._around = CompiledBlocks(self.precision.working)
         if self.device.type == "cpu":
             keep_freed_memory()
         self.step, self.seconds = 0, 0.0
+        self._norm, self._ahead = 0.0, dict[int, list[Rows[Any]]]()
         self._state: ModelState | None = None
         self._first_loss: float | None = None
 
@@ -124,9 +130,7 @@ class Trainer:
         # Processes with the same tokens draw the same numbers; those with other pieces of the same rows do not.
         seed_step(self.config.seed, self.step, mesh.data_rank * mesh.size("context") + mesh.place("context"),
                   device=self.device)
-        first = self.step * settings.accumulation
-        batches = [self.batches.batch(first + i, rank=mesh.data_rank, world=mesh.data_size)
-                   for i in range(settings.accumulation)]
+        batches = self._ahead.pop(self.step, None) or self._batches(self.step)
         for place, part in self._prepared:
             part.begin_step(self.step, derived_seed(self.config.seed, place, self.step))
         self.precision.working.train()
@@ -135,8 +139,8 @@ class Trainer:
             sums, self._state = add_gradients(self.task, self.precision.working, batches, self._state,
                                               device=self.device, forward=self._forward, world=world,
                                               collect=self.precision.collect_gradients, sources=len(self.read),
-                                              context=self._context, around=self._around)
-        norm = self.held.finish_gradients(world, settings.clip_norm)
+                                              context=self._context, around=self._around, begun=self._clip)
+        norm = self._norm
         self._adapters.after(self.step)
         self._require_converging(sums, norm)
         lr = settings.optimizer.lr * settings.schedule.factor(self.step, self.steps)
@@ -150,6 +154,17 @@ class Trainer:
         self.step += 1
         self.seconds += time.perf_counter() - begun
         return StepReport(sums, lr, norm)
+
+    def _batches(self, step: int) -> list[Rows[Any]]:
+        mesh, count = self.world.mesh, self.config.training.accumulation
+        return [self.batches.batch(step * count + i, rank=mesh.data_rank, world=mesh.data_size) for i in range(count)]
+
+    def _clip(self) -> None:
+        """Finish the gradients of a step whose last backward pass has begun. A GPU works on it meanwhile: the next
+        batches are read before the host waits for the norm."""
+        if self.device.type == "cuda" and self.step + 1 < self.steps:
+            self._ahead[self.step + 1] = self._batches(self.step + 1)
+        self._norm = self.held.finish_gradients(self.world, self.config.training.clip_norm)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
@@ -221,6 +236,7 @@ class Trainer:
         empty = self.task.settings.first_state(self.precision.working, mine.stop - mine.start, self.device)
         self._state = restore(empty, carried) if carried and empty is not None else None
         self.step, self.seconds = step, seconds
+        self._ahead.clear()
 
     def _require_converging(self, sums: BatchTotals, norm: float) -> None:
         if not (math.isfinite(sums.loss) and math.isfinite(norm)):
