@@ -98,14 +98,22 @@ class FakeEngine:
         with self._lock:
             if self._refuses:
                 raise StoppedError("the engine is stopping.")
-            if len(self._running) >= self._limits.queue_requests:
-                raise OverloadedError(f"{len(self._running)} requests wait.", 7)
+            self._require_room()
             settings = request.settings
             writer = Writer(settings.row, request.row, settings.max_new_tokens, settings.ending, self._tokenizer)
             ticket = Ticket(request, tell, deque(self._says(request)), writer)
             self._running.append(ticket)
             self.submitted.append(request)
         return ticket
+
+    def require_room(self) -> None:
+        """See `Engine.require_room`."""
+        with self._lock:
+            self._require_room()
+
+    def _require_room(self) -> None:
+        if len(self._running) >= self._limits.queue_requests:
+            raise OverloadedError(f"{len(self._running)} requests wait.", 7)
 
     def cancel(self, ticket: Ticket) -> None:
         """See `Engine.cancel`."""

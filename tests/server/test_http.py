@@ -19,11 +19,12 @@ from server.fake_engine import FakeEngine, failure, served, spells
 from server.test_bodies import PLAIN
 from weft.checkpoints import Loaded
 from weft.core.config import parse_part
+from weft.decoding import Row, RowSettings
 from weft.server.app import ENDPOINTS, application
 from weft.server.endpoints import HttpLimits
 from weft.server.gate import Access, Gate
 from weft.server.served import Served
-from weft.serving.requests import EngineLimits
+from weft.serving.requests import EngineLimits, Request
 from weft.tokenizers import ByteTokenizer
 
 LIMITS = EngineLimits(context=99, queue_requests=3)
@@ -121,6 +122,21 @@ def test_a_full_queue_is_refused_with_a_time_to_wait() -> None:
         assert problem(answer, 429)["type"] == "rate_limit_error"
         assert answer.headers["retry-after"] == "7"
         assert engine.figures().running == 0, "what was queued before the refusal is cancelled"
+
+
+def test_in_a_crowd_a_request_is_refused_before_its_body_is_read() -> None:
+    with serving(pause=0.01) as (client, engine, _):
+        engine.stalled.set()
+        waiting = [engine.submit(Request(Row((1, 2)), RowSettings(9)), lambda _: None) for _ in range(3)]
+        for path in ("/v1/completions", "/v1/chat/completions", "/v1/responses"):
+            answer = client.post(path, content=b"no JSON", headers={"content-type": "application/json"})
+            assert problem(answer, 429)["code"] == "overloaded"
+            assert answer.headers["retry-after"] == "7" and answer.headers["x-request-id"]
+        assert client.get("/health").status_code == 200, "what needs no row is answered"
+        assert client.post("/tokenize", json={"prompt": "a"}).status_code == 200
+        for each in waiting:
+            engine.cancel(each)
+        problem(client.post("/v1/completions", content=b"no JSON"), 400)
 
 
 def test_a_row_that_fails_is_an_error_that_tells_nothing_of_the_server() -> None:

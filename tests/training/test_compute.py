@@ -179,7 +179,7 @@ def test_a_record_is_read_back_and_a_damaged_one_refused() -> None:
         Compute.from_json({**record, "threads": "two"})
     with pytest.raises(CheckpointError, match="cannot be read: matmul"):
         Compute.from_json({**record, "matmul": "mkl"})
-    with pytest.raises(CheckpointError, match="read: matmul, threads, compile, torch_version, processor, device"):
+    with pytest.raises(CheckpointError, match="read: matmul, threads, torch_version, processor, device, compile"):
         Compute.from_json({})
 
 

@@ -329,5 +329,5 @@ def refusal(request: Request, error: Exception) -> Response:
     status = error.status if isinstance(error, BodyError) else status
     if status == 500:
         LOG.error("request failed", exc_info=error, extra={"told": {"id": request.state.id}})
-    headers = {"retry-after": str(max(1, round(error.retry_after)))} if isinstance(error, OverloadedError) else None
+    headers = {"retry-after": error.wait} if isinstance(error, OverloadedError) else None
     return _json(told, status, headers)

@@ -20,6 +20,9 @@ class Runs(Protocol):
     def submit(self, request: Request, tell: Callable[[Event], None]) -> Any:
         """Queue a request; its ticket."""
 
+    def require_room(self) -> None:
+        """Raise `OverloadedError` where any request would find the queue full."""
+
     def cancel(self, ticket: Any) -> None:
         """End a request."""
 

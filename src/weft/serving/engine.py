@@ -90,6 +90,10 @@ class Engine:
         """
         return self._put(self._prepared(request), tell)
 
+    def require_room(self) -> None:
+        """Raise `OverloadedError` where any request would find the queue full now; thread-safe."""
+        self._scheduler.require_room()
+
     def _put(self, request: Request, tell: Callable[[Event], None]) -> Ticket:
         model = self._models[request.adapter]
         ticket = Ticket(request, tell, self._rows.nbytes(request), not readable_in_pieces(model, request.row))

@@ -93,7 +93,8 @@ class OverloadedError(FailedError):
 
     def __init__(self, what: str, retry_after: float) -> None:
         self.retry_after = retry_after
-        super().__init__(what, where="queue", remedy=f"Try again in {retry_after:.0f} s.")
+        self.wait = str(max(1, round(retry_after)))  # as HTTP tells it
+        super().__init__(what, where="queue", remedy=f"Try again in {self.wait} s.")
 
 
 class StoppedError(FailedError):

@@ -134,17 +134,22 @@ class Scheduler:
         with self._lock:
             if self._closed:
                 raise StoppedError("the engine takes no more requests.", where="engine")
-            self._require_room(ticket)
+            self._require_room(ticket.length)
             self._waiting.append(ticket)
         self.news.set()
 
-    def _require_room(self, ticket: Ticket) -> None:
+    def require_room(self) -> None:
+        """Raise `OverloadedError` where any request would find the queue full now; thread-safe."""
+        with self._lock:
+            self._require_room(1)
+
+    def _require_room(self, length: int) -> None:
         """A request that would be admitted by the next step never finds the queue full, however long its prompt is."""
         tokens, limits = sum(each.length for each in self._waiting), self._limits
         if not self._waiting:
             return
         for have, more, most, what in ((len(self._waiting), 1, limits.queue_requests, "requests"),
-                                       (tokens, ticket.length, limits.queue_tokens, "tokens of prompts")):
+                                       (tokens, length, limits.queue_tokens, "tokens of prompts")):
             if have + more > most:
                 self._sums["refused"] += 1
                 raise OverloadedError(f"{have} {what} wait, and the queue has room for {most}.",

@@ -156,7 +156,7 @@ class Compute(Record):
         type."""
         kinds: dict[str, type] = {"matmul": str, "threads": int, "torch_version": str, "processor": str, "device": str}
         wrong = [name for name, kind in kinds.items() if type(data.get(name)) is not kind]
-        if data.get("compile") not in (False, *COMPILED):
+        if type(data.get("compile")) is not bool and data.get("compile") != "blocks":
             wrong.append("compile")
         if data.get("matmul") not in ("default", "onednn", "measured") and "matmul" not in wrong:
             wrong.append("matmul")

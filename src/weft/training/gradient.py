@@ -10,15 +10,15 @@ from typing import Any, NamedTuple, TypeAlias, final
 import torch
 from torch import Tensor, nn
 
-from weft.blocks.base import Composite
 from weft.core.compiling import compiler_errors, sparing_compilers
 from weft.core.declarations import Trait
-from weft.core.layer import traits_of, with_boundaries
+from weft.core.layer import traits_of
 from weft.core.model import Model, ModelState
 from weft.parallel.context import BatchPart, Context, part_of
 from weft.tasks import AnyTask, BatchSums, Count, Rows, SourcedRows
 from weft.tasks.base import on_device
 from weft.training.parallel import World
+from weft.training.parameter_groups import blocks_of
 from weft.training.sources import SourceSums
 
 Around: TypeAlias = Callable[[], AbstractContextManager[None]]
@@ -39,6 +39,15 @@ class BatchTotals(NamedTuple):
     lost: float = 0.0
 
 
+class _Read(NamedTuple):
+    """The sums of a batch that are read when the GPU has them; `SourcedRows` of a mixture."""
+
+    rows: SourcedRows | None
+    by_row: Tensor | None
+    nats: Tensor
+    loss: Tensor
+
+
 def forward_of(task: AnyTask, model: Model) -> Forward:
     """The task's loss under ``model`` as one function of tensors, which can be compiled."""
     def forward(columns: Any, state: ModelState | None) -> BatchSums:
@@ -49,7 +58,7 @@ def forward_of(task: AnyTask, model: Model) -> Forward:
 
 def add_gradients(task: AnyTask, model: Model, batches: Sequence[Rows[Any]], state: ModelState | None, *,
                   device: torch.device | str, forward: Forward | None = None, world: World | None = None,
-                  collect: Callable[[], None] | None = None, sources: int = 0, context: Context | None = None,
+                  collect: Callable[[], object] = lambda: None, sources: int = 0, context: Context | None = None,
                   around: Around = nullcontext, begun: Callable[[], object] = lambda: None
                   ) -> tuple[BatchTotals, ModelState | None]:
     """Add to the parameters' gradients the gradient of
@@ -76,23 +85,24 @@ def add_gradients(task: AnyTask, model: Model, batches: Sequence[Rows[Any]], sta
     counts = [batch.count for batch in batches]
     parts = 1 if context is None else context.line.count  # each of these ranks counts the predictions of whole rows
     tokens, size, lost = _sizes(counts, world, parts)
-    total, nats, loss, by_source = max(1, tokens), 0.0, 0.0, SourceSums.none(sources)
-    unread: list[tuple[SourcedRows | None, Tensor | None, Tensor, Tensor]] = []
+    total, unread = max(1, tokens), list[_Read]()
     for batch, count in zip(batches, counts, strict=True):
         state = task.settings.first_state(model, count.rows, device) if count.fresh or state is None else state
         with part_of(context, model, on_device(batch.columns, device), state) as part:
             scored, objective = _differentiated(run, part, count.predictions / parts, total, around)
-        if collect is not None:
-            collect()
+        collect()
         state = None if scored.state is None or context is not None else scored.state.detach()
-        unread.append((count.sources, scored.by_row, scored.nats.detach(), objective.detach()))
+        unread.append(_Read(count.sources, scored.by_row, scored.nats.detach(), objective.detach()))
     begun()
-    for rows, by_row, own_nats, own_loss in unread:
-        by_source.add(rows, by_row)
-        nats += own_nats.item()
-        loss += own_loss.item()
-    nats, loss = world.total(nats, loss)
-    return BatchTotals(nats, tokens, size, loss, by_source.of_all(world) if sources else None, lost), state
+    nats, loss = world.total(sum(each.nats.item() for each in unread), sum(each.loss.item() for each in unread))
+    return BatchTotals(nats, tokens, size, loss, _by_source(unread, sources, world) if sources else None, lost), state
+
+
+def _by_source(read: Sequence[_Read], sources: int, world: World) -> SourceSums:
+    found = SourceSums.none(sources)
+    for each in read:
+        found.add(each.rows, each.by_row)
+    return found.of_all(world)
 
 
 def _sizes(counts: Sequence[Count], world: World, parts: int) -> tuple[int, int, float]:
@@ -147,8 +157,7 @@ class CompiledBlocks:
         # torch.compile caches its graphs per code object, up to a limit: each model has one of its own.
         run.__code__ = run.__code__.replace()
         fast = torch.compile(run, dynamic=False, backend=backend)
-        self._blocks = [(block, partial(fast, block)) for stack in with_boundaries(model)
-                        if isinstance(stack, Composite) for block in stack.children_layers()
+        self._blocks = [(block, partial(fast, block)) for stack in blocks_of(model) for block in stack
                         if Trait.HOST_CHOICE not in traits_of(block)]
 
     @contextmanager

@@ -104,7 +104,7 @@ class Precision:
 
 
 def collect_together(model: Model, working: Model) -> None:
-    """What `Precision.collect_gradients` does, in few calls, of which a GPU makes few kernels, and without waiting for
+    """Do what `Precision.collect_gradients` does in few calls, of which a GPU makes few kernels, without waiting for
     it; it takes the memory of all gradients in both dtypes at a time."""
     sums: list[tuple[Tensor, Tensor]] = []
     firsts: list[tuple[Tensor, Tensor]] = []
