@@ -106,13 +106,13 @@ class FakeEngine:
             self.submitted.append(request)
         return ticket
 
-    def require_room(self) -> None:
+    def require_room(self, entering: int) -> None:
         """See `Engine.require_room`."""
         with self._lock:
-            self._require_room()
+            self._require_room(entering)
 
-    def _require_room(self) -> None:
-        if len(self._running) >= self._limits.queue_requests:
+    def _require_room(self, entering: int = 0) -> None:
+        if len(self._running) + entering >= self._limits.queue_requests:
             raise OverloadedError(f"{len(self._running)} requests wait.", 7)
 
     def cancel(self, ticket: Ticket) -> None:

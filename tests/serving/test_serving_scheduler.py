@@ -193,6 +193,8 @@ class AnyOrder(RuleBasedStateMachine):
             "reading", "continuing")]
         assert figures.state_bytes == sum(ticket.nbytes for ticket in held) <= MOST_BYTES
         assert figures.running == len(held) and figures.refused == self.refused
+        assert figures.waiting_tokens == sum(client.ticket.length for client in self.clients if client.ticket and
+                                             client.ticket.stage == "waiting")
         ended = figures.finished + figures.cancelled + figures.failed
         assert ended + figures.running + figures.waiting == len(self.clients)
         for client in self.clients:
@@ -293,6 +295,23 @@ def test_a_full_queue_says_when_to_come_again() -> None:
     submitted(scheduler, rows, 80, 5)
     with pytest.raises(OverloadedError, match=r"^queue: 80 tokens of prompts wait, and the queue has room for 90\."):
         submitted(scheduler, rows, 11, 5)
+    assert scheduler.figures().refused == 2
+
+
+def test_who_comes_after_as_many_as_there_are_rows_and_places_need_not_be_read() -> None:
+    """Nobody is refused so who would have been admitted: those that are being read count, and so do free rows."""
+    rows = FakeRows()
+    scheduler = Scheduler(rows, LIMITS, MOST_BYTES, Times())
+    scheduler.require_room(LIMITS.rows + LIMITS.queue_requests - 1)
+    with pytest.raises(OverloadedError, match=r"9 requests wait, and the queue has room for 5"):
+        scheduler.require_room(LIMITS.rows + LIMITS.queue_requests)
+    for _ in range(2):
+        submitted(scheduler, rows, 2, 5)
+    scheduler.step()
+    submitted(scheduler, rows, 2, 5)
+    scheduler.require_room(2 + LIMITS.queue_requests - 2)
+    with pytest.raises(OverloadedError):
+        scheduler.require_room(2 + LIMITS.queue_requests - 1)
     assert scheduler.figures().refused == 2
 
 

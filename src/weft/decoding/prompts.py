@@ -78,21 +78,22 @@ def of_each_row(number: int | Sequence[int], rows: int, where: str) -> list[int]
 
 
 def prepare(model: LanguageModel, rows: Sequence[Row], *, max_new_tokens: int | Sequence[int],
-            start: int | None, causal: bool = False) -> list[Row]:
+            start: int | None, known: int | None = None) -> list[Row]:
     """Check the prompts, before the model runs, and return them as they will be continued.
 
     Args:
         model: any causal language model.
         max_new_tokens: maximum number of new tokens, of all rows or of each.
         start: the token that begins a document, put before empty prompts.
-        causal: the model is already known to be causal: that check visits all modules.
+        known: number of tokens for which the model is known to have positions, and it is known to be causal; None:
+            neither is known, and all modules are asked.
 
     Raises:
         InputError: an id outside the vocabulary, an empty prompt without a start token, or more tokens than the model
             has positions for.
         UnsupportedError: the model is bidirectional.
     """
-    if not causal:
+    if known is None:
         require_causal(model, "decoding")
     most = of_each_row(max_new_tokens, len(rows), "max_new_tokens")
     if min(most, default=0) < 0:
@@ -104,9 +105,10 @@ def prepare(model: LanguageModel, rows: Sequence[Row], *, max_new_tokens: int | 
             raise InputError("an empty prompt, and no start token.", where=f"rows[{index}]",
                              remedy="Give at least one id, or a start token (a tokenizer's bos_id or eos_id).")
         consumed = len(row.tokens) + max(0, most[index] - 1)
-        require_room(model, consumed, f"rows[{index}]",
-                     f"{len(row.tokens)} tokens of prompt and {most[index]} new ones are {consumed} to read",
-                     "Shorten the prompt or lower max_new_tokens.")
+        if consumed > (known or 0):
+            require_room(model, consumed, f"rows[{index}]",
+                         f"{len(row.tokens)} tokens of prompt and {most[index]} new ones are {consumed} to read",
+                         "Shorten the prompt or lower max_new_tokens.")
     return prompts
 
 

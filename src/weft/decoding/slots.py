@@ -269,7 +269,7 @@ class Slots:
             ensure("max_new_tokens", own.max_new_tokens, own.max_new_tokens >= 1)
             own.require_usable(self._model, self._tokenizer)
             row, = prepare(self._model, parse_rows([prompt]), max_new_tokens=own.max_new_tokens, start=self._start,
-                           causal=True)
+                           known=0)
             needed = len(row.tokens) + own.max_new_tokens - 1
             if needed > self._capacity:
                 raise InputError(f"{len(row.tokens)} tokens of prompt and {own.max_new_tokens} new ones are {needed} "

@@ -121,7 +121,7 @@ def application(served: Served, engine: Runs | None, *, access: Access | None = 
     routes.append(Route("/openapi.json", openapi))
     inner = Starlette(routes=routes, exception_handlers={HTTPException: unknown})
     inner.router.redirect_slashes = False
-    return Gate(inner, access or Access(), metrics, frozenset(each.path for each in ENDPOINTS), engine, note_bodies)
+    return Gate(inner, access or Access(), metrics, frozenset(each.path for each in ENDPOINTS), note_bodies)
 
 
 def _work(endpoints: Endpoints, name: str) -> Callable[[Request], Awaitable[Any]]:

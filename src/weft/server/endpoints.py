@@ -81,7 +81,7 @@ class Endpoints:
         self._ready = ready
         self._readers = ThreadPoolExecutor(2, thread_name_prefix="weft-reading")
         self._models = ThreadPoolExecutor(1, thread_name_prefix="weft-vectors")
-        self._reading = 0
+        self._reading = self._entering = 0
 
     @cached_property
     def _mailbox(self) -> Mailbox:
@@ -89,8 +89,14 @@ class Endpoints:
 
     async def continued(self, request: Request) -> Response | _Streamed:
         """Completions and answers of an assistant, whole or streamed."""
-        content = await self._content(request)
-        asked = await self._aside(read_body, self._served, request.url.path, content)
+        if self._engine is not None:
+            self._engine.require_room(self._entering)  # in a crowd nothing is read of who is refused
+        self._entering += 1
+        try:
+            content = await self._content(request)
+            asked = await self._aside(read_body, self._served, request.url.path, content)
+        finally:
+            self._entering -= 1
         if self._engine is None:
             self._served.require_language_model()
             raise StoppedError("there is no engine.", where="server")

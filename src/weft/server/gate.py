@@ -13,10 +13,7 @@ from secrets import token_hex
 from typing import Any, TypeAlias, final
 from urllib.parse import urlsplit
 
-from weft.server.bodies import READERS, error_object
-from weft.server.mailbox import Runs
 from weft.server.metrics import Metrics
-from weft.serving.requests import OverloadedError
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -71,14 +68,13 @@ class Gate:
     Args:
         application: answers what is let through.
         paths: those that are counted by their name.
-        engine: where its queue is full, a request is refused before its body is read; None: there is none.
         note_bodies: whether bodies are noted, which hold what users write.
     """
 
     def __init__(self, application: Application, access: Access, metrics: Metrics, paths: frozenset[str],
-                 engine: Runs | None, note_bodies: bool = False) -> None:
+                 note_bodies: bool = False) -> None:
         self._application, self._access, self._metrics = application, access, metrics
-        self._paths, self._engine, self._note_bodies = paths, engine, note_bodies
+        self._paths, self._note_bodies = paths, note_bodies
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -101,15 +97,10 @@ class Gate:
 
         try:
             refused = self._access.refused(path, scope["headers"])
-            if refused is not None:
+            if refused is None:
+                await self._application(scope, receive, marked)
+            else:
                 await _refuse(marked, *refused)
-                return
-            if self._engine is not None and path in READERS:
-                self._engine.require_room()
-            await self._application(scope, receive, marked)
-        except OverloadedError as error:
-            code, told = error_object(error)
-            await _send(marked, code, told, (b"retry-after", error.wait.encode()))
         finally:
             name = path if path in self._paths else "other"
             seconds = time.monotonic() - begun
@@ -124,12 +115,10 @@ class Gate:
 async def _refuse(send: Send, status: int, code: str, message: str) -> None:
     """Send an error."""
     told = {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": code}}
-    await _send(send, status, told, *([(b"www-authenticate", b"Bearer")] if status == 401 else []))
-
-
-async def _send(send: Send, status: int, told: dict[str, Any], *further: tuple[bytes, bytes]) -> None:
     body = json.dumps(told).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *further]
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 

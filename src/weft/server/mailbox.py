@@ -20,8 +20,8 @@ class Runs(Protocol):
     def submit(self, request: Request, tell: Callable[[Event], None]) -> Any:
         """Queue a request; its ticket."""
 
-    def require_room(self) -> None:
-        """Raise `OverloadedError` where any request would find the queue full."""
+    def require_room(self, entering: int) -> None:
+        """Raise `OverloadedError` where a request that comes after so many others would find the queue full."""
 
     def cancel(self, ticket: Any) -> None:
         """End a request."""

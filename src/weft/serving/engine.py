@@ -25,7 +25,6 @@ from weft.decoding.mode import declares_length, device_of, require_causal
 from weft.decoding.prompts import prepare
 from weft.ops.processor import main_memory
 from weft.serving.engine_rows import EngineRows
-from weft.serving.prompt_reading import readable_in_pieces
 from weft.serving.requests import LONGEST, EngineLimits, Event, Figures, Request
 from weft.serving.row_adapters import row_adapted, share_weights
 from weft.serving.scheduler import Scheduler, Ticket
@@ -67,6 +66,7 @@ class Engine:
         if many := row_adapted(model, adapters or {}):
             self._models.update(dict.fromkeys((None, *many.names), many))
         self._tokenizer, self._start = tokenizer, start
+        self._whole = {name: declares_length(each) for name, each in self._models.items()}
         self._context = min(limits.context or LONGEST, model.limit() or LONGEST)
         if drafting is not None and declares_length(model):
             raise InputError("positions of this model turn with the length of the row, so no guess can be read ahead.",
@@ -88,17 +88,16 @@ class Engine:
             OverloadedError: the queue is full.
             StoppedError: the engine takes no more requests.
         """
-        return self._put(self._prepared(request), tell)
-
-    def require_room(self) -> None:
-        """Raise `OverloadedError` where any request would find the queue full now; thread-safe."""
-        self._scheduler.require_room()
-
-    def _put(self, request: Request, tell: Callable[[Event], None]) -> Ticket:
-        model = self._models[request.adapter]
-        ticket = Ticket(request, tell, self._rows.nbytes(request), not readable_in_pieces(model, request.row))
+        prepared = self._prepared(request)
+        row = prepared.row
+        whole = self._whole[prepared.adapter] or row.source is not None or bool(row.prefix)
+        ticket = Ticket(prepared, tell, self._rows.nbytes(prepared), whole)
         self._scheduler.submit(ticket)
         return ticket
+
+    def require_room(self, entering: int) -> None:
+        """See `Scheduler.require_room`; thread-safe."""
+        self._scheduler.require_room(entering)
 
     def cancel(self, ticket: Ticket) -> None:
         """End a request without a further event; thread-safe, and without effect on one that has ended. Its slot is
@@ -141,7 +140,7 @@ class Engine:
         model, settings = self._models[request.adapter], request.settings
         settings.require_usable(model, self._tokenizer)
         row, = prepare(model, [request.row], max_new_tokens=settings.max_new_tokens, start=self._start,
-                       causal=True)
+                       known=self._context)
         if request.prompt_log_probs is not None and request.prompt_log_probs < 0:
             raise InputError(f"{request.prompt_log_probs} is negative.", where="prompt_log_probs",
                              remedy="Give 0 or more.")

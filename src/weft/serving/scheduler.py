@@ -113,7 +113,7 @@ class Scheduler:
                  clock: Callable[[], float] = time.monotonic) -> None:
         self._runner, self._limits, self._most_bytes, self._clock = runner, limits, state_bytes, clock
         self.news, self._lock = Signal(), Lock()
-        self._waiting = deque[Ticket]()
+        self._waiting, self._waiting_tokens = deque[Ticket](), 0
         self._running = dict[Ticket, None]()  # in the order of their admission, hence of their age
         self._bytes, self._closed = 0, False
         self._sums, self._reuse = Counter[str](), Counter[Reuse]()
@@ -136,24 +136,29 @@ class Scheduler:
                 raise StoppedError("the engine takes no more requests.", where="engine")
             self._require_room(ticket.length)
             self._waiting.append(ticket)
+            self._waiting_tokens += ticket.length
         self.news.set()
 
-    def require_room(self) -> None:
-        """Raise `OverloadedError` where any request would find the queue full now; thread-safe."""
+    def require_room(self, entering: int) -> None:
+        """Raise `OverloadedError` where a request that comes after ``entering`` others, which are being read, would
+        find the queue full; thread-safe."""
         with self._lock:
-            self._require_room(1)
+            before, most = len(self._waiting) + entering, self._limits.queue_requests
+            if before >= most + max(0, self._limits.rows - len(self._running)):
+                raise self._overloaded(before, most, "requests")
 
     def _require_room(self, length: int) -> None:
         """A request that would be admitted by the next step never finds the queue full, however long its prompt is."""
-        tokens, limits = sum(each.length for each in self._waiting), self._limits
-        if not self._waiting:
-            return
+        limits = self._limits
         for have, more, most, what in ((len(self._waiting), 1, limits.queue_requests, "requests"),
-                                       (tokens, length, limits.queue_tokens, "tokens of prompts")):
-            if have + more > most:
-                self._sums["refused"] += 1
-                raise OverloadedError(f"{have} {what} wait, and the queue has room for {most}.",
-                                      self._pace.seconds(sum(each.request.tokens for each in self._waiting)))
+                                       (self._waiting_tokens, length, limits.queue_tokens, "tokens of prompts")):
+            if self._waiting and have + more > most:
+                raise self._overloaded(have, most, what)
+
+    def _overloaded(self, have: int, most: int, what: str) -> OverloadedError:
+        self._sums["refused"] += 1
+        seconds = self._pace.seconds(sum(each.request.tokens for each in self._waiting))
+        return OverloadedError(f"{have} {what} wait, and the queue has room for {most}.", seconds)
 
     def cancel(self, ticket: Ticket) -> None:
         """End a request without a further event; thread-safe, and without effect on one that has ended."""
@@ -162,6 +167,7 @@ class Scheduler:
         with self._lock:
             if ticket.stage == "waiting" and ticket in self._waiting:
                 self._waiting.remove(ticket)
+                self._waiting_tokens -= ticket.length
                 self._close_ticket(ticket, "cancelled")
         self.news.set()
 
@@ -184,7 +190,7 @@ class Scheduler:
         """End every request that is left with `Failed`, and take no more."""
         with self._lock:
             self._closed = True
-            waiting, self._waiting = list(self._waiting), deque()
+            waiting, self._waiting, self._waiting_tokens = list(self._waiting), deque(), 0
         error = StoppedError("the engine was stopped before the answer was complete.", where="engine",
                              remedy="Send the request again.")
         for ticket in [*self._running, *waiting]:
@@ -201,7 +207,7 @@ class Scheduler:
             running, sums = list(self._running), self._sums
             return Figures(
                 running=len(running), waiting=len(self._waiting),
-                waiting_tokens=sum(each.length for each in self._waiting),
+                waiting_tokens=self._waiting_tokens,
                 slots=sum(each.stage == "continuing" for each in running), state_bytes=self._bytes,
                 prompt_tokens=sums["prompt_tokens"], cached_tokens=sums["cached_tokens"],
                 new_tokens=sums["new_tokens"], finished=sums["finished"], cancelled=sums["cancelled"],
@@ -217,6 +223,7 @@ class Scheduler:
                 if self._bytes + self._waiting[0].nbytes > self._most_bytes:
                     return
                 ticket = self._waiting.popleft()
+                self._waiting_tokens -= ticket.length
                 ticket.stage = "reading"
                 self._running[ticket] = None
                 self._bytes += ticket.nbytes
