@@ -61,17 +61,18 @@ def require_trainable(config: RunConfig, model: Model, world: World | None = Non
 def _settings_problems(config: RunConfig, model: Model) -> Iterator[str]:
     """The settings of a run that do not go together, or not with its model."""
     task, compute = config.made_task(), config.training.compute
+    compiled = f"training.compute.compile: {str(compute.compile).lower()}"
     if isinstance(task, ComparesWithStart) and config.start is None:
         yield (f"start: nothing, while the task {task.name!r} compares the model with the one that it starts from. "
                "Name the folder of that model.")
     if config.training.unfreeze is not None:
         yield from config.training.unfreeze.problems(model)
         if compute.compile in COMPILED:
-            yield ("training.compute.compile, with training.unfreeze: the model would be compiled again for "
-                   "every block that begins to train. Leave out one of them.")
+            yield (f"{compiled}, with training.unfreeze: the model would be compiled again for every block that begins "
+                   "to train. Leave out one of them.")
     if compute.compile in COMPILED and task.declared.batch_tokens is not None:
-        yield ("training.compute.compile, while the batches of this task have many shapes, each of which would "
-               "be compiled. Leave it out, or leave out task.batch_tokens.")
+        yield (f"{compiled}, while the batches of this task have many shapes, each of which would be compiled. Leave it "
+               "out, or leave out task.batch_tokens.")
     if compute.checkpoint_activations:
         where = "training.compute.checkpoint_activations"
         if not with_boundaries(model):
