@@ -71,8 +71,8 @@ def _settings_problems(config: RunConfig, model: Model) -> Iterator[str]:
             yield (f"{compiled}, with training.unfreeze: the model would be compiled again for every block that begins "
                    "to train. Leave out one of them.")
     if compute.compile in COMPILED and task.declared.batch_tokens is not None:
-        yield (f"{compiled}, while the batches of this task have many shapes, each of which would be compiled. Leave it "
-               "out, or leave out task.batch_tokens.")
+        yield (f"{compiled}, while the batches of this task have many shapes, each of which would be compiled. Leave "
+               "it out, or leave out task.batch_tokens.")
     if compute.checkpoint_activations:
         where = "training.compute.checkpoint_activations"
         if not with_boundaries(model):
