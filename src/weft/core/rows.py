@@ -123,6 +123,30 @@ def trim(state: S, slots: int | None = None) -> S:
     return _in_place([state], cut, settle)
 
 
+def cut_out(state: S, row: int, tokens: int | None = None) -> S:
+    """Return a copy of one row with slots for just the tokens that it has read, in one walk; ``state`` is not consumed.
+
+    Args:
+        tokens: cut the row to its first tokens, of a state whose fields are all stored by order of tokens; None: it has
+            all that it has read, a number which is read from the clock on the host.
+    """
+    room = int(state.clock.seen[row]) if tokens is None else tokens
+
+    def cut(tensors: list[Tensor], spec: TensorField) -> Tensor:
+        tensor = tensors[0][row : row + 1]
+        if spec.restarts and tokens is not None:
+            return tensor.clamp(max=tokens)
+        if spec.grows is None or spec.along != "tokens":
+            return tensor.clone()
+        return tensor.narrow(spec.grows, 0, min(room, tensor.shape[spec.grows])).clone(
+            memory_format=torch.contiguous_format)
+
+    def settle(values: list[Any], spec: FactField) -> Any:
+        return room if spec.room and values[0] is not None else values[0]
+
+    return map_together([state], cut, forks=True, settle=settle)
+
+
 @final
 @dataclass(frozen=True)
 class Mark(Generic[S]):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from weft.core.model import ModelState
-from weft.core.rows import written
+from weft.core.rows import cut_out, written
 from weft.core.state import FactField, TensorField, leaves
 from weft.decoding.recording import Recording
 from weft.decoding.tape import tape
@@ -120,7 +120,7 @@ class StepTape:
     def copy_of(self, row: int) -> ModelState:
         """Return a copy of the state of one row. It counts as no state that was returned."""
         given_out = self._given_out
-        copied, self._given_out = self.state().select([row]), given_out
+        copied, self._given_out = cut_out(self.state(), row), given_out
         return copied
 
     def _tensors(self) -> list[Tensor]:

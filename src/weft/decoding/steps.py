@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.core.model import ModelState
-from weft.core.rows import admit, retire
+from weft.core.rows import admit, cut_out, retire
 from weft.core.span import Span
 from weft.decoding.kept_tape import TapeConditions, kept_tape
 from weft.decoding.recording import FunctionRecorder
@@ -63,7 +63,7 @@ class Steps:
 
     def copy_of(self, row: int) -> ModelState:
         """Return a copy of the state of one row."""
-        return self._state.select([row]) if self._tape is None else self._tape.copy_of(row)
+        return cut_out(self._state, row) if self._tape is None else self._tape.copy_of(row)
 
     def _now(self) -> ModelState:
         return self._state if self._tape is None else self._tape.state()

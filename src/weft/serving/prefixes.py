@@ -11,13 +11,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, final
-
-from torch import Tensor
+from typing import NamedTuple, final
 
 from weft.core.model import ModelState
-from weft.core.rows import trim
-from weft.core.state import FactField, TensorField, map_together, walk
+from weft.core.rows import cut_out
+from weft.core.state import walk
 from weft.decoding.prompts import PromptState
 from weft.serving.requests import Reuse
 
@@ -100,15 +98,15 @@ class Prefixes:
             length, donor = min(at.depth, shared), _first_kept(at) if self.cuttable else at
             if donor is not None and donor.state is not None and (self.cuttable or at.depth <= shared):
                 self._kept.move_to_end(donor)
-                state = _cut(donor.state, length) if self.cuttable else donor.state.clone()
+                state = cut_out(donor.state, 0, length) if self.cuttable else donor.state.clone()
                 return KeptPrefix(PromptState(tokens[:length], state), "reused",
                                   shared if shared - length >= self._least else 0)
             dropped, at = dropped or at.dropped, at.parent
         return KeptPrefix(None, "dropped" if dropped else "no snapshot", shared)
 
     def keep(self, adapter: str | None, begun: PromptState) -> None:
-        """Keep a state, of one row, which nothing else uses afterwards."""
-        state = trim(begun.state)
+        """Keep a state, of one row without spare slots, which nothing else uses afterwards."""
+        state = begun.state
         if not self.worth(len(begun.tokens)) or (size := state.nbytes()) > self._most:
             return
         node = _planted(self._roots.setdefault(adapter, _Node()), begun.tokens)
@@ -140,20 +138,6 @@ def is_cuttable(state: ModelState) -> bool:
     order of tokens, or count them, or are the same at each of them."""
     return all((spec.grows is not None and spec.along == "tokens") or spec.restarts or path == "adapter"
                or path.endswith("clock.horizon") for path, _, spec in walk(state))
-
-
-def _cut(state: ModelState, length: int) -> ModelState:
-    """A copy of the state after its first ``length`` tokens."""
-    def shorter(tensors: list[Tensor], spec: TensorField) -> Tensor:
-        tensor, = tensors
-        if spec.restarts:
-            return tensor.clamp(max=length)
-        return (tensor if spec.grows is None else tensor.narrow(spec.grows, 0, length)).clone()
-
-    def settle(values: list[Any], spec: FactField) -> Any:
-        return length if spec.room and values[0] is not None else values[0]
-
-    return map_together([state], shorter, forks=True, settle=settle)
 
 
 def _walk(root: _Node, tokens: Sequence[int]) -> tuple[_Node, int, _Node]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from weft.core.model import LanguageModel
-from weft.core.rows import trim
+from weft.core.rows import cut_out, trim
 from weft.core.span import Span
 from weft.decoding.mode import declares_length, device_of
 from weft.decoding.prompts import PromptState, encode_sources, kept, ragged
@@ -67,7 +67,7 @@ class PromptReading:
 
     def copy(self) -> PromptState | None:
         """A copy of the state after what has been read; None if nothing has."""
-        return None if self.begun is None else PromptState(self.begun.tokens, self.begun.state.clone())
+        return None if self.begun is None else PromptState(self.begun.tokens, cut_out(self.begun.state, 0))
 
     def taken(self) -> PromptState | None:
         """The state, for a call that consumes it. If that fails, the prompt is read again from its beginning."""
