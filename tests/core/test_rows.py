@@ -14,7 +14,7 @@ from weft.core.clock import Clock
 from weft.core.config import parse
 from weft.core.errors import StateError
 from weft.core.layer import LayerState
-from weft.core.rows import admit, mark, retire, rewind, trim
+from weft.core.rows import admit, cut_out, mark, retire, rewind, trim
 from weft.core.span import Span
 from weft.core.state import child_field, concat, fact_field, tensor_field
 from weft.models.decoder import Decoder, DecoderConfig
@@ -122,6 +122,22 @@ def test_trimming_gives_memory_back_and_leaves_the_rest_where_it_is() -> None:
     with torch.no_grad():
         wide = trim(small, 5)
     assert wide.layers[0].keys[0, :, 0].tolist() == [1.0, 1.0, 1.0, -7.0, -7.0] and wide.layers[0].room == 5
+
+
+@pytest.mark.parametrize("room", [None, 64])
+def test_a_row_that_is_cut_out_is_what_choosing_and_trimming_it_gives(room: int | None) -> None:
+    batch = state(3, 64, 1.0, room=room, seen=3)
+    batch = replace(batch, clock=batch.clock.replace(seen=torch.tensor([3, 5, 64])))
+    batch = replace(batch, layers=tuple(replace(each, clock=batch.clock) for each in batch.layers))
+    with torch.no_grad():
+        for row in range(3):
+            found, expected = cut_out(batch, row), trim(batch.select([row]))
+            for (one, spec), (other, _) in zip(found.tensors().values(), expected.tensors().values(), strict=True):
+                assert torch.equal(one, other) and one.is_contiguous(), spec
+            assert found.layers[0].room == expected.layers[0].room and found.clock is found.layers[1].clock
+        first = cut_out(batch, 1, 2)
+    assert first.clock.seen.tolist() == [2] and first.layers[0].keys.shape == (1, 2, 2)
+    assert not set(addresses(cut_out(batch, 0))) & set(addresses(batch)), "they share no memory"
 
 
 def test_a_mark_copies_what_is_bounded_and_brings_it_back_in_place() -> None:
