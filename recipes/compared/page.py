@@ -53,7 +53,9 @@ def table(found: StudyResult) -> list[str]:
     for entry in best:
         runs = entry.finished
         state = next(point.state_bytes for point in entry.decode if point.context == entry.context)
-        far = [statistics.fmean(run.by_length[place].bits_per_byte for run in runs) for place in range(len(contexts))]
+        # A run of a model that gives NaN on such windows has no figure there.
+        far = [statistics.fmean(math.nan if (bits := run.by_length[place].bits_per_byte) is None else bits
+                                for run in runs) for place in range(len(contexts))]
         read = f"{runs[0].tokens:,} | " * differ
         lines.append(f"| {entry.name} | {entry.parameters:,} | {state:,} | {runs[0].flops:.2e} | {read}"
                      f"{', '.join(f'{rate:g}' for rate in sorted({run.lr for run in runs if run.lr}))} | "
