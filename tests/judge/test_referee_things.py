@@ -119,7 +119,7 @@ def test_rows_are_recorded_as_whole_numbers() -> None:
 class Server(BaseHTTPRequestHandler):
     """An endpoint of OpenAI's completions: each character is a token, and any of 256 may be next, but for a fault."""
 
-    fault = ""
+    fault, begin = "", False
 
     def do_GET(self) -> None:
         self._send({"data": [{"id": "small"}]})
@@ -140,6 +140,8 @@ class Server(BaseHTTPRequestHandler):
         nats = [-0.5 for _ in nats] if fault == "sums" else nats
         likeliest = [{"a": math.log(0.7), "b": math.log(0.6 if fault == "top" else 0.2)} for _ in text]
         tokens = list(text.replace("\r\n", "\n") if fault == "bytes" else text)
+        if type(self).begin and echo:  # as servers do whose tokenizers put a token before every text
+            tokens, nats, likeliest = ["<|endoftext|>", *tokens], [0.0, *nats], [{}, *likeliest]
         return {"index": index, "text": text, "logprobs": {
             "tokens": tokens, "token_logprobs": [None, *nats[1:]] if echo else nats, "top_logprobs": likeliest}}
 
@@ -161,13 +163,14 @@ def endpoint() -> Iterator[str]:
     server.shutdown()
     thread.join()
     server.server_close()
-    Server.fault = ""
+    Server.fault, Server.begin = "", False
 
 
+@pytest.mark.parametrize("begin", [False, True], ids=["", "a token before every text"])
 @pytest.mark.parametrize(("fault", "law"), [("sums", "sums-to-one"), ("top", "sums-to-one"), ("ahead", "causality"),
                                             ("batch", "separate-rows"), ("steps", "pieces"), ("bytes", "bytes")])
-def test_an_endpoint_is_judged_by_what_can_be_asked(fault: str, law: str, endpoint: str) -> None:
-    Server.fault = ""
+def test_an_endpoint_is_judged_by_what_can_be_asked(fault: str, law: str, begin: bool, endpoint: str) -> None:
+    Server.fault, Server.begin = "", begin
     good = judge_endpoint(endpoint)
     assert good.verdict == "lawful", good
     assert {each.name: each.why for each in good.laws if each.outcome == "not tried"}["saved"] == (
@@ -179,6 +182,20 @@ def test_an_endpoint_is_judged_by_what_can_be_asked(fault: str, law: str, endpoi
 def test_an_endpoint_that_cannot_be_asked_is_not_judged() -> None:
     verdict = judge_endpoint("http://127.0.0.1:9/v1", seconds=2)
     assert verdict.exit_code == 2 and "cannot be asked" in verdict.why
+
+
+def test_the_address_of_a_server_is_told_apart_from_that_of_its_interface() -> None:
+    class Nothing(Server):
+        def do_GET(self) -> None:
+            self.send_error(404)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Nothing)
+    Thread(target=server.serve_forever).start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    assert judge_endpoint(url).why.endswith(f"Is it meant to be {url}/v1?")
+    assert "meant" not in judge_endpoint(f"{url}/v1").why
+    server.shutdown()
+    server.server_close()
 
 
 def checked(*findings: Finding) -> CheckResult:

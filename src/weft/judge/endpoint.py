@@ -59,7 +59,8 @@ class Endpoint:
         choices = self._choices({"prompt": list(prompts), "max_tokens": 0, "echo": True})
         if len(choices) != len(prompts):
             raise EndedError(f"{len(prompts)} prompts have {len(choices)} answers")
-        return [_scored(each) for each in sorted(choices, key=lambda each: int(each.get("index", 0)))]
+        found = [_scored(each) for each in sorted(choices, key=lambda each: int(each.get("index", 0)))]
+        return [_of_text(one, prompt) for one, prompt in zip(found, prompts, strict=True)]
 
     def bits(self, texts: Sequence[str]) -> list[float]:
         """The bits of texts, without those of the first token of each."""
@@ -83,9 +84,11 @@ class Endpoint:
             with urllib.request.urlopen(request, timeout=self._seconds) as answer:
                 return dict(json.loads(answer.read(64 << 20)))
         except urllib.error.HTTPError as error:
-            raise EndedError(f"{path} is answered by status {error.code}: {error.read(200)!r}") from None
+            told = error.read(200).decode(errors="replace")
+            where = "" if error.code != 404 or self._url.endswith("/v1") else f". Is it meant to be {self._url}/v1?"
+            raise EndedError(f"{self._url}/{path} is answered by status {error.code}: {told}{where}") from None
         except (OSError, ValueError, TypeError) as error:
-            raise EndedError(f"{path} cannot be asked: {error}") from None
+            raise EndedError(f"{self._url}/{path} cannot be asked: {error}") from None
 
 
 def _scored(choice: dict[str, Any]) -> ScoredPrompt:
@@ -97,6 +100,12 @@ def _scored(choice: dict[str, Any]) -> ScoredPrompt:
         return ScoredPrompt(tuple(map(str, told["tokens"])), nats, sums)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise EndedError("its answer has no log-probabilities of the prompt's tokens (echo with logprobs)") from None
+
+
+def _of_text(one: ScoredPrompt, prompt: str) -> ScoredPrompt:
+    """Without the token that a server puts before every prompt, such as ``<s>``, and that is none of the text's."""
+    begins = len(one.tokens) > 1 and not prompt.startswith(one.tokens[0]) and prompt.startswith(one.tokens[1])
+    return ScoredPrompt(one.tokens[1:], one.nats[1:], one.told[1:]) if begins else one
 
 
 def judge_endpoint(url: str, *, model: str | None = None, seconds: float = 30.0,
