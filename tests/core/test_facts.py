@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from weft.core.clock import Keys
 from weft.core.config import parse_part
 from weft.core.errors import InputError
 from weft.core.layer import Layer
@@ -20,7 +19,6 @@ from weft.decoding import Row, generate
 from weft.decoding.steps import Steps
 from weft.laws import LAWS, encoder_subject, examine, examine_long, layer_subject, model_subject
 from weft.masks import parse_mask
-from weft.masks.terms import mask_mod
 from weft.models.decoder import Decoder, DecoderConfig
 
 MASKS = ["causal & same_type", "causal & (window(3) | globals)", "causal & window(4) & same_type",
@@ -227,16 +225,3 @@ def test_a_fact_that_nothing_reads_and_one_of_another_shape_are_refused() -> Non
         one(x, None, Span(facts={"types": x[:, :2]}))
     with pytest.raises(InputError, match=r"^span.facts.types: torch.float32 of shape \(1, 3\)"):
         one(x, None, Span(facts={"types": x.float()}))
-
-
-def test_a_mask_of_facts_is_written_out_for_flex_attention_as_for_itself() -> None:
-    mask = parse_mask("causal & (window(3) & same_type | globals)")
-    x = torch.zeros(2, 9)
-    facts = {"types": torch.randint(2, (2, 9)), "globals": torch.rand(2, 9) < 0.2}
-    ticks = Span(facts=facts).resolve(None, x).ticks
-    rule = mask_mod(mask, ticks, Keys.of(ticks))
-    dense = mask.allowed(ticks, Keys.of(ticks))
-    for b in range(2):
-        for t in range(9):
-            for s in range(9):
-                assert bool(rule(*map(torch.tensor, (b, 0, t, s)))) == bool(dense[b, 0, t, s])  # type: ignore[arg-type]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-import weft
 from weft.core.clock import Keys
 from weft.core.config import parse_part
 from weft.core.part_config import Dims
@@ -144,18 +141,3 @@ def test_a_layer_compiles_whole_with_the_same_form() -> None:
     assert "weft.native_attention" in graphs[0]
     for found, wanted in zip(*slopes, strict=True):
         assert_close(found, wanted, rtol=0, atol=BOUND * float(wanted.abs().max()))
-
-
-def test_no_form_calls_flex_attention() -> None:
-    """It has no backward pass on a CPU, and after eight compilations it computes all scores without a word. Its block
-    masks may be made, for users who call it themselves."""
-    named = []
-    texts = [path.read_text(encoding="utf-8") for path in Path(weft.__file__).parent.rglob("*.py")]
-    for text in (text for text in texts if "flex_attention" in text):
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.ImportFrom) and node.module == "torch.nn.attention.flex_attention":
-                named += [alias.name for alias in node.names]
-            elif isinstance(node, ast.Attribute) and node.attr == "flex_attention":
-                named.append(ast.unparse(node))
-    assert set(named) == {"BlockMask", "create_block_mask"}
-    assert "flex" not in {form.name for form in ATTENTION.forms()}

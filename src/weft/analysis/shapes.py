@@ -64,6 +64,8 @@ def _twin(tensor: Tensor, mode: FakeTensorMode, dtype: torch.dtype) -> Tensor:
 class ValuesRead(TorchDispatchMode):
     """Supplies the values that a model reads and that fake tensors do not have."""
 
+    supports_higher_order_operators = True
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
 
@@ -109,7 +111,7 @@ class OperationCounter(ValuesRead):
         if value is not None:
             return value
         result = func(*args, **named)
-        packet = func._overloadpacket
+        packet = func if isinstance(func, torch._ops.HigherOrderOperator) else func._overloadpacket
         if packet not in self._formulas:
             self._formulas[packet] = formula_of(packet)
         formula = self._formulas[packet]

@@ -4,8 +4,8 @@
 
 A mask is a rule about one query and one key. Masks depend on token order (`Ticks.order`, `Keys.order`), never on
 positions: explicit coordinates do not change which token came first. One rule serves every use: evaluated over a chunk
-(`allowed`), drawn (`draw`, `svg`), evaluated by FlexAttention for one pair at a time (`block_mask`), or recognised by a
-faster kernel without being evaluated (`pattern`, `reach`, `lookahead`).
+(`allowed`), drawn (`draw`, `svg`), evaluated by FlexAttention for one pair at a time (`weft.ops.triton.attention`), or
+recognised by a faster kernel without being evaluated (`pattern`, `reach`, `lookahead`).
 
 Attention itself separates documents packed in one row and excludes padding; `documents` and `padding` are for masks
 that are used outside of it.
@@ -17,7 +17,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from functools import reduce
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Bool
@@ -26,10 +26,7 @@ from torch import Tensor
 from weft.core.clock import Keys, Ticks
 from weft.core.part_config import About
 from weft.masks import picture
-from weft.masks.terms import AMOUNTS, Band, Key, Lookahead, Pattern, Query, block_mask, pattern_share, visible_share
-
-if TYPE_CHECKING:
-    from torch.nn.attention.flex_attention import BlockMask
+from weft.masks.terms import AMOUNTS, Band, Key, Lookahead, Pattern, Query, pattern_share, visible_share
 
 SHORT = (24, 400)
 """The fewest and the most tokens of a document on which `Mask.undeclared` evaluates a rule."""
@@ -197,16 +194,6 @@ class Mask(ABC):
             prefix: Tensor | None = None) -> str:
         """The same picture as SVG, the query's own key darker; heads that differ are side by side."""
         return picture.svg(self.dense(queries, keys, begins=begins, prefix=prefix), repr(self))
-
-    @final
-    def block_mask(self, queries: Ticks, keys: Keys, *, heads: int | None = None, block_size: int = 128) -> BlockMask:
-        """The mask for `torch.nn.attention.flex_attention`: which blocks of ``block_size`` tokens hold an allowed pair,
-        and the rule for the pairs inside them. It costs about 0.8 s for 8192 tokens on a CPU, so reuse it.
-
-        Args:
-            heads: query heads of the call; only read by masks whose heads differ.
-        """
-        return block_mask(self, queries, keys, heads=heads, block_size=block_size)
 
     def __and__(self, other: Mask) -> Mask:
         return _join(And, Or, self, other) if isinstance(other, Mask) else NotImplemented

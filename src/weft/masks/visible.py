@@ -159,8 +159,8 @@ class MaskedKeys(VisibleKeys):
 
     def dense(self) -> Bool[Tensor, "#B #H T S"]:
         if self.keys.layout is None:
-            return self._written(self.ticks, self.keys)
-        return self.ticks.once((self.rule, self.keys.layout), lambda: self._written(self.ticks, self.keys))
+            return self.written(self.ticks, self.keys)
+        return self.ticks.once((self.rule, self.keys.layout), lambda: self.written(self.ticks, self.keys))
 
     def hidden(self, grid: Grid) -> Bool[Tensor, "#B #H T width"]:
         if self._plain:
@@ -170,9 +170,10 @@ class MaskedKeys(VisibleKeys):
         return self.ticks.once((self.rule, self.keys.layout, grid), lambda: grid.laid(self._hidden, True))
 
     def _hidden(self, block: QueryBlock) -> Tensor:
-        return ~self._written(ticks_at(self.ticks, block.queries), keys_at(self.keys, block.keys))
+        return ~self.written(ticks_at(self.ticks, block.queries), keys_at(self.keys, block.keys))
 
-    def _written(self, ticks: Ticks, keys: Keys) -> Tensor:
+    def written(self, ticks: Ticks, keys: Keys) -> Tensor:
+        """Whether the queries of some ticks may attend to some keys, [#B,#H,t,s]."""
         allowed = self.rule.mask.allowed(ticks, keys, self.rule.heads)
         if ticks.packed:
             allowed = allowed & Documents().allowed(ticks, keys)

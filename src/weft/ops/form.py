@@ -185,4 +185,4 @@ def hindrance(form: Form[Any, Any], now: Circumstances, worth: bool) -> str | No
 
 
 def _listed(things: Iterable[str] | Iterable[torch.dtype] | None) -> str:
-    return " or ".join(sorted([str(each).removeprefix("torch.") for each in things or ()]))
+    return " or ".join(sorted(map(str, things or ()))).replace("torch.", "")

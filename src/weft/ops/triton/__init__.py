@@ -1,4 +1,5 @@
-"""Scans for NVIDIA GPUs in Triton's language, forward and backward, as forms of the operations that stand.
+"""Scans for NVIDIA GPUs in Triton's language, and attention by PyTorch's kernel in it, forward and backward: forms of
+the operations that stand.
 
 `kernels` holds the sources for Triton's compiler: it has no ``__init__.py``, since nothing but `library.kernels` may
 load them, and that only where `triton` is installed. Beside it lies, for each operation, the file that calls them. A
