@@ -63,6 +63,8 @@ LONG_FUNCTIONS: dict[str, str] = {
     "src/weft/decoding/generate.py:stream": "half of it says what its eleven arguments mean",
     "src/weft/training/run_training.py:train": "half of it says what its arguments mean and what it raises",
     "src/weft/ops/operator.py:differentiable": "a third of it says what its arguments mean",
+    "src/weft/ops/triton/kernels/delta_rule.py:solve": "one program, whose inverse serves all that tokens read",
+    "src/weft/ops/triton/kernels/delta_rule_slopes.py:solve_backward": "a third of it is where its tensors begin",
     "src/weft/ops/triton/kernels/linear_recurrence.py:backward": "one program, whose scores serve all gradients",
     "src/weft/ops/triton/kernels/selective_scan.py:backward": "one program, which keeps its states in registers",
     "tests/oracles/attention.py:multi_head_attention": "a signature of 20 lines, so that each stage can be left out",

@@ -21,7 +21,8 @@ from weft.ops.delta_rule_chunks import CHUNK, backward, forward
 from weft.ops.native.library import VARIABLE, NativeLibrary, loaded
 
 KINDS = ("none", "constant", "token", "feature")
-FORMS = tuple(form.name for form in DELTA_RULE.forms() if form.name not in ("reference", "step"))
+FORMS = tuple(form.name for form in DELTA_RULE.forms() if form.name not in ("reference", "step", "triton"))
+"""Those of several tokens; the one in Triton has tests of its own."""
 
 
 def call(steps: int, kind: str, *, dtype: torch.dtype = torch.float64, size: int = 3, strength: float = 1.0,

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
+import fast_interpreter  # noqa: F401
 from operations_counted import flops_of
 from taken_back import taken_back
 from weft.core.errors import ConfigError, UnsupportedError

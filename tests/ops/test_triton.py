@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+import fast_interpreter  # noqa: F401
 from operations_counted import flops_of
 from weft.core.errors import UnsupportedError
 from weft.ops.forms import forced

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import fast_interpreter  # noqa: F401
 from operations_counted import flops_of
 from weft.core.errors import UnsupportedError
 from weft.ops.linear_recurrence import LINEAR_RECURRENCE, LinearRecurrenceCall

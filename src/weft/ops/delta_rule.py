@@ -24,7 +24,7 @@ from torch import Tensor
 
 from weft.core.pieces import Pieces
 from weft.ops.delta_rule_chunks import backward, forward, products
-from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+from weft.ops.forms import OPERATIONS, REFERENCE, Form, LateForm, Make, Operation
 from weft.ops.linear_recurrence import decays_by_token
 from weft.ops.linear_recurrence_chunks import CHUNK
 from weft.ops.native.library import threads, why_not
@@ -195,6 +195,7 @@ DELTA_RULE = OPERATIONS.add(Operation(
     Form("native", _native, "token by token in C, in the cache", devices=frozenset({"cpu"}),
          dtypes=frozenset({torch.float32}), transformed=False, serves=_beyond_native, worth=_slow_native,
          flops={"weft.native_delta_rule": native_flops, "weft.native_delta_rule_backward": native_backward_flops}),
+    LateForm("triton", "weft.ops.triton.delta_rule.FORM", "cuda"),
     Form("operator", _operator, "chunks of 64 tokens, as one operator", transformed=False,
          flops={"weft.delta_rule": _flops, "weft.delta_rule_backward": _backward_flops}, known_as=("chunks",)),
     subject="q", examples=_examples, known_as=("deltanet", "gated_delta_net", "kda", "rwkv7", "householder")))
