@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from weft.core.pieces import Pieces
 from weft.ops import native_diagonal_recurrence as in_c
-from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+from weft.ops.forms import OPERATIONS, REFERENCE, Form, LateForm, Make, Operation
 from weft.ops.joined import diagonal_before
 from weft.ops.native.library import why_not
 from weft.ops.operator import Kernel, differentiate, operator, widen
@@ -206,6 +206,7 @@ DIAGONAL_RECURRENCE = OPERATIONS.add(Operation(
     Form("native", _native, "all steps in C, states in registers", devices=frozenset({"cpu"}),
          dtypes=frozenset({torch.float32}), transformed=False, serves=_in_c, worth=_single, flops=FLOPS,
          known_as=("c", "kernel")),
+    LateForm("triton", "weft.ops.triton.diagonal_recurrence.FORM", "cuda"),
     Form("operator", _operator, "sqrt(T) pieces side by side, as one operator", transformed=False, flops=FLOPS,
          known_as=("pieces",)),
     subject="x", examples=_examples, known_as=("rg_lru", "linear_rnn", "diagonal_scan")))

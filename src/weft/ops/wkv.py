@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+from weft.ops.forms import OPERATIONS, REFERENCE, Form, LateForm, Make, Operation
 from weft.ops.native.library import why_not
 from weft.ops.native_wkv import native, shapes
 from weft.ops.operator import differentiable, widen
@@ -139,6 +139,7 @@ WKV = OPERATIONS.add(Operation(
     Form("native", _native, "channels side by side in C", devices=frozenset({"cpu"}),
          dtypes=frozenset({torch.float32}), transformed=False, serves=_without_library, worth=_single,
          flops={"weft.native_wkv": _flops, "weft.native_wkv_backward": _flops}, known_as=("c", "cpp", "kernel")),
+    LateForm("triton", "weft.ops.triton.wkv.FORM", "cuda"),
     Form("operator", _operator, "chunks of 32 tokens, as one operator", transformed=False, worth=_single,
          flops={"weft.wkv": _flops, "weft.wkv_backward": _flops}, known_as=("chunks",)),
     subject="k", examples=_examples, known_as=("rwkv", "rwkv4", "aft")))
