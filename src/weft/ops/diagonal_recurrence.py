@@ -115,9 +115,8 @@ def _native(call: DiagonalRecurrenceCall) -> Tensor:
 
 
 def _run(x: Tensor, log_decay: Tensor, before: Tensor, native: bool) -> Tensor:
-    if native:
-        return in_c.forward(log_decay, x, before)
-    return _pieces(DiagonalRecurrenceCall(x, log_decay, before)).contiguous()
+    h = in_c.forward(log_decay, x, before) if native else _pieces(DiagonalRecurrenceCall(x, log_decay, before))
+    return h.contiguous()
 
 
 def _run_shapes(x: Tensor, log_decay: Tensor, before: Tensor, native: bool) -> Tensor:

@@ -6,7 +6,6 @@ with the logarithm w < 0 of a decay and a bonus u of the token itself, each one 
 equation 16 of section 3.1 and appendix D). Keys have no bound, so both sums are kept divided by e^m, where m is the
 largest exponent among the terms of the state, and no exponential here exceeds 1. The state is (numerator, denominator,
 m). Only the sums times e^m have a meaning, so m is a constant to gradients: those of the two sums alone are the whole.
-All of it is computed in float32 or better.
 """
 
 from __future__ import annotations
