@@ -15,7 +15,7 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def _tap(x, k: tl.constexpr, t, d, inside, ages, dilation, width, AGES: tl.constexpr, TAPS: tl.constexpr):
-    """What tap ``k`` reads, zero before a token's document."""
+    """The numbers that tap ``k`` reads, zero before a token's document."""
     if AGES:
         inside = inside & (ages >= (TAPS - 1 - k) * dilation)
     return tl.load(x + (t + k * dilation) * width + d, mask=inside, other=0.0).to(tl.float32)
