@@ -76,6 +76,26 @@ def test_decays_of_any_strength_and_none_at_all() -> None:
     require_near(results(x, "triton"), results(double(x), "reference"))
 
 
+@pytest.mark.parametrize("shape", [(1, CHUNK + 3, 2, 1, 2, 18, 3)] if DEVICE == "cpu" else SHAPES.values())
+def test_queries_and_keys_in_bfloat16_give_what_the_same_numbers_give_in_float32(shape: tuple[int, ...]) -> None:
+    """Results in float32, to its precision; their gradients arrive in bfloat16."""
+    x = call(shape, "token", strength=0.1)
+    narrow = x._replace(q=x.q.detach().bfloat16().requires_grad_(), k=x.k.detach().bfloat16().requires_grad_())
+    found, exact = results(narrow, "triton"), results(double(narrow), "reference")
+    assert [each.dtype for each in found] == [torch.float32] * 2 + [torch.bfloat16] * 2 + [torch.float32] * 3
+    require_near(found[:2] + found[4:], exact[:2] + exact[4:])
+    for got, expected in zip(found[2:4], exact[2:4], strict=True):
+        assert (got.double() - expected).abs().max() <= 2**-8 * expected.abs().max()  # rounded once
+
+
+def test_every_form_on_a_gpu_takes_queries_and_keys_in_bfloat16() -> None:
+    """As `linear_recurrence` gives them where the device is one; others widen them."""
+    x = call((1, 1, 2, 1, 2, 3, 4), "token")
+    narrow = x._replace(q=x.q.detach().bfloat16(), k=x.k.detach().bfloat16())
+    for form in ("reference", "step", "operator"):
+        assert LINEAR_RECURRENCE(narrow, form)[0].dtype == torch.float32
+
+
 def test_the_operator_is_well_formed() -> None:
     result = torch.library.opcheck(torch.ops.weft.triton_linear_recurrence.default,
                                    tuple(call((1, 2, 2, 1, 2, 3, 4), "token")),
@@ -91,7 +111,8 @@ def test_it_is_counted_as_the_products_of_its_chunks() -> None:
 
 @pytest.mark.parametrize(("changes", "reason"), [
     ({"log_decay": torch.zeros(1, 9, 2, 3)}, "its decays differ between features"),
-    ({"before": torch.ones(1, 2, 3, 4).double()}, "its tensors are of several dtypes"),
+    ({"before": torch.ones(1, 2, 3, 4).double()}, "values, decays or states are not in float32"),
+    ({"k": torch.ones(1, 9, 2, 3).bfloat16()}, "queries and keys are of two dtypes"),
     ({name: torch.ones(0, 9, 2, 3) for name in "qkv"}, "there are no rows or no features"),
 ])
 def test_why_a_call_is_not_served(changes: dict[str, Any], reason: str) -> None:

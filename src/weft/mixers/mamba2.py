@@ -270,8 +270,8 @@ class Mamba2(RecurrentLayer[tuple[Tensor, ...]]):
                 boundaries: Boundaries) -> tuple[Tensor, Tensor]:
         """y [B,T,H P] and the states after the chunk."""
         config = self.config
-        x, b, c = (widen(part) for part in mixed.split_with_sizes(self.parts, -1))
-        x = x.unflatten(-1, (self.heads, -1))
+        x, b, c = mixed.split_with_sizes(self.parts, -1)
+        x = widen(x).unflatten(-1, (self.heads, -1))
         b, c = (part.unflatten(-1, (config.n_groups, -1)) for part in (b, c))
         dt = F.softplus(widen(dt) + self.dt_bias)
         if config.step_sizes.least > 0 or config.step_sizes.most is not None:

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from weft.core.pieces import Pieces
 from weft.ops import native_diagonal_recurrence as in_c
-from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+from weft.ops.forms import OPERATIONS, REFERENCE, Form, LateForm, Make, Operation
 from weft.ops.joined import diagonal_before
 from weft.ops.native.library import why_not
 from weft.ops.operator import Kernel, differentiate, operator, widen
@@ -115,9 +115,8 @@ def _native(call: DiagonalRecurrenceCall) -> Tensor:
 
 
 def _run(x: Tensor, log_decay: Tensor, before: Tensor, native: bool) -> Tensor:
-    if native:
-        return in_c.forward(log_decay, x, before)
-    return _pieces(DiagonalRecurrenceCall(x, log_decay, before)).contiguous()
+    h = in_c.forward(log_decay, x, before) if native else _pieces(DiagonalRecurrenceCall(x, log_decay, before))
+    return h.contiguous()
 
 
 def _run_shapes(x: Tensor, log_decay: Tensor, before: Tensor, native: bool) -> Tensor:
@@ -206,6 +205,7 @@ DIAGONAL_RECURRENCE = OPERATIONS.add(Operation(
     Form("native", _native, "all steps in C, states in registers", devices=frozenset({"cpu"}),
          dtypes=frozenset({torch.float32}), transformed=False, serves=_in_c, worth=_single, flops=FLOPS,
          known_as=("c", "kernel")),
+    LateForm("triton", "weft.ops.triton.diagonal_recurrence.FORM", "cuda"),
     Form("operator", _operator, "sqrt(T) pieces side by side, as one operator", transformed=False, flops=FLOPS,
          known_as=("pieces",)),
     subject="x", examples=_examples, known_as=("rg_lru", "linear_rnn", "diagonal_scan")))

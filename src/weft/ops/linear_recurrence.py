@@ -41,7 +41,7 @@ class LinearRecurrenceCall(NamedTuple):
     Attributes:
         q: queries; H is a multiple of K, and H / K consecutive ones read one state, or H = J.
         k: keys; J divides K, and K / J consecutive states share a key head, and its query head where H = J (the groups
-            of Dao & Gu 2024, section 7.2). Zeros for a token that must not enter the state.
+            of Dao & Gu 2024, section 7.2). Zeros for tokens that must not enter it. On a GPU q and k may be narrow.
         log_decay: the logarithm of a_t: None for 1, [1,1,K,1] for a constant, [B,T,K,1] or [B,T,K,E]; minus infinity
             for a token before which the state is cleared.
         before: the state before the first token.
@@ -61,15 +61,15 @@ def linear_recurrence(q: Float[Tensor, "B T H E"], k: Float[Tensor, "B T J E"], 
     """The outputs and the state after the chunk, in float32 or better.
 
     Args:
-        q: queries; H is a multiple of K, or J.
-        k: keys; J divides K.
-        log_decay: the logarithm of the decay, at most 0, as in `LinearRecurrenceCall`; None: no decay.
+        q, k, log_decay: as in `LinearRecurrenceCall`.
         before: the state before the first token; None: zero.
         starts: where a document begins, before which the state is cleared; None: nowhere.
         valid: False for tokens that the state does not take, after a row's last; None: all are taken.
         pieces: of rows that are cut among processes, for which ``before`` is the state before the row.
     """
-    q, k, v = widen(q), widen(k), widen(v)
+    v = widen(v)
+    if pieces is not None or not q.is_cuda or k.dtype != q.dtype:
+        q, k = widen(q), widen(k)
     if before is None:
         before = v.new_zeros(v.shape[0], v.shape[2], k.shape[3], v.shape[3])
     if valid is not None:
@@ -122,7 +122,7 @@ def bidirectional_sums(q: Float[Tensor, "B T H E"], k: Float[Tensor, "B T K E"],
 
 
 def _recurrence(call: LinearRecurrenceCall) -> Recurred:
-    q, k, v, log_decay, state = call
+    q, k, v, log_decay, state = widen(call.q), widen(call.k), *call[2:]
     steps, heads = q.shape[1], v.shape[2]
     q = q.repeat_interleave(heads // q.shape[2], 2) if q.shape[2] < heads else q
     k = k.repeat_interleave(heads // k.shape[2], 2)
@@ -136,7 +136,7 @@ def _recurrence(call: LinearRecurrenceCall) -> Recurred:
 
 
 def _step(call: LinearRecurrenceCall) -> Recurred:
-    q, k, v, log_decay, state = call
+    q, k, v, log_decay, state = widen(call.q), widen(call.k), *call[2:]
     batch, heads = v.shape[0], v.shape[2]
     query = q.view(batch, heads, -1, q.shape[3]) if q.shape[2] >= heads else _shared(q, heads)
     key = _shared(k, heads) if k.shape[2] < heads else k[:, 0, :, None]
@@ -151,7 +151,7 @@ def _shared(x: Tensor, heads: int) -> Tensor:
 
 
 def _operator(call: LinearRecurrenceCall) -> Recurred:
-    found: Recurred = _forward(*call)
+    found: Recurred = _forward(widen(call.q), widen(call.k), *call[2:])
     return found
 
 

@@ -97,7 +97,7 @@ def pieces(steps: int) -> list[tuple[int, int, int]]:
 
 def shapes(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, before: Tensor) -> tuple[Tensor, Tensor]:
     """Empty tensors for the results of `forward`."""
-    return q.new_empty(*q.shape[:2], max(q.shape[2], v.shape[2]), v.shape[3]), before.new_empty(before.shape)
+    return v.new_empty(*q.shape[:2], max(q.shape[2], v.shape[2]), v.shape[3]), before.new_empty(before.shape)
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, before: Tensor) -> tuple[Tensor, Tensor]:

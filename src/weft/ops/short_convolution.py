@@ -112,9 +112,8 @@ def _activated(call: ShortConvolutionCall, y: Tensor) -> Tensor:
 
 
 def _library(call: ShortConvolutionCall) -> Tensor:
-    groups = call.inputs.shape[2] // call.weight.shape[1]
-    return _activated(call, F.conv1d(call.inputs.transpose(1, 2), call.weight, call.bias, dilation=call.dilation,
-                                     groups=groups).transpose(1, 2))
+    x, groups = call.inputs.transpose(1, 2), call.inputs.shape[2] // call.weight.shape[1]
+    return _activated(call, F.conv1d(x, call.weight, call.bias, 1, 0, call.dilation, groups).transpose(1, 2))
 
 
 def _by_taps(call: ShortConvolutionCall) -> Tensor:
@@ -162,5 +161,6 @@ SHORT_CONVOLUTION = OPERATIONS.add(Operation(
     LateForm("native_token", "weft.ops.native_states.TAPS"),
     Form("token", _one_token, "one token, depthwise", serves=beyond_one_token),
     LateForm("native", "weft.ops.native_short_convolution.FORM"),
+    LateForm("triton", "weft.ops.triton.short_convolution.FORM", "cuda"),
     Form("library", _library, "PyTorch's own", serves=_unfenced, worth=several, known_as=("conv1d", "torch")),
     subject="inputs", examples=_examples, known_as=("convolution",)))

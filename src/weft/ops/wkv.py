@@ -6,7 +6,6 @@ with the logarithm w < 0 of a decay and a bonus u of the token itself, each one 
 equation 16 of section 3.1 and appendix D). Keys have no bound, so both sums are kept divided by e^m, where m is the
 largest exponent among the terms of the state, and no exponential here exceeds 1. The state is (numerator, denominator,
 m). Only the sums times e^m have a meaning, so m is a constant to gradients: those of the two sums alone are the whole.
-All of it is computed in float32 or better.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
+from weft.ops.forms import OPERATIONS, REFERENCE, Form, LateForm, Make, Operation
 from weft.ops.native.library import why_not
 from weft.ops.native_wkv import native, shapes
 from weft.ops.operator import differentiable, widen
@@ -139,6 +138,7 @@ WKV = OPERATIONS.add(Operation(
     Form("native", _native, "channels side by side in C", devices=frozenset({"cpu"}),
          dtypes=frozenset({torch.float32}), transformed=False, serves=_without_library, worth=_single,
          flops={"weft.native_wkv": _flops, "weft.native_wkv_backward": _flops}, known_as=("c", "cpp", "kernel")),
+    LateForm("triton", "weft.ops.triton.wkv.FORM", "cuda"),
     Form("operator", _operator, "chunks of 32 tokens, as one operator", transformed=False, worth=_single,
          flops={"weft.wkv": _flops, "weft.wkv_backward": _flops}, known_as=("chunks",)),
     subject="k", examples=_examples, known_as=("rwkv", "rwkv4", "aft")))

@@ -2,8 +2,12 @@
 
 For decays that all features of a key share, or none: linear attention, retention, Mamba-2. The state before each chunk
 of 64 tokens is there while a pass runs, and so is, in the backward pass, its gradient: E F / 64 numbers a token and
-head; between the passes nothing is kept but the arguments. Gradients that heads share are summed here, in one order, so
-that a call gives the same bits every time. The sources are `kernels/linear_recurrence.py`.
+head; between the passes nothing is kept but the arguments. Gradients that heads share are summed here, in one order,
+so that a call gives the same bits every time.
+
+Queries and keys may be in bfloat16, as the layers of such a model have them: then a product of both is one of bfloat16,
+which is exact, and one of either with numbers in float32 is three, where two in float32 take three of TF32 at half the
+rate. Results are in float32 all the same. The sources are `kernels/linear_recurrence.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from weft.ops.linear_recurrence import LinearRecurrenceCall, Recurred, by_featur
 from weft.ops.linear_recurrence_chunks import forward as plain
 from weft.ops.linear_recurrence_chunks import shapes
 from weft.ops.operator import differentiable
-from weft.ops.triton.library import devices, kernels, offer, on_device_of, why_not
+from weft.ops.triton.library import devices, interpreted, kernels, offer, on_device_of, why_not
 
 CHUNK = 64
 """Tokens of a chunk."""
@@ -101,9 +105,9 @@ def run_backward(grad: Tensor, grad_after: Tensor, q: Tensor, k: Tensor, v: Tens
     grad, grad_after, q, k, v, log_decay, before = _contiguous(grad, grad_after, q, k, v, log_decay, before)
     (rows, steps, heads, values), keys, wide = v.shape, q.shape[3], grad.shape[2]
     sizes = _sizes(q, v, log_decay, tiles)
-    dq, dk = (q.new_empty(rows, steps, wide, keys) for _ in range(2))
-    dv, dbefore = q.new_empty(rows, steps, wide, values), torch.empty_like(before)
-    dlog = q.new_empty(0 if log_decay is None else (rows, steps, wide))
+    dq, dk = (v.new_empty(rows, steps, wide, keys) for _ in range(2))
+    dv, dbefore = v.new_empty(rows, steps, wide, values), torch.empty_like(before)
+    dlog = v.new_empty(0 if log_decay is None else (rows, steps, wide))
     with on_device_of(q):
         kept, _ = _states(k, v, log_decay, before, tiles, sizes)
         leaving = torch.empty_like(kept)
@@ -132,6 +136,8 @@ def _run_backward(grad: Tensor, grad_after: Tensor, q: Tensor, k: Tensor, v: Ten
 
 def tiles_for(x: Tensor) -> Tiles:
     """The largest tiles whose operands the shared memory of the device holds."""
+    if interpreted():
+        return Tiles(precision="ieee")
     return Tiles() if not x.is_cuda or torch.cuda.get_device_capability(x.device)[0] in WIDE else Tiles(side=32)
 
 
@@ -148,14 +154,16 @@ def _hindrance(call: LinearRecurrenceCall) -> str | None:
         return "its decays differ between features"
     if not (call.q.numel() and call.v.numel()):
         return "there are no rows or no features"
-    if any(each is not None and each.dtype != call.q.dtype for each in call):
-        return "its tensors are of several dtypes"
+    if any(each is not None and each.dtype != torch.float32 for each in call[2:]):
+        return "values, decays or states are not in float32"
+    if call.k.dtype != call.q.dtype:
+        return "queries and keys are of two dtypes"
     return why_not()
 
 
 FORM: Form[LinearRecurrenceCall, Recurred] = Form(
-    "triton", _recurrence, "chunks of 64 tokens by Triton", devices=devices(), dtypes=frozenset({torch.float32}),
-    transformed=False, serves=_hindrance, offer=offer(),
+    "triton", _recurrence, "chunks of 64 tokens by Triton", devices=devices(),
+    dtypes=frozenset({torch.float32, torch.bfloat16}), transformed=False, serves=_hindrance, offer=offer(),
     flops={"weft.triton_linear_recurrence": chunked_flops,
            "weft.triton_linear_recurrence_backward": chunked_backward_flops},
     known_as=("cuda", "gpu"))

@@ -5,7 +5,7 @@
 `states` goes from chunk to chunk and stores the state before each; `outputs` then computes all chunks at once, from
 that state and from products of queries and keys within the chunk. `states_backward` goes back over the chunks and
 stores the gradient of the state after each, and `backward` computes all chunks' gradients at once. Products are in
-float32 of full precision (three products of TF32), sums in float32.
+float32 of full precision: with queries and keys in bfloat16 by products of bfloat16, else by three of TF32.
 
 Decays enter as sums of logarithms over the tokens between a key and its query, never as differences of sums from the
 chunk's first token on: so a decay of zero (minus infinity, here `NONE`) is exact, and so is what comes after it.
@@ -15,6 +15,45 @@ import triton
 import triton.language as tl
 
 NONE = tl.constexpr(-1e30)
+
+
+@triton.jit
+def _thirds(x):
+    """Three tensors of bfloat16 whose sum is ``x``: each has 8 of the 24 bits."""
+    first = x.to(tl.bfloat16)
+    rest = x - first.to(tl.float32)
+    second = rest.to(tl.bfloat16)
+    return first, second, (rest - second.to(tl.float32)).to(tl.bfloat16)
+
+
+@triton.jit
+def _narrow_dot(x, y, found, PRECISION: tl.constexpr):
+    """``found`` and x y of tensors in bfloat16; the interpreter, which runs in full precision, multiplies none such."""
+    if PRECISION == "ieee":
+        found = tl.dot(x.to(tl.float32), y.to(tl.float32), found, input_precision=PRECISION)
+    else:
+        found = tl.dot(x, y, found)
+    return found
+
+
+@triton.jit
+def _dot(x, y, PRECISION: tl.constexpr):
+    """x y, in float32: of tensors in bfloat16 one product, which is exact, and with one of them three."""
+    found = tl.full([x.shape[0], y.shape[1]], 0.0, tl.float32)
+    if x.dtype == tl.bfloat16:
+        if y.dtype == tl.bfloat16:
+            found = _narrow_dot(x, y, found, PRECISION)
+        else:
+            first, second, third = _thirds(y)
+            found = _narrow_dot(x, third, found, PRECISION)
+            found = _narrow_dot(x, first, _narrow_dot(x, second, found, PRECISION), PRECISION)
+    elif y.dtype == tl.bfloat16:
+        first, second, third = _thirds(x)
+        found = _narrow_dot(third, y, found, PRECISION)
+        found = _narrow_dot(first, y, _narrow_dot(second, y, found, PRECISION), PRECISION)
+    else:
+        found = tl.dot(x, y, input_precision=PRECISION)
+    return found
 
 
 @triton.jit
@@ -44,7 +83,7 @@ def _products(x, y, x_rows, y_rows, t, steps, width, PRECISION: tl.constexpr, CH
         e = (first + tl.arange(0, BLOCK))[None, :]
         inside = (t < steps) & (e < width)
         left, right = tl.load(x + x_rows + e, mask=inside, other=0.0), tl.load(y + y_rows + e, mask=inside, other=0.0)
-        found += tl.dot(left, right.T, input_precision=PRECISION)
+        found += _dot(left, right.T, PRECISION)
     return found
 
 
@@ -71,7 +110,7 @@ def states(k, v, log, before, kept, after, steps, key_heads, heads, keys, values
             logs, later = _logs(log, chunk * CHUNK, steps, step_stride, CHUNK)
             value *= tl.exp(tl.cumsum(later, 0, reverse=True))[:, None]
             s *= tl.exp(tl.sum(logs, 0))
-        s += tl.dot(key.T, value, input_precision=PRECISION)
+        s += _dot(key.T, value, PRECISION)
     tl.store(after + state + place, s, mask=held)
 
 
@@ -95,9 +134,9 @@ def outputs(q, k, v, log, kept, y, steps, query_heads, key_heads, heads, keys, v
         in_keys = (t < steps) & (e < keys)
         query = tl.load(q + t * (query_heads * keys) + e, mask=in_keys, other=0.0)
         key = tl.load(k + t * (key_heads * keys) + e, mask=in_keys, other=0.0)
-        scores += tl.dot(query, key.T, input_precision=PRECISION)
+        scores += _dot(query, key.T, PRECISION)
         before = tl.load(kept + e.T * values + f, mask=(e.T < keys) & (f < values), other=0.0)
-        found += tl.dot(query, before, input_precision=PRECISION)
+        found += _dot(query, before, PRECISION)
     if DECAYS:
         logs, _ = _logs(log + row * row_stride + head, chunk * CHUNK, steps, step_stride, CHUNK)
         found *= tl.exp(tl.cumsum(logs, 0))[:, None]
@@ -105,7 +144,7 @@ def outputs(q, k, v, log, kept, y, steps, query_heads, key_heads, heads, keys, v
     else:
         scores *= _between(0.0, CHUNK, False)
     value = tl.load(v + t * (heads * values) + f, mask=in_values, other=0.0)
-    found += tl.dot(scores, value, input_precision=PRECISION)
+    found += _dot(scores, value, PRECISION)
     tl.store(y + row * steps * wide * values + own * values + t * (wide * values) + f, found, mask=in_values)
 
 
@@ -137,7 +176,7 @@ def states_backward(q, dy, log, dafter, leaving, dbefore, steps, query_heads, he
             query = tl.load(q + own // (wide // query_heads) * keys + t * (query_heads * keys) + e,
                             mask=(t < steps) & (e < keys), other=0.0)
             above = tl.load(dy + own * values + t * (wide * values) + f, mask=(t < steps) & (f < values), other=0.0)
-            slope += tl.dot(query.T, above * into[:, None], input_precision=PRECISION)
+            slope += _dot(query.T, above * into[:, None], PRECISION)
     tl.store(dbefore + state + place, slope, mask=held)
 
 
@@ -190,15 +229,15 @@ def backward(q, k, v, log, dy, kept, leaving, dq, dk, dv, dlog, steps, query_hea
             slope = tl.load(leaving + e.T * values + f, mask=in_state, other=0.0)
             above = tl.load(dy + wide_values + f, mask=in_values, other=0.0)
             value = tl.load(v + v_rows + f, mask=in_values, other=0.0)
-            from_before += tl.dot(above, before.T, input_precision=PRECISION)
-            to_later += tl.dot(value, slope.T, input_precision=PRECISION)
+            from_before += _dot(above, before.T, PRECISION)
+            to_later += _dot(value, slope.T, PRECISION)
             passing += before * slope
         from_before *= into[:, None]
         to_later *= out[:, None]
         reading += tl.sum(query * from_before, 1)
         writing += tl.sum(key * to_later, 1)
-        from_before += tl.dot(slopes, key, input_precision=PRECISION)
-        to_later += tl.dot(slopes.T, query, input_precision=PRECISION)
+        from_before += _dot(slopes, key, PRECISION)
+        to_later += _dot(slopes.T, query, PRECISION)
         tl.store(dq + wide_keys + e, from_before, mask=in_keys)
         tl.store(dk + wide_keys + e, to_later, mask=in_keys)
     for column in range(0, values, BF):
@@ -209,10 +248,10 @@ def backward(q, k, v, log, dy, kept, leaving, dq, dk, dv, dlog, steps, query_hea
             e = (first + tl.arange(0, BE))[None, :]
             key = tl.load(k + k_rows + e, mask=(t < steps) & (e < keys), other=0.0)
             slope = tl.load(leaving + e.T * values + f, mask=(e.T < keys) & (f < values), other=0.0)
-            held += tl.dot(key, slope, input_precision=PRECISION)
+            held += _dot(key, slope, PRECISION)
         held *= out[:, None]
         above = tl.load(dy + wide_values + f, mask=in_values, other=0.0)
-        held += tl.dot(scores.T, above, input_precision=PRECISION)
+        held += _dot(scores.T, above, PRECISION)
         tl.store(dv + wide_values + f, held, mask=in_values)
     if DECAYS:
         # A decay is part of all that passes its token: between pairs of this chunk's tokens, from the state before to
