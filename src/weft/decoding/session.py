@@ -27,6 +27,7 @@ from weft.decoding.mode import declares_length, device_of
 from weft.decoding.prompts import PromptState, encode_sources, kept, ragged
 from weft.decoding.rows import Row
 from weft.decoding.steps import Steps
+from weft.gpu.graphs import GraphedCall
 from weft.positions.regimes import regimes
 
 
@@ -50,7 +51,7 @@ class Session:
     def __init__(self, model: LanguageModel, prompts: Sequence[Row], *, max_new_tokens: int = 0,
                  begun: PromptState | None = None, compiled: CompiledStep | None = None, plain: bool = False,
                  size: int | None = None, capacity: int | None = None) -> None:
-        self.model, self._compiled = model, compiled
+        self.model, self._compiled = model, None if compiled is None else GraphedCall(compiled)
         self.device, self._needs = device_of(model), needs_of(model)
         self._lines = [_Line(list(row.tokens), row, len(row.tokens)) for row in prompts]
         longest = max(line.read for line in self._lines)
@@ -74,6 +75,11 @@ class Session:
     def by_tape(self) -> bool:
         """Whether steps replay a tape that has been verified (`weft.decoding.steps`)."""
         return self._steps.by_tape
+
+    @property
+    def without_graph(self) -> str | None:
+        """Why steps are no replays of a CUDA graph (`weft.gpu.graphs`); None where they are."""
+        return self._steps.without_graph if self._compiled is None else self._compiled.obstacle
 
     @property
     def read(self) -> list[int]:

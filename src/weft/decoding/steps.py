@@ -20,9 +20,10 @@ from weft.core.rows import admit, retire
 from weft.core.span import Span
 from weft.decoding.kept_tape import TapeConditions, kept_tape
 from weft.decoding.recording import FunctionRecorder
-from weft.decoding.step_tape import StepTape, tensors_of
+from weft.decoding.step_tape import StepTape
 from weft.decoding.tape import ChangedError
 from weft.decoding.tape_sources import same_bits
+from weft.gpu.graphs import alike, tensors_of
 
 Work = Callable[[Tensor, ModelState, Span], tuple[Tensor, ModelState]]
 """Returns the logits [B,V] after one more token [B] in every row, and the new state; consumes the state passed in."""
@@ -54,6 +55,7 @@ class Steps:
         self._surroundings: TapeConditions | None = None
         self._trusted, self._wait = False, PATIENCE
         self._first, self._resumed, self._lent = True, False, False
+        self._obstacle = "no step was recorded"
 
     @property
     def state(self) -> ModelState:
@@ -72,6 +74,11 @@ class Steps:
     def by_tape(self) -> bool:
         """Whether steps replay a tape that has been verified."""
         return self._tape is not None and self._trusted
+
+    @property
+    def without_graph(self) -> str | None:
+        """Why steps are no replays of a CUDA graph (`weft.gpu.graphs`); None where they are."""
+        return self._obstacle if self._tape is None else self._tape.step.obstacle
 
     def go_on_from(self, state: ModelState) -> None:
         """Continue from another state of the same capacity; the tape is discarded."""
@@ -145,11 +152,11 @@ class Steps:
         before, self._surroundings = self._state, TapeConditions(self._model)
         with FunctionRecorder() as recorder:
             logits = self._ordinary(tokens, Span(count=_counts(moving), bound=room))
-        if recorder.obstacle is None and _alike(before, self._state):
+        if recorder.obstacle is None and alike(before, self._state):
             self._tape = StepTape(recorder.recording, tokens, moving, before, self._state, logits, room)
             self._trusted, self._resumed = False, False
         else:
-            self._plain = True
+            self._plain, self._obstacle = True, recorder.obstacle or "its state changes with each step"
         return logits
 
     def _play(self, tokens: Tensor, moving: Tensor | None) -> Tensor:
@@ -183,15 +190,6 @@ def _room(bound: int, capacity: int) -> int:
     block = max(BLOCK, 1 << (bound // 16).bit_length())
     room = -(-bound // block) * block
     return capacity if capacity - room < max(WORTH, room // 4) else room
-
-
-def _alike(before: ModelState, after: ModelState) -> bool:
-    """Return whether two states have equal facts, and tensors of equal shapes and dtypes."""
-    old, new = tensors_of(before), tensors_of(after)
-    if [(tensor.shape, tensor.dtype) for tensor in old] != [(tensor.shape, tensor.dtype) for tensor in new]:
-        return False
-    blank = torch.empty(0)
-    return before.map(lambda _, __: blank) == after.map(lambda _, __: blank)
 
 
 def hooks_of(model: nn.Module) -> tuple[Mapping[int, Any], ...]:
