@@ -35,6 +35,9 @@ WORTH = 24
 BLOCK = 256
 """The most unfilled key slots that a tape reads, or an eighth of the filled ones if that is more. Up to a quarter more
 of all slots are read if the tape then lasts to the state's capacity."""
+GPU_BLOCK = 4096
+"""The same on a GPU, where attention of one query reads no unfilled slots (`weft.ops.triton.query_attention`), and a
+tape is a graph, which takes as long to make as some hundred steps."""
 
 
 @final
@@ -115,7 +118,7 @@ class Steps:
         if self._tape is not None and self._tape.serves(moving, bound):
             return self._play(tokens, moving)
         self._state, self._tape = self._now(), None
-        room = _room(bound, self._capacity)
+        room = _room(bound, self._capacity, GPU_BLOCK if tokens.is_cuda else BLOCK)
         pays = not self._plain and room - bound >= WORTH
         if pays and first and self._resume(moving, room):
             return self._play(tokens, moving)
@@ -185,9 +188,9 @@ def _counts(moving: Tensor | None) -> Tensor | None:
     return None if moving is None else moving.long()
 
 
-def _room(bound: int, capacity: int) -> int:
-    """Return the bound of the tape that includes a step with this bound."""
-    block = max(BLOCK, 1 << (bound // 16).bit_length())
+def _room(bound: int, capacity: int, least: int) -> int:
+    """Return the bound of the tape that includes a step with this bound; tapes read ``least`` slots or more."""
+    block = max(least, 1 << (bound // 16).bit_length())
     room = -(-bound // block) * block
     return capacity if capacity - room < max(WORTH, room // 4) else room
 
