@@ -161,7 +161,8 @@ class GraphedCall:
                 self._capture(tokens, state)
             self._wait = max(0, self._wait - 1)
         if self._graph is None or self._state is None:
-            return self._step(tokens, state)
+            # Made here, as those of the graph are: a compiler compiles tensors of inference mode and others apart.
+            return self._step(tokens.clone(), state)
         self._tokens.copy_(tokens)
         self._graph.replay()
         return self._result.clone(), self._state
