@@ -93,6 +93,6 @@ def test_a_session_whose_states_are_asked_for_does_not_run_ahead() -> None:
 def test_the_error_of_a_row_is_the_same(ahead: None) -> None:
     model = decoder("lstm").eval()
     with torch.no_grad():
-        model.readout.weight[0] = torch.nan  # type: ignore[index, union-attr]
+        model.readout.weight[0] = torch.nan
     with pytest.raises(FailedError, match=r"rows\[0\].*logit of nan"):
         generate(model, PROMPTS, max_new_tokens=5)

@@ -1,7 +1,7 @@
 """Steps as graphs, without a card: a graph of the tests' own, which does its work again at every replay.
 
-While it captures, what reads a value on the host is refused, as CUDA refuses it, and what was written is put back at the
-end, since a capture does nothing.
+While it captures, what reads a value on the host is refused, as CUDA refuses it, and what was written is put back
+at the end, since a capture does nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class NothingDone(TorchDispatchMode):
             for each in (*args, *(kwargs or {}).values()):
                 if isinstance(each, Tensor):
                     memory = each.untyped_storage()
-                    now = torch.empty(0, dtype=torch.uint8).set_(memory)  # type: ignore[call-overload]
+                    now = torch.empty(0, dtype=torch.uint8).set_(memory)
                     self.before.setdefault(memory.data_ptr(), (now, now.clone()))
         return func(*args, **(kwargs or {}))
 
@@ -108,9 +108,9 @@ def test_the_state_stays_where_it_is(name: str) -> None:
     """And what was returned of it is not overwritten."""
     session, plain = sessions(made(name), 4, 2)
     follow(session, plain, 4)
-    places = [each.data_ptr() for each in session._steps._tape._tensors()]  # type: ignore[union-attr]
+    places = [each.data_ptr() for each in session._steps._tape._tensors()]
     follow(session, plain, 3)
-    assert places == [each.data_ptr() for each in session._steps._tape._tensors()]  # type: ignore[union-attr]
+    assert places == [each.data_ptr() for each in session._steps._tape._tensors()]
     given = session.state
     before = given.clone()
     follow(session, plain, 3)

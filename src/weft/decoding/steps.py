@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
-import torch
 from torch import Tensor, nn
 
 from weft.core.model import ModelState

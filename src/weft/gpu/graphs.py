@@ -49,11 +49,13 @@ class CudaGraph:
         self._device, self._graph = device, torch.cuda.CUDAGraph()
 
     def capture(self, work: Callable[[], None]) -> None:
+        """Record the kernels that ``work`` starts. Raises `RuntimeError`: CUDA refuses one of its calls."""
         # Only this thread's calls count: others may go on using the card while a server captures a step.
         with torch.cuda.device(self._device), torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
             work()
 
     def replay(self) -> None:
+        """Start all kernels at once, on the current stream, without a wait for them."""
         with torch.cuda.device(self._device):
             self._graph.replay()
 

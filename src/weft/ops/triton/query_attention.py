@@ -44,7 +44,7 @@ def _power(size: int) -> int:
 
 
 def _strides(x: Tensor | None) -> tuple[int, int, int]:
-    """Of row, head and key of a tensor [#B,#H,1,S]."""
+    """The strides of row, head and key of a tensor [#B,#H,1,S]."""
     return (0, 0, 0) if x is None else (x.stride(0) if x.shape[0] > 1 else 0, x.stride(1) if x.shape[1] > 1 else 0,
                                         x.stride(3))
 
@@ -69,7 +69,8 @@ def run(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, start: Tensor |
             total, keys, heads // key_heads, size, width, per, q.stride(0), q.stride(2), k.stride(0), k.stride(1),
             k.stride(2), v.stride(0), v.stride(1), v.stride(2), *_strides(allowed), *_strides(bias), scale, softcap,
             heads, RANGED=start is not None, ALLOWED=allowed is not None, BIAS=bias is not None, CAPPED=softcap > 0,
-            SPLITS=splits, PRODUCTS=_products(q), PRECISION="ieee", G=_power(heads // key_heads), S=KEYS, E=_power(size), num_warps=4, **sizes)
+            SPLITS=splits, PRODUCTS=_products(q), PRECISION="ieee", G=_power(heads // key_heads), S=KEYS,
+            E=_power(size), num_warps=4, **sizes)
         if splits > 1:
             source.joined[rows * heads,](sums, most, total, sinks, y, heads, splits, width,
                                          N=1 << (splits - 1).bit_length(), num_warps=4, **sizes)

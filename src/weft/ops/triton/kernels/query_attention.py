@@ -2,8 +2,8 @@
 
 A program has the query heads that share one key head, as the rows of a matrix, and some consecutive keys of one row of
 the batch: it goes from the first key that the row's query may attend to to the last, so that the unused slots of a
-buffer are not read. Scores, weights and sums are in float32, and factors of products in the dtype PRODUCTS. Where a row's keys are divided among several programs,
-`joined` adds up what they found.
+buffer are not read. Scores, weights and sums are in float32, and factors of products in the dtype PRODUCTS. Where a
+row's keys are divided among several programs, `joined` adds up what they found.
 """
 
 import triton
