@@ -180,6 +180,7 @@ class Steps:
             same_bits(own, other) for own, other in zip(tensors_of(tape.state()), tensors_of(after), strict=True))
         if not self._trusted:
             self._state, self._tape, self._plain = after, None, not self._resumed
+            self._obstacle = "a replay differed from the model's own step"
         return wanted
 
 

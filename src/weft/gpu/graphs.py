@@ -17,6 +17,7 @@ from typing import Protocol, final
 import torch
 from torch import Tensor
 
+from weft.core.errors import UnsupportedError
 from weft.core.model import ModelState
 from weft.core.state import map_together
 
@@ -114,7 +115,7 @@ def captured(graph: Graph, work: Callable[[], None]) -> str | None:
     """Capture ``work``; return why that cannot be, or None."""
     try:
         graph.capture(work)
-    except RuntimeError as error:
+    except (RuntimeError, UnsupportedError) as error:  # the second: what the compiler says of it
         return (str(error).strip() or type(error).__name__).splitlines()[0]
     return None
 
