@@ -117,3 +117,11 @@ def test_what_it_cannot_serve_is_said() -> None:
     span = WHOLE.resolve(None, q)
     two = AttentionCall(q, q, q, 1.0, visible(MaskFacts.of(Causal(), 1), Keys.of(span.ticks), span))
     assert "single query" in str(query_attention.FORM.serves(two))  # type: ignore[misc]
+
+
+def test_the_compiler_takes_whether_triton_serves_for_a_constant() -> None:
+    """It cannot trace the search for a C compiler."""
+    torch._dynamo.reset()
+    library._why_not.cache_clear()
+    same = torch.compile(lambda x: x if library.why_not() is None else x + 1, backend="eager", fullgraph=True)
+    assert same(torch.ones(2)).tolist() == [1, 1]
