@@ -32,7 +32,7 @@ ARITHMETIC = ("analysis", "benchmarks", "blocks", "chat", "checkpoints", "compar
 """Folders whose tests compute with floating-point numbers."""
 
 OTHERS = ("api", "architecture", "cli", "confinement", "core", "data", "disk", "docs", "drawing", "examples", "fuzz",
-          "index", "mutants", "recipes", "server", "tokenizers")
+          "gpu", "index", "mutants", "recipes", "server", "tokenizers")
 """Folders that run once."""
 
 CAPABILITIES = ("DEFAULT", "AVX2", "AVX512")

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2] / "src" / "weft"
 
 LEVELS: tuple[frozenset[str], ...] = tuple(map(frozenset, (
     {"core"}, {"masks"}, {"ops", "ngram"}, {"linear"}, {"positions", "norms"}, {"mixers", "feedforward", "heads"},
-    {"blocks"}, {"models"}, {"laws", "checkpoints"}, {"families"}, {"interop"}, {"parallel"},
+    {"blocks"}, {"models"}, {"laws", "checkpoints"}, {"families"}, {"interop"}, {"parallel"}, {"gpu"},
     {"training", "tasks", "finetuning", "decoding", "analysis", "evaluation"},
     {"benchmarks", "chat", "comparison", "extending", "pictures"}, {"judge"}, {"serving"}, {"api"}, {"server"},
     {"cli"}, {"__main__"})))

@@ -68,6 +68,7 @@ LONG_FUNCTIONS: dict[str, str] = {
     "src/weft/ops/triton/kernels/linear_recurrence.py:backward": "one program, whose scores serve all gradients",
     "src/weft/ops/triton/kernels/wkv.py:backward": "one program, which keeps its states in registers",
     "src/weft/ops/triton/kernels/selective_scan.py:backward": "one program, which keeps its states in registers",
+    "src/weft/ops/triton/kernels/query_attention.py:partial": "one program, whose arguments take eleven of its lines",
     "tests/oracles/attention.py:multi_head_attention": "a signature of 20 lines, so that each stage can be left out",
     "tests/oracles/finite_difference.py:gradient_errors": "a docstring that says what its errors are relative to",
 }

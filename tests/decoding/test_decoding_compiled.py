@@ -10,7 +10,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from decoding.small_models import LONGROPE, MLP, ROPE, decoder
 from weft.core.errors import UnsupportedError
-from weft.decoding import CompiledStep, Ending, generate
+from weft.decoding import CompiledStep, Ending, Row, generate
+from weft.decoding.session import Session
 from weft.linear.linear import Linear
 from weft.ops.forms import forced
 
@@ -28,6 +29,17 @@ def test_a_compiled_step_gives_eager_tokens_and_is_compiled_once() -> None:
     found = generate(model, prompts, max_new_tokens=9, compiled=compiled)
     assert found == generate(model, prompts, max_new_tokens=9)
     assert generate(model, prompts, max_new_tokens=9, compiled=compiled) == found
+    assert counter.frame_count == 1
+
+
+def test_tokens_of_inference_mode_and_others_are_compiled_once() -> None:
+    """A graph's own tokens are of the first kind, those that the host has read of the second."""
+    counter = CompileCounterWithBackend("eager")
+    step = CompiledStep(decoder("lstm").eval(), backend=counter)  # type: ignore[arg-type]
+    session = Session(step._model, [Row((1, 2))], max_new_tokens=9, compiled=step)
+    session.advance(torch.tensor([1]))
+    with torch.inference_mode():
+        session.advance(torch.tensor([1]))
     assert counter.frame_count == 1
 
 

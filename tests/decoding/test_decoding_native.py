@@ -55,7 +55,7 @@ def follow(taped: Session, plain: Session, steps: int, moving: Tensor | None = N
 def sequences(session: Session) -> list[Calls]:
     steps = session._steps._tape
     assert steps is not None and session.by_tape
-    return [line[0] for line in steps._step._lines if isinstance(line[0], Calls)]
+    return [line[0] for line in steps.step._run._lines if isinstance(line[0], Calls)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -172,7 +172,7 @@ def test_a_part_without_law_is_found_out(layer: nn.Module) -> None:
     taped, _ = sessions(model, 3)
     for _ in range(12):
         taped.advance(torch.tensor([1]))
-    assert not taped.by_tape
+    assert not taped.by_tape and ("differed" if isinstance(layer, Counting) else "value") in str(taped.without_graph)
 
 
 def recorded(function: Any, *tensors: Tensor) -> FunctionRecorder:

@@ -141,7 +141,7 @@ def test_why_a_scan_is_not_served(x: SelectiveScanCall, reason: str) -> None:
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """What is found out of this process is found out again, here and afterwards."""
-    known = (library.why_not, library.interpreted)
+    known = (library._why_not, library.interpreted)
     for each in known:
         each.cache_clear()
     yield monkeypatch

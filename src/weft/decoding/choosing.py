@@ -18,6 +18,7 @@ from weft.decoding.rows import Row, require_token
 from weft.decoding.sampling import GREEDY, Sampling, ensure, noise
 from weft.decoding.session import Session
 from weft.decoding.stopping import NEVER, Ending
+from weft.gpu.ahead import tokens_ahead
 from weft.tokenizers import Tokenizer
 
 Told: TypeAlias = tuple[float | None, tuple[tuple[int, float], ...]]
@@ -75,7 +76,7 @@ class Choosing:
     """The state of the choice of a row's tokens besides the logits: its random numbers, the set of its tokens so far
     under a repetition penalty, the number of times that each was chosen under a presence or frequency penalty, its
     constraint, and whether that allows no further token (``complete``). Where nothing alters the choice, the largest
-    logit decides (``plainly_greedy``)."""
+    logit decides (``plainly_greedy``), or it and a random number (``from_logits_alone``), and nothing else is told."""
 
     def __init__(self, prompt: Row, settings: RowSettings, vocab_size: int) -> None:
         self.settings, sampling = settings, settings.sampling
@@ -89,8 +90,9 @@ class Choosing:
             self.counts = torch.zeros(vocab_size, dtype=torch.int64)
         self.constraint = None if settings.constraint is None else settings.constraint()
         self.complete = False
-        self.plainly_greedy = (sampling.greedy and not sampling.bias and self.seen is None and self.counts is None
-                               and self.constraint is None)
+        alone = not sampling.bias and self.seen is None and self.counts is None and self.constraint is None
+        self.plainly_greedy = alone and sampling.greedy
+        self.from_logits_alone = alone and not settings.log_probs and not settings.top
 
 
 def choose(session: Session, rows: Mapping[int, Choosing],
@@ -107,11 +109,16 @@ def choose(session: Session, rows: Mapping[int, Choosing],
         log-probabilities of the rows whose settings request them; and by place the errors of the rows that fail: NaN or
         infinity, no token with a probability above zero, or an exception of the constraint.
     """
-    tokens, failed = session.likeliest({place: row.settings.row for place, row in rows.items()}, known)
-    groups: dict[Sampling, dict[int, Choosing]] = {}
+    named, groups = {place: row.settings.row for place, row in rows.items()}, dict[Sampling, dict[int, Choosing]]()
+    ahead = session.ahead and all(row.from_logits_alone for row in rows.values())
+    tokens, failed = (torch.empty(0), {}) if ahead else session.likeliest(named, known)
     for place, row in rows.items():
         if not (row.plainly_greedy or place in failed):
             groups.setdefault(row.settings.sampling, {})[place] = row
+    if ahead:
+        noises = {sampling: {place: row.noise for place, row in group.items()} for sampling, group in groups.items()}
+        tokens, best = tokens_ahead(session.logits[:, :known], noises, session.run_ahead)
+        return tokens, {}, session.faults(best, named)
     for group in groups.values():
         index = torch.tensor(list(group), device=tokens.device)
         logits = _allowed(session.logits.index_select(0, index)[:, :known], group, failed)

@@ -14,7 +14,7 @@ from weft.core.compiling import compiler_errors
 from weft.core.errors import UnsupportedError
 from weft.core.model import LanguageModel, ModelState
 from weft.core.span import Span
-from weft.decoding.mode import declares_length
+from weft.decoding.mode import declares_length, device_of
 from weft.linear.inference import checked_inference_form
 
 Step: TypeAlias = Callable[[Tensor, ModelState], tuple[Tensor, ModelState]]
@@ -57,9 +57,9 @@ class CompiledStep:
 
     @cached_property
     def _of_rows(self) -> Step:
-        """The step of several rows. Weights become constants, which the compiler stores in the layout that its matrix
-        products of several rows are fastest with."""
-        return self._compile(self._form, {"freezing": True})
+        """The step of several rows. On a processor weights become constants, which the compiler stores in the layout
+        that its matrix products of several rows are fastest with."""
+        return self._compile(self._form, {"freezing": True} if device_of(self._model).type == "cpu" else {})
 
     def _compile(self, model: LanguageModel, options: dict[str, Any]) -> Step:
         def step(tokens: Tensor, state: ModelState) -> tuple[Tensor, ModelState]:

@@ -72,7 +72,8 @@ def stream(model: LanguageModel, rows: Sequence[RowLike], *, max_new_tokens: int
     def each() -> Iterator[NewToken]:
         with evaluation_mode(model):
             longest = max(len(row.tokens) for row in prompts)
-            slots = Slots(model, size, capacity=longest + max_new_tokens - 1, tokenizer=tokenizer, compiled=compiled)
+            slots = Slots(model, size, capacity=longest + max_new_tokens - 1, tokenizer=tokenizer, compiled=compiled,
+                          ahead=True)
             try:
                 yield from _continue(slots, prompts, settings, shrinks=compiled is None)
             finally:

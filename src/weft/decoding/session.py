@@ -27,6 +27,7 @@ from weft.decoding.mode import declares_length, device_of
 from weft.decoding.prompts import PromptState, encode_sources, kept, ragged
 from weft.decoding.rows import Row
 from weft.decoding.steps import Steps
+from weft.gpu.graphs import GraphedCall
 from weft.positions.regimes import regimes
 
 
@@ -45,18 +46,20 @@ class Session:
         plain: run every step through the model's own code, and record no tape (`weft.decoding.steps`).
         size: number of places in the batch; None: one for each prompt.
         capacity: maximum number of tokens that a row may consume; None: that of the longest prompt and its new tokens.
+        ahead: whether steps may run before the host has read their tokens, on a GPU: states of rows are not asked for.
     """
 
     def __init__(self, model: LanguageModel, prompts: Sequence[Row], *, max_new_tokens: int = 0,
                  begun: PromptState | None = None, compiled: CompiledStep | None = None, plain: bool = False,
-                 size: int | None = None, capacity: int | None = None) -> None:
-        self.model, self._compiled = model, compiled
+                 size: int | None = None, capacity: int | None = None, ahead: bool = False) -> None:
+        self.model, self._compiled = model, None if compiled is None else GraphedCall(compiled)
         self.device, self._needs = device_of(model), needs_of(model)
         self._lines = [_Line(list(row.tokens), row, len(row.tokens)) for row in prompts]
         longest = max(line.read for line in self._lines)
         self._capacity = longest + max(0, max_new_tokens - 1) if capacity is None else capacity
         self._free = set[int]()
         self._by_length = declares_length(model)
+        self.ahead, self._started_ahead = ahead and self.device.type == "cuda" and not self._by_length, False
         self._regime = list[int]()
         with torch.inference_mode():
             state, last = self._read_prompts(prompts, begun, self._capacity)
@@ -76,13 +79,23 @@ class Session:
         return self._steps.by_tape
 
     @property
+    def without_graph(self) -> str | None:
+        """Why steps are no replays of a CUDA graph (`weft.gpu.graphs`); None where they are."""
+        return self._steps.without_graph if self._compiled is None else self._compiled.obstacle
+
+    @property
     def read(self) -> list[int]:
         """The number of tokens that each row's state has consumed."""
         return [line.read for line in self._lines]
 
     @torch.inference_mode()
     def advance(self, tokens: Int64[Tensor, " B"], moving: Bool[Tensor, " B"] | None = None) -> None:
-        """Consume one token in every row, or only in the rows that are ``moving``."""
+        """Consume one token in every row, or only in the rows that are ``moving``. What `run_ahead` has begun is not
+        done again."""
+        started, self._started_ahead = self._started_ahead, False
+        if started:
+            return
+        tokens = tokens.to(self.device)
         moves = [True] * len(self._lines) if moving is None else moving.tolist()
         stale = self._append(tokens.tolist(), moves) if self._by_length else []
         for place in (*stale, *(self._free if self._by_length else ())):
@@ -97,6 +110,12 @@ class Session:
         if stale:
             self._restart(stale)
 
+    def run_ahead(self, tokens: Int64[Tensor, " B"]) -> None:
+        """Begin the step of tokens that the host has not read, unless a row has no room for one more."""
+        if max(line.read for place, line in enumerate(self._lines) if place not in self._free) < self._capacity:
+            self.advance(tokens)
+            self._started_ahead = True
+
     @torch.inference_mode()
     def admit(self, places: Sequence[int], prompts: Sequence[Row], begun: PromptState | None = None) -> None:
         """Replace the rows in these places, and run the model on the new prompts. Tapes and compiled steps stay valid.
@@ -110,6 +129,7 @@ class Session:
         for place, row in zip(places, prompts, strict=True):
             self._lines[place] = _Line(list(row.tokens), row, len(row.tokens))
         self._free.difference_update(places)
+        self._started_ahead = False  # a step that is still ahead was of rows that have all ended
         self._put(places, state, self._logits(last))
 
     @torch.inference_mode()
@@ -163,9 +183,12 @@ class Session:
             known: ids from this one on are not chosen.
         """
         values, tokens = self.logits[:, :known].max(-1)
-        best: list[float] = values.tolist()
-        return tokens, {place: _fault(best[place], row) for place, row in rows.items()
-                        if not -math.inf < best[place] < math.inf}
+        return tokens, self.faults(values.tolist(), rows)
+
+    def faults(self, best: Sequence[float], rows: Mapping[int, int]) -> dict[int, FailedError]:
+        """Return the errors that `likeliest` returns, from the largest logit of each row."""
+        return {place: _fault(best[place], row) for place, row in rows.items()
+                if not -math.inf < best[place] < math.inf}
 
     def _read_prompts(self, prompts: Sequence[Row], begun: PromptState | None, capacity: int) -> tuple[ModelState,
                                                                                                        Tensor]:

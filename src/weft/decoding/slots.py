@@ -60,6 +60,7 @@ class Slots:
             vocabulary) are never chosen.
         start: the token that begins a document, put before empty prompts.
         plain: run every step through the model's own code, and record no tape (`weft.decoding.steps`).
+        ahead: neither `leave` nor `copy_of` is called, so steps may run ahead of the host (`weft.gpu.ahead`).
         session: makes the session, from the arguments of `Session`.
 
     Attributes:
@@ -71,13 +72,14 @@ class Slots:
 
     def __init__(self, model: LanguageModel, size: int, *, capacity: int, tokenizer: Tokenizer | None = None,
                  start: int | None = None, compiled: CompiledStep | None = None, plain: bool = False,
-                 session: Callable[..., Session] = Session) -> None:
+                 ahead: bool = False, session: Callable[..., Session] = Session) -> None:
         ensure("size", size, size >= 1)
         if model.training:
             raise InputError("the model is in training mode, so its tokens would be drawn with dropout.",
                              where="model", remedy="Call model.eval() first.")
         self._model, self.size, self._capacity, self._begin = model, size, capacity, session
         self._tokenizer, self._start, self._compiled, self._plain = tokenizer, start, compiled, plain
+        self._ahead = ahead
         self._session: Session | None = None
         self._rows, self._ended = dict[int, Occupant](), dict[int, Occupant]()
         self._chosen: list[int] | None = None
@@ -137,7 +139,7 @@ class Slots:
         rows = [occupant.row() for occupant in occupants.values()]
         if self._session is None:
             self._session = self._begin(self._model, rows, begun=begun, compiled=self._compiled, plain=self._plain,
-                                        size=self.size, capacity=self._capacity)
+                                        size=self.size, capacity=self._capacity, ahead=self._ahead)
         else:
             self._session.admit(list(occupants), rows, begun)
         for slot, occupant in occupants.items():
@@ -246,7 +248,7 @@ class Slots:
             return
         self._interrupted = True
         self._session.retire(list(self._ended))
-        self._session.advance(torch.tensor(chosen, device=self._session.device))
+        self._session.advance(torch.tensor(chosen))
         for row in self._rows.values():
             row.read = len(row.new)
         self._ended, self._interrupted = {}, False

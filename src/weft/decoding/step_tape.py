@@ -13,6 +13,7 @@ from weft.core.rows import cut_out, written
 from weft.core.state import FactField, TensorField, leaves
 from weft.decoding.recording import Recording
 from weft.decoding.tape import tape
+from weft.gpu.graphs import GraphedStep, graph_on, same_place, tensors_of
 
 
 @final
@@ -25,6 +26,9 @@ class StepTape:
         before: the state that it consumed.
         after: the state that it returned.
         room: the most tokens a row may have after a step of the tape.
+
+    Attributes:
+        step: the tape itself, on a GPU as one graph.
     """
 
     def __init__(self, recording: Recording, tokens: Tensor, moving: Tensor | None, before: ModelState,
@@ -34,12 +38,15 @@ class StepTape:
         self._given_out: ModelState | None = None
         self._fields = [spec for _, spec in after.tensors().values()]
         pairs = list(zip(tensors_of(before), tensors_of(after), strict=True))
-        self._kept = [new for old, new in pairs if _same(old, new)]
-        self._carried = [not _same(old, new) for old, new in pairs]
+        self._kept = [new for old, new in pairs if same_place(old, new)]
+        self._carried = [not same_place(old, new) for old, new in pairs]
         changed = [pair for pair, carried in zip(pairs, self._carried, strict=True) if carried]
         self._now = [new for _, new in changed]
         given = [tokens] if moving is None else [tokens, moving]
-        self._step = tape(recording, [*given, *(old for old, _ in changed)], [logits, *self._now], self._kept)
+        step = tape(recording, [*given, *(old for old, _ in changed)], [logits, *self._now], self._kept)
+        self._sources = step.sources
+        read = any(call.expected is not None for call in recording.calls)
+        self.step = GraphedStep(step, len(given), graph_on(tokens.device), "it reads a truth value" if read else None)
 
     def serves(self, moving: Tensor | None, bound: int) -> bool:
         """Return whether the tape can replay such a step."""
@@ -48,7 +55,7 @@ class StepTape:
     def play(self, tokens: Tensor, moving: Tensor | None) -> Tensor:
         """Replay one step, and return its logits."""
         given = (tokens,) if moving is None else (tokens, moving)
-        logits, *self._now = self._step(*given, *self._now)
+        logits, *self._now = self.step(*given, *self._now)
         self._given_out = None
         return logits
 
@@ -96,7 +103,7 @@ class StepTape:
 
     def is_whole(self) -> bool:
         """Return whether what the tape took for constant is what it was (`weft.decoding.tape_sources`)."""
-        return self._step.sources.unchanged()
+        return self._sources.unchanged()
 
     def nbytes(self) -> int:
         """Bytes of the state's tensors."""
@@ -113,6 +120,8 @@ class StepTape:
     def state(self) -> ModelState:
         """Return the state after the last step."""
         if self._given_out is None:
+            if self.step.obstacle is None:  # what lies in a graph's buffers is overwritten by its next replay
+                self._now = [tensor.clone() for tensor in self._now]
             now = iter(self._tensors())
             self._given_out = self._after.map(lambda _tensor, _: next(now))
         return self._given_out
@@ -129,11 +138,6 @@ class StepTape:
         return [next(now) if carried else next(kept) for carried in self._carried]
 
 
-def tensors_of(state: ModelState) -> list[Tensor]:
-    """Return the state's tensors in the order in which `State.map` visits them."""
-    return [tensor for tensor, _ in state.tensors().values()]
-
-
 def _facts(state: ModelState) -> list[tuple[str, object]]:
     """Return the paths of the state's fields, with the values of its facts, except the number of slots."""
     return [(path, value if isinstance(spec, FactField) and not spec.room else None)
@@ -145,9 +149,3 @@ def _fits(new: Tensor, own: Tensor, field: TensorField) -> bool:
     return new.dtype == own.dtype and new.dim() == own.dim() and all(
         given == size or (dim == field.grows and given < size)
         for dim, (given, size) in enumerate(zip(new.shape, own.shape, strict=True)) if dim)
-
-
-def _same(old: Tensor, new: Tensor) -> bool:
-    """Return whether both are the same tensor or the same view of one storage."""
-    return old is new or (old.data_ptr() == new.data_ptr() != 0 and old.shape == new.shape
-                          and old.stride() == new.stride() and old.dtype == new.dtype)

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
-import torch
 from torch import Tensor, nn
 
 from weft.core.model import ModelState
@@ -20,9 +19,10 @@ from weft.core.rows import admit, cut_out, retire
 from weft.core.span import Span
 from weft.decoding.kept_tape import TapeConditions, kept_tape
 from weft.decoding.recording import FunctionRecorder
-from weft.decoding.step_tape import StepTape, tensors_of
+from weft.decoding.step_tape import StepTape
 from weft.decoding.tape import ChangedError
 from weft.decoding.tape_sources import same_bits
+from weft.gpu.graphs import alike, tensors_of
 
 Work = Callable[[Tensor, ModelState, Span], tuple[Tensor, ModelState]]
 """Returns the logits [B,V] after one more token [B] in every row, and the new state; consumes the state passed in."""
@@ -34,6 +34,9 @@ WORTH = 24
 BLOCK = 256
 """The most unfilled key slots that a tape reads, or an eighth of the filled ones if that is more. Up to a quarter more
 of all slots are read if the tape then lasts to the state's capacity."""
+GPU_BLOCK = 4096
+"""The same on a GPU, where attention of one query reads no unfilled slots (`weft.ops.triton.query_attention`), and a
+tape is a graph, which takes as long to make as some hundred steps."""
 
 
 @final
@@ -54,6 +57,7 @@ class Steps:
         self._surroundings: TapeConditions | None = None
         self._trusted, self._wait = False, PATIENCE
         self._first, self._resumed, self._lent = True, False, False
+        self._obstacle = "no step was recorded"
 
     @property
     def state(self) -> ModelState:
@@ -72,6 +76,11 @@ class Steps:
     def by_tape(self) -> bool:
         """Whether steps replay a tape that has been verified."""
         return self._tape is not None and self._trusted
+
+    @property
+    def without_graph(self) -> str | None:
+        """Why steps are no replays of a CUDA graph (`weft.gpu.graphs`); None where they are."""
+        return self._obstacle if self._tape is None else self._tape.step.obstacle
 
     def go_on_from(self, state: ModelState) -> None:
         """Continue from another state of the same capacity; the tape is discarded."""
@@ -108,7 +117,7 @@ class Steps:
         if self._tape is not None and self._tape.serves(moving, bound):
             return self._play(tokens, moving)
         self._state, self._tape = self._now(), None
-        room = _room(bound, self._capacity)
+        room = _room(bound, self._capacity, GPU_BLOCK if tokens.is_cuda else BLOCK)
         pays = not self._plain and room - bound >= WORTH
         if pays and first and self._resume(moving, room):
             return self._play(tokens, moving)
@@ -145,11 +154,11 @@ class Steps:
         before, self._surroundings = self._state, TapeConditions(self._model)
         with FunctionRecorder() as recorder:
             logits = self._ordinary(tokens, Span(count=_counts(moving), bound=room))
-        if recorder.obstacle is None and _alike(before, self._state):
+        if recorder.obstacle is None and alike(before, self._state):
             self._tape = StepTape(recorder.recording, tokens, moving, before, self._state, logits, room)
             self._trusted, self._resumed = False, False
         else:
-            self._plain = True
+            self._plain, self._obstacle = True, recorder.obstacle or "its state changes with each step"
         return logits
 
     def _play(self, tokens: Tensor, moving: Tensor | None) -> Tensor:
@@ -171,6 +180,7 @@ class Steps:
             same_bits(own, other) for own, other in zip(tensors_of(tape.state()), tensors_of(after), strict=True))
         if not self._trusted:
             self._state, self._tape, self._plain = after, None, not self._resumed
+            self._obstacle = "a replay differed from the model's own step"
         return wanted
 
 
@@ -178,20 +188,11 @@ def _counts(moving: Tensor | None) -> Tensor | None:
     return None if moving is None else moving.long()
 
 
-def _room(bound: int, capacity: int) -> int:
-    """Return the bound of the tape that includes a step with this bound."""
-    block = max(BLOCK, 1 << (bound // 16).bit_length())
+def _room(bound: int, capacity: int, least: int) -> int:
+    """Return the bound of the tape that includes a step with this bound; tapes read ``least`` slots or more."""
+    block = max(least, 1 << (bound // 16).bit_length())
     room = -(-bound // block) * block
     return capacity if capacity - room < max(WORTH, room // 4) else room
-
-
-def _alike(before: ModelState, after: ModelState) -> bool:
-    """Return whether two states have equal facts, and tensors of equal shapes and dtypes."""
-    old, new = tensors_of(before), tensors_of(after)
-    if [(tensor.shape, tensor.dtype) for tensor in old] != [(tensor.shape, tensor.dtype) for tensor in new]:
-        return False
-    blank = torch.empty(0)
-    return before.map(lambda _, __: blank) == after.map(lambda _, __: blank)
 
 
 def hooks_of(model: nn.Module) -> tuple[Mapping[int, Any], ...]:

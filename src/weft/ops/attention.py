@@ -309,6 +309,7 @@ ATTENTION = OPERATIONS.add(Operation(
     "attention", "softmax(scale q.k + bias, masked) v",
     Form(REFERENCE, reference, "every stage written out", known_as=("naive", "eager", "math")),
     LateForm("one_query", "weft.ops.native_query.FORM"),
+    LateForm("triton_query", "weft.ops.triton.query_attention.FORM", "cuda"),
     Form("grouped_rows", grouped_rows, "each key read once for a group of query heads",
          devices=frozenset({"cpu"}), gradients="without", transformed=False, serves=_beyond_rows),
     LateForm("native", "weft.ops.native_attention.FORM"), LateForm("flex", "weft.ops.triton.attention.FORM", "cuda"),

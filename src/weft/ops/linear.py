@@ -80,7 +80,7 @@ LINEAR = OPERATIONS.add(Operation(
     Form(REFERENCE, _written_out, "a product and a sum"),
     # The compiler makes one loop of it, which reads the matrix once and as it is; libraries lay out and widen narrow
     # matrices for products of many rows.
-    Form("one_token", _one_token, "one vector times the matrix, as one loop", devices=frozenset({"cpu"}),
+    Form("one_token", _one_token, "one vector times the matrix, as one loop", devices=frozenset({"cpu", "cuda"}),
          serves=_of_one, eager=False, known_as=("gemv", "vector")),
     LateForm("native", "weft.ops.few_rows.FORM"), LateForm("routed", "weft.ops.routed_linear.FORM"),
     LateForm("wide", "weft.ops.wide_linear.FORM"),

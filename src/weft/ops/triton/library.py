@@ -38,9 +38,13 @@ def offer() -> Offer:
 
 
 @constant_to_compiler
-@cache
 def why_not() -> str | None:
     """Why Triton cannot be used, in some 40 letters; None where it can."""
+    return _why_not()  # the compiler would trace through a cache, and cannot trace a search for programs
+
+
+@cache
+def _why_not() -> str | None:
     if find_spec("triton") is None:
         return "triton is not installed"
     if interpreted() or _compiler():
