@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from types import FunctionType
@@ -123,13 +123,11 @@ class Form(Generic[C, R]):
 
     def explain(self, why: str) -> str:
         """The reason in words, of one that `hindrance` gives in short."""
-        match why:
-            case "devices":
-                return f"it runs only on {_listed(self.devices)}"
-            case "dtypes":
-                return f"it runs only in {_listed(self.dtypes)}"
-            case "pays_for":
-                return f"it is faster only in {_listed(self.pays_for)}"
+        declared = {"devices": ("it runs only on", self.devices), "dtypes": ("it runs only in", self.dtypes),
+                    "pays_for": ("it is faster only in", self.pays_for)}
+        if why in declared:
+            words, things = declared[why]
+            return f"{words} {' or '.join(sorted(map(str, things or ())))}".replace("torch.", "")
         known = {"gradients": f"it runs only {self.gradients} gradients", "compiler": "it is slower in torch.compile",
                  "eager": "it is slower outside torch.compile", "transforms": "torch.func cannot transform it"}
         return known.get(why, why)
@@ -182,7 +180,3 @@ def hindrance(form: Form[Any, Any], now: Circumstances, worth: bool) -> str | No
     if worth and form.pays_for is not None and dtype not in form.pays_for:
         return "pays_for"
     return "transforms" if transforms and not form.transformed else None
-
-
-def _listed(things: Iterable[str] | Iterable[torch.dtype] | None) -> str:
-    return " or ".join(sorted(map(str, things or ()))).replace("torch.", "")
