@@ -15,8 +15,11 @@ from gpu_peers import OfTransformers, PlainModel, Shape, steps_of
 from gpu_timing import Figure, Known, device, emptied, in_turns, peak_while, settled, why
 from training_weft import stream_of
 
+from weft.core.base_model import built_empty
 from weft.gpu.card import Work
+from weft.gpu.memory import TrainingWork, training_need
 from weft.training import RunConfig, parse_run
+from weft.training.precision import narrowed
 from weft.training.rates import model_flops_per_token
 from weft.training.run_training import build_model
 from weft.training.trainer import Trainer
@@ -210,17 +213,22 @@ def training(name: str, ways: tuple[str, ...], peers: tuple[str, ...] = ()) -> C
     return take
 
 
+def work_of(of: Trained, compute: Mapping[str, Any]) -> TrainingWork:
+    """A run's training as its memory is planned."""
+    config = run_of(of, compute)
+    return TrainingWork(built_empty(config.model), lambda model: narrowed(model, torch.bfloat16), of.rows, of.tokens,
+                        recompute=config.training.compute.checkpoint_activations)
+
+
 def planned(name: str) -> Callable[[bool, Known], dict[str, Any]]:
     """The figure of the memory that a plan says, against that of the trained model of the figure before it."""
     def take(tiny: bool, known: Known) -> dict[str, Any]:
-        from weft.gpu.memory import training_need
-
         measured = known.get(f"training/{name}", {})
         report: dict[str, Any] = {}
         for way in WAYS:
             peak = measured.get(f"Weft, {way}", {}).get("peak GiB")
             if peak is not None or (tiny and way == "defaults"):
-                needed = training_need(run_of(trained(name, tiny), WAYS[way])).total / 2**30
+                needed = training_need(work_of(trained(name, tiny), WAYS[way])).total / 2**30
                 report[way] = {"planned GiB": needed, "measured GiB": peak,
                                "planned over measured": needed / peak if peak else None}
         if not report:
