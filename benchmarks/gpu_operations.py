@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from weft.core.clock import Keys
 from weft.core.span import Span
-from weft.gpu.card import Work, card_speed
+from weft.gpu.card import card_speed
 from weft.masks import Causal, Mask, Window
 from weft.masks.visible import MaskFacts, visible
 from weft.ops.attention import ATTENTION, AttentionCall

@@ -138,7 +138,6 @@ class OfTransformers(nn.Module):
 
 def steps_of(model: nn.Module, shape: Shape, device: torch.device, compiled: bool) -> Callable[[], object]:
     """One step of training after another, each on rows of random tokens."""
-    torch.set_float32_matmul_precision("high")
     model.to(device).train()
     matrices = [p for p in model.parameters() if p.dim() > 1]
     others = [p for p in model.parameters() if p.dim() < 2]
@@ -151,6 +150,14 @@ def steps_of(model: nn.Module, shape: Shape, device: torch.device, compiled: boo
     done = [0]
 
     def step() -> object:
+        before = torch.get_float32_matmul_precision()  # Weft's steps, which take turns with these, have their own
+        torch.set_float32_matmul_precision("high")
+        try:
+            return taken()
+        finally:
+            torch.set_float32_matmul_precision(before)
+
+    def taken() -> object:
         batch = text[done[0] % len(text)].to(device, non_blocking=True)
         done[0] += 1
         with torch.autocast(device.type, torch.bfloat16):

@@ -179,8 +179,8 @@ def room_problems(work: TrainingWork, device: torch.device, *, free: int | None 
     remedy = (f"At most {most:,} rows fit: give training.batch_size: {most}, with training.accumulation for the rest"
               if most else "Not even one row fits: make the model smaller or training.context shorter")
     again = "" if work.recompute else ", or set training.compute.checkpoint_activations"
-    return [f"training.batch_size: {work.rows:,} rows of {work.tokens:,} tokens need about {needed.total / GIB:,.1f} GiB "
-            f"on {device}, and {there / GIB:,.1f} GiB are free there: {needed.step / GIB:,.1f} for the step, "
+    return [f"training.batch_size: {work.rows:,} rows of {work.tokens:,} tokens need about "
+            f"{needed.total / GIB:,.1f} GiB on {device}, and {there / GIB:,.1f} GiB are free there: {needed.step / GIB:,.1f} for the step, "
             f"{(needed.total - needed.step) / GIB:,.1f} for weights and optimizer. {remedy}{again}."]
 
 
@@ -210,8 +210,8 @@ def costs_on_card(found: Plan, work: TrainingWork, device: torch.device, *, free
     train = replace(costs.train, memory=needed.total, fits=needed.total <= there)
     batch = f"a batch of at most {most:,} rows" if most else "not even one row"
     return replace(costs, train=train, assumptions=(
-        f"On {device}, {there / GIB:,.1f} GiB are free: {batch} of {work.tokens:,} tokens would fit. What lives at once "
-        "in a step is counted, without what the allocator loses between pieces.", *costs.assumptions[:-1]))
+        f"On {device}, {there / GIB:,.1f} GiB are free: {batch} of {work.tokens:,} tokens would fit. What lives at "
+        "once in a step is counted, without what the allocator loses between pieces.", *costs.assumptions[:-1]))
 
 
 def _step_bytes(work: TrainingWork, rows: int) -> int:
