@@ -190,17 +190,17 @@ class Section:
         process.start()
         theirs.close()
         seconds = {name: each.seconds for name, each in all_figures().items()}
-        limit, now = LEAST_PATIENCE, ""
-        for kind, name, what in messages(mine, lambda: limit):
+        now = ""
+        for kind, name, what in messages(mine, seconds):
             if kind == "begun":
-                limit, now = max(LEAST_PATIENCE, PATIENCE * seconds[name]), name
+                now = name
                 continue
             if kind in ("took", "failed", "left"):
                 self._keep(kind, name, what)
                 names, now = [each for each in names if each != name], ""
             elif kind == "silent":
                 process.kill()
-                self._keep("failed", now or names[0], f"ended after {limit:.0f} s")
+                self._keep("failed", now or names[0], f"ended after {patience(seconds[now or names[0]]):.0f} s")
             elif kind == "gone":
                 process.join()
                 self._keep("failed", now or names[0], f"its process ended with {process.exitcode}")
@@ -219,10 +219,16 @@ class Section:
         print(f"{kind} {name}: {shown if len(shown) < 900 else shown[:900] + ' ...'}", flush=True)
 
 
-def messages(pipe: Connection, limit: Any) -> Iterator[tuple[str, str, Any]]:
+def patience(stated: float) -> float:
+    """Seconds after which a figure is ended."""
+    return max(LEAST_PATIENCE, PATIENCE * stated)
+
+
+def messages(pipe: Connection, seconds: Mapping[str, float]) -> Iterator[tuple[str, str, Any]]:
     """What a process sends until it is done; ``silent`` where nothing comes for too long, ``gone`` where it ended."""
+    stated = 0.0
     while True:
-        if not pipe.poll(limit()):
+        if not pipe.poll(patience(stated)):
             yield "silent", "", None
             return
         try:
@@ -232,6 +238,7 @@ def messages(pipe: Connection, limit: Any) -> Iterator[tuple[str, str, Any]]:
             return
         if message[0] == "done":
             return
+        stated = seconds[message[1]] if message[0] == "begun" else 0.0
         yield message
 
 

@@ -76,8 +76,8 @@ def of_weft(model: LanguageModel, rows: int, sizes: Sizes, **how: Any) -> tuple[
     return (lambda: session.advance(session.logits.argmax(-1))), session
 
 
-def of_transformers(kind: str, rows: int, sizes: Sizes) -> tuple[Step, Any]:
-    """The same with a static cache, compiled with CUDA graphs; only of a Llama."""
+def of_transformers(rows: int, sizes: Sizes) -> tuple[Step, Any]:
+    """The same of a Llama, with a static cache, compiled with CUDA graphs."""
     import transformers
 
     config = transformers.LlamaConfig(
@@ -127,25 +127,30 @@ def report_of(make: Callable[[], tuple[Step, Any]], rows: int, read: int, rate: 
     return found
 
 
-def decoding(kind: str, peer: bool) -> Callable[[bool, Known], dict[str, Any]]:
+def ways(model: LanguageModel, kind: str, rows: int, sizes: Sizes, whole: bool) -> dict[str, Any]:
+    """What makes each way to decode so many texts; ``whole``: also those that compile a whole step."""
+    made: dict[str, Any] = {"Weft": lambda: of_weft(model, rows, sizes)}
+    if kind == "llama" and whole:
+        fast = CompiledStep(model)
+        made["Weft compiled"] = lambda: of_weft(model, rows, sizes, compiled=fast)
+        if find_spec("transformers") is not None:
+            made["transformers compiled"] = lambda: of_transformers(rows, sizes)
+    return made
+
+
+def decoding(kind: str) -> Callable[[bool, Known], dict[str, Any]]:
     """The figure of a model: for one text and for 64."""
     def take(tiny: bool, known: Known) -> dict[str, Any]:
         sizes, model = Sizes(tiny), model_of(kind, Sizes(tiny))
         rate, read = known.get("card/speed", {}).get("copy", MEMORY_RATE), bytes_of(model.parameters())
         report: dict[str, Any] = {"weights GiB": read / 2**30, "memory rate": rate}
         for rows in (1, 2) if tiny else (1, 64):
-            report[f"{rows} rows, Weft"] = report_of(lambda: of_weft(model, rows, sizes), rows, read, rate, sizes)
-            if kind == "llama" and not tiny:  # a whole graph, of which a processor compiles for minutes
-                fast = CompiledStep(model)
-                report[f"{rows} rows, Weft compiled"] = report_of(
-                    lambda: of_weft(model, rows, sizes, compiled=fast), rows, read, rate, sizes)
-            if peer and not tiny and find_spec("transformers") is not None:
-                report[f"{rows} rows, transformers compiled"] = report_of(
-                    lambda: of_transformers(kind, rows, sizes), rows, read, rate, sizes)
+            for way, make in ways(model, kind, rows, sizes, not tiny).items():
+                report[f"{rows} rows, {way}"] = report_of(make, rows, read, rate, sizes)
         return report
 
     return take
 
 
-FIGURES: dict[str, Figure] = {"decoding/llama": Figure(90, decoding("llama", True)),
-                              "decoding/mamba": Figure(30, decoding("mamba", False))}
+FIGURES: dict[str, Figure] = {"decoding/llama": Figure(90, decoding("llama")),
+                              "decoding/mamba": Figure(30, decoding("mamba"))}

@@ -38,8 +38,6 @@ def card(tiny: bool, _: Known) -> dict[str, Any]:
     return found.to_json()
 
 
-# Attention ------------------------------------------------------------------------------------------------------------
-
 def attention_call(shape: tuple[int, int, int, int, int], mask: Mask, documents: int = 1,
                    dtype: torch.dtype = torch.bfloat16) -> AttentionCall:
     """Random queries, keys and values of so many rows, tokens, heads, key heads and features."""
@@ -134,8 +132,6 @@ def ratio_of(taken: Mapping[str, Any], one: str, other: str) -> float | None:
     above, below = taken.get(one), taken.get(other)
     return above / below if isinstance(above, float) and isinstance(below, float) else None
 
-
-# Operations with a form in Triton ---------------------------------------------------------------------------------------
 
 class Case(NamedTuple):
     """An operation's call.

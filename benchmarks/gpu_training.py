@@ -237,8 +237,6 @@ def planned(name: str) -> Callable[[bool, Known], dict[str, Any]]:
     return take
 
 
-# Several runs at once ----------------------------------------------------------------------------------------------------
-
 CONTESTANTS = ("gpt2", "llama", "mamba2", "gated_delta_net")
 
 

@@ -2,7 +2,8 @@
 
 The step is that of the run: its batch, its dtype and its forms. Every storage that an operation makes is counted from
 its creation to its end, so that what lives at once is what PyTorch's allocator will hold. Where this PyTorch can make
-tensors of a GPU, forms are chosen as on one; elsewhere attention is taken by PyTorch's fused kernel, which keeps as much.
+tensors of a GPU, forms are chosen as on one; elsewhere attention is taken by PyTorch's fused kernel, which keeps as
+much.
 """
 
 from __future__ import annotations
@@ -126,8 +127,8 @@ def training_need(work: TrainingWork, rows: int | None = None) -> TrainingNeed:
     """The memory that training needs on a GPU.
 
     Args:
-        rows: of a batch; None: those of ``work``. Of more than `TOKENS` tokens, the step is reckoned on the line through
-            two smaller batches: what lives at once grows with every row by the same bytes.
+        rows: of a batch; None: those of ``work``. Of more than `TOKENS` tokens, the step is reckoned on the line
+            through two smaller batches: what lives at once grows with every row by the same bytes.
     """
     return _need(work, _step(work, work.rows if rows is None else rows), work.rows if rows is None else rows)
 
@@ -180,8 +181,9 @@ def room_problems(work: TrainingWork, device: torch.device, *, free: int | None 
               if most else "Not even one row fits: make the model smaller or training.context shorter")
     again = "" if work.recompute else ", or set training.compute.checkpoint_activations"
     return [f"training.batch_size: {work.rows:,} rows of {work.tokens:,} tokens need about "
-            f"{needed.total / GIB:,.1f} GiB on {device}, and {there / GIB:,.1f} GiB are free there: {needed.step / GIB:,.1f} for the step, "
-            f"{(needed.total - needed.step) / GIB:,.1f} for weights and optimizer. {remedy}{again}."]
+            f"{needed.total / GIB:,.1f} GiB on {device}, and {there / GIB:,.1f} GiB are free there: "
+            f"{needed.step / GIB:,.1f} for the step, {(needed.total - needed.step) / GIB:,.1f} for weights and "
+            f"optimizer. {remedy}{again}."]
 
 
 def free_bytes(device: torch.device) -> int:
