@@ -91,3 +91,20 @@ def test_a_run_that_does_not_fit_is_refused_with_the_batch_that_does() -> None:
     assert "checkpoint_activations" not in room_problems(work(512, recompute=True), CARD, free=1 << 20)[0]
     assert "Not even one row fits" in room_problems(work(512), CARD, free=1 << 20)[0]
     assert room_problems(work(512), CARD, free=needed) == [] == room_problems(work(512), torch.device("cpu"), free=1)
+
+
+def test_a_run_is_refused_before_its_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the check that every run passes, on a card that has this many bytes free."""
+    from weft.core.errors import ConfigError
+    from weft.gpu import memory
+    from weft.training import parse_run
+    from weft.training.parallel import World
+    from weft.training.requirements import require_trainable
+
+    run = parse_run({"model": MODEL, "training": {"steps": 1, "batch_size": 512}})
+    needed = training_need(work(512)).total
+    monkeypatch.setattr(memory, "free_bytes", lambda device: needed)
+    require_trainable(run, built_empty(run.model), World(CARD))
+    monkeypatch.setattr(memory, "free_bytes", lambda device: needed // 2 + (20 << 20))
+    with pytest.raises(ConfigError, match=r"At most \d+ rows fit: give training\.batch_size"):
+        require_trainable(run, built_empty(run.model), World(CARD))

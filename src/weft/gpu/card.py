@@ -50,7 +50,7 @@ def seconds_of(device: torch.device) -> Timer:
         work()
         end.record()
         end.synchronize()
-        return begin.elapsed_time(end) / 1e3
+        return float(begin.elapsed_time(end)) / 1e3
 
     def on_processor(work: Work) -> float:
         begun = time.perf_counter()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, final
 
@@ -21,14 +21,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from weft.analysis.calls import loss_of, run_whole
-from weft.analysis.cost_plan import Plan, RunCosts
-from weft.analysis.run_costs import run_here
 from weft.analysis.shapes import ValuesRead, shape_of
-from weft.core.errors import UnsupportedError
 from weft.core.layer import with_boundaries
 from weft.core.model import Model
 from weft.core.strict_json import Record
-from weft.gpu.card import CardSpeed, card_speed
 from weft.ops.forms import forced
 
 TOKENS = 1 << 14
@@ -192,37 +188,13 @@ def free_bytes(device: torch.device) -> int:
     return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
 
 
-def costs_on_card(found: Plan, work: TrainingWork, device: torch.device, *, free: int | None = None,
-                  speed: CardSpeed | None = None) -> RunCosts | None:
-    """The costs of training and decoding on a GPU, in the place of `run_here`'s; None for a counted model.
-
-    Args:
-        found: the plan of the model.
-        free: bytes of the GPU; None: those that are free.
-        speed: of the GPU; None: it is measured, in about a second.
-    """
-    there = free_bytes(device) if free is None else free
-    rates = card_speed(device) if speed is None else speed
-    costs = run_here(found, rate=lambda dtype: rates.products.get(str(dtype)[6:], rates.products["float32"]),
-                     bandwidth=lambda: rates.copy, memory=there)
-    if costs is None:
-        return None
-    needed = training_need(work)
-    most = largest_batch(work, there)
-    train = replace(costs.train, memory=needed.total, fits=needed.total <= there)
-    batch = f"a batch of at most {most:,} rows" if most else "not even one row"
-    return replace(costs, train=train, assumptions=(
-        f"On {device}, {there / GIB:,.1f} GiB are free: {batch} of {work.tokens:,} tokens would fit. What lives at "
-        "once in a step is counted, without what the allocator loses between pieces.", *costs.assumptions[:-1]))
-
-
 def _step_bytes(work: TrainingWork, rows: int) -> int:
     """The most bytes that live at once in a forward and a backward pass, without weights and buffers."""
     working = work.model if work.narrow is None else work.narrow(work.model)
     if torch.cuda.is_available():
         try:
             return _alive_in_step(work, working, rows, "cuda", work.kernels)
-        except (RuntimeError, UnsupportedError):  # an operation of a GPU that has no form on tensors without numbers
+        except Exception:  # whatever an operation of a GPU does not know of tensors without numbers: a run goes on
             pass
     return _alive_in_step(work, working, rows, "cpu", ON_PROCESSOR)
 
@@ -241,7 +213,7 @@ def _alive_in_step(work: TrainingWork, working: Model, rows: int, device: str, k
 
 
 def _bytes(model: Model) -> int:
-    """Of the parameters and buffers."""
+    """The bytes of the parameters and buffers."""
     return sum([_rounded(each.nbytes) for each in [*model.parameters(), *model.buffers()]])
 
 
