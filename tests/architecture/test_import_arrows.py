@@ -34,6 +34,7 @@ SIDEWAYS: dict[tuple[str, str], str] = {
     ("tasks", "chat"): "which tokens of a conversation are an answer's is said by its chat template",
     ("tasks", "evaluation"): "what is measured of the next token is the evaluation of the text held out",
     ("training", "analysis"): "budgets, utilisation and the matmul route measure and count as analysis does",
+    ("gpu", "analysis"): "the memory of training is that of a step as analysis runs it, without numbers",
     ("evaluation", "decoding"): "scoring reads rows and prompts and sets evaluation mode as decoding does",
 }
 """Imports between neighbours of one level that are wanted, with the reason."""

@@ -20,6 +20,8 @@ from weft.core.errors import ConfigError, UserError
 from weft.core.layer import Part, traits_of, with_boundaries
 from weft.core.model import LanguageModel, Model
 from weft.core.span import WHOLE, Span
+from weft.gpu.memory import TrainingWork
+from weft.gpu.memory import room_problems as room_on_card
 from weft.ops.forms import forced
 from weft.tasks.protocols import ComparesWithStart
 from weft.training.among_ranks import cutting_problems
@@ -54,8 +56,21 @@ def require_trainable(config: RunConfig, model: Model, world: World | None = Non
     whole = mesh is None or not mesh.splits
     if problems := [*problems, *(room_problems(model) if whole else ())]:
         raise ConfigError(problems)
+    if (whole and world is not None and world.device.type == "cuda" and isinstance(model, LanguageModel)
+            and Trait.NOT_DIFFERENTIABLE not in traits_of(model)
+            and (problems := room_on_card(_work(config, model, world), world.device))):
+        raise ConfigError(problems)
     if whole:
         require_served(config, model, "cpu" if world is None else world.device)
+
+
+def _work(config: RunConfig, model: Model, world: World) -> TrainingWork:
+    """The training of one process, as its memory is reckoned."""
+    narrow = (lambda each: narrowed(each, torch.bfloat16)) if config.training.dtype_on(
+        world.device) == torch.bfloat16 else None
+    rows = max(1, config.training.batch_size // world.arrange(config.training.mesh).data_size)
+    return TrainingWork(model, narrow, rows, config.context, config.kernels,
+                        config.training.compute.checkpoint_activations)
 
 
 def _settings_problems(config: RunConfig, model: Model) -> Iterator[str]:
