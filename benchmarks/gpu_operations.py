@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from weft.analysis.gpu_speed import card_speed
 from weft.core.clock import Keys
 from weft.core.span import Span
-from weft.gpu.card import card_speed
 from weft.masks import Causal, Mask, Window
 from weft.masks.visible import MaskFacts, visible
 from weft.ops.attention import ATTENTION, AttentionCall

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from weft.gpu.card import Work, seconds_of
+from weft.analysis.gpu_speed import Work, seconds_of
 
 Known = Mapping[str, Any]
 

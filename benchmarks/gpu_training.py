@@ -15,8 +15,8 @@ from gpu_peers import OfTransformers, PlainModel, Shape, steps_of
 from gpu_timing import Figure, Known, device, emptied, in_turns, peak_while, settled, why
 from training_weft import stream_of
 
+from weft.analysis.gpu_speed import Work
 from weft.core.base_model import built_empty
-from weft.gpu.card import Work
 from weft.gpu.memory import TrainingWork, training_need
 from weft.training import RunConfig, parse_run
 from weft.training.precision import narrowed

@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import os
 import platform
+from dataclasses import replace
+from io import StringIO
 
 import pytest
 import torch
+from rich.console import Console
 
 from weft import __version__
-from weft.analysis.capabilities import Diagnosis, describe_requirements, doctor, warnings_for
+from weft.analysis.capabilities import Diagnosis, _cards, describe_requirements, doctor, warnings_for
+from weft.analysis.gpu_speed import CardSpeed
 from weft.analysis.matmul import PASSES, Product, Timing, copy_bandwidth, matmul_rate, timed, usual_products
+from weft.cli.doctor import _machine
 from weft.ops.forms import forced
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -106,3 +111,20 @@ def test_operations_are_told(found: Diagnosis) -> None:
     with forced({"dropout": "reference"}):
         told = {each.name: each for each in doctor(measure=False).operations}["dropout"]
     assert (told.form, told.reason) == ("reference", "named by the user")
+
+
+def test_a_gpu_is_measured_and_shown(found: Diagnosis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    seen: list[torch.device] = []
+
+    def speed(device: torch.device) -> CardSpeed:
+        seen.append(device)
+        return CardSpeed(str(device), {"bfloat16": 7.9e14, "float32": 5e13}, 3e12, 4.2e-6, 8e-6, 1.3e-6)
+
+    monkeypatch.setattr("weft.analysis.capabilities.card_speed", speed)
+    cards = tuple(_cards())
+    assert seen == [torch.device("cuda", 0)] and found.cards == ()
+    out = Console(width=160, record=True, file=StringIO())
+    out.print(_machine(replace(found, cards=cards)))
+    told = out.export_text()
+    assert "790 TFLOP/s in bfloat16" in told and "3.00 TB/s; a kernel in 4.2 microseconds, 1.3 microseconds in" in told

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from weft.analysis.gpu_speed import card_speed
 from weft.core.base_model import built_empty
 from weft.core.model import parse_model
-from weft.gpu.card import card_speed
 from weft.gpu.memory import TrainingWork, largest_batch, room_problems, training_need
 from weft.training.precision import narrowed
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from weft.analysis.gpu_speed import CardSpeed, card_speed
 from weft.analysis.kept_routes import KeptRoute, RouteCache
 from weft.analysis.kernels import KnownOperation, known_operations
 from weft.analysis.matmul import Timing, as_kept, copy_bandwidth, renew, timed, usual_products
@@ -75,6 +76,7 @@ class Diagnosis(Record):
         kept: the routes that training has chosen on this machine, for this number of threads, and takes from then on.
         kept_in: the folder of their files.
         copy: bytes per second, read and written, of a copy in memory; 0 if not measured.
+        cards: the speed of each GPU; empty if not measured.
         compiler: the C++ compiler that ``torch.compile`` needs on a CPU; None if there is none.
         python_headers: whether Python's C headers, which ``torch.compile`` also needs, are installed.
         native: the instruction set of Weft's native code and its file, or why there is none.
@@ -97,6 +99,7 @@ class Diagnosis(Record):
     kept: tuple[KeptRoute, ...]
     kept_in: Path
     copy: float
+    cards: tuple[CardSpeed, ...]
     compiler: str | None
     python_headers: bool
     native: str
@@ -132,7 +135,8 @@ def doctor(*, measure: bool = True, renew_routes: bool = False) -> Diagnosis:
         platform=platform.platform(), extras=optional, devices=_devices(), threads=torch.get_num_threads(),
         cores=cores, capability=torch.backends.cpu.get_cpu_capability(), backends=_backends(), routes=measured,
         kept=tuple(cache), kept_in=cache.folder,
-        copy=copy_bandwidth() if measure else 0.0, compiler=compiler, python_headers=headers, native=describe(),
+        copy=copy_bandwidth() if measure else 0.0, cards=tuple(_cards()) if measure else (), compiler=compiler,
+        python_headers=headers, native=describe(),
         triton=describe_triton(),
         operations=known_operations(),
         disk_free=shutil.disk_usage(Path.cwd()).free,
@@ -181,6 +185,11 @@ def _devices() -> tuple[Device, ...]:
     if torch.backends.mps.is_available():
         devices.append(Device("mps", "Apple GPU", 0))
     return tuple(devices)
+
+
+def _cards() -> Iterator[CardSpeed]:
+    for index in range(torch.cuda.device_count()):
+        yield card_speed(torch.device("cuda", index))
 
 
 def _backends() -> dict[str, bool]:

@@ -92,6 +92,12 @@ def _machine(found: Diagnosis) -> Table:
                                   f"{'found' if found.python_headers else 'missing'}")
     rows.add_row("native code", found.native)
     rows.add_row("Triton", found.triton)
+    for card in found.cards:
+        rates = ", ".join(f"{short(rate, 'FLOP/s')} in {name}" for name, rate in card.products.items())
+        rows.add_row(f"{card.name} multiplies", rates)
+        graph = "" if card.in_graph is None else f", {1e6 * card.in_graph:.1f} microseconds in a CUDA graph"
+        rows.add_row(f"{card.name} copies and starts", f"{short(card.copy, 'B/s')}; a kernel in {1e6 * card.launch:.1f}"
+                     f" microseconds{graph}")
     rows.add_row("disk free", f"{in_bytes(found.disk_free)} here, {in_bytes(found.disk_free_temporary)} for temporary "
                               "files")
     if found.copy:
