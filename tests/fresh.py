@@ -33,6 +33,9 @@ PRELOADED = ["unmeasured", "torch._dynamo", "weft.api", "weft.laws", "weft.train
 one on a mesh torch's sharding and distributed checkpoints, and a first compilation, such as that of `weft check`,
 PyTorch's backends, half a second."""
 
+sys.path.append(str(Path(__file__).parents[1]))
+"""A process finds what it runs by its module, which is `tests.laws.test_x` wherever pytest was started."""
+
 NEAR = 1_200
 """Tokens of the far rows of `check_near`."""
 

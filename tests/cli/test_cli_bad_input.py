@@ -211,7 +211,7 @@ def test_a_dtype_or_device_that_is_not_there(refused: Refuse, workplace: Path, r
         "generate", run, "--prompt", "a", "--dtype", "float23")
     assert "unknown dtype 'half'. Known names: bfloat16, float32, float64." in refused(
         "plan", workplace / "tiny.yaml", "--dtype", "half")
-    assert "training.dtype: Input should be 'float32', 'float64' or 'bfloat16', got 'half'." in refused(
+    assert "training.dtype: Input should be 'auto', 'float32', 'float64' or 'bfloat16', got 'half'." in refused(
         "train", workplace / "tiny.yaml", "--dtype", "half", "--out", tmp_path / "a")
     for device in ("tpu", "meta", "cuda:99"):
         assert f"device: the device '{device}' cannot be used here. Use cpu, or see weft doctor" in refused(
