@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -45,6 +46,8 @@ def test_what_is_held_all_the_time_is_counted_by_weights() -> None:
     for own, each in ((found.weights, 4), (found.copy, 2), (found.gradients, 4), (found.optimizer, 8)):
         assert each * numbers <= own <= each * numbers + 8192 + 2 * each * 64
     assert training_need(work(narrow=False)).copy == 0
+    plain = training_need(replace(work(), moments=0))
+    assert plain.optimizer == 0 and found.total - plain.total == found.optimizer
     assert found.total >= found.weights + found.copy + found.optimizer + found.step
 
 
@@ -108,3 +111,15 @@ def test_a_run_is_refused_before_its_first_step(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(memory, "free_bytes", lambda device: needed // 2 + (20 << 20))
     with pytest.raises(ConfigError, match=r"At most \d+ rows fit: give training\.batch_size"):
         require_trainable(run, built_empty(run.model), World(CARD))
+
+
+def test_a_step_that_cannot_be_tried_counts_as_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What must be there in any case is counted still."""
+    def broken(*_: Any) -> int:
+        raise RuntimeError("an operation that needs numbers")
+
+    monkeypatch.setattr("weft.gpu.memory._alive_in_step", broken)
+    found = training_need(work())
+    assert found.step == 0 and found.total > found.weights + found.copy + found.optimizer
+    assert room_problems(work(), CARD, free=1 << 40) == []
+    assert "Not even one row fits" in room_problems(work(), CARD, free=1 << 10)[0]

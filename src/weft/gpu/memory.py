@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, final
@@ -52,6 +53,7 @@ class TrainingWork:
         tokens: of a row.
         kernels: forms that the run names.
         recompute: whether blocks keep their inputs alone.
+        moments: numbers that the optimizer keeps for each weight that trains, at least.
     """
 
     model: Model
@@ -60,6 +62,7 @@ class TrainingWork:
     tokens: int
     kernels: Mapping[str, str] = field(default_factory=dict)
     recompute: bool = False
+    moments: int = 2
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ class TrainingNeed(Record):
         rows: of a batch.
         weights: that are updated.
         copy: of the weights that compute in bfloat16; 0 in other dtypes.
-        optimizer: two numbers for each weight that trains, as AdamW has.
+        optimizer: what it keeps for each weight that trains.
         gradients: of the weights that train, when all are there.
         step: the most that lives at once in the forward and backward pass: activations, scores of the vocabulary, what
             operations need for a moment, and the gradients of the weights that compute.
@@ -134,8 +137,8 @@ def _need(work: TrainingWork, step: Callable[[int], int], rows: int) -> Training
     copy = 0 if work.narrow is None else _bytes(work.narrow(work.model))
     gradients = sum([_rounded(p.nbytes) for p in work.model.parameters() if p.requires_grad])
     lives = step(rows)
-    total = weights + copy + 2 * gradients + max(lives, gradients) + WORKSPACE
-    return TrainingNeed(rows, weights, copy, 2 * gradients, gradients, lives, total)
+    total = weights + copy + work.moments * gradients + max(lives, gradients) + WORKSPACE
+    return TrainingNeed(rows, weights, copy, work.moments * gradients, gradients, lives, total)
 
 
 def _step(work: TrainingWork, most: int) -> Callable[[int], int]:
@@ -189,14 +192,15 @@ def free_bytes(device: torch.device) -> int:
 
 
 def _step_bytes(work: TrainingWork, rows: int) -> int:
-    """The most bytes that live at once in a forward and a backward pass, without weights and buffers."""
+    """The most bytes that live at once in a forward and a backward pass, without weights and buffers; 0 where they
+    cannot be told."""
     working = work.model if work.narrow is None else work.narrow(work.model)
-    if torch.cuda.is_available():
-        try:
-            return _alive_in_step(work, working, rows, "cuda", work.kernels)
-        except Exception:  # whatever an operation of a GPU does not know of tensors without numbers: a run goes on
-            pass
-    return _alive_in_step(work, working, rows, "cpu", ON_PROCESSOR)
+    ways = {**({"cuda": work.kernels} if torch.cuda.is_available() else {}), "cpu": ON_PROCESSOR}
+    for device, kernels in ways.items():
+        # Whatever an operation does not know of tensors without numbers, a run goes on.
+        with suppress(Exception):
+            return _alive_in_step(work, working, rows, device, kernels)
+    return 0
 
 
 def _alive_in_step(work: TrainingWork, working: Model, rows: int, device: str, kernels: Mapping[str, str]) -> int:

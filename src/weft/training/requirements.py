@@ -70,7 +70,8 @@ def _work(config: RunConfig, model: Model, world: World) -> TrainingWork:
         world.device) == torch.bfloat16 else None
     rows = max(1, config.training.batch_size // world.arrange(config.training.mesh).data_size)
     return TrainingWork(model, narrow, rows, config.context, config.kernels,
-                        config.training.compute.checkpoint_activations)
+                        config.training.compute.checkpoint_activations,
+                        moments=2 if config.training.optimizer.kind == "adamw" else 0)
 
 
 def _settings_problems(config: RunConfig, model: Model) -> Iterator[str]:
