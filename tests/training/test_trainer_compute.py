@@ -28,6 +28,7 @@ from weft.ops.wide_linear import ROUTING
 from weft.training import trainer as module
 from weft.training.compute import Compute, ComputeSettings
 from weft.training.material import prepare
+from weft.training.precision import collect_together
 from weft.training.requirements import require_trainable
 from weft.training.run_training import build_model
 from weft.training.trainer import Trainer
@@ -210,6 +211,36 @@ def test_what_cannot_be_compiled_says_so(tmp_path: Path, monkeypatch: pytest.Mon
 
 def make_boxed_func_of(graph: Any, *_: Any) -> Any:
     return make_boxed_func(graph)
+
+
+@pytest.mark.parametrize("options", [{"dtype": "bfloat16"}, {"accumulation": 2, "dtype": "bfloat16"}])
+def test_a_step_that_finds_its_batches_read_ahead_is_the_same_step(tmp_path: Path, options: dict[str, Any],
+                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: the next batches are read before the host waits, and gradients are collected together."""
+    plain, one = trained(tmp_path, ATTENTION, 4, **options)
+    read: list[int] = []
+    clip, batches = Trainer._clip, Trainer._batches
+
+    def as_on_a_gpu(self: Trainer) -> None:
+        self.device = torch.device("cuda")
+        try:
+            clip(self)
+        finally:
+            self.device = torch.device("cpu")
+
+    def counted(self: Trainer, step: int) -> Any:
+        read.append(step)
+        return batches(self, step)
+
+    monkeypatch.setattr(Trainer, "_clip", as_on_a_gpu)
+    monkeypatch.setattr(Trainer, "_batches", counted)
+    monkeypatch.setattr("weft.training.precision.Precision.collect_gradients",
+                        lambda self: collect_together(self.model, self.working))
+    found, other = trained(tmp_path, ATTENTION, 4, **options)
+    assert found == plain and read == [0, 1, 2, 3, 4] and list(other._ahead) == [4]
+    assert all(torch.equal(a, b) for a, b in zip(weights(one), weights(other), strict=True))
+    other.resume(other.tensors(), step=2, seconds=0.0, where="here")
+    assert other._ahead == {}, "what was read for another step is not taken"
 
 
 def group_of_a_child() -> int:
