@@ -214,6 +214,8 @@ def test_a_dtype_or_device_that_is_not_there(refused: Refuse, workplace: Path, r
     assert "training.dtype: Input should be 'auto', 'float32', 'float64' or 'bfloat16', got 'half'." in refused(
         "train", workplace / "tiny.yaml", "--dtype", "half", "--out", tmp_path / "a")
     for device in ("tpu", "meta", "cuda:99"):
+        assert f"device: the device '{device}' cannot be used here." in refused(
+            "plan", workplace / "tiny.yaml", "--device", device)
         assert f"device: the device '{device}' cannot be used here. Use cpu, or see weft doctor" in refused(
             "train", workplace / "tiny.yaml", "--device", device, "--out", tmp_path / "b")
 

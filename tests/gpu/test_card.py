@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from weft.analysis.gpu_speed import card_speed
+import weft
+from weft.analysis.gpu_speed import CardSpeed, card_speed
 from weft.core.base_model import built_empty
 from weft.core.model import parse_model
 from weft.gpu.memory import TrainingWork, largest_batch, room_problems, training_need
@@ -123,3 +124,21 @@ def test_a_step_that_cannot_be_tried_counts_as_nothing(monkeypatch: pytest.Monke
     assert found.step == 0 and found.total > found.weights + found.copy + found.optimizer
     assert room_problems(work(), CARD, free=1 << 40) == []
     assert "Not even one row fits" in room_problems(work(), CARD, free=1 << 10)[0]
+
+
+def test_a_plan_on_a_gpu_counts_its_memory_and_its_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    speed = CardSpeed("cuda", {"bfloat16": 1e12, "float32": 1e11}, 1e10, 1e-6, None, None)
+    monkeypatch.setattr("weft.api.examining.require_device", torch.device)
+    monkeypatch.setattr("weft.gpu.memory.card_speed", lambda _: speed)
+    monkeypatch.setattr("weft.gpu.memory.free_bytes", lambda _: 64 << 20)
+    found = weft.plan({"model": MODEL, "training": {"batch_size": 8, "context": 32}}, here=True, device="cuda")
+    assert found.dtype == "bfloat16" and found.here is not None
+    assert (found.here.rate, found.here.bandwidth, found.here.machine_memory) == (1e12, 1e10, 64 << 20)
+    assert found.here.train.memory == training_need(work()).total and found.here.train.fits
+    most = largest_batch(work(), 64 << 20)
+    assert f"On cuda 0.1 GiB are free: a batch of at most {most:,} rows of 32 tokens" in found.here.assumptions[0]
+    less = {"model": MODEL, "training": {"batch_size": 8, "context": 32, "compute": {"checkpoint_activations": True}}}
+    again = weft.plan(less, here=True, device="cuda").here
+    assert again is not None and again.train.memory < found.here.train.memory
+    plain = weft.plan({"model": MODEL}, here=True, dtype="float32", device="cuda").here
+    assert plain is not None and plain.rate == 1e11

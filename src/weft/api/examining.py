@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
+import torch
 from torch import nn
 
 from weft.analysis.cost_plan import Plan
@@ -15,7 +17,7 @@ from weft.analysis.flops import Shares, shares_of
 from weft.analysis.memory import room_problems
 from weft.analysis.run_costs import run_here
 from weft.api.configs import Config, forms_of, one_or_more, preset_hint, presets, read_model, training_of
-from weft.api.models import Model, in_memory, load, require_dtype
+from weft.api.models import Model, in_memory, load, require_device, require_dtype
 from weft.checkpoints import Loaded
 from weft.checkpoints.hub import hub_model
 from weft.checkpoints.locate import holds_checkpoint
@@ -23,6 +25,7 @@ from weft.core.base_model import built_empty
 from weft.core.config import parse
 from weft.core.errors import ConfigError, InputError, UnsupportedError
 from weft.core.model import ModelConfig
+from weft.gpu.memory import TrainingWork, costs_on_gpu
 from weft.interop.arpa.convert import sum_error
 from weft.laws.check import CheckResult
 from weft.laws.check import check as check_laws
@@ -31,10 +34,11 @@ from weft.ops.forms import OPERATIONS
 from weft.parallel.mesh import MeshSettings
 from weft.parallel.tensor import plan_of
 from weft.preset_files.published_models import size_named
-from weft.training.config import RunConfig
+from weft.training.config import RunConfig, TrainingSettings
 from weft.training.files import read_plain
 from weft.training.overrides import run_overrides
 from weft.training.parameter_groups import only_trained
+from weft.training.precision import narrowed
 
 Target: TypeAlias = Model | Config
 """A checkpoint or a configuration."""
@@ -63,19 +67,23 @@ def check(target: Target, overrides: Iterable[str] = (), *, seed: int = 0, lengt
 
 
 def plan(target: Target, overrides: Iterable[str] = (), *, context: int | None = None,
-         batch: int | None = None, dtype: str | None = None, tokens: int | None = None, here: bool = False) -> Plan:
+         batch: int | None = None, dtype: str | None = None, tokens: int | None = None, here: bool = False,
+         device: str = "cpu") -> Plan:
     """Return what a model costs, without running it, from a configuration or a checkpoint; see
     `weft.analysis.cost_plan`. ``overrides`` are those of `check`. What ``training.train`` leaves out is frozen, and the
     forms that ``kernels`` names are those of training, unless others are forced around this call. Without a number,
     ``batch`` and ``context`` are those of the run that the configuration describes, else a row of the model's context.
-    With ``here`` the memory and the least times of training and decoding on this machine are added.
+    With ``here`` the memory and the least times of training and decoding are added, on the processor or on a GPU as the
+    ``device``, where a configuration is planned in bfloat16.
 
     Raises:
         InputError: overrides cannot be applied.
     """
     overrides = one_or_more(overrides)
-    found = resolved_target(target, overrides)
+    found, place = resolved_target(target, overrides), require_device(device)
     source, kernels = found.model if isinstance(found, Loaded) else found, dict[str, str]()
+    dtype = dtype or ("bfloat16" if place.type == "cuda" and isinstance(source, ModelConfig) else None)
+    training = TrainingSettings()
     if isinstance(source, ModelConfig) and not isinstance(target, ModelConfig | Loaded | nn.Module):
         training = training_of(target, overrides)
         source = source if training.train is None else only_trained(built_empty(source), training.train)
@@ -85,7 +93,13 @@ def plan(target: Target, overrides: Iterable[str] = (), *, context: int | None =
                    if name not in OPERATIONS.forced_now()}
     planned = plan_model(source, context=context, batch=1 if batch is None else batch,
                          dtype=None if dtype is None else require_dtype(dtype), tokens=tokens, kernels=kernels)
-    planned = replace(planned, here=run_here(planned)) if here else planned
+    if here and place.type == "cuda":
+        narrow = partial(narrowed, dtype=torch.bfloat16) if planned.dtype == "bfloat16" else None
+        model = built_empty(source) if isinstance(source, ModelConfig) else source
+        planned = replace(planned, here=costs_on_gpu(planned, TrainingWork(
+            model, narrow, planned.batch, planned.context, kernels, training.compute.checkpoint_activations), place))
+    elif here:
+        planned = replace(planned, here=run_here(planned))
     notes = _mesh_notes(target, overrides, found) if isinstance(found, ModelConfig) else ()
     return replace(planned, notes=(*planned.notes, *notes))
 

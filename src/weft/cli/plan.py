@@ -12,6 +12,7 @@ from weft.cli.mixture import show_sources
 from weft.cli.options import (
     AllowPickles,
     Context,
+    Device,
     Dtype,
     Json,
     Kernels,
@@ -56,7 +57,7 @@ def plan(target: Target, overrides: Overrides = None,
          tokens: TrainingTokens = None, context: Context = None, batch_size: OwnBatchSize = None,
          flops: Annotated[bool, typer.Option("--flops", help="Show only where the operations of a forward pass go: "
                                              "shares, with what is assumed.")] = False,
-         dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
+         device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
          plugin: Plugin = None, json: Json = False,
          revision: Revision = None, offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
     """Show what a model costs before it runs.
@@ -74,7 +75,8 @@ def plan(target: Target, overrides: Overrides = None,
         _shares(target, overrides or [], context, json)
         return
     total = None if tokens is None else round(tokens)
-    found = api.plan(target, overrides or [], context=context, batch=batch_size, dtype=dtype, tokens=total, here=True)
+    found = api.plan(target, overrides or [], context=context, batch=batch_size, dtype=dtype, tokens=total, here=True,
+                     device=device)
     mixture = None if Path(target).is_dir() else api.data_sources(target, overrides or [], tokens=total)
     if json:
         print_json(found if mixture is None else {**found.to_json(), "sources": mixture.to_json()})
@@ -87,7 +89,7 @@ def plan(target: Target, overrides: Overrides = None,
     section(out, "Memory", _bytes(found))
     section(out, _growth(found), _states(found))
     if found.here is not None:
-        section(out, "On this machine", _here(found.here))
+        section(out, "On this machine" if device == "cpu" else f"On {device}", _here(found.here))
     if found.forms:
         section(out, "How operations are computed here", _forms(found))
     if found.time_here:

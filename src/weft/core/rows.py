@@ -127,8 +127,7 @@ def cut_out(state: S, row: int, tokens: int | None = None) -> S:
     """Return a copy of one row with slots for just the tokens that it has read, in one walk; ``state`` is not consumed.
 
     Args:
-        tokens: cut the row to its first tokens, of a state whose fields are all stored by order of tokens; None: it has
-            all that it has read, a number which is read from the clock on the host.
+        tokens: its first ones alone, of a state whose fields are all stored by order of tokens; None: all it has read.
     """
     room = int(state.clock.seen[row]) if tokens is None else tokens
 

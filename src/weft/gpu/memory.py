@@ -11,7 +11,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, final
 
@@ -22,6 +22,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from weft.analysis.calls import loss_of, run_whole
+from weft.analysis.cost_plan import Plan, RunCosts
+from weft.analysis.gpu_speed import CardSpeed, card_speed
+from weft.analysis.run_costs import run_here
 from weft.analysis.shapes import ValuesRead, shape_of
 from weft.core.layer import with_boundaries
 from weft.core.model import Model
@@ -183,6 +186,29 @@ def room_problems(work: TrainingWork, device: torch.device, *, free: int | None 
             f"{needed.total / GIB:,.1f} GiB on {device}, and {there / GIB:,.1f} GiB are free there: "
             f"{needed.step / GIB:,.1f} for the step, {(needed.total - needed.step) / GIB:,.1f} for weights and "
             f"optimizer. {remedy}{again}."]
+
+
+def costs_on_gpu(found: Plan, work: TrainingWork, device: torch.device, *, free: int | None = None,
+                 speed: CardSpeed | None = None) -> RunCosts | None:
+    """The costs of training and decoding on a GPU; None for a model that is fitted by counting.
+
+    Args:
+        found: the plan of the model.
+        free: bytes that the run may take; None: those of `free_bytes`.
+        speed: of the GPU; None: it is measured, which takes about a second.
+    """
+    there = free_bytes(device) if free is None else free
+    rates = card_speed(device) if speed is None else speed
+    costs = run_here(found, rate=lambda dtype: rates.products.get(str(dtype)[6:], rates.products["float32"]),
+                     bandwidth=lambda: rates.copy, memory=there)
+    if costs is None:
+        return None
+    needed, most = training_need(work), largest_batch(work, there)
+    batch = f"a batch of at most {most:,} rows" if most else "not even one row"
+    train = replace(costs.train, memory=needed.total, fits=needed.total <= there)
+    return replace(costs, train=train, assumptions=(
+        f"On {device} {there / GIB:,.1f} GiB are free: {batch} of {work.tokens:,} tokens would fit. What lives at once "
+        "in a step is counted, without what the allocator loses between pieces.", *costs.assumptions[:-1]))
 
 
 def free_bytes(device: torch.device) -> int:

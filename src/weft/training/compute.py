@@ -25,8 +25,7 @@ from weft.ops.wide_linear import ONEDNN, Product, routed
 
 Route = Literal["default", "onednn", "measured"]
 Compiled: TypeAlias = bool | Literal["blocks"]
-COMPILED = frozenset({True, "blocks"})
-"""Settings that compile on any device."""
+COMPILED = frozenset({True, "blocks"})  # on any device
 MEASURED_DTYPES = frozenset({torch.float32, torch.bfloat16})
 RECORD = "run.json: compute"
 

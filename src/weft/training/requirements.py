@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
+from functools import partial
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -66,8 +67,8 @@ def require_trainable(config: RunConfig, model: Model, world: World | None = Non
 
 def _work(config: RunConfig, model: Model, world: World) -> TrainingWork:
     """The training of one process, as its memory is reckoned."""
-    narrow = (lambda each: narrowed(each, torch.bfloat16)) if config.training.dtype_on(
-        world.device) == torch.bfloat16 else None
+    dtype = config.training.dtype_on(world.device)
+    narrow = partial(narrowed, dtype=dtype) if dtype == torch.bfloat16 else None
     rows = max(1, config.training.batch_size // world.arrange(config.training.mesh).data_size)
     return TrainingWork(model, narrow, rows, config.context, config.kernels,
                         config.training.compute.checkpoint_activations,

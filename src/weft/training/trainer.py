@@ -94,8 +94,7 @@ class Trainer:
         self.mixed = mixture_of(self.batches)
         self.read = np.zeros(0 if self.mixed is None else len(self.mixed.sources), dtype=np.int64)
         for part in with_boundaries(self.precision.working):
-            # What is compiled chooses itself what to keep.
-            kept: Kept = "everything" if self.compute.compile else "costly"
+            kept: Kept = "everything" if self.compute.compile else "costly"  # a compiler chooses itself
             part.kept_activations = "inputs" if settings.compute.checkpoint_activations else kept
         self._context = context_of(mesh)
         self._prepared = with_step_hooks(self.precision.working)
