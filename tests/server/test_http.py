@@ -139,6 +139,34 @@ def test_in_a_crowd_a_request_is_refused_before_its_body_is_read() -> None:
         problem(client.post("/v1/completions", content=b"no JSON"), 400)
 
 
+def test_who_sends_bodies_slowly_keeps_nobody_out() -> None:
+    """More of them than rows and places in the queue, whose bodies never come."""
+    with serving() as (client, engine, gate):
+        async def together() -> list[int]:
+            sent: list[int] = []
+
+            async def stalled() -> Any:
+                await asyncio.sleep(60)
+
+            async def send(message: Any) -> None:
+                sent.append(message.get("status", 0))
+
+            scope = {"type": "http", "method": "POST", "path": "/v1/completions", "raw_path": b"/v1/completions",
+                     "query_string": b"", "headers": [(b"host", b"localhost"), (b"content-type", b"application/json")],
+                     "http_version": "1.1", "scheme": "http", "server": ("localhost", 80), "client": ("localhost", 1)}
+            slow = [asyncio.ensure_future(gate(dict(scope), stalled, send)) for _ in range(20)]
+            await asyncio.sleep(0.05)
+            assert sent == [], "they wait, and are not refused"
+            for each in slow:
+                each.cancel()
+            await asyncio.gather(*slow, return_exceptions=True)
+            return sent
+
+        asyncio.run(together())
+        assert client.post("/v1/completions", json={"prompt": "a"}).status_code == 200
+        assert engine.figures().waiting == 0
+
+
 def test_a_row_that_fails_is_an_error_that_tells_nothing_of_the_server() -> None:
     with serving(pause=0.005) as (client, engine, _):
         engine.broken.append(failure())

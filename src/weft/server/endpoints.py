@@ -91,9 +91,9 @@ class Endpoints:
         """Completions and answers of an assistant, whole or streamed."""
         if self._engine is not None:
             self._engine.require_room(self._entering)  # in a crowd nothing is read of who is refused
-        self._entering += 1
+        content = await self._content(request)
+        self._entering += 1  # who sends a body slowly keeps nobody out
         try:
-            content = await self._content(request)
             asked = await self._aside(read_body, self._served, request.url.path, content)
         finally:
             self._entering -= 1

@@ -25,6 +25,7 @@ from weft.decoding.mode import declares_length, device_of, require_causal
 from weft.decoding.prompts import prepare
 from weft.ops.processor import main_memory
 from weft.serving.engine_rows import EngineRows
+from weft.serving.prompt_reading import readable_in_pieces
 from weft.serving.requests import LONGEST, EngineLimits, Event, Figures, Request
 from weft.serving.row_adapters import row_adapted, share_weights
 from weft.serving.scheduler import Scheduler, Ticket
@@ -66,7 +67,7 @@ class Engine:
         if many := row_adapted(model, adapters or {}):
             self._models.update(dict.fromkeys((None, *many.names), many))
         self._tokenizer, self._start = tokenizer, start
-        self._whole = {name: declares_length(each) for name, each in self._models.items()}
+        self._by_length = {name: declares_length(each) for name, each in self._models.items()}
         self._context = min(limits.context or LONGEST, model.limit() or LONGEST)
         if drafting is not None and declares_length(model):
             raise InputError("positions of this model turn with the length of the row, so no guess can be read ahead.",
@@ -89,8 +90,7 @@ class Engine:
             StoppedError: the engine takes no more requests.
         """
         prepared = self._prepared(request)
-        row = prepared.row
-        whole = self._whole[prepared.adapter] or row.source is not None or bool(row.prefix)
+        whole = not readable_in_pieces(prepared.row, self._by_length[prepared.adapter])
         ticket = Ticket(prepared, tell, self._rows.nbytes(prepared), whole)
         self._scheduler.submit(ticket)
         return ticket

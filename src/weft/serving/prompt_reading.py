@@ -23,9 +23,9 @@ AT_ONCE = 32
 """Positions of a prompt whose logits are in memory together."""
 
 
-def readable_in_pieces(model: LanguageModel, row: Row) -> bool:
-    """Whether a row's prompt can be read in pieces by `PromptReading`."""
-    return row.source is None and not row.prefix and not declares_length(model)
+def readable_in_pieces(row: Row, by_length: bool) -> bool:
+    """Whether a row can be read in pieces by `PromptReading`; ``by_length``: `declares_length` of the model."""
+    return row.source is None and not row.prefix and not by_length
 
 
 @final
@@ -79,7 +79,7 @@ class PromptReading:
         last = len(self._row.tokens) - 1
         if self._top is None or len(self._log_probs) > last:
             return
-        if readable_in_pieces(self._model, self._row):
+        if readable_in_pieces(self._row, declares_length(self._model)):
             self.on_to(last)
             return
         batch = ragged([self._row.tokens], device_of(self._model))
