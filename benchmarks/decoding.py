@@ -20,6 +20,7 @@ import argparse
 import importlib.util
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -70,6 +71,8 @@ def run(job: Job, folder: Path) -> Row:
     done = subprocess.run([sys.executable, str(HERE / "decoding_contender.py"), json.dumps(job), str(folder)],
                           capture_output=True, text=True, check=False,
                           env={**os.environ, "OMP_NUM_THREADS": str(job["threads"])})
+    if done.returncode < 0:
+        return {"error": f"ended by the signal {signal.Signals(-done.returncode).name}"}
     if done.returncode:
         return {"error": (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]}
     found: Row = json.loads(done.stdout.strip().splitlines()[-1])

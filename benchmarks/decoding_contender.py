@@ -78,11 +78,11 @@ def sweep(job: dict[str, Any], weights: dict[str, torch.Tensor]) -> dict[str, fl
     seconds: dict[int, list[float]] = {c: [] for c in contexts}
     for session in sessions.values():
         for _ in range(BEFORE):
-            session.advance(session.likeliest({0: 0}))
+            session.advance(session.likeliest({0: 0})[0])
     for _ in range(SWEEP_STEPS):
         for context, session in sessions.items():
             begun = time.perf_counter()
-            session.advance(session.likeliest({0: 0}))
+            session.advance(session.likeliest({0: 0})[0])
             seconds[context].append(time.perf_counter() - begun)
     return {str(context): statistics.median(times) for context, times in seconds.items()}
 
