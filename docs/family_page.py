@@ -8,6 +8,8 @@ from functools import cache
 from typing import Any, final
 
 import torch
+from in_use import brief
+from part_page import LENGTHS
 
 from weft.core.base_model import built_empty
 from weft.core.declarations import Trait
@@ -19,8 +21,6 @@ from weft.families.canonical import canonical
 from weft.families.family import Family, families
 from weft.pictures.architecture import architecture_of
 from weft.pictures.diagram import figure
-from weft.pictures.in_use import brief
-from weft.pictures.part_page import LENGTHS
 from weft.preset_files.published_models import Size
 
 NEAREST, MOST = 2, 6

@@ -11,6 +11,8 @@ from typing import Any
 
 import yaml
 from family_page import MOST, FamilyPage, family_page
+from in_use import brief
+from part_page import WIDTH, PartPage, StateCurve, part_page
 
 from weft.analysis.known_parts import catalogue
 from weft.api.listing import settings_pages
@@ -18,8 +20,6 @@ from weft.core.registry import REGISTRY
 from weft.drawing.figure import Figure
 from weft.families.family import families
 from weft.index.records import Description, FieldDescription
-from weft.pictures.in_use import brief
-from weft.pictures.part_page import WIDTH, PartPage, StateCurve, part_page
 
 PARTS, FAMILIES, PICTURES = "parts", "families", "pictures"
 """Folders beside the index."""

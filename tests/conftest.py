@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,10 @@ from _pytest.runner import runtestprotocol  # noqa: E402
 import unmeasured  # noqa: E402, F401  # before the compiler is imported
 from fresh import check_near  # noqa: E402
 from left_behind import left_behind, surroundings  # noqa: E402
+from weft.core import version  # noqa: E402
 from weft.ops.native.build import cache_folder  # noqa: E402
+
+sys.path.append(str(Path(version.__file__).parents[3] / "docs"))  # its programs, beside the source that is tested
 
 # A shell starts what it puts into the background with SIGINT ignored, and children inherit that: every test that sends
 # Ctrl-C to a process of its own would wait for ever.

@@ -29,6 +29,9 @@ def test_every_block_of_the_pages_runs(names: tuple[str, ...], tmp_path: Path) -
     """Checks of a run and of a plugin are those of a user, one with attention and one with a bounded state; the others
     read shorter rows."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    (tmp_path / "docs").mkdir()
+    for program in (ROOT / "docs").glob("*.py"):
+        shutil.copy(program, tmp_path / "docs")
     found = [block for page in PAGES if page.name in names for block in blocks(page)]
     work = run_blocks if {"README.md", "add_a_part.md"} & set(names) else run_blocks_near
     done = fresh(work, found, folder=tmp_path)

@@ -10,11 +10,11 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
+from part_pictures import part_pictures
 
 import weft.api
 from fresh import fresh
 from weft.cli.main import COMMANDS
-from weft.pictures.part_pictures import part_pictures
 
 ROOT = Path(__file__).parents[2]
 PARTS = [("mixer", "lstm"), ("mask", "window"), ("position", "alibi"), ("optimizer", "adamw"), ("task", "masked"),

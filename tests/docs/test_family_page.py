@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
+from family_page import family_page
+from in_use import brief
 
 from weft.core.base_model import parse_model
 from weft.families.canonical import canonical
 from weft.families.family import families
-from weft.pictures.in_use import brief
 
-DOCS = Path(__file__).parents[2] / "docs"
 WITH_SIZES = [name for name, family in families().items() if family.sizes]
-
-
-@pytest.fixture(scope="module")
-def family_page() -> Iterator[Callable[[str], Any]]:
-    """The function of the documentation's program, which is no part of the package."""
-    sys.path.insert(0, str(DOCS))
-    yield import_module("family_page").family_page
-    sys.path.remove(str(DOCS))
-    sys.modules.pop("family_page")
 
 
 @pytest.mark.parametrize("name", WITH_SIZES)
@@ -35,7 +22,7 @@ def test_a_family_s_configuration_is_read_back_as_the_same_model(name: str) -> N
     assert canonical(parse_model(brief(config))) == canonical(config)
 
 
-def test_a_page_has_its_pieces(family_page: Callable[[str], Any]) -> None:
+def test_a_page_has_its_pieces() -> None:
     page = family_page("gpt2")
     assert page.size.name == "distilgpt2" and page.figure.title
     assert {("model", "decoder"), ("mixer", "attention"), ("position", "learned")} <= set(page.parts)
@@ -45,13 +32,13 @@ def test_a_page_has_its_pieces(family_page: Callable[[str], Any]) -> None:
     assert page.config["blocks"][0]["repeat"] == 6
 
 
-def test_an_encoder_is_drawn_with_its_head_where_smaller_models_have_none(family_page: Callable[[str], Any]) -> None:
+def test_an_encoder_is_drawn_with_its_head_where_smaller_models_have_none() -> None:
     page, sizes = family_page("bert"), families()["bert"].sizes
     assert page.size.name == "bert-base-chinese" and ("head", "masked_token") in page.parts
     assert min(sizes, key=lambda size: size.parameters or 0).name == "all-minilm-l6-v2"
 
 
-def test_the_nearest_families_differ_in_the_fewest_keys(family_page: Callable[[str], Any]) -> None:
+def test_the_nearest_families_differ_in_the_fewest_keys() -> None:
     found: dict[str, Any] = dict(family_page("qwen2").differs)
     assert "qwen2" not in found and len(found) == 2
     for other, differences in found.items():

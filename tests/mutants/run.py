@@ -101,15 +101,17 @@ def main(patterns: Sequence[str]) -> int:
     mutants = chosen(patterns)
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as folder:
-        copies = [Path(folder) / str(worker) for worker in range(WORKERS)]
-        shutil.copytree(SOURCE, copies[0])
+        copies = [Path(folder) / str(worker) / "src" for worker in range(WORKERS)]
+        for copy in copies:  # with the programs of the documentation beside it, as in the repository
+            shutil.copytree(SOURCE, copy)
+            for program in (SOURCE.parent / "docs").glob("*.py"):
+                (copy.parent / "docs").mkdir(exist_ok=True)
+                shutil.copy(program, copy.parent / "docs")
         names = sorted({name for mutant in mutants for name in mutant.tests})
         print(f"{len(mutants)} mutants; first their tests on the source as it is", flush=True)
         status, output = trial(copies[0], names, TESTS, longest=3600)
         if status:
             sys.exit(f"{output}\nThe tests fail without any mutant; mend that first.")
-        for copy in copies[1:]:
-            shutil.copytree(copies[0], copy)
         outcomes, start = list[Outcome](), time.monotonic()
         for outcome in attempt_all(mutants, copies):
             outcomes.append(outcome)

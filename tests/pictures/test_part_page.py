@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from part_page import PartPage, part_page, state_bytes
 
 from taken_back import taken_back
 from weft.analysis.known_parts import catalogue
@@ -19,7 +20,6 @@ from weft.core.registry import REGISTRY, load_plugin
 from weft.core.span import WHOLE
 from weft.laws.discovery import subject_of
 from weft.masks import known_masks
-from weft.pictures.part_page import PartPage, part_page, state_bytes
 
 PLUGIN = '''
 from dataclasses import replace

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from part_pictures import HEADS, MASKS, SCALINGS, SIZE, STEPS, influence, part_pictures
 
 from pictures.reading import attributes, curves, fields, grids, overlapping, tree
 from weft.core.declarations import Trait
@@ -15,7 +16,6 @@ from weft.core.part_config import Dims
 from weft.core.registry import REGISTRY
 from weft.drawing.figure import Figure
 from weft.masks import known_masks, parse_mask
-from weft.pictures.part_pictures import HEADS, MASKS, SCALINGS, SIZE, STEPS, influence, part_pictures
 
 DRAWN = sorted([*((part.group, part.kind) for part in REGISTRY.parts()),
                 *(("mask", mask.kind) for mask in known_masks())])

@@ -6,7 +6,7 @@
     norms                         vectors before and after
     blocks, models, encoders      the architecture of an example
     schedules                     the factor of the learning rate
-    heads, readouts, rewrites, optimizers, tokenizers, tasks, benchmarks: see `weft.pictures.tools`
+    heads, readouts, rewrites, optimizers, tokenizers, tasks, benchmarks: see `docs/tool_pictures.py`
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+import tool_pictures as tools
 import torch
 from torch import Tensor
 
@@ -33,7 +34,6 @@ from weft.drawing.marks import label
 from weft.drawing.markup import field, join
 from weft.laws.discovery import host_of
 from weft.masks import Mask, known_masks, parse_mask
-from weft.pictures import tools
 from weft.pictures.architecture import ModelColumn, ModelDrawing, architecture_of, block_picture
 from weft.pictures.diagram import figure as diagram
 from weft.pictures.masks import mask_figure

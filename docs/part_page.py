@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
+from in_use import InUse, in_use, mask_in_use
+from part_pictures import MASKS, UNKNOWN, part_pictures
 
 from weft.analysis.describe import describe
 from weft.analysis.known_parts import MASK
@@ -22,8 +24,6 @@ from weft.index.records import Description, Entry
 from weft.laws.discovery import WIDTH, subject_of
 from weft.laws.subject import SOURCE_STEPS, Subject
 from weft.masks import Mask, known_masks
-from weft.pictures.in_use import InUse, in_use, mask_in_use
-from weft.pictures.part_pictures import MASKS, UNKNOWN, part_pictures
 
 LENGTHS = (1, 16, 256, 4096)
 """Tokens after which a state is measured."""
