@@ -162,22 +162,6 @@ def test_a_study_that_stops_while_it_grows_tells_of_the_looks_before(text: Path,
     assert "Told apart before (better < worse): at 2 runs of 2 models" in str(looked(partial))
 
 
-def test_a_folder_of_before_looks_were_counted_had_one(text: Path, tmp_path: Path) -> None:
-    """Its settings that are new have the values that they had then, so that it is no other study."""
-    out = tmp_path / "study"
-    run(study_of(text, TWO, seeds=2), out)
-    known = json.loads((out / "study.json").read_text())
-    for name in ("looks", "planned"):
-        del known[name]
-    del known["resolved"]["study"]["planned_runs"]
-    (out / "study.json").write_text(json.dumps(known | {"sha256": "of before"}))
-    again = run(study_of(text, TWO, seeds=2), out)
-    assert [(look.runs, look.share) for look in again.looks] == [(2, 1.0)] and again.additions == ()
-    assert again.detectable[0].difference is None, "its own runs are no ground for what was expected of them"
-    grown = run(study_of(text, TWO, seeds=3), out)
-    assert [look.share for look in grown.looks] == pytest.approx([1.0, 6 / np.pi**2 / 4])
-
-
 def test_a_result_of_an_older_format_is_written_again_before_the_budget_grows(text: Path, tmp_path: Path) -> None:
     out, longer = tmp_path / "study", study_of(text, TWO, length={"steps": 6})
     first = run(study_of(text, TWO), out)

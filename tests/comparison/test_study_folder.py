@@ -107,13 +107,6 @@ def test_pieces_that_other_code_made_are_named_and_done_again(study: StudyConfig
         "was made by other code (Weft's own code has changed: weft/mixers/attention.py), so it is done again"]
     assert json.loads((place / "result.json").read_text())["key"] == job["key"]
     assert begun(told(study, copy)[0]) == []
-    # A piece whose record does not say which code made it.
-    (place / "job.json").write_text(json.dumps({name: job[name] for name in job if not name.endswith("code")}))
-    (place / "result.json").write_text(json.dumps({**outcome, "key": "another"}))
-    lines, _ = told(study, copy)
-    assert begun(lines) == ["a, run 1 of 1"]
-    assert "was made before Weft wrote down which code makes a piece, so it is done again" in {
-        line.text for line in lines}
 
 
 def test_a_piece_is_not_done_over_what_is_not_its_own(study: StudyConfig, copy: Path) -> None:

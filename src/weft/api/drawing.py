@@ -107,21 +107,16 @@ def _untrained(target: Config, changes: list[str], name: str) -> Loaded:
 def _read(loaded: Loaded, text: Text) -> ReadText:
     """The attention of a model over a text, and the text's tokens."""
     [row] = parse_rows(prompt_rows(loaded, text.text))
-    source = None if text.source is None else _source(loaded, text.source)
+    source = None
+    if text.source is not None:  # followed by the token that ends a document, as in training
+        [read] = parse_rows(prompt_rows(loaded, [text.source], open_text=False))
+        end = None if loaded.tokenizer is None else loaded.tokenizer.eos_id
+        source = (*read.tokens, *([] if end is None else [end]))
     maps = attention_maps(loaded.model, row.tokens, source)
     return ReadText(_pieces(loaded, row.tokens), _pieces(loaded, source or ()), tuple(maps))
-
-
-def _source(loaded: Loaded, text: str) -> tuple[int, ...]:
-    """The ids of a source, followed by the token that ends a document, as in training."""
-    [row] = parse_rows(prompt_rows(loaded, [text], open_text=False))
-    end = None if loaded.tokenizer is None else loaded.tokenizer.eos_id
-    return (*row.tokens, *([] if end is None else [end]))
 
 
 def _pieces(loaded: Loaded, tokens: tuple[int, ...]) -> tuple[str, ...]:
     """Each token as text."""
     tokenizer = loaded.tokenizer
     return tuple(str(token) if tokenizer is None else tokenizer.decode([token], specials=True) for token in tokens)
-
-

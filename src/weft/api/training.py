@@ -167,7 +167,7 @@ def require_lawful(config: ModelConfig, report: Callable[[str], None] | None = N
     names = ", ".join([*outside_parts(config), *forms])
     if not names:
         return
-    report = report or _silent
+    report = report or (lambda line: None)
     report(f"checking the laws on a small twin of the model, which has parts from outside Weft ({names})")
     result = check(config)
     if not result.holds:
@@ -180,10 +180,6 @@ def require_lawful(config: ModelConfig, report: Callable[[str], None] | None = N
                        remedy="Run weft check for all findings and correct the part, or take it nevertheless with "
                               "--unchecked (unchecked=True).")
     report(f"every law holds ({result.seconds:.1f} s)")
-
-
-def _silent(line: str) -> None:
-    """Discard a line."""
 
 
 def extend(model: Model, out: str | Path, *, context: int, method: str = "yarn", data: str | Path | None = None,

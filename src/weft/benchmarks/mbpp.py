@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 from pydantic import Field, model_validator
 
 from weft.benchmarks.base import BenchmarkConfig, Conditions, FileReader, context_line, digest_of, found, tokenizer_line
-from weft.benchmarks.programs import Limits, ProgramEnd, require_running, run_program
+from weft.benchmarks.programs import Limits, require_running, run_program
 from weft.benchmarks.result import MEAN_ERROR, BenchmarkProtocol, BenchmarkResult, Score, mean_score
 from weft.benchmarks.text_model import TextModel, Writing
 from weft.core.config import rule
@@ -140,7 +140,10 @@ class MBPPConfig(BenchmarkConfig):
             rows = slice(place * self.samples, (place + 1) * self.samples)
             ran = [run_program(text, problem.tests, problem.setup, limits) for text in texts[rows]]
             passed.append(sum(each.passed for each in ran))
-            requests.append(_record(problem, prompts[rows.start], texts[rows], ran, cut[rows.start]))
+            requests.append({
+                "task_id": problem.number, "prompt_sha256": digest_of(prompts[rows.start]),
+                "programs": list(texts[rows]), "outcomes": [each.outcome for each in ran],
+                "passed": sum(each.passed for each in ran), "cut": cut[rows.start]})
         sampled = "the most probable token each time" if not self.temperature else (
             f"{self.samples} samples at temperature {self.temperature:g}, top_p {self.top_p or 1:g}, seed {self.seed}")
         protocol = BenchmarkProtocol(
@@ -174,11 +177,6 @@ def no_consent(kind: str) -> InputError:
     return InputError(f"{kind} runs programs that the model writes, on this machine.", where="run_programs",
                       remedy="If you allow that, give --run-programs (run_programs=True); what confines them is on the "
                       "page about benchmarks.")
-
-
-def _record(problem: Problem, prompt: str, texts: Sequence[str], ran: Sequence[ProgramEnd], cut: int) -> dict[str, Any]:
-    return {"task_id": problem.number, "prompt_sha256": digest_of(prompt), "programs": list(texts),
-            "outcomes": [each.outcome for each in ran], "passed": sum(each.passed for each in ran), "cut": cut}
 
 
 def pass_at(n: int, c: int, k: int) -> float:

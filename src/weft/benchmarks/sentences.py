@@ -196,12 +196,6 @@ class ColaConfig(SentenceConfig):
 
     The data are a TSV file without a header and without quoting, or a folder of such files, of which ``PART.tsv`` is
     measured: source, label (1 acceptable, 0 not), the author's mark, sentence.
-
-    Attributes:
-        split: the file ``PART.tsv`` of a folder is measured.
-        shots: examples before each sentence, drawn from ``train.tsv``; the same for all.
-        seed: of the random numbers that draw them.
-        divide_by: what a completion's log-probability is divided by.
     """
 
     kind: ClassVar[str] = "cola"
@@ -247,12 +241,6 @@ class SST2Config(SentenceConfig):
 
     The data are a TSV file whose first line is "sentence, label", without quoting, or a folder of such files, of which
     ``PART.tsv`` is measured: in GLUE's folder ``dev``, since its test labels are not public.
-
-    Attributes:
-        split: the file ``PART.tsv`` of a folder is measured.
-        shots: examples before each sentence, drawn from ``train.tsv``; the same for all.
-        seed: of the random numbers that draw them.
-        divide_by: what a completion's log-probability is divided by.
     """
 
     kind: ClassVar[str] = "sst2"

@@ -13,20 +13,20 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import yaml
 
 from weft.comparison.cautions import lost_text, settings_of
-from weft.comparison.contestants import Contestant, changed
+from weft.comparison.contestants import Contestant
 from weft.comparison.folder import STATED, StudyFolder, now
 from weft.comparison.jobs import Outcome, placed
 from weft.comparison.matching import size_of, state_bytes
 from weft.comparison.protocol import growth_notes, kind_and_amount, matched, notes_of, protocol_of, statement
 from weft.comparison.results import RunResult, StudyModel, Trial, decoding_of
-from weft.comparison.study import StudyConfig
+from weft.comparison.study import StudyConfig, attempt_of
 from weft.comparison.study_result import Budget, CorpusFacts, Detectable, Machine, StudyResult
 from weft.comparison.texts import StudyTexts
 from weft.comparison.verdict import judged
@@ -120,8 +120,7 @@ def _entry(account: StudyFacts, model: Contestant, attempts: Sequence[Attempt], 
     runs = [_run(account, model, index, attempts[index] if index < len(attempts) else PENDING)
             for index in range(len(study.seeds))]
     seeds, lr = study.seeds_of(model.name, 0), attempts[0].lr if attempts else None
-    run = changed(model.run, {"seed": seeds.seed, "data.order_seed": seeds.order_seed,
-                              **({} if lr is None else {"training.optimizer.lr": lr})})
+    run = model.with_run(**attempt_of(seeds, lr)).run
     plain = placed(run.dump(), account.folder.path)
     config = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
     account.folder.write_config(model.name, config)
@@ -188,17 +187,12 @@ def _states(account: StudyFacts) -> list[int]:
 
 
 def _machine(account: StudyFacts) -> Machine:
-    """With what tells how the study can be made again."""
-    return replace(this_machine(account.device, account.threads), commit=commit(),
-                   determinism=determinism([each.run for each in account.models], account.device))
-
-
-def this_machine(device: str, threads: int) -> Machine:
-    """The machine, as a reader needs it to judge the seconds."""
-    place = torch.device(device)
-    name = torch.cuda.get_device_name(place) if place.type == "cuda" else device
-    return Machine(processor_name(), os.cpu_count() or 1, threads, main_memory(), name, platform.platform(terse=True),
-                   platform.python_version(), torch.__version__, VERSION)
+    """The machine, as a reader needs it to judge the seconds, with what tells how the study can be made again."""
+    place = torch.device(account.device)
+    name = torch.cuda.get_device_name(place) if place.type == "cuda" else account.device
+    return Machine(processor_name(), os.cpu_count() or 1, account.threads, main_memory(), name,
+                   platform.platform(terse=True), platform.python_version(), torch.__version__, VERSION, commit(),
+                   determinism([each.run for each in account.models], account.device))
 
 
 def commit(source: Path | None = None) -> str:

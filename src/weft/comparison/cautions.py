@@ -31,9 +31,11 @@ def settings_of(models: Sequence[Contestant], device: str) -> tuple[Setting, ...
     rows = [_settings(each.run, device) for each in trained]
     names = [each.name for each in trained]
     decays = [_decays(each.run) for each in trained]
+    # Kinds of parameters decay alike in every model that has them.
+    alike = all(len({found[kind] for found in decays if kind in found}) == 1 for kind in set().union(*decays))
     return (*(Setting(key, len({row[key] for row in rows}) == 1, tuple(zip(names, [row[key] for row in rows],
                                                                             strict=True))) for key in rows[0]),
-            Setting(DECAY, _agree(decays), tuple(zip(names, map(_listed, decays), strict=True))))
+            Setting(DECAY, alike, tuple(zip(names, map(_listed, decays), strict=True))))
 
 
 def _settings(run: RunConfig, device: str) -> dict[str, str]:
@@ -77,12 +79,6 @@ def _decays(run: RunConfig) -> dict[str, float]:
             kind = kinds[id(parameter)]
             found[kind] = max(found.get(kind, 0.0), float(group["weight_decay"]))
     return dict(sorted(found.items()))
-
-
-def _agree(decays: Sequence[Mapping[str, float]]) -> bool:
-    """Whether kinds of parameters decay alike in every model that has them."""
-    every = {kind for found in decays for kind in found}
-    return all(len({found[kind] for found in decays if kind in found}) == 1 for kind in every)
 
 
 def beginnings(models: Sequence[Contestant], test: Corpus) -> tuple[str, ...]:

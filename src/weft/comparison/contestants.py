@@ -66,21 +66,9 @@ class Contestant:
         """Inputs of one step."""
         return tokens_per_step(self.run)
 
-    def with_run(self, changes: Mapping[str, Any]) -> Contestant:
-        """The same with other plain data under dotted keys."""
-        return replace(self, run=changed(self.run, changes))
-
-
-def changed(run: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
-    """A run with other values under dotted keys."""
-    plain = run.dump()
-    for key, value in changes.items():
-        place: Any = plain
-        *path, last = key.split(".")
-        for step in path:
-            place = place[step]
-        place[last] = value
-    return parse_run(plain)
+    def with_run(self, **changes: Any) -> Contestant:
+        """The same with other values of some fields of its run, see `weft.core.part_config.Settings.with_`."""
+        return replace(self, run=self.run.with_(**changes))
 
 
 def contestants(study: StudyConfig, find: Find, device: str = "cpu") -> tuple[list[Contestant], list[str]]:
@@ -142,21 +130,15 @@ def _common(study: StudyConfig, bases: Mapping[str, Mapping[str, Any]]) -> dict[
 
 
 def _merged(base: Mapping[str, Any], common: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that models share over a model's own; of training mapping by mapping, where a part of another kind
+    replaces the whole part."""
     training = {key: value for key, value in (base.get("training") or {}).items() if key not in BUDGETS}
-    shared = {key: value for key, value in common.items() if key != "training"}
-    return {**base, **shared, "training": _laid_over(training, common["training"])}
-
-
-def _laid_over(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
-    """``top`` over ``base``, mapping by mapping, a part of another kind replacing the whole part."""
-    merged = dict(base)
-    for key, value in top.items():
-        old = merged.get(key)
+    for key, value in common["training"].items():
+        old = training.get(key)
         if isinstance(old, Mapping) and isinstance(value, Mapping) and value.get("kind") in (None, old.get("kind")):
-            merged[key] = {**old, **value}
-        else:
-            merged[key] = value
-    return merged
+            value = {**old, **value}
+        training[key] = value
+    return {**base, **common, "training": training}
 
 
 def share_windows(study: StudyConfig, runs: Mapping[str, RunConfig]) -> tuple[dict[str, RunConfig], list[str]]:
@@ -171,8 +153,11 @@ def share_windows(study: StudyConfig, runs: Mapping[str, RunConfig]) -> tuple[di
             stated = any(each.startswith(f"training.{key}=") for each in study.models[name].overrides)
             if own == wanted or stated or unit in study.differ:
                 continue
-            extra = {"model.context": wanted} if key == "context" else {}
-            shared[name] = changed(shared[name], {f"training.{key}": wanted, **extra})
+            plain = shared[name].dump()
+            plain["training"][key] = wanted
+            if key == "context":
+                plain["model"][key] = wanted
+            shared[name] = parse_run(plain)
             notes.append(f"{name} is trained with {key.replace('_', ' ')} {wanted} like {leader}; its configuration "
                          f"says {own}.")
     return shared, notes
@@ -236,22 +221,18 @@ def _solve(study: StudyConfig, name: str, run: RunConfig, plan: WidthPlan) -> Wi
         target /= length * (tokens_per_step(run) if kind == "steps" else 1)
     if budget.kind == "parameters" and not budget.embeddings:
         unit = "parameters without embeddings"
-    return solve(plan, quantity, target, budget.tolerance, own=_own_width(plain, plan.first), unit=unit, where=name)
-
-
-def _own_width(plain: Mapping[str, Any], key: str) -> int:
-    found = look_up(plain, key)
-    assert isinstance(found, int), "a width plan names whole numbers"
-    return found
+    own = look_up(plain, plan.first)
+    assert isinstance(own, int), "a width plan names whole numbers"
+    return solve(plan, quantity, target, budget.tolerance, own=own, unit=unit, where=name)
 
 
 def _with_steps(study: StudyConfig, contestant: Contestant) -> Contestant:
     """The number of steps that the budget pays for; seconds are left for a measurement on this machine."""
     unit, amount = study.training_budget
     if unit == "seconds":
-        return contestant.with_run({"training.seconds": amount})
+        return contestant.with_run(training={"seconds": amount})
     if unit == "steps":
-        return contestant.with_run({"training.steps": int(amount)})
+        return contestant.with_run(training={"steps": int(amount)})
     price = float(contestant.tokens_per_step)
     if unit == "flops":
         assert contestant.flops_per_token is not None, "a model that is trained has a price"
@@ -259,4 +240,4 @@ def _with_steps(study: StudyConfig, contestant: Contestant) -> Contestant:
     if amount < price:
         raise ConfigError([f"a budget of {amount:g} {unit}, and one step takes {price:g}. Raise it, or lower "
                            "training.batch_size or training.context."])
-    return contestant.with_run({"training.steps": int(amount // price)})
+    return contestant.with_run(training={"steps": int(amount // price)})

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from weft.comparison.mixtures import mixtures
-from weft.comparison.results import RunResult, StudyModel, at_share
+from weft.comparison.results import StudyModel, at_share
 from weft.comparison.statistics import Interval, correlation, seed_test
 from weft.comparison.study_result import Difference, GapPoint, StudyResult
-from weft.comparison.verdict import crosses, shared_runs, side_of_zero
+from weft.comparison.verdict import bits_of, crosses, shared_runs, side_of_zero
 
 Source: TypeAlias = Literal["runs", "documents"]
 TEST_NAMES = {"welch": "Welch's t test of independent runs", "paired": "the t test of runs paired by their number"}
@@ -67,13 +67,9 @@ def pairing(first: StudyModel, second: StudyModel, confidence: float) -> Pairing
     shared = shared_runs(first, second)
     if len(shared) < 2:
         return None
-    ours, theirs = _bits([a for a, _ in shared]), _bits([b for _, b in shared])
+    ours, theirs = bits_of([a for a, _ in shared]), bits_of([b for _, b in shared])
     paired, welch = (_width(seed_test(test, ours, theirs, confidence).interval) for test in ("paired", "welch"))
     return Pairing(correlation(ours, theirs), paired / welch if welch > 0 else None)
-
-
-def _bits(runs: Sequence[RunResult]) -> list[float]:
-    return [run.bits_per_byte for run in runs if run.bits_per_byte is not None]
 
 
 def _width(interval: Interval) -> float:
@@ -132,28 +128,23 @@ def varied(result: StudyResult) -> str | None:
         if len(tuned) < len(trained):
             names = _listed([entry.name for entry in trained if entry not in tuned])
             sentences.append(f"No learning rate was tried for {names}, so its choice is in no interval.")
-    sentences += [_counted(entry) for entry in result.entries if not entry.trainable and len(entry.finished) > 1]
+    sentences += [f"{entry.name} is counted, and " + (
+        "all its runs are the same." if len({run.bits_per_byte for run in entry.finished}) == 1 else
+        "what varies is which part of the text it reads.")
+        for entry in result.entries if not entry.trainable and len(entry.finished) > 1]
     return " ".join(sentences) or None
-
-
-def _counted(entry: StudyModel) -> str:
-    same = len({run.bits_per_byte for run in entry.finished}) == 1
-    return (f"{entry.name} is counted, and all its runs are the same." if same else
-            f"{entry.name} is counted, and what varies is which part of the text it reads.")
 
 
 def rates_differ(result: StudyResult) -> str | None:
     """Models whose runs chose different learning rates, and those whose runs are a mixture by it; None where none
     did."""
-    found = [f"{entry.name} ({_listed(_choices(entry))})" for entry in result.entries if len(entry.rates) > 1]
+    choices = {entry.name: [f"{rate:.2g} in {sum(run.lr == rate for run in entry.finished)}" for rate in entry.rates]
+               for entry in result.entries if len(entry.rates) > 1}
+    found = [f"{name} ({_listed(chosen)})" for name, chosen in choices.items()]
     mixed = _listed([each.name for each in mixtures(result.entries)])
     warned = (f" The runs of {mixed} are a mixture by it, far beyond the spread of runs of one rate, so that the "
               "interval of its mean and what is tested with it are not to be trusted.") if mixed else ""
     return f"Runs chose different learning rates in {_listed(found)}.{warned}" if found else None
-
-
-def _choices(entry: StudyModel) -> list[str]:
-    return [f"{rate:.2g} in {sum(run.lr == rate for run in entry.finished)}" for rate in entry.rates]
 
 
 def _listed(parts: Sequence[str]) -> str:

@@ -107,8 +107,8 @@ class StudyFolder:
             return
         before = read_json(known)
         self.started = str(before["started"])
-        self.additions = tuple(build(Addition, each) for each in before.get("additions", []))
-        self.planned, self.looks = self._looked(before)
+        self.additions = tuple(build(Addition, each) for each in before["additions"])
+        self.planned, self.looks = int(before["planned"]), tuple(build(Look, each) for each in before["looks"])
         if before.get("sha256") != self.sha256:
             self._grow(before)
         if not os.path.lexists(self.path / STATED):
@@ -117,14 +117,14 @@ class StudyFolder:
     def _grow(self, before: Mapping[str, Any]) -> None:
         """Take up what the study has more than ``before``. Raises `ConfigError`: it has not more, but something
         else."""
-        added = growth(before["resolved"], self.resolved) if "resolved" in before else None
+        added = growth(before["resolved"], self.resolved)
         if added is None:
             grown = (f" It has grown since it began: {'; '.join(each.what for each in self.additions)}."
                      if self.additions else "")
             raise ConfigError([f"out: {self.path} holds another study.{grown} Go on with the same models and settings "
                                f"(they stand in {STATED}), add models, seeds or a longer budget to them, or choose "
                                "another folder."])
-        if added:  # and not only settings that were not there yet, at what they were then
+        if added:
             longer = (self.path / RESULT).exists() and "budget" in " ".join(added)
             self.additions = (*self.additions, Addition(now(), "; ".join(added), self._worth() if longer else ()))
         self._write_identity()
@@ -141,15 +141,6 @@ class StudyFolder:
         return tuple(EarlierFigure(entry.name, int(entry.median(lambda run: float(run.tokens)) or 0),
                                    entry.bits_per_byte)
                      for entry in result.entries if entry.bits_per_byte is not None)
-
-    def _looked(self, before: Mapping[str, Any]) -> tuple[int, tuple[Look, ...]]:
-        """The runs that were planned, and the looks so far; a folder of before looks were counted had one with the
-        whole chance of error at its beginning, if it has a result, and one after everything that was added."""
-        if "looks" in before:
-            return int(before["planned"]), tuple(build(Look, each) for each in before["looks"])
-        runs = len(before["resolved"]["study"]["seeds"]) if "resolved" in before else self.planned
-        made = range(len(self.additions) + 1) if (self.path / RESULT).exists() else ()
-        return runs, tuple(Look(self.started, runs, 0, 1.0, (), count) for count in made)
 
     @property
     def share(self) -> float:

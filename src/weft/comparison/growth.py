@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from weft.comparison.study import StudyConfig
 from weft.training.config import BUDGETS
 
 LENGTHS = ("tokens", "seconds", "flops")
@@ -39,29 +38,24 @@ class Addition:
 
 
 def growth(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str] | None:
-    """The additions of ``now`` to ``before``, in words; None where it is another study. A setting that ``before`` does
-    not have had its default then.
+    """The additions of ``now`` to ``before``, in words; None where it is another study.
 
     Args:
         before: the plain data that decided the results: ``study``, and ``runs`` by the name of the model.
         now: the same of the study that is to go on in its folder.
     """
     old, new = before["study"], now["study"]
-    old = {key: StudyConfig.model_fields[key].default for key in new if key not in old} | old
     fixed = (old.keys() | new.keys()) - {"seeds", "budget", "length"}
     if any(old.get(key) != new.get(key) for key in fixed):
         return None
     longer, seeds = _longer(old, new), _more_seeds(old["seeds"], new["seeds"])
-    if longer is None or seeds is None or not _same_models(before["runs"], now["runs"], longer=bool(longer)):
+    if longer is None or seeds is None or not all(  # every model of before, as it was but for the length of training
+            name in now["runs"] and _timeless(run, bool(longer)) == _timeless(now["runs"][name], bool(longer))
+            for name, run in before["runs"].items()):
         return None
     models = [name for name in now["runs"] if name not in before["runs"]]
     named = [f"the model{'s' if len(models) > 1 else ''} {', '.join(models)}"] if models else []
     return [*named, *seeds, *longer]
-
-
-def _same_models(before: Mapping[str, Any], now: Mapping[str, Any], *, longer: bool) -> bool:
-    """Whether every model of before is still there, as it was but for the length of its training."""
-    return all(name in now and _timeless(run, longer) == _timeless(now[name], longer) for name, run in before.items())
 
 
 def _timeless(run: Mapping[str, Any], longer: bool) -> dict[str, Any]:

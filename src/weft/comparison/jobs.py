@@ -194,10 +194,8 @@ def made_by_other_code(job: Job) -> str:
         before = dict(read_json(job.folder / JOB_FILE))
     except (OSError, ValueError, TypeError):
         return ""
-    if "code" not in before:
-        return "was made before Weft wrote down which code makes a piece, so it is done again"
     same = before.get("key_without_code") == job.key_without_code()
-    found = changes(before["code"], job.code()) if same else []
+    found = changes(before.get("code", {}), job.code()) if same else []
     return f"was made by other code ({'; '.join(found)}), so it is done again" if found else ""
 
 

@@ -231,17 +231,12 @@ def _work(path: str) -> int:
             load_plugin(Path(plugin))
         job = Job.from_json(data)
         torch.set_num_threads(job.threads)
-        outcome = do(job, _report)
+        outcome = do(job, lambda line, step, steps: _write({"line": line, "step": step, "steps": steps}))
         if outcome.status == "interrupted":
             _write({"interrupted": outcome.note})
     except KeyboardInterrupt:
         return INTERRUPTED
     return 0
-
-
-def _report(line: str, step: int, steps: int) -> None:
-    """One line of JSON on standard output."""
-    _write({"line": line, "step": step, "steps": steps})
 
 
 def _leave(path: str) -> NoReturn:

@@ -116,7 +116,10 @@ def width_plan(plain: Mapping[str, Any], stated: Mapping[str, float] | None, mul
         raise ConfigError([f"width.{key}: no whole number stands there in the configuration. State one, or take the "
                            "key out." for key in unknown])
     first, *others = sorted(ratios, key=lambda key: key != "model.d_model") if stated is None else list(ratios)
-    return WidthPlan(first, multiple or _heads(plain), {key: ratios[key] / ratios[first] for key in others})
+    heads = [number for number in _find(plain["model"], "n_heads") if number > 0]
+    # Rotary positions turn pairs of features, so that a head's size must be even.
+    whole = multiple or (2 * math.lcm(*heads) if heads else 1)
+    return WidthPlan(first, whole, {key: ratios[key] / ratios[first] for key in others})
 
 
 def solve(plan: WidthPlan, measure: Measure, target: float, tolerance: float, *, own: int, unit: str,
@@ -223,12 +226,6 @@ def _own_widths(place: Any, path: str) -> Iterator[tuple[str, float]]:
     elif isinstance(place, list):
         for index, inner in enumerate(place):
             yield from _own_widths(inner, f"{path}.{index}")
-
-
-def _heads(plain: Mapping[str, Any]) -> int:
-    """Rotary positions turn pairs of features, so that a head's size must be even."""
-    found = [number for number in _find(plain["model"], "n_heads") if number > 0]
-    return 2 * math.lcm(*found) if found else 1
 
 
 def _find(place: Any, name: str) -> Iterator[int]:

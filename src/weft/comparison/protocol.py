@@ -133,6 +133,7 @@ def protocol_of(study: StudyConfig, texts: StudyTexts, models: Sequence[Contesta
     windows = " or ".join(f"{context:,}" for context in contexts)
     clusters = ("by document" if texts.test_documents >= FEWEST_DOCUMENTS
                 else f"by block ({BLOCKS} of about equal bytes, as the text has {texts.test_documents} documents)")
+    test = "Welch's t over the runs of both" if study.test == "welch" else "Student's t over paired runs"
     return (
         "Bits per byte: summed negative log2-likelihood of the test text over its UTF-8 bytes, every token scored "
         f"once, in windows of {windows} tokens that start from an empty state and do not see across documents; "
@@ -143,7 +144,7 @@ def protocol_of(study: StudyConfig, texts: StudyTexts, models: Sequence[Contesta
         "most, the same documents for every model.",
         *(() if not any(each.trained for each in models) else (_trials(study),)),
         _attempts(study),
-        f"Intervals of differences: {_test(study)}, and a bootstrap of {study.measure.resamples:,} "
+        f"Intervals of differences: {test}, and a bootstrap of {study.measure.resamples:,} "
         f"resamples clustered {clusters}. A pair's p-value is for other runs on another text, by the sum of both "
         "variances, corrected after Holm over all pairs and for the looks at the study; a pair is not told apart where "
         f"it is above {1 - study.confidence:.2g}. Two models are as good as each other where two one-sided tests, "
@@ -157,7 +158,9 @@ def protocol_of(study: StudyConfig, texts: StudyTexts, models: Sequence[Contesta
 def notes_of(study: StudyConfig, models: Sequence[Contestant], entries: Sequence[StudyModel],
              counted_tokens: int | None, corpus: CorpusFacts, matched: Sequence[Matched]) -> tuple[str, ...]:
     """Cautions for the reader, in sentences."""
-    notes = [*_effort_notes(study, models), *_missed_notes(matched), *_counted_notes(models, counted_tokens, corpus)]
+    missed = [f"{each.quantity}: meant to be equal, but the largest is {1 + each.spread:.2f} times the smallest, so a "
+              "model may owe its place to them." for each in matched if each.missed]
+    notes = [*_effort_notes(study, models), *missed, *_counted_notes(models, counted_tokens, corpus)]
     for entry in entries:
         failed = [run for run in entry.runs if run.status in ("failed", "diverged")]
         if failed:
@@ -216,11 +219,6 @@ def _effort_notes(study: StudyConfig, models: Sequence[Contestant]) -> list[str]
     return notes
 
 
-def _missed_notes(matched: Sequence[Matched]) -> list[str]:
-    return [f"{each.quantity}: meant to be equal, but the largest is {1 + each.spread:.2f} times the smallest, so a "
-            "model may owe its place to them." for each in matched if each.missed]
-
-
 def _counted_notes(models: Sequence[Contestant], tokens: int | None, corpus: CorpusFacts) -> list[str]:
     counted = [each.name for each in models if not each.trained]
     if not counted:
@@ -264,10 +262,6 @@ def _attempts(study: StudyConfig) -> str:
     default = f" ({THE_DEFAULT})" if len(study.models) >= MANY and len(study.seeds) == RUNS_OF_MANY else ""
     return (f"{runs} of every model{default}; {whose} of seeds, one for the initial weights and dropout, one for the "
             f"order of the data{stays}. Models take turns, so that a study that stops early is fair.")
-
-
-def _test(study: StudyConfig) -> str:
-    return "Welch's t over the runs of both" if study.test == "welch" else "Student's t over paired runs"
 
 
 def _memory() -> str:

@@ -32,6 +32,12 @@ class Interval:
     high: float | None
 
 
+def negated(interval: Interval) -> Interval:
+    """The interval of the opposite sign."""
+    low, high = (None if bound is None else -bound for bound in (interval.high, interval.low))
+    return Interval(-interval.mean, low, high)
+
+
 class Estimate(NamedTuple):
     """An estimate with its interval, the standard error it rests on, the two-sided p-value of zero, and the degrees of
     freedom of the error. All but the interval's mean are None where a single value gives none; the degrees of freedom

@@ -164,6 +164,12 @@ class StudyConfig(Settings):
         return Seeds(seed=pair.seed + more, order_seed=pair.order_seed + more)
 
 
+def attempt_of(seeds: Seeds, lr: float | None) -> dict[str, Any]:
+    """The changes to a run by the seeds of an attempt and its learning rate, if it has one."""
+    training = {} if lr is None else {"training": {"optimizer": {"lr": lr}}}
+    return {"seed": seeds.seed, "data": {"order_seed": seeds.order_seed}, **training}
+
+
 class KnownStudy(NamedTuple):
     """The names of the models of a study that stands in a folder, and the number of runs of each."""
 

@@ -17,13 +17,13 @@ import torch
 
 from weft.analysis.arithmetic import threads_set
 from weft.comparison.assemble import Attempt, StudyFacts, assemble
-from weft.comparison.contestants import Contestant, Find, changed, contestants
+from weft.comparison.contestants import Contestant, Find, contestants
 from weft.comparison.folder import StudyFolder, known_study
 from weft.comparison.jobs import Job, JobKind, Options, Outcome, made_by_other_code, read_outcome
 from weft.comparison.launch import Launch, OwnProcesses, done, in_this_process
 from weft.comparison.power import Spread, detectable_in, spread_of, summary
 from weft.comparison.progress import StudyListener, StudyPiece, WorkClock
-from weft.comparison.study import StudyConfig, default_runs_said
+from weft.comparison.study import StudyConfig, attempt_of, default_runs_said
 from weft.comparison.study_result import StudyResult
 from weft.comparison.texts import StudyTexts, prepare_texts
 from weft.comparison.trials import Tuning, tune
@@ -32,6 +32,7 @@ from weft.core.registry import is_loaded, load_plugin
 from weft.core.strict_json import dumps
 from weft.training.compute import Compute
 from weft.training.config import BUDGETS
+from weft.training.files import parse_run
 from weft.training.step_products import products_of
 
 LINES = 10
@@ -107,8 +108,8 @@ class Study:
                  options: Options, listener: StudyListener | None) -> None:
         self.study, self.folder, self.options, self.notes = study, folder, options, list(notes)
         self.texts: StudyTexts = prepare_texts(list(models), folder.path / "data")
-        self.models = [replace(each, run=changed(each.run, {"data": {"path": str(self.texts.tokens[each.name])}}))
-                       for each in models]
+        self.models = [replace(each, run=parse_run({**each.run.dump(), "data": {
+            "path": str(self.texts.tokens[each.name])}})) for each in models]
         self.threads = options.threads or torch.get_num_threads()
         self.clock = WorkClock(listener, models=tuple(each.name for each in self.models), attempts=len(study.seeds))
         self.launch: Launch = in_this_process
@@ -171,14 +172,12 @@ class Study:
 
     def _settled(self, model: Contestant, paid: int | None) -> Contestant:
         """With a number of steps, ``paid`` for by a budget in seconds, and with the study's rhythm of reports."""
-        run = model.run
         if paid is not None:
-            run = changed(run, {f"training.{name}": paid if name == "steps" else None for name in BUDGETS})
-        steps = run.training.steps or 1
+            model = model.with_run(training={name: paid if name == "steps" else None for name in BUDGETS})
+        steps = model.run.training.steps or 1
         every = max(1, steps // self.study.measure.curve_points)
-        return replace(model, run=changed(run, {
-            "report.eval_every": every, "report.checkpoint_every": every, "report.eval_batches": EVALUATION,
-            "report.log_every": max(1, steps // LINES)}))
+        return model.with_run(report={"eval_every": every, "checkpoint_every": every, "eval_batches": EVALUATION,
+                                      "log_every": max(1, steps // LINES)})
 
     def _routed(self, model: Contestant) -> Contestant:
         """With the routes of its matrix products settled once, so that every run of it has the same, on whatever
@@ -193,7 +192,7 @@ class Study:
         with threads_set(self.threads):
             routes = self.folder.settled(f"routes of {model.name} {training.dtype} {device}",
                                          lambda: json.dumps(dict(compute().routes)))
-        return model.with_run({"training.compute.routes": json.loads(routes)})
+        return model.with_run(training={"compute": {"routes": json.loads(routes)}})
 
     def _tuned(self, index: int) -> dict[str, Tuning]:
         """The learning rates of an attempt at every model that gradients train."""
@@ -215,8 +214,9 @@ class Study:
 
     def _trial(self, model: Contestant, index: int, lr: float) -> Outcome:
         whole, steps = self._trials_are_runs(model), self.study.trials.steps(model.run.training.steps or 1)
-        short = {} if whole else {"training.steps": steps, "report.eval_every": steps, "report.checkpoint_every": steps}
-        trial = self._seeded(model, index, lr).with_run(short)
+        short = {} if whole else {"training": {"steps": steps},
+                                  "report": {"eval_every": steps, "checkpoint_every": steps}}
+        trial = self._seeded(model, index, lr).with_run(**short)
         job = self._job("run" if whole else "trial", trial, self._trial_folder(model, index, lr), tuning=True)
         return self._do(job, self._trial_name(model.name, index, lr), self._work(model, steps),
                         StudyPiece(model.name, index, None if whole else lr))
@@ -228,9 +228,7 @@ class Study:
 
     def _seeded(self, model: Contestant, index: int, lr: float | None) -> Contestant:
         """With the seeds of an attempt, and a learning rate."""
-        seeds = self.study.seeds_of(model.name, index)
-        rate = {} if lr is None else {"training.optimizer.lr": lr}
-        return model.with_run({"seed": seeds.seed, "data.order_seed": seeds.order_seed, **rate})
+        return model.with_run(**attempt_of(self.study.seeds_of(model.name, index), lr))
 
     def _trials_are_runs(self, model: Contestant) -> bool:
         """Whether a trial is as long as a run, so that the best of them is the run."""

@@ -77,8 +77,11 @@ def prepare_texts(contestants: list[Contestant], folder: Path) -> StudyTexts:
     hashes = (read.corpus_sha256, tuning.sha256, test.sha256)
     _require_same_text(folder, hashes)
     for name, corpus in ((TUNING, tuning), (TEST, test)):
-        if not _stands(folder / name, corpus):
-            _write(folder / name, corpus)
+        if not (folder / name).is_dir() or _files(corpus) != {path.name: path.read_bytes()
+                                                              for path in (folder / name).iterdir()}:
+            with replacing(folder / name) as draft:
+                for file, content in _files(corpus).items():
+                    (draft / file).write_bytes(content)
     shares, sizes = overlap(test.documents, read.parts["train"].documents)
     return StudyTexts(_tokens(contestants, settings, folder, read.parts), folder / TUNING, folder / TEST, how,
                       _name(settings, read.corpus), hashes, read.parts["train"].size_bytes, test.size_bytes,
@@ -104,14 +107,6 @@ def _require_same_text(folder: Path, hashes: tuple[str, str, str]) -> None:
         raise DataError(f"the text has changed since the study in {folder.parent} began: {', '.join(changed)}.",
                         where="data", remedy="Put the text back, or choose another folder: what was found there is of "
                         "the text as it was.")
-
-
-def _stands(folder: Path, corpus: Corpus) -> bool:
-    """Whether the folder holds just the documents of ``corpus``."""
-    if not folder.is_dir():
-        return False
-    found = {path.name: path.read_bytes() for path in folder.iterdir()}
-    return found == _files(corpus)
 
 
 def _files(corpus: Corpus) -> dict[str, bytes]:
@@ -179,12 +174,6 @@ def _halves(parts: Mapping[str, Corpus], settings: DataSettings) -> tuple[Corpus
     by = "by document" if len(validation.documents) >= FEWEST_TO_SPLIT else "within each document, at a line"
     return tuning, test, (f"The text held out of training is parted in two {by}: learning rates are chosen on one "
                           "half, every figure is measured on the other.")
-
-
-def _write(folder: Path, corpus: Corpus) -> None:
-    with replacing(folder) as draft:
-        for name, content in _files(corpus).items():
-            (draft / name).write_bytes(content)
 
 
 def tokens_paid_for(stream: TokenStream, run: RunConfig, tokens: int) -> TokenStream:

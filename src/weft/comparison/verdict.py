@@ -156,15 +156,14 @@ class _Draws:
 
 
 def _difference(first: StudyModel, second: StudyModel, ours: Sequence[RunResult], theirs: Sequence[RunResult],
-                draws: _Draws,
-                result: StudyResult) -> Difference:
+                draws: _Draws, result: StudyResult) -> Difference:
     confidence, test = result.level, result.test
-    over_seeds = seed_test(test, _bits(ours), _bits(theirs), confidence)
+    over_seeds = seed_test(test, bits_of(ours), bits_of(theirs), confidence)
     if [run.document_nats for run in ours] == [run.document_nats for run in theirs]:
         # The same in every document, whatever is drawn.
         over_documents = Estimate(Interval(0.0, 0.0, 0.0), 0.0, 1.0, None)
     else:
-        mean = sum(_bits(ours)) / len(ours) - sum(_bits(theirs)) / len(theirs)
+        mean = sum(bits_of(ours)) / len(ours) - sum(bits_of(theirs)) / len(theirs)
         over_documents = bootstrap_test(mean, draws.mean(first.name, ours) - draws.mean(second.name, theirs),
                                         draws.clusters, confidence)
     assert over_documents.error is not None, "a bootstrap always has a standard error"
@@ -201,7 +200,8 @@ def side_of_zero(gap: Interval) -> int:
     return 1 if gap.low > 0 else -1
 
 
-def _bits(runs: Sequence[RunResult]) -> list[float]:
+def bits_of(runs: Sequence[RunResult]) -> list[float]:
+    """Bits per byte of the runs that have a figure."""
     return [run.bits_per_byte for run in runs if run.bits_per_byte is not None]
 
 

@@ -154,7 +154,7 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list
     blocks: list[tuple[float, int]] = []
     for place in wanted:
         blocks.append((place, 1))
-        while len(blocks) > 1 and _overlap(blocks[-2], blocks[-1], gap):
+        while len(blocks) > 1 and blocks[-1][0] - blocks[-2][0] < gap * (blocks[-2][1] + blocks[-1][1]) / 2:
             (first, many), (second, more) = blocks[-2:]
             blocks[-2:] = [((first * many + second * more) / (many + more), many + more)]
         # A block keeps its centre; those pushed over the edge come back below.
@@ -164,10 +164,6 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list
     for index in range(len(places)):
         places[-1 - index] = min(places[-1 - index], high - index * gap)
     return places
-
-
-def _overlap(upper: tuple[float, int], lower: tuple[float, int], gap: float) -> bool:
-    return lower[0] - upper[0] < gap * (upper[1] + lower[1]) / 2
 
 
 LETTER = 6.1

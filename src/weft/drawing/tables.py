@@ -39,18 +39,16 @@ class Column:
 def table(caption: Child, columns: Sequence[Column], rows: Sequence[Sequence[Child]], *, name: str,
           attributes: Attributes | None = None, row_attributes: Sequence[Attributes] | None = None) -> Markup:
     """A table whose first column names the row."""
-    head = tag("thead", None, tag("tr", None, [_header(column) for column in columns]))
+    notes = [tag("span", {"class": "head-note"}, column.note) if column.note else "" for column in columns]
+    head = tag("thead", None, tag("tr", None, [
+        tag("th", {"scope": "col", "class": column.kind}, column.head, " " if note else "", note)
+        for column, note in zip(columns, notes, strict=True)]))
     given = row_attributes or [{}] * len(rows)
     body = tag("tbody", None, [tag("tr", each, row_cells(columns, row)) for each, row in zip(given, rows, strict=True)])
     whole = tag("table", attributes, tag("caption", {"id": f"{name}-caption"},
                                          tag("span", {"class": "cap"}, caption)), head, body)
     return tag("div", {"class": "scroll", "tabindex": "0", "role": "region", "aria-labelledby": f"{name}-caption"},
                whole)
-
-
-def _header(column: Column) -> Markup:
-    note = tag("span", {"class": "head-note"}, column.note) if column.note else ""
-    return tag("th", {"scope": "col", "class": column.kind}, column.head, " " if note else "", note)
 
 
 def row_cells(columns: Sequence[Column], row: Sequence[Child]) -> Markup:

@@ -167,7 +167,8 @@ def evaluate(model: LanguageModel, stream: TokenStream, *, context: int | None =
             longest = min(window, len(stream) - 1)
             require_room(model, longest, "context", f"windows of {longest} tokens", "Give a smaller context.")
             chosen = frozenset(spread(range(len(windows)), batches))
-            protocol = replace(_protocol(stream, mode, window, windows.stride, fenced), part=_part(windows, chosen))
+            part = f"{len(chosen)} of {len(windows)} batches, spread evenly" if len(chosen) < len(windows) else None
+            protocol = replace(_protocol(stream, mode, window, windows.stride, fenced), part=part)
             return _sum(model, window_pieces(model, windows, fenced=fenced, chosen=chosen), protocol, documents)
         pieces = _documents(model, stream, window, fenced, batch_size)
         return _sum(model, pieces, _protocol(stream, mode, None, None, fenced), documents)
@@ -182,10 +183,6 @@ def _documents(model: LanguageModel, stream: TokenStream, chunk: int, fenced: bo
     longest = max((document.length for document in documents), default=0)
     require_room(model, longest, stream.corpus, f"a document of {longest} tokens", "Evaluate in windows.")
     return document_pieces(model, stream, documents, chunk=chunk, rows=rows)
-
-
-def _part(windows: EvaluationWindows, chosen: frozenset[int]) -> str | None:
-    return None if len(chosen) == len(windows) else f"{len(chosen)} of {len(windows)} batches, spread evenly"
 
 
 def _check(model: LanguageModel, stream: TokenStream, mode: str, stride: int | None, batches: int | None) -> None:

@@ -154,9 +154,6 @@ def _run(model: LanguageModel, rows: Sequence[Row], started: bool,
             scored = ScoredRow(row.tokens[1:], tuple(log_probs))
         else:
             scored = ScoredRow(row.tokens, (None, *log_probs) if length else ())
-        results.append((scored, _logits(model, h[place : place + 1, int(started) : length]) if logits else None))
+        own = h[place : place + 1, int(started) : length]
+        results.append((scored, model.readout.logits(own)[0].float().cpu() if logits else None))
     return results
-
-
-def _logits(model: LanguageModel, h: Tensor) -> Float[Tensor, "T V"]:
-    return model.readout.logits(h)[0].float().cpu()

@@ -129,7 +129,9 @@ def _elements(model: Model) -> Iterator[Element]:
         if isinstance(module, Embedding):
             yield from _embedding(module, config, shared)
         elif isinstance(module, Composite):
-            yield from _blocks(module, shared)
+            layers = module.children_layers()
+            pictures = [block_picture(layer, shared) for layer in layers]
+            yield from folded(pictures, [_key(layer, picture) for layer, picture in zip(layers, pictures, strict=True)])
         else:
             box = _part(name, module, resolved(own, shared) if isinstance(own, PartConfig) else None, shared)
             yield replace(box, lines=(*box.lines, TIED), note="") if _is_tied(module, model) else box
@@ -164,12 +166,6 @@ def _embedding(module: Embedding, config: PartConfig, shared: Mapping[str, PartC
                       amount(module.position))
     if not isinstance(module.norm, NoNorm):
         yield PartBox(resolved(values["embedding"].norm, shared).kind, thin=True)
-
-
-def _blocks(stack: Composite, shared: Mapping[str, PartConfig]) -> Iterator[Element]:
-    layers = stack.children_layers()
-    pictures = [block_picture(layer, shared) for layer in layers]
-    yield from folded(pictures, [_key(layer, picture) for layer, picture in zip(layers, pictures, strict=True)])
 
 
 def _key(layer: Layer, picture: BlockPicture) -> tuple[str, BlockPicture]:

@@ -52,7 +52,7 @@ class Sheet:
 
 def figure(picture: ModelDrawing, name: str = "architecture") -> Figure:
     """The drawing of a whole architecture."""
-    widths = [_width(column) for column in picture.columns]
+    widths = [max(map(_element_width, column.elements)) for column in picture.columns]
     sheets, left = list[Sheet](), 0.0
     for column, width in zip(picture.columns, widths, strict=True):
         left += 16 if not sheets else APART
@@ -196,11 +196,6 @@ def _memory(sheets: list[Sheet], gutter: float) -> Markup:
     trunk = wire([(source.x, source.y), (source.x, source.y - 8), (gutter, source.y - 8)], kind="memory")
     return tag("g", {"data-wire": "memory"}, trunk, [
         wire([(gutter, source.y - 8), (gutter, y), (x, y)], kind="memory", arrow=True) for x, y in readers])
-
-
-def _width(column: ModelColumn) -> float:
-    """The width of a column with all its frames."""
-    return max(_element_width(element) for element in column.elements)
 
 
 def _element_width(element: Element) -> float:

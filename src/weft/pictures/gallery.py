@@ -134,24 +134,22 @@ def render(found: Gallery) -> str:
     """The page: one file that asks nothing of any other; equal models give equal pages."""
     style = resources.files("weft.pictures").joinpath("style.css").read_text(encoding="utf-8")
     links = [tag("li", None, tag("a", {"href": f"#{each.name}"}, each.heading)) for each in found.sections]
+    rows = f"rows of {integer(found.model.config.context)} tokens"
+    line = (f"{found.model.config.kind} of {integer(parameter_count(found.model))} parameters, "
+            f"{f'trained on {rows}' if found.trained else f'for {rows}, not trained'}.")
     header = tag("header", {"class": "top"}, tag("p", {"class": "kicker"}, "Weft drawing"),
-                 tag("h1", None, found.title), tag("p", {"class": "line"}, _line(found)))
+                 tag("h1", None, found.title), tag("p", {"class": "line"}, line))
     contents = tag("nav", {"class": "contents", "aria-label": "Contents"}, tag("ul", None, links))
     return document(f"{found.title} – Weft", page_rules() + style, header, contents,
                     tag("main", None, [_section(each, found.read) for each in found.sections]),
                     tag("footer", None, tag("p", None, f"Drawn by Weft {VERSION}.")))
 
 
-def _line(found: Gallery) -> str:
-    config = found.model.config
-    size = "" if found.trained else f"for rows of {integer(config.context)} tokens, not trained"
-    return (f"{config.kind} of {integer(parameter_count(found.model))} parameters, "
-            f"{size or f'trained on rows of {integer(config.context)} tokens'}.")
-
-
 def _section(section: Section, read: ReadText | None) -> Markup:
     about = read if section.name == "attention" else None
-    text, numbers = (Markup(""), Markup("")) if about is None else (_text(about), _numbers(about))
+    text, numbers = (Markup(""), Markup("")) if about is None else (join(
+        _pieces(f"Text, {len(about.tokens)} tokens", about.tokens),
+        _pieces("Source", about.source) if about.source else ""), _numbers(about))
     shown = tag("div", {"class": "figures"}, [_figure(each) for each in section.figures])
     return tag("section", {"id": section.name, "aria-labelledby": f"{section.name}-h"},
                tag("h2", {"id": f"{section.name}-h"}, section.heading),
@@ -167,11 +165,6 @@ def _figure(drawing: Figure) -> Markup:
                tag("h4", None, drawing.title),
                tag("div", {"class": "over", "tabindex": "0", "role": "region", "aria-label": drawing.title},
                    drawing.inline()) if wide else drawing.inline(), caption)
-
-
-def _text(read: ReadText) -> Markup:
-    source = _pieces("Source", read.source) if read.source else Markup("")
-    return join(_pieces(f"Text, {len(read.tokens)} tokens", read.tokens), source)
 
 
 def _numbers(read: ReadText) -> Markup:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 
 from torch import nn
 
@@ -72,12 +72,8 @@ def _maps(module: nn.Module) -> Iterator[str]:
         elif isinstance(inner, nn.Embedding):
             yield f"{inner.num_embeddings:,}×{inner.embedding_dim:,}"
         else:
-            yield from (f"{key}{HARD}{_shape(value.shape)}" for key, value in inner.named_parameters(recurse=False)
-                        if value.dim() > 1 and key != "weight")
-
-
-def _shape(shape: Iterable[int]) -> str:
-    return "×".join(f"{size:,}" for size in shape)
+            yield from (f"{key}{HARD}{'×'.join(f'{size:,}' for size in value.shape)}"
+                        for key, value in inner.named_parameters(recurse=False) if value.dim() > 1 and key != "weight")
 
 
 def amount(module: nn.Module) -> str:

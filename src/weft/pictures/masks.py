@@ -6,7 +6,7 @@ border, in cells of several tokens whose shade is the share of allowed pairs amo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -127,16 +127,6 @@ def sentence(words: str) -> str:
     return f"{words[0].upper()}{words[1:]}." if words else ""
 
 
-def masks_of(model: Model) -> Mapping[Mask, list[str]]:
-    """The masks of a model's layers, each with the paths of the layers that have it."""
-    found: dict[Mask, list[str]] = {}
-    for path, module in model.named_modules():
-        mask = module.declares().attended if isinstance(module, Part) else None
-        if isinstance(mask, Mask):
-            found.setdefault(mask, []).append(path)
-    return found
-
-
 def blocks_in(paths: Sequence[str]) -> str:
     """The blocks of these layers, in words: ``encoder, blocks 0 to 3``."""
     sides: dict[str, set[int]] = {}
@@ -153,5 +143,10 @@ def blocks_in(paths: Sequence[str]) -> str:
 
 def mask_figures(model: Model) -> list[Figure]:
     """A picture of every mask of a model, with the blocks that have it."""
+    found: dict[Mask, list[str]] = {}
+    for path, module in model.named_modules():
+        mask = module.declares().attended if isinstance(module, Part) else None
+        if isinstance(mask, Mask):
+            found.setdefault(mask, []).append(path)
     return [mask_figure(mask, f"mask-{index}", context=model.config.context, note=blocks_in(paths))
-            for index, (mask, paths) in enumerate(masks_of(model).items())]
+            for index, (mask, paths) in enumerate(found.items())]

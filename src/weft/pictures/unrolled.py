@@ -127,7 +127,8 @@ def _time(rows: list[LayerRow], x: float, bottom: float, time: str, index: int) 
     for row in rows:
         marks.append(wire([(middle, y), (middle, y - STEP)], arrow=True))
         y -= STEP + HIGH
-        marks.append(_cell(row, x, y))
+        marks.append(text_box(x, y, WIDE, HIGH, row.title, [row.line] if row.line else [], right=row.times.strip(),
+                              attributes={"data-row": row.title}))
         if row.carries and index:
             gap = APART + (APART if last else 0)
             marks.append(_carried(row, x, y + HIGH / 2, gap, time, index, last))
@@ -136,11 +137,6 @@ def _time(rows: list[LayerRow], x: float, bottom: float, time: str, index: int) 
     marks.append(text_box(x, y - STEP - HIGH, WIDE, HIGH, f"−log p(x({following}))", kind="thin",
                           attributes={"data-loss": time}))
     return tag("g", {"data-time": time}, marks)
-
-
-def _cell(row: LayerRow, x: float, y: float) -> Markup:
-    return text_box(x, y, WIDE, HIGH, row.title, [row.line] if row.line else [], right=row.times.strip(),
-                    attributes={"data-row": row.title})
 
 
 def _carried(row: LayerRow, x: float, y: float, gap: float, time: str, index: int, last: bool) -> Markup:

@@ -98,7 +98,9 @@ def rated(games: Games, method: Method, resampling: Resampling) -> Ratings:
     models = tuple(Rated(games.names[place], intervals[place], int(played[place]), float(points[place]),
                          1 + sum(_above(other, intervals[place]) for other in intervals),
                          tuple(games.names[other] for other in order
-                               if other != place and _overlap(intervals[other], intervals[place])))
+                               if other != place and intervals[other].low is not None
+                               and not _above(intervals[other], intervals[place])
+                               and not _above(intervals[place], intervals[other])))
                    for place in order)
     settings = {**asdict(method), **asdict(resampling)}
     return Ratings(method.name, settings, len(games.score), games.ties, left_out, models)
@@ -123,7 +125,3 @@ def _above(one: Interval, other: Interval) -> bool:
     """Whether one lies wholly above the other; of ratings alone, the higher one does."""
     low, high = (one.mean if one.low is None else one.low), (other.mean if other.high is None else other.high)
     return low > high
-
-
-def _overlap(one: Interval, other: Interval) -> bool:
-    return one.low is not None and not _above(one, other) and not _above(other, one)

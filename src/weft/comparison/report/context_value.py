@@ -26,20 +26,15 @@ def context(view: View) -> Markup:
     positions = {entry.name: by_position(entry) for entry in view.result.entries}
     bits = {entry.name: by_length(entry, lambda point: point.bits_per_byte) for entry in view.result.entries}
     charts = [
-        _panel(view, positions, "position", "By position in context", "position in context, tokens", fixed_three, None),
-        _panel(view, bits, "length", "By evaluation length", "evaluation window, tokens", fixed_three,
-               trained_lengths(view))]
+        _panel(view, positions, "position", "By position in context", "position in context, tokens", None),
+        _panel(view, bits, "length", "By evaluation length", "evaluation window, tokens",
+               tuple(sorted({entry.context for entry in view.result.entries if entry.trainable and entry.finished})))]
     drawn = [chart for chart in charts if chart]
     if not drawn:
         return tag("p", {"class": "none"}, "No evaluation by position or length was recorded.")
     numbers = [folded("By position: the numbers", _by_position_table(view)) if any(positions.values()) else "",
                folded("By evaluation length: the numbers", _by_length_table(view)) if any(bits.values()) else ""]
     return join(tag("div", {"class": "panels"}, drawn), numbers)
-
-
-def fixed_three(value: float) -> str:
-    """Bits per byte of a chart."""
-    return fixed(value, 3)
 
 
 def by_position(entry: StudyModel) -> Curve:
@@ -68,13 +63,11 @@ def _means(found: dict[float, list[float]]) -> Curve:
     return [(place, mean) for place, mean in means if math.isfinite(mean)]
 
 
-def trained_lengths(view: View) -> tuple[int, ...]:
-    """Lengths of window that some model was trained on."""
-    return tuple(sorted({entry.context for entry in view.result.entries if entry.trainable and entry.finished}))
-
-
 def _panel(view: View, curves: dict[str, Curve], name: str, heading: str, x_label: str,
-           write: Callable[[float], str], trained: Sequence[int] | None) -> Markup:
+           trained: Sequence[int] | None) -> Markup:
+    def write(value: float) -> str:
+        return fixed(value, 3)
+
     box = PlotBox()
     x = _lengths(curves, box)
     y = _height([value for curve in curves.values() for _, value in curve], box)
@@ -164,12 +157,9 @@ def _both(bits: float | None, perplexity: float | None) -> str:
 
 def decoding(view: View) -> Markup:
     """Two charts, both axes logarithmic, and their numbers."""
-    charts = [_decoding_panel(view, "decode-seconds", "Time per decoded token", lambda point: point.seconds, duration),
-              _decoding_panel(view, "decode-state", "State of one row", lambda point: float(point.state_bytes), octets)]
-    drawn = [chart for chart in charts if chart]
-    if not drawn:
-        return Markup("")
-    return join(drawn)
+    return join(
+        _decoding_panel(view, "decode-seconds", "Time per decoded token", lambda point: point.seconds, duration),
+        _decoding_panel(view, "decode-state", "State of one row", lambda point: float(point.state_bytes), octets))
 
 
 def cost_lead(view: View) -> Markup:
@@ -235,11 +225,8 @@ def _decoding_panel(view: View, name: str, heading: str, read: Callable[[DecodeP
     spoken = "; ".join(f"{each.name}: {each.points[0].value} to {each.points[-1].value}" for each in shown)
     absent = [each.name for each in series if not each.points]
     return draw(Panel(name, heading, f"{heading} against context", f"Both axes logarithmic. {spoken}.", x, y,
-                      "context, tokens", heading, shown, box, note=_absent(absent)))
-
-
-def _absent(names: Sequence[str]) -> str:
-    return f"not drawn (none or zero): {', '.join(names)}" if names else "against context, both axes logarithmic"
+                      "context, tokens", heading, shown, box, note=f"not drawn (none or zero): {', '.join(absent)}"
+                      if absent else "against context, both axes logarithmic"))
 
 
 def dots(view: View) -> Markup:

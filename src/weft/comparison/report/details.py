@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from weft.comparison.findings import TEST_NAMES
 from weft.comparison.report.view import COLUMNS, View
 from weft.comparison.results import RunResult, Sample, StudyModel
-from weft.comparison.study_result import CorpusFacts
 from weft.drawing.markup import Child, Markup, annotated, join, shorten, tag
 from weft.drawing.numbers import MISSING, confidence, duration, fixed, integer, learning_rate, moment, octets, si
 from weft.drawing.tables import Column, facts, folded, table
@@ -25,13 +24,10 @@ def samples(view: View) -> Markup:
     if not any(entry.sample for entry in view.result.entries):
         return tag("p", {"class": "none"}, "No model wrote a sample.")
     prompts = {(entry.sample.prompt, entry.sample.how) for entry in view.ranked if entry.sample}
-    shared = _prompt(*next(iter(prompts))) if len(prompts) == 1 else Markup("")
+    shared = join([join(tag("p", None, f"All continue the same prompt ({how}):"),
+                        tag("pre", {"class": "sample prompt", "dir": "auto", "tabindex": "0"}, annotated(prompt)))
+                   for prompt, how in prompts if len(prompts) == 1])
     return join(shared, tag("div", {"class": "cards"}, [_card(view, entry, not shared) for entry in view.ranked]))
-
-
-def _prompt(prompt: str, how: str) -> Markup:
-    return join(tag("p", None, f"All continue the same prompt ({how}):"),
-                tag("pre", {"class": "sample prompt", "dir": "auto", "tabindex": "0"}, annotated(prompt)))
 
 
 def _card(view: View, entry: StudyModel, own: bool) -> Markup:
@@ -68,14 +64,11 @@ def runs(view: View) -> Markup:
                Column("Steps"), Column("Reason", number=False)]
     rows = [[view.key(entry), integer(run.index + 1), str(run.seed), str(run.order_seed),
              tag("span", {"class": "flag"}, run.status),
-             integer(run.steps), _reason(run)] for entry, run in lost]
+             integer(run.steps), run.note or ("still to come" if run.status == "pending" else "no reason recorded")]
+            for entry, run in lost]
     first = table("Runs that did not finish", columns, rows, name="lost") if lost else tag(
         "p", None, f"All {len(everything)} runs finished.")
     return join(first, folded(f"All {len(everything)} runs", _all_runs(view, everything)))
-
-
-def _reason(run: RunResult) -> str:
-    return run.note or ("still to come" if run.status == "pending" else "no reason recorded")
 
 
 def _all_runs(view: View, everything: Sequence[tuple[StudyModel, RunResult]]) -> Markup:
@@ -83,7 +76,8 @@ def _all_runs(view: View, everything: Sequence[tuple[StudyModel, RunResult]]) ->
                Column("Outcome", number=False), Column("Bits per byte"), Column("Learning rate"), Column("Steps"),
                Column("Time"), Column("Tokens/s"), Column("Peak memory")]
     rows = [[view.name(entry), integer(run.index + 1), f"{run.seed}, {run.order_seed}", run.status,
-             fixed(run.bits_per_byte, 4), _rate(run), integer(run.steps), duration(run.seconds),
+             fixed(run.bits_per_byte, 4), MISSING if run.lr is None else learning_rate(run.lr)
+             + (", at the edge" if run.edge else ""), integer(run.steps), duration(run.seconds),
              si(run.tokens_per_second), octets(run.peak_memory_bytes)] for entry, run in everything]
     seeds: dict[int, set[tuple[int, int]]] = {}
     for _, run in everything:
@@ -126,21 +120,12 @@ def _apart(configs: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _repeat_row(view: View, entry: StudyModel, config: str) -> Markup:
+    whole = "" if shorten(entry.name, COLUMNS) == entry.name else tag("p", {"class": "small whole"}, entry.name)
     return tag("section", {"class": "repeat", "data-model": str(view.styles[entry.name].index)},
-               tag("h3", None, view.key(entry)), _whole_name(view, entry),
+               tag("h3", None, view.key(entry)), whole,
                command(entry.repeat) if entry.repeat else tag(
                    "p", {"class": "small"}, "Counted on a part of the text, which only the whole study does."),
                folded(join("Its own configuration (whole: ", _hash(entry.config_sha256), ")"), block(config)))
-
-
-def _whole_name(view: View, entry: StudyModel) -> Child:
-    return "" if shorten(entry.name, COLUMNS) == entry.name else tag("p", {"class": "small whole"}, entry.name)
-
-
-def _rate(run: RunResult) -> str:
-    if run.lr is None:
-        return MISSING
-    return learning_rate(run.lr) + (", at the edge" if run.edge else "")
 
 
 def block(text: Child) -> Markup:
@@ -193,21 +178,17 @@ def training(view: View) -> Markup:
 def data(view: View) -> Markup:
     """Text and tokenizer, with hashes."""
     corpus = view.result.corpus
+    again = f"{integer(corpus.duplicated_documents)} of {integer(corpus.validation_documents)} documents"
+    share = f"; {corpus.duplicated_share:.1%} of the text" if corpus.duplicated_share else ""
     return facts([("Corpus", corpus.name), ("Training text",
                                             f"{octets(corpus.train_bytes)}, {integer(corpus.train_tokens)} tokens"),
                   ("Test text", f"{octets(corpus.validation_bytes)}, {integer(corpus.validation_tokens)} tokens, "
                    f"{integer(corpus.validation_documents)} documents"),
-                  ("Of these also in the training text", _duplicates(corpus)),
+                  ("Of these also in the training text",
+                   tag("span", {"class": "flag"}, again + share) if corpus.duplicated_documents else f"none{share}"),
                   ("Tokenizer", f"{corpus.tokenizer}, {integer(corpus.vocab_size)} types"),
                   ("Corpus SHA-256", tag("code", None, corpus.sha256)),
                   ("Tokenizer SHA-256", tag("code", None, corpus.tokenizer_sha256))])
-
-
-def _duplicates(corpus: CorpusFacts) -> Child:
-    found = corpus.duplicated_documents
-    words = f"{integer(found)} of {integer(corpus.validation_documents)} documents"
-    share = f"; {corpus.duplicated_share:.1%} of the text" if corpus.duplicated_share else ""
-    return tag("span", {"class": "flag"}, words + share) if found else f"none{share}"
 
 
 def machine(view: View) -> Markup:

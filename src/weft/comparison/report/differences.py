@@ -32,14 +32,11 @@ def reach(view: View) -> Markup:
 def _reach_caption(view: View) -> str:
     result, models = view.result, len(view.result.entries)
     pairs = models * (models - 1) // 2
+    spreads = "" if result.test == "paired" else ", the less the more alike the two models' runs spread"
     return (f"For {TEST_NAMES[result.test]} at {confidence(result.level)} and {integer(pairs)} "
             f"{'pair' if pairs == 1 else 'pairs'} of models: what |t| must exceed for the clearest of all pairs to be "
-            f"told apart (the first step of Holm's correction) where runs alone vary{_spreads(view)}, and the smallest "
+            f"told apart (the first step of Holm's correction) where runs alone vary{spreads}, and the smallest "
             "true difference that is found four times of five, on another text too.")
-
-
-def _spreads(view: View) -> str:
-    return "" if view.result.test == "paired" else ", the less the more alike the two models' runs spread"
 
 
 def _reach_row(view: View, each: DetectableRange) -> list[Child]:

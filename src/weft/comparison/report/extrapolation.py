@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from weft.comparison.extension import FEWEST, FIRST, FURTHEST, RESAMPLES, ExtendedPoint, Extension, extended
+from weft.comparison.extension import FEWEST, FIRST, FURTHEST, RESAMPLES, Extension, extended
 from weft.comparison.report.training import mean_curve, thinned
 from weft.comparison.report.view import View
 from weft.comparison.results import StudyModel
@@ -102,10 +102,6 @@ def _series(view: View, entry: StudyModel, each: Extension, x: Axis, y: Axis) ->
                    line(law, {"class": "mean law", "stroke-dasharray": "3 3"}), marker(*path[-1], style))
     hover = [Hover(*place, si(point.tokens), fixed(point.bits_per_byte, 3))
              for place, point in zip(path, known, strict=True)]
-    hover += [Hover(*place, f"{si(point.tokens)}, by the law", _interval(point))
-              for place, point in zip(law[1:], each.points[1:], strict=True)]
+    hover += [Hover(*place, f"{si(point.tokens)}, by the law", f"{fixed(point.mean, 3)} [{fixed(point.low, 3)}, "
+                    f"{fixed(point.high, 3)}]") for place, point in zip(law[1:], each.points[1:], strict=True)]
     return Series(entry.name, style, drawing, tuple(hover), Label(law[-1][1], entry.name, style))
-
-
-def _interval(point: ExtendedPoint) -> str:
-    return f"{fixed(point.mean, 3)} [{fixed(point.low, 3)}, {fixed(point.high, 3)}]"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.comparison.findings import OrderStretch, order_of, orders, words
+from weft.comparison.findings import order_of, orders, words
 from weft.comparison.report.view import View, half_width
-from weft.comparison.results import StudyModel
 from weft.comparison.statistics import Interval
 from weft.comparison.study_result import Difference, GapPoint
+from weft.comparison.verdict import side_of_zero
 from weft.drawing.axes import Axis, LinearAxis, linear
 from weft.drawing.marks import line, spots, whisker
 from weft.drawing.markup import Child, Markup, join, listed, tag
@@ -32,7 +32,9 @@ def lead(view: View) -> Markup:
 def gaps(view: View) -> Markup:
     """The order of all, a small chart for each model, all of one scale, and every pair."""
     base = view.best_trained
-    drawn = [] if base is None else _drawn(view, base)
+    others = [] if base is None else [view.difference(entry.name, base.name) for entry in view.ranked
+                                      if entry is not base]
+    drawn = [each for each in others if each is not None and any(known(gap.difference.mean) for gap in each.gaps)]
     if base is None or not drawn:
         return tag("p", {"class": "none"}, "No checkpoints that two models share were recorded.")
     y = _height([gap for difference in drawn for gap in difference.gaps])
@@ -50,13 +52,9 @@ def _orders(view: View) -> Markup:
         return Markup("")
     columns = [Column("Share of the budget", number=False, wraps=False),
                *(Column(str(place + 1), number=False, wraps=False) for place in range(len(found[0].names)))]
-    rows = [[_stretch(each), *(view.key(name, 20) for name in each.names)] for each in found]
+    rows = [[" to ".join(dict.fromkeys((percent(each.first), percent(each.last)))),
+             *(view.key(name, 20) for name in each.names)] for each in found]
     return table("Trained models from best to worst in the mean", columns, rows, name="orders")
-
-
-def _stretch(stretch: OrderStretch) -> str:
-    first, last = percent(stretch.first), percent(stretch.last)
-    return first if first == last else f"{first} to {last}"
 
 
 def _pairs(view: View) -> Markup:
@@ -65,35 +63,22 @@ def _pairs(view: View) -> Markup:
     shares = sorted({gap.share for pair in pairs for gap in pair.gaps})[::-2][::-1]  # every second, the last among them
     columns = [Column("Pair, first minus second", number=False), Column("Order", number=False),
                *(Column(f"at {percent(share)}") for share in shares)]
-    rows = [[join(view.name(each.first, 20), " \u2212 ", view.name(each.second, 20)), _order(each),
-             *_means(each, shares)] for each in pairs]
+    rows = []
+    for each in pairs:
+        order, means = order_of(each.gaps), {gap.share: gap.difference for gap in each.gaps}
+        said = words(order).replace("%", f"{THIN}%")
+        rows.append([join(view.name(each.first, 20), " \u2212 ", view.name(each.second, 20)),
+                     tag("span", {"class": "flag"}, said) if order.kind == "changes" else said,
+                     *(MISSING if share not in means else _mean(means[share]) for share in shares)])
     whole = table("Every pair of trained models, the one that ends with the lower mean second: the mean difference at "
                   "shares of the budget, in bold where the interval over seeds leaves zero out", columns, rows,
                   name="order-pairs")
     return whole if len(rows) <= OPEN_ROWS else folded(f"The order of all {len(rows)} pairs", whole)
 
 
-def _order(difference: Difference) -> Child:
-    found = order_of(difference.gaps)
-    said = words(found).replace("%", f"{THIN}%")
-    return tag("span", {"class": "flag"}, said) if found.kind == "changes" else said
-
-
-def _means(difference: Difference, shares: Sequence[float]) -> list[Child]:
-    found = {gap.share: gap.difference for gap in difference.gaps}
-    return [MISSING if share not in found else _mean(found[share]) for share in shares]
-
-
 def _mean(interval: Interval) -> Child:
     shown = signed(interval.mean, 3)
-    beyond = interval.low is not None and interval.high is not None and not interval.low <= 0 <= interval.high
-    return tag("strong", None, shown) if beyond else shown
-
-
-def _drawn(view: View, base: StudyModel) -> list[Difference]:
-    """The other models minus ``base``, where a difference during training is known."""
-    found = [view.difference(entry.name, base.name) for entry in view.ranked if entry is not base]
-    return [each for each in found if each is not None and any(known(gap.difference.mean) for gap in each.gaps)]
+    return tag("strong", None, shown) if side_of_zero(interval) else shown
 
 
 def interval_words(gap: GapPoint) -> str:

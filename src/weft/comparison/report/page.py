@@ -82,22 +82,22 @@ def render(result: StudyResult) -> str:
     """The report: one file of HTML that asks nothing of any other; equal results give equal pages."""
     view = View(result)
     sections = SECTIONS + ((ADDED,) if result.additions else ()) + ((NOTES,) if result.notes else ())
-    script = _stripped(resources.files("weft.comparison.report").joinpath("script.js").read_text(encoding="utf-8"))
+    lines = map(str.strip, (resources.files("weft.comparison.report") / "script.js").read_text("utf-8").splitlines())
+    script = "\n".join(line for line in lines if line and not line.startswith("//"))
     head = tag("head", None, meta(script), tag("title", None, f"{_title(result)} \u2013 Weft"),
                tag("style", None, Markup(base_style() + page_rules()
                                          + style_of("weft.comparison.report", "style.css"))))
     body = tag("body", None, tag("a", {"class": "skip", "href": "#verdict"}, "Skip to the findings"),
                swatches(view.styles.values()), _header(view),
-               _bar(view, sections), tag("main", {"id": "main"}, _verdict(view),
-                                         [_section(each, view) for each in sections]),
-               _footer(view), tag("script", None, Markup(script)))
+               _bar(view, sections), tag("main", {"id": "main"}, tag(
+                   "section", {"id": "verdict", "aria-labelledby": "verdict-h"},
+                   tag("h2", {"id": "verdict-h"}, "Findings"),
+                   tag("div", {"class": "verdict"}, study_sentences.verdict(view))),
+                   [_section(each, view) for each in sections]),
+               tag("footer", None, tag("p", None, f"Made by Weft {result.machine.weft} from study ", tag(
+                   "code", None, result.study_sha256[:12]), f", {moment(result.finished or result.started)}.")),
+               tag("script", None, Markup(script)))
     return f"<!DOCTYPE html>\n{tag('html', {'lang': 'en'}, head, body)}\n"
-
-
-def _stripped(script: str) -> str:
-    """A script without indentation and without the lines that are comments."""
-    lines = (line.strip() for line in script.splitlines())
-    return "\n".join(line for line in lines if line and not line.startswith("//"))
 
 
 def _title(result: StudyResult) -> str:
@@ -111,25 +111,16 @@ def _title(result: StudyResult) -> str:
 def _header(view: View) -> Markup:
     result = view.result
     entries, seeds = len(result.entries), result.seeds
+    machine = result.machine  # an accelerator is told by its name, or else the processor
+    device = machine.processor if machine.device == "cpu" and machine.processor else machine.device
     line = (f"{entries} models, {integer(seeds)} {'run' if seeds == 1 else 'runs'} of each, intervals at "
-            f"{confidence(result.level)}. {result.corpus.name}; {_device(view)}; "
+            f"{confidence(result.level)}. {result.corpus.name}; {device}; "
             f"{moment(result.finished or result.started)}.")
     buttons = tag("p", {"class": "tools", "hidden": True}, tag("button", {"type": "button", "id": "theme"}, "Dark"),
                   tag("button", {"type": "button", "id": "print"}, "Print"))
     return tag("header", {"class": "top"}, buttons, tag("p", {"class": "kicker"}, "Weft study"),
                tag("h1", None, _title(result)),
                tag("p", {"class": "line"}, line))
-
-
-def _device(view: View) -> str:
-    """The device that computed: an accelerator by its name, or else the processor."""
-    machine = view.result.machine
-    return machine.processor if machine.device == "cpu" and machine.processor else machine.device
-
-
-def _verdict(view: View) -> Markup:
-    return tag("section", {"id": "verdict", "aria-labelledby": "verdict-h"}, tag("h2", {"id": "verdict-h"}, "Findings"),
-               tag("div", {"class": "verdict"}, study_sentences.verdict(view)))
 
 
 def _bar(view: View, sections: tuple[Section, ...]) -> Markup:
@@ -147,10 +138,3 @@ def _section(section: Section, view: View) -> Markup:
     lead: Child = tag("p", {"class": "section-lead"}, words) if words else ""
     return tag("section", {"id": section.name, "aria-labelledby": f"{section.name}-h"},
                tag("h2", {"id": f"{section.name}-h"}, section.heading), lead, section.content(view))
-
-
-def _footer(view: View) -> Markup:
-    result = view.result
-    return tag("footer", None, tag("p", None, f"Made by Weft {result.machine.weft} from study ",
-                                   tag("code", None, result.study_sha256[:12]),
-                                   f", {moment(result.finished or result.started)}."))

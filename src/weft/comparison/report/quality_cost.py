@@ -35,10 +35,6 @@ class Cost:
     write: Callable[[float], str]
 
 
-def _parameters(entry: StudyModel) -> float | None:
-    return float(entry.parameters) if entry.trainable else None
-
-
 COSTS = (
     Cost("decoding", "Against decoding time", "time per decoded token",
          lambda entry: None if entry.state is None else entry.state.seconds, lambda value: milliseconds(value)),
@@ -46,7 +42,8 @@ COSTS = (
          lambda entry: None if entry.state is None else float(entry.state.state_bytes), octets),
     Cost("time", "Against training time", "seconds of training, one run",
          lambda entry: entry.median(lambda run: run.seconds), duration),
-    Cost("size", "Against size", "parameters", _parameters, si),
+    Cost("size", "Against size", "parameters",
+         lambda entry: float(entry.parameters) if entry.trainable else None, si),
 )
 
 

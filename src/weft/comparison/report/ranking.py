@@ -64,15 +64,6 @@ def _parameters(entry: StudyModel) -> str:
     return join(si(entry.parameters), " ", word) if entry.parameters else word
 
 
-def _parts(entry: StudyModel) -> str:
-    body = entry.parameters - entry.embedding_parameters
-    return f"{si(body)} + {si(entry.embedding_parameters)}" if entry.trainable else MISSING
-
-
-def _flops(entry: StudyModel) -> str:
-    return _per_run(lambda run: run.flops, si)(entry) if entry.trainable else MISSING
-
-
 def _rates(entry: StudyModel) -> Markup:
     """All that the runs chose, and whether a better one may lie outside those tried."""
     if not entry.rates:
@@ -88,20 +79,20 @@ def perplexity(entry: StudyModel) -> float | None:
     return math.exp(min(sum(losses) / len(losses), 700.0)) if losses else None
 
 
-def _state(entry: StudyModel) -> str:
-    return MISSING if entry.state is None else octets(entry.state.state_bytes)
-
-
 QUANTITIES = (
     Quantity("Parameters", ("parameters",), _parameters),
-    Quantity("Body + embeddings", ("parameters without embeddings",), _parts),
-    Quantity("FLOPs", ("flops", "training flops"), _flops),
+    Quantity("Body + embeddings", ("parameters without embeddings",), lambda entry: (
+        f"{si(entry.parameters - entry.embedding_parameters)} + {si(entry.embedding_parameters)}"
+        if entry.trainable else MISSING)),
+    Quantity("FLOPs", ("flops", "training flops"),
+             lambda entry: _per_run(lambda run: run.flops, si)(entry) if entry.trainable else MISSING),
     Quantity("Tokens", ("tokens", "training tokens"), _per_run(lambda run: float(run.tokens), si)),
     Quantity("Time", ("seconds", "training seconds", "time"), _per_run(lambda run: run.seconds, duration)),
     Quantity("Tokens/s", ("tokens per second", "tokens/s"), _per_run(lambda run: run.tokens_per_second, si)),
     Quantity("Peak memory", ("memory", "peak memory", "peak memory bytes", "memory bytes"),
              _per_run(lambda run: float(run.peak_memory_bytes), octets)),
-    Quantity("State", ("state bytes", "state", "decode state bytes"), _state),
+    Quantity("State", ("state bytes", "state", "decode state bytes"),
+             lambda entry: MISSING if entry.state is None else octets(entry.state.state_bytes)),
 )
 
 
@@ -142,15 +133,14 @@ def _caption(view: View) -> str:
 
 def counted_words(view: View) -> list[str]:
     """The tokens that counted models took, of which a budget of training says nothing; none where none is counted."""
-    found = [_counted_words(entry) for entry in view.ranked if not entry.trainable]
+    found = []
+    for entry in view.ranked:
+        if not entry.trainable:
+            tokens, seconds = entry.median(lambda run: float(run.tokens)), entry.median(lambda run: run.seconds)
+            took = "" if seconds is None else f" in {duration(seconds)}"
+            read = "." if tokens is None else f": it read {integer(round(tokens))} tokens{took}."
+            found.append(f"{entry.name} is counted, not trained{read}")
     return [*found, "What is counted is kept from the text, not learned by gradients."] if found else []
-
-
-def _counted_words(entry: StudyModel) -> str:
-    tokens, seconds = entry.median(lambda run: float(run.tokens)), entry.median(lambda run: run.seconds)
-    took = "" if seconds is None else f" in {duration(seconds)}"
-    return f"{entry.name} is counted, not trained" + ("." if tokens is None else
-                                                      f": it read {integer(round(tokens))} tokens{took}.")
 
 
 def interval_of(entry: StudyModel, confidence: float) -> Interval | None:
@@ -190,11 +180,6 @@ def run_count(entry: StudyModel) -> Child:
     return join(whole, " ", tag("span", {"class": "flag"}, lost)) if lost else whole
 
 
-def match_of(quantity: Quantity, matched: Sequence[Matched]) -> Matched | None:
-    """The match that the study declares for a column."""
-    return next((each for each in matched if plain_name(each.quantity) in quantity.names), None)
-
-
 def plain_name(name: str) -> str:
     """The name of a quantity, to be compared: small letters, spaces for underscores."""
     return re.sub(r"[_\s]+", " ", name).strip().lower()
@@ -207,7 +192,7 @@ def shown_name(name: str) -> str:
 
 def match_note(quantity: Quantity, matched: Sequence[Matched]) -> Child:
     """Under the head of a column."""
-    found = match_of(quantity, matched)
+    found = next((each for each in matched if plain_name(each.quantity) in quantity.names), None)
     if found is None:
         return ""
     kind = "matched" if found.held else "missed" if found.missed else "unmatched"
@@ -224,14 +209,12 @@ def extent(found: Matched) -> str:
     return f"{'within' if found.held else 'missed by' if found.missed else 'up to'} {ratio(found.spread)}"
 
 
-def _held(found: Matched) -> str:
-    return "matched" if found.held else "aimed at" if found.missed else "not matched"
-
-
 def _other_matches(view: View) -> Markup:
     taken = {name for quantity in QUANTITIES for name in quantity.names}
     others = [each for each in view.result.budget.matched if plain_name(each.quantity) not in taken]
     if not others:
         return Markup("")
-    words = "; ".join(f"{shown_name(each.quantity)} {_held(each)}, {extent(each)}" for each in others)
+    held = ["matched" if each.held else "aimed at" if each.missed else "not matched" for each in others]
+    words = "; ".join(f"{shown_name(each.quantity)} {how}, {extent(each)}"
+                      for each, how in zip(others, held, strict=True))
     return tag("p", {"class": "small"}, f"Outside the table: {words}.")

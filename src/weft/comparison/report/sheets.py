@@ -32,12 +32,8 @@ def sheets(view: View) -> Markup:
     files = (("models.csv", MODELS, [_model(view, entry) for entry in view.ranked]),
              ("runs.csv", RUNS, [_run(entry, run) for entry in view.ranked for run in entry.runs]))
     return tag("p", {"class": "downloads"}, "Save as CSV: ", join(*[join(
-        " \u00b7 " if place else "", tag("a", {"download": name, "href": _address(head, rows)}, name))
-        for place, (name, head, rows) in enumerate(files)]))
-
-
-def _address(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    return f"data:text/csv;charset=utf-8,{quote(text_of(head, rows), safe=' ,:;=+/()-_.~')}"
+        " \u00b7 " if place else "", tag("a", {"download": name, "href": "data:text/csv;charset=utf-8," + quote(
+            text_of(head, rows), safe=" ,:;=+/()-_.~")}, name)) for place, (name, head, rows) in enumerate(files)]))
 
 
 def text_of(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:

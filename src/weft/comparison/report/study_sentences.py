@@ -32,7 +32,9 @@ def verdict(view: View) -> Markup:
     following = _next(view)
     after = tag("p", None, _joined(following)) if following else Markup("")
     looks = looked(view.result)
-    rest = [None if looks is None else join(looks), _detectable(view), _seeds(view), _grounds(view), _matched(view),
+    result = view.result  # its intervals have sources, of which one is the larger
+    grounds = " ".join(each for each in (varied(result), rates_differ(result), doubts(result)) if each)
+    rest = [None if looks is None else join(looks), _detectable(view), _seeds(view), join(grounds), _matched(view),
             _crossing(view), _edges(view), _lost(view)]
     return join(lead, dots(view), tag("div", {"class": "grounds"}, after,
                                       [tag("p", None, sentences) for sentences in rest if sentences]))
@@ -112,8 +114,11 @@ def _next(view: View) -> list[Markup]:
         return []
     first, *others = behind
     level = confidence(view.result.level)
+    interval, over = whole(first), " over documents" if first.over_both.low is None else ""
+    shown = ("unknown" if interval.low is None or interval.high is None else
+             f"{fixed(interval.low, decimals(first))} to {fixed(interval.high, decimals(first))}")
     sentences = [join("Next, ", view.name(first.first), " needs ", _amount(first), " bits per byte more than ",
-                      view.name(view.best), f" ({level} interval{_intervals(first)}).")]
+                      view.name(view.best), f" ({level} interval{over} {shown}).")]
     if others:
         sentences.append(join("Then come ", listed([join(view.name(each.first), f" (+{_amount(each)})")
                                                     for each in others]), "."))
@@ -135,17 +140,6 @@ def _loose(view: View) -> list[Markup]:
 
 def _amount(difference: Difference) -> str:
     return fixed(difference.over_seeds.mean, decimals(difference))
-
-
-def _intervals(difference: Difference) -> str:
-    shown = _range(whole(difference), decimals(difference))
-    return f" over documents {shown}" if difference.over_both.low is None else f" {shown}"
-
-
-def _range(interval: Interval, places: int) -> str:
-    if interval.low is None or interval.high is None:
-        return "unknown"
-    return f"{fixed(interval.low, places)} to {fixed(interval.high, places)}"
 
 
 def _seeds(view: View) -> Markup | None:
@@ -176,12 +170,6 @@ def _detectable(view: View) -> Markup | None:
                     f"({reach_of(found.low)} to {reach_of(found.high)} by the interval of that)")
     return join(f"With {result.seeds} runs of each model, this study ", said, f", with a power of 0.8.{before} Models "
                 "that are not told apart may differ by less, and need not be as good as each other.")
-
-
-def _grounds(view: View) -> Markup | None:
-    """The sources of the intervals, and which of them is the larger."""
-    sentences = [each for each in (varied(view.result), rates_differ(view.result), doubts(view.result)) if each]
-    return join(" ".join(sentences)) if sentences else None
 
 
 def _matched(view: View) -> Markup | None:
@@ -225,14 +213,11 @@ def _edges(view: View) -> Markup | None:
     edged = [entry for entry in view.result.entries if entry.edge]
     if not edged:
         return None
-    names = listed([join(view.name(entry), f" (in {_edge_runs(entry)})") for entry in edged])
+    counts = [(entry, sum(run.edge for run in entry.finished), len(entry.finished)) for entry in edged]
+    names = listed([join(view.name(entry), f" (in {few} of {runs} runs)" if few < runs else
+                         " (in every run)" if runs > 1 else " (in its run)") for entry, few, runs in counts])
     return join("The best learning rate of ", names, " lies at the edge of those tried; a wider search may improve ",
                 "it." if len(edged) == 1 else "them.")
-
-
-def _edge_runs(entry: StudyModel) -> str:
-    at_edge, runs = sum(run.edge for run in entry.finished), len(entry.finished)
-    return f"{at_edge} of {runs} runs" if at_edge < runs else "every run" if runs > 1 else "its run"
 
 
 def _lost(view: View) -> Markup | None:
@@ -259,7 +244,9 @@ def dots(view: View) -> Markup:
     axis = _axis(found)
     if axis is None:
         return Markup("")
-    spoken = "; ".join(f"{entry.name} {fixed(interval.mean, 3)}{_spoken(interval)}" for entry, interval in found)
+    spoken = "; ".join(f"{entry.name} {fixed(interval.mean, 3)}" + (
+        "" if interval.low is None or interval.high is None else
+        f" ({fixed(interval.low, 3)} to {fixed(interval.high, 3)})") for entry, interval in found)
     chart = scale(axis, "Bits per byte of every model", f"Lower is better. {spoken}.", "dots")
     level = confidence(view.result.level)
     lines = (f"Dots are means, lines {level} intervals over seeds, ticks single runs." if view.result.seeds > 1
@@ -286,16 +273,11 @@ def _axis(found: list[tuple[StudyModel, Interval]]) -> Axis | None:
     return linear([*values, *bounds], 0, 1, count=6, margin=0.04)
 
 
-def _spoken(interval: Interval) -> str:
-    if interval.low is None or interval.high is None:
-        return ""
-    return f" ({fixed(interval.low, 3)} to {fixed(interval.high, 3)})"
-
-
 def _row(view: View, entry: StudyModel, interval: Interval, axis: Axis) -> Markup:
     style = view.styles[entry.name]
-    ticks = [_tick(axis, run.bits_per_byte) for run in entry.finished
-             if run.bits_per_byte is not None and axis.holds(run.bits_per_byte)]
+    places = [percentage(axis, run.bits_per_byte) for run in entry.finished
+              if run.bits_per_byte is not None and axis.holds(run.bits_per_byte)]
+    ticks = [tag("line", {"class": "outer", "x1": at_x, "x2": at_x, "y1": "19%", "y2": "81%"}) for at_x in places]
     stretch = Markup("")
     if interval.low is not None and interval.high is not None and known(interval.low) and known(interval.high):
         low, high = max(axis.low, interval.low), min(axis.high, interval.high)
@@ -305,8 +287,3 @@ def _row(view: View, entry: StudyModel, interval: Interval, axis: Axis) -> Marku
                tag("td", {"class": f"strip-cell {style.colour}"}, strip(axis, join(ticks), stretch, dot)),
                tag("td", {"class": "number"}, worth(entry, view, 4)),
                tag("td", {"class": "unbroken"}, " ".join(letters(entry.name, view.result.tied_sets)) or MISSING))
-
-
-def _tick(axis: Axis, value: float) -> Markup:
-    where = percentage(axis, value)
-    return tag("line", {"class": "outer", "x1": where, "x2": where, "y1": "19%", "y2": "81%"})

@@ -121,18 +121,14 @@ def _panel(view: View, drawn: Sequence[StudyModel], currency: Currency) -> Marku
         return tag("p", {"class": "none"}, f"Nothing can be drawn against {currency.name}.")
     series = [_series(entry, view, currency, x, y) for entry in drawn]
     absent = [entry.name for entry, each in zip(drawn, series, strict=True) if not each.points and not entry.trainable]
+    ends = "; ".join(f"{entry.name} ends at {fixed(curve[-1].bits_per_byte, 3)}" for entry in drawn
+                     if (curve := mean_curve(entry)))
     return draw(Panel(
         f"curve-{currency.name}", f"Bits per byte {currency.heading}",
         f"Bits per byte of the test text {currency.heading}",
-        f"Both axes logarithmic. {_ends(drawn)} The numbers are in the table below the charts.",
+        f"Both axes logarithmic. {ends or 'No run finished'}. The numbers are in the table below the charts.",
         x, y, currency.label, "bits per byte", series, box,
         note=f"not drawn, as counting has no such cost: {', '.join(absent)}" if absent else ""))
-
-
-def _ends(drawn: Sequence[StudyModel]) -> str:
-    ends = [f"{entry.name} ends at {fixed(curve[-1].bits_per_byte, 3)}" for entry in drawn
-            if (curve := mean_curve(entry))]
-    return "; ".join(ends) + "." if ends else "No run finished."
 
 
 def _series(entry: StudyModel, view: View, currency: Currency, x: Axis, y: Axis) -> Series:
@@ -254,7 +250,8 @@ def _search(chosen: float | None, trials: Sequence[Trial], style: ModelStyle, x:
     path = [(x.place(trial.lr), y.place(trial.bits_per_byte or 0.0)) for trial in done]
     rings = [tag("circle", {"class": "ring", "cx": round(at[0], 2), "cy": round(at[1], 2), "r": 7})
              for trial, at in zip(done, path, strict=True) if trial.lr == chosen]
-    lost = [_failed(x.place(trial.lr), y.end) for trial in trials if trial not in done]
+    lost = [tag("path", {"class": "lost", "d": f"M{x.place(trial.lr) - 4:.1f} {y.end + 2:.1f}l8 8m0 -8l-8 8",
+                         "fill": "none"}) for trial in trials if trial not in done]
     return join(line(path, {"class": "mean search", "stroke-dasharray": style.dash or None}),
                 spots(path) if path else "", rings, lost)
 
@@ -264,7 +261,3 @@ def outcome(trial: Trial) -> str:
     if known(trial.bits_per_byte):
         return fixed(trial.bits_per_byte, 3)
     return f"{trial.status} ({trial.note})" if trial.note else trial.status
-
-
-def _failed(x: float, top: float) -> Markup:
-    return tag("path", {"class": "lost", "d": f"M{x - 4:.1f} {top + 2:.1f}l8 8m0 -8l-8 8", "fill": "none"})

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import final
 
 from weft.comparison.results import StudyModel
-from weft.comparison.statistics import Interval
+from weft.comparison.statistics import Interval, negated
 from weft.comparison.study_result import Difference, GapPoint, StudyResult
 from weft.comparison.verdict import tied_with
 from weft.drawing.marks import ModelStyle, swatch
@@ -70,7 +70,9 @@ class View:
         """A model's name in text."""
         name = entry if isinstance(entry, str) else entry.name
         short = shorten(name, columns)
-        return tag("b", {"title": name if short != name else None}, _breakable(short))
+        first, *rest = short.split("_")  # a line may end behind an underscore, rather than anywhere
+        return tag("b", {"title": name if short != name else None}, join(
+            first, *[join("_", tag("wbr"), part) for part in rest]))
 
     def key(self, entry: StudyModel | str, columns: int = COLUMNS) -> Markup:
         """Swatch and name, for tables."""
@@ -97,25 +99,12 @@ class View:
         return None
 
 
-def _breakable(name: str) -> Markup:
-    """A name that may go on in the next line behind an underscore, rather than anywhere."""
-    first, *rest = name.split("_")
-    return join(first, *[join("_", tag("wbr"), part) for part in rest])
-
-
 def turned(difference: Difference) -> Difference:
     """The same comparison the other way round."""
     return replace(difference, first=difference.second, second=difference.first,
                    over_seeds=negated(difference.over_seeds), over_documents=negated(difference.over_documents),
                    over_both=negated(difference.over_both),
                    gaps=tuple(GapPoint(gap.share, negated(gap.difference)) for gap in difference.gaps))
-
-
-def negated(interval: Interval) -> Interval:
-    """The interval of the opposite sign."""
-    low = None if interval.high is None else -interval.high
-    high = None if interval.low is None else -interval.low
-    return Interval(-interval.mean, low, high)
 
 
 def half_width(interval: Interval) -> float | None:
