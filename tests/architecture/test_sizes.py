@@ -40,7 +40,6 @@ LONG_FUNCTIONS: dict[str, str] = {
     "src/weft/api/training.py:compare": "half of it says what its eleven arguments mean and what it raises",
     "src/weft/api/judging.py:verdict_against": "half of it says what its eleven arguments mean and what it raises",
     "src/weft/api/benchmarking.py:benchmark": "half of it says what its eleven arguments mean and what it raises",
-    "src/weft/cli/chat.py:chat": "half of it is the options of the command",
     "src/weft/cli/generate.py:generate": "half of it is the options of the command",
     "src/weft/cli/compare.py:compare": "half of it is the options of the command",
     "src/weft/interop/verify.py:foreign_logits": "half of it says what becomes of a library that cannot read or run it",

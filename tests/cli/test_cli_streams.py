@@ -14,7 +14,7 @@ import weft as weft_package
 from architecture.test_options import options
 from weft.cli import failures
 from weft.cli.chat import LONGEST_LINE, _lines
-from weft.cli.main import PATHS, empty_path
+from weft.cli.main import WeftGroup, empty_path, path_options
 from weft.core.errors import InputError
 
 
@@ -81,12 +81,13 @@ def test_what_click_made_of_a_reader_that_has_gone_is_seen() -> None:
     (["a.yaml", "--data", ""], "--data"), (["--out="], "--out"), (["prepare", "text", "--out", "", "--json"], "--out"),
     (["--data", "", "--out", "x"], "--data")])
 def test_an_empty_path_is_refused(arguments: list[str], name: str) -> None:
-    assert empty_path(arguments) == f"{name}: the path is empty. Give one; the current folder is '.'."
+    told = empty_path(arguments, {"--data", "--out"})
+    assert told == f"{name}: the path is empty. Give one; the current folder is '.'."
 
 
 @pytest.mark.parametrize("arguments", [[], [""], ["--prompt", ""], ["--data", "."], ["--data"], ["--out=x", ""]])
 def test_what_is_no_empty_path(arguments: list[str]) -> None:
-    assert empty_path(arguments) is None
+    assert empty_path(arguments, {"--data", "--out"}) is None
 
 
 def test_a_command_refuses_an_empty_path(tmp_path: Path) -> None:
@@ -100,7 +101,8 @@ def test_a_command_refuses_an_empty_path(tmp_path: Path) -> None:
 def test_every_option_that_takes_a_path_is_known() -> None:
     found = {option for option, by_command in options().items()
              if str(Path) in {kind for kind, _ in by_command.values()}}
-    assert found >= {"--out", "--data", "--plugin"} and found <= PATHS
+    known = set[str]().union(*(path_options(lazy.load(name)) for name, lazy in WeftGroup.lazy.items()))
+    assert found >= {"--out", "--data", "--plugin"} and known == found | {"--base", "--from"}
 
 
 def test_an_endless_line_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:

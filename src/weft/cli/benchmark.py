@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from weft.cli.options import print_json
+from weft.cli.options import Common, print_json
 from weft.cli.text import console, section, table
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ BETWEEN = 10.0
 """Seconds between two lines of progress where there is no terminal."""
 
 
-def run_benchmark(checkpoints: list[Path], task: str | dict[str, Any], data: Path | None, *, context: int | None,
-                  batch_size: int, limit: int | None, run_programs: bool, run_code: Sequence[Path],
-                  out: Path | None, device: str, dtype: str | None, json: bool) -> None:
+def run_benchmark(checkpoints: list[Path], task: str | dict[str, Any], data: Path | None, common: Common, *,
+                  context: int | None, batch_size: int, limit: int | None, run_programs: bool, run_code: Sequence[Path],
+                  out: Path | None) -> None:
     """Run a benchmark and print its scores; of several models also every difference, by the same requests. Raises
     `OccupiedError`: something is where the results are to be written."""
     from weft import api
@@ -37,15 +37,14 @@ def run_benchmark(checkpoints: list[Path], task: str | dict[str, Any], data: Pat
         require_free(out, single=True)
     with showing_progress() as progress:
         found = [api.benchmark(each, task, data, context=context, batch_size=batch_size, limit=limit,
-                               run_programs=run_programs, run_code=run_code, device=device, dtype=dtype,
-                               progress=progress)
-                 for each in checkpoints]
+                               run_programs=run_programs, run_code=run_code, device=common.device,
+                               dtype=common.dtype, progress=progress) for each in checkpoints]
     pairs = api.compared_by_request(found) if len(found) > 1 else ()
     told = found[0] if len(found) == 1 else {"results": found, "differences": pairs}
     if out is not None:
         with new_file(out) as draft:
             draft.write_text(dumps(told, indent=1) + "\n", encoding="utf-8")
-    if json:
+    if common.json:
         print_json(told)
         return
     for each in found:

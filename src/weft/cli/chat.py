@@ -14,35 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, final
 import typer
 
 from weft.cli.closing import word
-from weft.cli.generate import (
-    Checkpoint,
-    Greedy,
-    MinP,
-    Penalty,
-    Stop,
-    Temperature,
-    Template,
-    TopK,
-    TopP,
-    options_of,
-    require_tokenizer,
-)
-from weft.cli.options import (
-    AllowPickles,
-    Device,
-    Dtype,
-    Json,
-    Kernels,
-    Offline,
-    Plugin,
-    Revision,
-    Seed,
-    Threads,
-    guarded,
-    on_disk,
-    prepare,
-    print_json,
-)
+from weft.cli.generate import Checkpoint, Template, TokenChoice, require_tokenizer
+from weft.cli.options import Common, Seed, guarded, print_json
 from weft.core.errors import WeftError, nearest
 
 if TYPE_CHECKING:
@@ -59,18 +32,14 @@ Variables = Annotated[list[str] | None, typer.Option(
 
 @guarded(lambda given:
          f"weft generate {word(given['checkpoint'])} --messages FILE answers a conversation without a terminal")
-def chat(checkpoint: Checkpoint,
+def chat(checkpoint: Checkpoint, *,
          message: Annotated[list[str] | None, typer.Option(
              "--message", help="Send this message and exit after its answer. May be repeated.")] = None,
          system: Annotated[str | None, typer.Option("--system", help="The system message.")] = None,
          messages: Messages = None, template: Template = None, variable: Variables = None,
          max_new_tokens: Annotated[int | None, typer.Option(
              min=1, help="Most new tokens; of one answer, default 512.")] = None,
-         greedy: Greedy = False, temperature: Temperature = None, top_k: TopK = None, top_p: TopP = None,
-         min_p: MinP = None, repetition_penalty: Penalty = None, stop: Stop = None,
-         seed: Seed = 0, device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
-         plugin: Plugin = None, json: Json = False, revision: Revision = None,
-         offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
+         choice: TokenChoice, seed: Seed = 0, common: Common) -> None:
     """Chat with a model in the terminal.
 
     Messages are formatted by the model's own chat template; a model without one needs --template. In a terminal,
@@ -78,28 +47,27 @@ def chat(checkpoint: Checkpoint,
     is one message, even where it begins with a slash. Where an option is not given, the settings of the model's own
     generation_config.json apply, and are named.
     """
-    prepare(plugin, threads, kernels)
+    common.prepare()
     from weft import api
     from weft.chat.messages import read_messages
     from weft.chat.template import Extras
 
-    loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype,
-                      purpose="a conversation")
-    sampling, most, line = api.decoding_defaults(loaded, {"max_new_tokens": max_new_tokens, **options_of(
-        greedy, temperature, top_k, top_p, min_p, repetition_penalty)}, draws=True, most=512)
+    loaded = common.load(checkpoint, "a conversation")
+    sampling, most, line = api.decoding_defaults(loaded, {"max_new_tokens": max_new_tokens, **choice.named()},
+                                                 draws=True, most=512)
     typer.echo(line, err=True, nl=bool(line))
     settings = api.ChatSettings(
-        template=template, max_new_tokens=most, stops=tuple(stop or ()), seed=seed, sampling=sampling,
+        template=template, max_new_tokens=most, stops=tuple(choice.stop or ()), seed=seed, sampling=sampling,
         extras=Extras(variables=_variables(variable or [])))
     _, model = api.load_language_model(loaded, "a conversation")
     conversation = api.Conversation(model, require_tokenizer(loaded), settings,
                                     [] if messages is None else read_messages(messages))
     if system is not None:
         conversation.set_system(system)
-    if not message and not json and sys.stdin.isatty():
+    if not message and not common.json and sys.stdin.isatty():
         Dialogue(conversation).run()
     else:
-        _monologue(conversation, iter(message) if message else _lines(), json)
+        _monologue(conversation, iter(message) if message else _lines(), common.json)
 
 
 def _lines() -> Iterator[str]:

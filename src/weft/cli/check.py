@@ -7,22 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.closing import Given, is_folder, word
-from weft.cli.options import (
-    AllowPickles,
-    Json,
-    Kernels,
-    Offline,
-    Overrides,
-    Plugin,
-    Revision,
-    Seed,
-    Threads,
-    guarded,
-    on_disk,
-    prepare,
-    print_json,
-)
+from weft.cli.closing import is_folder, word
+from weft.cli.options import Common, Overrides, Seed, guarded, print_json
 from weft.cli.text import console, section, table
 from weft.core.strict_json import plain
 
@@ -38,19 +24,14 @@ if TYPE_CHECKING:
     from weft.laws.report import Report
 
 
-def _after(given: Given) -> str:
-    target = word(given["target"])
-    return (f"weft eval {target} measures it" if is_folder(target) else f"weft train {target} trains it")
-
-
-@guarded(_after)
+@guarded(lambda given: f"weft eval {word(given['target'])} measures it" if is_folder(word(given["target"])) else
+         f"weft train {word(given['target'])} trains it")
 def check(target: Annotated[str, typer.Argument(metavar="CONFIG|CHECKPOINT", help="A configuration or a checkpoint.")],
-          overrides: Overrides = None,
+          overrides: Overrides = None, *,
           length: Annotated[int | None, typer.Option(min=16, help="Tokens in the long rows; by default they pass "
                                                      "the longest border, where that takes only seconds.")] = None,
-          seed: Seed = 0, threads: Threads = None, kernels: Kernels = None,
-          plugin: Plugin = None, json: Json = False, revision: Revision = None,
-          offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
+          seed: Seed = 0,
+          common: Annotated[Common, "threads kernels plugin json revision offline allow_pickles"]) -> None:
     """Run the laws on a model.
 
     A sequence run in pieces, in rows of different lengths, in packed documents and from selected rows of a state must
@@ -58,16 +39,16 @@ def check(target: Annotated[str, typer.Argument(metavar="CONFIG|CHECKPOINT", hel
     kernel). A configuration is checked by small float64 copies, its twins; a checkpoint also as it is, in its own
     dtype.
     """
-    prepare(plugin, threads, kernels)
+    common.prepare()
     from weft import api
     from weft.api.examining import require_changeable
 
     require_changeable(target, overrides or [])
-    target = str(on_disk(target, revision, offline, allow_pickles))
+    target = str(common.folder(target))
     with console(err=True).status("reading", spinner="line") as status:
         result = api.check(target, overrides or [], seed=seed, length=length,
                            on_law=lambda who, law: status.update(f"{who}: {law}"))
-    if json:
+    if common.json:
         print_json({**plain(result), "holds": result.holds, "laws": _meanings(report for report, _ in
                                                                               _columns(result).values())})
     else:
@@ -79,7 +60,8 @@ def check(target: Annotated[str, typer.Argument(metavar="CONFIG|CHECKPOINT", hel
 def _print(result: CheckResult) -> None:
     out = console()
     columns = _columns(result)
-    section(out, "what is checked", _legend(columns))
+    section(out, "what is checked", table("", "", header=False, rows=[(name, text) for name, (_, text) in
+                                                                      columns.items()]))
     section(out, "what each law says", _explained([report for report, _ in columns.values()]))
     section(out, f"the largest difference from what is expected{'' if result.holds else '; NO: more than is allowed'}",
             _table({name: report for name, (report, _) in columns.items()}))
@@ -93,11 +75,13 @@ def _print(result: CheckResult) -> None:
 
 def _columns(result: CheckResult) -> dict[str, tuple[Report, str]]:
     """The reports by the name of their column, each with a description of the model that was examined."""
+    stable = next((finding.case for finding in result.far.findings if finding.law == "stability"), "")
     found = {"twin": (result.twin, f"the twin, a small model of this structure in float64: {result.changes}; rows of "
                                   f"{result.twin.steps} tokens"),
              "long": (result.long, f"a narrow twin with the windows and lengths of the configuration: rows of "
                                   f"{result.long.steps:,} tokens"),
-             "far": (result.far, _far(result))}
+             "far": (result.far, f"the same twin: rows of {result.far.steps:,} tokens"
+                                 f"{_more(result.far.steps, result.border)}{stable and f'; for stability {stable}'}")}
     if result.wide is not None:
         found["wide"] = (result.wide, f"a twin of full width: {result.wide_changes}; rows of {result.wide.steps} "
                                       "tokens")
@@ -107,12 +91,6 @@ def _columns(result: CheckResult) -> dict[str, tuple[Report, str]]:
         found["own long"] = (result.own_long, f"the model itself: rows of {result.own_long.steps:,} tokens"
                              + _more(result.own_long.steps, result.border))
     return found
-
-
-def _far(result: CheckResult) -> str:
-    stable = next((finding.case for finding in result.far.findings if finding.law == "stability"), None)
-    text = f"the same twin: rows of {result.far.steps:,} tokens{_more(result.far.steps, result.border)}"
-    return text if stable is None else f"{text}; for stability {stable}"
 
 
 def _more(steps: int, border: int) -> str:
@@ -137,13 +115,6 @@ def _explained(reports: list[Report]) -> Table:
             rows.add_row(law, text)
     if any(law.endswith(GRADIENTS) for law in meanings):
         rows.add_row(f"...{GRADIENTS}", "the same, of the gradients of every parameter and input")
-    return rows
-
-
-def _legend(columns: dict[str, tuple[Report, str]]) -> Table:
-    rows = table("", "", header=False)
-    for name, (_, text) in columns.items():
-        rows.add_row(name, text)
     return rows
 
 

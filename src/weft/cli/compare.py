@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 Models = Annotated[list[str] | None, typer.Argument(
     metavar="MODEL... [key.path=value...]", help="Presets or configuration files, and changes to the study.")]
-PANEL = "What is compared"
 
 
 def _after(given: Given) -> str:
@@ -67,7 +66,8 @@ def compare(models: Models = None,
     if report is not None:
         typer.echo(f"wrote {api.compare_report(report)}")
         return
-    names, changes = _parted(models or [])
+    changes = [each for each in models or [] if "=" in each]
+    names = [each for each in models or [] if "=" not in each]
     given = _given(budget, steps, tokens, seeds, trials, data)
     with watching(json=json) as watch:
         result = api.compare(names, changes, study=study, given=given, out=out, device=device, threads=threads,
@@ -89,11 +89,6 @@ def _require_some(result: StudyResult) -> None:
     if not any(entry.finished for entry in result.entries):
         raise FailedError(f"no run of this study finished; the first: {runs[0].note}", where=result.entries[0].name,
                           remedy="The table above names the others.")
-
-
-def _parted(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Separate models from changes to the study, which contain an equals sign."""
-    return [each for each in arguments if "=" not in each], [each for each in arguments if "=" in each]
 
 
 def _given(budget: str | None, steps: int | None, tokens: float | None, seeds: int | None, trials: int | None,

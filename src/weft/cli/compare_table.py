@@ -51,16 +51,7 @@ def print_study(result: StudyResult) -> None:
     section(out, "What was matched, over the models that gradients train", _matched(result))
     section(out, "How these were trained", _settings(result))
     section(out, "Runs that did not finish", _failures(entries))
-    notes = table("", "", header=False)
-    for line in _notes(result, entries):
-        notes.add_row("-", line)
-    out.print(notes)
-
-
-def _letters(result: StudyResult, name: str) -> str:
-    from weft.comparison.verdict import letters
-
-    return ("" if len(result.tied_sets) <= 26 else " ").join(letters(name, result.tied_sets))
+    out.print(table("", "", header=False, rows=[("-", line) for line in _notes(result, entries)]))
 
 
 def _reach(result: StudyResult) -> Table:
@@ -88,14 +79,16 @@ def _limits(critical: tuple[float, float]) -> str:
 
 
 def _quality(result: StudyResult, entries: list[StudyModel]) -> Table:
-    from weft.comparison.verdict import mean_interval
+    from weft.comparison.verdict import letters, mean_interval
 
+    between = "" if len(result.tied_sets) <= 26 else " "
     rows = table("model", ">bits/byte", ">± seeds", "letters", ">runs", ">lr", "what it is")
     for entry in entries:
         values = [run.bits_per_byte for run in entry.finished if run.bits_per_byte is not None]
         interval = mean_interval(values, result.level) if values else None
         rows.add_row(entry.name, "failed" if interval is None else f"{interval.mean:.4f}",
-                     "" if interval is None else _margin(interval), _letters(result, entry.name),
+                     "" if interval is None else "one run" if interval.high is None else
+                     f"{interval.high - interval.mean:.4f}", between.join(letters(entry.name, result.tied_sets)),
                      f"{len(values)}/{len(entry.runs)}", _rates(entry), entry.kind)
     return rows
 
@@ -108,12 +101,10 @@ def _rates(entry: StudyModel) -> str:
 
 
 def _size(entries: list[StudyModel]) -> Table:
-    rows = table("model", ">parameters", ">embeddings", ">state")
-    for entry in entries:
-        rows.add_row(entry.name, _numbers(entry), short(entry.embedding_parameters) if entry.trainable else "",
-                     "" if entry.state is None else
-                     f"{short(entry.state.state_bytes, 'B')} after {entry.state.context:,} tokens")
-    return rows
+    return table("model", ">parameters", ">embeddings", ">state", rows=[
+        (entry.name, _numbers(entry), short(entry.embedding_parameters) if entry.trainable else "",
+         "" if entry.state is None else f"{short(entry.state.state_bytes, 'B')} after {entry.state.context:,} tokens")
+        for entry in entries])
 
 
 def _numbers(entry: StudyModel) -> str:
@@ -142,14 +133,11 @@ def _short(value: float | None, unit: str = "") -> str:
 def _better_first(pair: Difference) -> Difference:
     """The pair with the better model (lower mean over seeds) first; the difference is then the second model's bits per
     byte minus the first's, and so not negative."""
+    from weft.comparison.statistics import negated
+
     if pair.over_seeds.mean > 0:
         return replace(pair, first=pair.second, second=pair.first)
-    return replace(pair, over_seeds=_negative(pair.over_seeds), over_both=_negative(pair.over_both))
-
-
-def _negative(interval: Interval) -> Interval:
-    low, high = (None if bound is None else -bound for bound in (interval.high, interval.low))
-    return replace(interval, mean=-interval.mean, low=low, high=high)
+    return replace(pair, over_seeds=negated(pair.over_seeds), over_both=negated(pair.over_both))
 
 
 def _differences(pairs: list[Difference], first: str, second: str, margin: float | None) -> Table:
@@ -165,27 +153,25 @@ def _differences(pairs: list[Difference], first: str, second: str, margin: float
 def _orders(result: StudyResult) -> Table:
     from weft.comparison.findings import orders
 
-    rows = table("share of the budget", "best to worst")
-    for first, last, names in orders(result):
-        rows.add_row(f"{first:.0%}" if first == last else f"{first:.0%} to {last:.0%}", ", ".join(names))
-    return rows
+    return table("share of the budget", "best to worst", rows=[
+        (f"{first:.0%}" if first == last else f"{first:.0%} to {last:.0%}", ", ".join(names))
+        for first, last, names in orders(result)])
 
 
 def _courses(pairs: list[Difference]) -> Table:
     from weft.comparison.findings import order_of, words
 
-    rows = table("better at the end", "than", "their order")
-    for pair in pairs:
-        if pair.gaps:
-            rows.add_row(pair.first, pair.second, words(order_of(pair.gaps)))
-    return rows
+    return table("better at the end", "than", "their order", rows=[
+        (pair.first, pair.second, words(order_of(pair.gaps))) for pair in pairs if pair.gaps])
 
 
 def _matched(result: StudyResult) -> Table:
     rows = table("quantity", "held equal", ">largest over smallest")
     for each in result.budget.matched:
         held = "yes" if each.held else f"aimed at, missed by {each.spread:.0%}" if each.missed else "no"
-        rows.add_row(each.quantity, held, _ratio(1 + each.spread))
+        value = 1 + each.spread
+        ratio = f"{value:.3f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:,.0f}"
+        rows.add_row(each.quantity, held, ratio)
     return rows
 
 
@@ -201,18 +187,10 @@ def _settings(result: StudyResult) -> Table:
     return rows
 
 
-def _ratio(value: float) -> str:
-    """A ratio as text: three decimals below 10, one below 100, none above."""
-    return f"{value:.3f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:,.0f}"
-
-
 def _failures(entries: list[StudyModel]) -> Table:
-    rows = table("model", ">run", "how", "why")
-    for entry in entries:
-        for run in entry.runs:
-            if run.status not in ("finished", "pending"):
-                rows.add_row(entry.name, str(run.index + 1), run.status, run.note)
-    return rows
+    return table("model", ">run", "how", "why", rows=[
+        (entry.name, str(run.index + 1), run.status, run.note) for entry in entries for run in entry.runs
+        if run.status not in ("finished", "pending")])
 
 
 def _notes(result: StudyResult, entries: list[StudyModel]) -> list[str]:
@@ -230,10 +208,6 @@ def _p_value(pair: Difference) -> str:
     if pair.p_holm is None:
         return "not known"
     return "< 0.0001" if pair.p_holm < 0.0001 else f"{pair.p_holm:.4f}"
-
-
-def _margin(interval: Interval) -> str:
-    return "one run" if interval.high is None else f"{interval.high - interval.mean:.4f}"
 
 
 def _bounds(interval: Interval) -> str:

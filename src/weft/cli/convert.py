@@ -8,18 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weft.cli.closing import Given, word
-from weft.cli.options import (
-    AllowPickles,
-    Json,
-    Offline,
-    Plugin,
-    Revision,
-    Threads,
-    guarded,
-    on_disk,
-    prepare,
-    print_json,
-)
+from weft.cli.options import Common, guarded, print_json
 from weft.cli.text import console
 
 if TYPE_CHECKING:
@@ -40,7 +29,7 @@ def _after(given: Given) -> str:
 @guarded(_after)
 def convert(source: Annotated[Path, typer.Argument(metavar="SRC", help="A checkpoint, a run's folder, a Hugging "
                                                    "Face folder, or the .arpa file of an n-gram model.")],
-            out: Annotated[Path, typer.Argument(metavar="DST", help="The folder or file to write.")],
+            out: Annotated[Path, typer.Argument(metavar="DST", help="The folder or file to write.")], *,
             to: Annotated[str | None, typer.Option("--to", help="The format: hf (a folder for transformers), weft "
                                                    "(a checkpoint), gguf (a file for llama.cpp), or of a model with "
                                                    "adapters these alone: adapter or peft. A DST that ends in .arpa or "
@@ -64,23 +53,22 @@ def convert(source: Annotated[Path, typer.Argument(metavar="SRC", help="A checkp
                                                   "unchanged since.")] = False,
             strict: Annotated[bool, typer.Option("--strict", help="Of a Hugging Face folder, refuse unknown keys that "
                                                  "otherwise give a note, and weights that hold NaN.")] = False,
-            threads: Threads = None, plugin: Plugin = None, json: Json = False, revision: Revision = None,
-            offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
+            common: Annotated[Common, "threads plugin json revision offline allow_pickles"]) -> None:
     """Write a model in another format.
 
     The result is read back, by Weft and by transformers or llama.cpp where they are installed, and its logits are
     compared with the model's.
     """
-    prepare(plugin, threads)
+    common.prepare()
     from weft import api
 
-    if revision is not None or not api.is_arpa(source):
-        source = on_disk(source, revision, offline, allow_pickles)
+    if common.revision is not None or not api.is_arpa(source):
+        source = common.folder(source)
     with console(err=True).status("converting", spinner="line"):
         found = api.convert(source, out, to=to, dtype=cast, max_shard_size=max_shard_size, n_kv_heads=n_kv_heads,
                             family=family, with_code=with_code, tokenizer=tokenizer, base=base,
                             replace=replace, strict=strict)
-    if json:
+    if common.json:
         print_json(found)
     else:
         _print(found)

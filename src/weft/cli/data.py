@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.closing import Given, word
+from weft.cli.closing import word
 from weft.cli.mixture import mixture
 from weft.cli.options import CONTEXT, Json, Plugin, Seed, guarded, prepare, print_json
 from weft.cli.text import console, in_bytes, section, short, table
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from weft.data import Repeated
-    from weft.data.inspection import Inspection, PartFacts, SampleWindow
+    from weft.data.inspection import Inspection, PartFacts
 
 data_app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None,
                        help="Tokenise text once, inspect it, and sample it; plan mixtures.")
@@ -27,13 +27,9 @@ TRAIN = "train"
 BORDER = "──── a document begins ────"
 
 
-def _after_prepare(given: Given) -> str:
-    folder = word(given["out"])
-    return f"weft data inspect {folder} shows what it holds, weft train transformer data.path={folder} trains on it"
-
-
 @data_app.command("prepare")
-@guarded(_after_prepare)
+@guarded(lambda given: f"weft data inspect {word(given['out'])} shows what it holds, weft train transformer "
+         f"data.path={word(given['out'])} trains on it")
 def prepare_data(
         source: Annotated[str, typer.Argument(metavar="CONFIG|TEXT", help="A run's YAML or JSON file or a preset, "
                                               "whose data and tokenizer are used; or a file or folder of text, JSONL "
@@ -117,31 +113,21 @@ def sample_data(folder: Folder,
         return
     for number, window in enumerate(found, 1):
         typer.echo(f"window {number} of {len(found)}, {window.tokens} tokens")
-        typer.echo(_bordered(window))
+        typer.echo((f"{BORDER}\n" if window.begins else "") + f"\n{BORDER}\n".join(window.pieces))
         typer.echo()
-
-
-def _bordered(window: SampleWindow) -> str:
-    first, *others = window.pieces
-    opening = f"{BORDER}\n" if window.begins else ""
-    return opening + "".join([first, *(f"\n{BORDER}\n{piece}" for piece in others)])
 
 
 def _show(found: Inspection) -> None:
     out = console()
-    rows = table("", "", header=False)
-    sources = f"{found.sources} file{'' if found.sources == 1 else 's'}"
-    for name, text in {"text": found.corpus, "sources": sources,
-                       "tokenizer": f"{found.tokenizer}, {found.vocab_size:,} ids",
-                       "fingerprint": found.tokenizer_sha256, "state": _state(found)}.items():
-        rows.add_row(name, text)
-    section(out, str(found.path), rows)
-    sizes = table("part", ">documents", ">text", ">tokens", ">scored", ">bytes/token", ">shards", ">on disk")
-    for part in found.parts:
-        sizes.add_row(part.name, f"{part.documents:,}", in_bytes(part.text_bytes), short(part.tokens),
-                      f"{part.scored_tokens / part.tokens:.1%}", f"{part.bytes_per_token:.3f}", str(part.shards),
-                      in_bytes(part.shard_bytes))
-    section(out, "parts", sizes)
+    section(out, str(found.path), table("", "", header=False, rows=[
+        ("text", found.corpus), ("sources", f"{found.sources} file{'' if found.sources == 1 else 's'}"),
+        ("tokenizer", f"{found.tokenizer}, {found.vocab_size:,} ids"), ("fingerprint", found.tokenizer_sha256),
+        ("state", _state(found))]))
+    section(out, "parts", table(
+        "part", ">documents", ">text", ">tokens", ">scored", ">bytes/token", ">shards", ">on disk", rows=[
+            (part.name, f"{part.documents:,}", in_bytes(part.text_bytes), short(part.tokens),
+             f"{part.scored_tokens / part.tokens:.1%}", f"{part.bytes_per_token:.3f}", str(part.shards),
+             in_bytes(part.shard_bytes)) for part in found.parts]))
     for line in _repeated(found.path, {part.name: part.repeated for part in found.parts}):
         out.print(f"{line}\n")
     for part in found.parts:
@@ -149,14 +135,12 @@ def _show(found: Inspection) -> None:
 
 
 def _show_part(out: Console, part: PartFacts) -> None:
-    frequent = table("token", ">id", ">count", ">share")
-    for token in part.frequent:
-        frequent.add_row(repr(token.text), str(token.id), f"{token.count:,}", f"{token.count / part.tokens:.2%}")
-    section(out, f"{part.name}: most frequent tokens ({part.unused_ids:,} ids never occur)", frequent)
-    longest = table(">document", ">tokens", "begins")
-    for document in part.longest:
-        longest.add_row(str(document.number), f"{document.tokens:,}", repr(document.opening))
-    section(out, f"{part.name}: longest documents", longest)
+    section(out, f"{part.name}: most frequent tokens ({part.unused_ids:,} ids never occur)", table(
+        "token", ">id", ">count", ">share", rows=[
+            (repr(token.text), str(token.id), f"{token.count:,}", f"{token.count / part.tokens:.2%}")
+            for token in part.frequent]))
+    section(out, f"{part.name}: longest documents", table(">document", ">tokens", "begins", rows=[
+        (str(document.number), f"{document.tokens:,}", repr(document.opening)) for document in part.longest]))
 
 
 def _state(found: Inspection) -> str:

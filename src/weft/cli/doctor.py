@@ -42,13 +42,17 @@ def doctor(measure: Annotated[bool, typer.Option("--measure/--no-measure", help=
         print_json(found)
         return
     out = console()
-    section(out, "Versions", _versions(found))
+    versions = table("package", "version", header=False)
+    for name, version in found.versions.items():
+        versions.add_row(name, version, style="red" if version == "missing" else None)
+    section(out, "Versions", versions)
     section(out, "Machine", _machine(found))
     section(out, "Products of linear maps by every route, and their largest error against float64", _routes(found))
     section(out, f"Routes of products that training keeps for {_count(found.threads, 'thread')}, in {found.kept_in}",
             _kept(found))
     section(out, "Operations, and how they are computed in training here", _operations(found))
-    section(out, "Extras, for pip install 'weft[NAME]'", _extras(found))
+    section(out, "Extras, for pip install 'weft[NAME]'", table("extra", "for", "missing", rows=[
+        (extra.name, extra.unlocks, ", ".join(extra.missing) or "nothing") for extra in found.extras]))
     for warning in found.warnings:
         out.print(f"note: {warning}", style="yellow")
 
@@ -61,22 +65,14 @@ def _storage(*, clear: bool, json: bool) -> None:
     if json:
         print_json({"stored": found, "deleted": gone})
         return
-    rows = table("what", ">size", ">entries", ">of Weft's", "folder", "chosen by")
-    for each in found:
-        rows.add_row(each.what, in_bytes(each.bytes), f"{each.entries:,}", f"{len(each.own):,}", str(each.folder),
-                     ", ".join(each.settings))
+    rows = table("what", ">size", ">entries", ">of Weft's", "folder", "chosen by", rows=[
+        (each.what, in_bytes(each.bytes), f"{each.entries:,}", f"{len(each.own):,}", str(each.folder),
+         ", ".join(each.settings)) for each in found])
     section(console(), "Stored outside the folders of results", rows)
     for path in gone:
         typer.echo(f"deleted {path}")
     if not clear and any(each.own for each in found):
         typer.echo("--clear deletes what is Weft's: of the other files nothing proves that Weft wrote them.")
-
-
-def _versions(found: Diagnosis) -> Table:
-    rows = table("package", "version", header=False)
-    for name, version in found.versions.items():
-        rows.add_row(name, version, style="red" if version == "missing" else None)
-    return rows
 
 
 def _machine(found: Diagnosis) -> Table:
@@ -110,12 +106,9 @@ def _count(number: int, what: str) -> str:
 
 
 def _routes(found: Diagnosis) -> Table:
-    rows = table("product", "route", ">speed", ">error", "taken")
-    for each in found.routes:
-        for name, rate in each.rates.items():
-            rows.add_row(each.product, name, short(rate, "FLOP/s"), f"{each.errors[name]:.1e}",
-                         "taken" if name == each.route else "")
-    return rows
+    return table("product", "route", ">speed", ">error", "taken", rows=[
+        (each.product, name, short(rate, "FLOP/s"), f"{each.errors[name]:.1e}", "taken" if name == each.route else "")
+        for each in found.routes for name, rate in each.rates.items()])
 
 
 def _kept(found: Diagnosis) -> Table:
@@ -135,11 +128,4 @@ def _operations(found: Diagnosis) -> Table:
         passed = {line.split(":")[0] for line in each.passed}
         rest = [name for name in each.others if name not in passed]
         rows.add_row(each.name, each.form, each.reason, "\n".join([*each.passed, *([", ".join(rest)] if rest else [])]))
-    return rows
-
-
-def _extras(found: Diagnosis) -> Table:
-    rows = table("extra", "for", "missing")
-    for extra in found.extras:
-        rows.add_row(extra.name, extra.unlocks, ", ".join(extra.missing) or "nothing")
     return rows

@@ -8,19 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weft.cli.closing import word
-from weft.cli.options import (
-    AllowPickles,
-    Json,
-    Offline,
-    Overrides,
-    Plugin,
-    Revision,
-    Threads,
-    guarded,
-    on_disk,
-    prepare,
-    print_json,
-)
+from weft.cli.options import Common, Overrides, guarded, print_json
 from weft.cli.plan import Target
 
 if TYPE_CHECKING:
@@ -30,7 +18,7 @@ if TYPE_CHECKING:
 
 @guarded(lambda given:
          f"open {word(given['out'])} in a browser; weft plan {word(given['target'])} counts what is drawn")
-def draw(target: Target, overrides: Overrides = None,
+def draw(target: Target, overrides: Overrides = None, *,
          out: Annotated[Path, typer.Option("--out", help="Write here; a new folder, for a page and a file of each "
                                            "picture, or a file: .html for the page, .svg or .png for the architecture "
                                            "alone.")] = Path("runs/drawing"),
@@ -42,22 +30,20 @@ def draw(target: Target, overrides: Overrides = None,
                                                     "one.")] = None,
          png: Annotated[bool, typer.Option("--png", help="Write a PNG of each picture, too.")] = False,
          replace: Annotated[bool, typer.Option("--replace", help="Replace a folder that Weft wrote.")] = False,
-         threads: Threads = None, plugin: Plugin = None, json: Json = False, revision: Revision = None,
-         offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
+         common: Annotated[Common, "threads plugin json revision offline allow_pickles"]) -> None:
     """Draw a model: its architecture, masks and positions.
 
     A recurrent model is also unrolled in time. With a text, the attention maps of every layer and head are drawn, with
     their entropy and their share on the first tokens.
     """
-    prepare(plugin, threads)
+    common.prepare()
     from weft import api
     from weft.api.examining import require_changeable
 
     require_changeable(target, overrides or [])
     read = _text(text, text_file, source)
-    found = api.draw(str(on_disk(target, revision, offline, allow_pickles)), overrides or [], out=out, text=read,
-                     png=png, replace=replace)
-    if json:
+    found = api.draw(str(common.folder(target)), overrides or [], out=out, text=read, png=png, replace=replace)
+    if common.json:
         print_json(found)
     else:
         _print(found)

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
 from weft.cli.benchmark import run_benchmark
-from weft.cli.closing import Given, word
+from weft.cli.closing import word
 from weft.cli.evaluation_text import show_evaluations
 from weft.cli.generate import Checkpoint
-from weft.cli.options import (
-    AllowPickles,
-    BatchSize,
-    Context,
-    Device,
-    Dtype,
-    Json,
-    Kernels,
-    Offline,
-    Plugin,
-    Revision,
-    Threads,
-    guarded,
-    on_disk,
-    prepare,
-    print_json,
-)
+from weft.cli.options import BatchSize, Common, Context, guarded, print_json
 from weft.cli.text import Lengths, lengths_of
 from weft.cli.translate import Beams, Cut, Formula, LengthPenalty, require_bleu, require_pairs, search_of, translated
 
@@ -40,13 +25,9 @@ if TYPE_CHECKING:
     from weft.tasks.token_streams import HeldOut
 
 
-def _after(given: Given) -> str:
-    model = word(given["checkpoint"])
-    return f"weft eval {model} --by-document lists documents, weft generate {model} --prompt TEXT writes with the model"
-
-
-@guarded(_after)
-def evaluate(checkpoint: Checkpoint,
+@guarded(lambda given: f"weft eval {word(given['checkpoint'])} --by-document lists documents, weft generate "
+         f"{word(given['checkpoint'])} --prompt TEXT writes with the model")
+def evaluate(checkpoint: Checkpoint, *,
              data: Annotated[Path | None, typer.Option("--data", help="A text file or folder; read with the "
                                                        "run's settings; by default the text that the run held "
                                                        "out.")] = None,
@@ -84,26 +65,24 @@ def evaluate(checkpoint: Checkpoint,
                  "unconfined; can be repeated.")] = None,
              out: Annotated[Path | None, typer.Option("--out", help="Write here; a benchmark's scores and each "
                                                       "request's result, in a new JSON file.")] = None,
-             device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
-             plugin: Plugin = None, json: Json = False,
-             revision: Revision = None, offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
+             common: Common) -> None:
     """Measure a model: perplexity and bits per byte of held-out data, the metrics of its run's task, or a benchmark."""
-    prepare(plugin, threads, kernels)
+    common.prepare()
     from weft import api
     from weft.tasks.next_token import NextTokenConfig
 
     measured_at, division = lengths_of(lengths), division_named(divide_by)
-    asked, folder = task_of(task), on_disk(checkpoint, revision, offline, allow_pickles)
+    asked, json, folder = task_of(task), common.json, common.folder(checkpoint)
     if asked is not None and api.is_benchmark(asked):
         require_benchmark_alone(stride, part, lengths, divide_by, bleu=bleu, documents=documents,
                                 by_document=by_document)
-        others = [on_disk(each, None, offline, allow_pickles) for each in against or ()]
-        run_benchmark([folder, *others], asked, data, context=context, batch_size=batch_size, limit=limit, out=out,
-                      device=device, run_programs=run_programs, run_code=run_code or (), dtype=dtype, json=json)
+        others = [replace(common, revision=None).folder(each) for each in against or ()]
+        run_benchmark([folder, *others], asked, data, common, context=context, batch_size=batch_size, limit=limit,
+                      out=out, run_programs=run_programs, run_code=run_code or ())
         return
     require_no_benchmark(limit, out, run_code, run_programs=run_programs, against=bool(against))
     held_out = held_out_part(part, data)
-    loaded = api.load(folder, device=device, dtype=dtype)
+    loaded = api.load(folder, device=common.device, dtype=common.dtype)
     require_bleu(bleu, translations)
     if task is not None or (lengths is not None and api.task_kind(loaded) in api.row_kinds()):
         require_rows_alone(context, stride, data, divide_by, bleu=bleu, documents=documents, by_document=by_document)

@@ -10,9 +10,7 @@ import typer
 from weft.cli.text import console, section, table
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from weft.evaluation import DocumentScore, Evaluation
+    from weft.evaluation import Evaluation
 
 
 def show_evaluations(found: Sequence[Evaluation], *, by_document: bool) -> None:
@@ -21,7 +19,11 @@ def show_evaluations(found: Sequence[Evaluation], *, by_document: bool) -> None:
         typer.echo(_line(each))
         typer.echo(f"  {_other_means(each)}")
         if by_document:
-            section(console(), "by document", _documents(each.documents))
+            section(console(), "by document", table(
+                ">document", ">tokens", ">bytes", ">nats", ">nats/token", ">perplexity", ">bits/byte", rows=[
+                    (f"{one.index:,}", f"{one.tokens:,}", f"{one.bytes:,}", f"{one.nats:,.4f}", f"{one.loss:.4f}",
+                     _short(one.perplexity), "" if one.bits_per_byte is None else f"{one.bits_per_byte:.4f}")
+                    for one in each.documents]))
     typer.echo(f"protocol: {found[-1].protocol.describe()}")
 
 
@@ -54,12 +56,3 @@ def _other_means(found: Evaluation) -> str:
 def _short(perplexity: float) -> str:
     """A perplexity with four decimals, or with five digits where it is a million or more, as of an untrained model."""
     return f"{perplexity:,.4f}" if perplexity < 1e6 else f"{perplexity:.4e}"
-
-
-def _documents(documents: Sequence[DocumentScore]) -> Table:
-    rows = table(">document", ">tokens", ">bytes", ">nats", ">nats/token", ">perplexity", ">bits/byte")
-    for each in documents:
-        bits = each.bits_per_byte
-        rows.add_row(f"{each.index:,}", f"{each.tokens:,}", f"{each.bytes:,}", f"{each.nats:,.4f}", f"{each.loss:.4f}",
-                     f"{_short(each.perplexity)}", "" if bits is None else f"{bits:.4f}")
-    return rows

@@ -7,25 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.closing import Given, word
+from weft.cli.closing import word
 from weft.cli.evaluate import held_out_part
 from weft.cli.generate import Checkpoint
-from weft.cli.options import (
-    CONTEXT,
-    AllowPickles,
-    Device,
-    Json,
-    Offline,
-    Overrides,
-    Plugin,
-    Revision,
-    Seed,
-    Threads,
-    guarded,
-    on_disk,
-    prepare,
-    print_json,
-)
+from weft.cli.options import CONTEXT, Common, Overrides, Seed, guarded, print_json
 from weft.cli.text import OPTION as LENGTHS
 from weft.cli.text import lengths_of
 
@@ -35,14 +20,10 @@ if TYPE_CHECKING:
 DEFAULT_METHOD = "yarn"
 
 
-def _after(given: Given) -> str:
-    folder = word(given["out"])
-    return f"weft eval {folder} measures it, weft generate {folder} --prompt TEXT writes with it"
-
-
-@guarded(_after)
-def extend(checkpoint: Checkpoint, overrides: Overrides = None,
-           context: Annotated[int, CONTEXT] = ...,  # type: ignore[assignment]
+@guarded(lambda given: f"weft eval {word(given['out'])} measures it, weft generate {word(given['out'])} --prompt TEXT "
+         "writes with it")
+def extend(checkpoint: Checkpoint, overrides: Overrides = None, *,
+           context: Annotated[int, CONTEXT],
            scaling: Annotated[str, typer.Option("--scaling", help="How rotary positions are rescaled: linear (position "
                                                "interpolation), ntk, yarn or longrope (which searches for its "
                                                "factors).")] = DEFAULT_METHOD,
@@ -63,25 +44,25 @@ def extend(checkpoint: Checkpoint, overrides: Overrides = None,
                                                      "rate; OVERRIDES change that training.")] = None,
            search: Annotated[int | None, typer.Option("--search", min=3, help="longrope: how many lists of factors are "
                                                       "tried; 48.")] = None,
-           seed: Seed = 0, device: Device = "cpu", threads: Threads = None, plugin: Plugin = None, json: Json = False,
-           revision: Revision = None, offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
+           seed: Seed = 0,
+           common: Annotated[Common, "device threads plugin json revision offline allow_pickles"]) -> None:
     """Extend a model with rotary positions to a longer context.
 
     Its perplexity is measured against the length of the context: before, after the rescaling, and after brief training
     where --steps asks for it. A command that was stopped goes on when it is given again.
     """
-    prepare(plugin, threads)
+    common.prepare()
     from weft import api
     from weft.cli.live import showing
 
     held_out = held_out_part(part, data)
     sizes = None if lengths is None else tuple(size for size in lengths_of(lengths) if size is not None)
-    loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, purpose="perplexity")
-    with showing(quiet=json) as listener:
+    loaded = common.load(checkpoint, "perplexity")
+    with showing(quiet=common.json) as listener:
         found = api.extend(loaded, out, context=context, method=scaling, data=data, part=held_out, steps=steps,
                            measuring=api.Measuring(tokens=last_tokens, lengths=sizes, search=search, seed=seed),
                            overrides=overrides or (), on_event=listener)
-    if json:
+    if common.json:
         print_json(found)
     else:
         _print(found)

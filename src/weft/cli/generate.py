@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar, final
 
 import typer
 
 from weft.cli.closing import word
-from weft.cli.options import (
-    AllowPickles,
-    Device,
-    Dtype,
-    Json,
-    Kernels,
-    Offline,
-    Plugin,
-    Revision,
-    Seed,
-    Threads,
-    guarded,
-    on_disk,
-    prepare,
-    print_json,
-)
+from weft.cli.options import Common, Seed, guarded, print_json
 
 if TYPE_CHECKING:
     from weft.api import Ends
@@ -35,33 +21,44 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 Checkpoint = Annotated[Path, typer.Argument(
     metavar="CHECKPOINT", help="A checkpoint, a run's folder, or a model on the Hub (org/name).")]
-Rows = Annotated[Path | None, typer.Option("--rows", help="A JSON file of rows of token ids.")]
-Greedy = Annotated[bool, typer.Option("--greedy", help="Always take the most probable token.")]
-Temperature = Annotated[float | None, typer.Option(
-    "--temperature", min=0, help="Divide the logits by this; default 1.")]
-TopK = Annotated[int | None, typer.Option("--top-k", min=1, help="Sample among the k most probable tokens.")]
-TopP = Annotated[float | None, typer.Option(
-    "--top-p", help="Sample among the most probable tokens whose probabilities sum to p.")]
-MinP = Annotated[float | None, typer.Option(
-    "--min-p", help="Sample among tokens at least p times as probable as the best.")]
-Penalty = Annotated[float | None, typer.Option(
-    "--repetition-penalty", help="Above 1, repeated tokens become less probable.")]
-Stop = Annotated[list[str] | None, typer.Option("--stop", help="Stop at this text. May be repeated.")]
-Beams = Annotated[int | None, typer.Option(
-    "--beams", min=1, help="Beams of the search for the most probable continuation; without it, tokens are "
-                              "drawn one by one.")]
-LengthPenalty = Annotated[float | None, typer.Option(
-    "--length-penalty", min=0, help="Exponent a of the length by which log-probabilities of beams are divided; 1 "
-                                       "(default) gives their mean, 0 their sum.")]
 Template = Annotated[str | None, typer.Option(
     "--template", help="The chat template: a name among the model's own, a Jinja file, or plain, chatml, llama2.")]
 
 
+@final
+@dataclass(frozen=True)
+class TokenChoice:
+    """How the next token is chosen, and the text that ends an answer, as options say it; None: not given."""
+
+    greedy: Annotated[bool, typer.Option("--greedy", help="Always take the most probable token.")] = False
+    temperature: Annotated[float | None, typer.Option("--temperature", min=0, help="Divide the logits by this; default "
+                                                      "1.")] = None
+    top_k: Annotated[int | None, typer.Option("--top-k", min=1, help="Sample among the k most probable tokens.")] = None
+    top_p: Annotated[float | None, typer.Option("--top-p", help="Sample among the most probable tokens whose "
+                                                "probabilities sum to p.")] = None
+    min_p: Annotated[float | None, typer.Option("--min-p", help="Sample among tokens at least p times as probable as "
+                                                "the best.")] = None
+    repetition_penalty: Annotated[float | None, typer.Option("--repetition-penalty", help="Above 1, repeated tokens "
+                                                             "become less probable.")] = None
+    stop: Annotated[list[str] | None, typer.Option("--stop", help="Stop at this text. May be repeated.")] = None
+
+    def named(self) -> dict[str, float | None]:
+        """The options of sampling by the names of `weft.decoding.Sampling`'s fields. Raises `InputError`: both a
+        temperature and greedy."""
+        from weft.core.errors import InputError
+
+        if self.greedy and self.temperature is not None:
+            raise InputError(f"greedy decoding has no temperature, got {self.temperature:g}.",
+                             where="--greedy, --temperature", remedy="Give one of them.")
+        return {"temperature": 0.0 if self.greedy else self.temperature, "top_k": self.top_k, "top_p": self.top_p,
+                "min_p": self.min_p, "repetition_penalty": self.repetition_penalty}
+
+
 @guarded(lambda given: f"weft score {word(given['checkpoint'])} --text TEXT shows how probable each token of a text is")
-def generate(checkpoint: Checkpoint,
+def generate(checkpoint: Checkpoint, *,
              prompt: Annotated[list[str] | None, typer.Option(
                  "--prompt", help="Text to continue. May be repeated.")] = None,
-             rows: Rows = None,
+             rows: Annotated[Path | None, typer.Option("--rows", help="A JSON file of rows of token ids.")] = None,
              messages: Annotated[Path | None, typer.Option(
                  "--messages", help="A JSON file of messages; they are answered in the model's chat "
                  "template.")] = None,
@@ -72,25 +69,26 @@ def generate(checkpoint: Checkpoint,
              model_name: Annotated[str | None, typer.Option(
                  "--model-name", help="What --requests call the model; by default the name of its folder.")] = None,
              max_new_tokens: Annotated[int | None, typer.Option(min=0, help="Most new tokens; default 200.")] = None,
-             greedy: Greedy = False, temperature: Temperature = None, top_k: TopK = None, top_p: TopP = None,
-             min_p: MinP = None, repetition_penalty: Penalty = None, stop: Stop = None,
-             beams: Beams = None, length_penalty: LengthPenalty = None,
+             choice: TokenChoice,
+             beams: Annotated[int | None, typer.Option("--beams", min=1, help="Beams of the search for the most "
+                                                       "probable continuation; without it, tokens are drawn one by "
+                                                       "one.")] = None,
+             length_penalty: Annotated[float | None, typer.Option(
+                 "--length-penalty", min=0, help="Exponent a of the length by which log-probabilities of beams are "
+                 "divided; 1 (default) gives their mean, 0 their sum.")] = None,
              ignore_end: Annotated[bool, typer.Option("--ignore-end", help="Continue after the end symbol.")] = False,
              compile: Annotated[bool, typer.Option(
                  "--compile", help="Compile the model first, which takes a minute; faster for long outputs.")] = False,
-             seed: Seed = 0, device: Device = "cpu", dtype: Dtype = None, threads: Threads = None,
-             kernels: Kernels = None, plugin: Plugin = None, json: Json = False, revision: Revision = None,
-             offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
+             seed: Seed = 0, common: Common) -> None:
     """Continue texts or rows of token ids, or answer a conversation.
 
     Where an option is not given, the settings of the model's own generation_config.json apply, and are named."""
-    prepare(plugin, threads, kernels)
+    common.prepare()
     from weft import api
     from weft.decoding import read_rows
 
-    loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype,
-                      purpose="generating text")
-    drawn = options_of(greedy, temperature, top_k, top_p, min_p, repetition_penalty)
+    loaded, json, stop = common.load(checkpoint, "generating text"), common.json, choice.stop
+    drawn = choice.named()
     if any(each is not None for each in (requests, out, model_name)):
         single = (prompt, rows, messages, max_new_tokens, stop, beams, length_penalty, *drawn.values())
         _answered(loaded, requests, out, template, model_name, compile or ignore_end or json or seed != 0 or any(
@@ -112,19 +110,6 @@ def generate(checkpoint: Checkpoint,
         _whole(loaded, given, most, sampling, ends, seed, json, compile)
     else:
         _streamed(loaded, given[0], most, sampling, ends, seed, compile)
-
-
-def options_of(greedy: bool, temperature: float | None, top_k: int | None, top_p: float | None, min_p: float | None,
-               repetition_penalty: float | None) -> dict[str, float | None]:
-    """The options of sampling by the names of `weft.decoding.Sampling`'s fields; None: not given. Raises `InputError`:
-    both a temperature and greedy."""
-    from weft.core.errors import InputError
-
-    if greedy and temperature is not None:
-        raise InputError(f"greedy decoding has no temperature, got {temperature:g}.", where="--greedy, --temperature",
-                         remedy="Give one of them.")
-    return {"temperature": 0.0 if greedy else temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
-            "repetition_penalty": repetition_penalty}
 
 
 def _conversation(loaded: Loaded, messages: Path | None, template: str | None, ends: Ends,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Annotated
@@ -154,16 +155,10 @@ def _fields(page: Description) -> None:
     for field in page.fields:
         default = field.default if field.default.startswith(WORDS) else f"= {field.default}"
         out.print(f"{field.name}  {field.type}  {default}")
-        for line in _wrapped(_plain(field.meaning), out.width - INDENT):
+        for line in textwrap.wrap(_plain(field.meaning), out.width - INDENT, break_on_hyphens=False):
             out.print(" " * INDENT + line, style="dim")
     if page.fields:
         out.print()
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    import textwrap
-
-    return textwrap.wrap(text, width, break_on_hyphens=False)
 
 
 def _flowing(text: str) -> str:

@@ -6,7 +6,7 @@ Commands that are imported and built only when they are called, so that no comma
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import zip_longest
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias
@@ -20,10 +20,8 @@ from weft.cli.ctrl_c import INTERRUPTED, WORD
 from weft.core.version import VERSION
 
 Command: TypeAlias = TyperCommand | TyperGroup
-PATHS = frozenset({"--against", "--api-key-file", "--base", "--canaries", "--data", "--fresh-text", "--from",
-                   "--logits", "--messages", "--out", "--plugin", "--report", "--requests", "--rows", "--run-code",
-                   "--study", "--test-text", "--text-file", "--tls-cert", "--tls-key", "--translations"})
-"""The options of all commands whose value is or may be a path."""
+MAY_BE_PATHS = frozenset({"--base", "--from"})
+"""The options of all commands whose value is a path or a name of something else."""
 
 
 class LazyCommand(NamedTuple):
@@ -68,10 +66,11 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
         """The command that ``args`` name, imported and built."""
         name, _, rest = super().resolve_command(ctx, args)
-        if told := empty_path(rest):
+        command = None if name is None else self.lazy[name].load(name)
+        if command is not None and (told := empty_path(rest, path_options(command))):
             typer.echo(f"error: {told}", err=True)
             raise typer.Exit(2)
-        return name, None if name is None else self.lazy[name].load(name), rest
+        return name, command, rest
 
     def invoke(self, ctx: Any) -> Any:
         """Load and run the command. Ctrl-C has the same end while it is imported as while it runs."""
@@ -82,12 +81,19 @@ class LazyGroup(TyperGroup):
             raise typer.Exit(INTERRUPTED) from None
 
 
-def empty_path(arguments: Sequence[str]) -> str | None:
-    """A sentence about the first option whose path is empty, as an unset variable of a shell leaves it; Python would
-    take the current folder for it. None if there is none."""
+def path_options(command: Any) -> set[str]:
+    """The options of a command, or of the commands of a group, whose value is or may be a path."""
+    return {option for each in getattr(command, "commands", {"": command}).values() for parameter in each.params
+            for option in parameter.opts if option.startswith("-")
+            and (option in MAY_BE_PATHS or "Path" in str(parameter.type_descriptor.annotation))}
+
+
+def empty_path(arguments: Sequence[str], paths: Collection[str]) -> str | None:
+    """A sentence about the first of the options ``paths`` that is empty, as an unset variable of a shell leaves it;
+    Python would take the current folder for it. None if there is none."""
     for option, value in zip_longest(arguments, arguments[1:]):
         name, equals, given = option.partition("=")
-        if name in PATHS and (not given if equals else value == ""):
+        if name in paths and (not given if equals else value == ""):
             return f"{name}: the path is empty. Give one; the current folder is '.'."
     return None
 

@@ -68,12 +68,10 @@ def show_sources(out: Console, plan: MixturePlan) -> None:
 
 
 def _as_read(plan: MixturePlan) -> Table:
-    rows = table("source", ">holds", ">weight", ">share", ">read", ">epochs", "")
-    for each in plan.sources:
-        rows.add_row(each.source.name, _size(each.source.size, plan.mixture.unit), f"{each.weight:.4g}",
-                     f"{each.share:.2%}", _size(each.read, plan.mixture.unit), f"{each.epochs:.3f}",
-                     "capped" if each.capped else "")
-    return rows
+    return table("source", ">holds", ">weight", ">share", ">read", ">epochs", "", rows=[
+        (each.source.name, _size(each.source.size, plan.mixture.unit), f"{each.weight:.4g}", f"{each.share:.2%}",
+         _size(each.read, plan.mixture.unit), f"{each.epochs:.3f}", "capped" if each.capped else "")
+        for each in plan.sources])
 
 
 def _remarks(plan: MixturePlan) -> list[str]:

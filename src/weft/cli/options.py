@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from contextvars import ContextVar
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, final, get_args, get_type_hints
 
 import typer
 
@@ -21,7 +23,9 @@ from weft.cli.failures import close_output, explained, leave_for_torchrun
 from weft.core.errors import InputError, WeftError, from_ctrl_c
 from weft.core.strict_json import dumps
 
-P = ParamSpec("P")
+if TYPE_CHECKING:
+    from weft.checkpoints import Loaded
+
 R = TypeVar("R")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
@@ -50,25 +54,32 @@ MOST_WHOLE = 2**63 - 1
 _command: ContextVar[ExitStack] = ContextVar("what ends with the command")
 
 
-def guarded(closing: Callable[[Given], str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def guarded(closing: Callable[[Given], str]) -> Callable[[Callable[..., R]], Callable[..., R]]:
     """A decorator for the function of a command, which turns Weft's errors into a message and an exit code, without a
-    traceback: 2 for what the user can correct, 1 for work that failed, 130 after Ctrl-C.
+    traceback: 2 for what the user can correct, 1 for work that failed, 130 after Ctrl-C. A parameter whose type is a
+    record, such as `Common`, stands for one option for each of the record's fields, or for those alone whose names
+    follow the type in ``Annotated``.
 
     Args:
         closing: returns what to do next, which is said after a command that has succeeded in a terminal.
     """
 
-    def decorated(command: Callable[P, R]) -> Callable[P, R]:
+    def decorated(command: Callable[..., R]) -> Callable[..., R]:
+        parameters, records = _options_of(command)
+
         @functools.wraps(command)
-        def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        def run(**given: Any) -> R:
             inside = ExitStack()
             token = _command.set(inside)
             begin_work()
             try:
-                _require_whole_numbers(kwargs)
+                _require_whole_numbers(given)
+                inner = {name: {each: given[each] for each in fields} for name, (_, fields) in records.items()}
+                own = given.keys() - {each for fields in inner.values() for each in fields}
                 with inside:
-                    done = command(*args, **kwargs)
-                say_next(closing, kwargs)
+                    done = command(**{name: given[name] for name in own},
+                                   **{name: records[name][0](**fields) for name, fields in inner.items()})
+                say_next(closing, given)
                 return done
             except (Exception, KeyboardInterrupt) as error:
                 code = _told(error)
@@ -78,9 +89,61 @@ def guarded(closing: Callable[[Given], str]) -> Callable[[Callable[P, R]], Calla
             finally:
                 _command.reset(token)
 
+        run.__annotations__ = {each.name: each.annotation for each in parameters}
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # which typer reads
         return run
 
     return decorated
+
+
+def _options_of(command: Callable[..., Any]) -> tuple[list[inspect.Parameter], dict[str, tuple[type, list[str]]]]:
+    """The parameters of a command with the fields of records in the places of these, and the records: for each its kind
+    and the fields that are options."""
+    hints, parameters = get_type_hints(command, include_extras=True), list[inspect.Parameter]()
+    records: dict[str, tuple[type, list[str]]] = {}
+    for name, parameter in inspect.signature(command).parameters.items():
+        kind, *names = get_args(hints[name]) or (hints[name],)
+        if is_dataclass(kind):
+            assert isinstance(kind, type), "a hint is no instance"
+            fields = get_type_hints(kind, include_extras=True)
+            records[name] = kind, names[0].split() if names else list(fields)
+            parameters += [parameter.replace(name=each, annotation=fields[each], default=getattr(kind, each))
+                           for each in records[name][1]]
+        else:
+            parameters.append(parameter.replace(annotation=hints[name]))
+    return parameters, records
+
+
+@final
+@dataclass(frozen=True)
+class Common:
+    """The options that commands share, as they were given."""
+
+    device: Device = "cpu"
+    dtype: Dtype = None
+    threads: Threads = None
+    kernels: Kernels = None
+    plugin: Plugin = None
+    json: Json = False
+    revision: Revision = None
+    offline: Offline = False
+    allow_pickles: AllowPickles = False
+
+    def prepare(self) -> None:
+        """Load plugins, set the number of threads, and force the forms of operations until the command ends."""
+        prepare(self.plugin, self.threads, self.kernels)
+
+    def folder(self, model: str | Path) -> Path:
+        """The folder of a model named by a path or by its id on the Hub."""
+        from weft.checkpoints.hub import resolve
+
+        return resolve(model, revision=self.revision, offline=self.offline or None, allow_pickles=self.allow_pickles)
+
+    def load(self, model: str | Path, purpose: str | None = None) -> Loaded:
+        """The model, on the device and in the dtype that were asked for; see `weft.load`."""
+        from weft import api
+
+        return api.load(self.folder(model), device=self.device, dtype=self.dtype, purpose=purpose)
 
 
 def _require_whole_numbers(options: Mapping[str, object]) -> None:
@@ -142,13 +205,6 @@ def pairs_of(kernels: Sequence[str]) -> dict[str, str]:
         raise InputError(f"{wrong!r} does not name a form of an operation.", where="--kernels",
                          remedy="Give OPERATION=FORM, such as attention=reference.")
     return {name: form for name, _, form in pairs}
-
-
-def on_disk(model: str | Path, revision: str | None, offline: bool, allow_pickles: bool) -> Path:
-    """The folder of a model named by a path or by its id on the Hub."""
-    from weft.checkpoints.hub import resolve
-
-    return resolve(model, revision=revision, offline=offline or None, allow_pickles=allow_pickles)
 
 
 def print_json(data: Any) -> None:

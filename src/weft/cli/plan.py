@@ -3,31 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.closing import Given, is_folder, word
+from weft.cli.closing import is_folder, word
 from weft.cli.mixture import show_sources
-from weft.cli.options import (
-    AllowPickles,
-    Context,
-    Device,
-    Dtype,
-    Json,
-    Kernels,
-    Offline,
-    Overrides,
-    OwnBatchSize,
-    Plugin,
-    Revision,
-    Threads,
-    TrainingTokens,
-    guarded,
-    on_disk,
-    prepare,
-    print_json,
-)
+from weft.cli.options import Common, Context, Overrides, OwnBatchSize, TrainingTokens, guarded, print_json
 from weft.cli.text import console, duration, in_bytes, section, short, table
 
 if TYPE_CHECKING:
@@ -37,7 +19,6 @@ if TYPE_CHECKING:
     from weft.analysis.adapter_reach import Coverage
     from weft.analysis.cost_plan import Plan, RunCosts
     from weft.analysis.flops import Shares
-    from weft.analysis.matmul import Timing
 
 
 REFERENCE = "reference"
@@ -46,39 +27,32 @@ Target = Annotated[str, typer.Argument(metavar="CONFIG|CHECKPOINT", help="A file
                                         "published model, or a checkpoint's folder.")]
 
 
-def _after(given: Given) -> str:
-    target = word(given["target"])
-    return (f"weft eval {target} measures it" if is_folder(target) else
-            f"weft check {target} runs the laws on it, weft train {target} trains it")
-
-
-@guarded(_after)
-def plan(target: Target, overrides: Overrides = None,
+@guarded(lambda given: f"weft eval {word(given['target'])} measures it" if is_folder(word(given["target"])) else
+         f"weft check {word(given['target'])} runs the laws on it, weft train {word(given['target'])} trains it")
+def plan(target: Target, overrides: Overrides = None, *,
          tokens: TrainingTokens = None, context: Context = None, batch_size: OwnBatchSize = None,
          flops: Annotated[bool, typer.Option("--flops", help="Show only where the operations of a forward pass go: "
                                              "shares, with what is assumed.")] = False,
-         device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
-         plugin: Plugin = None, json: Json = False,
-         revision: Revision = None, offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
+         common: Common) -> None:
     """Show what a model costs before it runs.
 
     Parameters, FLOPs by part, bytes of weights, activations and state, and with --tokens the shortest time of a
     training run here.
     """
-    prepare(plugin, threads, kernels)
+    common.prepare()
     from weft import api
     from weft.api.examining import require_changeable
 
     require_changeable(target, overrides or [])
-    target = str(on_disk(target, revision, offline, allow_pickles))
+    target, device = str(common.folder(target)), common.device
     if flops:
-        _shares(target, overrides or [], context, json)
+        _shares(target, overrides or [], context, common.json)
         return
     total = None if tokens is None else round(tokens)
-    found = api.plan(target, overrides or [], context=context, batch=batch_size, dtype=dtype, tokens=total, here=True,
-                     device=device)
+    found = api.plan(target, overrides or [], context=context, batch=batch_size, dtype=common.dtype, tokens=total,
+                     here=True, device=device)
     mixture = None if Path(target).is_dir() else api.data_sources(target, overrides or [], tokens=total)
-    if json:
+    if common.json:
         print_json(found if mixture is None else {**found.to_json(), "sources": mixture.to_json()})
         return
     out = console()
@@ -87,14 +61,24 @@ def plan(target: Target, overrides: Overrides = None,
     if found.adapters is not None:
         section(out, "Reached by adapters", _reached(found.adapters))
     section(out, "Memory", _bytes(found))
-    section(out, _growth(found), _states(found))
+    sizes = () if found.states is None else found.states.sizes
+    growth = "" if found.states is None else (f" of {found.batch:,} row{'s' if found.batch > 1 else ''}, "
+                                              f"{found.states.growth}: {in_bytes(found.states.per_token)} for each "
+                                              "further token of a row")
+    section(out, f"State{growth}", table(">tokens", ">bytes", rows=[
+        (f"{size.context:,}", in_bytes(size.bytes)) for size in sizes]))
     if found.here is not None:
         section(out, "On this machine" if device == "cpu" else f"On {device}", _here(found.here))
     if found.forms:
         section(out, "How operations are computed here", _forms(found))
     if found.time_here:
-        section(out, "Products of a batch, and the fastest route here", _products(found.time_here.products))
-        out.print(f"{_time(found)}\n")
+        here = found.time_here
+        section(out, "Products of a batch, and the fastest route here", table(
+            "product", "route", ">speed", ">PyTorch's own", rows=[
+                (each.product, each.route, *(short(each.rates[route], "FLOP/s") for route in (each.route, REFERENCE)))
+                for each in here.products]))
+        out.print(f"{here.tokens:,} tokens of training: {short(here.flops, 'FLOP')}, at least {duration(here.seconds)} "
+                  f"here (a square matrix product reaches {short(here.rate, 'FLOP/s')})\n")
     if mixture is not None:
         show_sources(out, mixture)
     for note in (*(() if found.here is None else found.here.assumptions), *found.notes):
@@ -182,41 +166,12 @@ def _bytes(found: Plan) -> Table:
     return rows
 
 
-def _growth(found: Plan) -> str:
-    if found.states is None:
-        return "State"
-    more = in_bytes(found.states.per_token) + " for each further token of a row"
-    return f"State of {found.batch:,} row{'s' if found.batch > 1 else ''}, {found.states.growth}: {more}"
-
-
-def _states(found: Plan) -> Table:
-    rows = table(">tokens", ">bytes")
-    for size in () if found.states is None else found.states.sizes:
-        rows.add_row(f"{size.context:,}", in_bytes(size.bytes))
-    return rows
-
-
 def _forms(found: Plan) -> Table:
     rows = table("operation", "form", "in", "how")
     for each in found.forms:
         reasons = [each.reason, *(f"not {line}" for line in each.passed)]
         rows.add_row(each.operation, each.form, ",\n".join(each.phases), "\n".join(reasons))
     return rows
-
-
-def _products(timings: tuple[Timing, ...]) -> Table:
-    rows = table("product", "route", ">speed", ">PyTorch's own")
-    for each in timings:
-        rows.add_row(each.product, each.route, short(each.rates[each.route], "FLOP/s"),
-                     short(each.rates[REFERENCE], "FLOP/s"))
-    return rows
-
-
-def _time(found: Plan) -> str:
-    here = found.time_here
-    assert here is not None, "called when a time was measured"
-    return (f"{here.tokens:,} tokens of training: {short(here.flops, 'FLOP')}, at least {duration(here.seconds)} here "
-            f"(a square matrix product reaches {short(here.rate, 'FLOP/s')})")
 
 
 def show_shares(out: Console, found: Plan, shares: Shares) -> None:
@@ -226,14 +181,11 @@ def show_shares(out: Console, found: Plan, shares: Shares) -> None:
     rows = table("part", ">FLOPs a token", ">share", ">visible pairs", ">share", *([">as quoted"] if quoted else []))
     for each in shares.rows:
         rows.add_row(each.part, short(each.full), f"{each.share_full:.1%}", short(each.visible),
-                     f"{each.share_visible:.1%}", *([_percent(quoted.get(each.part))] if quoted else []))
+                     f"{each.share_visible:.1%}",
+                     *([f"{quoted[each.part]:.1%}" if quoted.get(each.part) is not None else ""] if quoted else []))
     rows.add_row("all", short(shares.full), "", short(shares.visible), "", *([""] if quoted else []), style="bold")
     section(out, "Where the FLOPs of a forward pass go", rows)
     for line in shares.assumptions:
         out.print(f"assumed: {line}")
     if shares.why_not:
         out.print(f"quoted: {shares.why_not}")
-
-
-def _percent(share: Any) -> str:
-    return "" if share is None else f"{share:.1%}"

@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from weft.cli.closing import word
 from weft.cli.generate import Checkpoint, texts_or_rows
-from weft.cli.options import (
-    AllowPickles,
-    Device,
-    Dtype,
-    Json,
-    Kernels,
-    Offline,
-    Plugin,
-    Revision,
-    Threads,
-    guarded,
-    on_disk,
-    prepare,
-    print_json,
-)
+from weft.cli.options import Common, guarded, print_json
 
 if TYPE_CHECKING:
     from weft.checkpoints import Loaded
@@ -32,28 +18,21 @@ if TYPE_CHECKING:
     from weft.tasks.answers import Answer
 
 
-RowsOrWords: TypeAlias = Annotated[Path | None, typer.Option(
-    "--rows", help="A JSON file of rows of token ids; or of words, [{\"words\": [...]}], for a model that gives each "
-    "word a class.")]
-LogitsFile: TypeAlias = Annotated[Path | None, typer.Option(
-    "--logits", help="Write the logits, row_0, row_1, ... [T,V] in float32, to this new safetensors file; of an "
-    "encoder what its head gives, or its hidden vectors [T,D] if it has none.")]
-
-
 @guarded(lambda given: f"weft eval {word(given['checkpoint'])} --data FILE measures the model on a whole text")
-def score(checkpoint: Checkpoint,
+def score(checkpoint: Checkpoint, *,
           text: Annotated[list[str] | None, typer.Option("--text", help="Text to read; it is scored. May be "
                                                          "repeated.")] = None,
           second: Annotated[list[str] | None, typer.Option("--second", help="Second text of a pair, one for each "
                                                            "--text, for a model trained to classify.")] = None,
-          rows: RowsOrWords = None,
-          logits: LogitsFile = None,
-          device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
-          plugin: Plugin = None,
-          json: Json = False, revision: Revision = None,
-          offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
+          rows: Annotated[Path | None, typer.Option(
+              "--rows", help="A JSON file of rows of token ids; or of words, [{\"words\": [...]}], for a model that "
+              "gives each word a class.")] = None,
+          logits: Annotated[Path | None, typer.Option(
+              "--logits", help="Write the logits, row_0, row_1, ... [T,V] in float32, to this new safetensors file; of "
+              "an encoder what its head gives, or its hidden vectors [T,D] if it has none.")] = None,
+          common: Common) -> None:
     """Show the log-probability of every token, in nats; for a classifier, of every class."""
-    prepare(plugin, threads, kernels)
+    common.prepare()
     from weft import api
     from weft.core.model import Classifier, LanguageModel
     from weft.decoding import read_rows_or_words
@@ -63,7 +42,7 @@ def score(checkpoint: Checkpoint,
 
     if logits is not None:
         require_free(logits, single=True)
-    loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype)
+    loaded, json = common.load(checkpoint), common.json
     given = texts_or_rows(text, rows, "--text", read_rows_or_words)
     predicts = isinstance(loaded.model, LanguageModel)
     if isinstance(loaded.model.head, Classifier) and not (predicts and api.task_kind(loaded) == NextTokenConfig.kind):

@@ -9,24 +9,11 @@ import typer
 
 from weft.cli.closing import word
 from weft.cli.generate import Checkpoint, Template
-from weft.cli.options import (
-    CONTEXT,
-    AllowPickles,
-    Device,
-    Dtype,
-    Kernels,
-    Offline,
-    Plugin,
-    Revision,
-    Threads,
-    guarded,
-    on_disk,
-    prepare,
-)
+from weft.cli.options import CONTEXT, Common, guarded
 
 
 @guarded(lambda given: f"weft generate {word(given['checkpoint'])} --prompt TEXT continues a text without a server")
-def serve(checkpoint: Checkpoint,
+def serve(checkpoint: Checkpoint, *,
           host: Annotated[str, typer.Option("--host", help="The address to listen to; others than this machine's own "
                                             "need a key.")] = "127.0.0.1",
           port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes one that is "
@@ -57,26 +44,24 @@ def serve(checkpoint: Checkpoint,
           max_body: Annotated[int, typer.Option("--max-body", min=1024, help="Most bytes of a request.")] = 4 << 20,
           log_bodies: Annotated[bool, typer.Option("--log-bodies", help="Write what clients send into the log, with "
                                                    "their texts.")] = False,
-          device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
-          plugin: Plugin = None, revision: Revision = None, offline: Offline = False,
-          allow_pickles: AllowPickles = False) -> None:
+          common: Annotated[Common, "device dtype threads kernels plugin revision offline allow_pickles"]) -> None:
     """Serve a model over HTTP, to OpenAI's clients and to a page in a browser.
 
     The address is printed once requests are answered; a log of them, without what they say, goes to the standard error.
     SIGTERM and Ctrl-C let running answers end; a second one does not.
     """
-    prepare(plugin, threads, kernels)
+    common.prepare()
     from weft.server.endpoints import HttpLimits
     from weft.server.running import Listening
     from weft.server.serve_model import serve as run
     from weft.serving.requests import EngineLimits
 
-    folder = on_disk(checkpoint, revision, offline, allow_pickles)
     limits = EngineLimits(rows=max_rows, context=context, queue_requests=queue_requests, queue_tokens=queue_tokens,
                           prefix_bytes=prefix_bytes)
-    run(folder, Listening(host, port, tls_cert, tls_key), name=name, template=template, limits=limits, device=device,
-        dtype=dtype, adapters=_adapters(adapter or []), draft=draft, http=HttpLimits(body=max_body),
-        key_file=api_key_file, drain=drain_seconds, note_bodies=log_bodies, told=lambda line: typer.echo(line))
+    run(common.folder(checkpoint), Listening(host, port, tls_cert, tls_key), name=name, template=template,
+        limits=limits, device=common.device, dtype=common.dtype, adapters=_adapters(adapter or []), draft=draft,
+        http=HttpLimits(body=max_body), key_file=api_key_file, drain=drain_seconds, note_bodies=log_bodies,
+        told=lambda line: typer.echo(line))
 
 
 def _adapters(given: list[str]) -> dict[str, Path]:

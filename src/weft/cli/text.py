@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
@@ -41,8 +41,8 @@ def duration(seconds: float) -> str:
     return f"{seconds:.1f} seconds"
 
 
-def table(*columns: str, header: bool = True) -> Table:
-    """An empty table without lines; columns whose name begins with ``>`` are numbers, aligned to the right and never
+def table(*columns: str, header: bool = True, rows: Iterable[Sequence[str]] = ()) -> Table:
+    """A table without lines; columns whose name begins with ``>`` are numbers, aligned to the right and never
     wrapped."""
     from rich.table import Table
 
@@ -52,6 +52,8 @@ def table(*columns: str, header: bool = True) -> Table:
             made.add_column(column[1:], justify="right", no_wrap=True)
         else:
             made.add_column(column, overflow="fold")
+    for row in rows:
+        made.add_row(*row)
     return made
 
 

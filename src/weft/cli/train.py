@@ -9,22 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weft.cli.closing import Given, is_folder, word
-from weft.cli.options import (
-    INTERRUPTED,
-    Config,
-    Device,
-    Dtype,
-    Json,
-    Kernels,
-    Overrides,
-    Plugin,
-    Threads,
-    Unchecked,
-    guarded,
-    pairs_of,
-    prepare,
-    print_json,
-)
+from weft.cli.options import INTERRUPTED, Common, Config, Overrides, Unchecked, guarded, pairs_of, prepare, print_json
 
 if TYPE_CHECKING:
     from weft.training.run_training import TrainResult
@@ -40,7 +25,7 @@ def _after(given: Given) -> str:
 
 
 @guarded(_after)
-def train(config: Config, overrides: Overrides = None,
+def train(config: Config, overrides: Overrides = None, *,
           data: Annotated[Path | None, typer.Option("--data", help="A text file or folder; default: that of the "
                                                     "configuration, or the source of Python's library.")] = None,
           begin: Annotated[str | None, typer.Option("--from", metavar="CHECKPOINT|FOLDER", help="Begin with the "
@@ -58,8 +43,7 @@ def train(config: Config, overrides: Overrides = None,
           unchecked: Unchecked = False,
           seed: Annotated[int | None, typer.Option("--seed", help="Seed of random numbers; those of initial "
                                                       "weights and dropout.")] = None,
-          device: Device = "cpu", dtype: Dtype = None, threads: Threads = None, kernels: Kernels = None,
-          plugin: Plugin = None, json: Json = False) -> None:
+          common: Annotated[Common, "device dtype threads kernels plugin json"]) -> None:
     """Train a model, by gradients or by counting.
 
     Ctrl-C (or SIGTERM) saves a checkpoint after the current step, a second one stops at once; --resume continues from
@@ -67,28 +51,28 @@ def train(config: Config, overrides: Overrides = None,
 
     Data parallel: torchrun --nproc-per-node N -m weft train ... gives each process its share of every batch.
     """
-    prepare(plugin, threads)
+    prepare(common.plugin, common.threads)
     from weft import api
     from weft.cli.live import showing
     from weft.training.interrupt import Terminated
     from weft.training.parallel import FailedElsewhere, leads
 
-    given = {"data.path": None if data is None else str(data), "seed": seed, "training.dtype": dtype,
+    given = {"data.path": None if data is None else str(data), "seed": seed, "training.dtype": common.dtype,
              "training.steps": steps}
-    forms = {f"kernels.{name}": form for name, form in pairs_of(kernels or []).items()}
+    forms = {f"kernels.{name}": form for name, form in pairs_of(common.kernels or []).items()}
     changes = [*(overrides or []), *(f"{key}={text.dumps(value)}" for key, value in {**given, **forms}.items()
                                      if value is not None)]
     leading = leads()
     try:
-        with showing(quiet=json or not leading) as listener:
+        with showing(quiet=common.json or not leading) as listener:
             result = api.train(config, changes, start=begin, out=out, resume=resume, allow_inexact=allow_inexact,
-                               unchecked=unchecked, device=device, on_event=listener)
+                               unchecked=unchecked, device=common.device, on_event=listener)
     except FailedElsewhere as error:
         raise typer.Exit(error.exit_code) from None
     except KeyboardInterrupt as interrupt:
         raise _stopped(leading, terminated=isinstance(interrupt, Terminated)) from None
     if leading:
-        _show(result, json=json)
+        _show(result, json=common.json)
 
 
 def _stopped(leading: bool, *, terminated: bool) -> typer.Exit:

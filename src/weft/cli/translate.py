@@ -9,22 +9,7 @@ import typer
 
 from weft.cli.closing import word
 from weft.cli.generate import Checkpoint
-from weft.cli.options import (
-    AllowPickles,
-    BatchSize,
-    Device,
-    Dtype,
-    Json,
-    Kernels,
-    Offline,
-    Plugin,
-    Revision,
-    Threads,
-    guarded,
-    on_disk,
-    prepare,
-    print_json,
-)
+from weft.cli.options import BatchSize, Common, guarded, print_json
 
 if TYPE_CHECKING:
     from weft.api import Search
@@ -48,19 +33,17 @@ Cut = Annotated[bool, typer.Option("--cut", help="Cut sources longer than the en
 @guarded(lambda given:
          f"weft eval {word(given['checkpoint'])} --bleu compares its translations with the targets of the run")
 def translate(checkpoint: Checkpoint,
-              sources: Annotated[Path, typer.Argument(metavar="SOURCES", help="A text file of one source a line.")],
+              sources: Annotated[Path, typer.Argument(metavar="SOURCES", help="A text file of one source a line.")], *,
               out: Annotated[Path | None, typer.Option("--out", help="Write here; the targets, one a line in a new "
                                                        "file, instead of printing them.")] = None,
               beams: Beams = None, length_penalty: LengthPenalty = None, length_formula: Formula = None,
               max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Most new tokens; by default 50 more than "
                                                                  "the source has.")] = None,
-              batch_size: BatchSize = 32, cut: Cut = False, device: Device = "cpu", dtype: Dtype = None,
-              threads: Threads = None, kernels: Kernels = None, plugin: Plugin = None, json: Json = False,
-              revision: Revision = None, offline: Offline = False, allow_pickles: AllowPickles = False) -> None:
+              batch_size: BatchSize = 32, cut: Cut = False, common: Common) -> None:
     """Write the target of each line of a text, with an encoder-decoder, by beam search.
 
     Where an option is not given, the settings of the model's own generation_config.json apply, and are named."""
-    prepare(plugin, threads, kernels)
+    common.prepare()
     from weft import api
     from weft.data.pairs import lines_of
     from weft.disk.ownership import require_free
@@ -69,15 +52,14 @@ def translate(checkpoint: Checkpoint,
         require_free(out, single=True)
     lines = list(lines_of(sources))
     require_sources(lines, sources)
-    loaded = api.load(on_disk(checkpoint, revision, offline, allow_pickles), device=device, dtype=dtype,
-                      purpose="translating")
+    loaded = common.load(checkpoint, "translating")
     found = api.translate(loaded, lines, search_of(loaded, beams, length_penalty, length_formula, max_new_tokens,
                                                    batch_size, cut))
     if found.cut:
         typer.echo(f"{found.cut:,} of {len(lines):,} sources were cut to the encoder's limit", err=True)
     if out is not None:
         write_lines(out, found.texts)
-    if json:
+    if common.json:
         print_json(found)
     elif out is None:
         typer.echo("\n".join(map(in_one_line, found.texts)))
