@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
@@ -18,6 +19,16 @@ from weft.cli.translate import Beams, Cut, Formula, LengthPenalty, require_bleu,
 
 Division: TypeAlias = Literal["file", "line", "paragraph"]
 GIVE_TASK = "Give a kind such as mqar, or '{kind: mqar, pairs: 8}'."
+OF_TEXT = (("--stride", "--part", "--lengths", "--bleu", "--documents", "--by-document", "--divide-by"),
+           "a benchmark does not have this option.",
+           "Leave it out; a benchmark's own settings stand in --task '{kind: ..., ...}'.")
+NOT_OF_ROWS = (("--context", "--stride", "--documents", "--by-document", "--divide-by", "--data", "--bleu"),
+               "an option of text, while the task makes its rows itself.",
+               "Leave it out; --lengths gives the tokens of a row.")
+OF_BENCHMARKS = (("--limit", "--out", "--run-programs", "--run-code", "--against"),
+                 "an option of benchmarks, and none is run.", "Leave it out, or name a benchmark with --task.")
+"""Options that are refused, with what is said: those that a benchmark does not have, those that rows which a task makes
+itself do not, and those that only benchmarks have."""
 
 if TYPE_CHECKING:
     from weft.checkpoints import Loaded
@@ -33,8 +44,7 @@ def evaluate(checkpoint: Checkpoint, *,
                                                        "out.")] = None,
              part: Annotated[str | None, typer.Option("--part", help="Part of the text; of what the run held out, "
                                                       "validation (default) or test.")] = None,
-             context: Context = None,
-             lengths: Lengths = None,
+             context: Context = None, lengths: Lengths = None,
              stride: Annotated[int | None, typer.Option("--stride", help="Tokens from one window to the next.")] = None,
              documents: Annotated[bool, typer.Option("--documents", help="Evaluate whole documents, the state "
                                                      "carried through.")] = False,
@@ -73,19 +83,22 @@ def evaluate(checkpoint: Checkpoint, *,
 
     measured_at, division = lengths_of(lengths), division_named(divide_by)
     asked, json, folder = task_of(task), common.json, common.folder(checkpoint)
+    given = {"--context": context, "--stride": stride, "--part": part, "--lengths": lengths, "--bleu": bleu,
+             "--documents": documents, "--by-document": by_document, "--divide-by": divide_by, "--data": data,
+             "--limit": limit, "--out": out, "--run-programs": run_programs, "--run-code": run_code or None,
+             "--against": against or None}
     if asked is not None and api.is_benchmark(asked):
-        require_benchmark_alone(stride, part, lengths, divide_by, bleu=bleu, documents=documents,
-                                by_document=by_document)
+        refuse(given, *OF_TEXT)
         others = [replace(common, revision=None).folder(each) for each in against or ()]
         run_benchmark([folder, *others], asked, data, common, context=context, batch_size=batch_size, limit=limit,
                       out=out, run_programs=run_programs, run_code=run_code or ())
         return
-    require_no_benchmark(limit, out, run_code, run_programs=run_programs, against=bool(against))
+    refuse(given, *OF_BENCHMARKS)
     held_out = held_out_part(part, data)
     loaded = api.load(folder, device=common.device, dtype=common.dtype)
     require_bleu(bleu, translations)
     if task is not None or (lengths is not None and api.task_kind(loaded) in api.row_kinds()):
-        require_rows_alone(context, stride, data, divide_by, bleu=bleu, documents=documents, by_document=by_document)
+        refuse(given, *NOT_OF_ROWS)
         _rows(loaded, asked, measured_at, held_out, batch_size, json=json)
         return
     sizes = windows_of(context, measured_at)
@@ -140,38 +153,12 @@ def task_of(text: str | None) -> str | dict[str, Any] | None:
     raise InputError(f"{text!r} is neither a kind of task nor its fields.", where="--task", remedy=GIVE_TASK)
 
 
-def require_benchmark_alone(stride: int | None, part: str | None, lengths: str | None, divide_by: str | None, *,
-                            bleu: bool, documents: bool, by_document: bool) -> None:
-    """Refuse options that a benchmark does not have. Raises `InputError`: one of them is given."""
-    _refuse({"--stride": stride is not None, "--part": part is not None, "--lengths": lengths is not None,
-             "--bleu": bleu, "--documents": documents, "--by-document": by_document,
-             "--divide-by": divide_by is not None}, "a benchmark does not have this option.",
-            "Leave it out; a benchmark's own settings stand in --task '{kind: ..., ...}'.")
-
-
-def require_no_benchmark(limit: int | None, out: Path | None, run_code: list[Path] | None, *, run_programs: bool,
-                         against: bool) -> None:
-    """Refuse options of benchmarks where none is run. Raises `InputError`: one of them is given."""
-    _refuse({"--limit": limit is not None, "--out": out is not None, "--run-programs": run_programs,
-             "--run-code": bool(run_code), "--against": against},
-            "an option of benchmarks, and none is run.", "Leave it out, or name a benchmark with --task.")
-
-
-def _refuse(given: dict[str, bool], what: str, remedy: str) -> None:
+def refuse(given: Mapping[str, object], options: Sequence[str], what: str, remedy: str) -> None:
+    """Refuse some of the options. Raises `InputError`: one of them is given."""
     from weft.core.errors import InputError
 
-    if names := [name for name, is_given in given.items() if is_given]:
+    if names := [name for name in options if given[name] is not None and given[name] is not False]:
         raise InputError(what, where=", ".join(names), remedy=remedy)
-
-
-def require_rows_alone(context: int | None, stride: int | None, data: Path | None, divide_by: str | None, *,
-                       bleu: bool, documents: bool, by_document: bool) -> None:
-    """Refuse options that rows which a task makes itself do not have. Raises `InputError`: one of them is given."""
-    _refuse({"--context": context is not None, "--stride": stride is not None, "--documents": documents,
-             "--by-document": by_document, "--divide-by": divide_by is not None, "--data": data is not None,
-             "--bleu": bleu},
-            "an option of text, while the task makes its rows itself.",
-            "Leave it out; --lengths gives the tokens of a row.")
 
 
 def _measured(loaded: Loaded, data: Path | None, part: HeldOut, sizes: list[int | None], stride: int | None,

@@ -34,6 +34,7 @@ def score(checkpoint: Checkpoint, *,
     """Show the log-probability of every token, in nats; for a classifier, of every class."""
     common.prepare()
     from weft import api
+    from weft.core.errors import InputError
     from weft.core.model import Classifier, LanguageModel
     from weft.decoding import read_rows_or_words
     from weft.disk.ownership import require_free
@@ -48,7 +49,9 @@ def score(checkpoint: Checkpoint, *,
     if isinstance(loaded.model.head, Classifier) and not (predicts and api.task_kind(loaded) == NextTokenConfig.kind):
         _classified(loaded, _paired(given, second), json=json, logits=logits)
         return
-    _require_no(second)
+    if second:
+        raise InputError("second texts, for a model that was not trained to classify.", where="--second",
+                         remedy="Leave it out.")
     result = api.score(loaded, without_words(given), logits=logits is not None)
     if logits is not None:
         write_logits(logits, result)
@@ -94,14 +97,6 @@ def without_words(rows: list[str | Row | WordsRow]) -> list[str | RowLike]:
     return [row for row in rows if not isinstance(row, WordsRow)]
 
 
-def _require_no(second: list[str] | None) -> None:
-    from weft.core.errors import InputError
-
-    if second:
-        raise InputError("second texts, for a model that was not trained to classify.", where="--second",
-                         remedy="Leave it out.")
-
-
 def _classified(loaded: Loaded, rows: list[str | tuple[str, str] | Row | WordsRow], *, json: bool,
                 logits: Path | None) -> None:
     """Print the classes or values of each row, or of each of its tokens or words."""
@@ -138,12 +133,9 @@ def _which(loaded: Loaded, answer: Answer, place: int) -> str:
         return ""
     if answer.words:
         return f", word {place} {answer.words[place]!r}"
-    return f", token {place}{_piece(loaded, answer.tokens[place])}"
-
-
-def _piece(loaded: Loaded, token: int) -> str:
-    """How a token is spelled, behind a space; nothing without a tokenizer."""
-    return "" if loaded.tokenizer is None else f" {loaded.tokenizer.decode([token], specials=True)!r}"
+    spelled = "" if loaded.tokenizer is None else (
+        f" {loaded.tokenizer.decode([answer.tokens[place]], specials=True)!r}")
+    return f", token {place}{spelled}"
 
 
 def _tokens(loaded: Loaded, result: Scored, index: int) -> str:

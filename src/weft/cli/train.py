@@ -70,27 +70,21 @@ def train(config: Config, overrides: Overrides = None, *,
     except FailedElsewhere as error:
         raise typer.Exit(error.exit_code) from None
     except KeyboardInterrupt as interrupt:
-        raise _stopped(leading, terminated=isinstance(interrupt, Terminated)) from None
+        terminated = isinstance(interrupt, Terminated)
+        if leading:
+            typer.echo("terminated" if terminated else "interrupted", err=True)
+        raise typer.Exit(TERMINATED if terminated else INTERRUPTED) from None
     if leading:
         _show(result, json=common.json)
 
 
-def _stopped(leading: bool, *, terminated: bool) -> typer.Exit:
-    if leading:
-        typer.echo("terminated" if terminated else "interrupted", err=True)
-    return typer.Exit(TERMINATED if terminated else INTERRUPTED)
-
-
 def _show(result: TrainResult, *, json: bool) -> None:
-    if json:
-        print_json(_facts(result))
-    else:
-        typer.echo(f"validation {result.validation.chosen()} after {result.steps:,} steps; "
-                   f"last checkpoint {result.checkpoint}, best {result.best}")
-
-
-def _facts(result: TrainResult) -> dict[str, object]:
     found = result.validation
-    return {"steps": result.steps, "seconds": result.seconds, "checkpoint": result.checkpoint, "best": result.best,
-            "validation": {"bits_per_byte": found.bits_per_byte, "loss": found.loss, "tokens": found.tokens,
-                           "bytes": found.bytes, **found.measures}}
+    if json:
+        print_json({"steps": result.steps, "seconds": result.seconds, "checkpoint": result.checkpoint,
+                    "best": result.best, "validation": {
+                        "bits_per_byte": found.bits_per_byte, "loss": found.loss, "tokens": found.tokens,
+                        "bytes": found.bytes, **found.measures}})
+    else:
+        typer.echo(f"validation {found.chosen()} after {result.steps:,} steps; "
+                   f"last checkpoint {result.checkpoint}, best {result.best}")

@@ -4,13 +4,13 @@ variances, and their correction over pairs."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 
 from weft.comparison.student import SeedTest, mixed_quantile, mixed_two_sided, t_quantile, t_two_sided
 
@@ -224,19 +224,29 @@ def resampled(nats: Sequence[Sequence[float]], sizes: Sequence[int], *, seed: in
         sizes: C, bytes that they stand for.
         resamples: R.
     """
-    count, source = len(sizes), np.random.PCG64(seed)
+    count = len(sizes)
     both = np.vstack([np.array(nats, dtype=np.float64).reshape(-1, count), np.array(sizes, dtype=np.float64)])
-    rows, found = max(1, DRAWN // count), []
-    for done in range(0, resamples, rows):
-        some = min(rows, resamples - done)
-        # The remainder of 64 bits favours some clusters by one part in 10^14 at the most.
-        chosen = (source.random_raw(some * count) % np.uint64(count)).astype(np.int64).reshape(some, count)
-        times = np.bincount((chosen + count * np.arange(some)[:, None]).ravel(), minlength=some * count)
-        found.append(both @ times.reshape(some, count).T.astype(np.float64))
-    sums = np.concatenate(found, axis=1)
+    sums = np.concatenate([both @ times_of(chosen).T
+                           for chosen in draws(count, seed, resamples, max(1, DRAWN // count))], axis=1)
     # Tokens that stand for no text can fill a cluster, but hardly all of those drawn.
     bits: np.ndarray = sums[:-1] / np.maximum(sums[-1], 1) / math.log(2)
     return bits
+
+
+def draws(count: int, seed: int, resamples: int, at_once: int) -> Iterator[Int64[np.ndarray, "Q C"]]:
+    """Yield ``resamples`` samples of C places each, drawn with replacement, at most ``at_once`` at a time, which bounds
+    the memory. The remainder of 64 bits favours some places by one part in 10^13 at the most."""
+    source = np.random.PCG64(seed)
+    for done in range(0, resamples, at_once):
+        rows = min(at_once, resamples - done)
+        yield (source.random_raw(rows * count) % np.uint64(count)).astype(np.int64).reshape(rows, count)
+
+
+def times_of(chosen: Int64[np.ndarray, "Q C"]) -> Float64[np.ndarray, "Q C"]:
+    """The number of times that each place is in each sample."""
+    rows, count = chosen.shape
+    found = np.bincount((chosen + count * np.arange(rows)[:, None]).ravel(), minlength=rows * count)
+    return found.reshape(rows, count).astype(np.float64)
 
 
 def bootstrap_test(mean: float, drawn: Float64[np.ndarray, " R"], clusters: float, confidence: float) -> Estimate:

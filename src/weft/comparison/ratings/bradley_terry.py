@@ -13,10 +13,8 @@ import numpy as np
 from jaxtyping import Bool, Float64
 
 from weft.comparison.ratings.games import Games, require_positive
+from weft.comparison.statistics import DRAWN, draws, times_of
 from weft.core.errors import DataError, FailedError, InputError
-
-DRAWN = 5_000_000
-"""Numbers that are held at once, which bounds the memory."""
 
 STEPS, CLOSE = 200, 1e-10
 """Most steps of Newton's method, and the largest change of a strength, in nats, at which it has ended."""
@@ -64,15 +62,9 @@ class BradleyTerry:
     def resample(self, games: Games, seed: int, resamples: int) -> Float64[np.ndarray, "Q M"]:
         """Ratings of samples of the games, drawn with replacement, without those samples whose likelihood has no
         maximum: Q of R."""
-        count, source = len(games.score), np.random.PCG64(seed)
-        at_once = max(1, DRAWN // max(count, 4 * len(games.names) ** 2))
-        found = []
-        for done in range(0, resamples, at_once):
-            rows = min(at_once, resamples - done)
-            # The remainder of 64 bits favours some games by one part in 10^13 at the most.
-            chosen = (source.random_raw(rows * count) % np.uint64(count)).astype(np.int64).reshape(rows, count)
-            times = np.bincount((chosen + count * np.arange(rows)[:, None]).ravel(), minlength=rows * count)
-            wins = _wins(games, times.reshape(rows, count).astype(np.float64))
+        count, found = len(games.score), []
+        for chosen in draws(count, seed, resamples, max(1, DRAWN // max(count, 4 * len(games.names) ** 2))):
+            wins = _wins(games, times_of(chosen))
             wins = wins if self.virtual_ties else wins[exists(wins)]
             found.append(self._scaled(strengths(wins, self.virtual_ties)))
         return np.concatenate(found)

@@ -9,10 +9,8 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from weft.comparison.ratings.games import Games, require_positive
+from weft.comparison.statistics import DRAWN, draws
 from weft.core.errors import InputError
-
-DRAWN = 5_000_000
-"""Numbers that are drawn at once, which bounds the memory."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +60,9 @@ class Elo:
     def resample(self, games: Games, seed: int, resamples: int) -> Float64[np.ndarray, "R M"]:
         """Ratings of R samples of the games, drawn with replacement, each in the order in which it was drawn, so that
         they vary by the order as by the choice of the games."""
-        count, source = len(games.score), np.random.PCG64(seed)
-        at_once = max(1, DRAWN // count)
-        batches = [min(at_once, resamples - done) for done in range(0, resamples, at_once)]
-        # The remainder of 64 bits favours some games by one part in 10^13 at the most.
-        return np.concatenate([self._played(games, (source.random_raw(rows * count) % np.uint64(count)).astype(
-            np.int64).reshape(rows, count)) for rows in batches])
+        count = len(games.score)
+        return np.concatenate([self._played(games, chosen)
+                               for chosen in draws(count, seed, resamples, max(1, DRAWN // count))])
 
     def _played(self, games: Games, order: Int64[np.ndarray, "R N"]) -> Float64[np.ndarray, "R M"]:
         """Ratings after R sequences of games, which are played side by side."""
