@@ -10,12 +10,13 @@ import torch
 from torch import nn
 
 from weft.core.layer import Layer, traits_of
-from weft.core.part_config import ModuleConfig, PartConfig
+from weft.core.part_config import PartConfig
 from weft.core.registry import REGISTRY
 from weft.index.records import Entry, require_known
 from weft.laws.discovery import subject_of
 from weft.masks import known_masks
 from weft.masks.expression import usage
+from weft.positions.base import PositionConfig
 
 MASK = "mask"
 CLOCK = "clock"
@@ -43,7 +44,7 @@ def _entry(part: type[PartConfig]) -> Entry:
     modules = list(_built(part))
     return Entry(part.group, part.kind, part.kind, summary_of(part), part.about.source,
                  part.about.state_size or _fields(modules),
-                 _traits(modules), part.__module__, part.acts() if issubclass(part, ModuleConfig) else "")
+                 _traits(modules), part.__module__, part.acts() if issubclass(part, PositionConfig) else "")
 
 
 def _built(part: type[PartConfig]) -> Iterator[nn.Module]:

@@ -61,7 +61,7 @@ def window_pieces(model: LanguageModel, windows: EvaluationWindows, *, fenced: b
 
 
 def _window_piece(model: LanguageModel, batches: list[Batch], fenced: bool) -> TargetPiece:
-    """What one call gives for several batches of windows."""
+    """The targets of several batches of windows, computed by one call."""
     device = device_of(model)
     inputs, targets, begins, scored, places = (np.concatenate([getattr(batch, name) for batch in batches]) for name
                                                in ("inputs", "targets", "begins", "scored", "places"))
