@@ -17,14 +17,11 @@ from torch.nn import functional as F
 from weft.ops.form import Offer
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, LateForm, Make, Operation
 
-
-def _lacking() -> bool:
-    x86 = platform.machine().lower() in ("x86_64", "amd64")
-    return x86 and not (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
-
-
-_LACKING = _lacking()
+_LACKING = platform.machine().lower() in ("x86_64", "amd64") and not (
+    torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 """Determined on import: `torch.compile` can trace a constant, but not the calls that determine it."""
+
+
 def lacks_bfloat16() -> bool:
     """Whether this is an x86 processor that has neither AVX512-BF16 nor AMX."""
     return _LACKING
