@@ -16,7 +16,7 @@ from weft.checkpoints import save_checkpoint
 from weft.core.config import parse_part
 from weft.core.errors import TrainingError
 from weft.training import train
-from weft.training.adapters import AdapterCheck
+from weft.training.trainer import AdapterCheck
 
 SMALL = [{"kind": "attention", "n_heads": 2}, {"kind": "mlp", "d_ff": 12, "bias": False}]
 

@@ -22,7 +22,7 @@ from weft.analysis.capabilities import doctor
 from weft.analysis.kept_routes import KeptRoute, RouteCache
 from weft.analysis.matmul import Timing, as_kept, chosen_once, renew
 from weft.core.errors import ConfigError
-from weft.ops.wide_linear import Product
+from weft.ops.linear import Product
 from weft.training import Notice, train
 
 FORWARD = Product("forward", 8, 4, 6, "torch.float32")

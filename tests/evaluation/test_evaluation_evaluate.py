@@ -17,7 +17,7 @@ from seeing_ahead import seeing_ahead
 from weft.core.errors import DataError, FailedError, InputError, UnsupportedError
 from weft.core.model import LanguageModel
 from weft.core.span import Span
-from weft.data import Corpus, Document, TokenStream, encode_corpus
+from weft.data import Batch, Corpus, Document, EvaluationWindows, TokenStream, encode_corpus
 from weft.evaluation import Evaluation, evaluate
 from weft.evaluation.evaluate import _sum
 from weft.tokenizers import ByteTokenizer
@@ -125,6 +125,26 @@ def test_batches_do_not_change_the_result(mode: str) -> None:
     results = [evaluate(model, stream, context=8, mode=mode, batch_size=size) for size in (1, 2, 7)]
     assert len({(result.tokens, result.bytes) for result in results}) == 1
     assert [result.nats for result in results] == pytest.approx([results[0].nats] * 3, rel=1e-10)
+
+
+def test_small_batches_share_a_call_and_only_those_chosen_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 41 batches of one window of 8 tokens, all fit into one call; of two that are chosen, two are read."""
+    model, stream, calls = KINDS["hybrid"], stream_of((330,)), list[int]()
+    hidden, batch = model.hidden, EvaluationWindows.batch
+
+    def counting(self: EvaluationWindows, index: int) -> Batch:
+        calls.append(index)
+        return batch(self, index)
+
+    monkeypatch.setattr(model, "hidden", lambda ids, *rest: (calls.append(-len(ids)), hidden(ids, *rest))[1])
+    monkeypatch.setattr(EvaluationWindows, "batch", counting)
+    whole = evaluate(model, stream, context=8, batch_size=1)
+    assert [call for call in calls if call < 0] == [-len(calls) + 1]
+    calls.clear()
+    evaluate(model, stream, context=8, batch_size=1, batches=2)
+    assert calls == [0, max(calls), -2] and max(calls) > 39
+    monkeypatch.setattr("weft.evaluation.pieces.AT_ONCE", 1)
+    assert evaluate(model, stream, context=8, batch_size=1).nats == pytest.approx(whole.nats, rel=1e-10)
 
 
 def test_figures_by_hand() -> None:

@@ -19,7 +19,6 @@ from weft.core.registry import REGISTRY
 from weft.core.span import Memory, Span
 from weft.laws import subject_of
 from weft.laws.subject import Subject
-from weft.ops import wide_linear
 from weft.ops.linear import LINEAR, LinearCall, linear
 from weft.ops.linear_cross_entropy import linear_cross_entropy
 from weft.ops.linear_log_prob import linear_log_prob
@@ -154,7 +153,7 @@ def test_the_losses_of_a_readout_are_differentiated_by_sample() -> None:
 
 
 def test_linear_maps_whose_products_are_wide_are_differentiated_by_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wide_linear, "lacks_bfloat16", lambda: True)
+    monkeypatch.setattr("weft.ops.linear.lacks_bfloat16", lambda: True)
     x, weight = torch.randn(3, 2, 5).bfloat16(), torch.randn(4, 5).bfloat16()
     found = vmap(grad(lambda w, row: linear(row, w).float().square().sum()), in_dims=(None, 0))(weight, x)
     leaf = weight.clone().requires_grad_()

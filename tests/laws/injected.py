@@ -20,10 +20,9 @@ from weft.core.state import fact_field, tensor_field
 from weft.masks import Causal, Window
 from weft.masks.visible import MaskFacts, VisibleKeys, visible
 from weft.mixers.attention import Attention, AttentionConfig
-from weft.mixers.attention_base import head_sizes
 from weft.mixers.base import MixerConfig
 from weft.mixers.lstm import LSTM
-from weft.mixers.self_attention import start_rolling
+from weft.mixers.self_attention import head_sizes, start_rolling
 
 
 @dataclass(frozen=True)

@@ -29,11 +29,11 @@ from weft.laws import LAWS, Report, encoder_subject, examine, layer_subject, mod
 from weft.laws.subject import Subject
 from weft.masks import Bidirectional, Causal, Mask, Window
 from weft.mixers.attention import Attention, AttentionConfig
-from weft.mixers.attention_base import ScoreSettings, head_sizes
 from weft.mixers.cross_attention import CrossAttention, CrossAttentionConfig
 from weft.mixers.gated_convolution import GatedConvolution
 from weft.mixers.gru import GRU
 from weft.mixers.s4d import S4D, S4DConfig
+from weft.mixers.self_attention import ScoreSettings, head_sizes
 from weft.models.decoder import DecoderConfig
 from weft.models.encoder import TokenEncoder, TokenEncoderConfig
 from weft.norms.layernorm import LayerNormConfig

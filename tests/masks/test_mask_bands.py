@@ -11,8 +11,7 @@ from masks.test_mask_rules import LEAVES, Row, rows, seen, trees
 from weft.core.clock import Keys
 from weft.core.span import WHOLE
 from weft.masks import Band, Causal, GlobalTokens, Mask, PerHead, Strided, SymmetricWindow, Window
-from weft.masks.grid import Grid
-from weft.masks.visible import MaskFacts, visible
+from weft.masks.visible import Grid, MaskFacts, visible
 
 STEPS = 300
 

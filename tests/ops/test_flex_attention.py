@@ -22,8 +22,7 @@ from weft.core.errors import UnsupportedError
 from weft.core.model import LanguageModel, ModelConfig
 from weft.core.span import Span
 from weft.masks import parse_mask
-from weft.masks.grid import Grid, Parts
-from weft.masks.visible import AllKeys, ExistingKeys, MaskedKeys, MaskFacts, VisibleKeys, visible
+from weft.masks.visible import AllKeys, ExistingKeys, Grid, MaskedKeys, MaskFacts, Parts, VisibleKeys, visible
 from weft.ops.attention import ATTENTION, AttentionCall, ScoreTerm, WrittenTerm, slid
 from weft.ops.forms import forced
 from weft.ops.triton import attention as flex

@@ -25,8 +25,7 @@ from weft.core.registry import load_plugin
 from weft.ops.dropout import DROPOUT, DropoutCall, dropout
 from weft.ops.form_check import differences
 from weft.ops.forms import OPERATIONS, Form, LateForm, Make, Offer, Operation, forced
-from weft.ops.linear import LINEAR, LinearCall
-from weft.ops.wide_linear import routed
+from weft.ops.linear import LINEAR, LinearCall, routed
 
 C = TypeVar("C")
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from weft.ops.form import Form, Make
-from weft.ops.operation import Operation
+from weft.ops.forms import Operation
 
 
 class Sum(NamedTuple):

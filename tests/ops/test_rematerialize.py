@@ -10,14 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from weft.ops import rematerialize
 from weft.ops.activations import ACTIVATIONS, KEEP_THEIR_INPUT, ActivationName
-from weft.ops.rematerialize import StorageWeakRef, apart, cheap, dropping_cheap
+from weft.ops.operator import StorageWeakRef, apart, cheap, dropping_cheap
 
 
 @pytest.fixture(autouse=True)
 def _everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rematerialize, "LEAST", 1)
+    monkeypatch.setattr("weft.ops.operator.LEAST", 1)
 
 
 class Counting:
@@ -123,11 +122,11 @@ def test_recipes_hold_their_arguments_no_longer_than_a_backward_pass_needs_them(
 def test_small_results_and_those_outside_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     x, consumers, small, outside = torch.randn(2, 3, 5, dtype=torch.float64, requires_grad=True), maps(2), *(
         Counting() for _ in range(2))
-    monkeypatch.setattr(rematerialize, "LEAST", x.numel() + 1)
+    monkeypatch.setattr("weft.ops.operator.LEAST", x.numel() + 1)
     with dropping_cheap():
         loss = into(small(x), consumers)
     assert small.held
-    monkeypatch.setattr(rematerialize, "LEAST", 1)
+    monkeypatch.setattr("weft.ops.operator.LEAST", 1)
     loss = loss + into(outside(x), consumers)
     assert outside.held
     loss.backward()

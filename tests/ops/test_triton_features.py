@@ -15,7 +15,7 @@ from torch import Tensor
 from operations_counted import flops_of
 from weft.core.errors import UnsupportedError
 from weft.ops.diagonal_recurrence import DIAGONAL_RECURRENCE, DiagonalRecurrenceCall
-from weft.ops.operation import Operation
+from weft.ops.forms import Operation
 from weft.ops.triton import diagonal_recurrence as triton_diagonal
 from weft.ops.triton import library
 from weft.ops.triton import wkv as triton_wkv

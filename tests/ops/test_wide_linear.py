@@ -17,8 +17,7 @@ from weft.masks.visible import MaskFacts, VisibleKeys, visible
 from weft.mixers.attention import AttentionConfig
 from weft.ops import wide_linear as wide
 from weft.ops.attention import ATTENTION, AttentionCall, sdpa, wide_sdpa
-from weft.ops.linear import LINEAR, LinearCall
-from weft.ops.wide_linear import WIDE, Product, routed
+from weft.ops.linear import LINEAR, WIDE, LinearCall, Product, routed, widens
 
 
 @pytest.mark.parametrize("pieces", [False, True])
@@ -61,14 +60,14 @@ def test_pieces_of_rows_and_of_sums_give_one_product(rows: int, shared: int, col
 @pytest.mark.parametrize("lacks", [True, False])
 def test_what_was_measured_goes_before_what_the_instructions_let_expect(lacks: bool,
                                                                         monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wide, "lacks_bfloat16", lambda: lacks)
+    monkeypatch.setattr("weft.ops.linear.lacks_bfloat16", lambda: lacks)
     small, large = (Product("forward", 8, size, size, "torch.bfloat16") for size in (4, 40))
     x = torch.zeros(2, dtype=torch.bfloat16)
     for known, expected in (({large: WIDE, small: "onednn"}, True), ({large: "onednn", small: WIDE}, False),
                             ({large._replace(dtype="torch.float32"): "onednn"}, lacks)):
         with routed(known):
-            assert wide.widens(x) == expected
-    assert wide.widens(x) == lacks
+            assert widens(x) == expected
+    assert widens(x) == lacks
 
 
 def test_attention_is_made_in_float32_where_products_are() -> None:
@@ -119,7 +118,7 @@ def _saved(y: torch.Tensor) -> list[torch.Tensor]:
 
 def test_every_linear_map_of_a_model_takes_the_wide_form_where_the_processor_lacks_the_other(
         monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wide, "lacks_bfloat16", lambda: True)
+    monkeypatch.setattr("weft.ops.linear.lacks_bfloat16", lambda: True)
     x, map_ = torch.randn(3, 4).bfloat16(), Linear(4, 5).bfloat16()
     call = LinearCall(x, map_.weight, map_.bias)
     assert LINEAR.choose(call).form.name == "wide"
@@ -132,12 +131,12 @@ def test_every_linear_map_of_a_model_takes_the_wide_form_where_the_processor_lac
 
 def test_a_processor_with_instructions_for_bfloat16_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
     narrow, single = torch.zeros(2, dtype=torch.bfloat16), torch.zeros(2)
-    monkeypatch.setattr(wide, "lacks_bfloat16", lambda: False)
-    assert not wide.widens(narrow)
-    monkeypatch.setattr(wide, "lacks_bfloat16", lambda: True)
-    assert wide.widens(narrow)
-    assert not wide.widens(single)
-    assert not wide.widens(narrow.to("meta"))
+    monkeypatch.setattr("weft.ops.linear.lacks_bfloat16", lambda: False)
+    assert not widens(narrow)
+    monkeypatch.setattr("weft.ops.linear.lacks_bfloat16", lambda: True)
+    assert widens(narrow)
+    assert not widens(single)
+    assert not widens(narrow.to("meta"))
 
 
 def test_a_linear_map_in_bfloat16_is_traced_as_one_graph() -> None:

@@ -14,10 +14,10 @@ import weft
 from weft.checkpoints.save import save_checkpoint
 from weft.checkpoints.sharded import MODEL, Boxes, StoredTensors
 from weft.core.errors import CheckpointError, ConfigError
+from weft.linear.linear import DividedDimension
 from weft.linear.lora import LoRAConfig
 from weft.linear.quantised import Int8Config
 from weft.linear.rewrite import rewritten
-from weft.linear.sharding import DividedDimension
 from weft.models.decoder import Decoder, DecoderConfig
 from weft.parallel.fsdp import _shared
 from weft.parallel.layout import Layout, boxes

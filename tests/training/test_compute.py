@@ -21,10 +21,9 @@ from weft.analysis.matmul import Timing, timed
 from weft.api.configs import read_run
 from weft.core.errors import CheckpointError, ConfigError, UnsupportedError
 from weft.ops.forms import OPERATIONS
-from weft.ops.linear import LINEAR, LinearCall
+from weft.ops.linear import LINEAR, LinearCall, Product, Which
 from weft.ops.processor import processor_name
 from weft.ops.products import PRODUCT
-from weft.ops.wide_linear import Product, Which
 from weft.training.compute import Compute, ComputeSettings, same_bits
 from weft.training.step_products import products_of
 
@@ -101,7 +100,7 @@ def test_every_route_multiplies_the_product_that_it_is_timed_on(which: Which, dt
 OLDER = """
 import torch
 from weft.analysis.matmul import timed
-from weft.ops.wide_linear import Product
+from weft.ops.linear import Product
 for dtype in ("float32", "bfloat16"):
     print(*sorted(timed([Product("forward", 8, 4, 6, f"torch.{dtype}")])[0].rates))
 """

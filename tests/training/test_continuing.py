@@ -21,9 +21,8 @@ from weft.data.batch_source import RowBatches
 from weft.tokenizers import ByteTokenizer, CharacterTokenizer
 from weft.training import Event, Notice, RunConfig, parse_run, train
 from weft.training.budget import settle_steps
-from weft.training.continuing import difference
 from weft.training.material import prepare
-from weft.training.run_training import build_model
+from weft.training.run_training import build_model, difference
 
 FLAT = {"kind": "constant", "warmup": 0.0}
 POOLED = {**ENCODER, "context": 24, "head": "pooled"}

@@ -13,7 +13,7 @@ import torch
 from training.tiny_runs import LSTM, same_weights, tiny_run
 from weft.checkpoints import load_checkpoint
 from weft.core.errors import CheckpointError, UnsupportedError
-from weft.ops.wide_linear import ROUTING, Product
+from weft.ops.linear import ROUTING, Product
 from weft.training import Event, Notice, parse_run, train
 from weft.training.compute import Compute
 from weft.training.loop import Run

@@ -22,9 +22,8 @@ from training.tiny_runs import ATTENTION, LSTM, tiny_run
 from weft.core.errors import ConfigError, UnsupportedError
 from weft.core.layer import with_boundaries
 from weft.models import stack as stack_module
-from weft.ops import rematerialize
-from weft.ops.rematerialize import StorageWeakRef
-from weft.ops.wide_linear import ROUTING
+from weft.ops.linear import ROUTING
+from weft.ops.operator import StorageWeakRef
 from weft.training import trainer as module
 from weft.training.compute import Compute, ComputeSettings
 from weft.training.material import prepare
@@ -43,7 +42,7 @@ GATED = {**ATTENTION, "norm": "rmsnorm", "blocks": [{"kind": "pre", "norm": "rms
 
 @pytest.fixture
 def everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rematerialize, "LEAST", 1)
+    monkeypatch.setattr("weft.ops.operator.LEAST", 1)
     monkeypatch.setattr(stack_module, "LEAST", 1)
 
 

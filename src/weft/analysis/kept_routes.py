@@ -26,9 +26,9 @@ from weft.analysis.arithmetic import arithmetic
 from weft.core.process_settings import cache_root, is_own
 from weft.core.strict_json import Record, digest, dumps
 from weft.disk.atomic import flush, text_in
+from weft.ops.linear import Product
 from weft.ops.processor import processor_name
 from weft.ops.products import PRODUCT
-from weft.ops.wide_linear import Product
 
 
 @final

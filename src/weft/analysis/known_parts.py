@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from weft.core.layer import Layer, traits_of
-from weft.core.part_config import ModuleConfig, PartConfig
+from weft.core.part_config import PartConfig
 from weft.core.registry import REGISTRY
 from weft.index.records import Entry, require_known
 from weft.laws.discovery import subject_of
@@ -41,9 +41,11 @@ def catalogue(only: str | None = None) -> list[Entry]:
 
 def _entry(part: type[PartConfig]) -> Entry:
     modules = list(_built(part))
+    traits = sorted({trait for module in modules for trait in traits_of(module)}, key=lambda trait: trait.name)
     return Entry(part.group, part.kind, part.kind, summary_of(part), part.about.source,
                  part.about.state_size or _fields(modules),
-                 _traits(modules), part.__module__, part.acts() if issubclass(part, ModuleConfig) else "")
+                 {trait.name.lower(): trait.value for trait in traits}, part.__module__,
+                 part.acts() if part.group == "position" else "")  # type: ignore[attr-defined]
 
 
 def _built(part: type[PartConfig]) -> Iterator[nn.Module]:
@@ -75,8 +77,3 @@ def summary_of(described: type) -> str:
         if ends and not paragraph[:index].endswith((".", "et al", "eq", "e.g", "i.e")):
             return paragraph[:index + 1]
     return paragraph
-
-
-def _traits(modules: Iterable[nn.Module]) -> dict[str, str]:
-    traits = {trait for module in modules for trait in traits_of(module)}
-    return {trait.name.lower(): trait.value for trait in sorted(traits, key=lambda trait: trait.name)}

@@ -19,9 +19,9 @@ from weft.analysis.kept_routes import KeptRoute, RouteCache, today
 from weft.core.errors import ConfigError
 from weft.core.strict_json import Record
 from weft.ops.forms import REFERENCE, Decision
+from weft.ops.linear import Product, Which
 from weft.ops.linear_cross_entropy import PIECE_ENTRIES
 from weft.ops.products import PRODUCT, ProductCall
-from weft.ops.wide_linear import Product, Which
 
 Clock = Callable[[], float]
 SIZE = 1024

@@ -210,7 +210,7 @@ class Declared:
         own_law: whether its traits do not weaken the model that contains it: an encoder beside a causal decoder.
         attended: the pairs of a query and a key that its own operations need: a mask. Operators that cannot leave pairs
             out compute all of them. None: its operations do not work on pairs.
-        facts: the facts of tokens that it reads (`weft.core.ticks.Facts`), by name, each with the number of most recent
+        facts: the facts of tokens that it reads (`weft.core.clock.Facts`), by name, each with the number of most recent
             tokens, the newest included, of which it reads it; None: all.
         lookback: the earlier tokens whose positions it reads; None if it reads none.
         borders: lengths, in tokens, beyond which it computes in another way: the reach of its window or convolution,

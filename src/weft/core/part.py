@@ -128,11 +128,14 @@ def computing_dtype(module: nn.Module) -> torch.dtype | None:
 
 def traits_of(module: nn.Module) -> frozenset[Trait]:
     """The traits of a module and of the modules in it."""
-    traits = module.declares().traits if isinstance(module, Part) else frozenset[Trait]()
-    for child in module.children():
-        if not (isinstance(child, Part) and child.declares().own_law):
-            traits |= traits_of(child)
-    return traits
+    found, waiting = frozenset[Trait](), [module]
+    while waiting:
+        each = waiting.pop()
+        declared = each.declares() if isinstance(each, Part) else Declared()
+        if each is module or not declared.own_law:
+            found |= declared.traits
+            waiting += each.children()
+    return found
 
 
 def with_boundaries(module: nn.Module) -> list[Adjustable]:

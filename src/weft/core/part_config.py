@@ -174,15 +174,19 @@ class PartConfig(Settings):
         about = "Give it as a field of weft.core.part_config.About in the attribute `about`."
         # The bases of this module define what is refused of others.
         refuse_unread(cls, dict.fromkeys(About.__dataclass_fields__, about), {} if cls.__module__ == __name__ else {
-            ModuleConfig: ("build", "acts", "in_words", "width_fields", "giver")})
+            ModuleConfig: ("build", "in_words", "width_fields", "giver")})
 
     @classmethod
     def examples(cls) -> list[Self]:
         """Tiny configurations that together use every option; the laws run on each."""
         return [cls()]
 
+    @final
     def dump(self) -> dict[str, Any]:
         """Plain data that `parse` reads back, kind included."""
+        return self._written()
+
+    def _written(self) -> dict[str, Any]:
         return {"kind": self.kind, **self.model_dump(mode="json")}
 
 
@@ -192,11 +196,6 @@ class ModuleConfig(PartConfig):
     def build(self, dims: Dims) -> nn.Module:
         """Build the part for a model of these dimensions."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it is built")
-
-    @classmethod
-    def acts(cls) -> str:
-        """Where in a model the part acts, and how often, in words; empty where its group alone says it."""
-        return ""
 
     def in_words(self, d_model: int = 0) -> str:
         """The part in a phrase, such as ``Mamba (d_state 16, expand 2, d_conv 4)``: its name, the whole numbers that
@@ -254,7 +253,7 @@ class Shared(ModuleConfig):
             raise dims.problem("shared", f"no shared part is called {self.shared!r}.", "There are none here.")
         return dims.shared.use(self.shared, self.groups, fit, build, dims)
 
-    def dump(self) -> dict[str, Any]:
+    def _written(self) -> dict[str, Any]:
         return {"shared": self.shared}
 
 
@@ -270,7 +269,7 @@ class Repeat(ModuleConfig):
     repeat: int
     of: list[Any]
 
-    def dump(self) -> dict[str, Any]:
+    def _written(self) -> dict[str, Any]:
         return {"repeat": self.repeat, "of": [dump(item) for item in self.of]}
 
 

@@ -26,7 +26,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from weft.core.ticks import Keys, Ticks
+from weft.core.clock import Keys, Ticks
 
 R = TypeVar("R")
 

@@ -43,17 +43,19 @@ class EvaluationWindows:
         self._length = min(context, len(stream) - 1)
         last = len(stream) - 1
         self._ends = np.append(np.arange(self._length, last, stride, dtype=np.int64), last)
+        self._count_from = np.concatenate([[1], self._ends[:-1] + 1])
 
     def __len__(self) -> int:
         """Number of batches."""
         return -(-len(self._ends) // self.rows)
 
     def __iter__(self) -> Iterator[Batch]:
-        count_from = np.concatenate([[1], self._ends[:-1] + 1])
-        for first in range(0, len(self._ends), self.rows):
-            rows = slice(first, first + self.rows)
-            starts = self._ends[rows] - self._length
-            yield cut(self.stream, starts, self._length, score_from=count_from[rows])
+        return map(self.batch, range(len(self)))
+
+    def batch(self, index: int) -> Batch:
+        """The batch of that number, from 0."""
+        rows = slice(index * self.rows, (index + 1) * self.rows)
+        return cut(self.stream, self._ends[rows] - self._length, self._length, score_from=self._count_from[rows])
 
     @property
     def windows(self) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby, islice
 
 import numpy as np
 import torch
@@ -15,8 +16,12 @@ from torch import Tensor
 
 from weft.core.model import LanguageModel
 from weft.core.span import Span
-from weft.data import EvaluationWindows, TokenStream
+from weft.data import Batch, EvaluationWindows, TokenStream
 from weft.decoding.mode import declares_length, device_of
+
+AT_ONCE = 1024
+"""Tokens up to which batches of windows are computed in one call: a small model takes longer to be called than to
+compute a few of them."""
 
 
 @dataclass(frozen=True)
@@ -48,14 +53,23 @@ def window_pieces(model: LanguageModel, windows: EvaluationWindows, *, fenced: b
         fenced: whether a token's context is limited to its own document.
         chosen: the indices of the batches to run.
     """
+    batches = (batch for batch in map(windows.batch, sorted(chosen)) if batch.scored.any())
+    # Where a document begins inside a row, the call needs a mask, and may be computed by another form than without.
+    for _, alike in groupby(batches, lambda batch: bool(batch.begins[:, 1:].any())):
+        while group := list(islice(alike, max(1, AT_ONCE // (windows.rows * windows.context)))):
+            yield _window_piece(model, group, fenced)
+
+
+def _window_piece(model: LanguageModel, batches: list[Batch], fenced: bool) -> TargetPiece:
+    """The targets of several batches of windows, computed by one call."""
     device = device_of(model)
-    for batch in (batch for index, batch in enumerate(windows) if index in chosen and batch.scored.any()):
-        assert batch.places is not None, "windows are cut from a stream"
-        begins = batch.begins.copy()
-        begins[:, 0] = False
-        span = Span(begins=torch.from_numpy(begins).to(device) if fenced and begins.any() else None)
-        h = model.hidden(torch.from_numpy(batch.inputs).to(device), None, span).y
-        yield _piece(h, batch.targets, batch.scored, batch.places[batch.scored] + 1, batch.scored_bytes, batch.lost)
+    inputs, targets, begins, scored, places = (np.concatenate([getattr(batch, name) for batch in batches]) for name
+                                               in ("inputs", "targets", "begins", "scored", "places"))
+    begins[:, 0] = False
+    span = Span(begins=torch.from_numpy(begins).to(device) if fenced and begins.any() else None)
+    h = model.hidden(torch.from_numpy(inputs).to(device), None, span).y
+    return _piece(h, targets, scored, places[scored] + 1, sum(batch.scored_bytes for batch in batches),
+                  sum(batch.lost for batch in batches))
 
 
 @dataclass(frozen=True)

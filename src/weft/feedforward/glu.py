@@ -20,8 +20,7 @@ from weft.core.layer import Pointwise
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.feedforward.base import FeedForwardConfig
-from weft.linear.linear import Linear, allowed, stored
-from weft.linear.sharding import Divisible, Division
+from weft.linear.linear import Divisible, Division, Linear, allowed, stored
 from weft.ops.activations import ACTIVATIONS, Activation, ActivationName, gated_product
 from weft.ops.few_rows import many_rows
 from weft.ops.gated_feed_forward import GatedFeedForwardCall, bounded, gated_feed_forward

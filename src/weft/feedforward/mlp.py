@@ -14,10 +14,9 @@ from weft.core.layer import Pointwise
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.feedforward.base import FeedForwardConfig
-from weft.linear.linear import Linear
-from weft.linear.sharding import Divisible, Division
+from weft.linear.linear import Divisible, Division, Linear
 from weft.ops.activations import ACTIVATIONS, KEEP_THEIR_INPUT, Activation, ActivationName
-from weft.ops.rematerialize import cheap
+from weft.ops.operator import cheap
 
 
 class MLP(Pointwise, Divisible):

@@ -17,7 +17,7 @@ from weft.core.config import parse_part
 from weft.core.errors import InputError
 from weft.core.model import LanguageModel, ModelConfig, language_model
 from weft.mixers.attention import Attention
-from weft.mixers.attention_base import HeadSizes
+from weft.mixers.self_attention import HeadSizes
 from weft.positions.frequencies import Constant
 
 

@@ -102,7 +102,7 @@ class Mask(ABC):
         return (*(() if reach is None else (reach,)), *(border for part in self.parts() for border in part.borders()))
 
     def reads(self) -> frozenset[str]:
-        """Names of the facts of tokens that it reads (`weft.core.ticks.Facts`)."""
+        """Names of the facts of tokens that it reads (`weft.core.clock.Facts`)."""
         found: frozenset[str] = frozenset()
         for part in self.parts():
             found = found | part.reads()

@@ -161,12 +161,9 @@ def _of_mapping(value: Mapping[Any, Any]) -> Mask:
         if name not in parameters:
             raise ConfigError([f"{kind}: unknown key {name!r}. {nearest(name, parameters)}"])
     spread = [name for name in fields if parameters[name].kind is inspect.Parameter.VAR_POSITIONAL]
-    values = [item if isinstance(item, int) else parse_mask(item) for name in spread for item in _listed(fields[name])]
+    listed = [fields[name] if isinstance(fields[name], list | tuple) else [fields[name]] for name in spread]
+    values = [item if isinstance(item, int) else parse_mask(item) for each in listed for item in each]
     return _make(kind, values, {name: item for name, item in fields.items() if name not in spread})
-
-
-def _listed(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 class MaskField:

@@ -82,7 +82,8 @@ def svg(mask: Bool[Tensor, "B H T S"], title: str) -> str:
     heads = mask[0].tolist()
     rows, columns = mask.shape[2], mask.shape[3]
     width = max(len(heads) * (columns * SIDE + GAP) - GAP, LETTER * len(title))
-    cells = [_cell(index * (columns * SIDE + GAP), line, column, seen, own=column == line + columns - rows)
+    cells = [_square(index * (columns * SIDE + GAP) + column * SIDE, line,
+                     (OWN if column == line + columns - rows else SEEN) if seen else HIDDEN)
              for index, head in enumerate(heads) for line, values in enumerate(head)
              for column, seen in enumerate(values)]
     return _page(width, rows, title, cells)
@@ -93,10 +94,6 @@ def _page(width: int, rows: int, title: str, cells: list[str]) -> str:
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{TITLE + rows * SIDE}">'
     caption = f'<title>{name}</title><text x="0" y="14" font-family="monospace" font-size="12">{name}</text>'
     return "\n".join([head, caption, *cells, "</svg>"])
-
-
-def _cell(left: int, line: int, column: int, seen: bool, *, own: bool) -> str:
-    return _square(left + column * SIDE, line, (OWN if own else SEEN) if seen else HIDDEN)
 
 
 def _square(x: int, line: int, colour: str, count: str = "") -> str:

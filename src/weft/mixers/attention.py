@@ -20,18 +20,16 @@ from weft.core.layer import LayerState
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
 from weft.core.span import Output, Span
-from weft.linear.linear import Linear
-from weft.linear.sharding import DividedDimension, Divisible, Division
+from weft.linear.linear import DividedDimension, Divisible, Division, Linear
 from weft.masks import Bidirectional, Causal, Mask, MaskField, Prefix, Window
 from weft.masks.visible import MaskFacts
-from weft.mixers.attention_base import HeadSizes, ScoreSettings, attend, head_sizes, require_form
 from weft.mixers.base import MixerConfig
 from weft.mixers.key_value import KeyValueShape, ReadableKeys
-from weft.mixers.self_attention import SelfAttention
+from weft.mixers.self_attention import HeadSizes, ScoreSettings, SelfAttention, attend, head_sizes, require_form
 from weft.norms.base import Norm, NormConfig
 from weft.ops.attention import ATTENTION, AttentionCall, ScoreTerm
 from weft.ops.dropout import OwnDraws
-from weft.ops.rematerialize import apart
+from weft.ops.operator import apart
 from weft.positions.base import NoPositionConfig, PositionConfig, PositionScheme, PositionTerm
 
 

@@ -23,8 +23,8 @@ from weft.core.span import Memory, Output, Span
 from weft.core.state import tensor_field
 from weft.linear.linear import Linear
 from weft.masks.visible import AllKeys, ExistingKeys
-from weft.mixers.attention_base import HeadSizes, ScoreSettings, attend, head_sizes, named_form, require_form
 from weft.mixers.base import MixerConfig
+from weft.mixers.self_attention import HeadSizes, ScoreSettings, attend, head_sizes, named_form, require_form
 from weft.norms.base import Norm, NormConfig
 from weft.ops.attention import AttentionCall
 

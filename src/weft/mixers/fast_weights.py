@@ -16,8 +16,8 @@ from weft.core.recurrent_layer import Carried, MatrixState, Recurred, RecurrentL
 from weft.core.registry import register
 from weft.core.span import Boundaries, Span
 from weft.linear.linear import Linear
-from weft.mixers.attention_base import HeadSizes, head_sizes
 from weft.mixers.base import MixerConfig
+from weft.mixers.self_attention import HeadSizes, head_sizes
 from weft.ops.delta_rule import delta_rule
 from weft.ops.feature_maps import FEATURE_MAPS, deterministic_projection
 from weft.ops.linear_recurrence import linear_recurrence

@@ -16,7 +16,7 @@ from weft.core.span import Output, Span
 from weft.linear.linear import Linear
 from weft.masks import Causal, Window
 from weft.mixers.attention import Attention, AttentionConfig
-from weft.mixers.attention_base import HeadSizes, ScoreSettings, attend
+from weft.mixers.self_attention import HeadSizes, ScoreSettings, attend
 from weft.norms.rmsnorm import RMSNormConfig
 from weft.ops.attention import ATTENTION
 from weft.positions.base import PositionScheme

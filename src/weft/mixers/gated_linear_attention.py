@@ -27,8 +27,8 @@ from weft.core.recurrent_layer import Carried, MatrixState, Recurred, RecurrentL
 from weft.core.registry import register
 from weft.core.span import Boundaries, Span
 from weft.linear.linear import Linear
-from weft.mixers.attention_base import HeadSizes
 from weft.mixers.base import MixerConfig
+from weft.mixers.self_attention import HeadSizes
 from weft.norms.base import Norm, NormConfig
 from weft.norms.layernorm import LayerNormConfig
 from weft.norms.rmsnorm import RMSNormConfig

@@ -24,12 +24,11 @@ from weft.core.span import Output, Span
 from weft.linear.linear import Linear
 from weft.masks import Bidirectional, Causal, Globals, GlobalTokens, Mask, MaskField, Prefix, SymmetricWindow
 from weft.masks.basic import GLOBALS
-from weft.masks.grid import ticks_at
 from weft.masks.terms import Band, Key, Query
-from weft.masks.visible import MaskedKeys, MaskFacts, visible
+from weft.masks.visible import MaskedKeys, MaskFacts, ticks_at, visible
 from weft.mixers.attention import PROJECTIONS, Attention, AttentionConfig
-from weft.mixers.attention_base import HeadSizes
 from weft.mixers.key_value import KeyValueShape, ReadableKeys
+from weft.mixers.self_attention import HeadSizes
 from weft.ops.attention import ATTENTION, AttentionCall
 from weft.positions.base import PositionScheme
 

@@ -29,8 +29,8 @@ from weft.core.span import Boundaries, Memory, Span
 from weft.core.state import tensor_field
 from weft.linear.linear import Linear
 from weft.masks import Bidirectional, Causal, Mask, MaskField
-from weft.mixers.attention_base import HeadSizes, head_sizes
 from weft.mixers.base import MixerConfig
+from weft.mixers.self_attention import HeadSizes, head_sizes
 from weft.ops.linear_recurrence import bidirectional_sums, linear_recurrence
 from weft.ops.linear_recurrence_chunks import CHUNK
 from weft.ops.operator import widen

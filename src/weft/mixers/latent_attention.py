@@ -22,10 +22,9 @@ from weft.core.registry import register
 from weft.core.span import Output, Span
 from weft.linear.linear import Linear, dense
 from weft.masks import Causal, Mask, MaskField
-from weft.mixers.attention_base import ScoreSettings, attend, require_form
 from weft.mixers.base import MixerConfig
 from weft.mixers.key_value import KeyValueShape, ReadableKeys
-from weft.mixers.self_attention import SelfAttention
+from weft.mixers.self_attention import ScoreSettings, SelfAttention, attend, require_form
 from weft.norms.base import Norm, NormConfig
 from weft.norms.rmsnorm import RMSNormConfig
 from weft.ops.attention import AttentionCall

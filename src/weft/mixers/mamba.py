@@ -20,8 +20,7 @@ from weft.core.recurrent_layer import Carried, Recurred, RecurrentLayer
 from weft.core.registry import register
 from weft.core.span import Boundaries, Span
 from weft.core.state import tensor_field
-from weft.linear.linear import Linear
-from weft.linear.sharding import DividedDimension, Divisible, Division
+from weft.linear.linear import DividedDimension, Divisible, Division, Linear
 from weft.mixers.base import MixerConfig
 from weft.norms.base import NoNormConfig, Norm, NormConfig
 from weft.norms.rmsnorm import RMSNormConfig

@@ -14,10 +14,10 @@ from weft.core.clock import Ticks
 from weft.core.config import PartField
 from weft.core.part_config import About, Dims
 from weft.core.registry import register
-from weft.mixers.attention_base import HeadSizes, head_sizes
 from weft.mixers.base import MixerConfig
 from weft.mixers.gated_linear_attention import GatedMemory
 from weft.mixers.kernel_attention import rotation
+from weft.mixers.self_attention import HeadSizes, head_sizes
 from weft.norms.base import NormConfig
 from weft.norms.layernorm import LayerNormConfig
 from weft.positions.base import NoPositionConfig, PositionConfig

@@ -25,8 +25,8 @@ from weft.core.recurrent_layer import Carried, Recurred, RecurrentLayer
 from weft.core.span import Boundaries, Span
 from weft.core.state import tensor_field
 from weft.linear.linear import Linear
-from weft.mixers.attention_base import HeadSizes, head_sizes
 from weft.mixers.base import MixerConfig
+from weft.mixers.self_attention import HeadSizes, head_sizes
 from weft.ops.linear_recurrence_chunks import CHUNK
 from weft.ops.norms import LAYER_NORM, LayerNormCall
 from weft.ops.operator import widen

@@ -15,8 +15,8 @@ from weft.core.registry import register
 from weft.core.span import Span
 from weft.linear.linear import Linear
 from weft.mixers.attention import Attention, AttentionConfig
-from weft.mixers.attention_base import HeadSizes
 from weft.mixers.key_value import KeyValueShape, ReadableKeys
+from weft.mixers.self_attention import HeadSizes
 from weft.positions.base import PositionScheme
 
 

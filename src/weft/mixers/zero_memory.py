@@ -17,8 +17,8 @@ from weft.core.span import Span
 from weft.masks import Causal, Mask, MaskField, Window
 from weft.masks.terms import Key, Query
 from weft.mixers.attention import Attention, AttentionConfig
-from weft.mixers.attention_base import HeadSizes
 from weft.mixers.key_value import ReadableKeys
+from weft.mixers.self_attention import HeadSizes
 from weft.ops.attention import AttentionCall
 from weft.positions.base import PositionConfig, PositionScheme
 from weft.positions.transformer_xl import TransformerXl, TransformerXlConfig

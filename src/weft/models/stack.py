@@ -15,7 +15,7 @@ from weft.core.declarations import Kept, require_given
 from weft.core.layer import LayerState
 from weft.core.part_config import MOST_BLOCKS, Dims, ModuleConfig, count_blocks, expand
 from weft.core.span import Output, Span
-from weft.ops.rematerialize import LEAST, dropping_cheap
+from weft.ops.operator import LEAST, dropping_cheap
 
 
 def _require_few(blocks: list[ModuleConfig]) -> list[ModuleConfig]:

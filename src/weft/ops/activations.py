@@ -40,8 +40,7 @@ from torch.nn import functional as F
 
 from weft.core.errors import nearest
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
-from weft.ops.operator import again
-from weft.ops.rematerialize import cheap
+from weft.ops.operator import again, cheap
 
 ActivationName = Literal["identity", "relu", "squared_relu", "gelu", "gelu_tanh", "quick_gelu", "clipped_gelu", "silu",
                          "sigmoid", "tanh", "mish", "leaky_relu", "relu6", "hard_swish", "laplace"]

@@ -24,11 +24,10 @@ from torch.nn import functional as F
 from weft.core.clock import Keys
 from weft.core.span import WHOLE
 from weft.masks import Causal, GlobalTokens, Mask, Window
-from weft.masks.grid import Grid, Parts, QueryBlock, picked
-from weft.masks.visible import AllKeys, MaskFacts, VisibleKeys, visible
+from weft.masks.visible import AllKeys, Grid, MaskFacts, Parts, QueryBlock, VisibleKeys, picked, visible
 from weft.ops.dropout import dropout
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, LateForm, Make, Operation
-from weft.ops.wide_linear import widens
+from weft.ops.linear import widens
 
 
 class ScoreTerm(ABC):

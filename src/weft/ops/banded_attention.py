@@ -14,8 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from weft.masks.grid import Grid, QueryBlock, picked
-from weft.masks.visible import VisibleKeys
+from weft.masks.visible import Grid, QueryBlock, VisibleKeys, picked
 from weft.ops.attention import ROWS, AttentionCall, ScoreTerm, beyond_library, joined, slow_in_library
 from weft.ops.dropout import dropout
 from weft.ops.forms import Form

@@ -20,9 +20,9 @@ from torch.nn import functional as F
 from weft.core.pieces import Pieces
 from weft.ops import native_diagonal_recurrence as in_c
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, LateForm, Make, Operation
-from weft.ops.joined import diagonal_before
 from weft.ops.native.library import why_not
 from weft.ops.operator import Kernel, differentiate, operator, widen
+from weft.ops.recurrence import diagonal_before
 
 
 class DiagonalRecurrenceCall(NamedTuple):

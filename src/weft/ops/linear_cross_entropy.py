@@ -24,10 +24,10 @@ from torch import Tensor
 
 from weft.core.errors import UnsupportedError
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, LateForm, Make, Operation
+from weft.ops.linear import widens
 from weft.ops.linear_log_prob import capped, linear_logits
 from weft.ops.operator import Kernel, differentiate, operator
 from weft.ops.products import forward_product, input_product, weight_product
-from weft.ops.wide_linear import widens
 
 PIECE_ENTRIES = 1 << 22
 """Logits held at once, 16 MiB in float32: products that are large enough, and little beside what a model keeps."""

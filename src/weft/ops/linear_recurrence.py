@@ -27,9 +27,9 @@ from torch import Tensor
 
 from weft.core.pieces import Pieces
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, LateForm, Make, Operation
-from weft.ops.joined import matrix_before
 from weft.ops.linear_recurrence_chunks import CHUNK, RecurrenceSizes, backward, forward, products, shapes
 from weft.ops.operator import differentiable, widen
+from weft.ops.recurrence import matrix_before
 
 Recurred = tuple[Tensor, Tensor]
 """Outputs [B,T,max(H,K),F] and the state after the last token, [B,K,E,F]."""

@@ -22,8 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, LateForm, Make, Operation
-from weft.ops.operator import again, widen
-from weft.ops.rematerialize import cheap
+from weft.ops.operator import again, cheap, widen
 
 
 class RMSNormCall(NamedTuple):

@@ -21,7 +21,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from weft.ops.forms import OPERATIONS, REFERENCE, Form, Make, Operation
-from weft.ops.wide_linear import ONEDNN, ROUTING, SWITCHED, UNMEASURED, WIDE, Product, Which, wide_product
+from weft.ops.linear import ONEDNN, ROUTING, SWITCHED, UNMEASURED, WIDE, Product, Which
+from weft.ops.wide_linear import wide_product
 
 
 class ProductCall(NamedTuple):

@@ -9,10 +9,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from weft.ops.forms import Form
-from weft.ops.linear import LinearCall, same_dtype
+from weft.ops.linear import ROUTING, LinearCall, same_dtype
 from weft.ops.operator import again, differentiate, operator
 from weft.ops.products import forward_product, input_product, weight_product
-from weft.ops.wide_linear import ROUTING
 
 
 def _run(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -15,10 +15,9 @@ from collections.abc import Iterator
 from torch import nn
 
 from weft.core.part_config import PartConfig
-from weft.linear.linear import Linear, unadapted
+from weft.linear.linear import DividedDimension, Linear, Sections, unadapted
 from weft.linear.lora import LoRAConfig
 from weft.linear.low_rank import Adapted, LowRank, LowRankParts
-from weft.linear.sharding import DividedDimension, Sections
 
 
 def whole_rewrite(rewrite: PartConfig) -> str | None:

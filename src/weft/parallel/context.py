@@ -24,14 +24,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from weft.core.clock import Clock, ResolvedCall
+from weft.core.clock import Clock, ResolvedCall, Ticks
 from weft.core.declarations import Trait
 from weft.core.errors import InputError
 from weft.core.history import GrowingHistory
 from weft.core.layer import Layer, LayerState, needs_of, traits_of
 from weft.core.model import LanguageModel, Model
 from weft.core.span import WHOLE, Span
-from weft.core.ticks import Ticks
 from weft.models.decoder import Decoder
 from weft.models.encoder import TokenEncoder
 from weft.parallel.collectives import Closed

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from weft.checkpoints.sharded import Boxes, TensorBox
-from weft.linear.sharding import DividedDimension
+from weft.linear.linear import DividedDimension
 from weft.parallel.mesh import Mesh
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Tensor parallelism: a model of which each process has the heads, channels and ids that fall to it.
 
-What is divided, and how, the parts say themselves (`weft.linear.sharding`), so there is no plan for a model or family.
+What is divided, and how, the parts say themselves (`weft.linear.linear`), so there is no plan for a model or family.
 Token embedding and linear readout divide by the vocabulary, which need not divide evenly. What declares nothing stays
 whole on every process, and computes the same there: `Divided.whole` names it, and `weft plan` shows it.
 
@@ -22,10 +22,9 @@ from weft.core.errors import ConfigError
 from weft.core.layer import Layer
 from weft.core.model import Model
 from weft.heads.readout import LinearReadout
-from weft.linear.linear import HOOKS, Rewritten, unadapted
+from weft.linear.linear import HOOKS, DividedDimension, Divisible, Division, Rewritten, unadapted
 from weft.linear.low_rank import Adapted
 from weft.linear.replacing import replaced
-from weft.linear.sharding import DividedDimension, Divisible, Division
 from weft.ops.dropout import OwnDraws
 from weft.parallel.adapted import (
     along_columns,

@@ -12,10 +12,9 @@ from typing import final
 
 import torch
 
-from weft.core.clock import Keys, Ticks
+from weft.core.clock import Facts, Keys, Ticks
 from weft.core.model import Model
 from weft.core.part import Part
-from weft.core.ticks import Facts
 from weft.drawing.figure import Cells, Figure, cells_figure
 from weft.masks import Documents, Mask, Prefix
 from weft.masks.basic import GLOBALS

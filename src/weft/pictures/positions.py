@@ -17,7 +17,7 @@ from weft.drawing.figure import Figure
 from weft.drawing.marks import label
 from weft.drawing.markup import Markup, field, join
 from weft.drawing.numbers import integer
-from weft.mixers.attention_base import HeadSizes
+from weft.mixers.self_attention import HeadSizes
 from weft.models.decoder import Embedding
 from weft.pictures.labels import resolved
 from weft.pictures.masks import blocks_in, sentence

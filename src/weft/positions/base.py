@@ -25,7 +25,7 @@ from weft.core.declarations import Declared
 from weft.core.layer import Part
 from weft.core.part_config import About, Dims, ModuleConfig
 from weft.core.registry import register
-from weft.masks.grid import Grid, Parts, keys_at, picked, ticks_at
+from weft.masks.visible import Grid, Parts, keys_at, picked, ticks_at
 from weft.ops.attention import ScoreTerm, slid
 
 Point = Literal["embeddings", "queries_keys", "scores", "values"]
@@ -114,8 +114,10 @@ class PositionConfig(ModuleConfig):
     """Defaults that this scheme sets for fields of the model's ``embedding``, used where the configuration leaves them
     out."""
 
+    @final
     @classmethod
     def acts(cls) -> str:
+        """Where in a model the scheme acts, and how often, in words."""
         built = [config.build_for_heads(Dims(8, 11, 32), 2, 4) for config in cls.examples()]
         points = [words for point, words in POINTS.items() if any(point in scheme.acts_on for scheme in built)]
         if not points:

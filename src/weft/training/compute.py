@@ -18,10 +18,10 @@ from weft.analysis.matmul import chosen_once
 from weft.core.errors import CheckpointError, ConfigError, UnsupportedError
 from weft.core.part_config import Settings
 from weft.core.strict_json import Record
+from weft.ops.linear import ONEDNN, Product, routed
 from weft.ops.processor import processor_name
 from weft.ops.products import PRODUCT
 from weft.ops.triton.library import why_not as triton_lacks
-from weft.ops.wide_linear import ONEDNN, Product, routed
 
 Route = Literal["default", "onednn", "measured"]
 Compiled: TypeAlias = bool | Literal["blocks"]

@@ -75,7 +75,7 @@ def with_labels(plain: dict[str, Any]) -> dict[str, Any]:
     head = {"kind": head} if isinstance(head, str) else head
     if not isinstance(model, Mapping) or not isinstance(head, Mapping) or SAID & set(head):
         return plain
-    if head.get("kind") not in _kinds_with_classes():
+    if head.get("kind") not in {part.kind for part in REGISTRY.parts("head") if "labels" in part.model_fields}:
         return plain
     try:
         task = task_of(plain)
@@ -86,7 +86,3 @@ def with_labels(plain: dict[str, Any]) -> dict[str, Any]:
     values = task.declares().values
     found = {"n_values": values} if values is not None else {"labels": list(labels)} if labels else {}
     return {**plain, "model": {**model, "head": {**head, **found}}} if found else plain
-
-
-def _kinds_with_classes() -> set[str]:
-    return {part.kind for part in REGISTRY.parts("head") if "labels" in part.model_fields}

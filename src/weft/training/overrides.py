@@ -97,7 +97,7 @@ def _apply(data: dict[str, Any], override: str) -> None:
     place: Any = data
     for depth, step in enumerate(steps[:-1]):
         place = _enter(place, step, ".".join(steps[:depth]), override)
-    _set(place, steps[-1], value, ".".join(steps[:-1]), override)
+    place[_key(place, steps[-1], ".".join(steps[:-1]), override)] = value
 
 
 def _enter(place: Any, step: str, path: str, override: str) -> Any:
@@ -110,10 +110,6 @@ def _enter(place: Any, step: str, path: str, override: str) -> Any:
         inner = {}
     place[key] = inner
     return inner
-
-
-def _set(place: Any, step: str, value: Any, path: str, override: str) -> None:
-    place[_key(place, step, path, override)] = value
 
 
 def _key(place: Any, step: str, path: str, override: str) -> str | int:

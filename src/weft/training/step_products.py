@@ -10,7 +10,7 @@ from weft.analysis.shapes import shape_of
 from weft.core.declarations import Trait
 from weft.core.layer import traits_of
 from weft.ops.forms import OPERATIONS
-from weft.ops.wide_linear import Product
+from weft.ops.linear import Product
 from weft.training.config import RunConfig
 
 

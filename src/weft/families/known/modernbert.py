@@ -14,9 +14,8 @@ from weft.families.template import N_LAYERS, Fact, Facts, Layers
 from weft.families.tensor_steps import Split
 from weft.families.weights import Rule, UnusedTensors, both, rename
 from weft.families.windows import FULL, SLIDING, layer_types, single_size
-from weft.masks.basic import Bidirectional
+from weft.masks.basic import Bidirectional, SymmetricWindow
 from weft.masks.expression import parse_mask
-from weft.masks.windows import SymmetricWindow
 
 NORM = {"kind": "layernorm", "eps": Fact("eps"), "bias": Fact("norm_bias")}
 ATTENTION = {

@@ -37,9 +37,8 @@ from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from weft.core.compiling import compiler_traces
 from weft.masks import Documents, Mask
-from weft.masks.grid import ticks_at
 from weft.masks.terms import Key, Query
-from weft.masks.visible import KeyInterval, MaskedKeys, VisibleKeys
+from weft.masks.visible import KeyInterval, MaskedKeys, VisibleKeys, ticks_at
 from weft.ops.attention import AttentionCall, beyond_library
 from weft.ops.forms import Form
 from weft.ops.triton.library import devices, offer, why_not
