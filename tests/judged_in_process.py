@@ -26,7 +26,7 @@ class InProcess:
                       "clock": world.clock}
         self._asked: Asked | None = None
 
-    def begin(self) -> dict[str, Any]:
+    def begin(self, seconds: float) -> dict[str, Any]:
         kept = sys.path[:]
         try:
             self._asked = Asked(self._said, SimpleNamespace(offset=0.0))  # type: ignore[arg-type]  # time stays as it is

@@ -58,5 +58,5 @@ def test_a_wrong_line_in_it_is_found(name: str, tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize("name", list(MODELS) if os.environ.get("WEFT_JUDGE") else ["ngram_numpy"])
 def test_the_file_itself_is_judged_in_a_process(name: str) -> None:
     call, gives = MODELS[name]
-    verdict = judge_file(Judged(JUDGED / f"{name}.py", call), limits=FileLimits(seconds=900))
+    verdict = judge_file(Judged(JUDGED / f"{name}.py", call), limits=FileLimits(seconds=900, answer=300))
     assert (verdict.verdict, verdict.thing.gives) == ("lawful", gives), verdict.model_dump_json(indent=1)

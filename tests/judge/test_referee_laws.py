@@ -105,6 +105,13 @@ def test_what_is_shown_is_the_smallest_input(tmp_path: Path) -> None:
     assert total.measured == pytest.approx(1.01, rel=1e-3)
 
 
+def test_a_state_that_is_kept_is_told_apart_from_random_numbers(tmp_path: Path) -> None:
+    for change, exhibit in (("len(SEEN)", "kept_cache"), ("np.random.randint(16)", "dropout_left_on")):
+        moved = (OUT, f"    out = TABLE[(ids + {change}) % 16]\n    SEEN.append(1)\n")
+        found = law_of(tmp_path, "repeats", TABLE, moved, ("TABLE =", "SEEN = []\nTABLE =")).found
+        assert found is not None and (found.resembles, "at once" in found.sentence) == (exhibit, True)
+
+
 def test_a_figure_of_learning_that_is_said_is_lawful(tmp_path: Path) -> None:
     """Each byte is scored before the counts learn from it."""
     learns = ("each = bits(ids)", "each = []\n    counts = np.full(256, 1.0)\n    for token in ids:\n        each"

@@ -41,7 +41,13 @@ HOSTILE = {
     "garbage": ("import numpy as np\n", "import numpy as np, os\nfor number in range(3, 20):\n"
                 "    try: os.write(number, b'x' * 99 + b'\\n' * 3)\n    except OSError: pass\n", "no answer"),
     "too much memory": (OUT, "    out = np.ones((1 << 40,))\n", "MemoryError"),
-    "ambiguous": (OUT, "    out = TABLE[ids] * 2\n", "State gives")}
+    "ambiguous": (OUT, "    out = TABLE[ids] * 2\n", "State gives"),
+    "probabilities above 1": (OUT, OUT + "    out[..., 3] = 0.5\n", "State gives"),
+    "a shorter context": (OUT, "    out = TABLE[ids][:, :99]\n", "it states context = 300, and rows of 256 tokens"),
+    "another context": ("16, 300", "16, 'long'", "it states context = 'long', where a whole number above 1"),
+    "claims": ("def model", "claims = [1]\ndef model", "it states claims = [1], where a dictionary was expected"),
+    "many files": (OUT, "    for n in range(99): open(f'{n}', 'wb').write(bytes(1 << 20))\n", "more than 64 MiB"),
+    "waits as it is loaded": ("def model", "while True: pass\ndef model", "it gave no answer within")}
 """Files of which nothing can be said: what is replaced, by what, and what is told."""
 
 
@@ -50,7 +56,7 @@ HOSTILE = {
 def test_a_file_that_answers_nothing_is_not_judged(name: str, tmp_path: Path) -> None:
     old, new, told = HOSTILE[name]
     (tmp_path / "judged.py").write_text(TABLE.replace(old, new))
-    limits = FileLimits(seconds=60, answer=3, threads=1, memory=4 << 30)
+    limits = FileLimits(seconds=15, answer=3, threads=1, memory=4 << 30, written=1 << 26)
     verdict = judge_file(Judged(tmp_path / "judged.py"), limits=limits)
     assert (verdict.verdict, verdict.exit_code, verdict.laws) == ("not judged", 2, ())
     assert told in verdict.why
@@ -133,13 +139,14 @@ class Server(BaseHTTPRequestHandler):
                                 for index, text in enumerate(prompts)]})
 
     def _choice(self, index: int, text: str, batch: int, echo: bool) -> dict[str, Any]:
-        nats = [-math.log(256) - 0.01 * (ord(character) % 7) for character in text]
         fault = type(self).fault
+        text = text.replace("\r\n", "\n") if fault == "bytes" else text
+        nats = [-math.log(256) - 0.01 * (ord(character) % 7) for character in text]
         nats = [each + (fault == "ahead") * 0.3 * (text[-1] == "a") + (fault == "batch") * 0.3 * (batch > 1)
                 + (fault == "steps") * 0.3 * (not echo) for each in nats]
         nats = [-0.5 for _ in nats] if fault == "sums" else nats
         likeliest = [{"a": math.log(0.7), "b": math.log(0.6 if fault == "top" else 0.2)} for _ in text]
-        tokens = list(text.replace("\r\n", "\n") if fault == "bytes" else text)
+        tokens = list(text)
         if type(self).begin and echo:  # as servers do whose tokenizers put a token before every text
             tokens, nats, likeliest = ["<|endoftext|>", *tokens], [0.0, *nats], [{}, *likeliest]
         return {"index": index, "text": text, "logprobs": {
@@ -182,6 +189,40 @@ def test_an_endpoint_is_judged_by_what_can_be_asked(fault: str, law: str, begin:
 def test_an_endpoint_that_cannot_be_asked_is_not_judged() -> None:
     verdict = judge_endpoint("http://127.0.0.1:9/v1", seconds=2)
     assert verdict.exit_code == 2 and "cannot be asked" in verdict.why
+
+
+ANSWERS: dict[str, dict[str, Any]] = {
+    "another text": {"tokens": ["he", "llo"], "token_logprobs": [-1.0, -2.0]},
+    "no tokens": {"tokens": [], "token_logprobs": []},
+    "no log-probabilities": {"tokens": ["a", "b", "c"], "token_logprobs": [None, None, None]},
+    "fewer log-probabilities": {"tokens": ["a", "b"], "token_logprobs": [-1.0]}}
+TOLD = {"another text": "answers with others: 'hello'", "no tokens": "answers with others: ''"}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_endpoint_that_answers_something_else_is_not_judged(name: str, endpoint: str,
+                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Server, "_choice", lambda self, index, *_: {"index": index, "logprobs": ANSWERS[name]})
+    verdict = judge_endpoint(endpoint)
+    assert (verdict.exit_code, verdict.laws) == (2, ())
+    assert TOLD.get(name, "has no log-probability of each of the prompt's tokens") in verdict.why
+
+
+@pytest.mark.parametrize(("answer", "told"), [
+    (b"HTTP/1.1 200 OK\r\n\r\n<html>", "no JSON object"), (b"HTTP/1.1 200 OK\r\n\r\n[1]", "no JSON object"),
+    (b"HTTP/1.1 200 OK\r\n\r\n{}", "lists no model"), (b"SSH-2.0\r\n", "cannot be asked"), (b"", "cannot be asked"),
+    (b"HTTP/1.1 500 No\r\n\r\nlater", "is answered by status 500: later")])
+def test_what_is_no_endpoint_is_not_judged(answer: bytes, told: str) -> None:
+    class Other(Server):
+        def do_GET(self) -> None:
+            self.wfile.write(answer)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Other)
+    Thread(target=server.serve_forever).start()
+    verdict = judge_endpoint(f"http://127.0.0.1:{server.server_port}/v1", seconds=5)
+    server.shutdown()
+    server.server_close()
+    assert verdict.exit_code == 2 and told in verdict.why
 
 
 def test_the_address_of_a_server_is_told_apart_from_that_of_its_interface() -> None:

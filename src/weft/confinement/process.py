@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import final
@@ -25,13 +25,14 @@ class ConfinedProcess:
         module: whose ``main`` it runs.
         paths: folders that it imports from besides Weft's and Python's own.
         environment: variables besides those that every such process has.
+        watch: called each second in which it says nothing; what it raises ends the waiting.
 
     Raises:
         OSError: it cannot be started.
     """
 
     def __init__(self, module: str, arguments: Sequence[object], paths: Sequence[str] = (),
-                 environment: Mapping[str, str] | None = None) -> None:
+                 environment: Mapping[str, str] | None = None, watch: Callable[[], None] = lambda: None) -> None:
         begins = f"import sys; sys.path += {[str(SOURCE), *paths]!r}; from {module} import main; main()"
         own = {"LANG": "C.UTF-8", "PATH": os.defpath, "PYTHONHASHSEED": "0", "HOME": os.sep, **(environment or {})}
         self._process = subprocess.Popen(
@@ -41,7 +42,7 @@ class ConfinedProcess:
         assert self._process.stdin is not None and self._process.stdout is not None, "pipes were asked for"
         self._input, self._output = self._process.stdin, self._process.stdout
         os.set_blocking(self._input.fileno(), False)
-        self._read = bytearray()
+        self._read, self._watch = bytearray(), watch
 
     def exchange(self, content: bytes, until: float, most: int) -> bytes:
         """Give it some bytes, and return the next line that it writes; b"" if it has ended.
@@ -81,9 +82,11 @@ class ConfinedProcess:
         """Write what the pipe takes of ``rest`` and read what there is; what is left to write, and whether it has
         ended."""
         left = until - time.monotonic()
-        readable, writable, _ = select.select([self._output], [self._input] if rest else [], [], max(left, 0))
-        if left <= 0 or not (readable or writable):
+        readable, writable, _ = select.select([self._output], [self._input] if rest else [], [], min(max(left, 0), 1))
+        if left <= 0:
             raise TimeoutError
+        if not (readable or writable):
+            self._watch()
         if writable:
             with suppress(BlockingIOError):
                 try:

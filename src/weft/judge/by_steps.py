@@ -42,7 +42,7 @@ def _differs(case: Case, view: OutputForm, rows: np.ndarray, used: int) -> Found
 
     if seen(rows) is None:
         return None
-    rows = smallest(rows, lambda shorter: seen(shorter) is not None)
+    rows = smallest(case, rows, lambda shorter: seen(shorter) is not None)
     row, place, gap = seen(rows) or (0, 0, 0.0)
     after = " after a state has been used before" if used else ""
     return Found(sentence=f"Decoded token by token{after}, the output at token {place} is not that of the whole row.",

@@ -24,6 +24,7 @@ CLIPPED = -80.0
 NUMBERS = 1 << 20
 """The most numbers of an answer that are compared at once; of larger ones some positions are."""
 GIVES = ("logits", "log-probabilities", "next", "scores")
+NUMBER = "a whole number above 1"
 
 
 class UnsteadyError(Exception):
@@ -79,8 +80,13 @@ class Case:
 
     def _learn(self, gives: str | None) -> None:
         """Ask the file what it is and how its output is read."""
-        self.about = self.worker.begin()
+        self.about = self.worker.begin(self.left())
         self.stated: dict[str, Any] = self.about["stated"]
+        for name, expected in {"vocab_size": NUMBER, "context": NUMBER, "claims": "a dictionary"}.items():
+            value = self.stated.get(name)
+            right = isinstance(value, int) and value > 1 if expected is NUMBER else isinstance(value, dict)
+            if not (value is None or right):
+                raise NotJudgedError(f"it states {name} = {value!r}, where {expected} was expected.")
         self.offered: list[str] = self.about["offered"]
         self.low = any("16" in each for each in self.about["dtypes"])
         self.scale, self.changes_input = 1.0, False
@@ -116,7 +122,7 @@ class Case:
     def other(self) -> Worker:
         """A second process of the file, in other surroundings, which has loaded it beside the first."""
         if not self._begun:
-            self._other.begin()
+            self._other.begin(self.left())
             self._begun = True
         return self._other
 
@@ -124,7 +130,7 @@ class Case:
         """Begin a new process in the place of one that has ended."""
         self.worker.end()
         self.worker = Worker(self.judged, self.limits, self._world)
-        self.worker.begin()
+        self.worker.begin(self.left())
 
     def end(self) -> None:
         """End the processes."""
@@ -136,7 +142,7 @@ class Case:
         """A further process of the file in other surroundings, for as long as it is needed."""
         worker = Worker(self.judged, self.limits, elsewhere(self._world))
         try:
-            worker.begin()
+            worker.begin(self.left())
             yield worker
         finally:
             worker.end()
@@ -217,9 +223,8 @@ class Case:
         return np.resize(np.roll(ids, -int(draw.integers(0, len(ids)))), length)
 
     def _vocabulary(self) -> int:
-        stated = self.stated.get("vocab_size")
-        if isinstance(stated, int) and stated > 1:
-            return stated
+        if stated := self.stated.get("vocab_size"):
+            return int(stated)
         shape = self._shape(np.zeros((2, 7), np.int64))
         if len(shape) < 2 or (len(shape) == 2 and shape[1] == 7):
             raise NotJudgedError("the number of its ids is not known: state vocab_size in the file.")
@@ -252,22 +257,25 @@ class Case:
             raise NotJudgedError(f"for 2 rows of 7 ids it returns an array of shape {long}.")
         self.vocab = min(self.vocab, long[-1])
         values = np.asarray(self.raw(OutputForm(how, "logits", long[-1]), self.rows(8, 7, 1)), float)
-        logs = gives == "log-probabilities" or (gives in (None, "next") and are_log_probabilities(values))
+        function = self.about["function"]
+        logs = gives == "log-probabilities" or (gives in (None, "next") and are_log_probabilities(values, function))
         if last:
             return OutputForm(how, "next log-probabilities" if logs else "next", long[-1])
         return OutputForm(how, "log-probabilities" if logs else "logits", long[-1])
 
     def _longest(self) -> tuple[int, str]:
         """The length of the longest rows that are asked for, and why none longer is."""
-        context = self.stated.get("context")
-        most = min(context, LENGTHS[-1]) if isinstance(context, int) and context > 1 else LENGTHS[-1]
-        reached = 7
+        context = self.stated.get("context") or 0
+        most, reached = min(context or LENGTHS[-1], LENGTHS[-1]), 7
         for length in [each for each in LENGTHS if each < most] + [most]:
             begun = time.monotonic()
             try:
                 self.log_probs(self.views[0], self.rows(1, length, 2), [length - 1])
             except ModelError as error:
-                return reached, f"rows of {length:,} tokens end in an error ({error})"
+                why = f"rows of {length:,} tokens end in an error ({error})"
+                if context:
+                    raise NotJudgedError(f"it states context = {context}, and {why}.") from None
+                return reached, why
             taken = time.monotonic() - begun
             reached = length
             if taken > SLOW:
@@ -275,8 +283,11 @@ class Case:
         return reached, ""
 
 
-def are_log_probabilities(values: np.ndarray) -> bool:
+def are_log_probabilities(values: np.ndarray, function: bool) -> bool:
     """Whether values [...,V] are logarithms of probabilities.
+
+    Args:
+        function: whether a function gives them, of which log-probabilities are expected rather than logits.
 
     Raises:
         NotJudgedError: they may be, but sum to one nowhere.
@@ -288,8 +299,8 @@ def are_log_probabilities(values: np.ndarray) -> bool:
         return True
     if (values >= 0).all() and np.allclose(values.sum(axis=-1), 1, atol=1e-3):
         raise NotJudgedError("it returns probabilities: return their logarithms.")
-    if (values <= 0).all() and float(np.abs(total).max()) < math.log(1000):
-        raise NotJudgedError("its values are all below 0 and sum to one nowhere: are they logits, or log-probabilities "
+    if ((values <= 0).all() or function) and float(np.abs(total).max()) < math.log(1000):
+        raise NotJudgedError("the exponentials of its values sum to one nowhere: are they logits, or log-probabilities "
                              "that are wrong? State gives = \"logits\" or \"log-probabilities\" in the file, or give "
                              "--gives.")
     return False
@@ -310,7 +321,7 @@ def first_difference(case: Case, expected: np.ndarray, got: np.ndarray) -> tuple
     return int(rows[first]), int(places[first]), float(gap[rows[first], places[first]])
 
 
-def smallest(pair: np.ndarray, shows: Callable[[np.ndarray], bool], asks: int = 24) -> np.ndarray:
+def smallest(case: Case, pair: np.ndarray, shows: Callable[[np.ndarray], bool], asks: int = 24) -> np.ndarray:
     """Rows of ids [R,T] without the tokens at either end that are not needed to show what they show, by halving.
 
     Args:
@@ -320,7 +331,7 @@ def smallest(pair: np.ndarray, shows: Callable[[np.ndarray], bool], asks: int = 
     """
     for front in (True, False):
         cut = pair.shape[1] // 2
-        while cut and asks:
+        while cut and asks and case.left() > 0:
             shorter = pair[:, cut:] if front else pair[:, : pair.shape[1] - cut]
             asks -= 1
             if shorter.shape[1] > 1 and shows(shorter):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import math
 import random
@@ -10,6 +11,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, final
@@ -23,6 +25,8 @@ ALLOWED = 0.1
 """Nats by which two answers may differ: servers compute in 16-bit numbers, with other kernels for other batches."""
 LIKELIEST = 5
 """Tokens whose probabilities are asked for beside the prompt's own: OpenAI's interface allows no more."""
+LARGEST = 64 << 20
+"""Bytes of an answer."""
 TOGETHER = 16
 """Texts of one request."""
 NOT_ASKED = {"documents": "an endpoint tells no id that ends a document",
@@ -52,7 +56,10 @@ class Endpoint:
 
     def __init__(self, url: str, model: str | None, seconds: float) -> None:
         self._url, self._seconds = url.rstrip("/"), seconds
-        self._model = model or str(self._get("models")["data"][0]["id"])
+        try:
+            self._model = model or str(self._get("models")["data"][0]["id"])
+        except (LookupError, TypeError):
+            raise EndedError(f"{self._url}/models lists no model: name one (--model)") from None
 
     def scored(self, prompts: Sequence[str]) -> list[ScoredPrompt]:
         """The prompts, asked for in one request."""
@@ -82,13 +89,28 @@ class Endpoint:
         request = urllib.request.Request(f"{self._url}/{path}", content, {"Content-Type": "application/json"})
         try:
             with urllib.request.urlopen(request, timeout=self._seconds) as answer:
-                return dict(json.loads(answer.read(64 << 20)))
+                content = json.loads(_read(answer, time.monotonic() + self._seconds))
         except urllib.error.HTTPError as error:
             told = error.read(200).decode(errors="replace")
             where = "" if error.code != 404 or self._url.endswith("/v1") else f". Is it meant to be {self._url}/v1?"
             raise EndedError(f"{self._url}/{path} is answered by status {error.code}: {told}{where}") from None
-        except (OSError, ValueError, TypeError) as error:
-            raise EndedError(f"{self._url}/{path} cannot be asked: {error}") from None
+        except ValueError:
+            content = None
+        except (OSError, http.client.HTTPException) as error:
+            raise EndedError(f"{self._url}/{path} cannot be asked: {error or type(error).__name__}") from None
+        if not isinstance(content, dict):
+            raise EndedError(f"{self._url}/{path} answers with something that is no JSON object")
+        return content
+
+
+def _read(answer: http.client.HTTPResponse, until: float) -> bytes:
+    """An answer, read to its end by a time of `time.monotonic`, however slowly it comes."""
+    content = b""
+    while more := answer.read1(1 << 20):
+        content += more
+        if time.monotonic() > until or len(content) > LARGEST:
+            raise TimeoutError(f"its answer has not ended after {len(content):,} bytes")
+    return content
 
 
 def _scored(choice: dict[str, Any]) -> ScoredPrompt:
@@ -97,9 +119,12 @@ def _scored(choice: dict[str, Any]) -> ScoredPrompt:
         nats = tuple(math.nan if each is None else float(each) for each in told["token_logprobs"])
         likeliest = [each or {} for each in told.get("top_logprobs") or [{}] * len(nats)]
         sums = tuple(sum(math.exp(float(value)) for value in each.values()) for each in likeliest)
-        return ScoredPrompt(tuple(map(str, told["tokens"])), nats, sums)
+        tokens = tuple(map(str, told["tokens"]))
+        if len(tokens) == len(nats) == len(sums) and not any(map(math.isnan, nats[2:])):
+            return ScoredPrompt(tokens, nats, sums)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
-        raise EndedError("its answer has no log-probabilities of the prompt's tokens (echo with logprobs)") from None
+        pass
+    raise EndedError("its answer has no log-probability of each of the prompt's tokens (echo with logprobs)")
 
 
 def _of_text(one: ScoredPrompt, prompt: str) -> ScoredPrompt:
@@ -115,8 +140,10 @@ def judge_endpoint(url: str, *, model: str | None = None, seconds: float = 30.0,
     begun, thing, laws = time.monotonic(), Thing(kind="endpoint", path=url), []
     try:
         asked = Endpoint(url, model, seconds)
-        asked.scored([SAMPLE[:40]])
-    except (EndedError, LookupError, TypeError) as error:
+        back = "".join(asked.scored([SAMPLE[:40]])[0].tokens)
+        if SequenceMatcher(None, back, SAMPLE[:40]).ratio() < 0.5:
+            raise EndedError(f"asked for a prompt's own tokens (echo), it answers with others: {back[:40]!r}")
+    except EndedError as error:
         return Verdict(thing=thing, verdict="not judged", why=f"{error}", seconds=time.monotonic() - begun)
     kept: dict[str, Callable[[Endpoint], LawResult]] = {
         name: lambda asked, law=law: law(asked.bits) for name, law in laws_of(texts).items()}  # type: ignore[misc]
@@ -152,10 +179,11 @@ def _found(sentence: str, seen: tuple[int, float] | None) -> Found | None:
 
 def _sums(asked: Endpoint) -> LawResult:
     scored = asked.scored([SAMPLE[:200], SAMPLE[200:400]])
-    highest = max((each for one in scored for each in one.told), default=0.0)
+    highest = max((each for one in scored for each in (*one.told, *(math.exp(min(nat, 99)) for nat in one.nats[1:]))),
+                  default=0.0)
     found = None if highest <= 1 + 1e-3 else Found(
-        sentence=f"The probabilities of its {LIKELIEST} likeliest tokens sum to {highest:.4g}.", measured=highest,
-        allowed=1 + 1e-3)
+        sentence=f"The probability of a token, or of its {LIKELIEST} likeliest tokens together, is {highest:.4g}.",
+        measured=highest, allowed=1 + 1e-3)
     draw = random.Random(5)
     for symbols in ("ab", "abcdefghijklmnop"):
         text = "".join(draw.choice(symbols) for _ in range(300))

@@ -25,12 +25,12 @@ def causality(case: Case) -> LawResult:
             tried.append("it is given the tokens before and no other")
             continue
         for length in lengths:
-            if length > SHORT and case.left() < (1 - SHARE) * case.limits.seconds:
+            if _late(case, length):
                 lengths = [each for each in lengths if each < length]
                 why = f"rows of {length:,} tokens and more were left out, when {SHARE:.0%} of the time was up"
                 break
-            found, asked = _at_length(case, view, length)
-            count += asked
+            found, asked, left_out = _at_length(case, view, length)
+            count, why = count + asked, left_out or why
             if found:
                 return result(NAME, _tried(count, lengths[: lengths.index(length) + 1]), found)
         if found := (None if view.scores else beats_chance(case, view)):
@@ -44,8 +44,13 @@ def _tried(count: int, lengths: list[int]) -> str:
             f"{', '.join(f'{each:,}' for each in lengths)} tokens")
 
 
-def _at_length(case: Case, view: OutputForm, length: int) -> tuple[Found | None, int]:
-    """The first change that shows in an earlier output, and how many were tried."""
+def _late(case: Case, length: int) -> bool:
+    """Whether rows of a length must leave what is left of the time to other laws."""
+    return length > SHORT and case.left() < (1 - SHARE) * case.limits.seconds
+
+
+def _at_length(case: Case, view: OutputForm, length: int) -> tuple[Found | None, int, str]:
+    """The first change that shows in an earlier output, how many were tried, and why no more."""
     count = 8 if length <= 64 else 2 if length <= 256 else 1
     rows = case.rows(count, length, 21) if count > 1 else case.rows(3, length, 21)[2:]
     draw = np.random.default_rng(length)
@@ -54,6 +59,8 @@ def _at_length(case: Case, view: OutputForm, length: int) -> tuple[Found | None,
     places = case.places(view, length, count, near)
     before = case.log_probs(view, rows, places)
     for index, cut in enumerate(cuts):
+        if index and _late(case, length):
+            return None, index * count, f"{SHARE:.0%} of the time was up after {index} changes of {length:,} tokens"
         changed = rows.copy()
         for row, at in enumerate(cut):
             end = length if index % 3 == 0 else at + 1
@@ -64,8 +71,8 @@ def _at_length(case: Case, view: OutputForm, length: int) -> tuple[Found | None,
         after[may] = before[may]
         if first_difference(case, before, after):
             case.require_steady(view, rows, places, before)
-            return _shown(case, view, rows, changed, cut), index + 1
-    return None, len(cuts) * count
+            return _shown(case, view, rows, changed, cut), index + 1, ""
+    return None, len(cuts) * count, ""
 
 
 def _cuts(draw: np.random.Generator, length: int, count: int) -> np.ndarray:
@@ -102,7 +109,7 @@ def _shown(case: Case, view: OutputForm, rows: np.ndarray, changed: np.ndarray, 
     for row in range(len(rows)):
         pair = np.stack([rows[row], changed[row]])
         if seen(pair):
-            pair = smallest(pair, lambda shorter: seen(shorter) is not None)
+            pair = smallest(case, pair, lambda shorter: seen(shorter) is not None)
             _, place, gap = seen(pair) or (0, 0, 0.0)
             first = int(np.flatnonzero(pair[0] != pair[1])[0])
             at = [at for at in case.places(view, pair.shape[1], 1, [first]) if at < first][place]

@@ -57,8 +57,8 @@ def _wrong_sum(case: Case, view: OutputForm, rows: np.ndarray, places: list[int]
     shown = rows[row, : places[place] + 1]
     sentence = (f"After {_tokens(len(shown))} a probability is no number (nan or infinite)." if not math.isfinite(worst)
                 else f"After {_tokens(len(shown))} the probabilities of the next token sum to {worst:.6g}, not to 1.")
-    resembles = ("maximum_of_models" if len(shown) == 1 else "late_inflation" if not view.scores else
-                 "hashed_cache" if worst > 1.5 else "target_gate")
+    resembles = (None if not math.isfinite(worst) else "maximum_of_models" if len(shown) == 1 else
+                 "late_inflation" if not view.scores else "hashed_cache" if worst > 1.5 else "target_gate")
     return Found(sentence=sentence, row=row, token=places[place], input=ids(shown), measured=worst,
                  allowed=allowed_of_sums(case), resembles=resembles)
 

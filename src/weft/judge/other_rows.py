@@ -51,7 +51,7 @@ def _smaller(case: Case, view: OutputForm, row: np.ndarray, batch: np.ndarray, a
     while len(rows) > 2 and seen(rows[len(rows) // 2 :] if len(rows) > 3 else rows[1:]):
         rows = rows[len(rows) // 2 :] if len(rows) > 3 else rows[1:]
     if seen(rows):
-        rows = smallest(rows, lambda shorter: seen(shorter) is not None)
+        rows = smallest(case, rows, lambda shorter: seen(shorter) is not None)
         _, token, gap = seen(rows) or (0, token, 0.0)
         said = f"The output of a row at token {token} is another one beside {_rows(len(rows) - 1)} than alone."
         return Found(sentence=said, row=len(rows) - 1, token=token, input=ids(*rows), measured=gap,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -38,7 +40,7 @@ class FileLimits:
         seconds: of wall time for the whole verdict.
         answer: seconds of wall time for one answer.
         memory: bytes of its addresses.
-        written: bytes of a file that it writes in its own folder.
+        written: bytes of the files in its own folder, all that it writes.
         threads: of its matrix products.
         confined: whether the kernel must withhold other files, processes and the network.
     """
@@ -96,7 +98,8 @@ class Worker:
                        "MKL_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE",
                        **dict(judged.environment), **dict(world.environment)}
         try:
-            self._process = ConfinedProcess("weft.judge.worker", (), [each for each in sys.path if each], environment)
+            self._process = ConfinedProcess("weft.judge.worker", (), [each for each in sys.path if each], environment,
+                                            self._watch)
         except OSError as error:
             shutil.rmtree(self.folder, ignore_errors=True)
             raise FailedError(f"no process can be started ({error.strerror}).", where="judge",
@@ -109,17 +112,19 @@ class Worker:
         self._first: bytes | None = json.dumps(asked).encode("ascii") + b"\n"
         self.by: tuple[str, ...] = ()
 
-    def begin(self) -> dict[str, Any]:
-        """The file's own account of its model, see `weft.judge.worker.Asked.about`."""
+    def begin(self, seconds: float) -> dict[str, Any]:
+        """The file's own account of its model, see `weft.judge.worker.Asked.about`, within so many seconds at most."""
         try:
-            about, _ = self._exchange(self._first or b"", self._limits.answer + 60)
+            about, _ = self._exchange(self._first or b"", max(1.0, min(self._limits.answer + 60, seconds)))
             self.by = tuple(map(str, about.get("by", ())))
             if self._limits.confined and not set(CONFINED_BY) <= set(self.by):
                 raise UnsupportedError("this machine cannot keep the file from other files and the network (Landlock "
                                        "and seccomp of Linux 5.13 or later are missing).", where="judge",
                                        remedy="Judge it elsewhere, or in a container of its own with --unconfined.")
-        except BaseException:
+        except BaseException as error:
             self.end()
+            if isinstance(error, ModelError):
+                raise ModelError(f"the file cannot be loaded: {error}") from None
             raise
         return about
 
@@ -140,14 +145,22 @@ class Worker:
             if not line:
                 raise EndedError("its process ended by itself (out of memory, out of time, or a crash)")
             message, arrays = read_frame(line, lambda count: self._process.take(count, until))
+            self._watch()
         except TimeoutError:
-            raise EndedError(f"it gave no answer within {seconds:g} seconds") from None
+            raise EndedError(f"it gave no answer within {seconds:.3g} seconds") from None
         except (FrameError, OverflowError) as error:
             raise EndedError(f"its process wrote something that is no answer ({error or 'a line without an end'})"
                              ) from None
         if "error" in message:
             raise ModelError(str(message["error"]))
         return message, arrays
+
+    def _watch(self) -> None:
+        """Raise `EndedError` if it has written more than it may."""
+        files = (os.path.join(at, name) for at, _, names in os.walk(self.folder) for name in names)
+        with suppress(FileNotFoundError):  # one that it has deleted meanwhile
+            if sum(4096 + 512 * os.lstat(each).st_blocks for each in files) > self._limits.written:
+                raise EndedError(f"it wrote more than {self._limits.written >> 20:,} MiB of files")
 
     def end(self) -> None:
         """End the process and delete its folder."""

@@ -82,8 +82,10 @@ def _outcome(case: Case, name: str, law: Law) -> LawResult:
         return law(case)
     except (UnsteadyError, InputError) as error:  # of what the file itself claims
         return LawResult(name=name, outcome="not tried", why=f"{error}")
-    except (EndedError, ModelError) as error:
+    except EndedError as error:
         why = f"{error}"
+    except ModelError as error:
+        why = f"it ended in an error ({error})"
     try:
         case.again()
     except (EndedError, ModelError):

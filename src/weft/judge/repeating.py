@@ -51,8 +51,8 @@ class _Repeated:
     def in_one_process(self) -> Found | None:
         """The first answer of the first process that differs when it is asked again."""
         worker = self._case.worker
-        between: dict[str, tuple[str, Callable[[], None]]] = {
-            "at once": ("dropout_left_on", lambda: None),
+        between: dict[str, tuple[str | None, Callable[[], None]]] = {
+            "at once": (None, lambda: None),
             "after other rows": (
                 KEPT, lambda: self._ask(worker, self._case.rows(3, self._rows.shape[1] // 2 + 1, 52))),
             "with the clock 401 days ahead": ("prompt_hash", lambda: self._world(worker, 401 * 86_400.0, 1)),
@@ -91,10 +91,21 @@ class _Repeated:
         self._case.raw(self._view, short, None, worker, times=calls)
         return self._same(worker, f"after {calls:,} calls", KEPT)
 
-    def _same(self, worker: Worker, name: str, exhibit: str) -> Found | None:
+    def _exhibit(self, worker: Worker) -> str:
+        """The exhibit that another answer at once resembles: of random numbers a seed alone gives the same ones."""
+        told = []
+        for seeded in (True, False, True):
+            if seeded:
+                self._world(worker, 0.0, 7)
+            told.append(self._case.log_probs(self._view, self._rows, self._places, worker))
+        first, unseeded, again = told
+        drawn = first_difference(self._case, first, unseeded) and not first_difference(self._case, first, again)
+        return "dropout_left_on" if drawn else KEPT
+
+    def _same(self, worker: Worker, name: str, exhibit: str | None) -> Found | None:
         return self._compared(self._case.log_probs(self._view, self._rows, self._places, worker), name, exhibit)
 
-    def _compared(self, got: np.ndarray, name: str, exhibit: str) -> Found | None:
+    def _compared(self, got: np.ndarray, name: str, exhibit: str | None) -> Found | None:
         self.tried.append(name)
         seen = first_difference(self._case, self._first, got)
         if seen is None:
@@ -102,4 +113,4 @@ class _Repeated:
         row, place, gap = seen
         return Found(sentence=f"The same rows have another output at token {self._places[place]} {name}.", row=row,
                      token=self._places[place], input=ids(*self._rows), measured=gap, allowed=self._case.allowed,
-                     resembles=exhibit)
+                     resembles=exhibit or self._exhibit(self._case.worker))

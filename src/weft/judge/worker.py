@@ -69,7 +69,8 @@ def answer_all(asked: Mapping[str, Any], by: list[str], questions: BinaryIO, ans
         try:
             content = frame(*made())
         except BaseException as error:  # SystemExit too is an end that nobody expects
-            content = frame({"error": "".join(filter(str.isprintable, in_words(error)))[:REASON]})
+            said = " ".join(in_words(error).split())
+            content = frame({"error": "".join(filter(str.isprintable, said))[:REASON]})
         answers.write(content)
         answers.flush()
 
@@ -132,6 +133,7 @@ class Asked:
         parameters = list(self._model.parameters()) if self.is_module() else []
         return {"stated": stated, "offered": [name for name in OPTIONAL if callable(self.find(name))],
                 "module": self.is_module(), "remade": self.remade and self.is_module(),
+                "function": inspect.isfunction(self._model),
                 "parameters": sum(each.numel() for each in parameters),
                 "dtypes": sorted({str(each.dtype) for each in parameters})}
 
@@ -267,6 +269,8 @@ def as_array(value: Any) -> np.ndarray:
 def chosen(value: np.ndarray, positions: list[int] | None) -> tuple[dict[str, Any], list[np.ndarray]]:
     """The positions that were asked for of an array [B,T,...], with its whole shape."""
     about = {"shape": list(value.shape)}
+    if positions and (value.ndim < 2 or value.shape[1] <= max(positions)):
+        raise InputError(f"the model returned an array of shape {about['shape']}, which has no token {max(positions)}")
     return about, [value if positions is None else value[:, positions]]
 
 
