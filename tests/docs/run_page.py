@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from fresh import check_near
 from weft.cli.main import app
+from weft.laws import LAWS
 
 ACTIVATE = ". .venv/bin/activate"
 """What makes a fresh shell find the command, in the folder of the clone."""
@@ -30,7 +31,10 @@ def run_line(line: str) -> None:
     """One command; anything but ``weft ...`` is refused."""
     words = shlex.split(line)
     assert words[0] == "weft", f"not a weft command: {line}"
-    result = CliRunner().invoke(app, words[1:])
+    with pytest.MonkeyPatch.context() as patch:
+        if words[1] == "train" and "compile" in LAWS:  # a plugin's laws again, those of `weft check` before it
+            check_near(patch)
+        result = CliRunner().invoke(app, words[1:])
     assert result.exit_code == 0, f"{line}\n{result.output}\n{result.exception!r}"
     assert result.output, f"{line}: a command that tells nothing"
 

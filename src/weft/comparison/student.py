@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import numpy as np
+import torch
 
 SeedTest: TypeAlias = Literal["welch", "paired"]
 """Of two models' runs: Welch's, which takes all runs as independent, or paired by number, as those of one
@@ -89,8 +90,7 @@ def above(limit: Callable[[np.ndarray], np.ndarray], breaks: Sequence[np.ndarray
     for low, high in ((np.full_like(start, ends[0]), start), (start, end)):
         s, weights = quadrature(low, high, panels)
         density = np.exp(constant + (freedom - 1) * np.log(s) - half * s * s)
-        far = ((limit(s) - shift) / math.sqrt(2)).ravel().tolist()
-        reached = np.array([math.erfc(each) / 2 for each in far]).reshape(s.shape)
+        reached = torch.erfc(torch.from_numpy((limit(s) - shift) / math.sqrt(2))).numpy() / 2
         total += (weights * density * reached).sum(1)
     return total
 
