@@ -8,7 +8,10 @@
 `Slots.admit_all` and then steps; ``engine`` is given the same rows as requests. The two take turns in one process;
 figures are medians of the rounds, in new tokens a second.
 
-``beside``: the time between two tokens of eight streams, alone and while a long prompt is read, in milliseconds.
+``beside``: the time between two tokens of eight streams, alone and while a long prompt is read, in milliseconds, for
+attention, Mamba and both in turns. Streams of 64 tokens have 384 new ones and are followed by others, one at a time, so
+that those beside the prompt read as many keys as those before it. ``--from`` gives the tokens of the prompt that an
+earlier one shares, which is read first, so that its end can be measured in a short time.
 
 ``prefixes``: seconds to the first token of a prompt of 2,000 tokens that others share and 32 of its own, read whole and
 continued from the kept state, for attention and for Mamba.
@@ -38,28 +41,29 @@ import torch
 
 from weft.core.config import parse_part
 from weft.core.model import LanguageModel
-from weft.decoding import Row, RowSettings, Slots
+from weft.decoding import NewToken, Row, RowSettings, Slots
 from weft.linear.lora import LoRAConfig
 from weft.linear.low_rank import adapted_maps
 from weft.linear.rewrite import rewritten
 from weft.serving.engine import Engine
 from weft.serving.requests import EngineLimits, Event, Request
 from weft.serving.row_adapters import row_adapted
+from weft.serving.scheduler import Ticket
 from weft.serving.speculation import Drafts, PromptDrafts
 from weft.training.compute import processor_name
 
 HERE = Path(__file__).parent
 ROPE = {"kind": "attention", "n_heads": 6, "n_kv_heads": 2, "position": "rope"}
-LAYERS: dict[str, Any] = {"attention": ROPE, "mamba": "mamba"}
+LAYERS: dict[str, Any] = {"attention": [ROPE], "mamba": ["mamba"], "hybrid": [ROPE, "mamba"]}
 
 
 def model_of(kind: str, options: argparse.Namespace) -> LanguageModel:
     torch.manual_seed(0)
     model = parse_part(("model",), {
         "kind": "decoder", "vocab_size": options.vocabulary, "context": 2048, "d_model": options.width,
-        "norm": "rmsnorm", "blocks": [{"repeat": options.layers, "of": [{
-            "kind": "pre", "norm": "rmsnorm",
-            "layers": [LAYERS[kind], {"kind": "glu", "d_ff": 8 * options.width // 3}]}]}]}).build(None)
+        "norm": "rmsnorm", "blocks": [{"repeat": options.layers // len(LAYERS[kind]), "of": [{
+            "kind": "pre", "norm": "rmsnorm", "layers": [layer, {"kind": "glu", "d_ff": 8 * options.width // 3}]}
+            for layer in LAYERS[kind]]}]}).build(None)
     assert isinstance(model, LanguageModel)
     return model.eval().to(getattr(torch, options.dtype))
 
@@ -108,31 +112,69 @@ def speeds(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+QUIET = 6000
+"""Tokens of the streams before the long prompt."""
+
+
 def beside(options: argparse.Namespace) -> dict[str, Any]:
-    """Milliseconds between two tokens of eight streams."""
-    model = model_of("attention", options)
-    engine = Engine(model, None, limits=EngineLimits(prefix_bytes=0))
-    for index, row in enumerate(prompts(8, 64, options.vocabulary, 0)):
-        engine.submit(Request(row, RowSettings(4000, row=index)), lambda event: None)
-    for _ in range(40):
-        engine.step()
+    """Milliseconds between two tokens of eight streams, by kind of model."""
+    found = {}
+    for kind in options.kinds:
+        found[kind] = beside_of(kind, options)
+        print(kind, found[kind], flush=True)
+    return found
 
-    def gaps(goes_on: Callable[[int], bool]) -> list[float]:
-        found: list[float] = []
-        while goes_on(len(found)):
-            begun = options.clock()
-            engine.step()
-            found.append(1000 * (options.clock() - begun))
-        return found
 
-    read: list[Event] = []
-    quiet = gaps(lambda steps: steps < 100)
-    engine.submit(Request(prompts(1, options.long, options.vocabulary, 1)[0], RowSettings(1)), read.append)
-    loaded = gaps(lambda steps: not read)
+def beside_of(kind: str, options: argparse.Namespace) -> dict[str, Any]:
+    engine = Engine(model_of(kind, options), None, limits=EngineLimits(prefix_bytes=(4 << 30) * bool(options.head)))
+    long, read, begun = prompts(1, options.long, options.vocabulary, 1)[0].tokens, list[Event](), list[float]()
+    if options.head:
+        engine.submit(Request(Row(long[:options.head]), RowSettings(1)), lambda event: None)
+        while engine.step():
+            pass
+
+    def ended(tokens: int) -> bool:
+        if tokens >= QUIET and not begun:
+            engine.submit(Request(Row(long), RowSettings(1), keep=False), read.append)
+            begun.append(options.clock())
+        return bool(read)
+
+    gaps = streamed(engine, options, ended)
+    seconds = options.clock() - begun[0]
     engine.close()
-    return {"tokens of the prompt": options.long, "quiet": percentiles(quiet), "beside": percentiles(loaded),
-            "p95 beside over p95 quiet": percentiles(loaded)["p95"] / percentiles(quiet)["p95"],
-            "seconds to read it": sum(loaded) / 1000}
+    quiet, loaded = percentiles(gaps[QUIET // 4:QUIET]), percentiles(gaps[QUIET:])
+    return {"tokens of the prompt": options.long - options.head, "seconds to read it": seconds,
+            "quiet": quiet, "beside": loaded, "p95 beside over p95 quiet": loaded["p95"] / quiet["p95"]}
+
+
+def streamed(engine: Engine, options: argparse.Namespace, ended: Callable[[int], bool]) -> list[float]:
+    """Milliseconds between two tokens of any of eight streams, each followed by another one, until ``ended``, given
+    their number so far. One begins at a time."""
+    gaps, tickets = list[float](), dict[int, Ticket]()
+
+    def begin(index: int, new: int) -> None:
+        last = 0.0
+
+        def tell(event: Event) -> None:
+            nonlocal last
+            if not isinstance(event, NewToken) or ended(len(gaps)):
+                return
+            now = options.clock()
+            gaps.extend([1000 * (now - last)] if last else [])
+            last = now
+            if event.finish:
+                begin(index, 384)
+
+        row, = prompts(1, 64, options.vocabulary, len(gaps) + index)
+        tickets[index] = engine.submit(Request(row, RowSettings(new, row=index), keep=False), tell)
+
+    for index in range(8):
+        begin(index, 48 * (index + 1))
+    while not ended(len(gaps)):
+        engine.step()
+    for ticket in tickets.values():
+        engine.cancel(ticket)
+    return gaps
 
 
 def percentiles(values: list[float]) -> dict[str, float]:
@@ -196,7 +238,7 @@ def drafts(options: argparse.Namespace) -> dict[str, Any]:
 def prefixes(options: argparse.Namespace) -> dict[str, Any]:
     """Seconds to the first token after 2,000 shared tokens and 32 others."""
     found: dict[str, Any] = {}
-    for kind in LAYERS:
+    for kind in ("attention", "mamba"):
         engine = Engine(model_of(kind, options), None)
         shared, = prompts(1, 2000, options.vocabulary, 0)
         tails = prompts(options.rounds + 3, 32, options.vocabulary, 1)
@@ -222,6 +264,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     for name, number in (("width", 384), ("layers", 10), ("vocabulary", 16384), ("rounds", 5), ("long", 32000)):
         parser.add_argument(f"--{name}", type=int, default=number)
+    parser.add_argument("--kinds", nargs="*", default=list(LAYERS), choices=list(LAYERS), help="of ``beside``")
+    parser.add_argument("--from", dest="head", type=int, default=0)
     parser.add_argument("--rows", type=int, nargs="*", default=[1, 4, 16, 64])
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--threads", type=int, default=os.cpu_count())

@@ -16,6 +16,7 @@ from weft.linear.lora import LoRAConfig
 from weft.linear.low_rank import adapted_maps
 from weft.linear.rewrite import rewritten
 from weft.serving.engine import Engine
+from weft.serving.pace import Pace
 from weft.serving.requests import EngineLimits, Event, PromptRead, Request
 from weft.serving.row_adapters import RowAdapted, row_adapted, share_weights
 
@@ -99,6 +100,35 @@ def plainly(model: LanguageModel, row: Row, own: RowSettings) -> list[NewToken]:
     while slots.live:
         found += slots.step()
     return found
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_long_prompt_that_rows_of_other_adapters_interrupt_keeps_its_own(
+        name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pace, "due", lambda pace, now: True)  # at every operation
+    model = decoder(*MODELS[name]).eval()
+    models = {"a": adapted(model, 1, PLAIN[0]), "b": adapted(model, 2, PLAIN[1])}
+    alone, rows = copies(model, models), [Row(tuple(place % 7 for place in range(39))), *rows_of(6)]
+    engine = Engine(model, None, limits=LIMITS, adapters=models)
+    names = [("a", None, "b")[row % 3] for row in range(7)]
+    heard: list[list[Event]] = [[] for _ in rows]
+    for row in (1, 2, 0, 3, 4, 5, 6):
+        engine.submit(Request(rows[row], RowSettings(40 if row in (1, 2) else 9), adapter=names[row],
+                              prompt_log_probs=0 if row == 0 else None), heard[row].append)
+    before = engine.figures().steps
+    engine.step()
+    engine.step()
+    assert engine.figures().steps > before + 20, "the long prompt was interrupted"
+    while engine.step():
+        pass
+    for row, events in enumerate(heard):
+        own, = generate(alone[names[row]], [rows[row]], max_new_tokens=40 if row in (1, 2) else 9).rows
+        assert [event.token for event in events if isinstance(event, NewToken)] == list(own.tokens), f"row {row}"
+    read, = (event for event in heard[0] if isinstance(event, PromptRead))
+    logits = alone["a"](torch.tensor([rows[0].tokens])).y[0, :-1].log_softmax(-1)
+    wanted = logits.gather(1, torch.tensor(rows[0].tokens[1:])[:, None])[:, 0]
+    told = torch.tensor([each.log_prob for each in (read.log_probs or ())[1:]], dtype=torch.float64)
+    torch.testing.assert_close(told, wanted, atol=1e-9, rtol=0)  # float64; a piece's sums have another order
 
 
 def test_the_weights_of_the_base_are_in_memory_once() -> None:

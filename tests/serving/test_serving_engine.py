@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from decoding.small_models import DYNAMIC, MLP, ROPE, VOCAB, Bigram, decoder, kinds, translator
@@ -16,6 +17,7 @@ from weft.core.model import EncoderInputs, LanguageModel, ModelState
 from weft.core.span import Output, Span
 from weft.decoding import GREEDY, Ending, NewToken, Row, RowSettings, Sampling, generate
 from weft.serving.engine import Engine
+from weft.serving.prompt_reading import Looking
 from weft.serving.requests import EngineLimits, Event, Failed, OverloadedError, PromptRead, Request
 from weft.serving.running_batch import sizes
 
@@ -224,6 +226,18 @@ def test_what_cannot_be_served_is_refused_before_it_is_queued() -> None:
         Engine(copy.deepcopy(model).train(), None)
     with pytest.raises(UnsupportedError, match="serving needs probabilities of the next token"):
         Engine(seeing_ahead(copy.deepcopy(model)).eval(), None)
+
+
+@pytest.mark.parametrize(("heads", "keys", "masks"), [(6, 2, 1), (6, 2, 6), (5, 5, 1), (4, 1, 4)])
+def test_attention_that_is_interrupted_between_its_heads_is_the_same(heads: int, keys: int, masks: int) -> None:
+    generator, looks = torch.Generator().manual_seed(1), list[None]()
+    q, k, v, mask = (torch.randn(2, *shape, generator=generator, dtype=torch.float64) for shape in (
+        (heads, 64, 8), (keys, 2400, 8), (keys, 2400, 4), (masks, 64, 2400)))
+    wanted = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=0.3, enable_gqa=heads != keys)
+    with Looking(lambda: looks.append(None)):
+        found = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=0.3, enable_gqa=heads != keys)
+    torch.testing.assert_close(found, wanted, atol=1e-12, rtol=0)  # float64
+    assert len(looks) == (heads // keys if keys < heads else 3)
 
 
 def test_an_empty_prompt_begins_with_the_start_token() -> None:

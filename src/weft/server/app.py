@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -13,13 +13,14 @@ from weft.core.version import VERSION
 from weft.server import fields
 from weft.server.endpoints import Endpoints, HttpLimits, answered
 from weft.server.gate import Access, Gate
-from weft.server.mailbox import Runs
 from weft.server.metrics import Metrics
 from weft.server.served import Served
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
+
+    from weft.serving.engine import Engine
 
 JSON, EVENTS = "application/json", "text/event-stream"
 ANSWERS = Path(__file__).with_name("answers.json")
@@ -81,8 +82,9 @@ PROBLEMS = {400: "The request cannot be served; the message says why.", 401: "Th
             500: "The server has failed.", 503: "The server ends."}
 
 
-def application(served: Served, engine: Runs | None, *, access: Access | None = None, limits: HttpLimits | None = None,
-                ready: Callable[[], bool] = lambda: True, note_bodies: bool = False) -> Gate:
+def application(served: Served, engine: Engine | None, *, access: Access | None = None,
+                limits: HttpLimits | None = None, ready: Callable[[], bool] = lambda: True,
+                note_bodies: bool = False) -> Gate:
     """The application, for any server of ASGI.
 
     Args:
@@ -117,16 +119,11 @@ def application(served: Served, engine: Runs | None, *, access: Access | None = 
         return JSONResponse({"error": {"message": message, "type": "invalid_request_error", "param": None,
                                        "code": None}}, error.status_code, error.headers)
 
-    routes = [Route(each.path, answered(_work(endpoints, each.work)), methods=[each.method]) for each in ENDPOINTS]
+    routes = [Route(each.path, answered(getattr(endpoints, each.work)), methods=[each.method]) for each in ENDPOINTS]
     routes.append(Route("/openapi.json", openapi))
     inner = Starlette(routes=routes, exception_handlers={HTTPException: unknown})
     inner.router.redirect_slashes = False
     return Gate(inner, access or Access(), metrics, frozenset(each.path for each in ENDPOINTS), note_bodies)
-
-
-def _work(endpoints: Endpoints, name: str) -> Callable[[Request], Awaitable[Any]]:
-    work: Callable[[Request], Awaitable[Any]] = getattr(endpoints, name)
-    return work
 
 
 def document(with_key: bool) -> dict[str, Any]:

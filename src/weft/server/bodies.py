@@ -68,7 +68,7 @@ READERS: Mapping[str, Callable[[Served, bytes | Mapping[str, Any]], ReadBody]] =
 def error_object(error: Exception) -> tuple[int, dict[str, Any]]:
     """The status of HTTP and the object by which an error is told. Of what is no error of Weft's nothing is told but
     that it happened."""
-    status, kind, code = _class_of(error)
+    status, kind, code = next((told for each, told in ERRORS if isinstance(error, each)), (500, "server_error", None))
     if isinstance(error, UserError | OverloadedError | StoppedError):
         message = " ".join(each for each in (f"{error.where}: {error.what}" if error.where else error.what,
                                              error.remedy) if each)
@@ -78,21 +78,12 @@ def error_object(error: Exception) -> tuple[int, dict[str, Any]]:
     return status, {"error": {"message": message, "type": kind, "param": where, "code": code}}
 
 
-def _class_of(error: Exception) -> tuple[int, str, str | None]:
-    """Status, type and code of an error."""
-    match error:
-        case UnknownModelError():
-            return 404, "invalid_request_error", "model_not_found"
-        case TooLongError():
-            return 400, "invalid_request_error", "context_length_exceeded"
-        case OverloadedError():
-            return 429, "rate_limit_error", "overloaded"
-        case StoppedError():
-            return 503, "server_error", "stopping"
-        case UserError():
-            return 400, "invalid_request_error", None
-        case _:
-            return 500, "server_error", None
+ERRORS: tuple[tuple[type[Exception], tuple[int, str, str | None]], ...] = (
+    (UnknownModelError, (404, "invalid_request_error", "model_not_found")),
+    (TooLongError, (400, "invalid_request_error", "context_length_exceeded")),
+    (OverloadedError, (429, "rate_limit_error", "overloaded")), (StoppedError, (503, "server_error", "stopping")),
+    (UserError, (400, "invalid_request_error", None)))
+"""Status, type and code of errors; of the kinds that an error has, the first counts."""
 
 
 def _plain(content: bytes) -> Any:

@@ -48,10 +48,8 @@ def _prompts(prompt: str | list[str] | list[int] | list[list[int]]) -> list[str 
     """Each prompt by itself."""
     if isinstance(prompt, str):
         return [prompt]
-    texts = [each for each in prompt if isinstance(each, str)]
-    rows = [each for each in prompt if isinstance(each, list)]
     ids = [each for each in prompt if isinstance(each, int)]
-    return [ids] if ids else [*texts, *rows]
+    return [ids] if ids else [each for each in prompt if not isinstance(each, int)]
 
 
 def _require_consistent(body: CompletionBody, prompts: int, n: int, best_of: int) -> None:

@@ -16,7 +16,7 @@ from weft.core.errors import InputError
 from weft.core.strict_json import dumps
 from weft.server.bodies import error_object, read_body
 from weft.server.gate import LOG, Message, Receive, Send
-from weft.server.mailbox import Exchange, Mailbox, Runs
+from weft.server.mailbox import Exchange, Mailbox
 from weft.server.metrics import Metrics
 from weft.server.read_bodies import classified, detokenized, embedded, tokenized
 from weft.server.replies import ReadBody, require_answer
@@ -26,6 +26,8 @@ from weft.serving.requests import OverloadedError, StoppedError
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
+
+    from weft.serving.engine import Engine
 
 T = TypeVar("T")
 STALLED = 2.0
@@ -75,7 +77,7 @@ class Endpoints:
         ready: whether new requests are taken.
     """
 
-    def __init__(self, served: Served, engine: Runs | None, metrics: Metrics, limits: HttpLimits,
+    def __init__(self, served: Served, engine: Engine | None, metrics: Metrics, limits: HttpLimits,
                  ready: Callable[[], bool]) -> None:
         self._served, self._engine, self._metrics, self.limits = served, engine, metrics, limits
         self._ready = ready

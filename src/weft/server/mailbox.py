@@ -6,28 +6,15 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Protocol, TypeAlias, final
+from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 from weft.decoding import NewToken
-from weft.serving.requests import Event, Failed, Figures, PromptRead, Request
+from weft.serving.requests import Event, Failed, PromptRead, Request
+
+if TYPE_CHECKING:
+    from weft.serving.engine import Engine
 
 Told: TypeAlias = "tuple[int, PromptRead | NewToken | Failed]"
-
-
-class Runs(Protocol):
-    """The engine as a server asks it; see `weft.serving.engine.Engine`."""
-
-    def submit(self, request: Request, tell: Callable[[Event], None]) -> Any:
-        """Queue a request; its ticket."""
-
-    def require_room(self, entering: int) -> None:
-        """Raise `OverloadedError` where a request that comes after so many others would find the queue full."""
-
-    def cancel(self, ticket: Any) -> None:
-        """End a request."""
-
-    def figures(self) -> Figures:
-        """The state of the engine."""
 
 
 @final
@@ -69,7 +56,7 @@ class Exchange:
         requests: submitted together; where the engine refuses one, none runs.
     """
 
-    def __init__(self, engine: Runs, mailbox: Mailbox, requests: Sequence[Request]) -> None:
+    def __init__(self, engine: Engine, mailbox: Mailbox, requests: Sequence[Request]) -> None:
         self._engine, self._mailbox, self._requests = engine, mailbox, requests
         self._tickets: list[Any] = []
         self._told: list[Told] = []

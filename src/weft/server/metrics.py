@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, final
 
 from weft.serving.requests import Figures
 
 if TYPE_CHECKING:
-    from weft.server.mailbox import Runs
+    from weft.serving.engine import Engine
 
-COUNTERS = {
-    "prompt_tokens": "Tokens of prompts that were computed.",
-    "cached_tokens": "Tokens of prompts whose state was kept of an earlier request.",
-    "new_tokens": "Tokens chosen.",
-    "drafted": "Tokens that were guessed and read.",
-    "accepted": "Guessed tokens that were taken.",
-    "finished": "Requests that ended with their answer.",
-    "cancelled": "Requests that were cancelled.",
-    "failed": "Requests that failed.",
-    "refused": "Requests that were refused since the queue was full.",
-    "steps": "Steps of the engine.",
-}
-GAUGES = {
-    "running": "Rows that are being read or continued.",
-    "waiting": "Requests that wait.",
-    "waiting_tokens": "Tokens of the prompts of requests that wait.",
-    "slots": "Slots in use by rows that decode.",
-    "state_bytes": "Bytes of the states of running rows.",
-    "prefix_bytes": "Bytes of the states that are kept for later prompts.",
-    "prefixes": "States that are kept for later prompts.",
-}
+GAUGES = frozenset({"running", "waiting", "waiting_tokens", "slots", "state_bytes", "prefix_bytes", "prefixes"})
+ABOUT = dict(re.findall(r"^ +(\w+): (.+)$", Figures.__doc__ or "", re.MULTILINE))
+"""What each figure is, as its record says."""
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 
 
@@ -42,7 +26,7 @@ class Metrics:
         engine: None: the model is no language model.
     """
 
-    def __init__(self, engine: Runs | None) -> None:
+    def __init__(self, engine: Engine | None) -> None:
         from prometheus_client import CollectorRegistry, Counter, Histogram
 
         self._registry = CollectorRegistry()
@@ -68,7 +52,7 @@ class Metrics:
 class _Engine:
     """The figures of an engine, read when they are asked for."""
 
-    def __init__(self, engine: Runs) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def describe(self) -> Iterator[Any]:
@@ -82,10 +66,9 @@ class _Engine:
     def _of(self, figures: Figures) -> Iterator[Any]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        for name, what in GAUGES.items():
-            yield GaugeMetricFamily(f"weft_{name}", what, value=getattr(figures, name))
-        for name, what in COUNTERS.items():
-            yield CounterMetricFamily(f"weft_{name}", what, value=getattr(figures, name))
+        for name in (each.name for each in fields(Figures) if each.name not in ("reuse", "alive_at")):
+            family = GaugeMetricFamily if name in GAUGES else CounterMetricFamily
+            yield family(f"weft_{name}", ABOUT.get(name, name), value=getattr(figures, name))
         reuse = CounterMetricFamily("weft_prefix_reuse", "Prompts by what became of their prefix.", labels=("reason",))
         for reason, count in figures.reuse:
             reuse.add_metric((reason,), count)

@@ -57,12 +57,10 @@ def tokenized(served: Served, content: bytes) -> Json:
     """The ids of a text."""
     body = parse_body(TokenizeBody, content)
     served.adapter(body.model)
-    tokenizer = served.tokenizer
-    tokens = tokenizer.encode(body.prompt)
+    tokens = served.tokenizer.encode(body.prompt)
     if body.add_special_tokens:
-        row, = prompt_rows(served.loaded, body.prompt)
-        assert isinstance(row, Row), "texts become rows"
-        tokens = list(row.tokens)
+        rows = prompt_rows(served.loaded, body.prompt)
+        tokens = [token for row in rows if isinstance(row, Row) for token in row.tokens]
     return {"tokens": tokens, "count": len(tokens), "max_model_len": served.loaded.model.limit()}
 
 

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from secrets import token_hex
-from typing import Any, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 from weft.core.errors import FailedError
 from weft.decoding import NewToken
@@ -114,8 +114,7 @@ class Reply(ABC):
         """The choices of the whole answer."""
 
 
-@dataclass(frozen=True)
-class ReadBody:
+class ReadBody(NamedTuple):
     """A body that has been understood: the requests that are to be submitted, and the answer that their events make.
 
     Attributes:

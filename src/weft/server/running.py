@@ -10,11 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol, final
+from typing import TYPE_CHECKING, Any, final
 
 from weft.core.errors import InputError, MissingExtra
 from weft.disk.documents import Unreadable, read_document
 from weft.server.gate import LOCAL, Access, Application
+from weft.serving.thread import EngineThread
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -25,16 +26,6 @@ HEADERS_SECONDS, MOST_HEADERS, IDLE_SECONDS = 10.0, 64 << 10, 30
 without a request."""
 LEFT_SECONDS = 5
 """Seconds for what is still to be sent once the engine has ended."""
-
-
-class Drains(Protocol):
-    """The thread of an engine that is ended with its server; see `weft.serving.thread.EngineThread`."""
-
-    def drain(self, seconds: float) -> bool:
-        """Take no more requests, and wait for those that run."""
-
-    def stop(self) -> None:
-        """End."""
 
 
 @final
@@ -118,8 +109,8 @@ def _keys(file: Path | None) -> tuple[bytes, ...]:
     return (*found, *((variable.encode(),) if variable else ()))
 
 
-def run(application: Application, listening: socket.socket, place: Listening, engine: Drains | None, *, drain: float,
-        draining: Callable[[], None], started: Callable[[], None]) -> None:
+def run(application: Application, listening: socket.socket, place: Listening, engine: EngineThread | None, *,
+        drain: float, draining: Callable[[], None], started: Callable[[], None]) -> None:
     """Serve until SIGTERM or Ctrl-C, then let running answers end, for ``drain`` seconds at most. A second signal ends
     the process at once.
 

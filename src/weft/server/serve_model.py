@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from threading import Event
-from types import MappingProxyType
 
 from weft.api.generating import start_of
 from weft.api.models import load, load_language_model
@@ -28,11 +27,10 @@ from weft.serving.thread import EngineThread
 LONGEST_NAME = 200
 GUESSES = 4
 """Tokens that are guessed ahead of a row."""
-NO_ADAPTERS: Mapping[str, Path] = MappingProxyType({})
 
 
 def serve(model: str | Path | Loaded, place: Listening, *, name: str | None = None, template: str | None = None,
-          adapters: Mapping[str, Path] = NO_ADAPTERS, limits: EngineLimits | None = None, device: str = "cpu",
+          adapters: Mapping[str, Path] | None = None, limits: EngineLimits | None = None, device: str = "cpu",
           dtype: str | None = None, draft: str | None = None, http: HttpLimits | None = None,
           key_file: Path | None = None, drain: float = 30.0, note_bodies: bool = False,
           told: Callable[[str], None] = print) -> None:
@@ -56,7 +54,7 @@ def serve(model: str | Path | Loaded, place: Listening, *, name: str | None = No
         InputError: the address, the keys, the certificate or the template cannot be used.
         MissingExtra: the packages of a server are not installed.
     """
-    access, limits = access_of(place, key_file), limits or EngineLimits()
+    access, limits, adapters = access_of(place, key_file), limits or EngineLimits(), adapters or {}
     place.require_tls()
     listening = place.open()
     try:

@@ -125,9 +125,7 @@ class Served:
             row = Row(tuple(prompt))
         else:
             self.tokenizer  # noqa: B018  # whose error names no folder
-            found, = prompt_rows(self.loaded, prompt)
-            assert isinstance(found, Row), "texts become rows"
-            row = found
+            row = next(each for each in prompt_rows(self.loaded, prompt) if isinstance(each, Row))
         if not row.tokens:
             raise InputError("the prompt is empty, and this model has no token that begins a document.", where=where,
                              remedy="Give at least one token.")

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple, final
 
 import torch
@@ -20,7 +21,7 @@ from weft.decoding.mode import declares_length, device_of
 from weft.decoding.prompts import PromptState
 from weft.decoding.stopping import NewToken
 from weft.serving.prefixes import KeptPrefix, Prefixes, is_cuttable
-from weft.serving.prompt_reading import PromptReading
+from weft.serving.prompt_reading import Looking, PromptReading
 from weft.serving.requests import EngineLimits, PromptRead, Request
 from weft.serving.row_adapters import RowAdapted
 from weft.serving.running_batch import RunningBatch
@@ -95,21 +96,23 @@ class EngineRows:
             found = KeptPrefix(None, "not asked", 0)
         elif not ticket.whole:
             found = self.prefixes.find(asked.adapter, asked.row.tokens)
-        self._readings[ticket] = reading = PromptReading(model, asked.row, found.begun, asked.prompt_log_probs)
+        self._readings[ticket] = reading = PromptReading(model, asked.row, found.begun, asked.prompt_log_probs,
+                                                         self.place(asked).capacity)
         self._read[ticket], self._shared[ticket] = PromptRead(reading.read, found.reuse), found.shared
         return reading.read
 
     @torch.inference_mode()
-    def read(self, ticket: Ticket, upto: int) -> None:
+    def read(self, ticket: Ticket, upto: int, look: Callable[[], None]) -> None:
         """`Runner.read`."""
-        self._read_to_shared(ticket, upto)
-        reading = self._readings[ticket]
-        if reading.read < upto:
+        reading, model = self._readings[ticket], self._models[ticket.request.adapter]
+        with Looking(partial(model.aside, look) if isinstance(model, RowAdapted) else look):
+            self._read_to_shared(ticket, upto)
             before = reading.read
-            with self._starting(ticket):
-                reading.on_to(upto)
-            if self._bounded and upto // EVERY > before // EVERY:
-                self._keep(ticket, reading.copy())
+            if before < upto:
+                with self._starting(ticket):
+                    reading.on_to(upto)
+        if self._bounded and upto // EVERY > before // EVERY:
+            self._keep(ticket, reading.copy())
 
     def _read_to_shared(self, ticket: Ticket, upto: int) -> None:
         """Read on to where the prompt diverges from an earlier one, if that is before ``upto``, and keep the state."""

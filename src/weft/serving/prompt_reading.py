@@ -6,10 +6,13 @@ A model of which a state serves one length only, a row with a source and one wit
 
 from __future__ import annotations
 
-from typing import final
+from collections.abc import Callable, Sequence
+from typing import Any, final
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from weft.core.model import LanguageModel
 from weft.core.rows import cut_out, trim
@@ -21,11 +24,46 @@ from weft.serving.requests import TokenLogProb
 
 AT_ONCE = 32
 """Positions of a prompt whose logits are in memory together."""
+LONG_CALL, HEADS = 1 << 17, 2
+"""Pairs of a token and one that it sees above which attention is computed by parts, and heads of such a part."""
 
 
 def readable_in_pieces(row: Row, by_length: bool) -> bool:
     """Whether a row can be read in pieces by `PromptReading`; ``by_length``: `declares_length` of the model."""
     return row.source is None and not row.prefix and not by_length
+
+
+@final
+class Looking(TorchFunctionMode):
+    """Calls a function after every operation inside, whose own operations are not looked at; attention of many tokens
+    to many is an operation for each of the heads that share a key."""
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        super().__init__()
+        self._look = look
+
+    def __torch_function__(self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (),
+                           kwargs: dict[str, Any] | None = None) -> Any:
+        if func is F.scaled_dot_product_attention and args[0].shape[2] * args[1].shape[2] > LONG_CALL:
+            return self._by_heads(*args, **(kwargs or {}))
+        found = func(*args, **(kwargs or {}))
+        if func.__name__ != "__get__":  # of an attribute
+            self._look()
+        return found
+
+    def _by_heads(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+        """Attention of queries [B,H,T,F], which are taken so that every part has as many heads as there are keys; of
+        heads of their own, a few at a time."""
+        mask, group = options.pop("attn_mask", None), q.shape[1] // k.shape[1]
+        y = q.new_empty(*q.shape[:3], v.shape[3])
+        for first in range(group) if group > 1 else range(0, q.shape[1], HEADS):
+            own = slice(first, None, group) if group > 1 else slice(first, first + HEADS)
+            shared = slice(None) if group > 1 else own
+            y[:, own] = F.scaled_dot_product_attention(
+                q[:, own], k[:, shared], v[:, shared], mask if mask is None or mask.shape[1] == 1 else mask[:, own],
+                **{**options, "enable_gqa": False})
+            self._look()
+        return y
 
 
 @final
@@ -36,12 +74,14 @@ class PromptReading:
         row: at least one token.
         begun: the state after its beginning, shorter than the prompt; consumed. None: nothing has been read.
         top: number of the most probable tokens told for each position; None: no log-probabilities.
+        capacity: tokens for which the state has room: as in the batch that continues the row and need not copy it.
     """
 
-    def __init__(self, model: LanguageModel, row: Row, begun: PromptState | None, top: int | None) -> None:
-        self._model, self._row, self._top = model, row, top
+    def __init__(self, model: LanguageModel, row: Row, begun: PromptState | None, top: int | None,
+                 capacity: int) -> None:
+        self._model, self._row, self._top, self._capacity = model, row, top, capacity
         self._log_probs = [TokenLogProb(row.tokens[0], None)]
-        self.begun = None if begun is None else PromptState(begun.tokens, trim(begun.state, len(row.tokens)))
+        self.begun = None if begun is None else PromptState(begun.tokens, trim(begun.state, capacity))
 
     @property
     def read(self) -> int:
@@ -58,7 +98,7 @@ class PromptReading:
         tokens, device = self._row.tokens, device_of(self._model)
         known = self.begun.tokens if self.begun is not None else ()
         state = self.begun.state if self.begun is not None else self._model.init_state(
-            1, capacity=len(tokens), device=device)
+            1, capacity=self._capacity, device=device)
         self.begun = None  # the call consumes the state, even if it fails
         piece = torch.tensor([tokens[len(known):upto]], dtype=torch.int64, device=device)
         out = self._model.hidden(piece, state, Span(fresh=not known, bound=upto, uniform=True))

@@ -54,22 +54,8 @@ class Answering(Protocol):
         """The answer as one object."""
 
 
-class Understood(Protocol):
-    """A body that has been understood."""
-
-    @property
-    def requests(self) -> Sequence[Request]:
-        """All of them are to be submitted."""
-
-    @property
-    def answer(self) -> Answering:
-        """The object that makes the answer of their events."""
-
-    @property
-    def stream(self) -> bool:
-        """Whether the body asks for a stream."""
-
-
+Understood: TypeAlias = tuple[Sequence[Request], Answering, bool]
+"""Requests that are all to be submitted, what makes the answer of their events, and whether a stream is wanted."""
 Read: TypeAlias = Callable[[str, Json], Understood]
 """Understands the body of a url. Raises `UserError`."""
 Refuse: TypeAlias = Callable[[Exception], tuple[int, Json]]
@@ -306,8 +292,9 @@ class _Job:
         running = None
         try:
             asked = self._understood(wanted)
-            running = _Running(wanted, asked.answer)
-            for place, request in enumerate(asked.requests):
+            requests, answer, _ = asked
+            running = _Running(wanted, answer)
+            for place, request in enumerate(requests):
                 running.tickets.append(self._engine.submit(request, self._teller(running, place)))
         except (UserError, OverloadedError) as error:
             if running is not None:
@@ -331,7 +318,7 @@ class _Job:
                               remedy="Start the job again.")
         data = parse_json(line, once=True)
         asked = self._read(data["url"], data["body"])
-        if asked.stream:
+        if asked[2]:
             raise InputError("answers in a file are whole.", where="stream", remedy="Leave it out.")
         return asked
 

@@ -13,7 +13,7 @@ all of their second matrices: two products more, however many adapters there are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import final
@@ -141,6 +141,12 @@ class RowAdapted(LanguageModel):
         finally:
             self._started = before
 
+    def aside(self, work: Callable[[], None]) -> None:
+        """Do work inside a call of this model, which calls of it on other rows may interrupt."""
+        before = self._now.rows, self._now.others_of
+        work()
+        self._now.rows, self._now.others_of = before
+
     def start(self, clock: Clock, *, capacity: int | None, dtype: torch.dtype,
               memory: Memory | None) -> RowAdaptedState:
         inner = self.inner.start(clock, capacity=capacity, dtype=dtype, memory=memory)
@@ -164,17 +170,17 @@ class _AdaptersNow:
 
     def __init__(self) -> None:
         self.rows = torch.zeros(0, dtype=torch.int64)
-        self._others, self._owners = dict[int, Tensor](), dict[tuple[int, ...], Tensor]()
+        self.others_of, self._owners = dict[int, Tensor](), dict[tuple[int, ...], Tensor]()
 
     def enter(self, rows: Int64[Tensor, " B"]) -> None:
         """Begin a call on rows with these adapters."""
-        self.rows, self._others = rows, {}
+        self.rows, self.others_of = rows, {}
 
     def others(self, owners: Int64[Tensor, " R"]) -> Bool[Tensor, "B R"]:
         """Where a value belongs to another adapter than its row's."""
-        if id(owners) not in self._others:
-            self._others[id(owners)] = owners != self.rows[:, None]
-        return self._others[id(owners)]
+        if id(owners) not in self.others_of:
+            self.others_of[id(owners)] = owners != self.rows[:, None]
+        return self.others_of[id(owners)]
 
     def owners(self, numbers: tuple[int, ...], device: torch.device) -> Int64[Tensor, " R"]:
         """The adapter of each value between two matrices, one tensor for all maps where they are alike."""

@@ -1,8 +1,9 @@
 """The order in which an engine reads prompts and continues rows. It is plain Python: what computes is a `Runner`.
 
 Every request has tokens that are known and tokens that have been read. A step reads prompts or pieces of them, the
-oldest request first, and then chooses one token for every row whose prompt has been read. Requests wait until there is
-a slot for them and room for the bytes of their state, which are known before they are admitted.
+oldest request first, and then chooses one token for every row whose prompt has been read. A piece of a long prompt is
+interrupted by steps of the others as often as `weft.serving.pace` says. Requests wait until there is a slot for them
+and room for the bytes of their state, which are known before they are admitted.
 
 A request ends in one place, `Scheduler._end`, whatever ended it, so that slots and bytes return to zero.
 """
@@ -78,8 +79,9 @@ class Runner(Protocol):
     def begin(self, ticket: Ticket) -> int:
         """Start to read a prompt, and return the number of its first tokens that need not be read."""
 
-    def read(self, ticket: Ticket, upto: int) -> None:
-        """Read the prompt's tokens from ``ticket.read`` to ``upto``, which are not its last ones."""
+    def read(self, ticket: Ticket, upto: int, look: Callable[[], None]) -> None:
+        """Read the prompt's tokens from ``ticket.read`` to ``upto``, which are not its last ones. As often as it can be
+        interrupted, it calls ``look``, in which other rows may begin, go on and leave; what that raises ends it."""
 
     def admit(self, tickets: Sequence[Ticket]) -> None:
         """Read the rest of these prompts, and take their rows into the batch. If it raises, it took none of them."""
@@ -118,6 +120,7 @@ class Scheduler:
         self._bytes, self._closed = 0, False
         self._sums, self._reuse = Counter[str](), Counter[Reuse]()
         self._pace, self._alive = Pace(limits.step_tokens), clock()
+        self._piece: Ticket | None = None  # of which a piece is being read
 
     def submit(self, ticket: Ticket) -> None:
         """Put a request into the queue; thread-safe.
@@ -174,15 +177,14 @@ class Scheduler:
     def step(self) -> bool:
         """Do one step, and return whether there was anything to do."""
         self.news.clear()
-        for ticket in [each for each in self._running if each.cancelled]:
+        for ticket in [each for each in self._running if each.cancelled and each is not self._piece]:
             self._end(ticket, "cancelled")
         self._admit_waiting()
         with self._lock:
             self._alive = self._clock()
         if not self._running:
             return False
-        self._read_prompts()
-        self._continue_rows()
+        self._continue_rows(beside=self._read_prompts())
         self._sums["steps"] += 1
         return True
 
@@ -205,14 +207,9 @@ class Scheduler:
         """The numbers of now, without those of kept states; thread-safe."""
         with self._lock:
             running, sums = list(self._running), self._sums
-            return Figures(
-                running=len(running), waiting=len(self._waiting),
-                waiting_tokens=self._waiting_tokens,
-                slots=sum(each.stage == "continuing" for each in running), state_bytes=self._bytes,
-                prompt_tokens=sums["prompt_tokens"], cached_tokens=sums["cached_tokens"],
-                new_tokens=sums["new_tokens"], finished=sums["finished"], cancelled=sums["cancelled"],
-                failed=sums["failed"], refused=sums["refused"], reuse=tuple(self._reuse.items()),
-                steps=sums["steps"], alive_at=self._alive)
+            return Figures(running=len(running), waiting=len(self._waiting), waiting_tokens=self._waiting_tokens,
+                           slots=sum(each.stage == "continuing" for each in running), state_bytes=self._bytes,
+                           reuse=tuple(self._reuse.items()), alive_at=self._alive, **sums)
 
     def _admit_waiting(self) -> None:
         """Begin requests in the order of their arrival, as long as there are slots and bytes for the first of them."""
@@ -231,33 +228,44 @@ class Scheduler:
                 ticket.read = self._runner.begin(ticket)
                 self._sums["cached_tokens"] += ticket.read
 
-    def _read_prompts(self) -> None:
+    def _read_prompts(self) -> bool:
         """Read prompts, the oldest first, as many tokens as one step may have: short ones whole, and a piece of the
-        oldest long one, behind which the short ones need not wait."""
+        oldest long one, behind which the short ones need not wait. Returns whether a piece has been read or is."""
         beside, most = any(each.stage == "continuing" for each in self._running), self._limits.step_tokens
-        piece, left, last = self._pace.piece(beside), most, list[Ticket]()
-        for ticket in [each for each in self._running if each.stage == "reading"]:
-            rest = ticket.length - ticket.read
-            room = left if ticket.whole or ticket.length <= most else min(piece, left)
-            if rest <= room or (ticket.whole and left == most):
+        left, last, piece = most, list[Ticket](), self._piece is not None
+        for ticket in [each for each in self._running if each.stage == "reading" and each is not self._piece]:
+            rest, long = ticket.length - ticket.read, not ticket.whole and ticket.length > most
+            if rest <= (1 if long and beside else left) or (ticket.whole and left == most):
                 last.append(ticket)
                 left -= rest
-            elif piece and not ticket.whole and ticket.length > most:
-                self._read_piece(ticket, min(piece, left, rest - 1), beside)
-                left -= piece
-                piece = 0
+            elif long and not piece:
+                piece, tokens = True, min(self._pace.piece(beside), left, rest - 1)
+                self._read_piece(ticket, tokens, beside)
+                left -= tokens
             if left <= 0:
                 break
-        self._admit(last)
+        self._admit([each for each in last if each.stage == "reading"])
+        return piece
 
     def _read_piece(self, ticket: Ticket, tokens: int, beside: bool) -> None:
-        begun = self._clock()
+        self._piece = ticket
+        self._pace.begin(self._clock())
         with self._failing(ticket):
-            self._runner.read(ticket, ticket.read + tokens)
+            self._runner.read(ticket, ticket.read + tokens, lambda: self._look(ticket))
             self._sums["prompt_tokens"] += tokens
             ticket.read += tokens
+        self._piece = None
         if beside:
-            self._pace.read(tokens, self._clock() - begun)
+            self._pace.read(tokens)
+
+    def _look(self, ticket: Ticket) -> None:
+        """Do a step of the rows beside a piece that is being read, if it is time. Raises `FailedError`: its request has
+        been cancelled."""
+        if self._pace.due(self._clock()) and (len(self._running) > 1 or self._waiting):
+            self.step()
+            self._pace.go_on(self._clock())
+        if ticket.cancelled:
+            raise FailedError("the request was cancelled.", where="engine")
 
     def _admit(self, tickets: Sequence[Ticket]) -> None:
         """Read the rest of these prompts together; where that fails, each alone, so that only its own row fails."""
@@ -282,13 +290,13 @@ class Scheduler:
             self._runner.admit([ticket])
         return not errors
 
-    def _continue_rows(self) -> None:
-        """Choose a token for every row whose prompt has been read, and tell it."""
+    def _continue_rows(self, *, beside: bool) -> None:
+        """Choose a token for every row whose prompt has been read, and tell it. ``beside``: a long prompt."""
         if not any(each.stage == "continuing" for each in self._running):
             return
         begun = self._clock()
         chosen = [pair for tokens in self._runner.step() for pair in tokens.items()]
-        self._pace.stepped(len(chosen), self._clock() - begun)
+        self._pace.stepped(len(chosen), self._clock() - begun, beside)
         for ticket, new in chosen:
             if ticket.stage == "ended":
                 continue
