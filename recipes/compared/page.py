@@ -16,12 +16,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from weft.comparison.folder import read_result
+from weft.comparison.mixtures import mixtures
 from weft.comparison.results import CurvePoint, StudyModel
 from weft.comparison.study_result import StudyResult
 from weft.comparison.verdict import mean_interval
 from weft.disk.atomic import write_file
 from weft.drawing.chart import Curve, chart
 from weft.drawing.figure import Figure
+
+LATER = "Beyond the edge: "
+"""How a note begins on rates that were tried after the study, and on runs that were made anew for them."""
 
 
 def marks(name: str) -> tuple[str, str]:
@@ -95,7 +99,7 @@ def page(found: StudyResult, name: str) -> str:
         f"{machine.torch}, {machine.processor}.", "",
         f"Differences in bits per byte, tested {'run by run' if found.test == 'paired' else 'as independent runs'} and "
         "over the documents of the test text at once, p corrected for the number of pairs:", "",
-        *differences(found), "", rates(found), "",
+        *differences(found), "", rates(found), "", *(line for note in later(found) for line in (note, "")),
         *(f"![{figure.title}]({figure.name}.svg)" for figure in pictures(found, name)), ""])
 
 
@@ -114,6 +118,11 @@ def rates(found: StudyResult) -> str:
     share = "" if numbers[0] == len(tried) else f"{' to '.join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))} of "
     return (f"Each run chose among {share}the rates {', '.join(f'{lr:g}' for lr in tried)}. "
             + (f"{'; '.join(said)}: a better one may lie beyond." if said else "None chose the lowest or the highest."))
+
+
+def later(found: StudyResult) -> list[str]:
+    """What was tried and run after the study, beyond the edge of its rates, and where; whose runs are a mixture."""
+    return [note for note in found.notes if note.startswith(LATER)] + [each.words() for each in mixtures(found.entries)]
 
 
 def runs_of(found: StudyResult) -> str:

@@ -81,6 +81,7 @@ def test_a_page_says_how_many_runs_chose_a_rate_beyond_which_none_was_tried(made
     runs[0]["trials"].append({**trial, "lr": 0.09})
     assert "among 4 to 5 of the rates 0.001, 0.003, 0.01, 0.03, 0.09." in made.rates(
         made.StudyResult.from_json(record))
+    assert made.later(read_result(RECIPES / "hippo/unstructured"))[0].startswith(made.LATER)
     alone = made.rates(read_result(KNOWN))
     assert alone == "Every run has the rate 0.01; no other was tried, of no model."
     assert alone.removesuffix(".") in " ".join((KNOWN.parent / "README.md").read_text(encoding="utf-8").split())

@@ -64,7 +64,7 @@ def test_runs_that_agree_in_every_digit_have_no_interval() -> None:
 def better(study: str) -> dict[str, set[str]]:
     """By model those than which it is better, as the tests have it."""
     found: dict[str, set[str]] = {}
-    for pair in record(f"mixers/{study}")["differences"]:
+    for pair in record(study)["differences"]:
         first, second = pair["first"], pair["second"]
         if not pair["tied"]:
             low, high = (first, second) if pair["over_seeds"]["mean"] < 0 else (second, first)
@@ -75,9 +75,35 @@ def better(study: str) -> dict[str, set[str]]:
 def test_the_page_of_mixers_ranks_those_alone_that_are_told_apart() -> None:
     page = " ".join(readme("mixers").split())
     rest = {"rwkv7", "gated_delta_net", "hybrid"}
-    assert better("equal_parameters") == better("equal_flops") == {"mamba": rest, "rwkv7": {"hybrid"}}
-    assert ("At equal tokens and at equal FLOPs mamba is better than rwkv7, gated_delta_net and hybrid, and rwkv7 is "
-            "better than hybrid; no other pair is told apart, attention from none.") in page
-    assert better("equal_seconds") == {"attention": {"mamba", *rest}, "mamba": rest}
+    assert better("mixers/equal_parameters") == {"mamba": rest - {"gated_delta_net"}}
+    assert better("mixers/equal_flops") == {"mamba": rest, "rwkv7": {"hybrid"}}
+    assert ("At equal tokens mamba is better than rwkv7 and hybrid, and at equal FLOPs than rwkv7, gated_delta_net and "
+            "hybrid, where rwkv7 is better than hybrid too; no other pair is told apart, attention from none.") in page
+    runs = {entry["name"]: entry["runs"] for entry in record("mixers/equal_parameters")["entries"]}
+    faster, *others = sorted(runs["gated_delta_net"], key=lambda run: -run["lr"])
+    lost = sorted(round(run["bits_per_byte"] - faster["bits_per_byte"], 2) for run in others)
+    assert (faster["lr"], [run["lr"] for run in others], lost) == (0.0333333, [0.01, 0.01], [0.13, 0.17])
+    assert "chose 0.0333 is 0.13 and 0.17 bits per byte better than the two that chose 0.01" in page
+    assert better("mixers/equal_seconds") == {"attention": {"mamba", *rest}, "mamba": rest}
     assert ("At equal seconds attention is better than mamba, rwkv7, gated_delta_net and hybrid, and mamba is better "
             "than rwkv7, gated_delta_net and hybrid; no other pair is told apart.") in page
+
+
+def test_the_page_of_hippo_says_what_its_study_found() -> None:
+    """What is told apart, the rates of S4D, the trials of dense matrices beyond the edge, and windows four times as
+    long."""
+    page, entries = " ".join(readme("hippo").split()), record("hippo/unstructured")["entries"]
+    runs = {entry["name"]: entry["runs"] for entry in entries}
+    assert better("hippo/unstructured") == {"s4": {"legs", "random"}}
+    assert ("S4 is better than both dense matrices; it is not told apart from S4D, one of whose runs chose a lower rate "
+            "than the other two.") in page
+    assert sorted(run["lr"] for run in runs["s4d"]) == [0.01, 0.0333333, 0.0333333]
+    assert all(low["bits_per_byte"] < high["bits_per_byte"]
+               for low, high in zip(runs["legs"], runs["random"], strict=True))
+    tried = [{trial["lr"]: trial["bits_per_byte"] for trial in run["trials"]} for run in runs["legs"] + runs["random"]]
+    beyond = [(each[0.0333333], each[0.01]) for each in tried]
+    assert sum(bits is None for bits, _ in beyond) == 3 and all(bits > best for bits, best in beyond if bits is not None)
+    assert "three of the six trials of dense matrices diverged and the others are worse than at 0.01" in page
+    for name, each in runs.items():
+        lost = [run["by_length"][2]["bits_per_byte"] - run["by_length"][1]["bits_per_byte"] for run in each]
+        assert all(1 < more < 3 for more in lost) if name == "random" else max(lost) < 0.003

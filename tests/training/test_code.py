@@ -12,9 +12,10 @@ import pytest
 
 import fresh
 import weft
+from architecture.test_import_circles import graph
 from training.tiny_runs import LSTM, tiny_run
 from weft.core.errors import UnsupportedError
-from weft.core.registry import is_loaded, load_plugin
+from weft.core.registry import PACKAGES, is_loaded, load_plugin
 from weft.training import Event, Notice, parse_run, train
 from weft.training.code import NOT_RUN, ROOT, changes, code_of, digest, weft_code
 
@@ -93,6 +94,20 @@ def test_every_file_that_training_imports_is_among_them(tmp_path: Path) -> None:
     path = ROOT / "ops/attention.py"
     assert hashlib.sha256(path.read_bytes()).hexdigest().startswith(weft_code()["weft/ops/attention.py"])
     assert weft.__file__ == str(ROOT / "__init__.py")
+
+
+def test_code_that_no_training_reaches_is_not_among_them() -> None:
+    """By what the source imports, and not by what a process has loaded: a change of the server or of the referee
+    refuses no resumption. Parts lie in packages that the registry imports by name."""
+    source = graph(ROOT.parent)
+    left = {name for name in source for package in (*PACKAGES, "training", "extending")
+            if name.startswith(f"weft.{package}")}
+    reached = set[str]()
+    while left:
+        reached |= left
+        left = {other for name in left for other in source[name]} - reached
+    rooms = {name.split(".")[1] for name in reached}
+    assert {name.split("/")[1] for name in weft_code()} <= rooms and rooms.isdisjoint({"server", "serving", "judge"})
 
 
 def print_modules() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,12 +19,21 @@ from torch._inductor import config as inductor
 from torch._inductor.exc import InductorError
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from training.tiny_runs import ATTENTION, LSTM, tiny_run
+from training.tiny_runs import ATTENTION, LSTM, same_weights, tiny_run
+from weft.checkpoints import load_checkpoint
+from weft.checkpoints.locate import saved_checkpoints
 from weft.core.errors import ConfigError, UnsupportedError
 from weft.core.layer import with_boundaries
 from weft.models import stack as stack_module
+<<<<<<< HEAD
 from weft.ops.linear import ROUTING
 from weft.ops.operator import StorageWeakRef
+=======
+from weft.ops import rematerialize
+from weft.ops.rematerialize import StorageWeakRef
+from weft.ops.wide_linear import ROUTING
+from weft.training import parse_run, train
+>>>>>>> edges
 from weft.training import trainer as module
 from weft.training.compute import Compute, ComputeSettings
 from weft.training.material import prepare
@@ -274,6 +284,30 @@ def test_what_holds_while_forward_is_compiled_holds_while_backward_is(
     trained(tmp_path, LSTM, 1, compute_settings={"compile": True})
     assert not inductor.deterministic and group_of_a_child() == os.getpgid(0)
     assert seen == [(of, True, False) for of in ("forward", "forward", "backward", "forward", "backward")]
+
+
+def test_ctrl_c_in_a_later_step_of_compiled_training_saves_it_and_the_run_goes_on_to_the_same_weights(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the middle of the third step, when the graph has long been made."""
+    through("eager", monkeypatch)
+    changes = ["training.compute.compile=true", "report.keep=3", "model.blocks=[{kind: pre, layers: [mlp]}]"]
+    run = parse_run(tiny_run(tmp_path, LSTM, steps=5).dump(), changes)
+    train(run, tmp_path / "whole")
+    real, steps = module.add_gradients, []
+
+    def interrupted(*args: Any, **options: Any) -> Any:
+        steps.append(len(steps) + 1)
+        if len(steps) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return real(*args, **options)
+
+    monkeypatch.setattr(module, "add_gradients", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(run, tmp_path / "run")
+    assert steps == [1, 2, 3] and [each.name for each in saved_checkpoints(tmp_path / "run")] == ["00000003"]
+    train(run, tmp_path / "run", resume=True)
+    assert steps == [1, 2, 3, 4, 5]
+    assert same_weights(*(load_checkpoint(tmp_path / name).model for name in ("whole", "run")))
 
 
 def test_the_route_holds_in_a_step_and_is_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,9 +24,9 @@ from weft.disk.ownership import enumerated
 
 OWN = "weft"
 ROOT = Path(__file__).parents[1]
-NOT_RUN = frozenset({"__init__.py", "__main__.py", "api", "benchmarks", "cli", "comparison", "drawing",
-                     "families", "index", "interop", "laws", "pictures", "preset_files", "serving"})
-"""Folders and files on which no run's weights depend: front ends, studies, foreign formats, and the laws."""
+NOT_RUN = frozenset({"__init__.py", "__main__.py", "api", "benchmarks", "cli", "comparison", "drawing", "families",
+                     "index", "interop", "judge", "laws", "pictures", "preset_files", "server", "serving"})
+"""Folders and files on which no run's weights depend: front ends, studies, foreign formats, the laws, servers."""
 INSTALLED = frozenset({"site-packages", "dist-packages"})
 DIGITS = 16
 """Hexadecimal digits of a file's SHA-256 that are recorded."""
