@@ -25,15 +25,9 @@ from weft.checkpoints.locate import saved_checkpoints
 from weft.core.errors import ConfigError, UnsupportedError
 from weft.core.layer import with_boundaries
 from weft.models import stack as stack_module
-<<<<<<< HEAD
 from weft.ops.linear import ROUTING
 from weft.ops.operator import StorageWeakRef
-=======
-from weft.ops import rematerialize
-from weft.ops.rematerialize import StorageWeakRef
-from weft.ops.wide_linear import ROUTING
 from weft.training import parse_run, train
->>>>>>> edges
 from weft.training import trainer as module
 from weft.training.compute import Compute, ComputeSettings
 from weft.training.material import prepare
