@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import ast
-import itertools
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,126 +14,13 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from serving.fake_rows import POINTS, Client, FakeRows, Times, submitted
 from weft.core.errors import FailedError, InputError
-from weft.decoding.choosing import RowSettings
-from weft.decoding.rows import Row
-from weft.decoding.stopping import NewToken
-from weft.serving.pace import Pace
-from weft.serving.requests import EngineLimits, Event, Failed, OverloadedError, PromptRead, Request, StoppedError
-from weft.serving.scheduler import Scheduler, Ticket
+from weft.serving.requests import EngineLimits, Failed, OverloadedError, StoppedError
+from weft.serving.scheduler import Scheduler
 
 LIMITS = EngineLimits(rows=4, step_tokens=16, queue_requests=5, queue_tokens=90)
 MOST_BYTES = 200
-POINTS = ("begin", "read", "admit", "prompt_read", "step", "leave", "tell")
-
-
-class FakeRows:
-    """A row's tokens are the sum of its prompt and the number of the token. It fails where it is told to."""
-
-    def __init__(self) -> None:
-        self.read_so_far = dict[Ticket, int]()
-        self.new = dict[Ticket, int]()
-        self.faults = dict[Ticket, str]()
-
-    def fail(self, ticket: Ticket, point: str) -> None:
-        if self.faults.get(ticket) == point:
-            raise ValueError(f"a fault in {point}")
-
-    def begin(self, ticket: Ticket) -> int:
-        self.read_so_far[ticket] = 0
-        self.fail(ticket, "begin")
-        return 0
-
-    def read(self, ticket: Ticket, upto: int, look: Callable[[], None]) -> None:
-        assert self.read_so_far[ticket] == ticket.read < upto < ticket.length
-        look()
-        self.fail(ticket, "read")
-        look()
-        self.read_so_far[ticket] = upto
-
-    def admit(self, tickets: Sequence[Ticket]) -> None:
-        for ticket in tickets:
-            self.fail(ticket, "admit")
-        for ticket in tickets:
-            assert self.read_so_far.pop(ticket) == ticket.read
-            self.new[ticket] = 0
-
-    def prompt_read(self, ticket: Ticket) -> PromptRead:
-        self.fail(ticket, "prompt_read")
-        return PromptRead(0, "not asked")
-
-    def step(self) -> list[dict[Ticket, NewToken | Exception]]:
-        found: dict[Ticket, NewToken | Exception] = {}
-        for ticket in self.new:
-            if self.faults.get(ticket) == "step" and self.new[ticket]:
-                found[ticket] = ValueError("a fault in step")
-                continue
-            self.new[ticket] += 1
-            last = self.new[ticket] == ticket.request.settings.max_new_tokens
-            token = sum(ticket.request.row.tokens) + self.new[ticket]
-            found[ticket] = NewToken(0, token, None, None, "length" if last else None)
-        return [found]
-
-    def leave(self, ticket: Ticket, *, complete: bool) -> None:
-        self.read_so_far.pop(ticket, None)
-        self.new.pop(ticket, None)
-        self.fail(ticket, "leave")
-
-
-class Client:
-    """A client that notes its events, and whose ``tell`` may raise at one of them."""
-
-    def __init__(self, rows: FakeRows) -> None:
-        self.events, self.late, self.rows = list[Event](), list[Event](), rows
-        self.ticket: Ticket | None = None
-        self.cancelled, self.raised = False, False
-
-    def tell(self, event: Event) -> None:
-        if self.cancelled or self.raised:
-            self.late.append(event)
-        self.events.append(event)
-        if self.ticket is not None and self.rows.faults.get(self.ticket) == "tell":
-            self.raised = True
-            raise RuntimeError("the client is gone")
-
-    def answer(self) -> list[int]:
-        return [event.token for event in self.events if isinstance(event, NewToken)]
-
-    def wanted(self) -> list[int]:
-        assert self.ticket is not None
-        request = self.ticket.request
-        return [sum(request.row.tokens) + new for new in range(1, request.settings.max_new_tokens + 1)]
-
-    def check_order(self) -> None:
-        """One `PromptRead`, tokens of which the last has a finish, or `Failed` as the last event."""
-        assert self.late == [], "events after it was cancelled, or after tell had raised"
-        kinds = [type(event) for event in self.events]
-        assert kinds.count(PromptRead) <= 1 and kinds.count(Failed) <= 1
-        assert PromptRead not in kinds[1:] and Failed not in kinds[:-1]
-        assert self.answer() == self.wanted()[: len(self.answer())]
-        ends = [event.finish is not None for event in self.events if isinstance(event, NewToken)]
-        assert not any(ends[:-1])
-
-
-def submitted(scheduler: Scheduler, rows: FakeRows, length: int, new: int, nbytes: int = 1, *, whole: bool = False,
-              fault: str | None = None) -> Client:
-    client = Client(rows)
-    client.ticket = Ticket(Request(Row(tuple(range(1, length + 1))), RowSettings(new)), client.tell, nbytes, whole)
-    scheduler.submit(client.ticket)
-    if fault is not None:
-        rows.faults[client.ticket] = fault
-    return client
-
-
-class Times:
-    """A clock that is a hundredth of a second later at every look."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        self.now += 0.01
-        return self.now
 
 
 def at_rest(scheduler: Scheduler, rows: FakeRows) -> None:
@@ -329,118 +214,6 @@ def test_what_can_never_run_and_what_comes_after_the_end_is_refused() -> None:
     assert isinstance(left.events[-1], Failed) and isinstance(left.events[-1].error, StoppedError)
     with pytest.raises(StoppedError, match="engine: the engine takes no more requests"):
         submitted(scheduler, rows, 2, 5)
-
-
-class TimedRows(FakeRows):
-    """Rows on a clock: a step takes `QUIET` seconds, half more with a piece behind it, and of the operations of a piece
-    one in five takes ``near`` seconds for each token, and ``far`` more for each one before it."""
-
-    def __init__(self, near: float, far: float) -> None:
-        super().__init__()
-        self.near, self.far, self.now, self.cold = near, far, 0.0, False
-        self.pieces = list[int]()
-
-    def read(self, ticket: Ticket, upto: int, look: Callable[[], None]) -> None:
-        tokens = upto - ticket.read
-        self.pieces.append(tokens)
-        for operation in range(20):
-            self.cold = True
-            self.now += tokens * (self.near + self.far * ticket.read) if operation % 5 == 0 else QUIET / 50
-            look()
-        super().read(ticket, upto, lambda: None)
-
-    def step(self) -> list[dict[Ticket, NewToken | Exception]]:
-        self.now += 1.5 * QUIET if self.cold else QUIET
-        self.cold = False
-        return super().step()
-
-
-QUIET = 0.004
-
-
-def beside(rows: TimedRows, length: int, streams: int = 8) -> list[float]:
-    """Seconds between two tokens of a stream while a long prompt is read, in times of its step."""
-    scheduler = Scheduler(rows, EngineLimits(), MOST_BYTES, lambda: rows.now)
-    clients = [submitted(scheduler, rows, 3, 1 << 20) for _ in range(streams)]
-    for _ in range(9):
-        scheduler.step()
-    times = list[float]()
-    for client in clients[:1]:
-        assert client.ticket is not None
-        client.ticket.tell = lambda event: times.append(rows.now)
-    long = submitted(scheduler, rows, length, 1)
-    while not long.events:
-        scheduler.step()
-    return [(after - before) / QUIET for before, after in itertools.pairwise(times)]
-
-
-@pytest.mark.parametrize(("near", "far", "most", "last"), [
-    (3e-6, 0.0, 256, 256), (1e-5, 1e-9, 128, 64), (1e-5, 4e-9, 128, 32)])
-def test_rows_beside_a_long_prompt_wait_less_than_three_steps_however_much_is_behind_it(
-        near: float, far: float, most: int, last: int) -> None:
-    """As a recurrent model, a hybrid and attention to all keys have it: what is behind costs none, some, much."""
-    rows = TimedRows(near, far)
-    gaps = beside(rows, 16000)
-    late = [gap for gap in gaps if gap >= 3]
-    assert len(late) <= len(gaps) / 20, f"{len(late)} of {len(gaps)}"
-    assert sum(gaps) / len(gaps) >= 1.9, "the prompt has its share too"
-    assert (max(rows.pieces), rows.pieces[-2]) == (most, last)
-
-
-def test_an_operation_that_cannot_be_interrupted_makes_pieces_short() -> None:
-    rows = TimedRows(2e-4, 0.0)
-    gaps = beside(rows, 2000)
-    assert set(rows.pieces) <= {32, 16, 15} and max(gaps[4:]) <= 1.5 + 32 * 2e-4 / QUIET + 0.5
-
-
-def test_who_waits_is_begun_and_answered_between_operations_of_a_piece() -> None:
-    rows = TimedRows(1e-4, 0.0)
-    scheduler = Scheduler(rows, EngineLimits(), MOST_BYTES, lambda: rows.now)
-    submitted(scheduler, rows, 3, 1 << 20)
-    for _ in range(9):
-        scheduler.step()
-    long = submitted(scheduler, rows, 500, 1)
-    short, read, looked = list[Client](), rows.read, 0
-
-    def reads(ticket: Ticket, upto: int, look: Callable[[], None]) -> None:
-        nonlocal looked
-        looked += 1
-        if looked == 1:
-            short.append(submitted(scheduler, rows, 5, 3))
-        read(ticket, upto, look)
-        if looked == 1:
-            assert short[0].answer(), "it had its first token before the piece was read"
-        if looked == 2:
-            scheduler.cancel(ticket)
-            look()
-            raise AssertionError("a cancelled prompt is not read on")
-
-    rows.read = reads  # type: ignore[method-assign]
-    for _ in range(20):
-        scheduler.step()
-    assert long.ticket is not None and long.ticket.stage == "ended" and long.events == []
-    assert scheduler.figures().cancelled == 1 and scheduler.figures().failed == 0
-
-
-def test_a_piece_that_is_late_once_is_as_long_as_before_and_one_that_was_tried_is_not() -> None:
-    pace = Pace(256)
-    assert pace.piece(beside=False) == 256 and pace.piece(beside=True) == 32
-    pace.stepped(8, 0.1, beside=False)
-
-    def read(longest: float) -> int:
-        pace.begin(0.0)
-        pace.due(longest)
-        pace.read(pace.piece(beside=True))
-        return pace.piece(beside=True)
-
-    assert [read(0.01) for _ in range(2)] == [64, 128]
-    assert read(0.2) == 64, "longer than it ever was, and late"
-    assert [read(0.01) for _ in range(63)] == [64] * 63 and read(0.01) == 128
-    assert [read(longest) for longest in (0.05, 0.2, 0.05, 0.2, 0.2)] == [128] * 4 + [64], "late once, and twice"
-    for _ in range(9):
-        read(9)
-    assert read(9) == 32, "not fewer, however slow the prompt is"
-    assert pace.seconds(10) == 1.0 and pace.seconds(8000) == pytest.approx(10.0)
 
 
 def test_the_scheduler_imports_no_tensors() -> None:
