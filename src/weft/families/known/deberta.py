@@ -48,9 +48,6 @@ def weights(facts: Facts, *, published: bool = False) -> list[Rule]:
             *both(f"{layer}.pos_proj", f"{ours}.position.k"), *both(f"{layer}.pos_q_proj", f"{ours}.position.q")]
 
 
-PUBLISHED = {"architectures": ["DebertaModel"], "relative_attention": True, "pos_att_type": "c2p|p2c",
-             "position_biased_input": False}
-
 DEBERTA = Family(
     name="deberta", template=template({"bias": "all_but_keys"}, projections="own"),
     source="He et al. 2021 (arXiv:2006.03654), section 3 and its released code",

@@ -188,11 +188,6 @@ JUNK = (UnusedTensors(r"(.*\.)?embeddings\.position_embeddings\..*", "positions 
 COPIES = (("cls.predictions.decoder.weight", "deberta.embeddings.word_embeddings.weight"),
           ("cls.predictions.decoder.bias", "cls.predictions.bias"))
 
-V3 = {"architectures": ["DebertaV2Model"], "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
-      "intermediate_size": 3072, "relative_attention": True, "position_buckets": 256, "norm_rel_ebd": "layer_norm",
-      "share_att_key": True, "pos_att_type": "p2c|c2p", "position_biased_input": False}
-
-
 DEBERTA_V2 = Family(
     name="deberta_v2", template=template({}, max_distance=Fact("longest"), projections=Fact("projections")),
     source="He et al. 2021 (arXiv:2006.03654), section 3 and appendix; He et al. 2023 (arXiv:2111.09543)",

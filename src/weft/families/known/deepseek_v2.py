@@ -174,10 +174,6 @@ def weights(facts: Facts) -> list[Rule]:
               for rule in both(f"{shared}.{name}_proj", f"{OURS}.shared.{name}"))]
 
 
-PAPER = "arXiv:2405.04434"
-YARN = {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096, "beta_fast": 32, "beta_slow": 1,
-        "mscale": 0.707, "mscale_all_dim": 0.707}
-
 DEEPSEEK_V2 = Family(
     name="deepseek_v2",
     template=decoder(LATENT | {"position": ROPE | {"layout": "interleaved"}}, some_sparse(

@@ -48,32 +48,43 @@ def write_scales(facts: Facts) -> dict[str, Any]:
                      "the layer's number or not.")
 
 
-KEYS: tuple[KeyRule, ...] = (
-    Read("vocab_size", "vocab_size", default=50257),
-    Read("n_positions", "context", default=1024, alias=("max_position_embeddings",)),
-    Read("n_embd", "d_model", default=768, alias=("hidden_size",)),
-    Read("n_layer", N_LAYERS, default=12, alias=("num_hidden_layers",)),
-    Read("n_head", "n_heads", default=12, alias=("num_attention_heads",)), divided_heads("n_head", "n_embd"),
-    Read("n_inner", "d_ff", derive=lambda facts: 4 * facts["d_model"]),
-    Read("activation_function", "activation", str, "gelu_new", codec=ACTIVATIONS),
+def sizes(vocab_size: int, context: int) -> tuple[KeyRule, ...]:
+    """The keys of sizes that GPT's relatives share, with the defaults of `transformers`."""
+    return (Read("vocab_size", "vocab_size", default=vocab_size),
+            Read("n_positions", "context", default=context, alias=("max_position_embeddings",)),
+            Read("n_embd", "d_model", default=768, alias=("hidden_size",)),
+            Read("n_layer", N_LAYERS, default=12, alias=("num_hidden_layers",)),
+            Read("n_head", "n_heads", default=12, alias=("num_attention_heads",)), divided_heads("n_head", "n_embd"))
+
+
+RATES: tuple[KeyRule, ...] = (
     Read("resid_pdrop", "dropout", float, 0.1), Read("embd_pdrop", "embedding_dropout", float, 0.1),
     Read("attn_pdrop", "attention_dropout", float, 0.1), Read("layer_norm_epsilon", "eps", float, 1e-5),
-    Read("initializer_range", "std", float, 0.02), Together((SCALED, BY_LAYER), read_scales, write_scales),
-    Read("tie_word_embeddings", "tied", bool, True),
+    Read("initializer_range", "std", float, 0.02))
+"""Further keys that they share."""
+KEYS: tuple[KeyRule, ...] = (
+    *sizes(50257, 1024),
+    Read("n_inner", "d_ff", derive=lambda facts: 4 * facts["d_model"]),
+    Read("activation_function", "activation", str, "gelu_new", codec=ACTIVATIONS), *RATES,
+    Together((SCALED, BY_LAYER), read_scales, write_scales), Read("tie_word_embeddings", "tied", bool, True),
     Ignored(("reorder_and_upcast_attn",), "in which precision and order the same numbers are computed"),
     Ignored(("n_ctx",), "an old copy of n_positions"))
 
 
-def weights(facts: Facts) -> list[Rule]:
-    """Return the rules of all tensors; the matrices of layers are transposed, embeddings are not."""
+def layer_weights() -> list[Rule]:
+    """Return the rules of the layers' tensors, whose matrices are transposed."""
     theirs, ours = "transformer.h.{layer}", "stack.layers.{layer}"
     pairs = {"attn.c_attn": "layers.0.qkv", "attn.c_proj": "layers.0.output", "mlp.c_fc": "layers.1.up",
              "mlp.c_proj": "layers.1.down"}
     matrices = [rename(f"{theirs}.{a}.weight", f"{ours}.{b}.weight", Transpose()) for a, b in pairs.items()]
     biases = [rename(f"{theirs}.{a}.bias", f"{ours}.{b}.bias") for a, b in pairs.items()]
+    return [*matrices, *biases, *both(f"{theirs}.ln_1", f"{ours}.norms.0"), *both(f"{theirs}.ln_2", f"{ours}.norms.1")]
+
+
+def weights(facts: Facts) -> list[Rule]:
+    """Return the rules of all tensors."""
     return [rename("transformer.wte.weight", "embedding.tokens.weight"),
-            rename("transformer.wpe.weight", "embedding.position.table"), *matrices, *biases,
-            *both(f"{theirs}.ln_1", f"{ours}.norms.0"), *both(f"{theirs}.ln_2", f"{ours}.norms.1"),
+            rename("transformer.wpe.weight", "embedding.position.table"), *layer_weights(),
             *both("transformer.ln_f", "norm"), rename("lm_head.weight", "readout.weight")]
 
 

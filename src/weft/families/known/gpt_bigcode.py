@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.families.common import ACTIVATIONS, divided_heads
+from weft.families.common import ACTIVATIONS
 from weft.families.family import Family, Native
 from weft.families.keys import Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed, words
-from weft.families.known.gpt2 import ATTENTION, LAYER_NORM, MLP
+from weft.families.known.gpt2 import ATTENTION, LAYER_NORM, MLP, RATES, sizes
 from weft.families.known.gpt2 import TEMPLATE as GPT2
-from weft.families.template import N_LAYERS, Fact, Facts, Layers
+from weft.families.template import Fact, Facts, Layers
 from weft.families.tensor_steps import Ungroup
 from weft.families.weights import Rule, both, rename
 
@@ -34,16 +34,10 @@ def write_heads(facts: Facts) -> dict[str, Any]:
 
 
 KEYS: tuple[KeyRule, ...] = (
-    Read("vocab_size", "vocab_size", default=50257),
-    Read("n_positions", "context", default=1024, alias=("max_position_embeddings",)),
-    Read("n_embd", "d_model", default=768, alias=("hidden_size",)),
-    Read("n_layer", N_LAYERS, default=12, alias=("num_hidden_layers",)),
-    Read("n_head", "n_heads", default=12, alias=("num_attention_heads",)), divided_heads("n_head", "n_embd"),
+    *sizes(50257, 1024),
     Read("n_inner", "d_ff", derive=lambda facts: 4 * facts["d_model"]),
-    Read("activation_function", "activation", str, "gelu_pytorch_tanh", codec=ACTIVATIONS),
-    Read("resid_pdrop", "dropout", float, 0.1), Read("embd_pdrop", "embedding_dropout", float, 0.1),
-    Read("attn_pdrop", "attention_dropout", float, 0.1), Read("layer_norm_epsilon", "eps", float, 1e-5),
-    Read("initializer_range", "std", float, 0.02), Read("tie_word_embeddings", "tied", bool, True),
+    Read("activation_function", "activation", str, "gelu_pytorch_tanh", codec=ACTIVATIONS), *RATES,
+    Read("tie_word_embeddings", "tied", bool, True),
     Read("scale_attn_weights", "scale", bool, True, codec=words({True: None, False: 1.0})),
     Together(("multi_query",), read_heads, write_heads),
     Ignored(("num_key_value_heads",), "a copy of what multi_query says"),

@@ -10,6 +10,7 @@ from weft.families.common import ACTIVATIONS, divided_heads
 from weft.families.family import Family, Native
 from weft.families.keys import KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.gpt2 import LAYER_NORM, MLP
+from weft.families.known.gpt2 import TEMPLATE as GPT2
 from weft.families.template import N_LAYERS, Fact, Facts, Layers
 from weft.families.tensor_steps import Fuse
 from weft.families.weights import Rule, both, rename
@@ -17,12 +18,8 @@ from weft.families.windows import mask_of, window_of
 
 ATTENTION = {"kind": "attention", "n_heads": Fact("n_heads"), "d_head": Fact("d_head"), "bias": "output",
              "mask": Fact("masks", each=True), "scores": {"scale": 1.0, "dropout": Fact("attention_dropout")}}
-TEMPLATE = {
-    "kind": "decoder", "vocab_size": Fact("vocab_size"), "context": Fact("context"), "d_model": Fact("d_model"),
-    "embedding": {"dropout": Fact("embedding_dropout"), "std": Fact("std")},
-    "position": {"kind": "learned", "max_length": Fact("context")},
-    "blocks": Layers({"kind": "pre", "norm": LAYER_NORM, "dropout": Fact("dropout"), "layers": [ATTENTION, MLP]}),
-    "norm": LAYER_NORM, "readout": {"kind": "linear", "tied": Fact("tied")}}
+TEMPLATE = GPT2 | {"blocks": Layers({"kind": "pre", "norm": LAYER_NORM, "dropout": Fact("dropout"),
+                                     "layers": [ATTENTION, MLP]})}
 
 GLOBAL, LOCAL = "global", "local"
 LAYERS, TYPES, WINDOW = "attention_layers", "attention_types", "window_size"

@@ -16,7 +16,7 @@ from weft.families.known.llama import (
     outer_weights,
     shapes,
 )
-from weft.families.known.mixtral import COEFFICIENT, read_balance, write_balance
+from weft.families.known.mixtral import COEFFICIENT, ROUTER_LOGITS, read_balance, write_balance
 from weft.families.rope import Rotary
 from weft.families.template import Fact, Facts
 from weft.families.tensor_steps import Split, Transpose, Ungroup, Unstack
@@ -63,8 +63,7 @@ KEYS: tuple[KeyRule, ...] = (
     Read("swiglu_alpha", "activation", float, 1.702, codec=GAINS),
     Read("swiglu_limit", "limit", float, 7.0, codec=LIMIT),
     Together((COEFFICIENT,), read_balance, write_balance),
-    Ignored(("output_router_logits",), "whether transformers returns the router's logits and trains with the "
-            "balancing loss; Weft trains with the loss wherever its coefficient is not 0"),
+    ROUTER_LOGITS,
     Ignored(("hidden_act",), "the class always computes x sigmoid(swiglu_alpha x), whatever it names"),
     Ignored(("initial_context_length",), "a copy of the original length of the rotary scaling"))
 

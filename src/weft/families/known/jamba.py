@@ -9,7 +9,7 @@ from weft.families.family import Family, Native
 from weft.families.keys import Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.llama import GLU, LM_HEAD, RMS_NORM, TIED, VALUES, attention_weights, decoder, shapes
 from weft.families.known.mamba import MIXER, mixer_weights, rank_key
-from weft.families.known.mixtral import COEFFICIENT
+from weft.families.known.mixtral import COEFFICIENT, ROUTER_LOGITS
 from weft.families.known.qwen import read_balance, some_sparse, write_balance
 from weft.families.template import N_LAYERS, Fact, Facts, TemplateChoice
 from weft.families.weights import Rule, both, rename
@@ -79,8 +79,7 @@ KEYS: tuple[KeyRule, ...] = (
     Ignored(("use_mamba_kernels", "use_mambapy", "use_associative_scan"), "how the scan is computed"),
     Ignored(("mamba_inner_layernorms",), "of the code that trained it; they are always there"),
     Ignored(("num_logits_to_keep", "calc_logits_for_entire_prompt"), "which logits transformers returns"),
-    Ignored(("output_router_logits",), "whether transformers returns the router's logits and trains with the "
-            "balancing loss; Weft trains with the loss wherever its coefficient is not 0"),
+    ROUTER_LOGITS,
     Ignored(("sliding_window",), "not read by the class of transformers"))
 
 

@@ -86,9 +86,6 @@ def weights(facts: Facts) -> list[Rule]:
     return [*embedding_weights(prefix), *post_norm_weights(facts, f"{prefix}encoder"), *own, *head_weights(facts)]
 
 
-PUBLISHED = {"attention_window": 512, "max_position_embeddings": 4098, "type_vocab_size": 1, "layer_norm_eps": 1e-5,
-             "vocab_size": 50265}
-
 LONGFORMER = Family(
     name="longformer", template=TEMPLATE, source="Beltagy et al. 2020 (arXiv:2004.05150), sections 3 and 5",
     native=Native(

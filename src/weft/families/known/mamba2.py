@@ -7,9 +7,8 @@ from typing import Any
 
 from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
-from weft.families.known.llama import RMS_NORM
-from weft.families.known.mamba import HEAD, OURS, THEIRS, around, no_context
-from weft.families.template import N_LAYERS, Fact, Facts, Layers
+from weft.families.known.mamba import HEAD, OURS, THEIRS, around, no_context, template
+from weft.families.template import N_LAYERS, Fact, Facts
 from weft.families.weights import Rule, both, rename
 
 GATED_NORM = {"gate_order": "gate_first", "per_group": True, "eps": Fact("eps")}
@@ -18,11 +17,6 @@ MIXER = {"kind": "mamba2", "n_heads": Fact("ssm_heads"), "d_head": Fact("ssm_hea
          "conv_bias": Fact("conv_bias"), "norm": GATED_NORM,
          "step_sizes": {"dt_min": Fact("low"), "dt_max": Fact("high"), "dt_floor": Fact("floor"),
                         "least": Fact("least"), "most": Fact("most")}}
-TEMPLATE = {
-    "kind": "decoder", "vocab_size": Fact("vocab_size"), "context": Fact("context"), "d_model": Fact("d_model"),
-    "embedding": {"std": Fact("std")}, "norm": RMS_NORM, "readout": {"kind": "linear", "tied": Fact("tied")},
-    "blocks": Layers({"kind": "pre", "norm": RMS_NORM, "layers": [MIXER]})}
-
 LIMIT = "time_step_limit"
 
 
@@ -100,7 +94,7 @@ def first_weights(facts: Facts) -> list[Rule]:
 
 
 MAMBA2 = Family(
-    name="mamba2", template=TEMPLATE, source="Dao & Gu 2024 (arXiv:2405.21060), section 7",
+    name="mamba2", template=template(MIXER), source="Dao & Gu 2024 (arXiv:2405.21060), section 7",
     native=Native(
         model_type="mamba2", architecture="Mamba2ForCausalLM", architectures=("Mamba2Model",), keys=KEYS,
         weights=weights, otherwise=(first_weights,), prefix="backbone.",

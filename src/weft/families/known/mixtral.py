@@ -27,6 +27,9 @@ EXPERTS = {"kind": "moe", "expert": GLU | {"bias": False}, "n_experts": Fact("n_
            "balance_loss": Fact("balance_loss"), "z_loss": 0.0}
 OURS = "stack.layers.{layer}.layers.1"
 COEFFICIENT = "router_aux_loss_coef"
+ROUTER_LOGITS = Ignored(
+    ("output_router_logits",), "whether transformers returns the router's logits and trains with the balancing loss; "
+    "Weft trains with the loss wherever its coefficient is not 0")
 
 
 def read_balance(raw: Any, facts: Facts) -> Facts:
@@ -74,8 +77,7 @@ MIXTRAL = Family(
               TIED, Rotary(base=1e6), one_window(None),
               Read("num_local_experts", "n_experts", default=8, alias=("num_experts",)),
               Read("num_experts_per_tok", "top_k", default=2), Together((COEFFICIENT,), read_balance, write_balance),
-              Ignored(("output_router_logits",), "whether transformers returns the router's logits and trains with the "
-                      "balancing loss; Weft trains with the loss wherever its coefficient is not 0"),
+              ROUTER_LOGITS,
               Ignored(("router_jitter_noise",), "noise on the experts' input in training, which Weft does not add; "
                       "outputs are the same.", notify=True)),
         weights=weights, otherwise=(stacked_weights,), prefix="model.", tied=LM_HEAD))

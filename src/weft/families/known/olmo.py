@@ -54,9 +54,6 @@ def weights(facts: Facts) -> list[Rule]:
                      *reordered(facts, count)) for name, count in heads.items())]
 
 
-LARGEST = {"hidden_size": 5120, "intermediate_size": 27648, "num_hidden_layers": 64, "num_attention_heads": 40,
-           "num_key_value_heads": 8}
-
 OLMO2 = Family(
     name="olmo2", template=normed_after(NORMED), source="OLMo Team 2025 (arXiv:2501.00656), section 3",
     native=Native(model_type="olmo2", architecture="Olmo2ForCausalLM", architectures=("Olmo2Model",),

@@ -23,7 +23,7 @@ from weft.families.known.llama import (
     shapes,
     weights,
 )
-from weft.families.known.mixtral import COEFFICIENT
+from weft.families.known.mixtral import COEFFICIENT, ROUTER_LOGITS
 from weft.families.rope import Rotary
 from weft.families.template import N_LAYERS, Fact, Facts, TemplateChoice
 from weft.families.weights import Rule, rename
@@ -117,9 +117,7 @@ def experts(d_expert: int, n_experts: int, top_k: int, *, renormalise: bool = Fa
              Read("num_experts_per_tok", "top_k", default=top_k),
              Read("norm_topk_prob", "renormalise", bool, renormalise),
              Together((COEFFICIENT,), read_balance, write_balance))
-    return (*map(where_sparse, rules),
-            Ignored(("output_router_logits",), "whether transformers returns the router's logits and trains with the "
-                    "balancing loss; Weft trains with the loss wherever its coefficient is not 0"))
+    return (*map(where_sparse, rules), ROUTER_LOGITS)
 
 
 def expert_weights(facts: Facts) -> list[Rule]:

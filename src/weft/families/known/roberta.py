@@ -59,8 +59,6 @@ def head_weights(facts: Facts) -> list[Rule]:
     return both("classifier", "head.map")
 
 
-PUBLISHED = {"max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
-
 ROBERTA = Family(
     name="roberta", template=TEMPLATE, source="Liu et al. 2019 (arXiv:1907.11692), section 4",
     native=Native(
