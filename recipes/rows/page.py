@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from weft.comparison.statistics import t_test
+from weft.comparison.study_settings import Side
 from weft.drawing.chart import Curve, chart
 from weft.drawing.figure import Figure
 
@@ -34,6 +36,48 @@ def steps_of(study: Mapping[str, Any], task: str, name: str) -> int:
     given = own.get("steps", study["steps"]) if isinstance(own, Mapping) else study["steps"]
     steps: int = given[task] if isinstance(given, Mapping) else given
     return steps
+
+
+def rates_at_edge(tried: Mapping[str, float]) -> list[Side]:
+    """The sides on which the best of the rates that were tried, of equals the first, is the last one."""
+    rates, best = sorted(map(float, tried)), float(max(tried, key=lambda each: tried[each]))
+    sides: dict[Side, float] = {"below": rates[0], "above": rates[-1]}
+    return [side for side, rate in sides.items() if rate == best]
+
+
+def searches(result: Mapping[str, Any]) -> list[str]:
+    """How many searches tried rates beyond the given ones, and whose best lies at the edge even so; which processors
+    made what, where there are several."""
+    study, rows = result["study"], [row for row in result["rows"] if row["tried"]]
+    given = sorted(map(float, study["rates"]))
+    counts = "counts too" if study["trial_seed"] in study["seeds"] else "does not count"
+    more = sum(len(row["tried"]) > len(given) for row in rows)
+    at_edge = [f"{named(row, study)} ({row['rate']:g})" for row in rows if rates_at_edge(row["tried"])]
+    said = [f"Rates were tried with seed {study['trial_seed']}, which {counts}: {listed(given)}, and the next one "
+            f"beyond an edge in {more} of {len(rows)} searches. "
+            + ("At the edge of those tried, so that a better rate may lie beyond: "
+               f"{'all' if len(at_edge) == len(rows) else ', '.join(at_edge)}." if at_edge else
+               "No best rate lies at the edge of those tried.")]
+    made = Counter(row["processor"] for row in result["rows"])
+    first, *others = [name for name, _ in made.most_common()] + sorted(
+        {place for row in rows for place in row["tried_on"].values()} - made.keys())
+    for place in others:
+        runs = ", ".join(named(row, study) for row in result["rows"] if row["processor"] == place)
+        trials = sum(each == place for row in rows for each in row["tried_on"].values())
+        said.append(f"Made on an {place}: {trials} trial{'s' * (trials > 1)}" + f" and the runs of {runs}" * bool(runs)
+                    + f"; all else on an {first}.")
+    return said
+
+
+def listed(rates: Iterable[float]) -> str:
+    """Rates as they would be written."""
+    return ", ".join(f"{rate:g}" for rate in rates)
+
+
+def named(row: Mapping[str, Any], study: Mapping[str, Any]) -> str:
+    """A contestant, with its size and its task where there are several."""
+    task = f" on {row['task']}" if len(study["tasks"]) > 1 else ""
+    return f"{row['contestant']}{task}" + (f" {row['size']}" if len(study["sizes"]) > 1 and row["size"] else "")
 
 
 def missing(result: Mapping[str, Any]) -> list[str]:
@@ -64,8 +108,9 @@ def tables(result: Mapping[str, Any], names: Iterable[str]) -> str:
                          + " | ".join(interval(values) for values in each["accuracy"].values()) + " |")
         lines.append("")
     lines += [f"{len(result['study']['seeds'])} seeds, intervals at {CONFIDENCE:.0%}; torch {result['torch']}, "
-              f"{result['processor']}, {sum(each['processor_seconds'] for each in result['rows']):,} "
-              "seconds of processor time.", ""]
+              f"{' and '.join(dict.fromkeys(each['processor'] for each in result['rows']))}, "
+              f"{sum(each['processor_seconds'] for each in result['rows']):,} seconds of processor time.", "",
+              *searches(result), ""]
     if left := missing(result):
         lines += [f"Not run yet: {', '.join(left)}; the command goes on with them.", ""]
     return "\n".join([*lines, *(f"![{name}]({name}.svg)" for name in names), ""])

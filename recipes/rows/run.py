@@ -7,10 +7,14 @@
     python recipes/rows/run.py recipes/recall --draw      the tables and pictures of result.json anew
 
 A study is a folder with ``study.yaml``: models (a contestant, in several sizes), a task, rates; a contestant may have
-``steps`` and ``rows`` of its own. Each rate is tried with ``trial_seed`` on held-out rows (``validation``); the best
+``steps`` and ``rows`` of its own. Each rate is tried with ``trial_seed`` on held-out rows (``validation``), and where
+the best lies at the edge, the next one beyond it, up to ``widest`` more on each side; the best, of equals the first,
 then trains with every seed, and those runs are measured on other rows (``test``), at every length; a run that diverges
 counts as 0. A trial seed that is among the seeds counts with a rate that was chosen for it. Writes result.json and its
 page (page.py): tables in README.md between the marks, and a picture for each axis.
+
+Of a row that is recorded trials and runs are kept: a larger ``widest`` tries the rates that it adds, and trains anew
+where one of them is the best. A row says on which processor its runs were made, and which trials on another.
 """
 
 from __future__ import annotations
@@ -28,9 +32,10 @@ from typing import Any, NamedTuple, final
 
 import torch
 import yaml
-from page import sizes_of, steps_of, write
+from page import rates_at_edge, sizes_of, steps_of, write
 
 import weft
+from weft.comparison.study_settings import beyond
 from weft.core.declarations import Trait
 from weft.core.errors import DivergedError
 from weft.core.layer import traits_of
@@ -76,7 +81,7 @@ def standing(result: Mapping[str, Any], study: Mapping[str, Any]) -> list[dict[s
 
 def decisive(study: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
     """What of a study decides a row of its result, besides the size."""
-    parts = ("tasks", "lengths", "contestants", "sizes", "steps")
+    parts = ("tasks", "lengths", "contestants", "sizes", "steps", "widest")
     task, name = row["task"], row["contestant"]
     return {**{key: value for key, value in study.items() if key not in parts}, "task": task_of(study, task, name),
             "lengths": study["lengths"].get(task), "contestant": model_alone(study["contestants"][name]),
@@ -123,18 +128,31 @@ def state_bytes(run: RunConfig, length: int) -> int | None:
     return model.init_state(1, capacity=length).nbytes() if isinstance(model, LanguageModel) else None
 
 
-def best_rate(study: Mapping[str, Any], task: str, name: str, size: int, device: str,
-              place: Path) -> tuple[float, list[float], Trained | None]:
-    """The rate with the highest accuracy on held-out rows with the trial seed, the accuracies of all, and the run at
-    that rate; a model that is counted has no rate to try."""
-    rates, seed = [float(rate) for rate in study["rates"]], study["trial_seed"]
+def best_rate(study: Mapping[str, Any], task: str, name: str, size: int, device: str, place: Path,
+              known: Mapping[str, float]) -> tuple[float, dict[str, float], Trained | None]:
+    """The rate with the highest accuracy on held-out rows with the trial seed, the accuracies of all in the order in
+    which they were tried, and the run at that rate where it was made now; a model that is counted has no rate to try.
+
+    Args:
+        known: the accuracies of trials that were made before.
+    """
+    rates, seed, tried = [float(rate) for rate in study["rates"]], study["trial_seed"], dict(known)
     if counted(run_of(study, task, name, size, rates[0], seed)):
-        return rates[0], [], None
-    runs = [trained(run_of(study, task, name, size, rate, seed), place / f"trial{number}", device)
-            for number, rate in enumerate(rates)]
-    found = [run.accuracy for run in runs]
-    best = found.index(max(found))
-    return rates[best], found, runs[best]
+        return rates[0], {}, None
+    runs: dict[str, Trained] = {}
+    while left := [rate for rate in rates if f"{rate:g}" not in tried] or wider(study, tried):
+        for rate in left:
+            runs[f"{rate:g}"] = trained(run_of(study, task, name, size, rate, seed), place / f"trial{rate:g}", device)
+            tried[f"{rate:g}"] = runs[f"{rate:g}"].accuracy
+    best = max(tried, key=lambda each: tried[each])
+    return float(best), tried, runs.get(best)
+
+
+def wider(study: Mapping[str, Any], tried: Mapping[str, float]) -> list[float]:
+    """The next rate beyond an edge at which the best lies; none where none is, or ``widest`` were tried there."""
+    rates, given = sorted(map(float, tried)), sorted(map(float, study["rates"]))
+    more = {"below": sum(rate < given[0] for rate in rates), "above": sum(rate > given[-1] for rate in rates)}
+    return [beyond(rates, side) for side in rates_at_edge(tried) if more[side] < study.get("widest", 0)]
 
 
 def trained(run: RunConfig, place: Path, device: str) -> Trained:
@@ -151,32 +169,51 @@ def counted(run: RunConfig) -> bool:
     return Trait.NOT_DIFFERENTIABLE in traits_of(run.model.build())
 
 
-def outcome(study: Mapping[str, Any], task: str, name: str, size: int, device: str) -> dict[str, Any]:
-    """Everything about one contestant of a size on a task."""
-    begun = time.process_time()
+def outcome(study: Mapping[str, Any], task: str, name: str, size: int, device: str,
+            row: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Everything about one contestant of a size on a task.
+
+    Args:
+        row: what is recorded of it: its trials are not made again, and its runs only where the best rate is another.
+    """
+    begun, before = time.process_time(), {} if row is None else row
+    with tempfile.TemporaryDirectory() as folder:
+        rate, tried, kept = best_rate(study, task, name, size, device, Path(folder), before.get("tried", {}))
+        again = not before or rate != before["rate"]
+        scores = measured(study, task, name, size, device, rate, kept, Path(folder)) if again else before["accuracy"]
+    run = run_of(study, task, name, size, rate, 0)
+    return {"task": task, "contestant": name, "size": size, "rate": rate, "tried": tried,
+            "tried_on": {each: where(device) for each in tried} | before.get("tried_on", {}), "accuracy": scores,
+            "processor": where(device) if again else before["processor"],
+            "state_bytes": {length: state_bytes(run, int(length) or run.context) for length in scores},
+            "parameters": parameters(run),
+            "processor_seconds": round(time.process_time() - begun) + before.get("processor_seconds", 0)}
+
+
+def measured(study: Mapping[str, Any], task: str, name: str, size: int, device: str, rate: float,
+             kept: Trained | None, folder: Path) -> dict[str, list[float]]:
+    """The accuracy on test rows of a run with every seed, by length of a row.
+
+    Args:
+        kept: the run of the trial seed.
+    """
     lengths: list[int] = study["lengths"].get(task) or [study["tasks"][task].get("length", 0)]
     scores: dict[str, list[float]] = {str(length): [] for length in lengths}
-    with tempfile.TemporaryDirectory() as folder:
-        rate, tried, kept = best_rate(study, task, name, size, device, Path(folder))
-        for seed in study["seeds"]:
-            run = run_of(study, task, name, size, rate, seed)
-            again = kept if kept and seed == study["trial_seed"] else trained(run, Path(folder) / f"seed{seed}", device)
-            if again.checkpoint is None:
-                for values in scores.values():
-                    values.append(0.0)
-                continue
-            for length in lengths:
-                found = weft.measure(weft.load(again.checkpoint, device=device), part="test", length=length or None,
-                                     batch_size=study["eval_rows"])
-                scores[str(length)].append(found.measures["accuracy"])
-                chance = found.measures["chance"]
-                print(f"{task}, {name} {size or ''}, seed {seed}, length {length}: {scores[str(length)][-1]:.4f} "
-                      f"(chance {chance:.4f})", flush=True)
-    run = run_of(study, task, name, size, rate, 0)
-    return {"task": task, "contestant": name, "size": size, "rate": rate, "tried": tried, "accuracy": scores,
-            "state_bytes": {str(length): state_bytes(run, length or run.context) for length in lengths},
-            "parameters": parameters(run),
-            "processor_seconds": round(time.process_time() - begun)}
+    for seed in study["seeds"]:
+        run = run_of(study, task, name, size, rate, seed)
+        again = kept if kept and seed == study["trial_seed"] else trained(run, folder / f"seed{seed}", device)
+        if again.checkpoint is None:
+            for values in scores.values():
+                values.append(0.0)
+            continue
+        for length in lengths:
+            found = weft.measure(weft.load(again.checkpoint, device=device), part="test", length=length or None,
+                                 batch_size=study["eval_rows"])
+            scores[str(length)].append(found.measures["accuracy"])
+            chance = found.measures["chance"]
+            print(f"{task}, {name} {size or ''}, seed {seed}, length {length}: {scores[str(length)][-1]:.4f} "
+                  f"(chance {chance:.4f})", flush=True)
+    return scores
 
 
 def parameters(run: RunConfig) -> int:
@@ -202,29 +239,29 @@ def main() -> None:
         write(json.loads(record.read_text(encoding="utf-8")), out)
         return
     before = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {"rows": []}
-    result: dict[str, Any] = {
-        "study_sha256": study_sha256(study), "study": study, "rows": standing(before, study),
-        "weft": weft.__version__, "torch": torch.__version__, "processor": where(given.device)}
-    done = {(each["task"], each["contestant"], each["size"]) for each in result["rows"]}
+    known = {(row["task"], row["contestant"], row["size"]): row for row in standing(before, study)}
     wanted = [(task, name, size) for task in study["tasks"] for name in study["contestants"]
               for size in sizes_of(study, name)]
-    left = [each for each in wanted if each not in done]
+    done = {each: row for each, row in known.items() if not row["tried"] or not wider(study, row["tried"])}
+    left = {each: known.get(each) for each in wanted if each not in done}
     for row in outcomes(study, left, given.device, given.jobs):
-        result["rows"].append(row)
-        result["rows"].sort(key=lambda each: wanted.index((each["task"], each["contestant"], each["size"])))
+        done[row["task"], row["contestant"], row["size"]] = row
+        result: dict[str, Any] = {
+            "study_sha256": study_sha256(study), "study": study, "weft": weft.__version__, "torch": torch.__version__,
+            "rows": [found for each in wanted if (found := done.get(each, known.get(each)))]}
         record.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    write(result, out)
+    write(json.loads(record.read_text(encoding="utf-8")), out)
 
 
-def outcomes(study: Mapping[str, Any], wanted: Sequence[tuple[str, str, int]], device: str,
+def outcomes(study: Mapping[str, Any], left: Mapping[tuple[str, str, int], Any], device: str,
              jobs: int) -> Iterator[dict[str, Any]]:
-    """The outcomes of contestants, as they come; the largest models begin first."""
+    """The outcomes of contestants, as they come, with what is recorded of each; the largest models begin first."""
     if jobs == 1:
-        yield from (outcome(study, *each, device) for each in wanted)
+        yield from (outcome(study, *each, device, row) for each, row in left.items())
         return
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        ordered = sorted(wanted, key=lambda each: -each[2])
-        started = [pool.submit(outcome, study, *one, device) for one in ordered]
+        ordered = sorted(left.items(), key=lambda each: -each[0][2])
+        started = [pool.submit(outcome, study, *one, device, row) for one, row in ordered]
         yield from (each.result() for each in as_completed(started))
 
 

@@ -54,7 +54,7 @@ def test_a_tiny_study_writes_its_page_and_pictures(tmp_path: Path, made: tuple[A
     assert all(len(values) == 2 and min(values) >= 0 for each in rows for values in each["accuracy"].values())
     assert rows[0]["state_bytes"]["8"] < rows[1]["state_bytes"]["8"] == rows[1]["state_bytes"]["16"]
     more = {**TINY["tasks"], "induction_heads": {"kind": "induction_heads", "length": 8}}
-    result = {"study": {**TINY, "tasks": more}, "rows": rows, "torch": "2", "processor": "one"}
+    result = {"study": {**TINY, "tasks": more}, "rows": rows, "torch": "2"}
     (tmp_path / "README.md").write_text(f"# A page\n{page.BEGIN}old\n{page.END}\nand after\n", encoding="utf-8")
     page.write(result, tmp_path)
     text = (tmp_path / "README.md").read_text(encoding="utf-8")
@@ -90,7 +90,8 @@ def test_a_seed_that_chose_the_rate_counts_only_where_the_study_says_so(
     """Trials with a seed of their own come before runs with all seeds; the record says what the trials came to."""
     row = made[0].outcome({**TINY, "trial_seed": 7}, "mqar", "LSTM", 8, "cpu")
     assert begun == [(0.001, 7), (0.01, 7), (row["rate"], 0), (row["rate"], 1)]
-    assert row["rate"] == TINY["rates"][row["tried"].index(max(row["tried"]))]
+    assert row["tried"].keys() == row["tried_on"].keys() == {"0.001", "0.01"}
+    assert row["rate"] == float(max(row["tried"], key=row["tried"].get))
     assert made[0].standing({"study": TINY, "rows": [row]}, {**TINY, "trial_seed": 7}) == []
 
 
@@ -104,14 +105,54 @@ def test_the_best_trial_is_the_run_of_its_seed(made: tuple[Any, Any], begun: lis
     assert [values[:1] for values in row["accuracy"].values()] == list(alone["accuracy"].values())
 
 
+def test_a_search_goes_on_beyond_an_edge_and_a_record_grows_by_what_is_new(
+        made: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next rates until one is worse, of equals the first, and no more than the study allows on a side."""
+    make, page = made
+    accuracy = {0.0001: 0.2, 0.001: 0.3, 0.01: 0.4, 0.1: 0.5, 1.0: 0.5, 10.0: 0.6}
+    begun: list[tuple[float, int]] = []
+
+    def trained(run: Any, *_: Any) -> Any:
+        begun.append((run.training.optimizer.lr, run.seed))
+        return make.Trained(accuracy[run.training.optimizer.lr], None)
+
+    monkeypatch.setattr(make, "trained", trained)
+    study = {**TINY, "trial_seed": 7}
+    row = make.outcome(study, "mqar", "LSTM", 8, "cpu")
+    assert row["rate"] == 0.01 and page.rates_at_edge(row["tried"]) == ["above"]
+    assert make.wider(study, row["tried"]) == []
+    wide = {**study, "widest": 2}
+    assert make.standing({"study": study, "rows": [row]}, wide) == [row] and make.wider(wide, row["tried"]) == [0.1]
+    begun.clear()
+    recorded = {**row, "processor": "old", "tried_on": {"0.001": "old", "0.01": "old"}}
+    grown = make.outcome(wide, "mqar", "LSTM", 8, "cpu", recorded)
+    assert begun == [(0.1, 7), (1.0, 7), (0.1, 0), (0.1, 1)], "the runs are made anew, and no trial again"
+    assert grown["rate"] == 0.1 and grown["tried"] == {"0.001": 0.3, "0.01": 0.4, "0.1": 0.5, "1": 0.5}
+    here = grown["processor"]
+    assert grown["tried_on"] == {"0.001": "old", "0.01": "old", "0.1": here, "1": here} and here != "old"
+    accuracy[0.1], begun[:] = 0.1, []
+    stood = make.outcome(wide, "mqar", "LSTM", 8, "cpu", recorded)
+    assert begun == [(0.1, 7)] and stood["rate"] == 0.01
+    assert (stood["accuracy"], stood["processor"]) == (row["accuracy"], "old")
+    result = {"study": {**wide, "sizes": [8]}, "rows": [stood], "torch": "2"}
+    assert page.searches(result) == [
+        "Rates were tried with seed 7, which does not count: 0.001, 0.01, and the next one beyond an edge in 1 of 1 "
+        "searches. No best rate lies at the edge of those tried.",
+        f"Made on an {here}: 1 trial; all else on an old."]
+    two = {"study": {**study, "sizes": [8]}, "rows": [row, {**stood, "contestant": "GRU"}]}
+    assert "may lie beyond: LSTM (0.01)." in page.searches(two)[0]
+    assert page.searches({**two, "rows": [row]})[0].endswith("may lie beyond: all.")
+
+
 def test_a_contestant_may_have_steps_and_rows_of_its_own(tmp_path: Path, made: tuple[Any, Any]) -> None:
     """Its runs and its line in the table have them, its model does not, and a trial has the trial's steps."""
     make, page = made
     study = {**TINY, "contestants": {**TINY["contestants"], "GRU": {"layers": ["gru"], "steps": {"mqar": 7}}}}
     assert [make.run_of(study, "mqar", name, 4, 0.001, 0).training.steps for name in ("LSTM", "GRU")] == [2, 7]
-    row = {"task": "mqar", "contestant": "GRU", "size": 4, "rate": 0.001, "tried": [0.1, 0.0], "accuracy": {"8": [0.1]},
-           "state_bytes": {"8": 9}, "parameters": 5, "processor_seconds": 1}
-    result = {"study": study, "rows": [row], "torch": "2", "processor": "one"}
+    row = {"task": "mqar", "contestant": "GRU", "size": 4, "rate": 0.001, "accuracy": {"8": [0.1]}, "processor": "one",
+           "tried": {"0.001": 0.1, "0.01": 0.0}, "tried_on": {"0.001": "one", "0.01": "one"}, "state_bytes": {"8": 9},
+           "parameters": 5, "processor_seconds": 1}
+    result = {"study": study, "rows": [row], "torch": "2"}
     assert "| GRU | 4 | 5 | 9 | 7 | 0.001 | 10.0 |" in page.tables(result, [])
     fewer = {**study["contestants"], "trigram": {**TINY["contestants"]["trigram"], "rows": 30}}
     runs = {name: make.run_of({**study, "contestants": fewer}, "mqar", name, 4, 0.001, 0) for name in fewer}
@@ -133,7 +174,7 @@ def test_rows_that_a_change_does_not_concern_are_kept(made: tuple[Any, Any]) -> 
                    {"steps": {"mqar": 2, "induction_heads": 5}}):
         assert make.standing(result, {**TINY, **change}) == rows, change
     for change in ({"rates": [0.01]}, {"seeds": [0]}, {"steps": 3}, {"batch_size": 2}, {"blocks": 2}, {"lengths": {}},
-                   {"model": {"kind": "decoder", "context": 9}}, {"tasks": {}}, {"eval_rows": 5},
+                   {"model": {"kind": "decoder", "context": 9}}, {"tasks": {}}, {"eval_rows": 5}, {"trial_seed": 1},
                    {"steps": {"mqar": 4}}, {"tasks": {"mqar": {**TINY["tasks"]["mqar"], "symbols": 10}}}):
         assert make.standing(result, {**TINY, **change}) == [], change
     own = {**TINY["contestants"], "LSTM": {"layers": ["lstm"], "steps": {"mqar": 3, "induction_heads": 5}}}

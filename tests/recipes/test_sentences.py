@@ -95,15 +95,28 @@ def test_the_page_of_hippo_says_what_its_study_found() -> None:
     page, entries = " ".join(readme("hippo").split()), record("hippo/unstructured")["entries"]
     runs = {entry["name"]: entry["runs"] for entry in entries}
     assert better("hippo/unstructured") == {"s4": {"legs", "random"}}
-    assert ("S4 is better than both dense matrices; it is not told apart from S4D, one of whose runs chose a lower rate "
-            "than the other two.") in page
+    assert ("S4 is better than both dense matrices; it is not told apart from S4D, one of whose runs chose a lower "
+            "rate than the other two.") in page
     assert sorted(run["lr"] for run in runs["s4d"]) == [0.01, 0.0333333, 0.0333333]
     assert all(low["bits_per_byte"] < high["bits_per_byte"]
                for low, high in zip(runs["legs"], runs["random"], strict=True))
     tried = [{trial["lr"]: trial["bits_per_byte"] for trial in run["trials"]} for run in runs["legs"] + runs["random"]]
     beyond = [(each[0.0333333], each[0.01]) for each in tried]
-    assert sum(bits is None for bits, _ in beyond) == 3 and all(bits > best for bits, best in beyond if bits is not None)
+    assert sum(bits is None for bits, _ in beyond) == 3
+    assert all(bits > best for bits, best in beyond if bits is not None)
     assert "three of the six trials of dense matrices diverged and the others are worse than at 0.01" in page
     for name, each in runs.items():
         lost = [run["by_length"][2]["bits_per_byte"] - run["by_length"][1]["bits_per_byte"] for run in each]
         assert all(1 < more < 3 for more in lost) if name == "random" else max(lost) < 0.003
+
+
+def test_the_page_of_performer_says_what_trials_at_other_rates_came_to() -> None:
+    tried = json.loads((RECIPES / "performer" / "trials.json").read_text("utf-8"))["bits_per_byte"]
+    page = " ".join(readme("performer").split())
+    first, rotated = (tried[name] for name in ("performer", "performer_rope"))
+    assert min(first, key=first.get) == "0.00333333" and rotated["0.0333333"] is None
+    assert rotated["0.01"] < rotated["0.00333333"] and tried.keys() == {"performer", "performer_rope"}
+    assert (f"`performer` has {first['0.01']:.3f} at 0.01, {first['0.00333333']:.3f} at 0.00333 and "
+            f"{first['0.0333333']:.3f} at 0.0333") in page
+    assert (f"`performer_rope` has {rotated['0.01']:.3f} at 0.01, {rotated['0.00333333']:.3f} at 0.00333, and diverges "
+            "at 0.0333") in page
