@@ -33,12 +33,12 @@ SERVING = ("serving", "server", "cli/serve.py")
 ON_GPU = ("gpu/", "ops/triton/", "analysis/gpu_speed.py")
 """The kernels for GPUs and what runs on one need besides, likewise; sources of kernels are named as their forms are."""
 CEILINGS = {
-    "modules behind weft.mixers.lstm": 27, "modules behind weft.mixers.attention": 44,
-    "modules behind weft.mixers.mamba": 33, "classes": 1263, "names of classes with several homes": 5,
-    "names to override on a mixer": 14, "names to override on a task": 14, "names to override on a tokenizer": 12,
-    "names of files with several homes": 42, "percent of files under 60 lines": 10, "hundred lines": 1112,
-    "lines of mixers": 5251, "lines of a recurrence from outside": 52, "lines to read before it": 227,
-    "hundred lines of serving": 57, "classes of serving": 98, "hundred lines of the room for GPUs": 41,
+    "modules behind weft.mixers.lstm": 25, "modules behind weft.mixers.attention": 35,
+    "modules behind weft.mixers.mamba": 29, "classes": 1261, "names of classes with several homes": 5,
+    "names to override on a mixer": 12, "names to override on a task": 13, "names to override on a tokenizer": 12,
+    "names of files with several homes": 42, "percent of files under 60 lines": 10, "hundred lines": 1099,
+    "lines of mixers": 5224, "lines of a recurrence from outside": 52, "lines to read before it": 227,
+    "hundred lines of serving": 57, "classes of serving": 96, "hundred lines of the room for GPUs": 41,
     "classes of the room for GPUs": 20}
 
 
@@ -136,7 +136,7 @@ def small_run(text: Path) -> dict[str, Any]:
             "training": {"steps": 2, "batch_size": 2, "compute": {"matmul": "default"}}}
 
 
-@pytest.mark.parametrize(("command", "ceiling"), [("plan", 8_000), ("train", 14_200)])
+@pytest.mark.parametrize(("command", "ceiling"), [("plan", 7_800), ("train", 7_200)])
 def test_a_small_plan_and_a_small_run_come_to_few_functions(command: str, ceiling: int, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("the cat sat on the mat. " * 400, encoding="utf-8")

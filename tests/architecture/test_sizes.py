@@ -48,6 +48,7 @@ LONG_FUNCTIONS: dict[str, str] = {
     "src/weft/cli/convert.py:convert": "half of it is the options of the command",
     "src/weft/cli/extend.py:extend": "half of it is the options of the command",
     "src/weft/cli/rate.py:rate": "half of it is the options of the command",
+    "src/weft/cli/score.py:score": "half of it is the options of the command",
     "src/weft/cli/evaluate.py:evaluate": "half of it is the options of the command",
     "src/weft/cli/judge.py:judge": "half of it is the options of the command",
     "src/weft/cli/plan.py:plan": "half of it is the options of the command",
