@@ -60,7 +60,7 @@ def test_rows_are_those_of_the_sources_in_their_own_orders(packing: str) -> None
             np.testing.assert_array_equal(whole.tokens[places], found.inputs[row, :count])
             assert whole.sources is not None
             assert whole.sources.each[source].first <= places.min() and places.max() < whole.sources.each[source].last
-    assert had["c"] > mixed.own[2].rows_per_epoch  # its second pass has begun
+    assert had["c"] > mixed.own[2].windows  # its second pass has begun
 
 
 @PACKINGS
@@ -80,7 +80,7 @@ def test_the_order_of_a_source_is_its_own() -> None:
     same = {name: stream_of("x", 40) for name in ("a", "b")}
     mixed = mixed_batches(joined(same, {"a": 1, "b": 1}), packing="stream", rows=8, length=16)
     alone = mixed_batches(joined({"b": same["b"]}, {"b": 1}), packing="stream", rows=8, length=16)
-    rows = np.arange(mixed.own[0].rows_per_epoch)
+    rows = np.arange(mixed.own[0].windows)
     orders = [batches.placed(rows)[0].tolist() for batches in (*mixed.own, *alone.own)]
     assert orders[0] != orders[1] and orders[1] == orders[2]
 
@@ -99,7 +99,7 @@ def test_weights_are_shares_of_tokens(packing: str) -> None:
 
 def test_a_capped_source_stops_and_the_whole_may_end() -> None:
     mixed = batches("stream", {"a": 1.0, "b": 1.0, "c": 0.5})
-    rows = [each.rows_per_epoch for each in mixed.own]
+    rows = [each.windows for each in mixed.own]
     limits = [rows[0], rows[1], rows[2] // 2]
     assert mixed.order.total == sum(limits)
     steps = sum(limits) // 8

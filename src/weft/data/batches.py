@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Protocol, TypeVar, final
+from typing import TypeVar, final
 
 import numpy as np
 from jaxtyping import Int64
@@ -12,16 +12,20 @@ from jaxtyping import Int64
 from weft.core.errors import DataError
 from weft.data.batch import Batch, cut
 from weft.data.batch_source import BatchSource, Lengths
-from weft.data.orders import hashed, permute, share_of
+from weft.data.orders import hashed, in_epochs, share_of
 from weft.data.stream import TokenStream
 
 B = TypeVar("B")
+
+AHEAD = 64
+"""Steps whose rows are found together."""
 
 
 class Batches(BatchSource[Batch]):
     """Batches of running text; ``batch(step)`` is a pure function of the stream, the seed and the step.
 
-    Training can therefore resume at any step without replaying the earlier ones.
+    Training can therefore resume at any step without replaying the earlier ones. Rows are numbered from 0 through all
+    steps: `placed` says what each of them is, and `filled` reads it.
 
     Args:
         stream: the tokens, N of them.
@@ -29,17 +33,24 @@ class Batches(BatchSource[Batch]):
         length: T, inputs per row.
         reshuffle: every epoch has its own order; False: all have the order of the first.
 
+    Attributes:
+        windows: rows of one pass over the stream.
+        total: rows that there are; None: there is no end.
+
     Raises:
         DataError: ``rows`` or ``length`` is below 1, or the stream is shorter than one window.
     """
 
     rows: int
+    windows: int
+    total: int | None = None
 
     def __init__(self, stream: TokenStream, *, rows: int, length: int, seed: int = 0, reshuffle: bool = True) -> None:
         for name, value in (("rows", rows), ("length", length)):
             if value < 1:
                 raise DataError(f"must be at least 1, received {value}.", where=name, remedy="Raise it.")
         self.stream, self.rows, self.length, self.seed, self.reshuffle = stream, rows, length, seed, reshuffle
+        self._ahead: tuple[int, Int64[np.ndarray, "columns n"]] | None = None
 
     def batch(self, step: int, *, rank: int = 0, world: int = 1) -> Batch:
         """The batch of that step, from 0, or one rank's share of it.
@@ -52,18 +63,46 @@ class Batches(BatchSource[Batch]):
         """
         return self._batch(step, share_of(self.rows, rank, world))
 
-    @abstractmethod
     def _batch(self, step: int, share: slice) -> Batch:
         """The rows ``share`` of the batch of that step."""
+        return self.filled(self._planned(step)[:, share])
+
+    def _planned(self, step: int) -> Int64[np.ndarray, "columns B"]:
+        """The rows of a step, as `placed` gives them. Those of several steps are found together, since a permutation
+        costs as much for one as for all."""
+        first, own = step // AHEAD * AHEAD * self.rows, step * self.rows
+        ahead = self._ahead
+        if ahead is None or ahead[0] != first:
+            last = first + AHEAD * self.rows
+            last = last if self.total is None else max(first, min(last, self.total))
+            self._ahead = ahead = first, self.placed(np.arange(first, last, dtype=np.int64))
+        if own + self.rows > first + ahead[1].shape[1]:
+            return self.placed(np.arange(own, own + self.rows, dtype=np.int64))  # raises, as not all of them exist
+        return ahead[1][:, own - first:own - first + self.rows]
+
+    @abstractmethod
+    def placed(self, samples: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, "columns n"]:
+        """The content of the rows ``samples``, numbered from 0 through all steps, as `filled` reads it. Raises
+        `DataError`: not all of them exist."""
+
+    @abstractmethod
+    def filled(self, rows: Int64[np.ndarray, "columns B"]) -> Batch:
+        """The rows that `placed` has named."""
 
     @property
-    @abstractmethod
     def steps_per_epoch(self) -> float:
         """Steps of one pass over the stream."""
+        return self.windows / self.rows
+
+    @property
+    def tokens_per_row(self) -> float:
+        """Inputs of a row without padding; the mean over an epoch where rows differ."""
+        return self.length
 
     @property
     def tokens_per_batch(self) -> float:
         return self.rows * self.length
+
 
 @final
 class MadeOfText(BatchSource[B]):
@@ -103,48 +142,8 @@ class MadeOfText(BatchSource[B]):
         return self._make(self.text.batch(step, rank=rank, world=world))
 
 
-class NumberedRows(Protocol):
-    """Batches of which any rows can be read by their numbers, such as `ShuffledBatches`."""
-
-    @property
-    def rows_per_epoch(self) -> int:
-        """Rows of one pass over the stream."""
-
-    @property
-    def tokens_per_row(self) -> float:
-        """Inputs of a row without padding; the mean over an epoch where rows differ."""
-
-    def placed(self, samples: Int64[np.ndarray, " n"]) -> tuple[Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
-        """The content of the rows ``samples``, numbered from 0 through all epochs, as `filled` reads it; and the epoch
-        of each."""
-
-    def filled(self, keys: Int64[np.ndarray, " B"], epoch: Int64[np.ndarray, " B"]) -> Batch:
-        """The rows that `placed` has named."""
-
-
-class WindowBatches(Batches):
-    """Base of batches of windows that are cut from the stream without regard to documents."""
-
-    def _batch(self, step: int, share: slice) -> Batch:
-        starts, fresh = self._starts(step)
-        epoch = self._epochs(step * self.rows + np.arange(self.rows, dtype=np.int64)[share])
-        return cut(self.stream, starts[share], self.length, fresh=fresh, epoch=epoch)
-
-    @abstractmethod
-    def _epochs(self, samples: Int64[np.ndarray, " B"]) -> Int64[np.ndarray, " B"]:
-        """The epochs of ``samples``: rows, numbered from 0 through all steps."""
-
-    @abstractmethod
-    def _starts(self, step: int) -> tuple[Int64[np.ndarray, " B"], bool]:
-        """Where the rows of a step start in the stream, and whether they start without a state."""
-
-
-AHEAD = 64
-"""Steps whose windows are computed together."""
-
-
 @final
-class ShuffledBatches(WindowBatches):
+class ShuffledBatches(Batches):
     """Windows in shuffled order, each starting afresh.
 
     An epoch has W = (N-1) // T adjacent windows whose targets do not overlap; each comes once per epoch, in an order
@@ -156,59 +155,26 @@ class ShuffledBatches(WindowBatches):
         super().__init__(stream, rows=rows, length=length, seed=seed, reshuffle=reshuffle)
         stream.require(length + 1, f"one window of context {length}", _remedy(len(stream) - 1))
         self.windows = (len(stream) - 1) // length
-        self._ahead: tuple[int, Int64[np.ndarray, "steps B"]] | None = None
 
-    @property
-    def steps_per_epoch(self) -> float:
-        return self.windows / self.rows
-
-    def _epochs(self, samples: Int64[np.ndarray, " B"]) -> Int64[np.ndarray, " B"]:
-        return samples // self.windows
-
-    def _starts(self, step: int) -> tuple[Int64[np.ndarray, " B"], bool]:
-        block, place = divmod(step, AHEAD)
-        if self._ahead is None or self._ahead[0] != block:
-            self._ahead = block, self._starts_of(block * AHEAD)
-        return self._ahead[1][place], True
-
-    def _starts_of(self, first: int) -> Int64[np.ndarray, "steps B"]:
-        """The starts of the rows of several steps from ``first`` on: a permutation costs as much for one as for all."""
-        starts, _ = self.placed(first * self.rows + np.arange(AHEAD * self.rows, dtype=np.int64))
-        return starts.reshape(AHEAD, self.rows)
-
-    @property
-    def rows_per_epoch(self) -> int:
-        """See `NumberedRows`."""
-        return self.windows
-
-    @property
-    def tokens_per_row(self) -> float:
-        """See `NumberedRows`."""
-        return self.length
-
-    def placed(self, samples: Int64[np.ndarray, " n"]) -> tuple[Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
-        """The places at which the rows ``samples`` start in the stream, and their epochs."""
-        epoch, place = np.divmod(samples, self.windows)
-        order = epoch if self.reshuffle else np.zeros_like(epoch)
-        window = permute(place, self.windows, seed=self.seed, epoch=order)
-        return window * self.length + self._offset(order), epoch
-
-    def filled(self, keys: Int64[np.ndarray, " B"], epoch: Int64[np.ndarray, " B"]) -> Batch:
-        """The windows that start at ``keys``."""
-        return cut(self.stream, keys, self.length, epoch=epoch)
-
-    def _offset(self, epoch: np.ndarray) -> np.ndarray:
+    def placed(self, samples: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, "columns n"]:
+        """The places at which the rows start in the stream, and their epochs."""
+        window, order, epoch = in_epochs(samples, self.windows, seed=self.seed, reshuffle=self.reshuffle)
         slack = len(self.stream) - 1 - self.windows * self.length
-        return (hashed(self.seed, epoch) % np.uint64(slack + 1)).astype(np.int64)
+        offset = (hashed(self.seed, order) % np.uint64(slack + 1)).astype(np.int64)
+        return np.stack([window * self.length + offset, epoch])
+
+    def filled(self, rows: Int64[np.ndarray, "columns B"]) -> Batch:
+        starts, epoch = rows
+        return cut(self.stream, starts, self.length, epoch=epoch)
 
 
 @final
-class SequentialBatches(WindowBatches):
+class SequentialBatches(Batches):
     """Contiguous windows, for truncated back-propagation through time with a carried state.
 
     The stream is cut into B lanes; row b of a step continues row b of the step before, until the lanes end and all
     start again with ``fresh`` set. Targets that do not fill a last window of every lane (fewer than B * T) are left
-    out at both ends, split by a random offset for each epoch.
+    out at both ends, split by a random offset for each epoch. ``windows`` are those of a lane.
     """
 
     def __init__(self, stream: TokenStream, *, rows: int, length: int, seed: int = 0, reshuffle: bool = True) -> None:
@@ -221,18 +187,18 @@ class SequentialBatches(WindowBatches):
     def steps_per_epoch(self) -> float:
         return float(self.windows)
 
-    def _epochs(self, samples: Int64[np.ndarray, " B"]) -> Int64[np.ndarray, " B"]:
-        return samples // (self.rows * self.windows)
-
-    def _starts(self, step: int) -> tuple[Int64[np.ndarray, " B"], bool]:
-        epoch, place = divmod(step, self.windows)
-        lanes = np.arange(self.rows, dtype=np.int64) * (self.windows * self.length)
-        starts = lanes + self._offset(epoch if self.reshuffle else 0) + place * self.length
-        return starts, place == 0
-
-    def _offset(self, epoch: int) -> int:
+    def placed(self, samples: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, "columns n"]:
+        """The places at which the rows start in the stream, their epochs, and their numbers in their lanes."""
+        step, lane = np.divmod(samples, self.rows)
+        epoch, place = np.divmod(step, self.windows)
         slack = len(self.stream) - 1 - self.rows * self.windows * self.length
-        return int(hashed(self.seed, np.array([epoch], dtype=np.int64))[0]) % (slack + 1)
+        drawn = hashed(self.seed, epoch if self.reshuffle else np.zeros_like(epoch))
+        offset = (drawn % np.uint64(slack + 1)).astype(np.int64)
+        return np.stack([lane * (self.windows * self.length) + offset + place * self.length, epoch, place])
+
+    def filled(self, rows: Int64[np.ndarray, "columns B"]) -> Batch:
+        starts, epoch, place = rows
+        return cut(self.stream, starts, self.length, fresh=not place.any(), epoch=epoch)
 
 
 def _remedy(longest: int) -> str:

@@ -13,7 +13,7 @@ from jaxtyping import Int64
 from weft.core.errors import DataError
 from weft.data.batch import Batch
 from weft.data.batch_source import BatchSource
-from weft.data.batches import AHEAD, Batches, MadeOfText, NumberedRows, ShuffledBatches
+from weft.data.batches import Batches, MadeOfText, ShuffledBatches
 from weft.data.joining import parted
 from weft.data.mixed_order import MixedOrder
 from weft.data.packed import PackedBatches
@@ -69,17 +69,17 @@ class MixedBatches(Batches):
         super().__init__(stream, rows=rows, length=length, seed=seed, reshuffle=reshuffle)
         assert stream.sources is not None, "made of a joined stream"
         self.sources = stream.sources.each
-        self.own: list[NumberedRows] = list(own.values())
+        self.own: list[Batches] = list(own.values())
         self.notices = [f"{name}: {each.notice}" for name, each in own.items() if isinstance(each, PackedBatches)]
         weights = zip(stream.sources.weights(), self.own, strict=True)
         self.order = MixedOrder([weight / each.tokens_per_row for weight, each in weights],
                                 [_limit(source, each) for source, each in zip(self.sources, self.own, strict=True)])
-        self._ahead: tuple[int, np.ndarray, np.ndarray, np.ndarray] | None = None
+        self.total = self.order.total
 
     @property
     def tokens_per_epoch(self) -> list[float]:
         """Inputs that one pass over each source reads, without padding."""
-        return [each.rows_per_epoch * each.tokens_per_row for each in self.own]
+        return [each.windows * each.tokens_per_row for each in self.own]
 
     @property
     def steps_per_epoch(self) -> float:
@@ -97,40 +97,23 @@ class MixedBatches(Batches):
         """The result of packing, a line for each source; None where documents are not packed."""
         return "\n".join(self.notices) or None
 
-    def _batch(self, step: int, share: slice) -> Batch:
-        source, keys, epoch = (column[share] for column in self._planned(step))
-        found = [self._of_source(each, np.flatnonzero(source == each), keys, epoch)
-                 for each in np.unique(source).tolist()]
-        return _merged([rows for rows, _ in found], [batch for _, batch in found], source, epoch)
-
-    def _planned(self, step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """For each row of a step its source, its key there and its epoch; those of several steps are found together,
-        since a permutation costs as much for one as for all."""
-        block, place = divmod(step, AHEAD)
-        if self._ahead is None or self._ahead[0] != block:
-            self._ahead = (block, *self._block(block))
-        _, source, keys, epoch = self._ahead
-        here, first = slice(place * self.rows, (place + 1) * self.rows), step * self.rows
-        if here.stop > len(source):
-            self.order.rows(first, first + self.rows)  # raises, as not all of them exist
-        return source[here], keys[here], epoch[here]
-
-    def _block(self, block: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        first = block * AHEAD * self.rows
-        last = first + AHEAD * self.rows
-        drawn = self.order.rows(first, last if self.order.total is None else max(first, min(last, self.order.total)))
-        keys, epoch = np.empty_like(drawn.number), np.empty_like(drawn.number)
+    def placed(self, samples: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, "columns n"]:
+        """The sources of consecutive rows, their content there, and their epochs there."""
+        drawn = self.order.rows(int(samples[0]), int(samples[-1]) + 1) if len(samples) else self.order.rows(0, 0)
+        found = np.stack([drawn.source, drawn.number, drawn.number])
         for each in np.unique(drawn.source).tolist():
             here = np.flatnonzero(drawn.source == each)
-            keys[here], epoch[here] = self.own[each].placed(drawn.number[here])
-        return drawn.source, keys, epoch
+            found[1:, here] = self.own[each].placed(drawn.number[here])
+        return found
 
-    def _of_source(self, each: int, rows: Int64[np.ndarray, " n"], keys: np.ndarray,
-                   epoch: np.ndarray) -> tuple[np.ndarray, Batch]:
-        """The rows ``rows`` of a batch, which are of one source, with their places in the whole stream."""
-        found = self.own[each].filled(keys[rows], epoch[rows])
-        assert found.places is not None, "rows of a stream have places"
-        return rows, replace(found, places=found.places + self.sources[each].first)
+    def filled(self, rows: Int64[np.ndarray, "columns B"]) -> Batch:
+        """The rows of each source, at their places in the whole stream."""
+        source, _, epoch = rows
+        here = {each: np.flatnonzero(source == each) for each in np.unique(source).tolist()}
+        parts = [self.own[each].filled(rows[1:, places]) for each, places in here.items()]
+        together = [replace(found, places=found.places + self.sources[each].first) for each, found in
+                    zip(here, parts, strict=True) if found.places is not None]
+        return _merged(list(here.values()), together, source, epoch)
 
 
 def mixture_of(batches: BatchSource[Any]) -> MixedBatches | None:
@@ -139,13 +122,13 @@ def mixture_of(batches: BatchSource[Any]) -> MixedBatches | None:
     return text if isinstance(text, MixedBatches) else None
 
 
-def _limit(source: JoinedSource, own: NumberedRows) -> int | None:
+def _limit(source: JoinedSource, own: Batches) -> int | None:
     """The most rows of a source."""
     if source.max_epochs is None:
         return None
-    found = int(source.max_epochs * own.rows_per_epoch + 1e-6)  # 0.29 x 100 is 28.999...
+    found = int(source.max_epochs * own.windows + 1e-6)  # 0.29 x 100 is 28.999...
     if not found:
-        raise DataError(f"max_epochs {source.max_epochs:g} of {own.rows_per_epoch} rows is less than one row.",
+        raise DataError(f"max_epochs {source.max_epochs:g} of {own.windows} rows is less than one row.",
                         where=f"data.sources.{source.name}", remedy="Raise it, or leave the source out.")
     return found
 

@@ -62,16 +62,27 @@ class RowOrder(ExampleOrder):
         self.size, self.rows, self.seed, self.reshuffle = size, rows, seed, reshuffle
 
     def of(self, step: int) -> Int64[np.ndarray, " B"]:
-        epoch, place = np.divmod(step * self.rows + np.arange(self.rows, dtype=np.int64), self.size)
-        chosen: np.ndarray = permute(place, self.size, seed=self.seed,
-                                     epoch=epoch if self.reshuffle else np.zeros_like(epoch))
-        return chosen
+        samples = step * self.rows + np.arange(self.rows, dtype=np.int64)
+        return in_epochs(samples, self.size, seed=self.seed, reshuffle=self.reshuffle)[0]
 
     def share(self, rows: int, rank: int, world: int) -> slice:
         return share_of(rows, rank, world)
 
     def once(self) -> list[Int64[np.ndarray, " B"]]:
         return [np.arange(first, min(first + self.rows, self.size)) for first in range(0, self.size, self.rows)]
+
+
+def in_epochs(samples: Int64[np.ndarray, " n"], size: int, *, seed: int, reshuffle: bool) -> tuple[
+        Int64[np.ndarray, " n"], Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
+    """The items that stand at the places ``samples`` of an endless order in which each of ``size`` items comes once in
+    every epoch; the epoch whose order that is; and the epoch itself.
+
+    Args:
+        reshuffle: every epoch has its own order; False: all have the order of the first.
+    """
+    epoch, place = np.divmod(samples, size)
+    order = epoch if reshuffle else np.zeros_like(epoch)
+    return permute(place, size, seed=seed, epoch=order), order, epoch
 
 
 def share_of(rows: int, rank: int, world: int) -> slice:

@@ -10,7 +10,7 @@ from jaxtyping import Int64
 from weft.core.errors import DataError
 from weft.data.batch import Batch
 from weft.data.batches import Batches
-from weft.data.orders import permute
+from weft.data.orders import in_epochs
 from weft.data.packing import Long, best_fit, pieces_of
 from weft.data.sequences import WIDTHS
 from weft.data.stream import TokenStream
@@ -57,10 +57,6 @@ class PackedBatches(Batches):
         self.documents, self.cut_documents = pieces.documents, pieces.cut
 
     @property
-    def steps_per_epoch(self) -> float:
-        return self.windows / self.rows
-
-    @property
     def tokens_per_batch(self) -> float:
         return int(self._lengths.sum()) / self.steps_per_epoch
 
@@ -81,7 +77,7 @@ class PackedBatches(Batches):
         return self.of(chosen, self.length, np.zeros_like(chosen))
 
     def _batch(self, step: int, share: slice) -> Batch:
-        chosen, epoch = self.placed(step * self.rows + np.arange(self.rows, dtype=np.int64))
+        chosen, epoch = self._planned(step)
         return self.of(chosen[share], self._width(chosen), epoch[share])
 
     def _width(self, chosen: Int64[np.ndarray, " B"]) -> int:
@@ -92,24 +88,18 @@ class PackedBatches(Batches):
         return -(-int(self._lengths.max()) * quarters // WIDTHS)
 
     @property
-    def rows_per_epoch(self) -> int:
-        """See `weft.data.batches.NumberedRows`."""
-        return self.windows
-
-    @property
     def tokens_per_row(self) -> float:
-        """See `weft.data.batches.NumberedRows`."""
         return int(self._lengths.sum()) / self.windows
 
-    def placed(self, samples: Int64[np.ndarray, " n"]) -> tuple[Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
-        """The numbers of the packed rows that are the rows ``samples`` of all epochs, and their epochs."""
-        epoch, place = np.divmod(samples, self.windows)
-        order = epoch if self.reshuffle else np.zeros_like(epoch)
-        return permute(place, self.windows, seed=self.seed, epoch=order), epoch
+    def placed(self, samples: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, "columns n"]:
+        """The numbers of the packed rows, and their epochs."""
+        chosen, _, epoch = in_epochs(samples, self.windows, seed=self.seed, reshuffle=self.reshuffle)
+        return np.stack([chosen, epoch])
 
-    def filled(self, keys: Int64[np.ndarray, " B"], epoch: Int64[np.ndarray, " B"]) -> Batch:
-        """The packed rows ``keys`` at full width, in their epochs."""
-        return self.of(keys, self.length, epoch)
+    def filled(self, rows: Int64[np.ndarray, "columns B"]) -> Batch:
+        """The packed rows at full width, in their epochs."""
+        chosen, epoch = rows
+        return self.of(chosen, self.length, epoch)
 
     def of(self, chosen: Int64[np.ndarray, " B"], width: int | None = None,
            epoch: Int64[np.ndarray, " B"] | None = None) -> Batch:
