@@ -141,7 +141,8 @@ def test_batches_that_are_no_source_of_batches_are_refused(budget: dict[str, int
     (VowelsConfig, "labels", "Inherit from weft.tasks.protocols.HasClasses too"),
     (VowelsConfig, "mixes", "Return it as a field of weft.tasks.TaskDeclared from the method `declares`"),
     (VowelsConfig, "source", "Give it as a field of weft.core.part_config.About in the attribute `about`"),
-    (VowelsConfig, "acts", "Inherit from weft.core.part_config.ModuleConfig too")])
+    (VowelsConfig, "acts", "It is read of position schemes alone"),
+    (VowelsConfig, "in_words", "Inherit from weft.core.part_config.ModuleConfig too")])
 def test_a_name_that_would_not_be_read_is_refused_with_where_it_belongs(base: type, name: str, told: str) -> None:
     """Also the names that tasks had before, so that a task of that form says what to do."""
     with pytest.raises(TypeError, match=rf"Deaf: {name} would not be read\. {re.escape(told)}"):

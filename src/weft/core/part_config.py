@@ -172,8 +172,11 @@ class PartConfig(Settings):
     def __pydantic_init_subclass__(cls, **given: Any) -> None:
         super().__pydantic_init_subclass__(**given)
         about = "Give it as a field of weft.core.part_config.About in the attribute `about`."
+        unread = dict.fromkeys(About.__dataclass_fields__, about)
+        if getattr(cls, "group", "position") != "position":
+            unread["acts"] = "It is read of position schemes alone. Leave it out."
         # The bases of this module define what is refused of others.
-        refuse_unread(cls, dict.fromkeys(About.__dataclass_fields__, about), {} if cls.__module__ == __name__ else {
+        refuse_unread(cls, unread, {} if cls.__module__ == __name__ else {
             ModuleConfig: ("build", "in_words", "width_fields", "giver")})
 
     @classmethod
