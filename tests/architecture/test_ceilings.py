@@ -34,7 +34,7 @@ ON_GPU = ("gpu/", "ops/triton/", "analysis/gpu_speed.py")
 """The kernels for GPUs and what runs on one need besides, likewise; sources of kernels are named as their forms are."""
 CEILINGS = {
     "modules behind weft.mixers.lstm": 25, "modules behind weft.mixers.attention": 35,
-    "modules behind weft.mixers.mamba": 29, "classes": 1261, "names of classes with several homes": 5,
+    "modules behind weft.mixers.mamba": 29, "classes": 1259, "names of classes with several homes": 5,
     "names to override on a mixer": 12, "names to override on a task": 13, "names to override on a tokenizer": 12,
     "names of files with several homes": 42, "percent of files under 60 lines": 10, "hundred lines": 1099,
     "lines of mixers": 5224, "lines of a recurrence from outside": 52, "lines to read before it": 227,
