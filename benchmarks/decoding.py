@@ -147,6 +147,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     options = arguments()
+    options.out.mkdir(parents=True, exist_ok=True)
     shape = {name: getattr(options, name) for name in ("layers", "width", "heads", "kv_heads", "d_ff", "vocabulary",
                                                        "context")}
     shape["batch"] = 8  # read by the weights' maker only
@@ -169,7 +170,6 @@ def main() -> None:
               "threads": options.threads, "processor": processor_name(), "torch": torch.__version__,
               "load_before": before, "load_after": os.getloadavg()[0],
               "rows": [{key: value for key, value in row.items() if key != "tokens"} for row in rows]}
-    options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "decoding.json").write_text(json.dumps(report, indent=1) + "\n")
     (options.out / "decoding.md").write_text(table(rows))
     print(table(rows))

@@ -23,7 +23,7 @@ class Files(NamedTuple):
 
 
 PROCESSORS = {"AMD EPYC": Files("training_epyc.json", "decoding_llama_cpp_30m_kept_epyc.json", "recurrent_epyc.json"),
-              "Intel Xeon": Files("training_bfloat16.json", "decoding_llama_cpp.json", "recurrent.json")}
+              "Intel Xeon": Files("training_bfloat16.json", "decoding_llama_cpp_30m_kept_xeon.json", "recurrent.json")}
 
 
 class Speed(NamedTuple):
