@@ -107,6 +107,23 @@ def test_who_waits_is_begun_and_answered_between_operations_of_a_piece() -> None
     assert scheduler.figures().cancelled == 1 and scheduler.figures().failed == 0
 
 
+def test_a_step_that_breaks_inside_a_piece_is_not_the_failure_of_its_request() -> None:
+    rows = TimedRows(1e-4, 0.0)
+    scheduler = Scheduler(rows, EngineLimits(), MOST_BYTES, lambda: rows.now)
+    submitted(scheduler, rows, 3, 1 << 20)
+    for _ in range(9):
+        scheduler.step()
+    long = submitted(scheduler, rows, 500, 1)
+    rows.step = broken  # type: ignore[method-assign]
+    with pytest.raises(MemoryError, match="no more memory"):
+        scheduler.step()
+    assert long.events == [] and scheduler.figures().failed == 0, "as where a step breaks without a piece"
+
+
+def broken() -> list[dict[Ticket, NewToken | Exception]]:
+    raise MemoryError("no more memory")
+
+
 def test_a_piece_that_is_late_once_is_as_long_as_before_and_one_that_was_tried_is_not() -> None:
     pace = Pace(256)
     assert pace.piece(beside=False) == 256 and pace.piece(beside=True) == 32

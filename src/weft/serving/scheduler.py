@@ -121,6 +121,7 @@ class Scheduler:
         self._sums, self._reuse = Counter[str](), Counter[Reuse]()
         self._pace, self._alive = Pace(limits.step_tokens), clock()
         self._piece: Ticket | None = None  # of which a piece is being read
+        self._broken: Exception | None = None  # what a step of all rows inside a piece has raised
 
     def submit(self, ticket: Ticket) -> None:
         """Put a request into the queue; thread-safe.
@@ -250,11 +251,13 @@ class Scheduler:
     def _read_piece(self, ticket: Ticket, tokens: int, beside: bool) -> None:
         self._piece = ticket
         self._pace.begin(self._clock())
-        with self._failing(ticket):
-            self._runner.read(ticket, ticket.read + tokens, lambda: self._look(ticket))
-            self._sums["prompt_tokens"] += tokens
-            ticket.read += tokens
-        self._piece = None
+        try:
+            with self._failing(ticket):
+                self._runner.read(ticket, ticket.read + tokens, lambda: self._look(ticket))
+                self._sums["prompt_tokens"] += tokens
+                ticket.read += tokens
+        finally:
+            self._piece = None
         if beside:
             self._pace.read(tokens)
 
@@ -262,7 +265,11 @@ class Scheduler:
         """Do a step of the rows beside a piece that is being read, if it is time. Raises `FailedError`: its request has
         been cancelled."""
         if self._pace.due(self._clock()) and (len(self._running) > 1 or self._waiting):
-            self.step()
+            try:
+                self.step()
+            except Exception as error:
+                self._broken = error
+                raise
             self._pace.go_on(self._clock())
         if ticket.cancelled:
             raise FailedError("the request was cancelled.", where="engine")
@@ -324,6 +331,8 @@ class Scheduler:
         try:
             yield errors
         except Exception as error:
+            if error is self._broken:  # it is not of this request
+                raise
             errors.append(error)
             self._fail(ticket, error)
 
