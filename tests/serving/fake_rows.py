@@ -30,11 +30,11 @@ class FakeRows:
         self.fail(ticket, "begin")
         return 0
 
-    def read(self, ticket: Ticket, upto: int, look: Callable[[], None]) -> None:
+    def read(self, ticket: Ticket, upto: int, interrupt: Callable[[], None]) -> None:
         assert self.read_so_far[ticket] == ticket.read < upto < ticket.length
-        look()
+        interrupt()
         self.fail(ticket, "read")
-        look()
+        interrupt()
         self.read_so_far[ticket] = upto
 
     def admit(self, tickets: Sequence[Ticket]) -> None:

@@ -17,7 +17,7 @@ from weft.core.model import EncoderInputs, LanguageModel, ModelState
 from weft.core.span import Output, Span
 from weft.decoding import GREEDY, Ending, NewToken, Row, RowSettings, Sampling, generate
 from weft.serving.engine import Engine
-from weft.serving.prompt_reading import Looking
+from weft.serving.prompt_reading import BetweenOperations
 from weft.serving.requests import EngineLimits, Event, Failed, OverloadedError, PromptRead, Request
 from weft.serving.running_batch import sizes
 
@@ -234,7 +234,7 @@ def test_attention_that_is_interrupted_between_its_heads_is_the_same(heads: int,
     q, k, v, mask = (torch.randn(2, *shape, generator=generator, dtype=torch.float64) for shape in (
         (heads, 64, 8), (keys, 2400, 8), (keys, 2400, 4), (masks, 64, 2400)))
     wanted = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=0.3, enable_gqa=heads != keys)
-    with Looking(lambda: looks.append(None)):
+    with BetweenOperations(lambda: looks.append(None)):
         found = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=0.3, enable_gqa=heads != keys)
     torch.testing.assert_close(found, wanted, atol=1e-12, rtol=0)  # float64
     assert len(looks) == (heads // keys if keys < heads else 3)

@@ -25,13 +25,13 @@ class TimedRows(FakeRows):
         self.near, self.far, self.now, self.cold = near, far, 0.0, False
         self.pieces = list[int]()
 
-    def read(self, ticket: Ticket, upto: int, look: Callable[[], None]) -> None:
+    def read(self, ticket: Ticket, upto: int, interrupt: Callable[[], None]) -> None:
         tokens = upto - ticket.read
         self.pieces.append(tokens)
         for operation in range(20):
             self.cold = True
             self.now += tokens * (self.near + self.far * ticket.read) if operation % 5 == 0 else QUIET / 50
-            look()
+            interrupt()
         super().read(ticket, upto, lambda: None)
 
     def step(self) -> list[dict[Ticket, NewToken | Exception]]:
@@ -87,17 +87,17 @@ def test_who_waits_is_begun_and_answered_between_operations_of_a_piece() -> None
     long = submitted(scheduler, rows, 500, 1)
     short, read, looked = list[Client](), rows.read, 0
 
-    def reads(ticket: Ticket, upto: int, look: Callable[[], None]) -> None:
+    def reads(ticket: Ticket, upto: int, interrupt: Callable[[], None]) -> None:
         nonlocal looked
         looked += 1
         if looked == 1:
             short.append(submitted(scheduler, rows, 5, 3))
-        read(ticket, upto, look)
+        read(ticket, upto, interrupt)
         if looked == 1:
             assert short[0].answer(), "it had its first token before the piece was read"
         if looked == 2:
             scheduler.cancel(ticket)
-            look()
+            interrupt()
             raise AssertionError("a cancelled prompt is not read on")
 
     rows.read = reads  # type: ignore[method-assign]

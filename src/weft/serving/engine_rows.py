@@ -21,7 +21,7 @@ from weft.decoding.mode import declares_length, device_of
 from weft.decoding.prompts import PromptState
 from weft.decoding.stopping import NewToken
 from weft.serving.prefixes import KeptPrefix, Prefixes, is_cuttable
-from weft.serving.prompt_reading import Looking, PromptReading
+from weft.serving.prompt_reading import BetweenOperations, PromptReading
 from weft.serving.requests import EngineLimits, PromptRead, Request
 from weft.serving.row_adapters import RowAdapted
 from weft.serving.running_batch import RunningBatch
@@ -102,10 +102,10 @@ class EngineRows:
         return reading.read
 
     @torch.inference_mode()
-    def read(self, ticket: Ticket, upto: int, look: Callable[[], None]) -> None:
+    def read(self, ticket: Ticket, upto: int, interrupt: Callable[[], None]) -> None:
         """`Runner.read`."""
         reading, model = self._readings[ticket], self._models[ticket.request.adapter]
-        with Looking(partial(model.aside, look) if isinstance(model, RowAdapted) else look):
+        with BetweenOperations(partial(model.aside, interrupt) if isinstance(model, RowAdapted) else interrupt):
             self._read_to_shared(ticket, upto)
             before = reading.read
             if before < upto:

@@ -34,13 +34,13 @@ def readable_in_pieces(row: Row, by_length: bool) -> bool:
 
 
 @final
-class Looking(TorchFunctionMode):
-    """Calls a function after every operation inside, whose own operations are not looked at; attention of many tokens
+class BetweenOperations(TorchFunctionMode):
+    """Calls a function after every operation inside, but for those of the function itself; attention of many tokens
     to many is an operation for each of the heads that share a key."""
 
-    def __init__(self, look: Callable[[], None]) -> None:
+    def __init__(self, interrupt: Callable[[], None]) -> None:
         super().__init__()
-        self._look = look
+        self._interrupt = interrupt
 
     def __torch_function__(self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (),
                            kwargs: dict[str, Any] | None = None) -> Any:
@@ -48,7 +48,7 @@ class Looking(TorchFunctionMode):
             return self._by_heads(*args, **(kwargs or {}))
         found = func(*args, **(kwargs or {}))
         if func.__name__ != "__get__":  # of an attribute
-            self._look()
+            self._interrupt()
         return found
 
     def _by_heads(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
@@ -62,7 +62,7 @@ class Looking(TorchFunctionMode):
             y[:, own] = F.scaled_dot_product_attention(
                 q[:, own], k[:, shared], v[:, shared], mask if mask is None or mask.shape[1] == 1 else mask[:, own],
                 **{**options, "enable_gqa": False})
-            self._look()
+            self._interrupt()
         return y
 
 

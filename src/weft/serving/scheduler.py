@@ -79,9 +79,9 @@ class Runner(Protocol):
     def begin(self, ticket: Ticket) -> int:
         """Start to read a prompt, and return the number of its first tokens that need not be read."""
 
-    def read(self, ticket: Ticket, upto: int, look: Callable[[], None]) -> None:
-        """Read the prompt's tokens from ``ticket.read`` to ``upto``, which are not its last ones. As often as it can be
-        interrupted, it calls ``look``, in which other rows may begin, go on and leave; what that raises ends it."""
+    def read(self, ticket: Ticket, upto: int, interrupt: Callable[[], None]) -> None:
+        """Read the prompt's tokens from ``ticket.read`` to ``upto``, which are not its last ones. Between its
+        operations it calls ``interrupt``, in which other rows may begin, go on and leave; what that raises ends it."""
 
     def admit(self, tickets: Sequence[Ticket]) -> None:
         """Read the rest of these prompts, and take their rows into the batch. If it raises, it took none of them."""
@@ -253,7 +253,7 @@ class Scheduler:
         self._pace.begin(self._clock())
         try:
             with self._failing(ticket):
-                self._runner.read(ticket, ticket.read + tokens, lambda: self._look(ticket))
+                self._runner.read(ticket, ticket.read + tokens, lambda: self._interrupt(ticket))
                 self._sums["prompt_tokens"] += tokens
                 ticket.read += tokens
         finally:
@@ -261,7 +261,7 @@ class Scheduler:
         if beside:
             self._pace.read(tokens)
 
-    def _look(self, ticket: Ticket) -> None:
+    def _interrupt(self, ticket: Ticket) -> None:
         """Do a step of the rows beside a piece that is being read, if it is time. Raises `FailedError`: its request has
         been cancelled."""
         if self._pace.due(self._clock()) and (len(self._running) > 1 or self._waiting):
