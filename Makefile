@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 
-.PHONY: help install run figures test part hybrids judge test-serve test-starting test-interop test-trl test-datasets test-lm-eval test-peft test-gguf test-gpu test-cluster test-mup test-processors mutants fuzz table table-parallel lint docs clean
+.PHONY: help install run figures test test-whole part hybrids judge test-serve test-starting test-interop test-trl test-datasets test-lm-eval test-peft test-gguf test-gpu test-cluster test-mup test-processors mutants fuzz table table-parallel lint docs clean
 
 help:
 	@echo "make run    compare language models of six ages, in six to eight minutes on two cores; leaves"
 	@echo "            runs/six_ages/report.html"
 	@echo "make install  the environment alone; '. .venv/bin/activate' then finds weft"
-	@echo "make test   the tests"
+	@echo "make test   the tests, but for long ones: some eight minutes on two cores"
+	@echo "make test-whole  all tests, as continuous integration runs them: under half an hour"
 	@echo "make part NAME=lstm  the page, the laws, the oracle and the tables of one part, in about half a minute"
 	@echo "make test-interop  the tests against transformers"
 	@echo "make test-peft  the tests against peft"
@@ -56,7 +57,11 @@ figures: run
 # those of the most tests, and would come last.
 PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 test: $(STAMP)
-	$(PYTEST)
+	$(PYTEST) --quick
+
+# All of them; RECORD=FILE.xml keeps the time of each, from which tests/long_tests.py chooses those that are left out.
+test-whole: $(STAMP)
+	$(PYTEST) $(if $(RECORD),--junitxml=$(RECORD))
 
 # One part: its page, and every test that stands in its file or runs on its examples.
 PART = tests/laws/test_every_part.py tests/laws/test_bad_configs.py tests/core/test_schema.py tests/core/test_in_words.py \

@@ -21,6 +21,7 @@ from _pytest.runner import runtestprotocol  # noqa: E402
 import unmeasured  # noqa: E402, F401  # before the compiler is imported
 from fresh import check_near  # noqa: E402
 from left_behind import left_behind, surroundings  # noqa: E402
+from long_tests import long_tests, name_of  # noqa: E402
 from weft.core import version  # noqa: E402
 from weft.ops.native.build import cache_folder  # noqa: E402
 
@@ -58,10 +59,19 @@ SHOWN = 0.1
 """Seconds from which the beginning and the end of a test that passed are shown by ``--durations``."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="Leave out the tests of tests/long_tests.txt.")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with the longest files: each is run by one process, and one that came last would keep the other waiting."""
     place = {TESTS / name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path, len(LONGEST)))
+    if config.getoption("--quick"):
+        long = long_tests()
+        left = [item for item in items if name_of(item.path, item.name) in long]
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if name_of(item.path, item.name) not in long]
 
 
 def pytest_collection_finish() -> None:
