@@ -1,7 +1,8 @@
 """The tests that ``make test`` leaves out, so that it takes minutes. Continuous integration runs them too.
 
 ``long_tests.txt`` names them: every test that took longer than `LIMIT` when all were run, of a test with cases all such
-cases but the shortest, and never one of `KEPT`; and those of `TOGETHER`. It is written from the record of a whole run on an idle machine:
+cases but the shortest, and never one of `KEPT`; and those of `TOGETHER`. It is written from the record of a whole run
+on an idle machine:
 
     make test-whole RECORD=record.xml
     python tests/long_tests.py record.xml
