@@ -3,8 +3,8 @@ found into `figures.json` and into the outputs on their pages.
 
 `figures.json` has an entry for each page that quotes figures. A figure is made by the page's own code (``code``, an
 expression of the names that its blocks leave, with a ``tolerance``, or ``below`` where it is a bound), by a recipe's
-recorded result (``recipe`` and ``at``, the way to the number in it; ``*`` is the mean over what stands there), or
-published (``source``). ``given`` are the numbers that a page chooses or counts, each with what it is. `problems` lists
+recorded result (``recipe`` and ``at``, the way to the number in it; ``*`` is the mean over what stands there, and
+``[18, 21]`` over elements 18 to 20 of a list), or published (``source``). ``given`` are the numbers that a page chooses or counts, each with what it is. `problems` lists
 the disagreements of a page with all of that; a number that is nowhere in the file is one.
 """
 
@@ -74,13 +74,14 @@ def value_of(figure: Page, names: dict[str, Any], root: Path) -> float | None:
     return None
 
 
-def recorded(found: Any, way: Iterable[str | int]) -> float:
-    """The number at the end of a way through a result; ``*`` is the mean of those behind it."""
+def recorded(found: Any, way: Iterable[str | int | list[int]]) -> float:
+    """The number at the end of a way through a result; ``*`` is the mean of those behind it, and a pair of numbers that
+    over a part of a list."""
     steps = list(way)
     for index, step in enumerate(steps):
-        if step == "*":
-            return statistics.mean(recorded(each, steps[index + 1:])
-                                   for each in (found.values() if isinstance(found, dict) else found))
+        if step == "*" or isinstance(step, list):
+            several = found.values() if isinstance(found, dict) else found[slice(*step)] if step != "*" else found
+            return statistics.mean(recorded(each, steps[index + 1:]) for each in several)
         found = found[step]
     return float(found)
 

@@ -18,7 +18,7 @@ from weft.core.part_config import Dims
 from weft.core.registry import REGISTRY
 from weft.drawing.chart import Curve, chart
 from weft.drawing.figure import Cells, Figure, cells_figure
-from weft.drawing.marks import label
+from weft.drawing.marks import label, plus, text_box, wire
 from weft.drawing.markup import field, join, tag
 from weft.masks import parse_mask, reach
 from weft.ops.fft_convolution import fft_convolution
@@ -160,9 +160,53 @@ def server() -> Figure:
                  "rows of the batch", "MB a token", scale="logarithmic", width=600, height=260, letters=24)
 
 
+def queries() -> Figure:
+    """The weights that a query for B gives to four letters, with two kinds of keys."""
+    marks, letters, wide = [], "AABA", 180
+    found = torch.tensor([[float(each == "B") for each in letters]])
+    columns = {"keys are the embeddings": found, "keys ten times as long": 10 * found}
+    marks.append(label(0, 12, "the query: find a B", kind="name"))
+    for place, (words, scores) in enumerate(columns.items()):
+        left, weights = 60 + place * (wide + 110), scores.softmax(-1)[0].tolist()
+        marks.append(label(left, 36, words, kind="title"))
+        for row, (score, weight) in enumerate(zip(scores[0].tolist(), weights, strict=True)):
+            y = 48 + 24 * row
+            marks += [label(left, y + 12, f"q.k = {score:g}"),
+                      tag("rect", {"class": "lit", "x": left + 60, "y": y, "width": max(round(wide * weight, 1), 1.0),
+                                   "height": 16}),
+                      label(left + 66 + wide * weight, y + 12, f"{weight:.3f}")]
+        answer = " A + ".join((f"{1 - weights[2]:.3f}", f"{weights[2]:.3f}")) + " B"
+        marks.append(label(left, 164, f"the answer: {answer}", kind="name"))
+    marks += [label(20, 60 + 24 * row, letter, kind="title") for row, letter in enumerate(letters)]
+    return Figure("queries", "What a query finds", "A query for the letter B and four letters: with embeddings as keys "
+                  "the B gets 0.475 of the weight, with keys ten times as long nearly all.", 640, 178, join(*marks))
+
+
+def block() -> Figure:
+    """A pre-norm block, and which numbers of a batch two norms take the mean of."""
+    parts, y, marks = ("norm", "4 heads", "norm", "SwiGLU"), 46.0, [label(0, 62, "x", kind="title")]
+    marks.append(wire([(14, y + 12), (626, y + 12)], arrow=True))
+    for place, words in enumerate(parts):
+        left = 60 + 130 * place + 20 * (place > 1)
+        marks.append(text_box(left, y, 100, 24, words, kind="thin"))
+    for begin, end in ((36, 314), (334, 594)):
+        marks += [wire([(begin, y + 12), (begin, 20), (end, 20), (end, y + 5)], arrow=True), plus(end, y + 12)]
+    marks.append(label(632, 62, "y", kind="title"))
+    for left, words, lit in ((60, "LayerNorm: the features of one token", lambda row, column: row == 4),
+                             (350, "BatchNorm: one feature of every token", lambda row, column: column == 2)):
+        marks.append(label(left, 112, words, kind="title"))
+        marks += [tag("rect", {"class": "lit" if lit(row, column) else "box", "x": left + 50 + 14 * column,
+                               "y": 124 + 14 * row + 6 * (row // 3), "width": 12, "height": 12})
+                  for row in range(9) for column in range(8)]
+        marks += [label(left, 146 + 48 * row, f"row {row + 1}") for row in range(3)] if left == 60 else []
+    return Figure("block", "A block, and two norms", "Norm, heads and a sum, then norm, feed-forward network and a sum; "
+                  "LayerNorm takes the mean over the features of a token, BatchNorm over all tokens of a batch.",
+                  650, 272, join(*marks))
+
+
 def pictures() -> list[Figure]:
     """All of them."""
-    return [dice(), gpt3(), stretching(), masks(), s4d(), rope_forms(), order(), server()]
+    return [dice(), gpt3(), stretching(), masks(), s4d(), rope_forms(), order(), server(), queries(), block()]
 
 
 def main() -> None:

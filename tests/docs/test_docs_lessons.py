@@ -134,6 +134,7 @@ def test_a_figure_that_its_recipe_does_not_have_is_refused() -> None:
 def test_the_mean_over_seeds_a_bound_and_slow_code_are_checked() -> None:
     assert FIGURES.recorded({"a": [{"b": 1.0}, {"b": 3.0}], "c": {"0": 2.0, "1": 4.0}}, ["a", "*", "b"]) == 2.0
     assert FIGURES.recorded({"c": {"0": 2.0, "1": 4.0}}, ["c", "*"]) == 3.0
+    assert FIGURES.recorded({"a": [{"b": 1.0}, {"b": 3.0}, {"b": 8.0}]}, ["a", [1, 3], "b"]) == 5.5
     page = {"figures": [{"shown": "0.3636", "code": "x"}, {"shown": "81.10", "code": "82.0", "below": True}],
             "given": {"11": "sentences"}, "seconds": 0.1}
     assert "81.10 is now 82" in told(TEXT, page)
