@@ -36,6 +36,12 @@ SIZES = {"760M": (24, 1536), "175B": (96, 12288)}
 """Layers and width, where heads together are as wide as the model (Brown et al. 2020, table 2.1)."""
 
 
+BATCHES = {1: (3.278, 7188), 2: (2.317, 13660), 4: (1.644, 22605), 8: (1.176, 34361), 16: (0.814, 47732),
+           32: (0.570, 62278), 64: (0.359, 73076)}
+"""Rows of a batch: how far their gradient is from the whole text's, by its length, and the tokens a second of which one
+core of an Intel Xeon computes it; both by the code of the lesson on learning."""
+
+
 def bars(name: str, title: str, description: str, rows: Sequence[tuple[str, float, str, str]], *, left: float = 150,
          wide: float = 260) -> Figure:
     """Horizontal bars: of each a name, a value, what is written behind it, and its style; an empty name is a gap."""
@@ -204,9 +210,20 @@ def block() -> Figure:
                   650, 272, join(*marks))
 
 
+def learning() -> Figure:
+    """What a batch of more rows gains: noise and time, by those of one row."""
+    curves = [Curve(name, [(float(rows), value(*found) / value(*BATCHES[1])) for rows, found in BATCHES.items()], index,
+                    dots=True)
+              for index, (name, value) in enumerate({"noise of the gradient": lambda noise, speed: noise,
+                                                     "time of a token": lambda noise, speed: 1 / speed}.items())]
+    return chart("learning", "What a larger batch gains", "By those of one row: the noise of a gradient falls with the "
+                 "root of the rows, and the time of a token ever more slowly.", curves, "rows of the batch",
+                 "by that of one row", scale="logarithmic", lengths=True, width=600, height=260, letters=22)
+
+
 def pictures() -> list[Figure]:
     """All of them."""
-    return [dice(), gpt3(), stretching(), masks(), s4d(), rope_forms(), order(), server(), queries(), block()]
+    return [dice(), gpt3(), stretching(), masks(), s4d(), rope_forms(), order(), server(), queries(), block(), learning()]
 
 
 def main() -> None:

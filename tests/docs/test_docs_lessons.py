@@ -47,9 +47,14 @@ def run_pages(names: list[str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, list[str]], dict[str, str]]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the pages' code and commands run."""
+    return tmp_path_factory.mktemp("lessons")
+
+
+@pytest.fixture(scope="module")
+def ran(folder: Path) -> tuple[dict[str, list[str]], dict[str, str]]:
     """The problems of every page that quotes figures, and the pictures, drawn anew."""
-    folder = tmp_path_factory.mktemp("lessons")
     shutil.copytree(ROOT / "examples", folder / "examples")
     shutil.copy(ROOT / "LICENSE", folder)
     done = fresh(run_pages, list(PAGES), folder=folder)
@@ -62,6 +67,16 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, list[str]],
 def test_every_figure_of_a_page_is_what_its_code_its_recipe_or_its_source_says(
         name: str, ran: tuple[dict[str, list[str]], dict[str, str]]) -> None:
     assert ran[0][name] == []
+
+
+@pytest.mark.usefixtures("ran")
+def test_the_run_by_the_command_line_ends_as_its_lesson_says(folder: Path) -> None:
+    events = [json.loads(line) for line in (folder / "runs/learning/metrics.jsonl").read_text("utf-8").splitlines()]
+    progress, validated = (next(each for each in reversed(events) if each["event"] == event)
+                           for event in ("progress", "validated"))
+    text = (DOCS / "lessons/learning.md").read_text("utf-8")
+    said = [float(re.search(words, text)[1]) for words in (r"loss (\S+) nats/token", r"held out, (\S+)\s+nats")]
+    assert [progress["loss"], validated["validation"]["loss"]] == pytest.approx(said, abs=0.1)
 
 
 def shape(svg: str) -> list[tuple[str, dict[str, str], str]]:
