@@ -41,6 +41,10 @@ BATCHES = {1: (3.278, 7188), 2: (2.317, 13660), 4: (1.644, 22605), 8: (1.176, 34
 """Rows of a batch: how far their gradient is from the whole text's, by its length, and the tokens a second of which one
 core of an Intel Xeon computes it; both by the code of the lesson on learning."""
 
+WORDS = {"never": (3.50, 2.10), "1 to 3 times": (3.29, 2.10), "4 to 15 times": (2.82, 2.11),
+         "16 times or more": (2.58, 2.11)}
+"""How often the context was seen: bits of the trigram and of the network, by the lesson on words."""
+
 
 def bars(name: str, title: str, description: str, rows: Sequence[tuple[str, float, str, str]], *, left: float = 150,
          wide: float = 260) -> Figure:
@@ -221,9 +225,19 @@ def learning() -> Figure:
                  "by that of one row", scale="logarithmic", lengths=True, width=600, height=260, letters=22)
 
 
+def words() -> Figure:
+    """Bits of the last word by how often its context was seen."""
+    rows: list[tuple[str, float, str, str]] = []
+    for seen, (counted, learned) in WORDS.items():
+        rows += [(f"the two words before seen {seen}", 0.0, "", ""), ("trigram", counted, f"{counted:.2f} bits", "box"),
+                 ("network with embeddings", learned, f"{learned:.2f}", "lit")]
+    return bars("words", "What is known after a rare context", "Bits of the last word: the trigram needs more the less "
+                "often it has seen the context, the network needs 2.1 after all. Two is the least possible.", rows)
+
+
 def pictures() -> list[Figure]:
     """All of them."""
-    return [dice(), gpt3(), stretching(), masks(), s4d(), rope_forms(), order(), server(), queries(), block(), learning()]
+    return [dice(), gpt3(), stretching(), masks(), s4d(), rope_forms(), order(), server(), queries(), block(), learning(), words()]
 
 
 def main() -> None:
