@@ -154,13 +154,19 @@ def order() -> Figure:
                   "one sine, and the sines and cosines of many frequencies.", left, 250, join(*marks))
 
 
-def server() -> Figure:
-    """Bytes that a step of the lesson's models reads for each token."""
-    lesson, names = (ROOT / "docs/lessons/server.md").read_text("utf-8"), dict[str, Any]()
-    code = re.search(r"^```python\n(.*?)^```\n", lesson, re.MULTILINE | re.DOTALL)
+def lesson_names(lesson: str) -> dict[str, Any]:
+    """What the first block of a lesson's code leaves."""
+    text, names = (ROOT / f"docs/lessons/{lesson}.md").read_text("utf-8"), dict[str, Any]()
+    code = re.search(r"^```python\n(.*?)^```\n", text, re.MULTILINE | re.DOTALL)
     assert code is not None
     with redirect_stdout(StringIO()):
         exec(compile(code[1], "lesson", "exec"), names)
+    return names
+
+
+def server() -> Figure:
+    """Bytes that a step of the lesson's models reads for each token."""
+    names = lesson_names("server")
     curves = [Curve(f"{name}, {tokens:,} tokens", [
         (float(rows), (names["weights"][name] / rows + names["states"][name][tokens]) / 1e6)
         for rows in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)], index, dots=True)
@@ -235,9 +241,41 @@ def words() -> Figure:
                 "often it has seen the context, the network needs 2.1 after all. Two is the least possible.", rows)
 
 
+def through_time() -> Figure:
+    """An unrolled recurrent network: forwards in ink, the way back of the last loss beside it."""
+    marks, across, names = [], 140.0, ("x", "h", "p", "loss")
+    for word in range(4):
+        left = 70 + across * word
+        for row, name in enumerate(names):
+            y = 150.0 - 46 * row
+            marks.append(text_box(left, y, 56, 24, f"{name} {word + 1}", kind="thin"))
+            if row:
+                marks.append(wire([(left + 20, y + 46), (left + 20, y + 24)], arrow=True))
+        marks.append(wire([(left - 84 if word else left - 40, 112), (left, 112)], arrow=True))
+        if word:
+            marks.append(wire([(left, 122), (left - 84, 122)], kind="memory", arrow=True))
+        marks.append(wire([(left + 36, 128), (left + 36, 150)], kind="memory", arrow=True))
+    for y in (36.0, 82.0):
+        marks.append(wire([(70 + across * 3 + 36, y), (70 + across * 3 + 36, y + 22)], kind="memory", arrow=True))
+    marks += [label(2, 104, "h 0 = 0"), label(30, 196, "black: the computation; blue: the gradient of the last loss, on its "
+                                            "way back", kind="name")]
+    return Figure("through_time", "A recurrent network through time", "Four words, each with a state, a prediction and a "
+                  "loss; the gradient of the last loss goes back through every state.", 570, 206, join(*marks))
+
+
+def through_time_reach() -> Figure:
+    """How much of a gradient arrives at a word, by how far back it stands."""
+    curves = [Curve(name, [(float(back), size) for back, size in enumerate(sizes.tolist())], index)
+              for index, (name, sizes) in enumerate(lesson_names("through_time")["far"].items())]
+    return chart("through_time_reach", "Gradients through time", "The gradient of the last output by how far back a word "
+                 "stands: in the Elman network and the LSTM it falls without end, with an open gate it stays.", curves,
+                 "words back", "size of the gradient", scale="logarithmic", width=600, height=250, letters=17)
+
+
 def pictures() -> list[Figure]:
     """All of them."""
-    return [dice(), gpt3(), stretching(), masks(), s4d(), rope_forms(), order(), server(), queries(), block(), learning(), words()]
+    return [dice(), gpt3(), stretching(), masks(), s4d(), rope_forms(), order(), server(), queries(), block(), learning(), words(),
+            through_time(), through_time_reach()]
 
 
 def main() -> None:
