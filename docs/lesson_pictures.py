@@ -272,10 +272,29 @@ def through_time_reach() -> Figure:
                  "words back", "size of the gradient", scale="logarithmic", width=600, height=250, letters=17)
 
 
+def relative() -> Figure:
+    """What is added to the scores by four schemes with random weights, and the codes of absolute places beside them."""
+    tokens, width, marks = 12, 16, []
+    torch.manual_seed(0)
+    apart = torch.arange(tokens) - torch.arange(tokens)[:, None]
+    clipped, bias, q = torch.randn(9), torch.randn(23), torch.randn(tokens, width)
+    shaw = (q @ torch.randn(width, 9)).gather(1, apart.clamp(-4, 4) + 4)
+    places, u, v = torch.randn(tokens, width), torch.randn(width, width), torch.randn(width, width)
+    added = {"T5: by distance": bias[apart + 11], "clipped at 4": clipped[apart.clamp(-4, 4) + 4],
+             "Shaw: and by query": shaw, "TUPE: by both places": (places @ u) @ (places @ v).T}
+    for index, (words, scores) in enumerate(added.items()):
+        left = 150.0 * index
+        marks += [label(left, 12, words, kind="name"),
+                  field(left, 20, 132, 132, (scores / scores.abs().max()).tolist())]
+    marks.append(label(0, 170, "rows: queries; columns: keys; blue above zero, orange below. A distance is a diagonal."))
+    return Figure("relative", "What is added to scores", "Numbers by distance are equal along each diagonal; Shaw's "
+                  "differ from query to query, and those of places have no diagonals.", 590, 180, join(*marks))
+
+
 def pictures() -> list[Figure]:
     """All of them."""
     return [dice(), gpt3(), stretching(), masks(), s4d(), rope_forms(), order(), server(), queries(), block(), learning(), words(),
-            through_time(), through_time_reach()]
+            through_time(), through_time_reach(), relative()]
 
 
 def main() -> None:
