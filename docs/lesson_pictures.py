@@ -154,13 +154,12 @@ def order() -> Figure:
                   "one sine, and the sines and cosines of many frequencies.", left, 250, join(*marks))
 
 
-def lesson_names(lesson: str) -> dict[str, Any]:
-    """What the first block of a lesson's code leaves."""
+def lesson_names(lesson: str, blocks: int = 1) -> dict[str, Any]:
+    """What the first so many blocks of a lesson's code leave."""
     text, names = (ROOT / f"docs/lessons/{lesson}.md").read_text("utf-8"), dict[str, Any]()
-    code = re.search(r"^```python\n(.*?)^```\n", text, re.MULTILINE | re.DOTALL)
-    assert code is not None
-    with redirect_stdout(StringIO()):
-        exec(compile(code[1], "lesson", "exec"), names)
+    for code in re.findall(r"^```python\n(.*?)^```\n", text, re.MULTILINE | re.DOTALL)[:blocks]:
+        with redirect_stdout(StringIO()):
+            exec(compile(code, "lesson", "exec"), names)
     return names
 
 
@@ -291,10 +290,21 @@ def relative() -> Figure:
                   "differ from query to query, and those of places have no diagonals.", 590, 180, join(*marks))
 
 
+def linear() -> Figure:
+    """Errors of what two memories recall, by how many pairs were written."""
+    recall = lesson_names("linear", 2)["recall"]
+    curves = [Curve(words, [(float(pairs), recall(pairs, rule)) for pairs in (1, 2, 4, 8, 16, 32)], index, dots=True)
+              for index, (rule, words) in enumerate({"add": "added", "replace": "replaced (delta rule)"}.items())]
+    return chart("linear", "What a memory recalls", "The squared error of recalled values by the number of pairs in a "
+                 "memory of 16 by 16: larger the more there are, and smaller where a write replaces.", curves,
+                 "pairs of a key and a value", "squared error; the line is that of recalling nothing", lengths=True,
+                 levels=(1,), width=600, height=250, letters=20)
+
+
 def pictures() -> list[Figure]:
     """All of them."""
     return [dice(), gpt3(), stretching(), masks(), s4d(), rope_forms(), order(), server(), queries(), block(), learning(), words(),
-            through_time(), through_time_reach(), relative()]
+            through_time(), through_time_reach(), relative(), linear()]
 
 
 def main() -> None:
