@@ -4,8 +4,9 @@ found into `figures.json` and into the outputs on their pages.
 `figures.json` has an entry for each page that quotes figures. A figure is made by the page's own code (``code``, an
 expression of the names that its blocks leave, with a ``tolerance``, or ``below`` where it is a bound), by a recipe's
 recorded result (``recipe`` and ``at``, the way to the number in it; ``*`` is the mean over what stands there, and
-``[18, 21]`` over elements 18 to 20 of a list), or published (``source``). ``given`` are the numbers that a page chooses or counts, each with what it is. `problems` lists
-the disagreements of a page with all of that; a number that is nowhere in the file is one.
+``[18, 21]`` that over elements 18 to 20 of a list), or published (``source``). ``given`` are the numbers that a page
+chooses or counts, each with what it is. `problems` lists the disagreements of a page with all of that; a number that is
+nowhere in the file is one.
 """
 
 from __future__ import annotations

@@ -214,8 +214,8 @@ def block() -> Figure:
                                "y": 124 + 14 * row + 6 * (row // 3), "width": 12, "height": 12})
                   for row in range(9) for column in range(8)]
         marks += [label(left, 146 + 48 * row, f"row {row + 1}") for row in range(3)] if left == 60 else []
-    return Figure("block", "A block, and two norms", "Norm, heads and a sum, then norm, feed-forward network and a sum; "
-                  "LayerNorm takes the mean over the features of a token, BatchNorm over all tokens of a batch.",
+    return Figure("block", "A block, and two norms", "Norm, heads and a sum, then norm, feed-forward network and a "
+                  "sum; LayerNorm takes the mean over the features of a token, BatchNorm over all tokens of a batch.",
                   650, 272, join(*marks))
 
 
@@ -256,19 +256,20 @@ def through_time() -> Figure:
         marks.append(wire([(left + 36, 128), (left + 36, 150)], kind="memory", arrow=True))
     for y in (36.0, 82.0):
         marks.append(wire([(70 + across * 3 + 36, y), (70 + across * 3 + 36, y + 22)], kind="memory", arrow=True))
-    marks += [label(2, 104, "h 0 = 0"), label(30, 196, "black: the computation; blue: the gradient of the last loss, on its "
-                                            "way back", kind="name")]
-    return Figure("through_time", "A recurrent network through time", "Four words, each with a state, a prediction and a "
-                  "loss; the gradient of the last loss goes back through every state.", 570, 206, join(*marks))
+    marks += [label(2, 104, "h 0 = 0"),
+              label(30, 196, "black: the computation; blue: the gradient of the last loss, on its way back",
+                    kind="name")]
+    return Figure("through_time", "A recurrent network through time", "Four words, each with a state, a prediction and "
+                  "a loss; the gradient of the last loss goes back through every state.", 570, 206, join(*marks))
 
 
 def through_time_reach() -> Figure:
     """How much of a gradient arrives at a word, by how far back it stands."""
     curves = [Curve(name, [(float(back), size) for back, size in enumerate(sizes.tolist())], index)
               for index, (name, sizes) in enumerate(lesson_names("through_time")["far"].items())]
-    return chart("through_time_reach", "Gradients through time", "The gradient of the last output by how far back a word "
-                 "stands: in the Elman network and the LSTM it falls without end, with an open gate it stays.", curves,
-                 "words back", "size of the gradient", scale="logarithmic", width=600, height=250, letters=17)
+    return chart("through_time_reach", "Gradients through time", "The gradient of the last output by how far back a "
+                 "word stands: in the Elman network and the LSTM it falls without end, with an open gate it stays.",
+                 curves, "words back", "size of the gradient", scale="logarithmic", width=600, height=250, letters=17)
 
 
 def relative() -> Figure:
@@ -285,7 +286,7 @@ def relative() -> Figure:
         left = 150.0 * index
         marks += [label(left, 12, words, kind="name"),
                   field(left, 20, 132, 132, (scores / scores.abs().max()).tolist())]
-    marks.append(label(0, 170, "rows: queries; columns: keys; blue above zero, orange below. A distance is a diagonal."))
+    marks.append(label(0, 170, "rows: queries; columns: keys; blue above zero, orange below; a diagonal is a distance"))
     return Figure("relative", "What is added to scores", "Numbers by distance are equal along each diagonal; Shaw's "
                   "differ from query to query, and those of places have no diagonals.", 590, 180, join(*marks))
 
@@ -294,17 +295,33 @@ def linear() -> Figure:
     """Errors of what two memories recall, by how many pairs were written."""
     recall = lesson_names("linear", 2)["recall"]
     curves = [Curve(words, [(float(pairs), recall(pairs, rule)) for pairs in (1, 2, 4, 8, 16, 32)], index, dots=True)
-              for index, (rule, words) in enumerate({"add": "added", "replace": "replaced (delta rule)"}.items())]
+              for index, (rule, words) in enumerate({"add": "added", "replace": "replaced"}.items())]
     return chart("linear", "What a memory recalls", "The squared error of recalled values by the number of pairs in a "
                  "memory of 16 by 16: larger the more there are, and smaller where a write replaces.", curves,
                  "pairs of a key and a value", "squared error; the line is that of recalling nothing", lengths=True,
                  levels=(1,), width=600, height=250, letters=20)
 
 
+def selection() -> Figure:
+    """The state of the lesson's first row, with a gate that reads the mark and with a constant one."""
+    names = lesson_names("selection")
+    row = slice(int((names["marked"][:, 20:30].sum(1) > 0).nonzero()[0, 0]), None)
+    at = int(names["marked"][row][0].argmax())
+    states = {"gate reads the mark": names["chosen"][row][0],
+              "constant gate": names["kept"](torch.full_like(names["marked"], 0.1))[row][0]}
+    curves = [Curve(name, [(float(t), value) for t, value in enumerate(state.tolist())], index)
+              for index, (name, state) in enumerate(states.items())]
+    return chart("selection", "What a state keeps", "A gate that reads the mark takes the marked number and keeps it; "
+                 "with a constant gate the state follows every number a little.", curves,
+                 f"token; token {at} is marked", "state; the line is the marked number", width=600, height=250,
+                 letters=20, levels=(float(names["asked"][row][0]),))
+
+
 def pictures() -> list[Figure]:
     """All of them."""
-    return [dice(), gpt3(), stretching(), masks(), s4d(), rope_forms(), order(), server(), queries(), block(), learning(), words(),
-            through_time(), through_time_reach(), relative(), linear()]
+    return [dice(), gpt3(), stretching(), masks(), s4d(), rope_forms(), order(), server(), queries(), block(),
+            learning(), words(), through_time(), through_time_reach(), relative(), linear(),
+            selection()]
 
 
 def main() -> None:
