@@ -317,11 +317,28 @@ def selection() -> Figure:
                  letters=20, levels=(float(names["asked"][row][0]),))
 
 
+def fewer_keys() -> Figure:
+    """Eight heads of queries, and the heads of keys and values that they share."""
+    marks: list[Any] = []
+    for panel, (words, shared) in enumerate((("multi-head", 8), ("grouped-query", 2), ("multi-query", 1))):
+        left, apart = 70.0 + 190 * panel, 160 / shared
+        marks.append(label(left, 12, f"{words}: 1/{8 // shared} of the state" if shared < 8 else words, kind="title"))
+        for head in range(8):
+            x, below = left + 20 * head, left + apart * (head * shared // 8) + apart / 2 - 2
+            marks += [tag("rect", {"class": "lit", "x": x, "y": 26, "width": 16, "height": 22}),
+                      wire([(x + 8, 48), (below, 96)], kind="edge")]
+        marks += [tag("rect", {"class": "box", "x": left + apart * head + apart / 2 - 10, "y": 96, "width": 16,
+                               "height": 22}) for head in range(shared)]
+    marks += [label(0, 41, "queries"), label(0, 104, "keys and"), label(0, 118, "values")]
+    return Figure("fewer_keys", "Who shares keys and values", "Eight heads of queries with a head of keys and values "
+                  "each, with two that four share, and with one for all.", 630, 128, join(*marks))
+
+
 def pictures() -> list[Figure]:
     """All of them."""
     return [dice(), gpt3(), stretching(), masks(), s4d(), rope_forms(), order(), server(), queries(), block(),
             learning(), words(), through_time(), through_time_reach(), relative(), linear(),
-            selection()]
+            selection(), fewer_keys()]
 
 
 def main() -> None:
