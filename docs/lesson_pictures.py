@@ -320,9 +320,10 @@ def selection() -> Figure:
 def fewer_keys() -> Figure:
     """Eight heads of queries, and the heads of keys and values that they share."""
     marks: list[Any] = []
-    for panel, (words, shared) in enumerate((("multi-head", 8), ("grouped-query", 2), ("multi-query", 1))):
+    kinds = {"multi-head: all": 8, "grouped-query: a quarter": 2, "multi-query: an eighth": 1}
+    for panel, (words, shared) in enumerate(kinds.items()):
         left, apart = 70.0 + 190 * panel, 160 / shared
-        marks.append(label(left, 12, f"{words}: 1/{8 // shared} of the state" if shared < 8 else words, kind="title"))
+        marks.append(label(left, 12, words, kind="title"))
         for head in range(8):
             x, below = left + 20 * head, left + apart * (head * shared // 8) + apart / 2 - 2
             marks += [tag("rect", {"class": "lit", "x": x, "y": 26, "width": 16, "height": 22}),
