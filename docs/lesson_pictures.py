@@ -45,6 +45,9 @@ WORDS = {"never": (3.50, 2.10), "1 to 3 times": (3.29, 2.10), "4 to 15 times": (
          "16 times or more": (2.58, 2.11)}
 """How often the context was seen: bits of the trigram and of the network, by the lesson on words."""
 
+LOOKS = {"la": (99, 0, 0, 1), "maison": (2, 0, 0, 98), "rouge": (0, 11, 89, 0), "grande": (0, 96, 4, 0)}
+"""Per cent of each word's cross-attention to *the big red house*, by the lesson on translation."""
+
 
 def bars(name: str, title: str, description: str, rows: Sequence[tuple[str, float, str, str]], *, left: float = 150,
          wide: float = 260) -> Figure:
@@ -335,11 +338,27 @@ def fewer_keys() -> Figure:
                   "each, with two that four share, and with one for all.", 630, 128, join(*marks))
 
 
+def translation() -> Figure:
+    """The weights of a cross-attention, between a phrase and its translation."""
+    marks = [label(96 + 76 * at, 14, word, kind="name") for at, word in enumerate(("the", "big", "red", "house"))]
+    for row, (word, weights) in enumerate(LOOKS.items()):
+        y = 24 + 30 * row
+        marks.append(label(20, y + 18, word, kind="name"))
+        for at, weight in enumerate(weights):
+            marks += [tag("rect", {"class": "box", "x": 80 + 76 * at, "y": y, "width": 70, "height": 26}),
+                      tag("rect", {"class": "lit", "x": 80 + 76 * at, "y": y, "width": 70, "height": 26,
+                                   "opacity": weight / 100}),
+                      *([] if weight > 50 else [label(106 + 76 * at, y + 17, f"{weight} %")])]
+    marks.append(label(20, 162, "rows: words that are written; the darker, the more of the weight"))
+    return Figure("translation", "Where a translation looks", "Each word of la maison rouge grande looks at the word "
+                  "that it translates: the, house, red, big.", 400, 172, join(*marks))
+
+
 def pictures() -> list[Figure]:
     """All of them."""
     return [dice(), gpt3(), stretching(), masks(), s4d(), rope_forms(), order(), server(), queries(), block(),
             learning(), words(), through_time(), through_time_reach(), relative(), linear(),
-            selection(), fewer_keys()]
+            selection(), fewer_keys(), translation()]
 
 
 def main() -> None:
