@@ -260,7 +260,7 @@ def through_time() -> Figure:
     for y in (36.0, 82.0):
         marks.append(wire([(70 + across * 3 + 36, y), (70 + across * 3 + 36, y + 22)], kind="memory", arrow=True))
     marks += [label(2, 104, "h 0 = 0"),
-              label(30, 196, "black: the computation; blue: the gradient of the last loss, on its way back",
+              label(30, 196, "there: the computation; back, in blue: the gradient of the last loss",
                     kind="name")]
     return Figure("through_time", "A recurrent network through time", "Four words, each with a state, a prediction and "
                   "a loss; the gradient of the last loss goes back through every state.", 570, 206, join(*marks))
