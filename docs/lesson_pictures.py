@@ -210,10 +210,10 @@ def block() -> Figure:
     for begin, end in ((36, 314), (334, 594)):
         marks += [wire([(begin, y + 12), (begin, 20), (end, 20), (end, y + 5)], arrow=True), plus(end, y + 12)]
     marks.append(label(632, 62, "y", kind="title"))
-    for left, words, lit in ((60, "LayerNorm: the features of one token", lambda row, column: row == 4),
-                             (350, "BatchNorm: one feature of every token", lambda row, column: column == 2)):
+    for left, words, lit in ((60, "LayerNorm: the features of one token", [(4, column) for column in range(8)]),
+                             (350, "BatchNorm: one feature of every token", [(row, 2) for row in range(9)])):
         marks.append(label(left, 112, words, kind="title"))
-        marks += [tag("rect", {"class": "lit" if lit(row, column) else "box", "x": left + 50 + 14 * column,
+        marks += [tag("rect", {"class": "lit" if (row, column) in lit else "box", "x": left + 50 + 14 * column,
                                "y": 124 + 14 * row + 6 * (row // 3), "width": 12, "height": 12})
                   for row in range(9) for column in range(8)]
         marks += [label(left, 146 + 48 * row, f"row {row + 1}") for row in range(3)] if left == 60 else []
@@ -224,10 +224,11 @@ def block() -> Figure:
 
 def learning() -> Figure:
     """What a batch of more rows gains: noise and time, by those of one row."""
-    curves = [Curve(name, [(float(rows), value(*found) / value(*BATCHES[1])) for rows, found in BATCHES.items()], index,
-                    dots=True)
-              for index, (name, value) in enumerate({"noise of the gradient": lambda noise, speed: noise,
-                                                     "time of a token": lambda noise, speed: 1 / speed}.items())]
+    noises, speeds = zip(*BATCHES.values(), strict=True)
+    gains = {"noise of the gradient": [noise / noises[0] for noise in noises],
+             "time of a token": [speeds[0] / speed for speed in speeds]}
+    curves = [Curve(name, list(zip(map(float, BATCHES), values, strict=True)), index, dots=True)
+              for index, (name, values) in enumerate(gains.items())]
     return chart("learning", "What a larger batch gains", "By those of one row: the noise of a gradient falls with the "
                  "root of the rows, and the time of a token ever more slowly.", curves, "rows of the batch",
                  "by that of one row", scale="logarithmic", lengths=True, width=600, height=260, letters=22)

@@ -75,7 +75,7 @@ def test_the_run_by_the_command_line_ends_as_its_lesson_says(folder: Path) -> No
     progress, validated = (next(each for each in reversed(events) if each["event"] == event)
                            for event in ("progress", "validated"))
     text = (DOCS / "lessons/learning.md").read_text("utf-8")
-    said = [float(re.search(words, text)[1]) for words in (r"loss (\S+) nats/token", r"held out, (\S+)\s+nats")]
+    said = [float(re.findall(words, text)[0]) for words in (r"loss (\S+) nats/token", r"held out, (\S+)\s+nats")]
     assert [progress["loss"], validated["validation"]["loss"]] == pytest.approx(said, abs=0.1)
 
 
