@@ -23,7 +23,8 @@ ONE_RATE = {"chat_model", "cheating", "defaults.json", "digits", "encoder_positi
             "norms_and_residuals", "overnight", "performer/rope", "positions_pictured", "repeatability", "resume",
             "scan_costs", "seen_text", "six_ages/inputs.json", "windows"}
 """Records of studies in which nothing was chosen among rates that the record holds."""
-SAYS = re.compile(r"\bedge\b|(lowest|highest) or (the )?(lowest|highest)|are the highest|lie\s+beyond|at\s+a\s+lower\s+rate")
+SAYS = re.compile(r"\bedge\b|(lowest|highest) or (the )?(lowest|highest)|are the highest|lie\s+beyond"
+                  r"|at\s+a\s+lower\s+rate")
 
 
 @final
