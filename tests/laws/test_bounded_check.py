@@ -1,5 +1,5 @@
-"""`weft check` of a preset does a bounded amount of work: calls of models and tokens in them, which do not depend on how
-busy the machine is."""
+"""`weft check` of a preset does a bounded amount of work: calls of models and tokens in them, which do not depend on
+how busy the machine is."""
 
 from __future__ import annotations
 
