@@ -4,6 +4,7 @@ the study that stands there."""
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -214,6 +215,39 @@ def test_the_page_says_what_the_record_says(name: str, made: tuple[Any, Any]) ->
             assert (RECIPES / name / f"{figure.name}.svg").read_text(encoding="utf-8") == figure.alone()
     else:
         assert "| contestant |" not in text, "a table without its record"
+
+
+CHANCES: dict[str, set[float]] = {"recall": {1.6, 12.5}, "selective": {7}, "pathfinder": {50, 74.0}}
+"""Percentages of guesses, which the pages explain: the share of Pathfinder's pictures that the distance of the dots
+tells, and one value of all, of those of a row, of the symbols."""
+
+
+PERCENT = re.compile(r"((?:\d+(?:\.\d+)?(?:,| to| and|, and)? )+)%")
+"""One percentage or several: 95 to 100 %, or 78, 82 and 77 %."""
+
+
+def unheld(name: str, text: str, record: dict[str, Any]) -> list[str]:
+    """Sentences of a page with percentages that are in no record: beside those of a paragraph that says so, and of
+    sentences that name their source."""
+    groups = [group for row in record["rows"] for group in (*row["accuracy"].values(), list(row["tried"].values()))]
+    every = [value for group in groups for value in (*group, float(np.mean(group or [0])))]
+    known = [100 * value for value in every] + list(CHANCES[name])
+    prose = text.partition("<!-- figures")[0] + text.partition("end of figures -->")[2]
+    said = [" ".join(paragraph.split()) for paragraph in prose.split("\n\n")]
+    sentences = [sentence for paragraph in said if "no record is kept" not in paragraph.lower()
+                 for sentence in re.split(r"(?<=[.;])\s+(?=[A-Z])", paragraph)]
+    return [sentence for sentence in sentences if not re.search(r"et al\. \d{4}", sentence)
+            and any(min(abs(float(each) - value) for value in known) > 0.5 + 1e-9  # a half is rounded either way
+                    for found in PERCENT.findall(sentence) for each in re.findall(r"\d+(?:\.\d+)?", found))]
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_percentages_of_a_page_are_in_its_record_or_the_page_says_that_they_are_in_none(name: str) -> None:
+    text = (RECIPES / name / "README.md").read_text(encoding="utf-8")
+    record = json.loads((RECIPES / name / "result.json").read_text(encoding="utf-8"))
+    assert unheld(name, text, record) == []
+    silent = re.sub(r"no\s+record\s+is\s+kept", "nothing is said", text, flags=re.IGNORECASE)
+    assert len(unheld(name, silent, record)) >= 2, "without that word they are found"
 
 
 @pytest.fixture
