@@ -157,6 +157,18 @@ def test_the_page_is_made_of_the_record_and_the_record_of_the_study(made: Any, n
     assert told or widest == limit, "the page does not say that the file has another setting than the record"
 
 
+def test_the_page_of_performer_says_with_which_rates_it_was_run_and_would_be_now() -> None:
+    """All else of the study is that of the record, which has two settings by the names that they had."""
+    page = " ".join((KNOWN.parent / "README.md").read_text(encoding="utf-8").split())
+    study = read_study(study=KNOWN.with_suffix(".yaml")).model_dump(mode="json", exclude_none=True)
+    recorded = yaml.safe_load(read_result(KNOWN).study_config)
+    recorded["measure"]["curve_points"] = recorded["measure"].pop("checkpoints")
+    assert {key for key in study.keys() & recorded.keys() if study[key] != recorded[key]} == {"trials"}
+    rates = [study["trials"]["learning_rates"], recorded["trials"]["values"]]
+    assert rates == [[0.003, 0.01, 0.03], [0.01]]
+    assert f"has `learning_rates: {rates[0]}` now" in page and f"was run with `learning_rates: {rates[1]}`" in page
+
+
 def test_what_the_page_says_of_mixers_is_in_the_records() -> None:
     """Run by run: Mamba is ahead at equal tokens and FLOPs, attention at equal seconds, where it reads the most; what
     has gated DeltaNet in it is behind; attention alone loses on longer windows."""
