@@ -162,8 +162,10 @@ def written(values: list[float]) -> str:
 
 
 def verdict(ways: Mapping[str, Any], name: str, way: str, other: str) -> str:
-    """A difference of two ways within seeds, in words."""
+    """A difference of two ways within seeds, in words; differences that are all one have no interval."""
     differences = [a - b for a, b in zip(ways[way]["scores"], ways[other]["scores"], strict=True)]
+    if len(set(differences)) == 1 and len(differences) > 1:
+        return f"{name}: {WAYS[way][0]} {100 * differences[0]:+.1f} against {WAYS[other][0]} in every run"
     over = t_test(differences, CONFIDENCE).interval
     apart = over.low is not None and over.high is not None and (over.low > 0 or over.high < 0)
     return (f"{name}: {WAYS[way][0]} {100 * over.mean:+.1f} against {WAYS[other][0]}"

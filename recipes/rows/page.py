@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,15 +46,14 @@ def rates_at_edge(tried: Mapping[str, float]) -> list[Side]:
 
 
 def searches(result: Mapping[str, Any]) -> list[str]:
-    """How many searches tried rates beyond the given ones, and whose best lies at the edge even so; which processors
-    made what, where there are several."""
+    """With which seeds rates were tried, how many searches tried rates beyond the given ones, and whose best lies at
+    the edge even so; which processors made what, where there are several."""
     study, rows = result["study"], [row for row in result["rows"] if row["tried"]]
     given = sorted(map(float, study["rates"]))
-    counts = "counts too" if study["trial_seed"] in study["seeds"] else "does not count"
     more = sum(len(row["tried"]) > len(given) for row in rows)
     at_edge = [f"{named(row, study)} ({row['rate']:g})" for row in rows if rates_at_edge(row["tried"])]
-    said = [f"Rates were tried with seed {study['trial_seed']}, which {counts}: {listed(given)}, and the next one "
-            f"beyond an edge in {more} of {len(rows)} searches. "
+    said = [f"Rates were tried with {seeds_of_trials(study, rows)}: {listed(given)}, and the next one beyond an edge "
+            f"in {more} of {len(rows)} searches. "
             + ("At the edge of those tried, so that a better rate may lie beyond: "
                f"{'all' if len(at_edge) == len(rows) else ', '.join(at_edge)}." if at_edge else
                "No best rate lies at the edge of those tried.")]
@@ -67,6 +66,16 @@ def searches(result: Mapping[str, Any]) -> list[str]:
         said.append(f"Made on an {place}: {trials} trial{'s' * (trials > 1)}" + f" and the runs of {runs}" * bool(runs)
                     + f"; all else on an {first}.")
     return said
+
+
+def seeds_of_trials(study: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
+    """The seed of the trials of most searches and whether it counts, and the searches that had another."""
+    said = []
+    for seed, number in Counter(row["trial_seed"] for row in rows).most_common():
+        favours = "which counts too, so that it is favoured" if seed in study["seeds"] else "which does not count"
+        those = [named(row, study) for row in rows if row["trial_seed"] == seed]
+        said.append(f"seed {seed}, {favours}" + f" ({', '.join(those)})" * (bool(said) or number < len(rows) / 2))
+    return "; with ".join(said)
 
 
 def listed(rates: Iterable[float]) -> str:

@@ -7,14 +7,15 @@
     python recipes/rows/run.py recipes/recall --draw      the tables and pictures of result.json anew
 
 A study is a folder with ``study.yaml``: models (a contestant, in several sizes), a task, rates; a contestant may have
-``steps`` and ``rows`` of its own. Each rate is tried with ``trial_seed`` on held-out rows (``validation``), and where
-the best lies at the edge, the next one beyond it, up to ``widest`` more on each side; the best, of equals the first,
-then trains with every seed, and those runs are measured on other rows (``test``), at every length; a run that diverges
-counts as 0. A trial seed that is among the seeds counts with a rate that was chosen for it. Writes result.json and its
-page (page.py): tables in README.md between the marks, and a picture for each axis.
+``steps`` and ``rows`` of its own. Each rate is tried with ``trial_seed``, which is none of the seeds, on held-out rows
+(``validation``), and where the best lies at the edge, the next one beyond it, up to ``widest`` more on each side; the
+best, of equals the first, then trains with every seed, and those runs are measured on other rows (``test``), at every
+length; a run that diverges counts as 0. Writes result.json and its page (page.py): tables in README.md between the
+marks, and a picture for each axis.
 
-Of a row that is recorded trials and runs are kept: a larger ``widest`` tries the rates that it adds, and trains anew
-where one of them is the best. A row says on which processor its runs were made, and which trials on another.
+Of a row that is recorded trials and runs are kept: a larger ``widest`` tries the rates that it adds, another
+``trial_seed`` makes all trials anew, and the runs are made again where another rate is the best. A row says with which
+seed its rates were tried, on which processor its runs were made, and which trials on another.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ def study_of(folder: Path, steps: int | None = None, seeds: int | None = None) -
         found["steps"] = steps
         found["contestants"] = {name: model_alone(own, ["steps"]) for name, own in found["contestants"].items()}
     found["seeds"] = found["seeds"] if seeds is None else list(range(seeds))
+    if found["trial_seed"] in found["seeds"]:
+        raise SystemExit(f"{folder}: the trial seed {found['trial_seed']} is among the seeds that count; name another.")
     return found
 
 
@@ -81,7 +84,7 @@ def standing(result: Mapping[str, Any], study: Mapping[str, Any]) -> list[dict[s
 
 def decisive(study: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
     """What of a study decides a row of its result, besides the size."""
-    parts = ("tasks", "lengths", "contestants", "sizes", "steps", "widest")
+    parts = ("tasks", "lengths", "contestants", "sizes", "steps", "widest", "trial_seed")
     task, name = row["task"], row["contestant"]
     return {**{key: value for key, value in study.items() if key not in parts}, "task": task_of(study, task, name),
             "lengths": study["lengths"].get(task), "contestant": model_alone(study["contestants"][name]),
@@ -129,23 +132,22 @@ def state_bytes(run: RunConfig, length: int) -> int | None:
 
 
 def best_rate(study: Mapping[str, Any], task: str, name: str, size: int, device: str, place: Path,
-              known: Mapping[str, float]) -> tuple[float, dict[str, float], Trained | None]:
-    """The rate with the highest accuracy on held-out rows with the trial seed, the accuracies of all in the order in
-    which they were tried, and the run at that rate where it was made now; a model that is counted has no rate to try.
+              known: Mapping[str, float]) -> tuple[float, dict[str, float]]:
+    """The rate with the highest accuracy on held-out rows with the trial seed, and the accuracies of all in the order
+    in which they were tried; a model that is counted has no rate to try.
 
     Args:
         known: the accuracies of trials that were made before.
     """
     rates, seed, tried = [float(rate) for rate in study["rates"]], study["trial_seed"], dict(known)
     if counted(run_of(study, task, name, size, rates[0], seed)):
-        return rates[0], {}, None
-    runs: dict[str, Trained] = {}
+        return rates[0], {}
     while left := [rate for rate in rates if f"{rate:g}" not in tried] or wider(study, tried):
         for rate in left:
-            runs[f"{rate:g}"] = trained(run_of(study, task, name, size, rate, seed), place / f"trial{rate:g}", device)
-            tried[f"{rate:g}"] = runs[f"{rate:g}"].accuracy
-    best = max(tried, key=lambda each: tried[each])
-    return float(best), tried, runs.get(best)
+            run = run_of(study, task, name, size, rate, seed)
+            tried[f"{rate:g}"] = trained(run, place / f"trial{rate:g}", device).accuracy
+            print(f"{task}, {name} {size or ''}, trial at {rate:g}: {tried[f'{rate:g}']:.4f}", flush=True)
+    return float(max(tried, key=lambda each: tried[each])), tried
 
 
 def wider(study: Mapping[str, Any], tried: Mapping[str, float]) -> list[float]:
@@ -177,13 +179,14 @@ def outcome(study: Mapping[str, Any], task: str, name: str, size: int, device: s
         row: what is recorded of it: its trials are not made again, and its runs only where the best rate is another.
     """
     begun, before = time.process_time(), {} if row is None else row
+    known = before if before.get("trial_seed") == study["trial_seed"] else {"tried": {}, "tried_on": {}}
     with tempfile.TemporaryDirectory() as folder:
-        rate, tried, kept = best_rate(study, task, name, size, device, Path(folder), before.get("tried", {}))
+        rate, tried = best_rate(study, task, name, size, device, Path(folder), known["tried"])
         again = not before or rate != before["rate"]
-        scores = measured(study, task, name, size, device, rate, kept, Path(folder)) if again else before["accuracy"]
+        scores = measured(study, task, name, size, device, rate, Path(folder)) if again else before["accuracy"]
     run = run_of(study, task, name, size, rate, 0)
-    return {"task": task, "contestant": name, "size": size, "rate": rate, "tried": tried,
-            "tried_on": {each: where(device) for each in tried} | before.get("tried_on", {}), "accuracy": scores,
+    return {"task": task, "contestant": name, "size": size, "rate": rate, "trial_seed": study["trial_seed"],
+            "tried": tried, "tried_on": {each: where(device) for each in tried} | known["tried_on"], "accuracy": scores,
             "processor": where(device) if again else before["processor"],
             "state_bytes": {length: state_bytes(run, int(length) or run.context) for length in scores},
             "parameters": parameters(run),
@@ -191,23 +194,19 @@ def outcome(study: Mapping[str, Any], task: str, name: str, size: int, device: s
 
 
 def measured(study: Mapping[str, Any], task: str, name: str, size: int, device: str, rate: float,
-             kept: Trained | None, folder: Path) -> dict[str, list[float]]:
-    """The accuracy on test rows of a run with every seed, by length of a row.
-
-    Args:
-        kept: the run of the trial seed.
-    """
+             folder: Path) -> dict[str, list[float]]:
+    """The accuracy on test rows of a run with every seed, by length of a row."""
     lengths: list[int] = study["lengths"].get(task) or [study["tasks"][task].get("length", 0)]
     scores: dict[str, list[float]] = {str(length): [] for length in lengths}
     for seed in study["seeds"]:
         run = run_of(study, task, name, size, rate, seed)
-        again = kept if kept and seed == study["trial_seed"] else trained(run, folder / f"seed{seed}", device)
-        if again.checkpoint is None:
+        checkpoint = trained(run, folder / f"seed{seed}", device).checkpoint
+        if checkpoint is None:
             for values in scores.values():
                 values.append(0.0)
             continue
         for length in lengths:
-            found = weft.measure(weft.load(again.checkpoint, device=device), part="test", length=length or None,
+            found = weft.measure(weft.load(checkpoint, device=device), part="test", length=length or None,
                                  batch_size=study["eval_rows"])
             scores[str(length)].append(found.measures["accuracy"])
             chance = found.measures["chance"]
@@ -242,7 +241,8 @@ def main() -> None:
     known = {(row["task"], row["contestant"], row["size"]): row for row in standing(before, study)}
     wanted = [(task, name, size) for task in study["tasks"] for name in study["contestants"]
               for size in sizes_of(study, name)]
-    done = {each: row for each, row in known.items() if not row["tried"] or not wider(study, row["tried"])}
+    done = {each: row for each, row in known.items() if not row["tried"]
+            or (row["trial_seed"] == study["trial_seed"] and not wider(study, row["tried"]))}
     left = {each: known.get(each) for each in wanted if each not in done}
     for row in outcomes(study, left, given.device, given.jobs):
         done[row["task"], row["contestant"], row["size"]] = row

@@ -149,8 +149,24 @@ def test_the_page_is_made_of_the_record_and_the_record_of_the_study(made: Any, n
     recorded = yaml.safe_load(found.study_config)
     # A setting that the record does not have was not there yet, and had its default.
     recorded = {key: StudyConfig.model_fields[key].default for key in study if key not in recorded} | recorded
+    widest, limit = recorded["trials"].pop("widest"), study["trials"].pop("widest")
     differing = {key for key in study.keys() | recorded.keys() if study.get(key) != recorded.get(key)}
     assert not differing, f"the study has changed in {differing}; run it again"
+    assert (widest == 0) is any(note.startswith(made.LATER) for note in found.notes)
+    told = f"run with `widest: {widest}`" in readme and f" has `widest: {limit}`" in readme.replace("have", "has")
+    assert told or widest == limit, "the page does not say that the file has another setting than the record"
+
+
+def test_the_page_of_performer_says_with_which_rates_it_was_run_and_would_be_now() -> None:
+    """All else of the study is that of the record, which has two settings by the names that they had."""
+    page = " ".join((KNOWN.parent / "README.md").read_text(encoding="utf-8").split())
+    study = read_study(study=KNOWN.with_suffix(".yaml")).model_dump(mode="json", exclude_none=True)
+    recorded = yaml.safe_load(read_result(KNOWN).study_config)
+    recorded["measure"]["curve_points"] = recorded["measure"].pop("checkpoints")
+    assert {key for key in study.keys() & recorded.keys() if study[key] != recorded[key]} == {"trials"}
+    rates = [study["trials"]["learning_rates"], recorded["trials"]["values"]]
+    assert rates == [[0.003, 0.01, 0.03], [0.01]]
+    assert f"has `learning_rates: {rates[0]}` now" in page and f"was run with `learning_rates: {rates[1]}`" in page
 
 
 def test_what_the_page_says_of_mixers_is_in_the_records() -> None:

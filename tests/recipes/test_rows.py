@@ -4,6 +4,7 @@ the study that stands there."""
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -20,7 +21,7 @@ TINY: dict[str, Any] = {
     "tasks": {"mqar": {"kind": "mqar", "length": 8, "pairs": 2, "symbols": 8, "held_out": 20, "rows": 50}},
     "lengths": {"mqar": [8, 16]}, "model": {"kind": "decoder", "context": 8}, "blocks": 1, "sizes": [4, 8],
     "contestants": {"LSTM": ["lstm"], "trigram": {"kind": "ngram", "order": 3}},
-    "rates": [0.001, 0.01], "seeds": [0, 1], "trial_seed": 0, "steps": 2, "batch_size": 4, "eval_rows": 10}
+    "rates": [0.001, 0.01], "seeds": [0, 1], "trial_seed": 7, "steps": 2, "batch_size": 4, "eval_rows": 10}
 
 
 @pytest.fixture(scope="module")
@@ -85,24 +86,37 @@ def begun(made: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> list[tuple[
     return found
 
 
-def test_a_seed_that_chose_the_rate_counts_only_where_the_study_says_so(
-        made: tuple[Any, Any], begun: list[tuple[float, int]]) -> None:
-    """Trials with a seed of their own come before runs with all seeds; the record says what the trials came to."""
-    row = made[0].outcome({**TINY, "trial_seed": 7}, "mqar", "LSTM", 8, "cpu")
-    assert begun == [(0.001, 7), (0.01, 7), (row["rate"], 0), (row["rate"], 1)]
+def test_a_seed_that_chose_the_rate_does_not_count(
+        made: tuple[Any, Any], begun: list[tuple[float, int]], tmp_path: Path) -> None:
+    """Trials with a seed of their own come before runs with all seeds; the record says what the trials came to, and a
+    study whose trial seed is among the seeds is refused."""
+    make, page = made
+    row = make.outcome(TINY, "mqar", "LSTM", 8, "cpu")
+    assert begun == [(0.001, 7), (0.01, 7), (row["rate"], 0), (row["rate"], 1)] and row["trial_seed"] == 7
     assert row["tried"].keys() == row["tried_on"].keys() == {"0.001", "0.01"}
     assert row["rate"] == float(max(row["tried"], key=row["tried"].get))
-    assert made[0].standing({"study": TINY, "rows": [row]}, {**TINY, "trial_seed": 7}) == []
+    (tmp_path / "study.yaml").write_text(json.dumps(TINY), encoding="utf-8")
+    with pytest.raises(SystemExit, match="the trial seed 7 is among the seeds that count"):
+        make.study_of(tmp_path, seeds=8)
+    old = [{**row, "contestant": name, "trial_seed": seed} for name, seed in (("A", 0), ("B", 7), ("C", 7))]
+    assert page.seeds_of_trials({**TINY, "sizes": [8]}, old) == (
+        "seed 7, which does not count; with seed 0, which counts too, so that it is favoured (A)")
 
 
-def test_the_best_trial_is_the_run_of_its_seed(made: tuple[Any, Any], begun: list[tuple[float, int]]) -> None:
-    """Two rates with seed 0 and one run with seed 1 are three trainings, and what is measured of seed 0 is what
-    training it anew at the best rate gives."""
+def test_trials_with_another_seed_are_made_anew_and_runs_only_where_another_rate_is_the_best(
+        made: tuple[Any, Any], begun: list[tuple[float, int]]) -> None:
     make, _ = made
     row = make.outcome(TINY, "mqar", "LSTM", 8, "cpu")
-    assert begun == [(0.001, 0), (0.01, 0), (row["rate"], 1)]
-    alone = make.outcome({**TINY, "rates": [row["rate"]], "seeds": [0]}, "mqar", "LSTM", 8, "cpu")
-    assert [values[:1] for values in row["accuracy"].values()] == list(alone["accuracy"].values())
+    other = {**TINY, "trial_seed": 9}
+    assert make.standing({"study": TINY, "rows": [row]}, other) == [row]
+    begun.clear()
+    old = {**row, "processor": "old", "tried_on": dict.fromkeys(row["tried"], "old")}
+    stood = make.outcome(other, "mqar", "LSTM", 8, "cpu", old)
+    assert begun[:2] == [(0.001, 9), (0.01, 9)] and "old" not in stood["tried_on"].values()
+    assert (stood["processor"] == "old") is (stood["rate"] == row["rate"]) is (len(begun) == 2)
+    begun.clear()
+    make.outcome(other, "mqar", "LSTM", 8, "cpu", {**old, "rate": 0.5})
+    assert begun[2:] == [(stood["rate"], 0), (stood["rate"], 1)]
 
 
 def test_a_search_goes_on_beyond_an_edge_and_a_record_grows_by_what_is_new(
@@ -117,7 +131,7 @@ def test_a_search_goes_on_beyond_an_edge_and_a_record_grows_by_what_is_new(
         return make.Trained(accuracy[run.training.optimizer.lr], None)
 
     monkeypatch.setattr(make, "trained", trained)
-    study = {**TINY, "trial_seed": 7}
+    study = TINY
     row = make.outcome(study, "mqar", "LSTM", 8, "cpu")
     assert row["rate"] == 0.01 and page.rates_at_edge(row["tried"]) == ["above"]
     assert make.wider(study, row["tried"]) == []
@@ -150,8 +164,8 @@ def test_a_contestant_may_have_steps_and_rows_of_its_own(tmp_path: Path, made: t
     study = {**TINY, "contestants": {**TINY["contestants"], "GRU": {"layers": ["gru"], "steps": {"mqar": 7}}}}
     assert [make.run_of(study, "mqar", name, 4, 0.001, 0).training.steps for name in ("LSTM", "GRU")] == [2, 7]
     row = {"task": "mqar", "contestant": "GRU", "size": 4, "rate": 0.001, "accuracy": {"8": [0.1]}, "processor": "one",
-           "tried": {"0.001": 0.1, "0.01": 0.0}, "tried_on": {"0.001": "one", "0.01": "one"}, "state_bytes": {"8": 9},
-           "parameters": 5, "processor_seconds": 1}
+           "trial_seed": 7, "tried": {"0.001": 0.1, "0.01": 0.0}, "tried_on": {"0.001": "one", "0.01": "one"},
+           "state_bytes": {"8": 9}, "parameters": 5, "processor_seconds": 1}
     result = {"study": study, "rows": [row], "torch": "2"}
     assert "| GRU | 4 | 5 | 9 | 7 | 0.001 | 10.0 |" in page.tables(result, [])
     fewer = {**study["contestants"], "trigram": {**TINY["contestants"]["trigram"], "rows": 30}}
@@ -171,10 +185,10 @@ def test_rows_that_a_change_does_not_concern_are_kept(made: tuple[Any, Any]) -> 
     more = {**TINY["contestants"], "GRU": ["gru"]}
     other = {**TINY["tasks"], "induction_heads": {"kind": "induction_heads", "length": 8}}
     for change in ({}, {"contestants": more}, {"tasks": other}, {"sizes": [8, 4, 16]},
-                   {"steps": {"mqar": 2, "induction_heads": 5}}):
+                   {"trial_seed": 1}, {"steps": {"mqar": 2, "induction_heads": 5}}):
         assert make.standing(result, {**TINY, **change}) == rows, change
     for change in ({"rates": [0.01]}, {"seeds": [0]}, {"steps": 3}, {"batch_size": 2}, {"blocks": 2}, {"lengths": {}},
-                   {"model": {"kind": "decoder", "context": 9}}, {"tasks": {}}, {"eval_rows": 5}, {"trial_seed": 1},
+                   {"model": {"kind": "decoder", "context": 9}}, {"tasks": {}}, {"eval_rows": 5},
                    {"steps": {"mqar": 4}}, {"tasks": {"mqar": {**TINY["tasks"]["mqar"], "symbols": 10}}}):
         assert make.standing(result, {**TINY, **change}) == [], change
     own = {**TINY["contestants"], "LSTM": {"layers": ["lstm"], "steps": {"mqar": 3, "induction_heads": 5}}}
@@ -201,6 +215,39 @@ def test_the_page_says_what_the_record_says(name: str, made: tuple[Any, Any]) ->
             assert (RECIPES / name / f"{figure.name}.svg").read_text(encoding="utf-8") == figure.alone()
     else:
         assert "| contestant |" not in text, "a table without its record"
+
+
+CHANCES: dict[str, set[float]] = {"recall": {1.6, 12.5}, "selective": {7}, "pathfinder": {50, 74.0}}
+"""Percentages of guesses, which the pages explain: the share of Pathfinder's pictures that the distance of the dots
+tells, and one value of all, of those of a row, of the symbols."""
+
+
+PERCENT = re.compile(r"((?:\d+(?:\.\d+)?(?:,| to| and|, and)? )+)%")
+"""One percentage or several: 95 to 100 %, or 78, 82 and 77 %."""
+
+
+def unheld(name: str, text: str, record: dict[str, Any]) -> list[str]:
+    """Sentences of a page with percentages that are in no record: beside those of a paragraph that says so, and of
+    sentences that name their source."""
+    groups = [group for row in record["rows"] for group in (*row["accuracy"].values(), list(row["tried"].values()))]
+    every = [value for group in groups for value in (*group, float(np.mean(group or [0])))]
+    known = [100 * value for value in every] + list(CHANCES[name])
+    prose = text.partition("<!-- figures")[0] + text.partition("end of figures -->")[2]
+    said = [" ".join(paragraph.split()) for paragraph in prose.split("\n\n")]
+    sentences = [sentence for paragraph in said if "no record is kept" not in paragraph.lower()
+                 for sentence in re.split(r"(?<=[.;])\s+(?=[A-Z])", paragraph)]
+    return [sentence for sentence in sentences if not re.search(r"et al\. \d{4}", sentence)
+            and any(min(abs(float(each) - value) for value in known) > 0.5 + 1e-9  # a half is rounded either way
+                    for found in PERCENT.findall(sentence) for each in re.findall(r"\d+(?:\.\d+)?", found))]
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_percentages_of_a_page_are_in_its_record_or_the_page_says_that_they_are_in_none(name: str) -> None:
+    text = (RECIPES / name / "README.md").read_text(encoding="utf-8")
+    record = json.loads((RECIPES / name / "result.json").read_text(encoding="utf-8"))
+    assert unheld(name, text, record) == []
+    silent = re.sub(r"no\s+record\s+is\s+kept", "nothing is said", text, flags=re.IGNORECASE)
+    assert unheld(name, silent, record), "without that word they are found"
 
 
 @pytest.fixture

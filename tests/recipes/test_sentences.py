@@ -59,6 +59,10 @@ def test_runs_that_agree_in_every_digit_have_no_interval() -> None:
     assert MAKE["encoder_positions"]["interval"]([0.0, 0.0, 0.0]) == "0.0000 in every run"
     assert MAKE["pretraining"]["written"]([0.0, 0.0, 0.0]) == "0.0 in every run"
     assert " ± " in MAKE["encoder_positions"]["interval"]([0.1, 0.0, 0.0])
+    ways = {"all": {"scores": [0.0, 0.0]}, "none": {"scores": [0.0, 0.0]}, "lora": {"scores": [0.1, 0.0]}}
+    assert MAKE["pretraining"]["verdict"](ways, "CoLA", "all", "none") == (
+        "CoLA: all weights +0.0 against no pre-training in every run")
+    assert "not told apart" in MAKE["pretraining"]["verdict"](ways, "CoLA", "lora", "none")
 
 
 def better(study: str) -> dict[str, set[str]]:
