@@ -33,13 +33,16 @@ KEPT = (
     "training/test_trainer_compute.py::test_a_compiled_run_follows_an_eager_one",
     "laws/test_check_finds.py::test_a_defect_on_short_rows_is_found_by_its_law_named_and_told_once",
     "laws/test_every_part.py::test_laws_hold[[]mixer.*.0[]]",
+    "laws/test_every_part.py::test_laws_hold[[]block.*.0[]]",
+    "laws/test_every_part.py::test_laws_hold[[]feedforward.*.0[]]",
+    "laws/test_every_part.py::test_laws_hold[[]model.*.0[]]",
     "laws/test_hybrids.py::test_laws_hold[[][0-3][]]",
     "judge/test_museum.py::test_the_exploit_is_caught_in_a_process[[]target_gate[]]",
     "server/test_process.py::test_sigterm_lets_running_answers_end",
     "mutants/test_mutants.py::test_every_mutant_fits_the_source_and_names_tests_that_exist",
     "architecture/*")
 """Patterns of tests that stay however long they take: a piece of work that is killed, processes that train together,
-the compiler, the laws of every mixer, a confined process, a server, the rules of the house."""
+the compiler, the laws of every part that computes, a confined process, a server, the rules of the house."""
 
 TOGETHER = (
     "parallel/test_meshes.py::test_the_course_is_that_of_one_process*",
