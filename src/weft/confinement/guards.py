@@ -83,6 +83,8 @@ SET_DEATH_SIGNAL, SET_DUMPABLE, SET_SECCOMP, NO_NEW_PRIVILEGES, FILTER = 1, 4, 2
 """Of prctl: PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, SECCOMP_MODE_FILTER."""
 NAMESPACES = 0x10000000 | 0x20000000 | 0x40000000 | 0x08000000 | 0x00020000
 """CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET, CLONE_NEWIPC, CLONE_NEWNS."""
+NO_DEVICES = 2 | 4
+"""MS_NOSUID, MS_NODEV."""
 CAPABILITIES = 0x20080522
 """The version of the structures of capset."""
 RULESET, RULE, RESTRICT, BENEATH = 444, 445, 446, 1
@@ -112,9 +114,9 @@ def limit(memory: int, seconds: int, files: int, written: int = 0) -> None:
         resource.setrlimit(what, (most, most))
 
 
-def separate() -> bool:
-    """Give this process namespaces of users, networks, mounts and IPC of its own, and its next child one of processes;
-    False where the system refuses that."""
+def separate(folder: str | None = None, room: int = 0) -> bool:
+    """Give this process namespaces of users, networks, mounts and IPC of its own, its next child one of processes, and
+    a folder a file system of its own in memory with so many bytes; False where the system refuses that."""
     if sys.platform != "linux":
         return False
     user, group = os.getuid(), os.getgid()
@@ -123,7 +125,8 @@ def separate() -> bool:
     for name, content in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
         with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
             file.write(content)
-    return True
+    return folder is None or not ctypes.CDLL(None).mount(
+        b"tmpfs", os.fsencode(folder), b"tmpfs", NO_DEVICES, f"size={room},mode=700".encode())
 
 
 def end_with_parent() -> None:

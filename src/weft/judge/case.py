@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -23,6 +24,8 @@ CLIPPED = -80.0
 """Log-probabilities below are as good as zero; rounding of such values says nothing."""
 NUMBERS = 1 << 20
 """The most numbers of an answer that are compared at once; of larger ones some positions are."""
+SMALL = 200_000_000
+"""Parameters of a model up to which there is a process for `Case.beside`."""
 GIVES = ("logits", "log-probabilities", "next", "scores")
 NUMBER = "a whole number above 1"
 
@@ -72,6 +75,7 @@ class Case:
         self._world = Surroundings()
         self.worker = Worker(judged, limits, self._world)
         self._other, self._begun = Worker(judged, limits, elsewhere(self._world)), False
+        self._further = self._other
         try:
             self._learn(gives)
         except BaseException:
@@ -81,6 +85,8 @@ class Case:
     def _learn(self, gives: str | None) -> None:
         """Ask the file what it is and how its output is read."""
         self.about = self.worker.begin(self.left())
+        if self.small:
+            self._further = Worker(self.judged, self.limits, self._world)
         self.stated: dict[str, Any] = self.about["stated"]
         for name, expected in {"vocab_size": NUMBER, "context": NUMBER, "claims": "a dictionary"}.items():
             value = self.stated.get(name)
@@ -95,6 +101,11 @@ class Case:
         if "score" in self.offered:
             self.views.append(OutputForm("score", "scores", self.vocab))
         self.length, self.why_length = self._longest()
+
+    @property
+    def small(self) -> bool:
+        """Whether a third process of it takes little memory."""
+        return bool(self.about["parameters"] <= SMALL)
 
     @property
     def allowed(self) -> float:
@@ -129,13 +140,31 @@ class Case:
     def again(self) -> None:
         """Begin a new process in the place of one that has ended."""
         self.worker.end()
+        if self.left() <= 0:
+            raise EndedError("the time for the verdict was up")
         self.worker = Worker(self.judged, self.limits, self._world)
         self.worker.begin(self.left())
 
     def end(self) -> None:
         """End the processes."""
-        self.worker.end()
-        self._other.end()
+        for each in (self.worker, self._other, self._further):
+            each.end()
+
+    @contextmanager
+    def beside(self) -> Iterator[Case]:
+        """The same case with a further process that is its own, for a law that is tried at the same time."""
+        case = copy(self)
+        case.worker = case._other = self._further
+        try:
+            yield case
+        finally:
+            case._until = 0.0
+            case.end()
+
+    def begun(self) -> Case:
+        """This case of `beside`, once its process has loaded the file."""
+        self.other()
+        return self
 
     @contextmanager
     def fresh_elsewhere(self) -> Iterator[Worker]:

@@ -5,8 +5,10 @@ Whatever the file's code does to this process, it can only give other answers: e
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import inspect
+import io
 import json
 import os
 import random
@@ -41,7 +43,7 @@ def main() -> NoReturn:
     for number in (0, 1, 2):
         os.dup2(null, number)
     asked: dict[str, Any] = json.loads(questions.readline())
-    by = ["namespaces"] if asked["confined"] and separate() else []
+    by = ["namespaces"] if asked["confined"] and separate(asked["folder"], asked["written"]) else []
     child = os.fork()  # a process that has made a namespace of processes can itself start no thread
     if child:
         os.wait()
@@ -94,6 +96,8 @@ def answer_all(asked: Mapping[str, Any], by: list[str], questions: BinaryIO, ans
 
 def in_words(error: BaseException) -> str:
     """An error as a user reads it: one of the file's own with the name of its kind."""
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return "it wrote more files than the folder of its process holds"
     return f"{error}" if isinstance(error, InputError) else f"{type(error).__name__}: {error}".rstrip(": ")
 
 
@@ -168,8 +172,10 @@ class Asked:
                 self._clock.offset = float(said["clock"])
                 self.seed(int(said["seed"]))
                 return {}, []
-            case "save" | "restore":
-                return getattr(self, name)(said["path"]), []
+            case "save":
+                return self.save()
+            case "restore":
+                return self.restore(arrays[0].tobytes()[: int(said["size"])]), []
             case "train":
                 self._model = self.find("train")(said["text"], tokens=int(said["tokens"]), seed=int(said["seed"]))
                 return self.about(), []
@@ -215,15 +221,18 @@ class Asked:
 
         return self.called(call, ids), states[0]
 
-    def save(self, path: str) -> dict[str, Any]:
-        """Write the module's ``state_dict`` to a file."""
-        sys.modules["torch"].save(self._model.state_dict(), path)
-        return {}
+    def save(self) -> tuple[dict[str, Any], list[np.ndarray]]:
+        """The content of a file of the module's ``state_dict``, and its size."""
+        file = io.BytesIO()
+        sys.modules["torch"].save(self._model.state_dict(), file)
+        size = file.tell()
+        file.write(bytes(-size % 8))
+        return {"size": size}, [np.frombuffer(file.getbuffer(), "<i8")]
 
-    def restore(self, path: str) -> dict[str, Any]:
-        """Make a second model, whose weights are drawn otherwise, and load a file of ``save`` into it."""
+    def restore(self, content: bytes) -> dict[str, Any]:
+        """Make a second model, whose weights are drawn otherwise, and load what ``save`` returned into it."""
         self._model, _ = model_of(self._made)
-        self._model.load_state_dict(sys.modules["torch"].load(path, weights_only=True))
+        self._model.load_state_dict(sys.modules["torch"].load(io.BytesIO(content), weights_only=True))
         self._model.eval()
         return {}
 
