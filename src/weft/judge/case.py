@@ -182,6 +182,7 @@ class Case:
         asked = None if positions is None else [int(each) for each in positions]
         message, arrays = (worker or self.worker).ask("values", rows, how=view.how, times=times, positions=asked)
         self.changes_input |= bool(message.get("changed"))
+        self.low |= bool(message.get("low"))
         return output_of(arrays)
 
     def log_probs(self, view: OutputForm, rows: np.ndarray, positions: Sequence[int] | None = None,

@@ -95,7 +95,7 @@ class Worker:
 
     def __init__(self, judged: Judged, limits: FileLimits, world: Surroundings) -> None:
         self._limits, path = limits, judged.path
-        self.folder = Path(tempfile.mkdtemp(prefix="weft-judge-"))
+        self.folder = Path(tempfile.mkdtemp())
         threads = str(limits.threads)
         environment = {"HOME": str(self.folder), "TMPDIR": str(self.folder), "OMP_NUM_THREADS": threads,
                        "MKL_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE",

@@ -12,7 +12,7 @@ from weft.judge.judgement import Found, LawResult, ids, result
 from weft.judge.questions import Worker
 
 NAME = "repeats"
-CALLS, SECONDS = 1_000, 2.5
+CALLS, SECONDS = 10_000, 2.5
 """Calls of one short row, and the seconds that they may take; of slower models there are fewer."""
 KEPT = "kept_cache"
 """The exhibit that an answer resembles which earlier calls have changed."""

@@ -105,7 +105,7 @@ class Asked:
     """The model of a file, and what is asked of it by name."""
 
     def __init__(self, asked: Mapping[str, Any], clock: SetClock) -> None:
-        self._asked, self._clock, self._changed = asked, clock, False
+        self._asked, self._clock, self._changed, self._low = asked, clock, False, False
         self.seed(asked["seed"])
         self._clock.offset = asked["clock"]
         self._file = load(asked["path"])
@@ -154,7 +154,7 @@ class Asked:
                 for _ in range(int(said["times"])):
                     value = self.called(call, arrays[0])
                 about, found = chosen(value, said["positions"])
-                return {**about, "changed": self._changed}, found
+                return {**about, "changed": self._changed, "low": self._low}, found
             case "steps":
                 return {}, [self.steps(arrays[0], int(said["used"]))]
             case "encode":
@@ -185,12 +185,12 @@ class Asked:
         """The array that a call of the model returns for rows of ids."""
         given = rows.copy()
         if not (self.is_module() or self.find("takes") == "torch"):
-            value = as_array(call(given))
+            value, low = as_array(call(given))
         else:
             torch = sys.modules["torch"]
             with torch.no_grad():
-                value = as_array(call(torch.from_numpy(given)))
-        self._changed |= not np.array_equal(given, rows)
+                value, low = as_array(call(torch.from_numpy(given)))
+        self._changed, self._low = self._changed or not np.array_equal(given, rows), self._low or low
         return value
 
     def steps(self, rows: np.ndarray, used: int) -> np.ndarray:
@@ -261,18 +261,20 @@ def model_of(made: Any) -> tuple[Any, bool]:
     return made, False
 
 
-def as_array(value: Any) -> np.ndarray:
-    """The array that a model's output is, or that it has first or as ``logits``."""
+def as_array(value: Any) -> tuple[np.ndarray, bool]:
+    """The array that a model's output is, or that it has first or as ``logits``, and whether its numbers have 16 bits.
+    """
     value = getattr(value, "logits", value)
     value = value[0] if isinstance(value, tuple) else value
+    low = str(getattr(value, "dtype", "")).endswith("float16")
     if "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor):
-        torch = sys.modules["torch"]
-        low = value.dtype in (torch.bfloat16, torch.float16)
+        with sys.modules["torch"]._C.DisableTorchFunctionSubclass():  # a class of the file's own may show other numbers
+            value = sys.modules["torch"].Tensor.as_subclass(value, sys.modules["torch"].Tensor)
         value = (value.float() if low else value).detach().cpu().numpy()
     array = np.asarray(value)
     if array.dtype.kind not in "fiu":
         raise InputError(f"the model returned an array of {array.dtype}, where numbers were expected")
-    return array.astype("<f8" if array.dtype.str not in TYPES[:2] else array.dtype.str)
+    return array.astype("<f8" if array.dtype.str not in TYPES[:2] else array.dtype.str), low
 
 
 def chosen(value: np.ndarray, positions: list[int] | None) -> tuple[dict[str, Any], list[np.ndarray]]:
