@@ -55,11 +55,15 @@ def saved(case: Case) -> LawResult:
                          "file makes, so nothing can be loaded into a second one")
     view, rows = case.views[0], case.rows(3, min(48, case.length), 71)
     before = case.log_probs(view, rows)
-    message, content = case.worker.ask("save")
-    found = _size(case, content[0].nbytes)
+    message, arrays = case.worker.ask("save")
+    found = _size(case, output_of(arrays).nbytes)
     if found is None:
-        case.other().ask("restore", *content, size=message["size"])
-        found = _loaded(case, view, rows, before)
+        case.other.ask("restore", *arrays, size=message.get("size"))
+        if seen := first_difference(case, before, case.of(case.other).log_probs(view, rows)):
+            found = Found(sentence="After its weights were saved and loaded into a second model, the output at token "
+                          f"{seen[1]} is another one: not all that it computes with is saved.", row=seen[0],
+                          token=seen[1], input=ids(rows[seen[0], : seen[1] + 1]), measured=seen[2],
+                          allowed=case.allowed, resembles="missing_buffer")
     return result("saved", "the weights saved, read weights-only into a second model in another process, and the same "
                   "rows asked of it", found)
 
@@ -70,13 +74,3 @@ def _size(case: Case, size: int) -> Found | None:
         return None
     return Found(sentence=f"Its weights take {size:,} bytes in a file, where it claims {claimed:,.0f}.", measured=size,
                  allowed=claimed * 1.02 + SIZE_SLACK, resembles="claimed_size")
-
-
-def _loaded(case: Case, view: OutputForm, rows: np.ndarray, before: np.ndarray) -> Found | None:
-    seen = first_difference(case, before, case.log_probs(view, rows, None, case.other()))
-    if seen is None:
-        return None
-    return Found(sentence=f"After its weights were saved and loaded into a second model, the output at token {seen[1]} "
-                 "is another one: not all that it computes with is saved.", row=seen[0], token=seen[1],
-                 input=ids(rows[seen[0], : seen[1] + 1]), measured=seen[2], allowed=case.allowed,
-                 resembles="missing_buffer")

@@ -71,7 +71,7 @@ def _at_length(case: Case, view: OutputForm, length: int) -> tuple[Found | None,
         changed = same.copy()
         for row, at in enumerate(some.flat):
             end = length if (index + row // count) % 3 == 0 else at + 1
-            changed[row, at:end] = _others(draw, same[row, at:end], case.vocab)
+            changed[row, at:end] = (same[row, at:end] + draw.integers(1, case.vocab, end - at)) % case.vocab
         after, index = case.log_probs(view, changed, places), index + len(some)
         # What may depend on the change is compared with itself.
         expected = np.resize(before, after.shape)
@@ -97,11 +97,6 @@ def _cuts(draw: np.random.Generator, length: int, count: int) -> np.ndarray:
     if length > 130:
         cuts[2:4] = [[64], [128]] + np.arange(count) % 2  # with the token after each
     return cuts
-
-
-def _others(draw: np.random.Generator, tokens: np.ndarray, vocab: int) -> np.ndarray:
-    """A token for each that is another one."""
-    return (tokens + draw.integers(1, vocab, tokens.shape)) % vocab
 
 
 def _shown(case: Case, view: OutputForm, rows: np.ndarray, changed: np.ndarray, cut: np.ndarray) -> Found | None:

@@ -65,7 +65,8 @@ def judge_file(judged: Judged, *, gives: str | None = None, limits: FileLimits |
     thing = thing.model_copy(update={"gives": case.views[0].gives, "parameters": case.about["parameters"] or None})
     word, why = word_of(laws, list(asked))
     return Verdict(thing=thing, verdict=word, why=why, laws=laws, seconds=time.monotonic() - begun,
-                   limits=_described(limits, case.worker.by))
+                   limits=f"{limits.seconds:g} s in all, {limits.answer:g} s an answer, {limits.memory >> 20:,} MiB, "
+                   f"{limits.threads} threads, confined by {', '.join(case.worker.by) or 'nothing'}")
 
 
 def _tried(case: Case, on_law: Callable[[str], None] | None) -> tuple[LawResult, ...]:
@@ -78,8 +79,8 @@ def _tried(case: Case, on_law: Callable[[str], None] | None) -> tuple[LawResult,
 
     if not case.small:
         return tuple(told(name) for name in LAWS)
-    with ThreadPoolExecutor(1) as pool, case.beside() as beside:
-        causal = pool.submit(_timed, beside, "causality", lambda own: causality(own.begun()))
+    with ThreadPoolExecutor(1) as pool, case.beside(case.further) as beside:
+        causal = pool.submit(_timed, beside, "causality", causality)
         found = {**{name: told(name) for name in BESIDE}, "causality": causal.result()}
     return tuple(found.get(name) or told(name) for name in LAWS)
 
@@ -106,8 +107,3 @@ def _outcome(case: Case, name: str, law: Law) -> LawResult:
     except (EndedError, ModelError):
         why += "; and it did not begin again"
     return LawResult(name=name, outcome="not tried", why=why)
-
-
-def _described(limits: FileLimits, by: tuple[str, ...]) -> str:
-    return (f"{limits.seconds:g} s in all, {limits.answer:g} s an answer, {limits.memory >> 20:,} MiB, "
-            f"{limits.threads} threads, confined by {', '.join(by) or 'nothing'}")

@@ -50,19 +50,14 @@ def main() -> NoReturn:
         os._exit(0)
     end_with_parent()
     if asked["torch"]:
-        prepare_torch(asked["threads"])  # what this imports is trusted, and reads more of the system than is left later
+        import torch  # which is trusted, and reads more of the system than is left later
+
+        torch.set_num_threads(asked["threads"])
     os.chdir(asked["folder"])
     limit(asked["memory"], asked["seconds"], FILES, asked["written"])
     if asked["confined"]:
         by += confine(asked["readable"], asked["folder"])
     answer_all(asked, by, questions, answers)
-
-
-def prepare_torch(threads: int) -> None:
-    """Import PyTorch, with so many threads of its own."""
-    import torch
-
-    torch.set_num_threads(threads)
 
 
 def answer_all(asked: Mapping[str, Any], by: list[str], questions: BinaryIO, answers: BinaryIO) -> NoReturn:
