@@ -83,8 +83,6 @@ SET_DEATH_SIGNAL, SET_DUMPABLE, SET_SECCOMP, NO_NEW_PRIVILEGES, FILTER = 1, 4, 2
 """Of prctl: PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, SECCOMP_MODE_FILTER."""
 NAMESPACES = 0x10000000 | 0x20000000 | 0x40000000 | 0x08000000 | 0x00020000
 """CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET, CLONE_NEWIPC, CLONE_NEWNS."""
-NO_DEVICES = 2 | 4
-"""MS_NOSUID, MS_NODEV."""
 CAPABILITIES = 0x20080522
 """The version of the structures of capset."""
 RULESET, RULE, RESTRICT, BENEATH = 444, 445, 446, 1
@@ -126,7 +124,7 @@ def separate(folder: str | None = None, room: int = 0) -> bool:
         with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
             file.write(content)
     return folder is None or not ctypes.CDLL(None).mount(
-        b"tmpfs", os.fsencode(folder), b"tmpfs", NO_DEVICES, f"size={room},mode=700".encode())
+        b"tmpfs", os.fsencode(folder), b"tmpfs", 2 | 4, f"size={room},mode=700".encode())  # MS_NOSUID, MS_NODEV
 
 
 def end_with_parent() -> None:

@@ -15,8 +15,8 @@ SHORT, SHARE = 256, 0.4
 """Rows that are no longer are always tried; longer ones until this share of the time for the verdict is up, since other
 laws must be tried too."""
 TOGETHER = 8
-"""Changes of a longer row that are asked as rows of one batch, after the first two and if they take no more memory than
-a row of the most tokens: a model that goes from token to token takes little longer for a few rows than for one."""
+"""Changes of a longer row that are rows of one batch, but for the first two, if they need no more memory than the
+longest row: a model that goes from token to token takes little longer for a few rows than for one."""
 
 
 def causality(case: Case) -> LawResult:
