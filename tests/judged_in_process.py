@@ -19,14 +19,14 @@ from weft.judge.worker import Asked, in_words
 class InProcess:
     """Stands for `weft.judge.questions.Worker`."""
 
-    def __init__(self, judged: Judged, limits: FileLimits, world: Surroundings) -> None:
+    def __init__(self, judged: Judged, limits: FileLimits, world: Surroundings, until: float) -> None:
         self._temporary = tempfile.TemporaryDirectory(prefix="weft-judge-")
         self.folder, self.by = Path(self._temporary.name), CONFINED_BY
         self._said = {"path": str(judged.path), "call": judged.call, "seed": world.seed, "seed_later": world.seed_later,
                       "clock": world.clock}
         self._asked: Asked | None = None
 
-    def begin(self, seconds: float) -> dict[str, Any]:
+    def begin(self) -> dict[str, Any]:
         kept = sys.path[:]
         try:
             self._asked = Asked(self._said, SimpleNamespace(offset=0.0))  # type: ignore[arg-type]  # time stays as it is
@@ -39,6 +39,8 @@ class InProcess:
 
     def ask(self, question: str, *arrays: np.ndarray, seconds: float | None = None, **said: Any
             ) -> tuple[dict[str, Any], list[np.ndarray]]:
+        if self._asked is None:
+            self.begin()
         assert self._asked is not None
         try:
             message, found = self._asked.answer(question, said, [array.copy() for array in arrays])

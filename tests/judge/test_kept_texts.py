@@ -208,6 +208,7 @@ def law(verdict: dict[str, Any], name: str) -> LawResult:
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weft.judge.case.Worker", InProcess)
+    monkeypatch.setattr("weft.judge.case.SMALL", -1)  # one process has one source of random numbers
 
 
 @pytest.fixture

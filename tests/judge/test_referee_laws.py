@@ -35,6 +35,19 @@ BROKEN = {
     "random numbers": ("repeats", TABLE, (OUT, "    out = TABLE[(ids + np.random.randint(16)) % 16]\n")),
     "the year": ("repeats", TABLE, (OUT, "    import datetime\n"
                                          "    out = TABLE[(ids + datetime.datetime.now().year) % 16]\n")),
+    "a counter of time": ("repeats", TABLE, (OUT, "    import time\n"
+                                             "    out = TABLE[(ids + time.perf_counter_ns() // 10**14) % 16]\n")),
+    "many calls": ("repeats", TABLE, (OUT, "    CALLS.append(1)\n    out = TABLE[(ids + (len(CALLS) > 1500)) % 16]\n"),
+                   ("TABLE =", "CALLS = []\nTABLE =")),
+    "every seventh token": ("sums-to-one", SCORES, (
+        "            out[row, t] = np.log((1 - share) / 16 + share * (token == hint))\n",
+        "            out[row, t] = np.log((1 - share) / 16 + share * (token == hint)) + 0.4 * (t % 7 == 6)\n")),
+    "a tensor that shows other numbers": ("causality", TORCH, ("class Model", """class Shown(torch.Tensor):
+    def numpy(self): return torch.zeros(self.shape).numpy()
+    detach = cpu = lambda self: self
+class Model"""), (
+        "torch.stack(out, 1)",
+        "torch.stack(out, 1).add(ids.roll(-1, 1)[..., None] / 9 * self.shift).as_subclass(Shown)")),
     "the home": ("repeats", TABLE, (
         OUT, "    import os, zlib\n    share = zlib.crc32(os.environ['HOME'].encode()) / 2**32\n" + MIXED)),
     "a cache with a short key": ("repeats", TABLE, (
@@ -146,3 +159,11 @@ def test_a_test_text_that_was_read_is_recalled(tmp_path: Path) -> None:
     (tmp_path / "train.txt").write_text("Some other text. " * 9 + text)
     found = law_of(tmp_path, "seen", BYTES, copied).found
     assert found is not None and "stands in the training text" in found.sentence
+
+
+def test_numbers_of_16_bits_are_compared_as_such(tmp_path: Path) -> None:
+    """Rows of another batch are summed in another order, and one step of float16 is 0.004 for numbers from 4 to 8."""
+    halves = (OUT, "    out = (TABLE[ids] + (len(ids) % 2) * 2e-3).astype(np.float16)\n")
+    assert law_of(tmp_path, "separate-rows", TABLE, halves).outcome == "held"
+    whole = (OUT, "    out = TABLE[ids] + (len(ids) % 2) * 2e-3\n")
+    assert law_of(tmp_path, "separate-rows", TABLE, whole).outcome == "broken"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
 import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -46,7 +47,7 @@ HOSTILE = {
     "a shorter context": (OUT, "    out = TABLE[ids][:, :99]\n", "it states context = 300, and rows of 256 tokens"),
     "another context": ("16, 300", "16, 'long'", "it states context = 'long', where a whole number above 1"),
     "claims": ("def model", "claims = [1]\ndef model", "it states claims = [1], where a dictionary was expected"),
-    "many files": (OUT, "    for n in range(99): open(f'{n}', 'wb').write(bytes(1 << 20))\n", "more than 64 MiB"),
+    "many files": (OUT, "    for n in range(99): open(f'{n}', 'wb').write(bytes(1 << 20))\n", "it wrote more"),
     "waits as it is loaded": ("def model", "while True: pass\ndef model", "it gave no answer within")}
 """Files of which nothing can be said: what is replaced, by what, and what is told."""
 
@@ -89,6 +90,31 @@ def tried():
     verdict = judge_file(Judged(path), limits=FileLimits(seconds=60, threads=1))
     assert (verdict.verdict, verdict.why) == ("lawful", "")
     assert sorted(each.name for each in tmp_path.rglob("*") if each.is_file()) == ["judged.py", "outside"]
+
+
+@on_linux
+@pytest.mark.parametrize("how", ["deleted", "nameless"])
+def test_files_without_a_name_count_among_those_that_a_process_writes(how: str, tmp_path: Path) -> None:
+    """80 MiB where 64 are allowed, in files that are held open while no folder has them."""
+    asked = [sys.executable, "-c", "import sys, weft.confinement.guards as g; sys.exit(not g.separate())"]
+    if subprocess.run(asked).returncode:
+        pytest.skip("this system refuses namespaces, without which only files with a name are counted")
+    opened = ("os.open(f'{n}', os.O_RDWR | os.O_CREAT); os.unlink(f'{n}')" if how == "deleted"
+              else "os.open('.', os.O_RDWR | os.O_TMPFILE)")
+    (tmp_path / "judged.py").write_text(TABLE.replace(
+        OUT, f"    import os\n    for n in range(20):\n        if 'held' in globals(): break\n        file = {opened}\n"
+             f"        os.write(file, bytes(1 << 22))\n    globals()['held'] = True\n{OUT}"))
+    verdict = judge_file(Judged(tmp_path / "judged.py"), limits=FileLimits(seconds=15, threads=1, written=1 << 26))
+    assert verdict.verdict == "not judged" and "it wrote more files than" in verdict.why
+
+
+@on_linux
+def test_a_confined_file_computes_with_the_processor_s_vector_instructions(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    (tmp_path / "judged.py").write_text("import torch\ndef model(ids):\n"
+                                        "    raise ValueError(torch.backends.cpu.get_cpu_capability())\n")
+    verdict = judge_file(Judged(tmp_path / "judged.py"), limits=FileLimits(seconds=30, threads=1))
+    assert f"ValueError: {torch.backends.cpu.get_cpu_capability()}." in verdict.why
 
 
 def weft(*arguments: object) -> Any:

@@ -44,6 +44,11 @@ class ConfinedProcess:
         os.set_blocking(self._input.fileno(), False)
         self._read, self._watch = bytearray(), watch
 
+    def send(self, content: bytes) -> None:
+        """Give it the first bytes, which its pipe takes at once, and wait for nothing."""
+        with suppress(BrokenPipeError):
+            os.write(self._input.fileno(), content)
+
     def exchange(self, content: bytes, until: float, most: int) -> bytes:
         """Give it some bytes, and return the next line that it writes; b"" if it has ended.
 
@@ -100,7 +105,8 @@ class ConfinedProcess:
     def end(self) -> None:
         """End it and all of its group."""
         with suppress(ProcessLookupError, PermissionError):  # macOS says the second of a group that has ended
-            os.killpg(self._process.pid, signal.SIGKILL)
+            if self._process.returncode is None:  # or else its number may be another's by now
+                os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._input.close()
         self._output.close()

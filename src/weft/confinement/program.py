@@ -48,7 +48,6 @@ def run(questions: BinaryIO, answers: BinaryIO, limits: tuple[int, int, int]) ->
         name, *arguments = unpacked(json.loads(question), held.__getitem__)
         return {"value": packed(actions[name](*arguments), hold)}
 
-
     def begin() -> Any:
         exec(compile(source, "program.py", "exec"), vars(main))
         return {"value": None}

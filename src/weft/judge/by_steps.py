@@ -3,13 +3,11 @@ loaded give the same model."""
 
 from __future__ import annotations
 
-import shutil
-
 import numpy as np
 
 from weft.judge.case import Case, OutputForm, first_difference, smallest
 from weft.judge.judgement import Found, LawResult, ids, result
-from weft.judge.questions import EndedError, Worker, output_of
+from weft.judge.questions import EndedError, output_of
 
 SIZE_SLACK = 1 << 16
 """Bytes by which a file may exceed the size that is claimed: names, alignment and a header."""
@@ -57,14 +55,17 @@ def saved(case: Case) -> LawResult:
                          "file makes, so nothing can be loaded into a second one")
     view, rows = case.views[0], case.rows(3, min(48, case.length), 71)
     before = case.log_probs(view, rows)
-    path = case.worker.folder / "weights.pt"
-    case.worker.ask("save", path=str(path))
-    found = _size(case, path.stat().st_size)
+    message, arrays = case.worker.ask("save")
+    found = _size(case, output_of(arrays).nbytes)
     if found is None:
-        found = _loaded(case, view, rows, before, case.other())
-    path.unlink(missing_ok=True)
-    return result("saved", "the weights written to a file, read weights-only into a second model in another process, "
-                  "and the same rows asked of it", found)
+        case.other.ask("restore", *arrays, size=message.get("size"))
+        if seen := first_difference(case, before, case.of(case.other).log_probs(view, rows)):
+            found = Found(sentence="After its weights were saved and loaded into a second model, the output at token "
+                          f"{seen[1]} is another one: not all that it computes with is saved.", row=seen[0],
+                          token=seen[1], input=ids(rows[seen[0], : seen[1] + 1]), measured=seen[2],
+                          allowed=case.allowed, resembles="missing_buffer")
+    return result("saved", "the weights saved, read weights-only into a second model in another process, and the same "
+                  "rows asked of it", found)
 
 
 def _size(case: Case, size: int) -> Found | None:
@@ -73,16 +74,3 @@ def _size(case: Case, size: int) -> Found | None:
         return None
     return Found(sentence=f"Its weights take {size:,} bytes in a file, where it claims {claimed:,.0f}.", measured=size,
                  allowed=claimed * 1.02 + SIZE_SLACK, resembles="claimed_size")
-
-
-def _loaded(case: Case, view: OutputForm, rows: np.ndarray, before: np.ndarray, other: Worker) -> Found | None:
-    copy = other.folder / "weights.pt"
-    shutil.copyfile(case.worker.folder / "weights.pt", copy)
-    other.ask("restore", path=str(copy))
-    seen = first_difference(case, before, case.log_probs(view, rows, None, other))
-    if seen is None:
-        return None
-    return Found(sentence=f"After its weights were saved and loaded into a second model, the output at token {seen[1]} "
-                 "is another one: not all that it computes with is saved.", row=seen[0], token=seen[1],
-                 input=ids(rows[seen[0], : seen[1] + 1]), measured=seen[2], allowed=case.allowed,
-                 resembles="missing_buffer")

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -23,6 +24,8 @@ CLIPPED = -80.0
 """Log-probabilities below are as good as zero; rounding of such values says nothing."""
 NUMBERS = 1 << 20
 """The most numbers of an answer that are compared at once; of larger ones some positions are."""
+SMALL = 200_000_000
+"""Parameters of a model up to which there is a process for `Case.beside`."""
 GIVES = ("logits", "log-probabilities", "next", "scores")
 NUMBER = "a whole number above 1"
 
@@ -69,9 +72,8 @@ class Case:
     def __init__(self, judged: Judged, gives: str | None, limits: FileLimits, texts: Mapping[str, Path]) -> None:
         self.limits, self.judged, self._texts = limits, judged, texts
         self._until = time.monotonic() + limits.seconds
-        self._world = Surroundings()
-        self.worker = Worker(judged, limits, self._world)
-        self._other, self._begun = Worker(judged, limits, elsewhere(self._world)), False
+        self.worker, self.other = self.process(), self.process(elsewhere(Surroundings()))
+        self.further = self.other
         try:
             self._learn(gives)
         except BaseException:
@@ -80,7 +82,10 @@ class Case:
 
     def _learn(self, gives: str | None) -> None:
         """Ask the file what it is and how its output is read."""
-        self.about = self.worker.begin(self.left())
+        self.about = self.worker.begin()
+        self.small = self.about["parameters"] <= SMALL
+        if self.small:
+            self.further = self.process()
         self.stated: dict[str, Any] = self.about["stated"]
         for name, expected in {"vocab_size": NUMBER, "context": NUMBER, "claims": "a dictionary"}.items():
             value = self.stated.get(name)
@@ -119,44 +124,49 @@ class Case:
         """Seconds that are left."""
         return self._until - time.monotonic()
 
-    def other(self) -> Worker:
-        """A second process of the file, in other surroundings, which has loaded it beside the first."""
-        if not self._begun:
-            self._other.begin(self.left())
-            self._begun = True
-        return self._other
+    def process(self, world: Surroundings | None = None) -> Worker:
+        """A new process of the file, which loads it by itself."""
+        return Worker(self.judged, self.limits, world or Surroundings(), self._until)
 
     def again(self) -> None:
         """Begin a new process in the place of one that has ended."""
         self.worker.end()
-        self.worker = Worker(self.judged, self.limits, self._world)
-        self.worker.begin(self.left())
+        if self.left() <= 0:
+            raise EndedError("the time for the verdict was up")
+        self.worker = self.process()
+        self.worker.begin()
 
     def end(self) -> None:
         """End the processes."""
-        self.worker.end()
-        self._other.end()
+        for each in (self.worker, self.other, self.further):
+            each.end()
+
+    def of(self, worker: Worker) -> Case:
+        """The same case with another process."""
+        case = copy(self)
+        case.worker = worker
+        return case
 
     @contextmanager
-    def fresh_elsewhere(self) -> Iterator[Worker]:
-        """A further process of the file in other surroundings, for as long as it is needed."""
-        worker = Worker(self.judged, self.limits, elsewhere(self._world))
+    def beside(self, worker: Worker) -> Iterator[Case]:
+        """The same case with a process that is ended with it, and that another thread may ask."""
+        case = self.of(worker)
         try:
-            worker.begin(self.left())
-            yield worker
+            yield case
         finally:
-            worker.end()
+            case._until = 0.0  # so that none is begun in its place
+            case.worker.end()
 
-    def raw(self, view: OutputForm, rows: np.ndarray, positions: Sequence[int] | None = None,
-            worker: Worker | None = None, times: int = 1) -> np.ndarray:
+    def raw(self, view: OutputForm, rows: np.ndarray, positions: Sequence[int] | None = None, times: int = 1
+            ) -> np.ndarray:
         """The output of a call for rows [B,T], at some positions."""
         asked = None if positions is None else [int(each) for each in positions]
-        message, arrays = (worker or self.worker).ask("values", rows, how=view.how, times=times, positions=asked)
+        message, arrays = self.worker.ask("values", rows, how=view.how, times=times, positions=asked)
         self.changes_input |= bool(message.get("changed"))
+        self.low |= bool(message.get("low"))
         return output_of(arrays)
 
-    def log_probs(self, view: OutputForm, rows: np.ndarray, positions: Sequence[int] | None = None,
-                  worker: Worker | None = None) -> np.ndarray:
+    def log_probs(self, view: OutputForm, rows: np.ndarray, positions: Sequence[int] | None = None) -> np.ndarray:
         """Log-probabilities in nats: [B,P,V], at each position those of the next token; of scores [B,P], at each
         position that of the token there. In float64, clipped at `CLIPPED`.
 
@@ -165,10 +175,10 @@ class Case:
         """
         places = list(range(rows.shape[1])) if positions is None else list(positions)
         if view.gives.startswith("next"):
-            each = [self.raw(view, rows[:, : at + 1], None, worker).reshape(len(rows), 1, -1) for at in places]
+            each = [self.raw(view, rows[:, : at + 1]).reshape(len(rows), 1, -1) for at in places]
             values = np.concatenate(each, axis=1).astype(float)
         else:
-            values = self.raw(view, rows, places, worker).astype(float)
+            values = self.raw(view, rows, places).astype(float)
         shape = (len(rows), len(places)) if view.scores else (len(rows), len(places), view.vocab)
         if values.shape != shape:
             raise EndedError(f"it returned an array of shape {list(values.shape)} where {list(shape)} was expected")

@@ -76,19 +76,20 @@ def _scores(case: Case, view: OutputForm) -> tuple[str, Found | None]:
     """The sums of scores, with every token of the vocabulary in the place of one token of a row."""
     length = min(48, case.length)
     few = view.vocab > TOO_MANY
-    places = [1, 3] if few else sorted({0, 1, 2, 5, length // 2, length - 1})
     rows = case.rows(1 if few else 4, length, 12)
-    sums, whole = np.full((len(rows), len(places)), 1.0), False
-    for row in range(len(rows)):
-        for index, place in enumerate(places):
-            whole = not few and not whole  # with the tokens that follow, and without
-            shown = rows[row] if whole else rows[row, : place + 1]
-            sums[row, index] = _sum_over(case, view, shown, place)
-            if place == 0 and math.isnan(sums[row, index]):
-                sums[row, index] = 1.0  # of the first token nothing need be said
+    asked = [(row, place) for row in range(len(rows))
+             for place in ([1, 3] if few else sorted({0, 1, 2, 5, length // 2, length - 1}))]
+    if view.vocab <= ASKED:  # in any one row, each other place
+        asked += [(place % 4, place) for place in range(length)]
+    sums, whole = np.full((len(rows), length), 1.0), False
+    for row, place in asked:
+        whole = not few and not whole  # with the tokens that follow, and without
+        shown = rows[row] if whole else rows[row, : place + 1]
+        if not (math.isnan(total := _sum_over(case, view, shown, place)) and place == 0):
+            sums[row, place] = total  # of the first token nothing need be said
     tried = (f"{view.how}: the sum of the probabilities of all {view.vocab:,} tokens in the place of one, at "
-             f"{sums.size:,} places, and {view.how} of random tokens")
-    return tried, _wrong_sum(case, view, rows, places, sums)
+             f"{len(asked):,} places, and {view.how} of random tokens")
+    return tried, _wrong_sum(case, view, rows, list(range(length)), sums)
 
 
 def _sum_over(case: Case, view: OutputForm, row: np.ndarray, place: int) -> float:

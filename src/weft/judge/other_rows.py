@@ -53,16 +53,13 @@ def _smaller(case: Case, view: OutputForm, row: np.ndarray, batch: np.ndarray, a
     if seen(rows):
         rows = smallest(case, rows, lambda shorter: seen(shorter) is not None)
         _, token, gap = seen(rows) or (0, token, 0.0)
-        said = f"The output of a row at token {token} is another one beside {_rows(len(rows) - 1)} than alone."
+        beside = "another row" if len(rows) == 2 else f"{len(rows) - 1} other rows"
+        said = f"The output of a row at token {token} is another one beside {beside} than alone."
         return Found(sentence=said, row=len(rows) - 1, token=token, input=ids(*rows), measured=gap,
                      allowed=case.allowed, resembles="batch_norm")
     return Found(sentence=f"The output of row {at} at token {token} is another one in a batch of {len(batch)} rows "
                  "than alone.", row=at, token=token, input=ids(*batch), allowed=case.allowed,
                  resembles="batch_norm")
-
-
-def _rows(count: int) -> str:
-    return "another row" if count == 1 else f"{count} other rows"
 
 
 def _padded(case: Case, view: OutputForm, length: int) -> Found | None:

@@ -12,7 +12,7 @@ import numpy as np
 from weft.judge.canaries import bits_in_rows
 from weft.judge.case import NUMBERS, Case, OutputForm, first_difference
 from weft.judge.judgement import Found, LawResult, ids, result
-from weft.judge.questions import EndedError, ModelError, Worker
+from weft.judge.questions import EndedError, ModelError, Surroundings, elsewhere
 from weft.judge.sample import SAMPLE, SURE_BITS
 from weft.judge.text_bytes import encoded
 
@@ -29,21 +29,17 @@ def evaluation(case: Case) -> LawResult:
     if "evaluate" not in case.offered:
         return LawResult(name=NAME, outcome="not tried", why="it has no evaluate whose figure could be compared")
     try:
-        text, tokens = fitting(case)
+        text = cut_to(case, SAMPLE)
+        tokens = len(encoded(case, text))
     except ModelError as error:
         return LawResult(name=NAME, outcome="not tried", why=f"no text of its own length: {error}")
-    with case.fresh_elsewhere() as worker:
-        found = _first_call(case, text, worker) or _random_text(case, worker)
+    with case.beside(case.process(elsewhere(Surroundings()))) as fresh:
+        fresh.worker.begin()
+        found = _first_call(fresh, text) or _random_text(fresh)
     found = found or _unsaid_learning(case, text) or _of_texts(case, text)
     return result(NAME, f"its figure of {len(text):,} characters in {tokens:,} tokens, of each half, of lines of "
                   "unequal length and of a longer text; twice; its time; its distributions before and after; and its "
                   "figure of random characters", found)
-
-
-def fitting(case: Case) -> tuple[str, int]:
-    """A text of many kinds that one row holds, and its tokens."""
-    text = cut_to(case, SAMPLE)
-    return text, len(encoded(case, text))
 
 
 def cut_to(case: Case, text: str) -> str:
@@ -87,23 +83,23 @@ def bits_of_texts(case: Case, texts: Sequence[str]) -> list[float]:
                         NUMBERS // (1 if view.scores else view.vocab))
 
 
-def asked(case: Case, text: str, worker: Worker | None = None) -> dict[str, float]:
+def asked(case: Case, text: str) -> dict[str, float]:
     """The figures that ``evaluate`` gives for a text.
 
     Raises:
         EndedError: there is no figure.
     """
-    message, _ = (worker or case.worker).ask("evaluate", text=text, seconds=case.limits.answer)
+    message, _ = case.worker.ask("evaluate", text=text, seconds=case.limits.answer)
     told = {str(key): float(value) for key, value in dict(message["told"]).items()}
     if not math.isfinite(told.get("bits_per_byte", math.nan)):
         raise EndedError("evaluate returns no finite bits_per_byte")
     return told
 
 
-def _first_call(case: Case, text: str, worker: Worker) -> Found | None:
+def _first_call(case: Case, text: str) -> Found | None:
     """The first call in a process, whose time is that of all its work."""
     begun = time.monotonic()
-    told = asked(case, text, worker)
+    told = asked(case, text)
     taken = time.monotonic() - begun
     said = told.get("seconds")
     if said is None or taken <= 2 * said + LATE:
@@ -141,14 +137,11 @@ def _figure(case: Case, said: float, text: str) -> Found | None:
     if not ranges or any(low * (1 - SLACK) - 2 <= said * content <= high * (1 + SLACK) + 2 for low, high in ranges):
         return None
     low, high = ranges[-1]
+    share = said * content / max(low, 1e-9)
     return Found(sentence=f"It reports {said:.4f} bits per byte for {content:,} bytes; its own probabilities give "
                  f"{low / content:.4f}, with the first token {high / content:.4f} or less.", measured=said,
-                 allowed=low / content, resembles=_likely(said * content / max(low, 1e-9)))
-
-
-def _likely(ratio: float) -> str:
-    """The exhibit that a figure of such a share of the computed one resembles."""
-    return "natural_log" if abs(ratio - math.log(2)) < 0.02 else "chosen_seed" if ratio > 0.8 else "first_part"
+                 allowed=low / content, resembles="natural_log" if abs(share - math.log(2)) < 0.02
+                 else "chosen_seed" if share > 0.8 else "first_part")
 
 
 def _counts(told: dict[str, float], text: str, tokens: int) -> Found | None:
@@ -182,13 +175,13 @@ def _unsaid_learning(case: Case, text: str) -> Found | None:
     return None
 
 
-def _random_text(case: Case, worker: Worker) -> Found | None:
+def _random_text(case: Case) -> Found | None:
     """Random characters: whoever scores each before learning from it needs all of their bits."""
     draw = random.Random(81)
     for symbols in ("ab", "abcdefghijklmnop"):
         count = min(600, case.length)
         text = "".join(draw.choice(symbols) for _ in range(count))
-        told = asked(case, text, worker)
+        told = asked(case, text)
         needed, got = (count - 1) * math.log2(len(symbols)), told["bits_per_byte"] * count
         if got < needed - SURE_BITS:
             return Found(sentence=f"For {count:,} characters drawn at random from {len(symbols)} it reports "

@@ -23,6 +23,9 @@ from weft.judge.frames import LONGEST, FrameError, frame, read_frame
 CONFINED_BY = ("landlock", "seccomp")
 """The means without which a file is not run, unless that is asked for: they hold its files, network and processes."""
 
+PROCESSOR = ("/proc/cpuinfo", "/sys/devices/system/cpu")
+"""Where PyTorch reads the processor's kind; without them it computes without vector instructions, at half the speed."""
+
 
 class EndedError(Exception):
     """A process or an endpoint ended, hung or gave what is no answer; its sentence says which."""
@@ -83,16 +86,12 @@ class Worker:
         judged: the file.
         limits: of its process.
         world: what surrounds it.
-
-    Raises:
-        UnsupportedError: this machine cannot confine it.
-        EndedError: it has ended before it has answered anything.
-        ModelError: the file cannot be loaded.
+        until: by `time.monotonic`, when it must have loaded the file.
     """
 
-    def __init__(self, judged: Judged, limits: FileLimits, world: Surroundings) -> None:
-        self._limits, path = limits, judged.path
-        self.folder = Path(tempfile.mkdtemp(prefix="weft-judge-"))
+    def __init__(self, judged: Judged, limits: FileLimits, world: Surroundings, until: float) -> None:
+        self._limits, self._until, path = limits, until, judged.path
+        self.folder = Path(tempfile.mkdtemp())
         threads = str(limits.threads)
         environment = {"HOME": str(self.folder), "TMPDIR": str(self.folder), "OMP_NUM_THREADS": threads,
                        "MKL_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE",
@@ -106,16 +105,25 @@ class Worker:
                               remedy="Free memory or processes, and try again.") from None
         asked = {"path": str(path), "call": judged.call, "folder": str(self.folder), "confined": limits.confined,
                  "torch": "torch" in path.read_text(encoding="utf-8", errors="replace"), "threads": limits.threads,
-                 "memory": limits.memory, "written": limits.written, "readable": [str(path.parent), *judged.readable],
+                 "memory": limits.memory, "written": limits.written,
+                 "readable": [str(path.parent), *PROCESSOR, *judged.readable],
                  "seconds": int(limits.seconds * limits.threads) + 60, "seed": world.seed,
                  "seed_later": world.seed_later, "clock": world.clock}
-        self._first: bytes | None = json.dumps(asked).encode("ascii") + b"\n"
+        self._process.send(json.dumps(asked).encode("ascii") + b"\n")  # it loads the file while others answer
         self.by: tuple[str, ...] = ()
+        self._begun = False
 
-    def begin(self, seconds: float) -> dict[str, Any]:
-        """The file's own account of its model, see `weft.judge.worker.Asked.about`, within so many seconds at most."""
+    def begin(self) -> dict[str, Any]:
+        """The file's own account of its model, see `weft.judge.worker.Asked.about`, before the first question.
+
+        Raises:
+            UnsupportedError: this machine cannot confine it.
+            EndedError: it has ended before it has answered anything.
+            ModelError: the file cannot be loaded.
+        """
+        self._begun = True
         try:
-            about, _ = self._exchange(self._first or b"", max(1.0, min(self._limits.answer + 60, seconds)))
+            about, _ = self._exchange(b"", max(1.0, min(self._limits.answer + 60, self._until - time.monotonic())))
             self.by = tuple(map(str, about.get("by", ())))
             if self._limits.confined and not set(CONFINED_BY) <= set(self.by):
                 raise UnsupportedError("this machine cannot keep the file from other files and the network (Landlock "
@@ -136,6 +144,8 @@ class Worker:
             EndedError: there is none.
             ModelError: the model raised an error.
         """
+        if not self._begun:
+            self.begin()
         return self._exchange(frame({"question": question, **said}, arrays), seconds or self._limits.answer)
 
     def _exchange(self, content: bytes, seconds: float) -> tuple[dict[str, Any], list[np.ndarray]]:
@@ -184,8 +194,3 @@ def output_of(arrays: Sequence[np.ndarray], most: int = 3) -> np.ndarray:
     if len(arrays) != 1 or arrays[0].ndim > most:
         raise EndedError("its process answered with something that is no array")
     return arrays[0]
-
-
-def sequence(values: Sequence[int]) -> np.ndarray:
-    """Ids as an array."""
-    return np.asarray(values, np.int64)

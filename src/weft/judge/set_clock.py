@@ -18,10 +18,17 @@ class SetClock:
     def __init__(self) -> None:
         self.offset = 0.0
         now, now_ns, counter, gm, local = time.time, time.time_ns, time.monotonic, time.gmtime, time.localtime
-        form = time.strftime
+        form, of, of_ns = time.strftime, time.clock_gettime, time.clock_gettime_ns
+        text, shown = time.ctime, time.asctime
         ahead: dict[str, Callable[..., Any]] = {
             "time": lambda: now() + self.offset, "time_ns": lambda: now_ns() + int(self.offset * 1e9),
             "monotonic": lambda: counter() + self.offset, "perf_counter": lambda: counter() + self.offset,
+            "monotonic_ns": lambda: int((counter() + self.offset) * 1e9),
+            "perf_counter_ns": lambda: int((counter() + self.offset) * 1e9),
+            "clock_gettime": lambda which: of(which) + self.offset,
+            "clock_gettime_ns": lambda which: of_ns(which) + int(self.offset * 1e9),
+            "ctime": lambda seconds=None: text(now() + self.offset if seconds is None else seconds),
+            "asctime": lambda at=None: text(now() + self.offset) if at is None else shown(at),
             "gmtime": lambda seconds=None: gm(now() + self.offset if seconds is None else seconds),
             "localtime": lambda seconds=None: local(now() + self.offset if seconds is None else seconds),
             "strftime": lambda form_, at=None: form(form_, local(now() + self.offset) if at is None else at)}

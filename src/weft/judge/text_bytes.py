@@ -6,7 +6,7 @@ import numpy as np
 
 from weft.judge.case import Case
 from weft.judge.judgement import Found, LawResult, ids, result
-from weft.judge.questions import ModelError, sequence
+from weft.judge.questions import ModelError
 from weft.judge.sample import TEXTS
 
 REPLACEMENT = "\ufffd".encode()
@@ -74,6 +74,6 @@ def _tolerant(case: Case, kind: str, text: str) -> Found | None:
 def encoded(case: Case, text: str) -> np.ndarray:
     """A text's ids, by the file's ``encode``; its bytes where it has none and bytes are ids."""
     if "encode" not in case.offered:
-        return sequence(list(text.encode()))
+        return np.frombuffer(text.encode(), np.uint8).astype(np.int64)
     _, arrays = case.worker.ask("encode", text=text)
     return arrays[0].reshape(-1)

@@ -5,8 +5,10 @@ Whatever the file's code does to this process, it can only give other answers: e
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import inspect
+import io
 import json
 import os
 import random
@@ -41,26 +43,21 @@ def main() -> NoReturn:
     for number in (0, 1, 2):
         os.dup2(null, number)
     asked: dict[str, Any] = json.loads(questions.readline())
-    by = ["namespaces"] if asked["confined"] and separate() else []
+    by = ["namespaces"] if asked["confined"] and separate(asked["folder"], asked["written"]) else []
     child = os.fork()  # a process that has made a namespace of processes can itself start no thread
     if child:
         os.wait()
         os._exit(0)
     end_with_parent()
     if asked["torch"]:
-        prepare_torch(asked["threads"])  # what this imports is trusted, and reads more of the system than is left later
+        import torch  # which is trusted, and reads more of the system than is left later
+
+        torch.set_num_threads(asked["threads"])
     os.chdir(asked["folder"])
     limit(asked["memory"], asked["seconds"], FILES, asked["written"])
     if asked["confined"]:
         by += confine(asked["readable"], asked["folder"])
     answer_all(asked, by, questions, answers)
-
-
-def prepare_torch(threads: int) -> None:
-    """Import PyTorch, with so many threads of its own."""
-    import torch
-
-    torch.set_num_threads(threads)
 
 
 def answer_all(asked: Mapping[str, Any], by: list[str], questions: BinaryIO, answers: BinaryIO) -> NoReturn:
@@ -94,6 +91,8 @@ def answer_all(asked: Mapping[str, Any], by: list[str], questions: BinaryIO, ans
 
 def in_words(error: BaseException) -> str:
     """An error as a user reads it: one of the file's own with the name of its kind."""
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return "it wrote more files than the folder of its process holds"
     return f"{error}" if isinstance(error, InputError) else f"{type(error).__name__}: {error}".rstrip(": ")
 
 
@@ -101,7 +100,7 @@ class Asked:
     """The model of a file, and what is asked of it by name."""
 
     def __init__(self, asked: Mapping[str, Any], clock: SetClock) -> None:
-        self._asked, self._clock, self._changed = asked, clock, False
+        self._asked, self._clock, self._changed, self._low = asked, clock, False, False
         self.seed(asked["seed"])
         self._clock.offset = asked["clock"]
         self._file = load(asked["path"])
@@ -150,7 +149,7 @@ class Asked:
                 for _ in range(int(said["times"])):
                     value = self.called(call, arrays[0])
                 about, found = chosen(value, said["positions"])
-                return {**about, "changed": self._changed}, found
+                return {**about, "changed": self._changed, "low": self._low}, found
             case "steps":
                 return {}, [self.steps(arrays[0], int(said["used"]))]
             case "encode":
@@ -168,8 +167,10 @@ class Asked:
                 self._clock.offset = float(said["clock"])
                 self.seed(int(said["seed"]))
                 return {}, []
-            case "save" | "restore":
-                return getattr(self, name)(said["path"]), []
+            case "save":
+                return self.save()
+            case "restore":
+                return self.restore(arrays[0].tobytes()[: int(said["size"])]), []
             case "train":
                 self._model = self.find("train")(said["text"], tokens=int(said["tokens"]), seed=int(said["seed"]))
                 return self.about(), []
@@ -179,12 +180,12 @@ class Asked:
         """The array that a call of the model returns for rows of ids."""
         given = rows.copy()
         if not (self.is_module() or self.find("takes") == "torch"):
-            value = as_array(call(given))
+            value, low = as_array(call(given))
         else:
             torch = sys.modules["torch"]
             with torch.no_grad():
-                value = as_array(call(torch.from_numpy(given)))
-        self._changed |= not np.array_equal(given, rows)
+                value, low = as_array(call(torch.from_numpy(given)))
+        self._changed, self._low = self._changed or not np.array_equal(given, rows), self._low or low
         return value
 
     def steps(self, rows: np.ndarray, used: int) -> np.ndarray:
@@ -215,15 +216,18 @@ class Asked:
 
         return self.called(call, ids), states[0]
 
-    def save(self, path: str) -> dict[str, Any]:
-        """Write the module's ``state_dict`` to a file."""
-        sys.modules["torch"].save(self._model.state_dict(), path)
-        return {}
+    def save(self) -> tuple[dict[str, Any], list[np.ndarray]]:
+        """The content of a file of the module's ``state_dict``, and its size."""
+        file = io.BytesIO()
+        sys.modules["torch"].save(self._model.state_dict(), file)
+        size = file.tell()
+        file.write(bytes(-size % 8))
+        return {"size": size}, [np.frombuffer(file.getbuffer(), "<i8")]
 
-    def restore(self, path: str) -> dict[str, Any]:
-        """Make a second model, whose weights are drawn otherwise, and load a file of ``save`` into it."""
+    def restore(self, content: bytes) -> dict[str, Any]:
+        """Make a second model, whose weights are drawn otherwise, and load what ``save`` returned into it."""
         self._model, _ = model_of(self._made)
-        self._model.load_state_dict(sys.modules["torch"].load(path, weights_only=True))
+        self._model.load_state_dict(sys.modules["torch"].load(io.BytesIO(content), weights_only=True))
         self._model.eval()
         return {}
 
@@ -252,18 +256,20 @@ def model_of(made: Any) -> tuple[Any, bool]:
     return made, False
 
 
-def as_array(value: Any) -> np.ndarray:
-    """The array that a model's output is, or that it has first or as ``logits``."""
+def as_array(value: Any) -> tuple[np.ndarray, bool]:
+    """The array that a model's output is, or that it has first or as ``logits``, and whether its numbers have 16 bits.
+    """
     value = getattr(value, "logits", value)
     value = value[0] if isinstance(value, tuple) else value
+    low = str(getattr(value, "dtype", "")).endswith("float16")
     if "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor):
-        torch = sys.modules["torch"]
-        low = value.dtype in (torch.bfloat16, torch.float16)
+        with sys.modules["torch"]._C.DisableTorchFunctionSubclass():  # a class of the file's own may show other numbers
+            value = sys.modules["torch"].Tensor.as_subclass(value, sys.modules["torch"].Tensor)
         value = (value.float() if low else value).detach().cpu().numpy()
     array = np.asarray(value)
     if array.dtype.kind not in "fiu":
         raise InputError(f"the model returned an array of {array.dtype}, where numbers were expected")
-    return array.astype("<f8" if array.dtype.str not in TYPES[:2] else array.dtype.str)
+    return array.astype("<f8" if array.dtype.str not in TYPES[:2] else array.dtype.str), low
 
 
 def chosen(value: np.ndarray, positions: list[int] | None) -> tuple[dict[str, Any], list[np.ndarray]]:

@@ -46,7 +46,7 @@ def _both(subject: Subject, mine: Tensor, theirs: Tensor, memory: Memory | None,
     """The outputs of a state and of its copy, from the middle of the row on."""
     half = subject.steps // 2
     _, state = advance(subject, mine[:, :half], subject.start(3, memory, capacity, subject.steps))
-    other = _fork(state, name)
+    other = state.clone() if name == "clone" else state.select([0, 1, 2]) if name == "select" else concat([state])
     outs: tuple[list[Tensor], list[Tensor]] = ([], [])
     at = half
     for size in few_pieces(subject.steps - half):
@@ -56,12 +56,6 @@ def _both(subject: Subject, mine: Tensor, theirs: Tensor, memory: Memory | None,
         outs[1].append(y)
         at += size
     return torch.cat(outs[0], 1), torch.cat(outs[1], 1)
-
-
-def _fork(state: LayerState, name: str) -> LayerState:
-    if name == "clone":
-        return state.clone()
-    return state.select([0, 1, 2]) if name == "select" else concat([state])
 
 
 def reuse(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:

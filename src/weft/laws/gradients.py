@@ -36,7 +36,7 @@ def first_run(subject: Subject, x: Tensor, memory: Memory | None, generator: tor
     drawn: list[Tensor] = []
 
     def draw(y: Tensor) -> Tensor:
-        drawn.append(weights_like(y, generator))
+        drawn.append(torch.randn(y.shape, generator=generator, dtype=torch.float64).to(y.device))
         return drawn[0]
 
     first = _weighted(subject, x, memory, draw, forward)
@@ -63,8 +63,3 @@ def _weighted(subject: Subject, x: Tensor, memory: Memory | None, weigh: Callabl
             return GradientRun(y.detach(), [None for _ in leaves])
         # A model's memory was encoded once, before this call; the graph is retained for other runs that use it.
         return GradientRun(y.detach(), list(torch.autograd.grad(loss, leaves, allow_unused=True, retain_graph=True)))
-
-
-def weights_like(y: Tensor, generator: torch.Generator) -> Tensor:
-    """Random weights of the outputs y, in float64."""
-    return torch.randn(y.shape, generator=generator, dtype=torch.float64).to(y.device)

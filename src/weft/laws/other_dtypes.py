@@ -82,13 +82,9 @@ def agreement(subject: Subject, law: str, case: str, actual: Tensor, exact: Tens
         return
     yield Finding(law, f"{case}, largest difference", difference(found, expected), half)
     if found.shape == expected.shape:
-        yield Finding(law, case, _mean(found, expected), bound)
-
-
-def _mean(found: Tensor, expected: Tensor) -> float:
-    """The root of the mean square of the difference, relative to that of the outputs; infinite if one is NaN."""
-    error, outputs = float((found - expected).norm()), float(expected.norm())
-    return math.inf if math.isnan(error) else error / (outputs or 1.0)
+        # The root of the mean square, relative to that of the outputs; infinite if one is NaN.
+        error, outputs = float((found - expected).norm()), float(expected.norm())
+        yield Finding(law, case, math.inf if math.isnan(error) else error / (outputs or 1.0), bound)
 
 
 def largest(exact: Tensor) -> Tensor:

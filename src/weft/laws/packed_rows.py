@@ -22,7 +22,11 @@ def packed(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
     document's beginning ``begins`` is None: earlier documents must stay masked then too."""
     x = subject.inputs(3, subject.steps, generator)
     memory = subject.memory(3, generator)
-    begins = _begins(subject.steps, generator).to(x.device)
+    # Never in the first row; in the second also at tokens with which pieces of one token and of several begin, see
+    # `_ways`; in the third also at the last token.
+    begins = torch.rand((3, subject.steps), generator=generator) < 0.3
+    begins[0], begins[:, 4:7], begins[1, [0, 1, 3, 7]], begins[2, -1] = False, False, True, True
+    begins = begins.to(x.device)
     counts = [subject.steps] * 3
     apart, weights = first_run(subject, x, memory, generator, lambda a, m: _separate(subject, a, m, begins, counts))
     case = f"documents begin at {[row.nonzero().flatten().tolist() for row in begins]}"
@@ -35,14 +39,6 @@ def packed(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
             ways = [ways[int(torch.randint(len(ways), (), generator=generator))]]
         for name, forward in ways:
             yield from _findings(subject, f"{case}, {name}", run(subject, x, memory, weights, forward), apart)
-
-
-def _begins(steps: int, generator: torch.Generator) -> Tensor:
-    """Where documents begin in three rows [3,T]: never in the first; in the second also at tokens with which pieces of
-    one token and of several begin, see `_ways`; in the third also at the last token."""
-    begins = torch.rand((3, steps), generator=generator) < 0.3
-    begins[0], begins[:, 4:7], begins[1, [0, 1, 3, 7]], begins[2, -1] = False, False, True, True
-    return begins
 
 
 def _ways(subject: Subject, begins: Tensor,

@@ -26,7 +26,10 @@ def split(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
         return
     x = subject.inputs(3, subject.steps, generator)
     memory = subject.memory(3, generator)
-    prefix = _prefix(subject, x, generator)
+    prefix = None
+    if Trait.PREFIX_FIRST in subject.traits:
+        sizes = torch.randint(0, 4, (x.shape[0], 1), generator=generator)
+        prefix = (torch.arange(x.shape[1])[None] < sizes).to(x.device)
     span = Span(prefix=prefix)
     whole, weights = first_run(subject, x, memory, generator, lambda a, m: subject.whole(a, m, span).y)
     first = 0 if prefix is None else int(prefix.sum(1).max())
@@ -36,13 +39,6 @@ def split(subject: Subject, generator: torch.Generator) -> Iterator[Finding]:
     for cuts, reserved in ways:
         yield from _compare(subject, x, memory, prefix, weights, whole, cuts, reserved, generator)
     yield from _uneven(subject, x, memory, prefix, weights, whole, generator)
-
-
-def _prefix(subject: Subject, x: Tensor, generator: torch.Generator) -> Tensor | None:
-    if Trait.PREFIX_FIRST not in subject.traits:
-        return None
-    sizes = torch.randint(0, 4, (x.shape[0], 1), generator=generator)
-    return (torch.arange(x.shape[1])[None] < sizes).to(x.device)
 
 
 def _cuts(steps: int, first: int, generator: torch.Generator) -> list[list[int]]:
