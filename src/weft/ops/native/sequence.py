@@ -17,19 +17,16 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
-from weft.ops.native.library import Incomplete, NativeLibrary, code_of, instructions, loaded
+from weft.ops.native.library import ADDRESS, COUNT, Incomplete, NativeLibrary, code_of, instructions, loaded, structure
 
 _COMPUTED, _NO_MEMORY = 0, 1
 PARTS = 8
 """As in shared.h."""
 
 
-class CallHeader(ctypes.Structure):
-    """The first fields of every call's structure; `Shared` of shared.h."""
-
-    _fields_ = (*((name, ctypes.c_long) for name in ("next", "done", "pieces", "early_done", "failed", "threads",
-                                                     "entered")),
-                *((name, PARTS * ctypes.c_long) for name in ("at", "early_at")))
+CallHeader = structure(
+    (COUNT, "next done pieces early_done failed threads entered"), (PARTS * COUNT, "at early_at"))
+"""The first fields of every call's structure; `Shared` of shared.h."""
 
 
 class NativeCall(NamedTuple):
@@ -147,10 +144,8 @@ def failed(status: int) -> Exception:
     return IndexError("a line outside of the tensor that a step writes to.")
 
 
-class _Call(ctypes.Structure):
-    """`Call` of sequence.c."""
-
-    _fields_ = (("work", ctypes.c_void_p), ("call", ctypes.c_void_p))
+_Call = structure((ADDRESS, "work call"))
+"""`Call` of sequence.c."""
 
 
 @final
