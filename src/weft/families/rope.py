@@ -21,7 +21,7 @@ from typing import Any, final
 from weft.core.errors import nearest
 from weft.families.keys import KeyProblem, KeyRule, Raw, typed
 from weft.families.template import Facts
-from weft.families.tensor_steps import RotaryOrder
+from weft.families.tensor_steps import Step, rotary_order
 from weft.ops.rotary import Layout
 
 TYPES = ("rope_type", "type")
@@ -142,12 +142,12 @@ def _share(rot: int, d_head: int) -> float:
     return share if int(d_head * share) == rot else math.nextafter(share, 1.0)
 
 
-def reordered(facts: Facts, heads: int, layout: Layout = "half_split") -> tuple[RotaryOrder, ...]:
+def reordered(facts: Facts, heads: int, layout: Layout = "half_split") -> tuple[Step, ...]:
     """The step for the rows of ``heads`` heads where the model's layout of pairs differs from ``layout``, that of the
     family's files; empty where they agree."""
     if facts["layout"] == layout:
         return ()
-    return (RotaryOrder(heads, facts["d_head"], facts["rot"] or facts["d_head"], reverse=layout == "interleaved"),)
+    return (rotary_order(heads, facts["d_head"], facts["rot"] or facts["d_head"], reverse=layout == "interleaved"),)
 
 
 UNSCALED = "default"

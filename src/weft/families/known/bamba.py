@@ -12,7 +12,7 @@ from weft.families.known.llama import ATTENTION, BIASED, GLU, LM_HEAD, VALUES, d
 from weft.families.known.mamba2 import LIMIT, MIXER, mixer_weights, read_expand, read_limit, write_limit
 from weft.families.rope import Rotary, reordered
 from weft.families.template import N_LAYERS, Facts, TemplateChoice
-from weft.families.tensor_steps import Fuse
+from weft.families.tensor_steps import fuse
 from weft.families.weights import Rule, both, rename
 
 ATTENTION_LAYERS, HEAD = "attn_layer_indices", "mamba_d_head"
@@ -99,7 +99,7 @@ KEYS: tuple[KeyRule, ...] = (
 def layer_weights(theirs: str, ours: str, facts: Facts) -> list[Rule]:
     """A layer's attention: separate queries, keys and values."""
     q, kv, size = facts["n_heads"], facts["n_kv_heads"], facts["d_head"]
-    steps = (Fuse((q * size, kv * size, kv * size)), *reordered(facts, q + kv))
+    steps = (fuse((q * size, kv * size, kv * size)), *reordered(facts, q + kv))
     return [*(Rule(tuple(f"{theirs}.{name}_proj.{part}" for name in "qkv"), (f"{ours}.qkv.{part}",), steps)
               for part in ("weight", "bias")), *both(f"{theirs}.o_proj", f"{ours}.output")]
 

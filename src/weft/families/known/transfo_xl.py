@@ -9,7 +9,7 @@ from weft.families.common import GENERATION
 from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.template import N_LAYERS, Fact, Facts, Layers, TemplateChoice
-from weft.families.tensor_steps import Fuse, Transpose
+from weft.families.tensor_steps import TRANSPOSE, fuse
 from weft.families.weights import Rule, UnusedTensors, both, rename
 from weft.masks import Segments
 from weft.masks.expression import parse_mask
@@ -181,13 +181,13 @@ def weights(facts: Facts) -> list[Rule]:
         rename("crit.cluster_weight", "readout.clusters"), rename("crit.cluster_bias", "readout.cluster_bias"),
         rename("crit.out_layers.{i}.weight", "readout.tables.{i}"),
         rename("crit.out_layers.0.weight", "readout.weight"),
-        rename("crit.out_projs.{i}", "readout.projections.{i}.weight", Transpose()),
-        rename("crit.out_projs.0", "readout.projection.weight", Transpose())]
+        rename("crit.out_projs.{i}", "readout.projections.{i}.weight", TRANSPOSE),
+        rename("crit.out_projs.0", "readout.projection.weight", TRANSPOSE)]
     if facts["softmax"] == "clusters":
         ends = pairwise([0, *facts["softmax_cutoffs"], facts["vocab_size"]])
         sizes = tuple(end - first for first, end in ends)
         names = tuple(f"crit.out_layers.{index}.bias" for index in range(len(sizes)))
-        return [*found, Rule(names, ("readout.bias",), (Fuse(sizes),))]
+        return [*found, Rule(names, ("readout.bias",), (fuse(sizes),))]
     return [*found, rename("crit.out_layers.0.bias", "readout.bias")]
 
 

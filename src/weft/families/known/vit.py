@@ -9,7 +9,7 @@ from weft.families.common import ACTIVATIONS, divided_heads
 from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.template import N_LAYERS, Fact, Facts, Layers, TemplateChoice
-from weft.families.tensor_steps import Fuse, Reshape
+from weft.families.tensor_steps import fuse, reshape
 from weft.families.weights import Rule, UnusedTensors, both, rename
 
 WITH_CLASSES, BARE = "ViTForImageClassification", "ViTModel"
@@ -115,17 +115,17 @@ def weights(facts: Facts) -> list[Rule]:
     theirs, ours = f"{prefix}encoder.layer.{{layer}}", "stack.layers.{layer}"
     patch = (facts["channels"], facts["patch_height"], facts["patch_width"])
     fused = [Rule(tuple(f"{theirs}.attention.attention.{name}.{part}" for name in ("query", "key", "value")),
-                  (f"{ours}.layers.0.qkv.{part}",), (Fuse((width,) * 3),)) for part in ("weight", "bias")]
+                  (f"{ours}.layers.0.qkv.{part}",), (fuse((width,) * 3),)) for part in ("weight", "bias")]
     pairs = {"attention.output.dense": "layers.0.output", "intermediate.dense": "layers.1.up",
              "output.dense": "layers.1.down", "layernorm_before": "norms.0", "layernorm_after": "norms.1"}
     embeddings = f"{prefix}embeddings"
     projection = "patch_embeddings.projection"
     return [
-        rename(f"{embeddings}.cls_token", "embedding.first", Reshape((1, 1, width), (width,))),
+        rename(f"{embeddings}.cls_token", "embedding.first", reshape((1, 1, width), (width,))),
         rename(f"{embeddings}.position_embeddings", "embedding.position.table",
-               Reshape((1, facts["context"], width), (facts["context"], width))),
+               reshape((1, facts["context"], width), (facts["context"], width))),
         rename(f"{embeddings}.{projection}.weight", "embedding.projection.weight",
-               Reshape((width, *patch), (width, patch[0] * patch[1] * patch[2]))),
+               reshape((width, *patch), (width, patch[0] * patch[1] * patch[2]))),
         rename(f"{embeddings}.{projection}.bias", "embedding.projection.bias"), *fused,
         *(rule for a, b in pairs.items() for rule in both(f"{theirs}.{a}", f"{ours}.{b}")),
         *both(f"{prefix}layernorm", "norm"), *both("classifier", "head.map")]

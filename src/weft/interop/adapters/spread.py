@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from weft.core.errors import UnsupportedError
-from weft.families.tensor_steps import Transpose
+from weft.families.tensor_steps import TRANSPOSE
 from weft.families.weights import Rule
 
 Through = Callable[[Sequence[Tensor]], list[Tensor]]
@@ -100,7 +100,7 @@ def write_through(rule: Rule, given: Sequence[Sequence[RowTerm]],
 
 def _turned(rule: Rule) -> bool:
     """Whether the file stores the matrices [in,out]."""
-    return sum(isinstance(step, Transpose) for step in rule.steps) % 2 == 1
+    return sum(step is TRANSPOSE for step in rule.steps) % 2 == 1
 
 
 def _carried(move: Through, before: bool, after: bool, given: Sequence[Sequence[RowTerm]],

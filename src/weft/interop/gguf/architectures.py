@@ -81,7 +81,7 @@ def _qwen3(facts: Facts) -> list[Rule]:
 
 def _gemma(facts: Facts) -> list[Rule]:
     """llama.cpp multiplies by w where the model multiplies by 1 + w."""
-    return [*rules.outer(rules.Offset()), *rules.norms(rules.PRE_NORMS, rules.Offset()),
+    return [*rules.outer(rules.OFFSET), *rules.norms(rules.PRE_NORMS, rules.OFFSET),
             *rules.separate_attention(facts, "half_split"), *GLU]
 
 
