@@ -142,11 +142,13 @@ class Together(KeyRule):
     Attributes:
         reads: computes facts from the configuration and earlier facts.
         writes: computes keys from facts.
+        says: the notes for the user.
     """
 
     names: tuple[str, ...]
     reads: Callable[[Raw, Facts], Facts]
     writes: Callable[[Facts], dict[str, Any]]
+    says: Callable[[Raw], list[str]] = lambda raw: []
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -157,6 +159,9 @@ class Together(KeyRule):
 
     def write(self, facts: Facts) -> dict[str, Any]:
         return self.writes(facts)
+
+    def notes(self, raw: Raw) -> list[str]:
+        return self.says(raw)
 
 
 @final

@@ -26,6 +26,10 @@ Forward: TypeAlias = Callable[[Any, ModelState | None], BatchSums]
 """The task's loss under one model: a batch as tensors, and the state before it."""
 
 
+Sourced: TypeAlias = tuple[SourcedRows | None, Tensor | None]
+"""The rows of a batch of a mixture, and the nats of each."""
+
+
 class BatchTotals(NamedTuple):
     """Sums over the batches of a step. ``tokens``: predictions, of the task's unit; ``loss``: what was differentiated,
     auxiliary losses included; ``sources``: by source, for a mixture; ``lost``: nats for text that predictions do not
@@ -37,15 +41,6 @@ class BatchTotals(NamedTuple):
     loss: float
     sources: SourceSums | None = None
     lost: float = 0.0
-
-
-class _Read(NamedTuple):
-    """The sums of a batch that are read when the GPU has them; `SourcedRows` of a mixture."""
-
-    rows: SourcedRows | None
-    by_row: Tensor | None
-    nats: Tensor
-    loss: Tensor
 
 
 def forward_of(task: AnyTask, model: Model) -> Forward:
@@ -85,23 +80,24 @@ def add_gradients(task: AnyTask, model: Model, batches: Sequence[Rows[Any]], sta
     counts = [batch.count for batch in batches]
     parts = 1 if context is None else context.line.count  # each of these ranks counts the predictions of whole rows
     tokens, size, lost = _sizes(counts, world, parts)
-    total, unread = max(1, tokens), list[_Read]()
+    total, unread, found = max(1, tokens), list[tuple[Tensor, Tensor]](), list[Sourced]()
     for batch, count in zip(batches, counts, strict=True):
         state = task.settings.first_state(model, count.rows, device) if count.fresh or state is None else state
         with part_of(context, model, on_device(batch.columns, device), state) as part:
             scored, objective = _differentiated(run, part, count.predictions / parts, total, around)
         collect()
         state = None if scored.state is None or context is not None else scored.state.detach()
-        unread.append(_Read(count.sources, scored.by_row, scored.nats.detach(), objective.detach()))
+        unread.append((scored.nats.detach(), objective.detach()))
+        found.append((count.sources, scored.by_row))
     begun()
-    nats, loss = world.total(sum(each.nats.item() for each in unread), sum(each.loss.item() for each in unread))
-    return BatchTotals(nats, tokens, size, loss, _by_source(unread, sources, world) if sources else None, lost), state
+    nats, loss = world.total(*(sum(each.item() for each in column) for column in zip(*unread, strict=True)))
+    return BatchTotals(nats, tokens, size, loss, _by_source(found, sources, world) if sources else None, lost), state
 
 
-def _by_source(read: Sequence[_Read], sources: int, world: World) -> SourceSums:
+def _by_source(read: Sequence[Sourced], sources: int, world: World) -> SourceSums:
     found = SourceSums.none(sources)
-    for each in read:
-        found.add(each.rows, each.by_row)
+    for rows, by_row in read:
+        found.add(rows, by_row)
     return found.of_all(world)
 
 
