@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 from weft.families.common import ACTIVATIONS, divided_heads
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
@@ -39,7 +39,6 @@ def heads(masked: Mapping[str, Any], pooled: Mapping[str, Any],
         "per_token": {"kind": "per_token", **CLASSES, **(per_token or {})}, "none": None})
 
 
-@final
 @dataclass(frozen=True)
 class HeadKey(KeyRule):
     """Which head a model has, from ``architectures``, and its classes. ``dropout`` must have been read before.

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, final
+from typing import Any
 
 from weft.core.errors import nearest
 from weft.families.keys import KeyProblem, KeyRule, Raw, typed
@@ -28,7 +28,6 @@ TYPES = ("rope_type", "type")
 OWN_KEYS = frozenset({*TYPES, "rope_theta", "partial_rotary_factor"})
 
 
-@final
 @dataclass(frozen=True)
 class Rotary(KeyRule):
     """All keys about rotary positions. ``context`` and ``d_head`` must have been read before.
@@ -156,7 +155,6 @@ ORIGINAL = "original_max_position_embeddings"
 Values = Mapping[str, Any]
 
 
-@final
 @dataclass(frozen=True)
 class Scaling:
     """One scaling.

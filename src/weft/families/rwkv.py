@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 from weft.families.family import Family
 from weft.families.known.rwkv import RWKV, RWKV5, RWKV6, RWKV7
@@ -24,7 +24,6 @@ COMPLEMENT = one_by_one(lambda tensor: 1 - tensor, lambda tensor: 1 - tensor)
 """One less each number: the file has the share of the earlier token, the model that of the token itself."""
 
 
-@final
 @dataclass(frozen=True)
 class Version:
     """A version of RWKV and its original format.

@@ -7,7 +7,7 @@ nothing is cast. Steps also work on the meta device, so that shapes are checked 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +15,6 @@ from torch import Tensor
 from weft.ops.rotary import half_split_order, interleaved_order
 
 
-@final
 class Step(NamedTuple):
     """One invertible step.
 

@@ -15,7 +15,7 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -57,7 +57,6 @@ ACTIVATION_NAMES: Sequence[ActivationName] = ("identity", "relu", "squared_relu"
 _MAP = (ADDRESS, COUNT, ADDRESS, ADDRESS)
 
 
-@final
 class _Functions(NamedTuple):
     """The functions that are called: for one product and for a gated unit, and the address of what runs them on several
     threads."""

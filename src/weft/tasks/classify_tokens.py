@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, final
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -106,7 +106,6 @@ class ClassifyTokensConfig(RecordTaskConfig, HasClasses):
         return [cls(), cls(words_field="tokens", labels_field="ner_tags", cut=True)]
 
 
-@final
 class WordColumns(NamedTuple):
     """Rows of words: ids [B,T], the class of the word whose first token each is [B,T], -1 for tokens that are not
     scored, and the span."""
@@ -126,7 +125,6 @@ def word_rows(texts: LabelledWords, chosen: Int64[np.ndarray, " B"], share: slic
     return Rows(columns, Count(len(labels), int((labels >= 0).sum())))
 
 
-@final
 class ClassifyTokens(RecordTask[ClassifyTokensConfig, LabelledWords, WordColumns]):
     """Rows of words, whose first tokens have their classes; the loss is their summed negative log-likelihood."""
 
@@ -227,7 +225,6 @@ Totals: TypeAlias = Callable[[np.ndarray, np.ndarray, np.ndarray], float]
 """A measure of counts: of right predictions, of what is true and of what is predicted."""
 
 
-@final
 class TagCounts:
     """Counts over the words of texts.
 

@@ -43,7 +43,6 @@ class Encoded:
     lost: NDArray[np.float32] | None = None
 
 
-@final
 @dataclass(frozen=True)
 class TokenizerFacts:
     """The facts that a tokenizer gives of itself when it is made.

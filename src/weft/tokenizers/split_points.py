@@ -23,7 +23,7 @@ import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias, final
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -53,7 +53,6 @@ Joined: TypeAlias = Mapping[str, frozenset[int]]
 """For each separator, the bytes that precede it within an id."""
 
 
-@final
 @dataclass(frozen=True)
 class TextPart:
     """A part of a text that is encoded alone.

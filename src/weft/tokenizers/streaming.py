@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import final
 
 import numpy as np
 from jaxtyping import Int
@@ -39,7 +38,6 @@ class StreamDecoder(ABC):
             self.push(token)
 
 
-@final
 class TextStream(StreamDecoder):
     """Stream for tokenizers where the text of an id depends on the ids before it (word pieces).
 

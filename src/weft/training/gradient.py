@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -140,7 +140,6 @@ def compiled(forward: Forward, *, backend: str = "inductor") -> Forward:
     return fast
 
 
-@final
 class CompiledBlocks:
     """A context like `compiling` in which every block of a model is compiled by itself, equal ones once, which takes a
     few seconds. Elsewhere, such as in an evaluation, the blocks run as they are. A block that reads values on the host

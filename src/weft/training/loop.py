@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, final
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -42,7 +42,6 @@ class Finish(NamedTuple):
     checkpoint: Path
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Run:
     """Everything that both ways of training, by gradients and by counting, need. All ranks call its methods; rank 0
@@ -114,7 +113,6 @@ class Run:
         return time.perf_counter() - begun
 
 
-@final
 @dataclass
 class ProgressSums:
     """Sums since the last progress line. They are saved with a checkpoint, so that a resumed run prints the lines of an
@@ -164,7 +162,6 @@ def _added(sums: tuple[N, ...], more: list[N]) -> tuple[N, ...]:
     return tuple(map(sum, zip(sums, more, strict=True))) if sums else tuple(more)
 
 
-@final
 @dataclass(frozen=True)
 class ReportSchedule:
     """After which steps a run reports, evaluates and saves; after the last step it does all three.
@@ -286,7 +283,6 @@ class Saver(ABC):
         """At the end, also by an error."""
 
 
-@final
 class WholeSaver(Saver):
     """Rank 0 writes what all have."""
 
@@ -303,7 +299,6 @@ class WholeSaver(Saver):
         """Nothing is open."""
 
 
-@final
 class SharedSaver(Saver):
     """Every rank writes what it holds, in the background if the run is configured so."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, final
+from typing import Any, TypeVar
 
 import torch
 
@@ -36,7 +36,6 @@ from weft.training.trainer import Trainer
 U = TypeVar("U")
 
 
-@final
 @dataclass(frozen=True)
 class RunConditions(Record):
     """The conditions under which a run computes.

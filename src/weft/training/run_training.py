@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch
 
@@ -91,7 +91,6 @@ def _that_computes(plain: Mapping[str, Any]) -> dict[str, Any]:
     return {**{key: value for key, value in plain.items() if key != "report"}, "training": training}
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class TrainResult:
     """A finished run.

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import torch
 from safetensors.torch import save_file
@@ -51,7 +51,6 @@ class Place(NamedTuple):
     term: RowTerm
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class MatrixNames:
     """How the matrices of a model are called in its family's files.

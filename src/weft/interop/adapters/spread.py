@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
 
 import torch
 from jaxtyping import Bool, Float
@@ -22,7 +21,6 @@ from weft.families.weights import Rule
 Through = Callable[[Sequence[Tensor]], list[Tensor]]
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class RowTerm:
     """A term s B A beside some rows of a matrix.
@@ -41,7 +39,6 @@ class RowTerm:
     magnitude: Tensor | None = None
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class SpreadTerms:
     """The terms beside a matrix on the other side of a rule: one term of all ``columns`` that its rows have, or several

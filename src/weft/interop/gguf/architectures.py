@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, final
+from typing import Any
 
 import torch
 
@@ -134,7 +134,6 @@ FILE_TYPES: Mapping[torch.dtype, int] = {torch.float32: 0, torch.float16: 1, tor
 """By the dtype of the matrices, as llama.cpp numbers kinds of files."""
 
 
-@final
 @dataclass(frozen=True)
 class GgufFit:
     """A family that can express a model, llama.cpp's architecture for it, and the facts."""

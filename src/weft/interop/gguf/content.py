@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import final
 
 import torch
 from torch import Tensor
@@ -24,7 +23,6 @@ WHOLE = ("position_embd.weight", "ffn_gate_inp.weight")
 """Suffixes of matrices that llama.cpp expects in float32 in every file."""
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Content:
     """The keys and tensors of a file.

@@ -7,7 +7,7 @@ import os
 import sys
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -127,7 +127,6 @@ def describe() -> str:
     return f"{found}{threads}, {library.path}"
 
 
-@final
 class Incomplete(MemoryError):
     """No thread had memory for its part of the work."""
 

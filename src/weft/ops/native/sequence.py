@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -85,7 +85,6 @@ def place_of(call: ctypes.Structure, field: str, address: int | None = None) -> 
     return place
 
 
-@final
 class _Entry(NamedTuple):
     """The entry points of the library, in the instruction set of this process: what runs sequences and single calls,
     the address of what runs them on several threads, and those of its functions."""
@@ -148,7 +147,6 @@ _Call = structure((ADDRESS, "work call"))
 """`Call` of sequence.c."""
 
 
-@final
 class Calls:
     """A sequence of calls.
 
