@@ -148,7 +148,6 @@ Kept: TypeAlias = Literal["everything", "costly", "inputs"]
 only the input of each part between two boundaries, which is then run again."""
 
 
-
 class QueryKeyPairs(Protocol):
     """The pairs of a query and a key that an operation computes, for example a mask; equal and hashable by value."""
 

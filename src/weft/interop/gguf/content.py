@@ -74,14 +74,12 @@ def content_of(fitted: GgufFit, model: LanguageModel, vocabulary: Mapping[str, V
     """
     architecture, facts = fitted.architecture, fitted.facts
     extra = rotary_tensors(facts) if architecture.rope else {}
-    return Content(architecture.name, {**_general(model, name), **_metadata(fitted), **vocabulary},
+    general: dict[str, Value] = {
+        "general.type": "model", "general.name": name, "general.quantization_version": QUANTIZATION_VERSION,
+        "general.file_type": FILE_TYPES[next(model.parameters()).dtype]}
+    return Content(architecture.name, {**general, **_metadata(fitted), **vocabulary},
                    account(architecture.weights(facts), own_tensors(model)), extra, model,
                    architecture.copies_embedding(facts))
-
-
-def _general(model: LanguageModel, name: str) -> dict[str, Value]:
-    return {"general.type": "model", "general.name": name, "general.quantization_version": QUANTIZATION_VERSION,
-            "general.file_type": FILE_TYPES[next(model.parameters()).dtype]}
 
 
 def _metadata(fitted: GgufFit) -> dict[str, Value]:
