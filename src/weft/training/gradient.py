@@ -64,7 +64,6 @@ def add_gradients(task: AnyTask, model: Model, batches: Sequence[Rows[Any]], sta
     over all ranks; the gradients are of this rank's batches alone, see `weft.training.exchange`.
 
     Args:
-        task: that made the batches.
         batches: of one step, this rank's rows of each.
         state: after the previous batch, for a task whose rows continue from batch to batch; no gradient flows into it.
         forward: `forward_of` the model, compiled or not; None: not compiled.
