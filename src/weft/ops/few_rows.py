@@ -15,7 +15,7 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,19 +57,11 @@ ACTIVATION_NAMES: Sequence[ActivationName] = ("identity", "relu", "squared_relu"
 _MAP = (ADDRESS, COUNT, ADDRESS, ADDRESS)
 
 
-class _Functions(NamedTuple):
-    """The functions that are called: for one product and for a gated unit, and the address of what runs them on several
-    threads."""
-
-    product: Any
-    gated: Any
-    parallel: int | None
-
-
 @cache
-def functions() -> _Functions | str:
-    """The functions in the instruction set of this process, or why there are none. It is determined once: reading the
-    environment in every step of one token would take as long as a small product."""
+def functions() -> tuple[Any, Any, int | None] | str:
+    """The functions in the instruction set of this process, for one product and for a gated unit, and the address of
+    what runs them on several threads; or why there are none. It is determined once: reading the environment in every
+    step of one token would take as long as a small product."""
     found, library = instructions(), loaded()
     if isinstance(found, Missing):
         return found.short
@@ -78,7 +70,7 @@ def functions() -> _Functions | str:
     head = (ADDRESS, ctypes.c_uint, ctypes.c_int, ctypes.c_int)
     one.argtypes = (*head, *3 * (COUNT,), ADDRESS, *_MAP, ADDRESS)
     gated.argtypes = (*head, ctypes.c_int, *2 * (ctypes.c_float,), *4 * (COUNT,), ADDRESS, *3 * _MAP, *2 * (ADDRESS,))
-    return _Functions(one, gated, library.parallel)
+    return one, gated, library.parallel
 
 
 def _no_memory() -> Incomplete:
@@ -99,10 +91,11 @@ def product_in_c(call: tuple[Tensor, Tensor, Tensor | None], scale: Tensor | Non
         bias = bias.contiguous()
     known = functions()
     assert not isinstance(known, str), "the form serves only where there is a library"
-    if not known.product(known.parallel, torch.get_num_threads(), KINDS[values.dtype], x.dtype is torch.bfloat16,
-                         x.numel() // inputs, inputs, outputs, x.data_ptr(), values.data_ptr(),
-                         values.stride(0) * values.element_size(), None if scale is None else scale.data_ptr(),
-                         None if bias is None else bias.data_ptr(), y.data_ptr()):
+    run, _, parallel = known
+    if not run(parallel, torch.get_num_threads(), KINDS[values.dtype], x.dtype is torch.bfloat16,
+               x.numel() // inputs, inputs, outputs, x.data_ptr(), values.data_ptr(),
+               values.stride(0) * values.element_size(), None if scale is None else scale.data_ptr(),
+               None if bias is None else bias.data_ptr(), y.data_ptr()):
         raise _no_memory()
     return y
 
@@ -131,9 +124,9 @@ def gated_in_c(x: Tensor, gate: Tensor, gate_scale: Tensor | None, gate_bias: Te
         contiguous.append((scale, bias))
         maps += [values.data_ptr(), values.stride(0) * values.element_size(),
                  None if scale is None else scale.data_ptr(), None if bias is None else bias.data_ptr()]
-    if not known.gated(known.parallel, torch.get_num_threads(), KINDS[gate.dtype], x.dtype is torch.bfloat16,
-                       activation, limit, shift, rows, inputs, hidden, outputs, x.data_ptr(), *maps,
-                       between.data_ptr(), y.data_ptr()):
+    _, run, parallel = known
+    if not run(parallel, torch.get_num_threads(), KINDS[gate.dtype], x.dtype is torch.bfloat16, activation, limit,
+               shift, rows, inputs, hidden, outputs, x.data_ptr(), *maps, between.data_ptr(), y.data_ptr()):
         raise _no_memory()
     return y
 
