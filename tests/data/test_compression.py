@@ -14,8 +14,8 @@ import pytest
 from weft.data import compression
 
 LINE = b"a line of text\n"
-FORMATS: list[Any] = [(gzip.compress, compression._gzip), (bz2.compress, compression._bz2),
-                      (lzma.compress, compression._xz)]
+FORMATS: list[Any] = [(compress, compression.COMPRESSIONS[end]) for compress, end in (
+    (gzip.compress, ".gz"), (bz2.compress, ".bz2"), (lzma.compress, ".xz"))]
 
 
 @pytest.mark.parametrize(("packed", "expand"), FORMATS, ids=["gz", "bz2", "xz"])
@@ -56,5 +56,5 @@ def test_the_bytes_that_are_handed_to_decompressors_grow_with_those_of_the_file(
             return self.own.decompress(data, most)
 
     content = gzip.compress(LINE) * 2_000 + gzip.compress(LINE * 99_999)
-    assert compression._streams(content, Counting, 10**8) == LINE * 101_999
+    assert compression._streams(Counting, content, 10**8) == LINE * 101_999
     assert sum(handed) <= 512 * 2_000 + 2 * len(content)

@@ -114,7 +114,7 @@ def test_sizes_of_pages_that_are_negative_or_lie(tmp_path: Path) -> None:
     parquet.write_table(arrow.table({"text": ["abc"] * 9}), path, compression="none", use_dictionary=False)
     content = path.read_bytes()
     assert content[4:7] == b"\x15\0\x15"
-    assert [each.values for group in groups(content) for each in pages(content, group.chunks[0])] == [9]
+    assert [each.values for _, chunks in groups(content) for each in pages(content, chunks[0])] == [9]
     for lie in (number(2**32 - 1), number(2**31), b"\xff" * 9 + b"\1"):
         path.write_bytes(content[:7] + lie + content[7 + len(lie):])
         with pytest.raises(DataError):

@@ -9,7 +9,7 @@ import pytest
 
 from weft.core.errors import ConfigError
 from weft.core.model import ModelConfig
-from weft.families.configurations import Nested, read_keys
+from weft.families.configurations import nested, read_keys
 from weft.families.family import families
 from weft.families.keys import Fixed, Ignored, Read
 from weft.families.template import build_config
@@ -122,7 +122,7 @@ def test_kinds_of_layers_that_mistral_does_not_have_are_noted() -> None:
 
 
 def test_a_configuration_in_a_configuration_has_rules_of_its_own() -> None:
-    rules = (Nested("inner", (Read("a", "one"), Fixed("b", (1,)), Ignored(("c",), "nothing", notify=True))),)
+    rules = (nested("inner", (Read("a", "one"), Fixed("b", (1,)), Ignored(("c",), "nothing", notify=True))),)
     assert read_keys(rules, {"inner": {"a": 2, "b": 1, "c": 5}}) == ({"one": 2}, [])
     assert read_keys(rules, {}) == ({}, ["inner.a: missing. inner.b: None, but only 1 can be read."])
     assert rules[0].write({"one": 3}) == {"inner": {"a": 3, "b": 1}}

@@ -16,7 +16,7 @@ from weft.families.configurations import read_keys, write_keys
 from weft.families.family import Size, families, family_of
 from weft.families.keys import Fixed, Ignored, Kept, KeyRule, Read, words
 from weft.families.template import Fact, Layers, TemplateChoice, build_config, fill, match
-from weft.families.tensor_steps import Fuse, Gated, RotaryOrder, Split, Step, Transpose, Ungroup, Unstack
+from weft.families.tensor_steps import TRANSPOSE, UNSTACK, Step, fuse, gates_apart, rotary_order, split, ungroup
 from weft.families.weights import Rule, account, rename
 from weft.interop.formats import agrees, published
 
@@ -33,12 +33,13 @@ def numbers(*shape: int) -> Tensor:
 
 
 @pytest.mark.parametrize(("step", "tensors"), [
-    (Transpose(), [numbers(3, 4), numbers(2, 5)]), (Fuse((2, 3, 1)), [numbers(2, 4), numbers(3, 4), numbers(1, 4)]),
-    (Split((2, 3)), [numbers(5, 2), numbers(5, 3)]), (Ungroup(3, (2, 1, 1)), [numbers(12, 2)]),
-    (Ungroup(2, (3, 3)), [numbers(12)]),
-    (RotaryOrder(3, 6, 4), [numbers(25, 2)]), (RotaryOrder(1, 4, 4, reverse=True), [numbers(4)]),
-    (Gated(2, 3, 4), [numbers(12, 2), numbers(4, 2), numbers(4, 2)]),
-    (Unstack(), [numbers(3, 2, 2)])], ids=lambda value: type(value).__name__ if isinstance(value, Step) else "")
+    (TRANSPOSE, [numbers(3, 4), numbers(2, 5)]), (fuse((2, 3, 1)), [numbers(2, 4), numbers(3, 4), numbers(1, 4)]),
+    (split((2, 3)), [numbers(5, 2), numbers(5, 3)]), (ungroup(3, (2, 1, 1)), [numbers(12, 2)]),
+    (ungroup(2, (3, 3)), [numbers(12)]),
+    (rotary_order(3, 6, 4), [numbers(25, 2)]), (rotary_order(1, 4, 4, reverse=True), [numbers(4)]),
+    (gates_apart(2, 3, 4), [numbers(12, 2), numbers(4, 2), numbers(4, 2)]),
+    (UNSTACK, [numbers(3, 2, 2)])], ids=["TRANSPOSE", "fuse", "split", "ungroup", "ungroup of two", "rotary_order",
+                                         "reverse", "gates_apart", "UNSTACK"])
 def test_every_step_is_undone_by_its_inverse(step: Step, tensors: list[Tensor]) -> None:
     there = step.read(tensors)
     back = step.write(there)
@@ -50,12 +51,12 @@ def test_every_step_is_undone_by_its_inverse(step: Step, tensors: list[Tensor]) 
 
 def test_groups_become_parts() -> None:
     """Two heads of [q q k v] rows: all q, then k, then v."""
-    assert Ungroup(2, (2, 1, 1)).read([numbers(8)])[0].tolist() == [0, 1, 4, 5, 2, 6, 3, 7]
+    assert ungroup(2, (2, 1, 1)).read([numbers(8)])[0].tolist() == [0, 1, 4, 5, 2, 6, 3, 7]
 
 
 def test_pairs_are_moved_and_the_rest_stays() -> None:
     """Two heads of 5 features, 4 of them turned, and two rows of values."""
-    assert RotaryOrder(2, 5, 4).read([numbers(12)])[0].tolist() == [0, 2, 1, 3, 4, 5, 7, 6, 8, 9, 10, 11]
+    assert rotary_order(2, 5, 4).read([numbers(12)])[0].tolist() == [0, 2, 1, 3, 4, 5, 7, 6, 8, 9, 10, 11]
 
 
 def test_a_template_and_its_facts_give_each_other() -> None:
@@ -181,7 +182,7 @@ def test_no_key_has_two_rules() -> None:
 
 def test_an_account_covers_every_tensor_once() -> None:
     own = {"a.0.w": numbers(4, 3), "a.1.w": numbers(4, 3), "b": numbers(2)}
-    rules = [Rule(("q.{layer}", "k.{layer}"), ("a.{layer}.w",), (Fuse((3, 1)),)), rename("b", "b")]
+    rules = [Rule(("q.{layer}", "k.{layer}"), ("a.{layer}.w",), (fuse((3, 1)),)), rename("b", "b")]
     assert account(rules, own).shapes == {"q.0": (3, 3), "k.0": (1, 3), "q.1": (3, 3), "k.1": (1, 3), "b": (2,)}
     with pytest.raises(AssertionError, match=r"no rule or more than one for \['b'\]"):
         account(rules[:1], own)

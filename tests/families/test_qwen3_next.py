@@ -14,7 +14,7 @@ from weft import api
 from weft.core.errors import ConfigError
 from weft.families.family import families
 from weft.families.template import build_config
-from weft.families.tensor_steps import Gated
+from weft.families.tensor_steps import gates_apart
 
 NEXT = families()["qwen3_next"]
 FULL, LINEAR = "full_attention", "linear_attention"
@@ -69,7 +69,7 @@ def test_the_old_spelling_of_rotary_positions_is_read() -> None:
 
 
 def test_a_gate_lies_behind_the_queries_of_its_head() -> None:
-    qkv, gates = Gated(2, 2, 1).read([torch.arange(8.0), torch.tensor([8.0]), torch.tensor([9.0])])
+    qkv, gates = gates_apart(2, 2, 1).read([torch.arange(8.0), torch.tensor([8.0]), torch.tensor([9.0])])
     assert qkv.tolist() == [0, 1, 4, 5, 8, 9]
     assert gates.tolist() == [2, 3, 6, 7]
 

@@ -129,11 +129,14 @@ def doctor(*, measure: bool = True, renew_routes: bool = False) -> Diagnosis:
     cores = (len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1)
     measured = as_kept(timed(product for dtype in (torch.float32, torch.bfloat16)
                              for product in usual_products(dtype))) if measure else ()
+    backends = {"mkl": torch.backends.mkl.is_available(), "onednn": torch.backends.mkldnn.is_available(),
+                "openmp": torch.backends.openmp.is_available(), "cuda": torch.cuda.is_available(),
+                "mps": torch.backends.mps.is_available()}
     return Diagnosis(
         versions={"python": platform.python_version(), PACKAGE: VERSION,
                   **{name: _version(name) for name in required}},
         platform=platform.platform(), extras=optional, devices=_devices(), threads=torch.get_num_threads(),
-        cores=cores, capability=torch.backends.cpu.get_cpu_capability(), backends=_backends(), routes=measured,
+        cores=cores, capability=torch.backends.cpu.get_cpu_capability(), backends=backends, routes=measured,
         kept=tuple(cache), kept_in=cache.folder,
         copy=copy_bandwidth() if measure else 0.0, cards=tuple(_cards()) if measure else (), compiler=compiler,
         python_headers=headers, native=describe(),
@@ -190,12 +193,6 @@ def _devices() -> tuple[Device, ...]:
 def _cards() -> Iterator[CardSpeed]:
     for index in range(torch.cuda.device_count()):
         yield card_speed(torch.device("cuda", index))
-
-
-def _backends() -> dict[str, bool]:
-    return {"mkl": torch.backends.mkl.is_available(), "onednn": torch.backends.mkldnn.is_available(),
-            "openmp": torch.backends.openmp.is_available(), "cuda": torch.cuda.is_available(),
-            "mps": torch.backends.mps.is_available()}
 
 
 def warnings_for(required: Sequence[str], compiler: str | None, headers: bool, cores: int,

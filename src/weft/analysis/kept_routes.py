@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch
 
@@ -31,7 +31,6 @@ from weft.ops.processor import processor_name
 from weft.ops.products import PRODUCT
 
 
-@final
 @dataclass(frozen=True)
 class KeptRoute(Record):
     """The route of a product, as a file of the cache holds it.
@@ -49,7 +48,6 @@ class KeptRoute(Record):
     date: str
 
 
-@final
 class RouteCache:
     """The routes that were chosen under the present conditions: processor, PyTorch, threads and arithmetic."""
 

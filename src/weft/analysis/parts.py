@@ -65,7 +65,8 @@ def count_parameters(model: Model) -> Parameters:
         groups[key] = groups.get(key, 0) + parameter.numel()
     total = sum(parts.values())
     listed = tuple(PartParameters(part, numbers, numbers / total) for part, numbers in parts.items())
-    return Parameters(total, sum(n for part, n in parts.items() if part.endswith(EMBEDDINGS)), total - _idle(model),
+    idle = sum(part.declares().idle_parameters for part in model.modules() if isinstance(part, Part))  # for one token
+    return Parameters(total, sum(n for part, n in parts.items() if part.endswith(EMBEDDINGS)), total - idle,
                       _is_tied(model), trained_count(model), listed,
                       tuple(_group(path, shape, n) for (path, shape), n in groups.items()))
 
@@ -73,11 +74,6 @@ def count_parameters(model: Model) -> Parameters:
 def _group(path: str, shape: tuple[int, ...], numbers: int) -> ParameterGroup:
     size = math.prod(shape)
     return ParameterGroup(path, shape, numbers // size if size else 1, numbers)
-
-
-def _idle(model: Model) -> int:
-    """The number of parameters that one token does not use."""
-    return sum(part.declares().idle_parameters for part in model.modules() if isinstance(part, Part))
 
 
 def _is_tied(model: Model) -> bool:

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import final
 
 from weft.core.strict_json import Record
 from weft.index.index_cache import NAME, index_folder, read_kept
@@ -25,7 +24,6 @@ REPORT = re.compile(rb"weft \S+, Python [^\n]*(\n[^\n]*)?\narguments: \[")
 """How a report of an error begins, which `weft.cli.failures` writes; some builds of Python name theirs in two lines."""
 
 
-@final
 @dataclass(frozen=True)
 class StoredFiles(Record):
     """Files and folders of one kind.
@@ -44,7 +42,6 @@ class StoredFiles(Record):
     own: tuple[Path, ...]
 
 
-@final
 @dataclass(frozen=True)
 class Kind:
     """A kind of files: ``names`` is an expression for the names of its entries, and ``proof`` shows that Weft wrote

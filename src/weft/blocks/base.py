@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, final
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 import torch
 from pydantic import Field, model_validator
@@ -251,7 +251,6 @@ Skip: TypeAlias = Literal["stream", "entering", "nothing"]
 """What is added to the branches: the stream as it enters the step, the stream after the entering norm, or nothing."""
 
 
-@final
 @dataclass(frozen=True)
 class Branch:
     """A layer between two norms, each None where there is none."""
@@ -261,7 +260,6 @@ class Branch:
     after: int | None = None
 
 
-@final
 @dataclass(frozen=True)
 class Step:
     """Branches that read the same vectors, and the sum of their results.

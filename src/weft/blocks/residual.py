@@ -33,7 +33,6 @@ class PreNormConfig(BlockConfig):
         differs=(("post", "the residual path is never normalised, so the last block needs a norm behind it."),
                  ("parallel", "each layer reads the result of the one before it.")))
 
-
     skip_normed: bool = False
     first_norm: bool = True
 

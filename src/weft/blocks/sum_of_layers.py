@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, ClassVar, Self, final
+from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 from torch import Tensor
@@ -59,7 +59,6 @@ class SumConfig(MixerConfig):
         return [cls.model_validate({"layers": [space, attention], "factors": [0.5, -1.5]})]
 
 
-@final
 class Sum(Composite):
     """y = sum over i of factor_i f_i(x), all of one x [B,T,D]. State: those of its layers."""
 

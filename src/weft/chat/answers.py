@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple, TypeAlias, final
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from jaxtyping import Bool, Int32
@@ -30,7 +30,6 @@ Border: TypeAlias = tuple[int, int]
 ONLY_LAST = "Score the last answer alone (scored: last), or give a template with {% generation %}."
 
 
-@final
 class Marked(NamedTuple):
     """A conversation as tokens.
 
@@ -45,7 +44,6 @@ class Marked(NamedTuple):
     restored: bool
 
 
-@final
 class AnswerMarker:
     """Marks the answers of conversations.
 

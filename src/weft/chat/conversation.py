@@ -15,7 +15,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, Literal, TypeAlias
 
 from weft.chat.messages import Message, parse_messages
 from weft.chat.template import NO_EXTRAS, ChatTemplate, Extras, chat_template
@@ -37,7 +37,6 @@ SET_ASIDE = 2
 TurnEnd: TypeAlias = Finish | Literal["interrupted"]
 
 
-@final
 @dataclass(frozen=True)
 class ChatSettings:
     """The settings of a conversation.
@@ -60,7 +59,6 @@ class ChatSettings:
     extras: Extras = NO_EXTRAS
 
 
-@final
 @dataclass(frozen=True)
 class Turn:
     """The figures of one turn.
@@ -80,7 +78,6 @@ class Turn:
     finish: TurnEnd
 
 
-@final
 class Conversation:
     """Messages, and a model that answers them.
 
@@ -209,7 +206,6 @@ class Conversation:
         self._turns += 1
 
 
-@final
 class _States:
     """The states of one conversation: the current one, and those set aside before answers."""
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import tokenizers
@@ -30,7 +30,6 @@ PRIVATE = range(0x100000, 0x10FFFE)
 any text."""
 
 
-@final
 class Guard:
     """Separates the special tokens of a template from those spelled in messages.
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from functools import lru_cache
 from types import TracebackType
-from typing import Any, ClassVar, NoReturn, cast, final
+from typing import Any, ClassVar, NoReturn, cast
 
 from jinja2 import Template, TemplateError, TemplateSyntaxError, nodes
 from jinja2.exceptions import SecurityError
@@ -35,7 +35,6 @@ LONGEST_REASON = 4_000
 """The most characters of a template's own message."""
 
 
-@final
 class Environment(ImmutableSandboxedEnvironment):
     """Jinja's sandbox in the dialect of chat templates."""
 
@@ -55,7 +54,6 @@ class Environment(ImmutableSandboxedEnvironment):
                       text)
 
 
-@final
 class Generation(Extension):
     """``{% generation %} ... {% endgeneration %}`` marks text of the model, and is rendered like other text, between
     the marks of the rendering."""

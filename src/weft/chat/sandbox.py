@@ -17,7 +17,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
-from typing import Any, final
+from typing import Any
 
 from weft.confinement.process import ConfinedProcess
 from weft.core.errors import FailedError, InputError
@@ -41,7 +41,6 @@ WHAT = {"escape": "tries to reach out of its sandbox", "endless": "does not come
         "memory": "does not come to an end", "refused": "rejects these messages", "fails": "fails"}
 
 
-@final
 class Renderer:
     """Renders templates in one process, which begins at the first request and again after one that had to be ended."""
 
@@ -93,7 +92,6 @@ def _renderer(process: int) -> Renderer:
     return Renderer()
 
 
-@final
 class SandboxedTemplate:
     """A compiled template.
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, final
+from typing import Any
 
 from weft.chat.guard import Guard, all_texts, encode
 from weft.chat.messages import ASSISTANT, Message, parse_messages, plain_data, with_reasoning
@@ -37,7 +37,6 @@ RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
 """The variables that are set from arguments; further variables must have other names."""
 
 
-@final
 @dataclass(frozen=True)
 class Extras:
     """The input of a template besides the messages.
@@ -59,7 +58,6 @@ NO_EXTRAS = Extras()
 """Nothing besides the messages."""
 
 
-@final
 @dataclass(frozen=True)
 class Rendering:
     """A conversation that is ready to be rendered.
@@ -90,7 +88,6 @@ class Rendering:
         return self.template.render(variables, self.now, self.guard.stand_ins, marks)
 
 
-@final
 class ChatTemplate:
     """A template and the tokenizer whose special tokens it writes.
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,7 +29,6 @@ from weft.disk.atomic import flush
 from weft.disk.manifest import write_manifest
 
 
-@final
 class BoxPlanner(DefaultSavePlanner):
     """Plans the boxes of a mapping of names to `Boxes`."""
 
@@ -53,7 +52,6 @@ class BoxPlanner(DefaultSavePlanner):
         return next(box.tensor for box in boxes.held if box.offsets == tuple(index.offset or ()))
 
 
-@final
 class BoxWriter(StorageWriter):
     """Writes the boxes of each process into a file of its own, and at the end the index and the manifest.
 

@@ -13,7 +13,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
 
 from weft.checkpoints.layout import TRAINING_FILE
 from weft.core.errors import CheckpointError, InputError, MissingExtra
@@ -36,7 +35,6 @@ SAFE_WEIGHTS = ("model.safetensors", "model-*.safetensors", "model.safetensors.i
 PICKLED_WEIGHTS = ("pytorch_model.bin", "pytorch_model-*.bin", "pytorch_model.bin.index.json")
 
 
-@final
 @dataclass(frozen=True)
 class HubModel:
     """A model on the Hub.

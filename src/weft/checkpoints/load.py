@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +26,6 @@ from weft.tokenizers.base import SETTINGS_FILE
 from weft.tokenizers.config import known_tokenizers
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Loaded:
     """A checkpoint in memory.

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -60,7 +60,6 @@ class _Stored(NamedTuple):
     boxes: tuple[tuple[tuple[int, ...], tuple[int, ...], str, str], ...]
 
 
-@final
 class StoredTensors:
     """The tensors in a checkpoint, whether one process has written it or many: ``model.NAME`` and ``training.NAME``.
 

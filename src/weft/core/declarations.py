@@ -26,7 +26,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import ClassVar, Literal, NamedTuple, Protocol, TypeAlias, final
+from typing import ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
 from torch import Tensor, nn
 
@@ -109,7 +109,6 @@ Taker: TypeAlias = Callable[[Tensor], None]
 """A function that is called with each tensor of a point."""
 
 
-@final
 class Points:
     """The points of one part that probes read. The part has them as `Adjustable.asked` and passes each value on::
 
@@ -149,7 +148,6 @@ Kept: TypeAlias = Literal["everything", "costly", "inputs"]
 only the input of each part between two boundaries, which is then run again."""
 
 
-
 class QueryKeyPairs(Protocol):
     """The pairs of a query and a key that an operation computes, for example a mask; equal and hashable by value."""
 
@@ -172,7 +170,6 @@ class QueryKeyPairs(Protocol):
         """A hash that is equal for equal rules."""
 
 
-@final
 @dataclass(frozen=True)
 class WidthRoles:
     """The tensors of a part that follow the width of the model, besides its linear maps, vectors and tables, whose
@@ -195,7 +192,6 @@ class WidthRoles:
     matrices: tuple[str, ...] = ()
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Declared:
     """The declarations of a part about itself alone, and not about those in it, unless stated otherwise.

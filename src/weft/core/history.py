@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol, TypeAlias, final
+from typing import NamedTuple, Protocol, TypeAlias
 
 import torch
 from jaxtyping import Int64
@@ -48,7 +48,6 @@ class Lookback(NamedTuple):
     first: int = 0
 
 
-@final
 @dataclass(frozen=True)
 class GrowingHistory(State):
     """The values of all tokens of each row.
@@ -88,7 +87,6 @@ class GrowingHistory(State):
         return gathered(self.values, orders.clamp(0, slots - 1))
 
 
-@final
 @dataclass(frozen=True)
 class RollingHistory(State):
     """The values of the last W tokens of each row and of the first n of its current document.

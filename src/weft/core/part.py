@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import NamedTuple, Self, final
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -64,7 +64,6 @@ class KeptDtypes(NamedTuple):
         return torch.promote_types(dtype, torch.float32) if id(tensor) in self.exact else dtype
 
 
-@final
 class Cast:
     """A function of tensors that leaves those of ``kept`` in their dtypes."""
 

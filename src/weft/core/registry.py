@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType
-from typing import TypeVar, final
+from typing import TypeVar
 
 from weft.core.errors import ConfigError, WeftError, nearest_meaning
 from weft.core.part_config import PartConfig
@@ -131,7 +131,6 @@ def load_plugin(path: str | Path) -> None:
     REGISTRY.plugins[name] = hashlib.sha256(content).hexdigest()
 
 
-@final
 class _Loader(SourceFileLoader):
     """Compiles the text that was read and hashed. Python's own loader would reuse the compiled code of an earlier
     version if the file's size and its time of modification, in seconds, are the same."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, final
+from typing import Any, Generic, TypeVar
 
 import torch
 from jaxtyping import Int64
@@ -146,7 +146,6 @@ def cut_out(state: S, row: int, tokens: int | None = None) -> S:
     return map_together([state], cut, forks=True, settle=settle)
 
 
-@final
 @dataclass(frozen=True)
 class Mark(Generic[S]):
     """A point to rewind to, any number of times.

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, TypeAlias, TypeVar, final
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -65,7 +65,6 @@ class FactField:
     room: bool = False
 
 
-@final
 class Lease:
     """A mark whether a call has consumed the buffers of a state. It alone changes in place. States that share buffers
     share a lease, and a copy has a new one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Int64, Shaped
@@ -16,7 +16,6 @@ PIECE = 1 << 22
 """Items of a file that are in memory at once where all of them are read."""
 
 
-@final
 class JoinedArray:
     """Several arrays, in memory or in files, read as if they were one array of N.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int64
@@ -11,7 +10,6 @@ from jaxtyping import Bool, Float32, Int64
 from weft.data.stream import TokenStream
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Batch:
     """B rows of T tokens, each with the token that follows it.

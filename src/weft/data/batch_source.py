@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Generic, NamedTuple, TypeVar, final
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Int64
@@ -57,7 +57,6 @@ class BatchSource(ABC, Generic[B_co]):
         return None
 
 
-@final
 class RowBatches(BatchSource[B]):
     """Batches of examples in an order, each a pure function of seed and step.
 

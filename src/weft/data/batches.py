@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import TypeVar, final
+from typing import TypeVar
 
 import numpy as np
 from jaxtyping import Int64
@@ -104,7 +104,6 @@ class Batches(BatchSource[Batch]):
         return self.rows * self.length
 
 
-@final
 class MadeOfText(BatchSource[B]):
     """Batches that are made of those of a text, each a pure function of seed and step.
 
@@ -142,7 +141,6 @@ class MadeOfText(BatchSource[B]):
         return self._make(self.text.batch(step, rank=rank, world=world))
 
 
-@final
 class ShuffledBatches(Batches):
     """Windows in shuffled order, each starting afresh.
 
@@ -168,7 +166,6 @@ class ShuffledBatches(Batches):
         return cut(self.stream, starts, self.length, epoch=epoch)
 
 
-@final
 class SequentialBatches(Batches):
     """Contiguous windows, for truncated back-propagation through time with a carried state.
 

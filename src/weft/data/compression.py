@@ -13,8 +13,9 @@ import mmap
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from weft.core.errors import DataError, MissingExtra
 from weft.disk.documents import DECODER, Unreadable, require_regular, require_shallow, too_deep
@@ -123,31 +124,7 @@ class _TooLarge(Exception):
     """More is unpacked than may be."""
 
 
-class _Stream(Protocol):
-    """The interface that the decompressors of Python's library share."""
-
-    @property
-    def eof(self) -> bool: ...
-
-    @property
-    def unused_data(self) -> bytes: ...
-
-    def decompress(self, data: bytes | memoryview, max_length: int, /) -> bytes: ...
-
-
-def _gzip(content: bytes, most: int) -> bytes:
-    return _streams(content, lambda: zlib.decompressobj(GZIP), most)
-
-
-def _bz2(content: bytes, most: int) -> bytes:
-    return _streams(content, bz2.BZ2Decompressor, most)
-
-
-def _xz(content: bytes, most: int) -> bytes:
-    return _streams(content, lambda: lzma.LZMADecompressor(memlimit=XZ_MEMORY), most)
-
-
-def _streams(content: bytes, make: Callable[[], _Stream], most: int) -> bytes:
+def _streams(make: Callable[[], Any], content: bytes, most: int) -> bytes:
     """One or more compressed streams, one after the other, in time linear in their bytes: a decompressor hands back a
     copy of what it was given beyond its stream, so it is given little at first, and then twice as much each time.
 
@@ -196,7 +173,9 @@ def _zst(content: bytes, most: int) -> bytes:
     return b"".join(pieces)
 
 
-COMPRESSIONS: Mapping[str, Expand] = {".gz": _gzip, ".bz2": _bz2, ".xz": _xz, ".zst": _zst}
+COMPRESSIONS: Mapping[str, Expand] = {
+    ".gz": partial(_streams, lambda: zlib.decompressobj(GZIP)), ".bz2": partial(_streams, bz2.BZ2Decompressor),
+    ".xz": partial(_streams, lambda: lzma.LZMADecompressor(memlimit=XZ_MEMORY)), ".zst": _zst}
 """How to expand a file to at most so many bytes, by the end of its name."""
 
 

@@ -14,7 +14,7 @@ text, a message, or a list of messages, which may repeat the prompt or hold all 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias, final, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from weft.core.errors import DataError, nearest
 from weft.disk.documents import Unreadable, parse_json
@@ -35,7 +35,6 @@ OPENING = (SYSTEM, "developer")
 REMEDY = "Correct or remove that record."
 
 
-@final
 class StoredConversation(NamedTuple):
     """A conversation: its messages, and descriptions of the functions that the assistant may call, or None."""
 
@@ -43,7 +42,6 @@ class StoredConversation(NamedTuple):
     tools: list[Any] | None
 
 
-@final
 class Pair(NamedTuple):
     """A preference: the messages before both answers, those of the better and of the worse one, and the functions."""
 

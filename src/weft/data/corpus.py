@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, TypeAlias, final, overload
+from typing import Literal, TypeAlias, overload
 
 import numpy as np
 from jaxtyping import Bool, Float64
@@ -28,7 +28,6 @@ MOST_SEARCHED = 1 << 26
 documents spread over it."""
 
 
-@final
 @dataclass(frozen=True)
 class Corpus:
     """Documents in a fixed order.
@@ -196,7 +195,6 @@ def _move_copies(documents: Documents, held: Bool[np.ndarray, " n"]) -> None:
         held[places[found]] = False
 
 
-@final
 class _Texts(PartedTexts):
     def __init__(self, documents: Sequence[Document]) -> None:
         self._documents = documents

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, TypeAlias, final, get_args
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -33,7 +33,6 @@ json.dump([match.start() for match in re.compile(pattern, re.MULTILINE).finditer
 """What the process runs that matches an expression under a limit of time."""
 
 
-@final
 @dataclass(frozen=True)
 class Heading:
     """A document begins at every line whose start matches ``pattern``, a regular expression.

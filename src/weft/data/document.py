@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 from weft.data.utf8 import decoded, parts_of
 from weft.tokenizers.base import utf8
@@ -13,7 +13,6 @@ from weft.tokenizers.base import utf8
 DIGEST_BYTES = 16
 
 
-@final
 class Segment(NamedTuple):
     """A part of a document's text in UTF-8; ``scored``: whether its tokens count in a loss."""
 
@@ -25,7 +24,6 @@ class Segment(NamedTuple):
         return decoded(self.utf8)
 
 
-@final
 class Document:
     """One text, such as a file. It is immutable.
 

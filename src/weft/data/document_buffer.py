@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, pairwise
-from typing import NamedTuple, TypeAlias, final, overload
+from typing import NamedTuple, TypeAlias, overload
 
 import numpy as np
 from jaxtyping import Integer
@@ -17,7 +17,6 @@ AT_ONCE = 1 << 16
 """Documents whose offsets are converted to Python integers together; these take ten times as much memory."""
 
 
-@final
 class TextRange(NamedTuple):
     """The range of a document in a text.
 
@@ -34,7 +33,6 @@ class TextRange(NamedTuple):
     unscored: int = 0
 
 
-@final
 class Columns(NamedTuple):
     """Many spans: their first bytes, sizes, numbers, and bytes that are not scored."""
 
@@ -44,7 +42,6 @@ class Columns(NamedTuple):
     unscored: Places
 
 
-@final
 class SpanTable(Sequence[Document]):
     """Documents that are parts of one text. Each takes about 10 bytes besides that text, and at most 32.
 
@@ -93,7 +90,6 @@ class SpanTable(Sequence[Document]):
         return self._size
 
 
-@final
 class Documents(Sequence[Document]):
     """Documents of several files in one order, or some of them.
 

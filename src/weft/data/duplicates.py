@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from typing import NamedTuple, TypeAlias, final
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64, UInt8, UInt64
@@ -46,7 +46,6 @@ it, and the places for each hash."""
 Hashes: TypeAlias = UInt64[np.ndarray, " n"]
 
 
-@final
 class Repeated(NamedTuple):
     """Documents of a held-out text.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 from weft.core.errors import TokenizerError
 from weft.data.document import Document, Segment
@@ -34,7 +34,6 @@ def encode_documents(documents: Iterable[Document], tokenizer: Tokenizer) -> Ite
         yield [_part(each, place) for each, place in zip(_measured(batch, tokenizer), batch, strict=True)]
 
 
-@final
 class _Place(NamedTuple):
     """A stretch of a document; ``first``: the index of its first character in the document."""
 

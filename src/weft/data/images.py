@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import final
 
 import numpy as np
 from jaxtyping import Int64, Shaped
@@ -19,7 +18,6 @@ MOST_NAMED = 20
 """Number of classes that an error message lists."""
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Images:
     """Images of one size with the name of each one's class.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int64
@@ -24,7 +24,6 @@ OPENING = 24
 """Tokens of a document's beginning that are shown."""
 
 
-@final
 @dataclass(frozen=True)
 class FrequentToken:
     """An id, its text, and how often it occurs in a part."""
@@ -34,7 +33,6 @@ class FrequentToken:
     count: int
 
 
-@final
 @dataclass(frozen=True)
 class LongDocument:
     """A document: its number, from 0, its count of tokens with those that open and close it, and its beginning."""
@@ -44,7 +42,6 @@ class LongDocument:
     opening: str
 
 
-@final
 @dataclass(frozen=True)
 class PartFacts:
     """One part of a prepared folder.
@@ -81,7 +78,6 @@ class PartFacts:
     repeated: Repeated | None
 
 
-@final
 @dataclass(frozen=True)
 class Inspection(Record):
     """A prepared folder.
@@ -130,7 +126,6 @@ def inspect_data(data: PreparedData, *, verified: bool = False, most: int = 10, 
                       data.changed_sources() if verified else None)
 
 
-@final
 @dataclass(frozen=True)
 class SampleWindow:
     """A window of tokens as training reads it.

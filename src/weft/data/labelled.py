@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int64, Shaped
@@ -82,7 +82,6 @@ def class_names(labels: Iterable[str], what: str, where: str) -> tuple[str, ...]
     return tuple(sorted(names))
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class LabelledTexts:
     """Texts as tokens, with their classes or values.
@@ -141,7 +140,6 @@ def encode_labelled(corpus: Corpus, tokenizer: Tokenizer, names: Sequence[str] |
                          np.array(labels, dtype=np.float64 if known is None else np.int64), cut, corpus.name, repeated)
 
 
-@final
 class Frame:
     """The tokens around the texts of an example, and how texts are cut.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int64, Integer
@@ -84,7 +84,6 @@ def first_tokens(words: Sequence[str], byte_lengths: Integer[np.ndarray, " T"], 
     return first
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class LabelledWords:
     """Texts as tokens, with the classes of their words.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float32, Integer
@@ -14,7 +14,6 @@ from weft.tokenizers import Tokenizer
 NO_IDS = np.array([], dtype=np.int32)
 
 
-@final
 class EncodedPart(NamedTuple):
     """The tokens of a document or of a stretch of one.
 
@@ -42,7 +41,6 @@ class EncodedPart(NamedTuple):
     untold_nats: float = 0.0
 
 
-@final
 class RowPart(NamedTuple):
     """A piece of a row of tokens.
 
@@ -81,7 +79,6 @@ class RowPart(NamedTuple):
                                  np.min_scalar_type(self.byte_lengths.max(initial=0))))
 
 
-@final
 @dataclass(frozen=True)
 class RowLayout:
     """How documents are arranged in a row.
@@ -126,7 +123,6 @@ class RowLayout:
         yield row.take()
 
 
-@final
 class _Laying:
     """A row under construction, with what the next opening token takes over from the document before it."""
 

@@ -7,7 +7,7 @@ and not predicted.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int64
@@ -20,7 +20,6 @@ CHOSEN, REPLACED, RANDOM = range(3)
 """Random draws that are made for every token, independent of one another."""
 
 
-@final
 class Masked(NamedTuple):
     """Rows with some tokens hidden. ``chosen``: whether each token is to be predicted."""
 
@@ -28,7 +27,6 @@ class Masked(NamedTuple):
     chosen: Bool[np.ndarray, "B T"]
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Masking:
     """Each token is chosen with probability ``rate``, independently of all others. Of the chosen tokens a share
@@ -108,7 +106,6 @@ SEEDED = 0x5EED
 """Keeps the draws of prefixes apart from other draws with the same seed and epoch."""
 
 
-@final
 class PrefixedRows(NamedTuple):
     """Rows of text, whose targets inside prefixes are not scored.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal, final
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Int64
@@ -45,7 +45,6 @@ def seed_of(seed: int, name: str) -> int:
     return int.from_bytes(hashlib.sha256(f"source\0{seed}\0{name}".encode()).digest()[:8], "big")
 
 
-@final
 class MixedBatches(Batches):
     """Rows of several sources, each in its own shuffled order, which begins anew in another order when the source has
     been read once.

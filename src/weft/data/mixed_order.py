@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import islice
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int64
@@ -43,7 +43,6 @@ class MixtureRows(NamedTuple):
     number: Int64[np.ndarray, " n"]
 
 
-@final
 class Schedule:
     """The sources of an endless sequence of rows with fixed shares.
 
@@ -152,7 +151,6 @@ class _Phase(NamedTuple):
         return self.shares
 
 
-@final
 class MixedOrder:
     """The source of every row, and its number in that source: a function of the shares and limits alone.
 

@@ -6,7 +6,6 @@ A shuffled order that is computed, not stored: the place of any item follows fro
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import final
 
 import numpy as np
 from jaxtyping import Int64, UInt64
@@ -39,7 +38,6 @@ class ExampleOrder(ABC):
         """The indices of the examples of each batch of an evaluation: each example once."""
 
 
-@final
 class RowOrder(ExampleOrder):
     """As many examples in every batch, in an order of its own for each epoch, or in the order of their indices.
 
@@ -102,7 +100,6 @@ def _no_rank(rank: int, world: int) -> DataError:
                      remedy="Give each process its own number below the number of ranks.")
 
 
-@final
 class LengthOrder(ExampleOrder):
     """The examples of each batch, chosen by length: a pure function of seed and step.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import final
-
 import numpy as np
 from jaxtyping import Int64
 
@@ -16,7 +14,6 @@ from weft.data.sequences import WIDTHS
 from weft.data.stream import TokenStream
 
 
-@final
 class PackedBatches(Batches):
     """Rows of whole documents, in shuffled order, each starting afresh.
 

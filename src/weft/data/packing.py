@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, final
+from typing import Literal, TypeAlias
 
 import numpy as np
 from jaxtyping import Int64
@@ -22,7 +22,6 @@ READ_AT_ONCE = 1 << 24
 """Marks of document starts that are read at a time, for streams on disk."""
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class DocumentPieces:
     """Documents, and the parts of those that are longer than a window.

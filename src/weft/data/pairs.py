@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -35,7 +35,6 @@ def texts_of(corpus: Corpus) -> Iterator[str]:
     return (text for row in corpus.documents for text in values_of(row))
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Pairs:
     """Sources and targets as tokens. A source is followed by a closing token; a target is between an opening and a

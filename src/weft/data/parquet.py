@@ -72,7 +72,7 @@ def _batch_rows(content: Content, file: Any, names: set[str], most: int, path: P
     """
     found, told = BATCH_ROWS, groups(content)
     columns = [file.schema.column(place) for place in range(len(file.schema))]
-    if len(told) != file.num_row_groups or any(len(group.chunks) != len(columns) for group in told):
+    if len(told) != file.num_row_groups or any(len(chunks) != len(columns) for _, chunks in told):
         raise Malformed("its groups of rows have other columns than it says")
     wanted = [place for place, column in enumerate(columns) if not names.isdisjoint(_prefixes(column.path))]
     for rows, chunks in told:
@@ -205,20 +205,13 @@ class Chunk(NamedTuple):
     codec: str
 
 
-class RowGroup(NamedTuple):
-    """Some rows: how many, and their columns in the schema's order."""
-
-    rows: int
-    chunks: list[Chunk]
-
-
-def groups(content: Content) -> list[RowGroup]:
-    """The groups of rows that the description at the end of a file lists. Raises `Malformed`: it is damaged."""
+def groups(content: Content) -> list[tuple[int, list[Chunk]]]:
+    """The groups of rows that the description at the end of a file lists: how many rows each has, and its columns in
+    the schema's order. Raises `Malformed`: it is damaged."""
     try:
         size = int.from_bytes(content[-TAIL:-TAIL + 4], "little")
         fields, _ = read_struct(content[-TAIL - size:-TAIL], 0, DESCRIPTION)
-        return [RowGroup(group[ROWS],
-                         [_chunk(column[COLUMN]) for column in group[COLUMNS]]) for group in fields[GROUPS]]
+        return [(group[ROWS], [_chunk(column[COLUMN]) for column in group[COLUMNS]]) for group in fields[GROUPS]]
     except DAMAGE as error:
         raise Malformed(f"the description of its columns is damaged: {_told(error)}") from None
 

@@ -6,7 +6,7 @@ import glob
 import os
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias, final
+from typing import NamedTuple, TypeAlias
 
 from weft.core.errors import DataError
 from weft.data.compression import content_suffix
@@ -15,7 +15,6 @@ Where: TypeAlias = str | Path | Sequence[str]
 """The path of a file or folder, a pattern, or a list of both."""
 
 
-@final
 class Files(NamedTuple):
     """The files of a place.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -17,7 +17,6 @@ from weft.data.sequences import WIDTHS
 from weft.data.stream import TokenStream
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class PreferencePairs:
     """Preference pairs as tokens.

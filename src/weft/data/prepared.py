@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, final
+from typing import Protocol
 
 import numpy as np
 
@@ -41,7 +41,6 @@ PAYING = 4
 """The first format with the nats of text that a tokenizer loses."""
 
 
-@final
 @dataclass(frozen=True)
 class PreparationProgress:
     """How far a preparation has come.
@@ -73,7 +72,6 @@ class PreparationProgress:
 OnProgress = Callable[[PreparationProgress], None]
 
 
-@final
 @dataclass(frozen=True)
 class PreparedData:
     """A checked folder of tokens, see `open_prepared`."""
@@ -162,7 +160,6 @@ def by_prepared_manifest(folder: Path) -> list[str]:
     return not_listed(folder, listed, {MANIFEST_FILE})
 
 
-@final
 @dataclass(frozen=True)
 class EncodingTexts:
     """Texts to be encoded.
@@ -201,7 +198,6 @@ class DocumentEncoder(Protocol):
         """The row of tokens in pieces."""
 
 
-@final
 class TextEncoder:
     """Documents of running text, arranged by the `Layout` of their tokenizer."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias
 
 from weft.core.errors import DataError, nearest
 from weft.data.compression import ARRAY_SUFFIXES, RELEASED, Content, array_records, mark_bytes, read_content, release
@@ -27,7 +27,6 @@ Fields: TypeAlias = Mapping[str, str]
 the kind of content followed by ``_field``."""
 
 
-@final
 class TextRecord(NamedTuple):
     """One record.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import final
 
 import numpy as np
 from jaxtyping import Int64, Integer
@@ -19,7 +18,6 @@ WIDTHS = 4
 compilation."""
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Padded:
     """Rows padded to one width.
@@ -33,7 +31,6 @@ class Padded:
     count: Int64[np.ndarray, " B"]
 
 
-@final
 class Sequences:
     """Rows of ids of different lengths.
 
@@ -60,7 +57,6 @@ class Sequences:
         return Padded(found, count)
 
 
-@final
 class SequenceWriter:
     """Collects rows into `Sequences`, in memory or on disk (see `Spool`).
 

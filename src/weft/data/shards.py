@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import final
 
 import numpy as np
 from jaxtyping import Int64, Shaped
@@ -21,7 +20,6 @@ SHARD_TOKENS = 1 << 25
 Its tokens, about 4 bytes each, are held in memory until then."""
 
 
-@final
 class ShardWriter:
     """Writes the row of tokens of one part of a corpus, piece by piece.
 

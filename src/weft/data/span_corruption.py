@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int64
@@ -17,7 +17,6 @@ NOISE, REST = range(2)
 """Random draws that are made for every row: the borders of the hidden spans, and those of the spans between them."""
 
 
-@final
 class CorruptedRows(NamedTuple):
     """Rows with hidden spans. All rows have the same lengths.
 
@@ -33,7 +32,6 @@ class CorruptedRows(NamedTuple):
     hidden: Bool[np.ndarray, "B L"]
 
 
-@final
 @dataclass(frozen=True)
 class SpanCounts:
     """How many tokens and spans are hidden of rows of a given length: the same in every row (Raffel et al. 2020,
@@ -62,7 +60,6 @@ class SpanCounts:
         return self.tokens - self.noise
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class SpanCorruption:
     """Hidden spans of rows of running text. Spans that are not hidden and hidden ones alternate, in this order, so that

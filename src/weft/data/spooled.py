@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import mmap
 import tempfile
-from typing import final
 
 import numpy as np
 
@@ -50,7 +49,6 @@ def spooled_corpus(corpus: Corpus, tokenizer: Tokenizer, *, repeated: Repeated |
         lost=lost.array() if layout.pays else None)
 
 
-@final
 class _Column:
     """An array that grows, in stretches of one dtype each.
 
@@ -94,7 +92,6 @@ HELD_BYTES = 1 << 26
 """Bytes from which on the content goes to disk."""
 
 
-@final
 class Spool:
     """Appends bytes. Up to ``limit`` they are kept in memory; beyond it they are written to an unnamed file in the
     folder for temporary files (``TMPDIR``), which is memory-mapped for reading and disappears with its last reader.

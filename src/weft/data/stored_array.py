@@ -11,7 +11,7 @@ import os
 import sys
 import weakref
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int64, Shaped
@@ -25,7 +25,6 @@ LEAST_RUN = 16
 RESTORE = "Copy the folder again, whole, or prepare the data again; a run goes on from its last checkpoint."
 
 
-@final
 class StoredArray:
     """The N items of a file, or a range of them.
 
@@ -101,7 +100,6 @@ class StoredArray:
         return (self._first + first) * self.dtype.itemsize
 
 
-@final
 class _File:
     """A file that is open as long as it is used."""
 

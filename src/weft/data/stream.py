@@ -6,7 +6,7 @@ The sources of a stream of tokens into which several texts were joined.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from jaxtyping import Bool, Float32, UInt, UInt8
@@ -22,7 +22,6 @@ from weft.tokenizers import Tokenizer
 WhenCapped: TypeAlias = Literal["share", "error"]
 
 
-@final
 @dataclass(frozen=True)
 class JoinedSource:
     """One source of a mixture.
@@ -41,7 +40,6 @@ class JoinedSource:
     max_epochs: float | None = None
 
 
-@final
 @dataclass(frozen=True)
 class Sources:
     """The sources of a stream, one after another.
@@ -70,7 +68,6 @@ SCORED = 1
 """The bit of a token's flags for scored tokens, which count where they are predicted. The other bits are unused."""
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class TokenStream:
     """All tokens of a corpus in one row of N, in memory or in files, of which only what is indexed is read.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import final
 
 import numpy as np
 
@@ -12,7 +11,6 @@ from weft.data.batch import Batch, cut
 from weft.data.stream import TokenStream
 
 
-@final
 class EvaluationWindows:
     """Windows of ``context`` inputs that advance by ``stride`` targets.
 

@@ -20,7 +20,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import final
 
 from weft.core.errors import ConfigError, UserError, shortened
 from weft.disk.atomic import is_workspace
@@ -153,7 +152,6 @@ def _holder(content: bytes) -> tuple[str, dict[str, str]] | None:
     return (number.decode(), facts) if known and (not facts or sorted(facts) == sorted(FIELDS)) else None
 
 
-@final
 @dataclass(frozen=True)
 class WorkFolder:
     """The folder that a command writes into.

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 from weft.core.errors import CheckpointError
 from weft.disk.documents import MOST_INDEX_BYTES, read_json
@@ -16,7 +16,6 @@ MANIFEST_FILE = "MANIFEST.json"
 COPY_AGAIN = "Copy the checkpoint again, whole, or use an earlier one."
 
 
-@final
 @dataclass(frozen=True)
 class FileEntry:
     """The entry of a file in a manifest: its size and SHA-256."""

@@ -6,7 +6,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import final
 
 MANTISSAS = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7))
 """Round numbers of a decade, in sets from few to many."""
@@ -42,7 +41,6 @@ class Axis(ABC):
         return value is not None and math.isfinite(value) and self.low <= value <= self.high
 
 
-@final
 class LinearAxis(Axis):
     """A linear axis: equal differences are equal lengths."""
 
@@ -50,7 +48,6 @@ class LinearAxis(Axis):
         return (value - self.low) / (self.high - self.low)
 
 
-@final
 class LogarithmicAxis(Axis):
     """A logarithmic axis: equal ratios are equal lengths."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Literal
 
 from weft.drawing import axes
 from weft.drawing.axes import Axis
@@ -16,7 +16,6 @@ from weft.drawing.panel import Panel, PlotBox, grid
 Scale = Literal["linear", "logarithmic"]
 
 
-@final
 @dataclass(frozen=True)
 class Curve:
     """A line through points ascending in x; values that are not finite interrupt it.

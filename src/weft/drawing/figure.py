@@ -16,7 +16,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import final
 
 from weft.drawing.marks import label
 from weft.drawing.markup import Child, Markup, join, tag
@@ -43,7 +42,6 @@ PAPER = ".paper{fill:var(--paper)}"
 """Of the background of a file."""
 
 
-@final
 @dataclass(frozen=True)
 class Figure:
     """A drawing.
@@ -169,7 +167,6 @@ BETWEEN, HEAD, SIDE, FOOT = 26.0, 34.0, 22.0, 10.0
 """Units between grids, above them, at the left of each and beneath."""
 
 
-@final
 @dataclass(frozen=True)
 class Cells:
     """A grid of shares from 0 to 1.

@@ -12,10 +12,9 @@ import unicodedata
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import TypeAlias, final
+from typing import TypeAlias
 
 
-@final
 class Markup(str):
     """Text that is already HTML."""
 

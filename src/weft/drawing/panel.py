@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import final
 
 from weft.drawing.axes import Axis
 from weft.drawing.marks import Label, ModelStyle, end_labels
 from weft.drawing.markup import Child, Markup, join, tag
 
 
-@final
 @dataclass(frozen=True)
 class PlotBox:
     """The size of a drawing and the margins of its plot, in units of the drawing."""
@@ -38,7 +36,6 @@ class PlotBox:
 SMALL = PlotBox(width=220, height=176, left=40, right=12, top=10, bottom=36)
 
 
-@final
 @dataclass(frozen=True)
 class Hover:
     """A point for the script's tooltip: its place and its text."""
@@ -49,7 +46,6 @@ class Hover:
     value: str
 
 
-@final
 @dataclass(frozen=True)
 class Series:
     """The series of one model.
@@ -66,7 +62,6 @@ class Series:
     label: Label | None = None
 
 
-@final
 @dataclass(frozen=True)
 class Panel:
     """A chart with its text.

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
 
 from weft.drawing.axes import Axis
 from weft.drawing.markup import Attributes, Child, Markup, join, tag
 
 
-@final
 @dataclass(frozen=True)
 class Column:
     """A column; numbers are aligned on the right.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -73,7 +73,6 @@ class DocumentScore(Record, Means):
         return {**super().to_json(), **plain(means)}
 
 
-@final
 class DocumentSums:
     """Sums by document, while a corpus is scored in any order.
 

@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias
 
 from weft.checkpoints import Loaded
 from weft.checkpoints.save import save_checkpoint
@@ -154,7 +154,6 @@ SEARCH_TOKENS = 8192
 Listener = Callable[[Event], None]
 
 
-@final
 @dataclass(frozen=True)
 class Extended(Record):
     """The result of an extension.
@@ -184,7 +183,6 @@ class Extended(Record):
     tuning: dict[str, Any] | None = None
 
 
-@final
 @dataclass(frozen=True)
 class Measuring:
     """How perplexity is measured.

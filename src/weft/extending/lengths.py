@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from weft.data import TokenStream
 from weft.evaluation import Evaluation, evaluate
 
 
-@final
 @dataclass(frozen=True)
 class Stage(Record):
     """Measurements of the model at one stage: before the extension, rescaled, or trained further after that.

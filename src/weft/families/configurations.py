@@ -3,42 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 from weft.core.errors import nearest
 from weft.core.part_config import MOST_BLOCKS
-from weft.families.keys import KeyProblem, KeyRule, Raw, typed
+from weft.families.keys import KeyProblem, KeyRule, Raw, Together, typed
 from weft.families.template import N_LAYERS, Facts
 
 
-@final
-@dataclass(frozen=True)
-class Nested(KeyRule):
-    """A key whose value is a configuration with separate rules; a missing key is an empty configuration. Inner rules
-    get only the facts of earlier rules of the same configuration."""
-
-    key: str
-    rules: tuple[KeyRule, ...]
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return (self.key,)
-
-    def read(self, raw: Raw, facts: Facts) -> Facts:
-        found, problems = read_keys(self.rules, typed(self.key, raw.get(self.key), dict) or {})
+def nested(key: str, rules: tuple[KeyRule, ...]) -> KeyRule:
+    """The rule of a key whose value is a configuration with separate rules; a missing key is an empty configuration.
+    Inner rules get only the facts of earlier rules of the same configuration."""
+    def without(problems: list[str]) -> None:
         if problems:
-            raise KeyProblem(" ".join(f"{self.key}.{problem}" for problem in problems))
+            raise KeyProblem(" ".join(f"{key}.{problem}" for problem in problems))
+
+    def read(raw: Raw, facts: Facts) -> Facts:
+        found, problems = read_keys(rules, typed(key, raw.get(key), dict) or {})
+        without(problems)
         return found
 
-    def write(self, facts: Facts) -> dict[str, Any]:
-        found, problems = write_keys(self.rules, facts)
-        if problems:
-            raise KeyProblem(" ".join(f"{self.key}.{problem}" for problem in problems))
-        return {self.key: found}
+    def write(facts: Facts) -> dict[str, Any]:
+        found, problems = write_keys(rules, facts)
+        without(problems)
+        return {key: found}
 
-    def notes(self, raw: Raw) -> list[str]:
-        return [f"{self.key}.{note}" for note in notes_on(self.rules, raw.get(self.key) or {})]
+    return Together((key,), read, write, lambda raw: [f"{key}.{note}" for note in notes_on(rules, raw.get(key) or {})])
 
 
 def read_keys(rules: Sequence[KeyRule], raw: Raw) -> tuple[Facts, list[str]]:

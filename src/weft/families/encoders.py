@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 from weft.families.common import ACTIVATIONS, divided_heads
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.template import N_LAYERS, Fact, Facts, TemplateChoice
-from weft.families.tensor_steps import Fuse
+from weft.families.tensor_steps import fuse
 from weft.families.weights import Rule, both
 
 ENDS: Mapping[str, str] = {"masked": "ForMaskedLM", "pooled": "ForSequenceClassification",
@@ -39,7 +39,6 @@ def heads(masked: Mapping[str, Any], pooled: Mapping[str, Any],
         "per_token": {"kind": "per_token", **CLASSES, **(per_token or {})}, "none": None})
 
 
-@final
 @dataclass(frozen=True)
 class HeadKey(KeyRule):
     """Which head a model has, from ``architectures``, and its classes. ``dropout`` must have been read before.
@@ -144,7 +143,7 @@ def post_norm_weights(facts: Facts, theirs: str, *, attention: bool = True) -> l
     """
     layer, ours, width = f"{theirs}.layer.{{layer}}", "stack.layers.{layer}", facts["d_model"]
     fused = [Rule(tuple(f"{layer}.attention.self.{name}.{part}" for name in ("query", "key", "value")),
-                  (f"{ours}.layers.0.qkv.{part}",), (Fuse((width,) * 3),)) for part in ("weight", "bias")]
+                  (f"{ours}.layers.0.qkv.{part}",), (fuse((width,) * 3),)) for part in ("weight", "bias")]
     pairs = {"attention.output.dense": "layers.0.output", "attention.output.LayerNorm": "norms.0",
              "intermediate.dense": "layers.1.up", "output.dense": "layers.1.down", "output.LayerNorm": "norms.1"}
     return [*(fused if attention else []),

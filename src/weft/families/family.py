@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, final
+from typing import Any
 
 from weft.checkpoints.tensors import own_tensors
 from weft.core.errors import CheckpointError, ConfigError
@@ -27,7 +27,6 @@ from weft.families.weights import Rule, TensorMap, UnusedTensors, account
 from weft.preset_files.published_models import Size, published, sizes_of
 
 
-@final
 @dataclass(frozen=True)
 class Native:
     """The format in which `transformers` stores a family.
@@ -74,7 +73,6 @@ class Native:
         return (*self.keys, *common_beside(self.keys, WITH_SOURCE if self.takes_source else COMMON))
 
 
-@final
 @dataclass(frozen=True)
 class Family:
     """One kind of published model.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any
 
 from weft.core.errors import nearest
 from weft.families.template import Facts
@@ -50,7 +50,6 @@ class KeyRule(ABC):
         return []
 
 
-@final
 @dataclass(frozen=True)
 class Codec:
     """Maps a key's value to a fact's and back; a value without a counterpart raises `KeyProblem`."""
@@ -80,7 +79,6 @@ def words(pairs: Mapping[Any, Any], *, also: Mapping[Any, Any] | None = None) ->
     return Codec(read, write)
 
 
-@final
 @dataclass(frozen=True)
 class Read(KeyRule):
     """One key is one fact.
@@ -134,7 +132,6 @@ def typed(key: str, value: Any, kind: type) -> Any:
     return float(value) if number else value
 
 
-@final
 @dataclass(frozen=True)
 class Together(KeyRule):
     """Several keys that express some facts together.
@@ -142,11 +139,13 @@ class Together(KeyRule):
     Attributes:
         reads: computes facts from the configuration and earlier facts.
         writes: computes keys from facts.
+        says: the notes for the user.
     """
 
     names: tuple[str, ...]
     reads: Callable[[Raw, Facts], Facts]
     writes: Callable[[Facts], dict[str, Any]]
+    says: Callable[[Raw], list[str]] = lambda raw: []
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -158,8 +157,10 @@ class Together(KeyRule):
     def write(self, facts: Facts) -> dict[str, Any]:
         return self.writes(facts)
 
+    def notes(self, raw: Raw) -> list[str]:
+        return self.says(raw)
 
-@final
+
 @dataclass(frozen=True)
 class Fixed(KeyRule):
     """A key that must have one of ``values``, because Weft's parts support no other; written unless the first of
@@ -185,7 +186,6 @@ class Fixed(KeyRule):
         return {} if self.values[0] == self.default else {self.key: self.values[0]}
 
 
-@final
 @dataclass(frozen=True)
 class Kept(KeyRule):
     """A key on which the model's output does not depend (ids of special tokens), kept and written back where known, and
@@ -216,7 +216,6 @@ NOTHING: tuple[Any, ...] = (None, False, [], {})
 """Values that switch nothing on; 0 is equal to False."""
 
 
-@final
 @dataclass(frozen=True)
 class Ignored(KeyRule):
     """Keys without influence on what the model computes, with the reason. With ``notify`` a key whose value is not

@@ -16,19 +16,18 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, final
+from typing import Any
 
 from weft.core.errors import nearest
 from weft.families.keys import KeyProblem, KeyRule, Raw, typed
 from weft.families.template import Facts
-from weft.families.tensor_steps import RotaryOrder
+from weft.families.tensor_steps import Step, rotary_order
 from weft.ops.rotary import Layout
 
 TYPES = ("rope_type", "type")
 OWN_KEYS = frozenset({*TYPES, "rope_theta", "partial_rotary_factor"})
 
 
-@final
 @dataclass(frozen=True)
 class Rotary(KeyRule):
     """All keys about rotary positions. ``context`` and ``d_head`` must have been read before.
@@ -142,12 +141,12 @@ def _share(rot: int, d_head: int) -> float:
     return share if int(d_head * share) == rot else math.nextafter(share, 1.0)
 
 
-def reordered(facts: Facts, heads: int, layout: Layout = "half_split") -> tuple[RotaryOrder, ...]:
+def reordered(facts: Facts, heads: int, layout: Layout = "half_split") -> tuple[Step, ...]:
     """The step for the rows of ``heads`` heads where the model's layout of pairs differs from ``layout``, that of the
     family's files; empty where they agree."""
     if facts["layout"] == layout:
         return ()
-    return (RotaryOrder(heads, facts["d_head"], facts["rot"] or facts["d_head"], reverse=layout == "interleaved"),)
+    return (rotary_order(heads, facts["d_head"], facts["rot"] or facts["d_head"], reverse=layout == "interleaved"),)
 
 
 UNSCALED = "default"
@@ -156,7 +155,6 @@ ORIGINAL = "original_max_position_embeddings"
 Values = Mapping[str, Any]
 
 
-@final
 @dataclass(frozen=True)
 class Scaling:
     """One scaling.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 from weft.families.keys import KeyProblem, KeyRule, Raw, typed
 from weft.families.rope import TYPES, Rotary
@@ -18,7 +18,6 @@ from weft.families.template import Facts
 from weft.families.windows import CAUSAL, FULL, SLIDING
 
 
-@final
 @dataclass(frozen=True)
 class RotaryByType(KeyRule):
     """All keys about such positions. ``context``, ``d_head`` and ``masks`` must have been read before.

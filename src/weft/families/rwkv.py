@@ -5,16 +5,14 @@ They hold tensors alone (``emb.weight``, ``blocks.0.att.time_decay``, ...): name
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, final
-
-from torch import Tensor
+from typing import Any
 
 from weft.families.family import Family
 from weft.families.known.rwkv import RWKV, RWKV5, RWKV6, RWKV7
 from weft.families.template import N_LAYERS, Facts
-from weft.families.tensor_steps import Fuse, Reshape, Step, Transpose
+from weft.families.tensor_steps import TRANSPOSE, Step, fuse, one_by_one, reshape
 from weft.families.weights import Rule, Shape, UnusedTensors, both, rename
 
 ATT, FFN = "blocks.{layer}.att", "blocks.{layer}.ffn"
@@ -22,19 +20,10 @@ MIXER, CHANNEL = "stack.layers.{layer}.layers.0", "stack.layers.{layer}.layers.1
 FIRST = "blocks.0.att."
 
 
-@final
-@dataclass(frozen=True)
-class Complement(Step):
-    """One less each number: the file has the share of the earlier token, the model that of the token itself."""
-
-    def read(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return [1 - tensor for tensor in tensors]
-
-    def write(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return self.read(tensors)
+COMPLEMENT = one_by_one(lambda tensor: 1 - tensor, lambda tensor: 1 - tensor)
+"""One less each number: the file has the share of the earlier token, the model that of the token itself."""
 
 
-@final
 @dataclass(frozen=True)
 class Version:
     """A version of RWKV and its original format.
@@ -97,8 +86,8 @@ def _mixes(place: str, ours: str, names: Mapping[str, str], *steps: Step) -> lis
     return [rename(f"{place}.{theirs}", f"{ours}.mix_{name}", *steps) for theirs, name in names.items()]
 
 
-def _vector(width: int) -> Reshape:
-    return Reshape((1, 1, width), (width,))
+def _vector(width: int) -> Step:
+    return reshape((1, 1, width), (width,))
 
 
 SHORT: Mapping[str, str] = {"time_mix_k": "key", "time_mix_v": "value", "time_mix_r": "receptance",
@@ -117,7 +106,7 @@ def _four(facts: Facts) -> list[Rule]:
 def _normed(facts: Facts) -> list[Rule]:
     """The norm of heads."""
     heads = (facts["n_heads"], facts["d_head"])
-    return both(f"{ATT}.ln_x", f"{MIXER}.norm", Reshape((heads[0] * heads[1],), heads))
+    return both(f"{ATT}.ln_x", f"{MIXER}.norm", reshape((heads[0] * heads[1],), heads))
 
 
 def _five(facts: Facts) -> list[Rule]:
@@ -133,15 +122,15 @@ def _six(facts: Facts) -> list[Rule]:
     return [*_frame(), *_maps(ATT, MIXER, "key value receptance gate output"),
             rename(f"{ATT}.time_maa_x", f"{MIXER}.shift_first", _vector(width)),
             Rule(tuple(f"{ATT}.time_maa_{name}" for name in "wkvrg"), (f"{MIXER}.shift",),
-                 (Reshape((1, 1, width), (1, width)), Fuse((1,) * 5))),
-            rename(f"{ATT}.time_maa_w1", f"{MIXER}.shift_narrow.weight", Transpose()),
+                 (reshape((1, 1, width), (1, width)), fuse((1,) * 5))),
+            rename(f"{ATT}.time_maa_w1", f"{MIXER}.shift_narrow.weight", TRANSPOSE),
             rename(f"{ATT}.time_maa_w2", f"{MIXER}.shift_wide"),
-            rename(f"{ATT}.time_decay", f"{MIXER}.decay", Reshape((1, 1, heads[0] * heads[1]), heads)),
-            rename(f"{ATT}.time_decay_w1", f"{MIXER}.decay_narrow.weight", Transpose()),
-            rename(f"{ATT}.time_decay_w2", f"{MIXER}.decay_wide.weight", Transpose()),
+            rename(f"{ATT}.time_decay", f"{MIXER}.decay", reshape((1, 1, heads[0] * heads[1]), heads)),
+            rename(f"{ATT}.time_decay_w1", f"{MIXER}.decay_narrow.weight", TRANSPOSE),
+            rename(f"{ATT}.time_decay_w2", f"{MIXER}.decay_wide.weight", TRANSPOSE),
             rename(f"{ATT}.time_faaaa", f"{MIXER}.bonus"), *_normed(facts),
             *_maps(FFN, CHANNEL, "key value receptance"),
-            *_mixes(FFN, CHANNEL, channels, _vector(width), Complement())]
+            *_mixes(FFN, CHANNEL, channels, _vector(width), COMPLEMENT)]
 
 
 def _seven(facts: Facts) -> list[Rule]:
@@ -149,16 +138,16 @@ def _seven(facts: Facts) -> list[Rule]:
     inner = _vector(size)
     ranks = [rule for theirs, ours in (("w", "decay"), ("a", "rate"), ("v", "share")) for rule in (
         rename(f"{ATT}.{theirs}0", f"{MIXER}.{ours}.bias", inner),
-        rename(f"{ATT}.{theirs}1", f"{MIXER}.{ours}.narrow.weight", Transpose()),
-        rename(f"{ATT}.{theirs}2", f"{MIXER}.{ours}.wide.weight", Transpose()))]
+        rename(f"{ATT}.{theirs}1", f"{MIXER}.{ours}.narrow.weight", TRANSPOSE),
+        rename(f"{ATT}.{theirs}2", f"{MIXER}.{ours}.wide.weight", TRANSPOSE))]
     return [*_frame(), *_maps(ATT, MIXER, "key value receptance output"), *ranks,
             Rule(tuple(f"{ATT}.x_{name}" for name in "rwkvag"), (f"{MIXER}.shift",),
-                 (Reshape((1, 1, width), (1, width)), Fuse((1,) * 6))),
-            rename(f"{ATT}.g1", f"{MIXER}.gate_narrow.weight", Transpose()),
-            rename(f"{ATT}.g2", f"{MIXER}.gate_wide.weight", Transpose()),
+                 (reshape((1, 1, width), (1, width)), fuse((1,) * 6))),
+            rename(f"{ATT}.g1", f"{MIXER}.gate_narrow.weight", TRANSPOSE),
+            rename(f"{ATT}.g2", f"{MIXER}.gate_wide.weight", TRANSPOSE),
             rename(f"{ATT}.k_k", f"{MIXER}.key_scale", inner), rename(f"{ATT}.k_a", f"{MIXER}.key_rate", inner),
             rename(f"{ATT}.r_k", f"{MIXER}.bonus"), *_normed(facts), *_maps(FFN, CHANNEL, "key value"),
-            rename(f"{FFN}.x_k", f"{CHANNEL}.mix_key", _vector(width), Complement())]
+            rename(f"{FFN}.x_k", f"{CHANNEL}.mix_key", _vector(width), COMPLEMENT)]
 
 
 UNUSED = UnusedTensors(r"blocks\.0\.att\.v[012]", "the first layer gives its values and takes none")

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias
 
 from weft.core.errors import ConfigError
 from weft.core.model import ModelConfig, parse_model
@@ -31,7 +31,6 @@ NO_EFFECT = frozenset({"dropout", "std", "backend", "dispatch", "balance_loss", 
 ABSENT = object()
 
 
-@final
 @dataclass(frozen=True)
 class Fact:
     """A place for the fact ``name``; with ``each`` the fact is a list with one value per layer."""
@@ -40,7 +39,6 @@ class Fact:
     each: bool = False
 
 
-@final
 @dataclass(frozen=True)
 class TemplateChoice:
     """A place for one of several templates, chosen by the fact ``name``; ``each`` as in `Fact`."""
@@ -50,7 +48,6 @@ class TemplateChoice:
     each: bool = False
 
 
-@final
 @dataclass(frozen=True)
 class Layers:
     """A list of blocks of one template, as many as the fact ``count`` says."""

@@ -6,178 +6,102 @@ nothing is cast. Steps also work on the meta device, so that shapes are checked 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias, final
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from weft.ops.rotary import half_split_order, interleaved_order
 
-Order: TypeAlias = Callable[[int, int], list[int]]
-"""Computes the order of a head's features from the number of rotary features and the head size."""
+
+class Step(NamedTuple):
+    """One invertible step.
+
+    Attributes:
+        read: from the file's tensors towards the model's.
+        write: the inverse.
+    """
+
+    read: Callable[[Sequence[Tensor]], list[Tensor]]
+    write: Callable[[Sequence[Tensor]], list[Tensor]]
 
 
-class Step(ABC):
-    """One invertible step."""
-
-    @abstractmethod
-    def read(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """From the file's tensors towards the model's."""
-
-    @abstractmethod
-    def write(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """The inverse."""
+def one_by_one(read: Callable[[Tensor], Tensor], write: Callable[[Tensor], Tensor]) -> Step:
+    """The step that does the same with every tensor."""
+    return Step(lambda tensors: [read(tensor) for tensor in tensors],
+                lambda tensors: [write(tensor) for tensor in tensors])
 
 
-@final
-@dataclass(frozen=True)
-class Transpose(Step):
-    """Every tensor transposed: the file stores [in, out] (Conv1D)."""
-
-    def read(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return [tensor.transpose(0, 1) for tensor in tensors]
-
-    def write(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return self.read(tensors)
+TRANSPOSE = one_by_one(lambda tensor: tensor.transpose(0, 1), lambda tensor: tensor.transpose(0, 1))
+"""Every tensor transposed: the file stores [in, out] (Conv1D)."""
+FLATTEN = one_by_one(lambda tensor: tensor.flatten(), lambda tensor: tensor[None])
+"""A tensor [1, n] of the file is a vector [n] of the model."""
+UNSTACK = Step(lambda tensors: list(tensors[0].unbind()), lambda tensors: [torch.stack(list(tensors))])
+"""One tensor [N, ...] is N tensors of the model: experts stored together."""
 
 
-@final
-@dataclass(frozen=True)
-class Fuse(Step):
+def fuse(sizes: tuple[int, ...]) -> Step:
     """Several tensors, of ``sizes`` rows, concatenated by rows in the model."""
-
-    sizes: tuple[int, ...]
-
-    def read(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return [torch.cat(list(tensors))]
-
-    def write(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return list(tensors[0].split(self.sizes))
+    return Step(lambda tensors: [torch.cat(list(tensors))], lambda tensors: list(tensors[0].split(sizes)))
 
 
-@final
-@dataclass(frozen=True)
-class Split(Step):
-    """Each tensor's rows are several tensors of the model, of ``sizes`` rows: the inverse of `Fuse`."""
-
-    sizes: tuple[int, ...]
-
-    def read(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return [part for tensor in tensors for part in tensor.split(self.sizes)]
-
-    def write(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        count = len(self.sizes)
-        return [torch.cat(list(tensors[first:first + count])) for first in range(0, len(tensors), count)]
+def split(sizes: tuple[int, ...]) -> Step:
+    """Each tensor's rows are several tensors of the model, of ``sizes`` rows: the inverse of `fuse`."""
+    count = len(sizes)
+    return Step(lambda tensors: [part for tensor in tensors for part in tensor.split(sizes)],
+                lambda tensors: [torch.cat(list(tensors[first:first + count]))
+                                 for first in range(0, len(tensors), count)])
 
 
-@final
-@dataclass(frozen=True)
-class Ungroup(Step):
+def ungroup(groups: int, sizes: tuple[int, ...]) -> Step:
     """Rows that the file keeps group by group, [part 1, part 2, ...] in each, become all of part 1, all of part 2, ...
 
     ``groups`` times the sum of ``sizes`` rows; ``sizes`` are the rows of each part in one group. GPT-NeoX and BLOOM:
     a group is a head with its q, k and v; Falcon's new architecture: a key/value head with its queries.
     """
+    def read(tensor: Tensor) -> Tensor:
+        return torch.cat([part.flatten(0, 1) for part in tensor.unflatten(0, (groups, -1)).split(sizes, 1)])
 
-    groups: int
-    sizes: tuple[int, ...]
+    def write(tensor: Tensor) -> Tensor:
+        parts = zip(tensor.split([groups * size for size in sizes]), sizes, strict=True)
+        return torch.cat([part.unflatten(0, (groups, size)) for part, size in parts], dim=1).flatten(0, 1)
 
-    def read(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return [torch.cat([part.flatten(0, 1) for part in tensor.unflatten(0, (self.groups, -1)).split(self.sizes, 1)])
-                for tensor in tensors]
-
-    def write(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return [torch.cat([part.unflatten(0, (self.groups, size)) for part, size in
-                           zip(tensor.split([self.groups * size for size in self.sizes]), self.sizes, strict=True)],
-                          dim=1).flatten(0, 1) for tensor in tensors]
+    return one_by_one(read, write)
 
 
-@final
-@dataclass(frozen=True)
-class Gated(Step):
+def gates_apart(heads: int, d_head: int, kv_rows: int) -> Step:
     """Queries, keys and values, of which each of the ``heads`` heads of queries has its gate behind it, become one
     matrix of all three and one of the gates. A head has ``d_head`` features, and so has its gate; keys and values have
     ``kv_rows`` rows each."""
-
-    heads: int
-    d_head: int
-    kv_rows: int
-
-    def read(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+    def read(tensors: Sequence[Tensor]) -> list[Tensor]:
         q, k, v = tensors
-        queries, gates = q.unflatten(0, (self.heads, 2, self.d_head)).unbind(1)
+        queries, gates = q.unflatten(0, (heads, 2, d_head)).unbind(1)
         return [torch.cat([queries.flatten(0, 1), k, v]), gates.flatten(0, 1)]
 
-    def write(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        q, k, v = tensors[0].split([self.heads * self.d_head, self.kv_rows, self.kv_rows])
-        both = torch.stack([each.unflatten(0, (self.heads, self.d_head)) for each in (q, tensors[1])], 1)
+    def write(tensors: Sequence[Tensor]) -> list[Tensor]:
+        q, k, v = tensors[0].split([heads * d_head, kv_rows, kv_rows])
+        both = torch.stack([rows.unflatten(0, (heads, d_head)) for rows in (q, tensors[1])], 1)
         return [both.flatten(0, 2), k, v]
 
+    return Step(read, write)
 
-@final
-@dataclass(frozen=True)
-class RotaryOrder(Step):
+
+def rotary_order(heads: int, d_head: int, rot: int, reverse: bool = False) -> Step:
     """The features of the first ``heads`` heads of size ``d_head``, half-split in the file, interleaved in the model;
     with ``reverse`` the opposite. Rows after those heads (values) stay in place. ``rot`` features of a head are
     rotary."""
+    def reordered(tensor: Tensor, order: list[int]) -> Tensor:
+        turned = heads * d_head
+        rows = (torch.arange(0, turned, d_head)[:, None] + torch.tensor(order)).flatten()
+        return tensor.index_select(0, torch.cat([rows, torch.arange(turned, tensor.shape[0])]).to(tensor.device))
 
-    heads: int
-    d_head: int
-    rot: int
-    reverse: bool = False
-
-    def read(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return self._reorder(tensors, half_split_order if self.reverse else interleaved_order)
-
-    def write(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return self._reorder(tensors, interleaved_order if self.reverse else half_split_order)
-
-    def _reorder(self, tensors: Sequence[Tensor], order: Order) -> list[Tensor]:
-        turned = self.heads * self.d_head
-        within = torch.tensor(order(self.rot, self.d_head))
-        rows = (torch.arange(0, turned, self.d_head)[:, None] + within).flatten()
-        return [tensor.index_select(0, torch.cat([rows, torch.arange(turned, tensor.shape[0])]).to(tensor.device))
-                for tensor in tensors]
+    orders = interleaved_order(rot, d_head), half_split_order(rot, d_head)
+    read, write = orders[::-1] if reverse else orders
+    return one_by_one(lambda tensor: reordered(tensor, read), lambda tensor: reordered(tensor, write))
 
 
-@final
-@dataclass(frozen=True)
-class Flatten(Step):
-    """A tensor [1, n] of the file is a vector [n] of the model."""
-
-    def read(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return [tensor.flatten() for tensor in tensors]
-
-    def write(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return [tensor[None] for tensor in tensors]
-
-
-@final
-@dataclass(frozen=True)
-class Unstack(Step):
-    """One tensor [N, ...] is N tensors of the model: experts stored together."""
-
-    def read(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return list(tensors[0].unbind())
-
-    def write(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return [torch.stack(list(tensors))]
-
-
-@final
-@dataclass(frozen=True)
-class Reshape(Step):
+def reshape(theirs: tuple[int, ...], ours: tuple[int, ...]) -> Step:
     """Each tensor of the file, of shape ``theirs``, has shape ``ours`` in the model: a convolution over patches that
     do not overlap is a linear map, and a table may have a dimension of size 1 before it."""
-
-    theirs: tuple[int, ...]
-    ours: tuple[int, ...]
-
-    def read(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return [tensor.reshape(self.ours) for tensor in tensors]
-
-    def write(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return [tensor.reshape(self.theirs) for tensor in tensors]
+    return one_by_one(lambda tensor: tensor.reshape(ours), lambda tensor: tensor.reshape(theirs))

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import final
 
 from weft.families.keys import NOTHING, Fixed, Ignored, Kept, KeyRule, Raw, Read
 
@@ -42,7 +41,6 @@ MOST_UNKNOWN = 200
 """Each is compared with the known ones. Published configurations have a dozen that no family reads."""
 
 
-@final
 class Unknown:
     """The keys of a configuration that ``rules`` do not name.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
 
 import torch
 from torch import Tensor
@@ -23,7 +22,6 @@ OLD_NAMES = ((".gamma", ".weight"), (".beta", ".bias"))
 """Suffixes of layer norms in early files, left from TensorFlow's checkpoints."""
 
 
-@final
 @dataclass(frozen=True)
 class Rule:
     """Some tensors of the file and some of the model, with the steps from the former to the latter."""
@@ -62,7 +60,6 @@ def both(theirs: str, ours: str, *steps: Step) -> list[Rule]:
     return [rename(f"{theirs}.{name}", f"{ours}.{name}", *steps) for name in ("weight", "bias")]
 
 
-@final
 @dataclass(frozen=True)
 class UnusedTensors:
     """Tensors in files that no model needs: a regular expression for their names, and the reason."""
@@ -71,7 +68,6 @@ class UnusedTensors:
     reason: str
 
 
-@final
 @dataclass(frozen=True)
 class TensorMap:
     """The correspondence between a model's tensors and those of a file: `Rule`s without placeholders.

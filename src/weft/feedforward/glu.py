@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import ClassVar, Self, final
+from typing import ClassVar, Self
 
 import torch
 from jaxtyping import Float
@@ -82,7 +82,6 @@ def decodes(x: Tensor) -> bool:
             and not compiler_traces() and many_rows(x, x.dtype) is None)
 
 
-@final
 class FusedGLU(Pointwise):
     """The inference form of `GLU`: one matrix [2F,D], the rows of gate above those of up."""
 
@@ -201,7 +200,6 @@ class ScaledGLUConfig(FeedForwardConfig):
         return [cls(d_ff=5, bias=True, gate_factor=0.5, factor=-1.5)]
 
 
-@final
 class ScaledGLU(GLU):
     """y = factor (W_down (f(gate_factor (W_gate x + b_gate)) * (W_up x + b_up)) + b_down); see `GLU`."""
 

@@ -12,7 +12,7 @@ best expert; DeepSeek-V3 (arXiv:2412.19437, equations 12 to 16) takes the sigmoi
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, final
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int64
@@ -158,7 +158,6 @@ def _gap(ranked: Tensor, k: int) -> Tensor:
     return ranked[:, k - 1] - ranked[:, k]
 
 
-@final
 class Tally(Constant):
     """How often each expert was chosen since the last step of training: zeros between steps, so that they are neither
     saved nor cast, and written anew where a model is moved."""

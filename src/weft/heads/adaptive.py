@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar, Literal, Self, final
+from typing import ClassVar, Literal, Self
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -79,7 +79,6 @@ class AdaptiveReadoutConfig(ReadoutConfig):
                 cls(cutoffs=(3, 4, 8), div_val=2, d_embedding=9, tied=False)]
 
 
-@final
 class Transposed(Direct):
     """y = x P, with the matrix P [D,d] of a map from d to D features that another part has."""
 
@@ -91,7 +90,6 @@ class Transposed(Direct):
         return x @ self.weight
 
 
-@final
 class AdaptiveReadout(Readout):
     """Probabilities in two levels. `log_prob` and `cross_entropy` compute a cluster's scores for the tokens whose
     target it holds, where sorting them pays; `logits` computes all of them for every token.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Self, final
+from typing import Self
 
 from jaxtyping import Float, Int64
 from pydantic import Field, model_validator
@@ -18,7 +18,6 @@ from weft.ops.clusters import by_cluster
 from weft.ops.embedding import embedding
 
 
-@final
 class ClusterSettings(Settings):
     """Clusters of token ids, which are sorted by falling frequency.
 
@@ -62,7 +61,6 @@ def cluster_widths(width: int, cutoffs: tuple[int, ...], div_val: int, dims: Dim
     return widths
 
 
-@final
 class AdaptiveEmbedding(Part):
     """e(n) = P_i E_i[n - first_i] for the cluster i that holds the id n.
 

@@ -35,7 +35,6 @@ class ClassifierConfig(HeadConfig):
         norm: of the transformed vector; only with ``transform``.
     """
 
-
     n_classes: int | None = Field(default=None, gt=1)
     labels: tuple[str, ...] = ()
     dropout: float = Field(default=0.0, ge=0, lt=1)

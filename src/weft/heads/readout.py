@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import replace
-from typing import Any, ClassVar, Self, final
+from typing import Any, ClassVar, Self
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -143,7 +143,6 @@ class LinearReadout(MatrixReadout, HasInferenceForm):
         return linear_logits(h if plain else mapped(h, self.projection, self.scale), weight, self.bias, self.softcap)
 
 
-@final
 class MappedReadout(MatrixReadout):
     """A `LinearReadout` whose matrix is in a `Linear`, as rewrites and the form without gradients need it."""
 

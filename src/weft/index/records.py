@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self, final
+from typing import Any, Self
 
 from weft.core.errors import InputError, nearest
 from weft.core.strict_json import Record
@@ -13,7 +13,6 @@ SETTINGS = "settings"
 """The group of settings, which are no parts: sections of a run's file, a study's, and options of decoding."""
 
 
-@final
 @dataclass(frozen=True)
 class Entry(Record):
     """One part.
@@ -40,7 +39,6 @@ class Entry(Record):
     acts_on: str
 
 
-@final
 @dataclass(frozen=True)
 class FieldDescription(Record):
     """A field of a configuration.
@@ -60,7 +58,6 @@ class FieldDescription(Record):
     meaning: str
 
 
-@final
 @dataclass(frozen=True)
 class PartDifference(Record):
     """How a part differs from a near one.
@@ -73,7 +70,6 @@ class PartDifference(Record):
     sentence: str
 
 
-@final
 @dataclass(frozen=True)
 class Description(Record):
     """The description of one part.
@@ -99,7 +95,6 @@ class Description(Record):
                    data["equation"], tuple(PartDifference(**each) for each in data["differs"]))
 
 
-@final
 @dataclass(frozen=True)
 class Preset(Record):
     """A configuration that comes with Weft.
@@ -114,7 +109,6 @@ class Preset(Record):
     family: str
 
 
-@final
 @dataclass(frozen=True)
 class Published(Record):
     """One published model.
@@ -139,7 +133,6 @@ class Published(Record):
     source: str
 
 
-@final
 @dataclass(frozen=True)
 class Index(Record):
     """Everything that is listed.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -39,7 +39,6 @@ from weft.preset_files.published_models import Size
 from weft.tokenizers.files import folder_of_own
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class ConversionSource:
     """The source of a conversion.
@@ -87,7 +86,6 @@ Written: TypeAlias = tuple[str | None, tuple[str, ...]]
 """The result of writing a target: the family, if it has one, and notes for the user."""
 
 
-@final
 @dataclass(frozen=True)
 class Foreign:
     """Another program that opens a format.
@@ -103,7 +101,6 @@ class Foreign:
     rounds: Callable[[ConversionSource], tuple[torch.dtype, ...]] = lambda source: ()
 
 
-@final
 @dataclass(frozen=True)
 class Target:
     """A format to convert to.

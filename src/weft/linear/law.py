@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -70,7 +70,6 @@ def runs(model: nn.Module) -> bool:
     return True
 
 
-@final
 class _Comparison:
     """The replacements of a model, and which of them have been compared."""
 

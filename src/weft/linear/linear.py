@@ -29,7 +29,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, TypeVar, final, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, TypeVar, get_args
 
 import torch
 from jaxtyping import Float
@@ -50,7 +50,6 @@ class DividedDimension(NamedTuple):
     sections: Sections
 
 
-@final
 @dataclass(frozen=True)
 class Division:
     """The division of a part among processes.
@@ -97,7 +96,6 @@ EVERYTHING: frozenset[Use] = frozenset(get_args(Use))
 UNNAMED: Mapping[str, int] = MappingProxyType({})
 
 
-@final
 class Linear(Direct, nn.Linear):
     """y = x W^T + b.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -170,7 +170,6 @@ class Adapted(Rewritten):
         return any(term.magnitude is not None for term in self.terms().values())
 
 
-@final
 class LowRank(Adapted):
     """`Adapted` with one term for all rows: ``a.weight``, ``b.weight``, and with DoRA ``magnitude``."""
 
@@ -194,7 +193,6 @@ class LowRank(Adapted):
         return ("a.weight", "b.weight")
 
 
-@final
 class LowRankParts(Adapted):
     """`Adapted` with terms of their own for some of the parts of a map that is several in one, such as the queries and
     values of attention: ``parts.q.a.weight``, ``parts.q.b.weight``, ``parts.q.magnitude``. D and g - 1 are zero in
@@ -249,7 +247,6 @@ class LowRankParts(Adapted):
         return tuple(f"parts.{name}.{each}.weight" for name in self._rows for each in "ab")
 
 
-@final
 class _Rows(Part):
     """The parameters of a term."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar, Self, final
+from typing import ClassVar, Self
 
 import torch
 from jaxtyping import Float, Int64
@@ -66,7 +66,6 @@ class QuantisedMatrix(Part, ABC):
         """By how much, at most, entries of `rows` differ from those of the matrix of floats."""
 
 
-@final
 class QuantisedLinear(Rewritten):
     """y = W x + b with a `QuantisedMatrix` W. x [...,in], y [...,out].
 
@@ -113,7 +112,6 @@ def matrix_of(base: nn.Module) -> nn.Module | nn.Parameter:
     return base.matrix if isinstance(base, QuantisedLinear) else base.get_parameter("weight")
 
 
-@final
 class QuantisedEmbedding(Rewritten):
     """Rows of a `QuantisedMatrix`: the embedding whose table is a quantised readout's matrix. Tokens [...] to vectors
     [...,in]."""
@@ -165,7 +163,6 @@ class QuantiseConfig(RewriteConfig):
         return rewrite
 
 
-@final
 class Int4Matrix(QuantisedMatrix):
     """W as integers from -8 to 7, two in each byte of ``values`` [out,16 G], and one ``scale`` [out,G] in bfloat16, in
     every dtype of the model, for each group of 32 inputs (`weft.ops.int4_linear`): 4.5 bits an entry. Each entry is
@@ -222,7 +219,6 @@ class Int4Config(QuantiseConfig):
         return [cls(), cls(maps=["*"])]
 
 
-@final
 class Int8Matrix(QuantisedMatrix):
     """W as s Q: ``values`` Q [out,in], integers from -127 to 127, and ``scale`` s [out], the largest entry of each row
     over 127, in float32 or wider in every dtype of the model. Each entry of s Q is within s / 2 of that of W."""

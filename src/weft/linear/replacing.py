@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypeVar, final
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from torch import nn
 
@@ -15,7 +15,6 @@ FormOf: TypeAlias = Callable[[str, nn.Module], nn.Module]
 """From a module and its path in the model to its replacement, which may be the module itself."""
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Replacement:
     """A module that was put in the place of another.
@@ -30,7 +29,6 @@ class Replacement:
     after: nn.Module
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Replaced(Generic[M]):
     """A model after the walk, and its ``replacements``, outermost first."""
@@ -75,7 +73,6 @@ def _walk(model: Any, form_of: FormOf, *, copies: bool) -> Replaced[Any]:
     return Replaced(visit("", model), tuple(replacements))
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Site:
     """A linear map in a model.

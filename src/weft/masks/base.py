@@ -210,7 +210,6 @@ class Mask(ABC):
         return f"{self.kind}({', '.join(shown)})" if shown else self.kind
 
 
-@final
 @dataclass(frozen=True, repr=False)
 class And(Mask):
     """Allowed by every operand. Written ``a & b``, which also simplifies."""
@@ -249,7 +248,6 @@ class And(Mask):
         return " & ".join(f"({part!r})" if isinstance(part, Or) else repr(part) for part in self.operands)
 
 
-@final
 @dataclass(frozen=True, repr=False)
 class Or(Mask):
     """Allowed by some operand. Written ``a | b``, which also simplifies."""
@@ -280,7 +278,6 @@ class Or(Mask):
         return " | ".join(f"({part!r})" if isinstance(part, And) else repr(part) for part in self.operands)
 
 
-@final
 @dataclass(frozen=True, repr=False)
 class Not(Mask):
     """Allowed where the operand is not. Written ``~a``; ``~~a`` is ``a``."""

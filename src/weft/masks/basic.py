@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,7 +17,6 @@ from weft.masks.terms import Band, Key, Lookahead, Pattern, Query, require_count
 
 
 @register_mask
-@final
 @dataclass(frozen=True, repr=False)
 class Causal(Mask):
     """The query's own key and all earlier ones: key.order <= query.order."""
@@ -38,7 +37,6 @@ class Causal(Mask):
 
 
 @register_mask
-@final
 @dataclass(frozen=True, repr=False)
 class Bidirectional(Mask):
     """Every key."""
@@ -56,7 +54,6 @@ class Bidirectional(Mask):
 
 
 @register_mask
-@final
 @dataclass(frozen=True, repr=False)
 class Prefix(Mask):
     """The keys of the document's prefix: query.begin <= key.order < query.prefix_end.
@@ -80,7 +77,6 @@ class Prefix(Mask):
 
 
 @register_mask
-@final
 @dataclass(frozen=True, repr=False)
 class Documents(Mask):
     """The keys of the query's document: key.begin = query.begin.
@@ -103,7 +99,6 @@ class Documents(Mask):
 
 
 @register_mask
-@final
 @dataclass(frozen=True, repr=False)
 class Padding(Mask):
     """The keys that exist, whether the padding is on the left or on the right."""
@@ -125,7 +120,6 @@ TYPES, GLOBALS = "types", "globals"
 
 
 @register_mask
-@final
 @dataclass(frozen=True, repr=False)
 class SameType(Mask):
     """The keys of the query's type, by the fact ``types``: such as ``causal & same_type`` in a text of several
@@ -145,7 +139,6 @@ class SameType(Mask):
 
 
 @register_mask
-@final
 @dataclass(frozen=True, repr=False)
 class Globals(Mask):
     """Global tokens, marked in each row by the fact ``globals``, attend to all keys, and all queries attend to them.
@@ -168,7 +161,6 @@ class Globals(Mask):
 
 
 @register_mask
-@final
 @dataclass(frozen=True, repr=False)
 class Window(Mask):
     """The ``size`` most recent keys, the query's own included: query.order - size < key.order <= query.order.
@@ -210,7 +202,6 @@ class Window(Mask):
 
 
 @register_mask
-@final
 @dataclass(frozen=True, repr=False)
 class SymmetricWindow(Mask):
     """``left`` keys before the query, its own, and ``right`` after, at distances of d = ``dilation``: j - i in
@@ -267,7 +258,6 @@ class SymmetricWindow(Mask):
 
 
 @register_mask
-@final
 @dataclass(frozen=True, repr=False)
 class Dilated(Mask):
     """``size`` keys at distances of d = ``dilation``, the query's own the last: i - j in {0, d, ..., (size - 1) d}.
@@ -309,7 +299,6 @@ class Dilated(Mask):
 
 
 @register_mask
-@final
 @dataclass(frozen=True, repr=False)
 class Segments(Mask):
     """The earlier keys of the query's segment of ``size`` tokens and the ``memory`` keys before it:

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, ClassVar, TypeVar, final
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
@@ -190,7 +190,6 @@ class MaskField:
 
 
 @register_mask
-@final
 @dataclass(frozen=True, repr=False, init=False)
 class PerHead(Mask):
     """Head h follows mask h mod n of the n ``masks``.

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import ClassVar, final
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Int64
@@ -38,7 +38,6 @@ from weft.masks.terms import Band, Key, Lookahead, Query, require_count
 
 
 @register_mask
-@final
 @dataclass(frozen=True, repr=False)
 class Strided(Mask):
     """Every ``stride``-th key back from the query, its own included: j <= i, (i - j) mod stride = 0.
@@ -71,7 +70,6 @@ class Strided(Mask):
 
 
 @register_mask
-@final
 @dataclass(frozen=True, repr=False)
 class Block(Mask):
     """The earlier keys of the query's block of ``stride`` tokens: floor(j / stride) = floor(i / stride), j <= i.
@@ -104,7 +102,6 @@ class Block(Mask):
 
 
 @register_mask
-@final
 @dataclass(frozen=True, repr=False)
 class Fixed(Mask):
     """The last ``summary`` earlier keys of every block of ``stride``: j <= i, j mod stride >= stride - summary.
@@ -153,7 +150,6 @@ class Fixed(Mask):
 
 
 @register_mask
-@final
 @dataclass(frozen=True, repr=False, init=False)
 class GlobalTokens(Mask):
     """The tokens at ``indices`` of a document attend to all keys, and all queries attend to them; ``causal & (... |
@@ -195,7 +191,6 @@ class GlobalTokens(Mask):
         return (self.indices[-1] + 1,)
 
 
-@final
 @dataclass(frozen=True)
 class Reach:
     """After how many layers a query sees a key.

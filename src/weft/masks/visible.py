@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Self, TypeAlias, final
+from typing import NamedTuple, Self, TypeAlias
 
 import torch
 from jaxtyping import Bool, Int64
@@ -44,7 +44,6 @@ class QueryBlock(NamedTuple):
     columns: Parts
 
 
-@final
 @dataclass(frozen=True)
 class Grid:
     """Blocks of ``rows`` queries.
@@ -176,7 +175,6 @@ class VisibleKeys(ABC):
         raise NotImplementedError(f"{type(self).__name__} has no band")
 
 
-@final
 class AllKeys(VisibleKeys):
     """Every key."""
 
@@ -189,7 +187,6 @@ class AllKeys(VisibleKeys):
         return None
 
 
-@final
 class ExistingKeys(VisibleKeys):
     """Every key that exists.
 
@@ -204,7 +201,6 @@ class ExistingKeys(VisibleKeys):
         return self._valid[:, None, None, :].expand(-1, -1, self._steps, -1)
 
 
-@final
 @dataclass(frozen=True)
 class MaskFacts:
     """A mask with the facts about it that every call needs.
@@ -231,7 +227,6 @@ class MaskFacts:
                          heads if mask.heads() > 1 else None)
 
 
-@final
 class MaskedKeys(VisibleKeys):
     """The keys that a mask allows among those that exist, within each query's own document.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import ClassVar, Self, final
+from typing import ClassVar, Self
 
 import torch
 from jaxtyping import Float
@@ -55,7 +55,6 @@ class DeltaNetConfig(DeltaMemoryConfig):
                                     norm=LayerNormConfig())]
 
 
-@final
 class DeltaNet(DeltaMemory):
     """S_t = (I - beta_t k_t k_t^T) S_{t-1} + beta_t k_t v_t^T with beta_t = sigmoid(x_t W_b) of every head, and
     y = norm(q_t S_t) W_o. State: as `DeltaMemory` says."""
@@ -112,7 +111,6 @@ class GatedDeltaNetConfig(DeltaMemoryConfig):
                 cls(n_heads=3, d_head=2, d_conv=2, negative_eigenvalues=True, gate=False, norm=LayerNormConfig())]
 
 
-@final
 class GatedDeltaNet(DeltaMemory):
     """S_t = alpha_t (I - beta_t k_t k_t^T) S_{t-1} + beta_t k_t v_t^T with beta_t = sigmoid(x_t W_b),
     alpha_t = exp(-exp(A) softplus(x_t W_a + d)) of every value head, and y = (silu(x_t W_g) norm(q_t S_t)) W_o.
@@ -171,7 +169,6 @@ class KimiDeltaConfig(DeltaMemoryConfig):
                                     norm=LayerNormConfig())]
 
 
-@final
 class KimiDelta(DeltaMemory):
     """S_t = (I - beta_t k_t k_t^T) diag(alpha_t) S_{t-1} + beta_t k_t v_t^T with beta_t = sigmoid(x_t W_b) of every
     head, alpha_t = exp(-exp(A) softplus(x_t W_1 W_2 + d)) of every feature, A one number for each head, and

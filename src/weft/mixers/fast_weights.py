@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import ClassVar, Literal, Self, final
+from typing import ClassVar, Literal, Self
 
 from jaxtyping import Float
 from pydantic import Field, model_validator
@@ -87,7 +87,6 @@ class FastWeightsConfig(MixerConfig):
                 cls(n_heads=3, d_head=2, rule="sum", feature_map="identity", normalise_features=False)]
 
 
-@final
 class FastWeights(RecurrentLayer[tuple[Tensor, Tensor | None]]):
     """S_t = S_{t-1} + beta_t phi(k_t) (v_t - phi(k_t)^T S_{t-1})^T with beta_t = sigmoid(x_t W_b) of every head, or
     S_t = S_{t-1} + phi(k_t) v_t^T, and y = (phi(q_t) S_t) W_o.

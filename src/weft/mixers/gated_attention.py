@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar, Self, final
+from typing import ClassVar, Self
 
 from jaxtyping import Float
 from torch import Tensor
@@ -47,7 +47,6 @@ class GatedAttentionConfig(AttentionConfig):
                 cls(n_heads=2, d_value=3, bias="all", mask=Causal() & Window(5), scores=ScoreSettings(dropout=0.25))]
 
 
-@final
 class GatedAttention(Attention):
     """As `Attention`, whose results [B,T,H,F] are multiplied by sigmoid(x W_g) before the output projection."""
 

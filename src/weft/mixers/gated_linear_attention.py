@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from types import MappingProxyType
-from typing import Annotated, ClassVar, Self, final
+from typing import Annotated, ClassVar, Self
 
 import torch
 from jaxtyping import Float
@@ -133,7 +133,6 @@ class GatedLinearAttentionConfig(MixerConfig):
                                             norm=LayerNormConfig())]
 
 
-@final
 class GatedLinearAttention(GatedMemory):
     """S_t = diag(a_t) S_{t-1} + k_t v_t^T with a_t = sigmoid(x_t W_1 W_2 + b)^(1 / tau) for each of the H d_head
     features of keys, W_1 of ``rank`` columns; queries are scaled by 1 / sqrt(d_head)."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from types import MappingProxyType
-from typing import Annotated, ClassVar, Literal, Self, final
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
 from jaxtyping import Bool, Float
@@ -37,7 +37,6 @@ ALLOWED: Mapping[str, Mask] = MappingProxyType({"none": Causal(), "prefix": Caus
 """What global tokens may attend to, by the later keys that the mask of the others allows."""
 
 
-@final
 @dataclass(frozen=True, repr=False)
 class _KeysAt(Mask):
     """All queries attend to the tokens at ``indices`` of their document: half of `GlobalTokens`, with a bound on

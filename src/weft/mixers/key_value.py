@@ -94,31 +94,17 @@ def store_growing(state: KeyValueState, k: Tensor, v: Tensor, span: Span) -> Rea
     return ReadableKeys(keys.transpose(1, 2), values.transpose(1, 2), known, new)
 
 
-class Growth(NamedTuple):
-    """How a call changes buffers that grow; the same for all layers whose buffers have one size.
-
-    Attributes:
-        room: number of slots after the call.
-        seen: number of slots, from the first on, that the chunk's queries may read.
-        slots: the slots that the chunk is written to.
-        keys: order, positions and validity of the keys that the queries may read.
-    """
-
-    room: int
-    seen: int
-    slots: BufferSlots
-    keys: Keys
-
-
-def _growth(span: Span, held: int, capacity: int | None) -> Growth:
-    """Return the growth of buffers that have ``held`` slots before the call."""
+def _growth(span: Span, held: int, capacity: int | None) -> tuple[int, int, BufferSlots, Keys]:
+    """How a call changes buffers of ``held`` slots that grow, the same for all layers whose buffers have one size:
+    their number of slots after the call, how many of these, from the first on, the chunk's queries may read, the slots
+    that the chunk is written to, and the keys that the queries may read."""
     ticks, after, steps = span.ticks, span.after, span.ticks.order.shape[1]
     room = _room(held, capacity, steps, span.bound)
     require(after.seen <= room, StateError, f"a row would consume more than {room} tokens.", where="state",
             remedy="Start the state with a larger capacity, or give span.bound as the largest count after the call.")
     seen = room if span.bound is None else min(span.bound, room)
     keys = Keys.of(ticks) if span.fresh else _growing_keys(span, seen, steps)
-    return Growth(room, seen, _growing_slots(span, steps, room), keys)
+    return room, seen, _growing_slots(span, steps, room), keys
 
 
 def _room(held: int, capacity: int | None, steps: int, bound: int | None) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar, Self, final
+from typing import ClassVar, Self
 
 from pydantic import model_validator
 from torch import Tensor
@@ -67,7 +67,6 @@ class LinearAttentionConfig(KernelAttentionConfig):
                 cls(n_heads=2, d_head=4, normalise=False, position=RopeConfig())]
 
 
-@final
 class LinearAttention(KernelAttention):
     """y_t = phi(q_t) S_t / phi(q_t) z_t with a fixed feature map phi of queries and keys, which are not scaled by
     1 / sqrt(d_head); without normaliser y_t = phi(q_t) S_t.

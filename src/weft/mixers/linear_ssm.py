@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import ClassVar, Literal, Self, final
+from typing import ClassVar, Literal, Self
 
 import torch
 from jaxtyping import Float
@@ -60,7 +60,6 @@ class LinearSSMConfig(SystemConfig):
                 cls(d_state=3, discretisation="zoh", backend="fft", dt_min=0.1, dt_max=0.5)]
 
 
-@final
 class LinearSSM(StateSpace):
     """H = d_model independent systems x' = A x + B u, y = C x + D u, then an activation and a mixing linear map.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Annotated, ClassVar, Self, final
+from typing import Annotated, ClassVar, Self
 
 import torch
 from jaxtyping import Float
@@ -98,7 +98,6 @@ class MambaState(LayerState):
 PROJECTIONS = MappingProxyType(dict.fromkeys(("input", "select", "step", "output"), "state-space projections"))
 
 
-@final
 class Mamba(RecurrentLayer[tuple[Tensor, ...]], Divisible):
     """The block of Mamba, for C = expand d_model inner channels.
 

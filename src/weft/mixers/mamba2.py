@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar, Literal, Self, final
+from typing import ClassVar, Literal, Self
 
 import torch
 from jaxtyping import Float
@@ -49,7 +49,6 @@ class GatedNormSettings(Settings):
     eps: float = Field(default=1e-5, gt=0, allow_inf_nan=False)
 
 
-@final
 class GatedNorm(Part):
     """weight y silu(z) / sqrt(mean((y silu(z))^2) + eps), or with the gate after the norm; in float32 or better.
 
@@ -207,7 +206,6 @@ class Mamba2State(LayerState):
 ROLES = MappingProxyType({"input": "state-space projections", "output": "state-space projections"})
 
 
-@final
 class Mamba2(RecurrentLayer[tuple[Tensor, ...]]):
     """h_t = exp(dt_t A) h_{t-1} + dt_t B_t x_t^T,   y_t = C_t h_t + D x_t          h [N,P] for each head
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self, final
+from typing import ClassVar, Literal, Self
 
 import torch
 from jaxtyping import Float
@@ -77,7 +77,6 @@ class PerformerState(NormalisedState):
     peak: Float[Tensor, "B K"] = tensor_field(keeps_dtype=True)
 
 
-@final
 class Performer(KernelAttention, StepHooks):
     """y_t = phi(q_t) S_t / phi(q_t) z_t with phi(x) = exp(W x / E^(1/4) - |x|^2 / (2 sqrt(E))), whose products are on
     average exp(q.k / sqrt(E)). The rows of W are orthogonal in blocks of E, of the lengths of Gaussian vectors.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, ClassVar, Self, final
+from typing import Annotated, ClassVar, Self
 
 import torch
 from jaxtyping import Float
@@ -64,7 +64,6 @@ class RetentionConfig(MixerConfig):
                 cls(n_heads=2, d_head=3, d_value=4, position=NoPositionConfig())]
 
 
-@final
 class Retention(GatedMemory):
     """S_t = g_h S_{t-1} + k_t v_t^T with the decay g_h = 1 - 2^(-5-h) of head h = 0, 1, ..., H - 1, and queries and
     keys rotated by their positions; k is scaled by 1 / sqrt(d_head), here as a factor on q.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar, Self, final
+from typing import ClassVar, Self
 
 import torch
 from jaxtyping import Float
@@ -97,7 +97,6 @@ class BlockLinear(nn.Module):
         return torch.baddbmm(self.bias[:, None], blocks, self.weight).transpose(0, 1).reshape(x.shape)
 
 
-@final
 class RGLRU(RecurrentLayer[tuple[Tensor, ...]]):
     """With u the convolved x W_x and s the sigmoid, for each of W features
 

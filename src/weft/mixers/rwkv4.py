@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import MappingProxyType
-from typing import ClassVar, Self, final
+from typing import ClassVar, Self
 
 import torch
 from jaxtyping import Float
@@ -58,7 +58,6 @@ class Rwkv4Config(MixerConfig):
         return [cls(), cls(d_attention=7)]
 
 
-@final
 class Rwkv4(RecurrentLayer[tuple[Tensor, ...]]):
     """Values averaged over the document with weights that decay by channel, and a gate, the receptance.
 

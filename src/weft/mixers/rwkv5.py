@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar, Self, final
+from typing import ClassVar, Self
 
 import torch
 from jaxtyping import Float
@@ -51,7 +51,6 @@ class Rwkv5Config(RwkvHeadsConfig):
         return [cls(n_heads=2), cls(n_heads=3, d_head=2, norm_eps=0.1)]
 
 
-@final
 class Rwkv5(RwkvHeads):
     """Matrices with a decay and a bonus for every feature of a key, and a gate.
 

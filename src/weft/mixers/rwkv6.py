@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar, Self, final
+from typing import ClassVar, Self
 
 import torch
 from jaxtyping import Float
@@ -61,7 +61,6 @@ class Rwkv6Config(RwkvHeadsConfig):
         return [cls(n_heads=2, shift_rank=3, decay_rank=2), cls(n_heads=3, d_head=2, shift_rank=2, decay_rank=3)]
 
 
-@final
 class Rwkv6(RwkvHeads):
     """Matrices whose features decay by what each token says, and a gate.
 

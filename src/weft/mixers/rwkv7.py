@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import ClassVar, Self, final
+from typing import ClassVar, Self
 
 import torch
 from jaxtyping import Float
@@ -97,7 +97,6 @@ class LowRankMap(nn.Module):
         return y
 
 
-@final
 class Rwkv7(RwkvHeads):
     """A delta rule whose removal key, rate and decay are vectors that depend on the token.
 

@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -123,7 +123,6 @@ class RwkvHeads(RecurrentLayer[tuple[Tensor, ...]], ABC):
         return Recurred(o * gate, (None if last is None else last_token(x, last, span), sums))
 
 
-@final
 class Depth(NamedTuple):
     """Where in the model a layer is.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import ClassVar, Self, final
+from typing import ClassVar, Self
 
 import torch
 from pydantic import model_validator
@@ -47,7 +47,6 @@ class S4Config(SystemConfig):
         return [cls(d_state=8), cls(d_state=4, mixing="linear", activation="relu", dt_min=0.1, dt_max=0.5)]
 
 
-@final
 class S4(StateSpace):
     """H = d_model independent systems x' = A x + B u, y = C x + D u with A = Lambda - P P*, then an activation and a
     mixing linear map.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, final
+from typing import Annotated, Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -84,7 +84,6 @@ class ZeroMemoryAttentionConfig(AttentionConfig):
                 for mask, clamp, bias in (("causal & window(5)", None, "none"), ("segments(4, 3)", 4, "output"))]
 
 
-@final
 class ZeroMemoryAttention(Attention):
     """Attention with one more score for each query, the logarithm of the sum of the exponentials of the zeros' scores.
 

@@ -90,7 +90,6 @@ class StackedConfig(ModelConfig):
         head: predictions of a task from the last vectors; None: no head.
     """
 
-
     d_model: int = Field(gt=0)
     embedding: EmbeddingSettings = EmbeddingSettings()
     position: Annotated[PositionConfig, PartField("position")] = NoPositionConfig()
@@ -245,7 +244,6 @@ class DecoderConfig(StackedConfig):
                  ("feedforward", "its context is as long as its layers reach, where that of feedforward is n - 1 "
                                  "tokens.")),
         state_size="the sum of its layers'")
-
 
     readout: Annotated[ReadoutConfig, PartField("readout")] = LinearReadoutConfig()
     parametrization: WidthTransferSettings | None = None

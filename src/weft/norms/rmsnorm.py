@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar, final
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -52,7 +52,6 @@ class RMSNorm(Norm, HasInferenceForm):
         return 1.0 + weight if self.unit_offset else weight
 
 
-@final
 class ScaledRMSNorm(Norm):
     """The inference form of `RMSNorm`: its scale is ready, in the dtype of the product."""
 

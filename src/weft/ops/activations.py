@@ -29,7 +29,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, final
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -138,7 +138,6 @@ def _times(x: Tensor, y: Tensor, *, fresh: bool) -> Tensor:
     return x.mul_(y) if fresh and x.dtype == y.dtype else x * y
 
 
-@final
 class _GatedProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gate: Tensor, up: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:

@@ -69,7 +69,6 @@ class ScoreTerm(ABC):
         return self.at(block.queries, block.keys)
 
 
-@final
 class WrittenTerm(ScoreTerm):
     """A term that is already written out.
 

@@ -11,7 +11,7 @@ probability, so that the mean of y is x.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeVar, final
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -100,7 +100,6 @@ def _kept(x: Tensor, dropped: int) -> Bool[Tensor, "*shape"]:
     return (numbers.view(torch.int16)[:count] >= dropped - LOTS // 2).view(x.shape)
 
 
-@final
 class _Dropout(torch.autograd.Function):
     """x times the mask, times the scale; so is its gradient."""
 
@@ -117,7 +116,6 @@ class _Dropout(torch.autograd.Function):
         return _Dropout.apply(gradients[0], kept, ctx.scale), None, None  # type: ignore[no-untyped-call]
 
 
-@final
 class OwnDraws:
     """Random numbers of one of several processes that otherwise draw the same ones, for what it computes of a layer
     that they share. All of them call it alike, so that their generators agree afterwards too; a pass that is computed
@@ -142,7 +140,6 @@ class OwnDraws:
             return work(*arguments)
 
 
-@final
 class Dropout(Part, Adjustable, HasInferenceForm):
     """`dropout` with probability ``p`` in training; as the input is otherwise.
 

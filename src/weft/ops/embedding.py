@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int64
@@ -43,7 +43,6 @@ def _wide_sums(call: EmbeddingCall) -> Tensor:
     return y
 
 
-@final
 class _Embedding(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, numbers: Tensor, table: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
-from typing import Any, NamedTuple, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +24,18 @@ from weft.core.compiling import compiler_traces, constant_to_compiler
 from weft.ops.activations import ActivationName
 from weft.ops.forms import Form, Kernel
 from weft.ops.linear import LinearCall, same_dtype
-from weft.ops.native.library import Incomplete, Missing, NativeLibrary, code_of, instructions, loaded, tiles_expected
+from weft.ops.native.library import (
+    ADDRESS,
+    COUNT,
+    Incomplete,
+    Missing,
+    NativeLibrary,
+    code_of,
+    instructions,
+    loaded,
+    structure,
+    tiles_expected,
+)
 from weft.ops.native.sequence import CallHeader, NativeCall, perform, written
 from weft.ops.operator import operator
 
@@ -43,33 +54,23 @@ ACTIVATION_NAMES: Sequence[ActivationName] = ("identity", "relu", "squared_relu"
                                               "silu", "sigmoid")
 """Non-linearities of gated units that are written in C, in the order of native/few_rows.c."""
 
-_POINTER, _LONG = ctypes.c_void_p, ctypes.c_long
-_MAP = (_POINTER, _LONG, _POINTER, _POINTER)
-
-
-@final
-class _Functions(NamedTuple):
-    """The functions that are called: for one product and for a gated unit, and the address of what runs them on several
-    threads."""
-
-    product: Any
-    gated: Any
-    parallel: int | None
+_MAP = (ADDRESS, COUNT, ADDRESS, ADDRESS)
 
 
 @cache
-def functions() -> _Functions | str:
-    """The functions in the instruction set of this process, or why there are none. It is determined once: reading the
-    environment in every step of one token would take as long as a small product."""
+def functions() -> tuple[Any, Any, int | None] | str:
+    """The functions in the instruction set of this process, for one product and for a gated unit, and the address of
+    what runs them on several threads; or why there are none. It is determined once: reading the environment in every
+    step of one token would take as long as a small product."""
     found, library = instructions(), loaded()
     if isinstance(found, Missing):
         return found.short
     assert isinstance(library, NativeLibrary), "there is an instruction set only with a library"
     one, gated = (library.handle[f"weft_{name}_{code_of(found)}"] for name in ("few_rows", "gated"))
-    head = (_POINTER, ctypes.c_uint, ctypes.c_int, ctypes.c_int)
-    one.argtypes = (*head, *3 * (_LONG,), _POINTER, *_MAP, _POINTER)
-    gated.argtypes = (*head, ctypes.c_int, *2 * (ctypes.c_float,), *4 * (_LONG,), _POINTER, *3 * _MAP, *2 * (_POINTER,))
-    return _Functions(one, gated, library.parallel)
+    head = (ADDRESS, ctypes.c_uint, ctypes.c_int, ctypes.c_int)
+    one.argtypes = (*head, *3 * (COUNT,), ADDRESS, *_MAP, ADDRESS)
+    gated.argtypes = (*head, ctypes.c_int, *2 * (ctypes.c_float,), *4 * (COUNT,), ADDRESS, *3 * _MAP, *2 * (ADDRESS,))
+    return one, gated, library.parallel
 
 
 def _no_memory() -> Incomplete:
@@ -90,10 +91,11 @@ def product_in_c(call: tuple[Tensor, Tensor, Tensor | None], scale: Tensor | Non
         bias = bias.contiguous()
     known = functions()
     assert not isinstance(known, str), "the form serves only where there is a library"
-    if not known.product(known.parallel, torch.get_num_threads(), KINDS[values.dtype], x.dtype is torch.bfloat16,
-                         x.numel() // inputs, inputs, outputs, x.data_ptr(), values.data_ptr(),
-                         values.stride(0) * values.element_size(), None if scale is None else scale.data_ptr(),
-                         None if bias is None else bias.data_ptr(), y.data_ptr()):
+    run, _, parallel = known
+    if not run(parallel, torch.get_num_threads(), KINDS[values.dtype], x.dtype is torch.bfloat16,
+               x.numel() // inputs, inputs, outputs, x.data_ptr(), values.data_ptr(),
+               values.stride(0) * values.element_size(), None if scale is None else scale.data_ptr(),
+               None if bias is None else bias.data_ptr(), y.data_ptr()):
         raise _no_memory()
     return y
 
@@ -122,9 +124,9 @@ def gated_in_c(x: Tensor, gate: Tensor, gate_scale: Tensor | None, gate_bias: Te
         contiguous.append((scale, bias))
         maps += [values.data_ptr(), values.stride(0) * values.element_size(),
                  None if scale is None else scale.data_ptr(), None if bias is None else bias.data_ptr()]
-    if not known.gated(known.parallel, torch.get_num_threads(), KINDS[gate.dtype], x.dtype is torch.bfloat16,
-                       activation, limit, shift, rows, inputs, hidden, outputs, x.data_ptr(), *maps,
-                       between.data_ptr(), y.data_ptr()):
+    _, run, parallel = known
+    if not run(parallel, torch.get_num_threads(), KINDS[gate.dtype], x.dtype is torch.bfloat16, activation, limit,
+               shift, rows, inputs, hidden, outputs, x.data_ptr(), *maps, between.data_ptr(), y.data_ptr()):
         raise _no_memory()
     return y
 
@@ -143,32 +145,14 @@ native_gated = operator("native_gated_feed_forward", gated_in_c, _gated_shape)
 """A gated feed-forward; ``activation`` is a place in `ACTIVATION_NAMES`, ``limit`` infinite where there is none."""
 
 
-@final
-class _Map(ctypes.Structure):
-    _fields_ = (("values", _POINTER), ("stride", _LONG), ("scale", _POINTER), ("bias", _POINTER))
-
-
-@final
-class _Product(ctypes.Structure):
-    _fields_ = (("shared", CallHeader), ("kind", ctypes.c_int), ("narrow", ctypes.c_int),
-                *((name, _LONG) for name in ("rows", "inputs", "outputs")), ("x", _POINTER), ("map", _Map),
-                ("y", _POINTER), ("piece", _LONG))
-
-
-@final
-class _Gated(ctypes.Structure):
-    _fields_ = (("shared", CallHeader), *((name, ctypes.c_int) for name in ("kind", "narrow", "activation")),
-                ("limit", ctypes.c_float), ("shift", ctypes.c_float),
-                *((name, _LONG) for name in ("rows", "inputs", "hidden", "outputs")), ("x", _POINTER),
-                *((name, _Map) for name in ("gate", "up", "down")), ("between", _POINTER), ("y", _POINTER),
-                ("piece", _LONG), ("last_piece", _LONG))
-
-
-@final
-class _Open(ctypes.Structure):
-    _fields_ = (("shared", CallHeader), ("narrow", ctypes.c_int), ("out", _LONG), ("inputs", _LONG), ("map", _Map),
-                ("y", _POINTER))
-
+_Map = structure((ADDRESS, "values"), (COUNT, "stride"), (ADDRESS, "scale bias"))
+_Product = structure((CallHeader, "shared"), (ctypes.c_int, "kind narrow"), (COUNT, "rows inputs outputs"),
+                     (ADDRESS, "x"), (_Map, "map"), (ADDRESS, "y"), (COUNT, "piece"))
+_Gated = structure((CallHeader, "shared"), (ctypes.c_int, "kind narrow activation"), (ctypes.c_float, "limit shift"),
+                   (COUNT, "rows inputs hidden outputs"), (ADDRESS, "x"), (_Map, "gate up down"),
+                   (ADDRESS, "between y"), (COUNT, "piece last_piece"))
+_Open = structure((CallHeader, "shared"), (ctypes.c_int, "narrow"), (COUNT, "out inputs"), (_Map, "map"),
+                  (ADDRESS, "y"))
 
 OPENED = 16
 """Rows of a piece of work; as in native/few_rows.h."""
@@ -197,7 +181,7 @@ def _piece_of(outputs: int) -> int:
     return min(128, -(-(outputs // (8 * torch.get_num_threads()) + 1) // 16) * 16)
 
 
-def _map(name: str, values: Tensor, scale: Tensor | None, bias: Tensor | None) -> tuple[_Map, dict[str, Tensor]] | None:
+def _map(name: str, values: Tensor, scale: Tensor | None, bias: Tensor | None) -> tuple[Any, dict[str, Tensor]] | None:
     """A matrix in a sequence, and the tensors whose addresses it holds."""
     if any(each is not None and not each.is_contiguous() for each in (scale, bias)):
         return None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from types import FunctionType
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, final
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +33,6 @@ class Make(Protocol):
     def __call__(self, *shape: int) -> Tensor: ...
 
 
-@final
 class Offer:
     """Whether a form pays at all, for as long as something outside of calls does not change.
 
@@ -45,7 +44,6 @@ class Offer:
         self.why_not = why_not
 
 
-@final
 class Kernel(Generic[C, R]):
     """A function that computes a call by addresses alone, without the operator that it is to PyTorch: starting an
     operator takes longer than a small product, and two functions of Python's. It is taken where nothing observes
@@ -61,7 +59,6 @@ class Kernel(Generic[C, R]):
         self.run, self.tensors = run, attrgetter(*tensors)
 
 
-@final
 @dataclass(frozen=True)
 class Form(Generic[C, R]):
     """One way to compute an operation.
@@ -133,7 +130,6 @@ class Form(Generic[C, R]):
         return known.get(why, why)
 
 
-@final
 class LateForm(NamedTuple):
     """A form in a module of its own, which is imported when a call could take it.
 

@@ -13,7 +13,7 @@ import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
-from typing import Any, Generic, NamedTuple, final
+from typing import Any, Generic, NamedTuple
 
 import torch
 from torch import Tensor
@@ -272,7 +272,6 @@ __all__ = ["OPERATIONS", "REFERENCE", "Chosen", "Decision", "Form", "Formula", "
            "Operation", "Operations", "forced"]
 
 
-@final
 class Operations:
     """Every operation by name."""
 

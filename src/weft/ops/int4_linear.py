@@ -4,7 +4,7 @@ float32's bytes with a little more."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import BFloat16, Float, UInt8
@@ -94,7 +94,6 @@ def _lean(call: Int4Call) -> Tensor:
     return y
 
 
-@final
 class _Int4Product(torch.autograd.Function):
     """x W^T, which keeps the integers for its backward pass, and not W as floats."""
 

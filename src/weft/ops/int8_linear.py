@@ -4,7 +4,7 @@ bfloat16's."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int8
@@ -65,7 +65,6 @@ def _lean(call: Int8Call) -> Tensor:
     return _scaled(product, call.scale, call.x)
 
 
-@final
 class _Int8Product(torch.autograd.Function):
     """x Q^T, which keeps Q for its backward pass, and not Q converted to floats."""
 

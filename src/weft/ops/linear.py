@@ -7,7 +7,7 @@ import math
 import platform
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Literal, NamedTuple, final
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -72,7 +72,6 @@ def _mostly_wide(known: Mapping[Product, str]) -> bool | None:
     return 2 * sum(flops for flops, wide in work if wide) > sum(flops for flops, _ in work) if work else None
 
 
-@final
 class Routes:
     """The routes of the products that were measured; ``otherwise`` is the route of other maps.
 
@@ -96,7 +95,6 @@ class Routes:
         return route
 
 
-@final
 class _Routing:
     """The routes that are in force in the whole process."""
 

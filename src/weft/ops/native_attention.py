@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from weft.masks.visible import KeyInterval
 from weft.ops.attention import AttentionCall, ScoreTerm
 from weft.ops.forms import Form
-from weft.ops.native.library import Incomplete, run, threads, why_not
+from weft.ops.native.library import ADDRESS, COUNT, run, structure, threads, why_not
 from weft.ops.operator import again, differentiate, operator
 
 BLOCK = 64
@@ -37,17 +37,12 @@ BEYOND = 128
 """Numbers on either side of a bias that a tile may read; as in native/attention.h."""
 
 
-class _AttentionCall(ctypes.Structure):
-    """`Attention` of native/attention.h."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("q", "k", "v")),
-        *((name, ctypes.c_long * 3) for name in ("q_at", "k_at", "v_at")),
-        *((name, ctypes.c_void_p) for name in ("y", "logs", "dy", "dq", "dk", "dv", "start", "stop", "bias", "dbias")),
-        ("bias_at", ctypes.c_long * 3), ("sinks", ctypes.c_void_p),
-        *((name, ctypes.c_long) for name in ("batch", "queries", "keys", "heads", "groups", "size", "value_size",
-                                             "offset", "back", "ahead", "lengths")),
-        ("scale", ctypes.c_double), ("next", ctypes.c_long))
+_AttentionCall = structure(
+    (ADDRESS, "q k v"), (3 * COUNT, "q_at k_at v_at"), (ADDRESS, "y logs dy dq dk dv start stop bias dbias"),
+    (3 * COUNT, "bias_at"), (ADDRESS, "sinks"),
+    (COUNT, "batch queries keys heads groups size value_size offset back ahead lengths"),
+    (ctypes.c_double, "scale"), (COUNT, "next"))
+"""`Attention` of native/attention.h."""
 
 
 def native(q: Float[Tensor, "B T H E"], k: Float[Tensor, "B S K E"], v: Float[Tensor, "B S K F"], *,
@@ -77,19 +72,18 @@ def _by_distance(terms: tuple[ScoreTerm, ...], back: int, ahead: int) -> Float[T
     return sum(found[1:], found[0]).float().flip(-1) if found else None
 
 
-def _call(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, start: Tensor | None, stop: Tensor | None, scale: float,
-          offset: int, back: int, ahead: int) -> _AttentionCall:
+def _call(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, offset: int, back: int,
+          ahead: int) -> Any:
     """The arguments of the C functions; features of q, k and v are adjacent, and ``bias`` is `_widened`."""
     call = _AttentionCall(batch=len(q), queries=q.shape[1], keys=k.shape[1], heads=q.shape[2], groups=k.shape[2],
                           size=q.shape[3], value_size=v.shape[3], offset=offset, back=back, ahead=ahead, scale=scale)
     for name, x in (("q", q), ("k", k), ("v", v)):
         setattr(call, name, x.data_ptr())
-        setattr(call, f"{name}_at", (ctypes.c_long * 3)(*x.stride()[:3]))
+        setattr(call, f"{name}_at", (3 * COUNT)(*x.stride()[:3]))
     if bias is not None:
         call.bias, call.lengths = bias.data_ptr() + BEYOND * bias.element_size(), bias.shape[2]
         steps = (stride if size > 1 else 0 for size, stride in zip(bias.shape[:2], bias.stride()[:2], strict=True))
         call.bias_at[0], call.bias_at[2] = steps
-    _point(call, start=start, stop=stop)
     return call
 
 
@@ -98,22 +92,13 @@ def _widened(bias: Tensor | None) -> Tensor | None:
     return None if bias is None else F.pad(bias.detach() * LOG2_E, (BEYOND, BEYOND))
 
 
-def _point(call: _AttentionCall, **tensors: Tensor | None) -> None:
-    for name, x in tensors.items():
-        setattr(call, name, None if x is None else x.data_ptr())
-
-
 def _wide(x: Tensor) -> Tensor:
     """In float32, with adjacent features."""
     wide = x.float()
     return wide if wide.stride(-1) == 1 else wide.contiguous()
 
 
-def _run(name: str, call: _AttentionCall, items: int) -> None:
-    run(name, call)
-    if call.next < items:
-        raise Incomplete("attention in C could not reserve the memory of a tile. Give it fewer threads or a smaller "
-                         "batch.")
+_UNFINISHED = "attention in C could not reserve the memory of a tile. Give it fewer threads or a smaller batch."
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, sinks: Tensor | None, start: Tensor | None,
@@ -122,10 +107,9 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, sinks: Tensor
     narrow, wide = q.dtype, _widened(bias)
     q, k, v = _wide(q), _wide(k), _wide(v)
     y, logs = q.new_empty(*q.shape[:3], v.shape[3]), q.new_empty(q.shape[0], q.shape[2], q.shape[1])
-    call = _call(q, k, v, wide, start, stop, scale, offset, back, ahead)
-    own = None if sinks is None else (sinks * LOG2_E).contiguous()
-    _point(call, y=y, logs=logs, sinks=own)
-    _run("weft_attention_forward", call, q.shape[0] * q.shape[2] * -(-q.shape[1] // BLOCK))
+    pieces = q.shape[0] * q.shape[2] * -(-q.shape[1] // BLOCK)
+    run("weft_attention_forward", _call(q, k, v, wide, scale, offset, back, ahead), pieces, _UNFINISHED, start=start,
+        stop=stop, y=y, logs=logs, sinks=None if sinks is None else sinks * LOG2_E)
     return y.to(narrow), logs
 
 
@@ -139,12 +123,11 @@ def _backward(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, 
               offset: int, back: int, ahead: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradients of q, k and v, of a learned bias and of sinks; empty ones where there are none."""
     narrow, wide = q.dtype, _widened(bias)
-    q, k, v, y, dy = _wide(q), _wide(k), _wide(v), y.float(), dy.float().contiguous()
+    q, k, v, y, dy = _wide(q), _wide(k), _wide(v), y.float(), dy.float()
     dq, dk, dv = q.new_empty(q.shape), k.new_zeros(k.shape), v.new_zeros(v.shape)
     slopes = q.new_zeros(q.shape[0], q.shape[2], wide.shape[2]) if learns and wide is not None else None
-    call = _call(q, k, v, wide, start, stop, scale, offset, back, ahead)
-    _point(call, y=y, logs=logs, dy=dy, dq=dq, dk=dk, dv=dv, dbias=slopes)
-    _run("weft_attention_backward", call, k.shape[0] * k.shape[2])
+    run("weft_attention_backward", _call(q, k, v, wide, scale, offset, back, ahead), k.shape[0] * k.shape[2],
+        _UNFINISHED, start=start, stop=stop, y=y, logs=logs, dy=dy, dq=dq, dk=dk, dv=dv, dbias=slopes)
     dbias = q.new_empty(0) if slopes is None or bias is None else slopes[..., BEYOND:-BEYOND].sum_to_size(bias.shape)
     return dq.to(narrow), dk.to(narrow), dv.to(narrow), dbias, _to_sinks(dy, y, logs, sinks)
 

@@ -7,25 +7,19 @@ rows. The sources are `weft/ops/native/delta_rule.c` and what it includes.
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from weft.ops.delta_rule_chunks import forward as plain
-from weft.ops.native.library import Incomplete, run
+from weft.ops.native.library import ADDRESS, COUNT, run, structure
 from weft.ops.operator import differentiable
 
-
-class _DeltaRuleCall(ctypes.Structure):
-    """`DeltaRule` of native/delta_rule.h."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "a", "b", "decay", "before", "y", "after", "dy", "dafter",
-                                               "dq", "dk", "dv", "da", "db", "ddecay", "dbefore")),
-        ("decay_at", ctypes.c_long * 3),
-        *((name, ctypes.c_long) for name in ("batch", "steps", "heads", "size", "value_size", "decays", "next")))
+_DeltaRuleCall = structure(
+    (ADDRESS, "q k v a b decay before y after dy dafter dq dk dv da db ddecay dbefore"), (3 * COUNT, "decay_at"),
+    (COUNT, "batch steps heads size value_size decays next"))
+"""`DeltaRule` of native/delta_rule.h."""
 
 
 def native(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, log_decay: Tensor | None,
@@ -46,20 +40,16 @@ def _run(name: str, shape: torch.Size, values: int, decay: Tensor | None, **tens
     call = _DeltaRuleCall(batch=batch, steps=steps, heads=heads, size=size, value_size=values)
     if decay is not None:
         call.decay, call.decays = decay.data_ptr(), decay.shape[3]
-        call.decay_at = (ctypes.c_long * 3)(*decay.stride()[:3])
-    for field, x in tensors.items():
-        setattr(call, field, x.data_ptr())
-    run(name, call)
-    if call.next < batch * heads:
-        raise Incomplete("the delta rule in C could not reserve the memory of a head. Give it fewer threads or shorter "
-                         "sequences.")
+        call.decay_at = (3 * COUNT)(*decay.stride()[:3])
+    run(name, call, batch * heads, "the delta rule in C could not reserve the memory of a head. Give it fewer threads "
+        "or shorter sequences.", **tensors)
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, log_decay: Tensor | None,
              before: Tensor) -> tuple[Tensor, Tensor]:
-    given = {name: x.contiguous() for name, x in {"q": q, "k": k, "v": v, "a": a, "b": b, "before": before}.items()}
-    y, after = torch.empty_like(given["v"]), torch.empty_like(given["before"])
-    _run("weft_delta_rule_forward", q.shape, v.shape[3], _decays(log_decay, q.shape), y=y, after=after, **given)
+    y, after = v.new_empty(v.shape), before.new_empty(before.shape)
+    _run("weft_delta_rule_forward", q.shape, v.shape[3], _decays(log_decay, q.shape), q=q, k=k, v=v, a=a, b=b,
+         before=before, y=y, after=after)
     return y, after
 
 
@@ -73,16 +63,13 @@ def _backward(dy: Tensor, dafter: Tensor, q: Tensor, k: Tensor, v: Tensor, a: Te
               log_decay: Tensor | None, before: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
                                                                  Tensor]:
     """The gradients of all arguments; an empty one for a decay that is not given."""
-    given = {name: x.contiguous() for name, x in {"q": q, "k": k, "v": v, "a": a, "b": b, "before": before, "dy": dy,
-                                                  "dafter": dafter}.items()}
-    slopes = {f"d{name}": torch.empty_like(given[name]) for name in ("q", "k", "v", "a", "b", "before")}
+    dq, dk, dv, da, db, dbefore = (x.new_empty(x.shape) for x in (q, k, v, a, b, before))
     decay = _decays(log_decay, q.shape)
     ddecay = q.new_empty(0 if decay is None else decay.shape)
-    _run("weft_delta_rule_backward", q.shape, v.shape[3], decay, ddecay=ddecay, **given, **slopes)
+    _run("weft_delta_rule_backward", q.shape, v.shape[3], decay, q=q, k=k, v=v, a=a, b=b, before=before, dy=dy,
+         dafter=dafter, dq=dq, dk=dk, dv=dv, da=da, db=db, ddecay=ddecay, dbefore=dbefore)
     if log_decay is not None and decay is not None:
         ddecay = (ddecay * decay).sum_to_size(log_decay.shape)
-    *others, dbefore = slopes.values()
-    dq, dk, dv, da, db = others
     return dq, dk, dv, da, db, ddecay, dbefore
 
 

@@ -6,38 +6,31 @@ call is read once. The sources are `weft/ops/native/diagonal_recurrence.c` and w
 
 from __future__ import annotations
 
-import ctypes
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from weft.ops.native.library import run
+from weft.ops.native.library import ADDRESS, COUNT, run, structure
 
-
-class _DiagonalCall(ctypes.Structure):
-    """`Diagonal` of native/diagonal_recurrence.h."""
-
-    _fields_ = (*((name, ctypes.c_void_p) for name in ("logs", "x", "before", "h", "dh", "dx", "dlogs", "dbefore")),
-                *((name, ctypes.c_long) for name in ("batch", "steps", "width", "next")))
+_DiagonalCall = structure((ADDRESS, "logs x before h dh dx dlogs dbefore"), (COUNT, "batch steps width next"))
+"""`Diagonal` of native/diagonal_recurrence.h."""
 
 
 def forward(log_decay: Tensor, x: Tensor, before: Tensor) -> Tensor:
     """h [B,T,D]."""
     h = torch.empty_like(x, memory_format=torch.contiguous_format)
-    _run("weft_diagonal_forward", x, logs=log_decay.contiguous(), x=x.contiguous(), before=before.contiguous(), h=h)
+    run("weft_diagonal_forward", _call(x), logs=log_decay, x=x, before=before, h=h)
     return h
 
 
 def backward(dh: Tensor, log_decay: Tensor, before: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of ``log_decay``, ``x`` and ``before``."""
     dlogs, dx, dbefore = (torch.empty_like(each, memory_format=torch.contiguous_format) for each in (h, h, before))
-    _run("weft_diagonal_backward", h, logs=log_decay.contiguous(), before=before.contiguous(), h=h.contiguous(),
-         dh=dh.contiguous(), dx=dx, dlogs=dlogs, dbefore=dbefore)
+    run("weft_diagonal_backward", _call(h), logs=log_decay, before=before, h=h, dh=dh, dx=dx, dlogs=dlogs,
+        dbefore=dbefore)
     return dlogs, dx, dbefore
 
 
-def _run(name: str, like: Tensor, **tensors: Tensor) -> None:
-    call = _DiagonalCall(batch=like.shape[0], steps=like.shape[1], width=like.shape[2])
-    for field, tensor in tensors.items():
-        setattr(call, field, tensor.data_ptr())
-    run(name, call)
+def _call(like: Tensor) -> Any:
+    return _DiagonalCall(batch=like.shape[0], steps=like.shape[1], width=like.shape[2])

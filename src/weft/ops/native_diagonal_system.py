@@ -4,7 +4,6 @@ gradients. The sources are `weft/ops/native/diagonal_system.c` and what it inclu
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,26 +11,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from weft.ops.native.library import run
+from weft.ops.native.library import ADDRESS, COUNT, run, structure
 from weft.ops.operator import differentiable
 from weft.ops.s4d import Modes, blocks_kernel, discretise
 
-
-class _Hold(ctypes.Structure):
-    """`Hold` of native/diagonal_system.h."""
-
-    _fields_ = (*((name, ctypes.c_void_p) for name in (
-        "log_dt", "log_decay", "frequency", "b", "log_radius", "angle", "held", "dlog_radius", "dangle", "dheld",
-        "dlog_dt", "dlog_decay", "dfrequency", "db")),
-        *((name, ctypes.c_long) for name in ("channels", "modes", "next")))
-
-
-class _ModesKernel(ctypes.Structure):
-    """`ModesKernel` of native/diagonal_system.h."""
-
-    _fields_ = (*((name, ctypes.c_void_p) for name in (
-        "log_radius", "angle", "b", "c", "kernel", "dkernel", "dlog_radius", "dangle", "db", "dc")),
-        *((name, ctypes.c_long) for name in ("channels", "modes", "steps", "next")))
+_Hold = structure(
+    (ADDRESS, "log_dt log_decay frequency b log_radius angle held dlog_radius dangle dheld"),
+    (ADDRESS, "dlog_dt dlog_decay dfrequency db"), (COUNT, "channels modes next"))
+"""`Hold` of native/diagonal_system.h."""
+_ModesKernel = structure(
+    (ADDRESS, "log_radius angle b c kernel dkernel dlog_radius dangle db dc"), (COUNT, "channels modes steps next"))
+"""`ModesKernel` of native/diagonal_system.h."""
 
 
 def held(log_dt: Float[Tensor, " H"], log_decay: Float[Tensor, "H M"], frequency: Float[Tensor, "H M"],
@@ -47,21 +37,14 @@ def kernel(modes: Modes, length: int) -> Float[Tensor, "H T"]:
     return found
 
 
-def _run(name: str, call: ctypes.Structure, **tensors: Tensor) -> None:
-    dense = [(field, tensor.contiguous()) for field, tensor in tensors.items()]  # held on to until C has read them
-    for field, tensor in dense:
-        setattr(call, field, tensor.data_ptr())
-    run(f"weft_{name}", call)
-
-
 def _like(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(x.new_empty(x.shape) for x in tensors)
 
 
 def _hold(log_dt: Tensor, log_decay: Tensor, frequency: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     log_radius, angle, found = _like(log_decay, frequency, b)
-    _run("hold_forward", _Hold(channels=b.shape[0], modes=b.shape[1]), log_dt=log_dt, log_decay=log_decay,
-         frequency=frequency, b=b, log_radius=log_radius, angle=angle, held=found)
+    run("weft_hold_forward", _Hold(channels=b.shape[0], modes=b.shape[1]), log_dt=log_dt, log_decay=log_decay,
+        frequency=frequency, b=b, log_radius=log_radius, angle=angle, held=found)
     return log_radius, angle, found
 
 
@@ -73,9 +56,9 @@ def _hold_backward(dlog_radius: Tensor, dangle: Tensor, dheld: Tensor, log_dt: T
                    frequency: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of the arguments of `_hold`."""
     dlog_dt, dlog_decay, dfrequency, db = _like(log_dt, log_decay, frequency, b)
-    _run("hold_backward", _Hold(channels=b.shape[0], modes=b.shape[1]), log_dt=log_dt, log_decay=log_decay,
-         frequency=frequency, b=b, dlog_radius=dlog_radius, dangle=dangle, dheld=dheld, dlog_dt=dlog_dt,
-         dlog_decay=dlog_decay, dfrequency=dfrequency, db=db)
+    run("weft_hold_backward", _Hold(channels=b.shape[0], modes=b.shape[1]), log_dt=log_dt, log_decay=log_decay,
+        frequency=frequency, b=b, dlog_radius=dlog_radius, dangle=dangle, dheld=dheld, dlog_dt=dlog_dt,
+        dlog_decay=dlog_decay, dfrequency=dfrequency, db=db)
     return dlog_dt, dlog_decay, dfrequency, db
 
 
@@ -87,8 +70,8 @@ def _plain_hold(log_dt: Tensor, log_decay: Tensor, frequency: Tensor, b: Tensor)
 
 def _kernel(log_radius: Tensor, angle: Tensor, b: Tensor, c: Tensor, length: int) -> Tensor:
     found = _kernel_shapes(log_radius, angle, b, c, length)
-    _run("modes_kernel_forward", _ModesKernel(channels=b.shape[0], modes=b.shape[1], steps=length),
-         log_radius=log_radius, angle=angle, b=b, c=c, kernel=found)
+    run("weft_modes_kernel_forward", _ModesKernel(channels=b.shape[0], modes=b.shape[1], steps=length),
+        log_radius=log_radius, angle=angle, b=b, c=c, kernel=found)
     return found
 
 
@@ -100,9 +83,9 @@ def _kernel_backward(dkernel: Tensor, log_radius: Tensor, angle: Tensor, b: Tens
                      length: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of the tensors of `_kernel`."""
     dlog_radius, dangle, db, dc = _like(log_radius, angle, b, c)
-    _run("modes_kernel_backward", _ModesKernel(channels=b.shape[0], modes=b.shape[1], steps=length),
-         log_radius=log_radius, angle=angle, b=b, c=c, dkernel=dkernel, dlog_radius=dlog_radius, dangle=dangle, db=db,
-         dc=dc)
+    run("weft_modes_kernel_backward", _ModesKernel(channels=b.shape[0], modes=b.shape[1], steps=length),
+        log_radius=log_radius, angle=angle, b=b, c=c, dkernel=dkernel, dlog_radius=dlog_radius, dangle=dangle, db=db,
+        dc=dc)
     return dlog_radius, dangle, db, dc
 
 

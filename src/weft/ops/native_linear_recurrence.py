@@ -11,7 +11,6 @@ and their gradients are summed for up to `SHARE` heads in place. The sources are
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import torch
@@ -20,57 +19,41 @@ from torch import Tensor
 from weft.ops.forms import Form
 from weft.ops.linear_recurrence import LinearRecurrenceCall, Recurred
 from weft.ops.linear_recurrence_chunks import backward as chunked_backward
-from weft.ops.native.library import Incomplete, run, why_not
+from weft.ops.native.library import ADDRESS, COUNT, run, structure, why_not
 from weft.ops.operator import differentiate, operator
 
 SHARE = 4
 """Heads of a group whose gradients of shared queries and keys are one sum in C; PyTorch adds these."""
 
-_NAMES = ("q", "k", "v", "decay", "before", "dy", "dafter")
-_STRIDED = ("q", "k", "v", "decay", "dy")
-_RESULTS = ("y", "after", "dq", "dk", "dv", "dlog", "dbefore")
-_COUNTS = ("rows", "steps", "heads", "groups", "size", "value_size", "kept", "share", "next")
-
-
-class _RecurrenceCall(ctypes.Structure):
-    """`Recurrence` of native/linear_recurrence.h."""
-
-    _fields_ = (*((name, ctypes.c_void_p) for name in _NAMES),
-                *((f"{name}_at", ctypes.c_long * 3) for name in _STRIDED),
-                *((name, ctypes.c_void_p) for name in _RESULTS), *((name, ctypes.c_long) for name in _COUNTS))
+_RecurrenceCall = structure(
+    (ADDRESS, "q k v decay before dy dafter"), (3 * COUNT, "q_at k_at v_at decay_at dy_at"),
+    (ADDRESS, "y after dq dk dv dlog dbefore"), (COUNT, "rows steps heads groups size value_size kept share next"))
+"""`Recurrence` of native/linear_recurrence.h."""
 
 
 def _adjacent(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def _call(**given: Tensor | None) -> _RecurrenceCall:
-    """The arguments of the C functions; all of them must live until it has run."""
-    q, v, decay = given["q"], given["v"], given["decay"]
-    assert q is not None and v is not None, "every call has queries and values"
+def _run(name: str, pieces: int, q: Tensor, k: Tensor, v: Tensor, decay: Tensor | None, dy: Tensor | None = None,
+         **tensors: Tensor | None) -> None:
+    """Run a function of the library; the features of the arguments that it has names for are adjacent."""
     call = _RecurrenceCall(rows=v.shape[0], steps=v.shape[1], heads=v.shape[2], groups=q.shape[2], size=q.shape[3],
                            value_size=v.shape[3], kept=0 if decay is None else decay.shape[3], share=SHARE)
-    for name, x in given.items():
-        setattr(call, name, None if x is None else x.data_ptr())
-        if x is not None and name in _STRIDED:
+    for name_of, x in (("q", q), ("k", k), ("v", v), ("decay", decay), ("dy", dy)):
+        if x is not None:
             steps = (stride if size > 1 else 0 for size, stride in zip(x.shape[:3], x.stride()[:3], strict=True))
-            setattr(call, f"{name}_at", (ctypes.c_long * 3)(*steps))
-    return call
-
-
-def _run(name: str, call: _RecurrenceCall, items: int) -> None:
-    run(name, call)
-    if call.next < items:
-        raise Incomplete("the linear recurrence in C could not reserve the memory of a head. Give it fewer threads or "
-                         "shorter rows.")
+            setattr(call, name_of, x.data_ptr())
+            setattr(call, f"{name_of}_at", (3 * COUNT)(*steps))
+    run(f"weft_linear_recurrence_{name}", call, pieces, "the linear recurrence in C could not reserve the memory of "
+        "a head. Give it fewer threads or shorter rows.", **tensors)
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, before: Tensor) -> tuple[Tensor, Tensor]:
     y, after = torch.empty_like(v, memory_format=torch.contiguous_format), v.new_empty(before.shape)
     decay = None if log_decay is None else log_decay.exp().contiguous()
-    q, k, v, before = _adjacent(q), _adjacent(k), _adjacent(v), before.contiguous()
-    call = _call(q=q, k=k, v=v, decay=decay, before=before, y=y, after=after)
-    _run("weft_linear_recurrence_forward", call, v.shape[0] * v.shape[2])
+    _run("forward", v.shape[0] * v.shape[2], _adjacent(q), _adjacent(k), _adjacent(v), decay, before=before, y=y,
+         after=after)
     return y, after
 
 
@@ -83,14 +66,12 @@ def _backward(grad: Tensor, grad_after: Tensor, q: Tensor, k: Tensor, v: Tensor,
     rows, steps, heads, groups = v.shape[0], v.shape[1], v.shape[2], q.shape[2]
     parts = -(-(heads // groups) // SHARE)  # sums of a group's gradients that C leaves to be added
     decay = None if log_decay is None else log_decay.exp().contiguous()
-    grad, grad_after, before = _adjacent(grad), grad_after.contiguous(), before.contiguous()
     q, k, v = _adjacent(q), _adjacent(k), _adjacent(v)
     dq, dk = (v.new_empty(rows, steps, groups, parts, q.shape[3]) for _ in range(2))
-    dv, dbefore = torch.empty_like(v, memory_format=torch.contiguous_format), torch.empty_like(before)
+    dv, dbefore = v.new_empty(v.shape), v.new_empty(before.shape)
     dlog = None if decay is None else v.new_empty(rows, steps, heads, decay.shape[3])
-    call = _call(q=q, k=k, v=v, decay=decay, before=before, dy=grad, dafter=grad_after, dq=dq, dk=dk, dv=dv, dlog=dlog,
-                 dbefore=dbefore)
-    _run("weft_linear_recurrence_backward", call, rows * groups * parts)
+    _run("backward", rows * groups * parts, q, k, v, decay, _adjacent(grad), before=before, dafter=grad_after, dq=dq,
+         dk=dk, dv=dv, dlog=dlog, dbefore=dbefore)
     dq, dk = (each[:, :, :, 0] if parts == 1 else each.sum(3) for each in (dq, dk))
     slopes = v.new_empty(0) if dlog is None or log_decay is None else dlog.sum_to_size(log_decay.shape)
     return dq.contiguous(), dk.contiguous(), dv, slopes, dbefore

@@ -5,25 +5,22 @@ and what it includes. """
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
-from weft.ops.native.library import Incomplete, run, why_not
+from weft.ops.native.library import ADDRESS, COUNT, run, structure, why_not
 from weft.ops.operator import differentiable
 
 LONGEST = 512
 """Tokens up to which terms are faster than transforms: on an AMD EPYC (Zen 5) they take half of the time there."""
 
 
-class _LongConvolutionCall(ctypes.Structure):
-    """`LongConvolution` of native/long_convolution.h."""
-
-    _fields_ = (*((name, ctypes.c_void_p) for name in ("u", "kernel", "first", "y", "dy", "du", "dkernel")),
-                *((name, ctypes.c_long) for name in ("batch", "steps", "channels", "next")))
+_LongConvolutionCall = structure(
+    (ADDRESS, "u kernel first y dy du dkernel"), (COUNT, "batch steps channels next"))
+"""`LongConvolution` of native/long_convolution.h."""
 
 
 def in_c(u: Float[Tensor, "B T H"], kernel: Float[Tensor, "H T"],
@@ -69,20 +66,15 @@ def _shapes(u: Tensor, kernel: Tensor, first: Tensor | None) -> Tensor:
 
 def _call(name: str, u: Tensor, kernel: Tensor, first: Tensor | None, **others: Tensor) -> None:
     call = _LongConvolutionCall(batch=len(u), steps=u.shape[1], channels=u.shape[2])
-    given = {"u": u.contiguous(), "kernel": kernel.contiguous(), **others}
-    if first is not None:
-        given["first"] = first.to(torch.int32).contiguous()
-    for field, tensor in given.items():
-        setattr(call, field, tensor.data_ptr())
-    run(f"weft_long_convolution_{name}", call)
-    if not call.next:
-        raise Incomplete("the convolution in C could not reserve the memory of a row. Name the form `operator`.")
+    places = None if first is None else first.to(torch.int32)
+    run(f"weft_long_convolution_{name}", call, 1, "the convolution in C could not reserve the memory of a row. "
+        "Name the form `operator`.", u=u, kernel=kernel, first=places, **others)
 
 
 def _run_backward(dy: Tensor, u: Tensor, kernel: Tensor, first: Tensor | None) -> tuple[Tensor, Tensor]:
     """The gradients of ``u`` and ``kernel``."""
     du, dkernel = u.new_empty(u.shape), kernel.new_empty(kernel.shape)
-    _call("backward", u, kernel, first, dy=dy.contiguous(), du=du, dkernel=dkernel)
+    _call("backward", u, kernel, first, dy=dy, du=du, dkernel=dkernel)
     return du, dkernel
 
 

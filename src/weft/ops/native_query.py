@@ -8,7 +8,7 @@ from the first key to the last that a query may attend to. Scores, weights and s
 from __future__ import annotations
 
 import ctypes
-from typing import final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,22 +16,20 @@ from torch import Tensor
 from weft.ops.attention import AttentionCall, beyond_library
 from weft.ops.few_rows import functions, unavailable
 from weft.ops.forms import Form, Kernel
+from weft.ops.native.library import ADDRESS, COUNT, structure
 from weft.ops.native.sequence import CallHeader, NativeCall, alone, failed, written
-from weft.ops.native_token import DTYPES, fields
+from weft.ops.native_token import DTYPES
 from weft.ops.operator import operator
 
 LONG = 1 << 18
 """Bytes of keys and values from which several threads read them in a call by itself."""
 
 
-@final
-class _Query(ctypes.Structure):
-    """`Query` of native/token.h."""
-
-    _fields_ = (("shared", CallHeader), ("narrow", ctypes.c_int),
-                *fields(ctypes.c_long, "batch heads key_heads keys size width together"),
-                *fields(ctypes.c_long, "q_batch k_batch k_head k_key v_batch v_head v_key a_batch a_head a_key"),
-                *fields(ctypes.c_void_p, "q k v allowed y"), ("scale", ctypes.c_float))
+_Query = structure(
+    (CallHeader, "shared"), (ctypes.c_int, "narrow"), (COUNT, "batch heads key_heads keys size width together"),
+    (COUNT, "q_batch k_batch k_head k_key v_batch v_head v_key a_batch a_head a_key"),
+    (ADDRESS, "q k v allowed y"), (ctypes.c_float, "scale"))
+"""`Query` of native/token.h."""
 
 
 def query_in_c(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: float) -> Tensor:
@@ -67,7 +65,7 @@ def _query_call(y: Tensor, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | No
         {} if allowed is None else {"allowed": allowed}), ("y",))
 
 
-def _query_of(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: float) -> _Query:
+def _query_of(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: float) -> Any:
     """The call without its addresses."""
     batch, _, heads, size = q.shape
     keys, key_heads = k.shape[1:3]
@@ -76,8 +74,7 @@ def _query_of(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: fl
     together = group if batch * key_heads >= torch.get_num_threads() else 1
     wide = (0, 0, 0) if allowed is None else [allowed.stride(dim) if allowed.shape[dim] > 1 else 0 for dim in (0, 1, 3)]
     return _Query(CallHeader(pieces=batch * heads // together), q.dtype is torch.bfloat16, batch, heads, key_heads,
-                  keys,
-                  size, v.shape[3], together, q.stride(0), k.stride(0), k.stride(2), k.stride(1), v.stride(0),
+                  keys, size, v.shape[3], together, q.stride(0), k.stride(0), k.stride(2), k.stride(1), v.stride(0),
                   v.stride(2), v.stride(1), *wide, scale=scale)
 
 

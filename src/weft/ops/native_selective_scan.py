@@ -10,8 +10,6 @@ tokens are stored for the backward pass, which computes the others again. The so
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -19,7 +17,7 @@ from torch import Tensor
 
 from weft.ops.forms import Form
 from weft.ops.gated_scan import GatedScanCall, unforced, written_out
-from weft.ops.native.library import Incomplete, run, why_not
+from weft.ops.native.library import ADDRESS, COUNT, run, structure, why_not
 from weft.ops.operator import differentiable
 from weft.ops.selective_scan_chunks import (
     Scanned,
@@ -35,14 +33,11 @@ SLICE = 64
 """Channels of a piece of work; as in native/selective_scan.h."""
 
 
-class _ScanCall(ctypes.Structure):
-    """`Scan` of native/selective_scan.h."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in (
-            "u", "dt", "a", "b", "c", "before", "bias", "skip", "gate", "starts", "y", "after", "kept", "dy", "dafter",
-            "du", "ddt", "da", "db", "dc", "dbefore", "dbias", "dskip", "dgate")),
-        *((name, ctypes.c_long) for name in ("batch", "steps", "channels", "states", "across", "next")))
+_ScanCall = structure(
+    (ADDRESS, "u dt a b c before bias skip gate starts y after kept dy dafter du ddt da db dc dbefore"),
+    (ADDRESS, "dbias dskip dgate"),
+    (COUNT, "batch steps channels states across next"))
+"""`Scan` of native/selective_scan.h."""
 
 
 def scan(call: SelectiveScanCall) -> Scanned:
@@ -52,16 +47,15 @@ def scan(call: SelectiveScanCall) -> Scanned:
     return y, after
 
 
-def _run(name: str, u: Tensor, a: Tensor, **tensors: Tensor | None) -> None:
-    """Run a function of the library on contiguous tensors; only those of a gate lie apart."""
-    gate = tensors.get("gate")
-    call = _ScanCall(batch=len(u), steps=u.shape[1], channels=u.shape[2], states=len(a),
-                     across=0 if gate is None else gate.stride(1))
-    for field, x in ({"u": u, "a": a} | tensors).items():
-        setattr(call, field, None if x is None else x.data_ptr())
-    run(f"weft_selective_scan_{name}", call)
-    if call.next < len(u) * _slices(u):
-        raise Incomplete("the selective scan in C could not reserve the memory of a chunk. Give it fewer threads.")
+def _run(name: str, u: Tensor, a: Tensor, gate: Tensor | None = None, **tensors: Tensor | None) -> None:
+    """Run a function of the library. Tokens of a gate may lie apart, as in a half of a wider tensor."""
+    call = _ScanCall(batch=len(u), steps=u.shape[1], channels=u.shape[2], states=len(a))
+    if gate is not None:
+        whole = gate.stride(2) == 1 and gate.stride(0) == gate.shape[1] * gate.stride(1)
+        gate = gate if whole else gate.contiguous()
+        call.gate, call.across = gate.data_ptr(), gate.stride(1)
+    run(f"weft_selective_scan_{name}", call, len(u) * _slices(u),
+        "the selective scan in C could not reserve the memory of a chunk. Give it fewer threads.", u=u, a=a, **tensors)
 
 
 def _slices(u: Tensor) -> int:
@@ -71,22 +65,18 @@ def _slices(u: Tensor) -> int:
 
 def _run_forward(u: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, before: Tensor, starts: Tensor | None,
                  keeps: bool) -> tuple[Tensor, Tensor, Tensor]:
-    u, dt, a, b, c, before = (x.contiguous() for x in (u, dt, a, b, c, before))
-    places = None if starts is None else starts.contiguous()
     y, after = u.new_empty(u.shape), u.new_empty(before.shape)
     kept = u.new_empty(kept_shape(before, u.shape[1], keeps))
-    _run("forward", u, a, dt=dt, b=b, c=c, before=before, starts=places, y=y, after=after, kept=kept if keeps else None)
+    _run("forward", u, a, dt=dt, b=b, c=c, before=before, starts=starts, y=y, after=after, kept=kept if keeps else None)
     return y, after, kept
 
 
 def _run_backward(dy: Tensor, dafter: Tensor, u: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, before: Tensor,
                   starts: Tensor | None, keeps: bool,
                   kept: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    dy, dafter, u, dt, a, b, c, kept = (x.contiguous() for x in (dy, dafter, u, dt, a, b, c, kept))
-    places, batch, length = None if starts is None else starts.contiguous(), len(u), u.shape[1]
     du, ddt, da, dbefore = (u.new_empty(shape) for shape in (u.shape, u.shape, dafter.shape, dafter.shape))
-    db, dc = (u.new_empty(batch, _slices(u), len(a), length) for _ in range(2))  # by piece of work
-    _run("backward", u, a, dt=dt, b=b, c=c, starts=places, kept=kept, dy=dy, dafter=dafter, du=du, ddt=ddt, da=da,
+    db, dc = (u.new_empty(len(u), _slices(u), len(a), u.shape[1]) for _ in range(2))  # by piece of work
+    _run("backward", u, a, dt=dt, b=b, c=c, starts=starts, kept=kept, dy=dy, dafter=dafter, du=du, ddt=ddt, da=da,
          db=db, dc=dc, dbefore=dbefore)
     db, dc = (x.sum(1).transpose(1, 2) for x in (db, dc))
     return du, ddt, da.sum(0), db, dc, dbefore
@@ -101,19 +91,11 @@ def gated_scan(call: GatedScanCall) -> Scanned:
     return y, after
 
 
-def _laid_out(call: GatedScanCall) -> dict[str, Tensor | None]:
-    """The arguments as C reads them. Tokens of a gate may lie apart, as in a half of a wider tensor."""
-    found = {name: None if x is None or name == "gate" else x.contiguous() for name, x in call._asdict().items()}
-    gate = call.gate
-    apart = gate.stride(2) == 1 and gate.stride(0) == gate.shape[1] * gate.stride(1)
-    return found | {"gate": gate if apart else gate.contiguous()}
-
-
 def _run_gated(u: Tensor, step: Tensor, bias: Tensor, a: Tensor, b: Tensor, c: Tensor, skip: Tensor, gate: Tensor,
                before: Tensor, starts: Tensor | None, keeps: bool) -> tuple[Tensor, Tensor, Tensor]:
-    given = _laid_out(GatedScanCall(u, step, bias, a, b, c, skip, gate, before, starts))
     y, after, kept = _gated_shapes(u, step, bias, a, b, c, skip, gate, before, starts, keeps)
-    _run_gated_by("forward", given, y=y, after=after, kept=kept if keeps else None)
+    _run("forward", u, a, gate, dt=step, bias=bias, b=b, c=c, skip=skip, before=before, starts=starts, y=y, after=after,
+         kept=kept if keeps else None)
     return y, after, kept
 
 
@@ -122,26 +104,17 @@ def _gated_shapes(u: Tensor, step: Tensor, bias: Tensor, a: Tensor, b: Tensor, c
     return (u.new_empty(u.shape), u.new_empty(before.shape), u.new_empty(kept_shape(before, u.shape[1], keeps)))
 
 
-def _run_gated_by(name: str, given: Mapping[str, Tensor | None], **others: Tensor | None) -> None:
-    tensors = {("dt" if each == "step" else each): x for each, x in given.items()} | others
-    u, a = tensors.pop("u"), tensors.pop("a")
-    assert u is not None and a is not None, "only `starts` may be missing"
-    _run(name, u, a, **tensors)
-
-
 def _run_gated_backward(dy: Tensor, dafter: Tensor, u: Tensor, step: Tensor, bias: Tensor, a: Tensor, b: Tensor,
                         c: Tensor, skip: Tensor, gate: Tensor, before: Tensor, starts: Tensor | None, keeps: bool,
                         kept: Tensor) -> tuple[
                             Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradients of a call's tensors, in their order."""
-    given = _laid_out(GatedScanCall(u, step, bias, a, b, c, skip, gate, dafter, starts))
-    dafter = given.pop("before")  # type: ignore[assignment]
     du, dstep, dgate = (u.new_empty(u.shape) for _ in range(3))
     da, dbefore = (u.new_empty(dafter.shape) for _ in range(2))
     dbias, dskip = (u.new_empty(len(u), u.shape[2]) for _ in range(2))
     db, dc = (u.new_empty(len(u), _slices(u), len(a), u.shape[1]) for _ in range(2))  # by piece of work
-    _run_gated_by("backward", given, kept=kept.contiguous(), dy=dy.contiguous(), dafter=dafter, du=du, ddt=dstep,
-                  da=da, db=db, dc=dc, dbefore=dbefore, dbias=dbias, dskip=dskip, dgate=dgate)
+    _run("backward", u, a, gate, dt=step, bias=bias, b=b, c=c, skip=skip, starts=starts, kept=kept, dy=dy,
+         dafter=dafter, du=du, ddt=dstep, da=da, db=db, dc=dc, dbefore=dbefore, dbias=dbias, dskip=dskip, dgate=dgate)
     db, dc = (x.sum(1).transpose(1, 2) for x in (db, dc))
     return du, dstep, dbias.sum(0), da.sum(0), db, dc, dskip.sum(0), dgate, dbefore
 

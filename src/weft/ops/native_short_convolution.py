@@ -5,7 +5,6 @@ backward pass computes it again. """
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from weft.ops.forms import Form
-from weft.ops.native.library import run, why_not
+from weft.ops.native.library import ADDRESS, COUNT, run, structure, why_not
 from weft.ops.operator import differentiable
 from weft.ops.short_convolution import ShortConvolutionCall, by_taps, depthwise, several
 
@@ -21,26 +20,18 @@ TOKENS = 64
 """Of a piece of work; as in native/short_convolution.h."""
 
 
-class _ConvolutionCall(ctypes.Structure):
-    """`Convolution` of native/short_convolution.h."""
-
-    _fields_ = (*((name, ctypes.c_void_p) for name in ("x", "weight", "bias", "age", "y", "dy", "dx", "dweight")),
-                *((name, ctypes.c_long) for name in ("batch", "steps", "channels", "taps", "dilation", "silu",
-                                                    "next")))
+_ConvolutionCall = structure(
+    (ADDRESS, "x weight bias age y dy dx dweight"), (COUNT, "batch steps channels taps dilation silu next"))
+"""`Convolution` of native/short_convolution.h."""
 
 
-def _call(x: Tensor, weight: Tensor, steps: int, dilation: int, silu: bool = False,
-          **tensors: Tensor | None) -> _ConvolutionCall:
-    call = _ConvolutionCall(batch=len(x), steps=steps, channels=x.shape[2], taps=weight.shape[0], dilation=dilation,
+def _run_in_c(name: str, x: Tensor, taps: Tensor, steps: int, dilation: int, age: Tensor | None, silu: bool = False,
+              **tensors: Tensor | None) -> None:
+    """Run a function of the library on taps [K,D], and on the tokens' ages as C reads them, [B,T]."""
+    call = _ConvolutionCall(batch=len(x), steps=steps, channels=x.shape[2], taps=len(taps), dilation=dilation,
                             silu=silu)
-    for field, each in ({"x": x, "weight": weight} | tensors).items():
-        setattr(call, field, None if each is None else each.data_ptr())
-    return call
-
-
-def _by_row(age: Tensor | None, rows: int) -> Tensor | None:
-    """[B,T], as C reads it."""
-    return None if age is None else age[..., 0].expand(rows, -1).to(torch.int32).contiguous()
+    by_row = None if age is None else age[..., 0].expand(len(x), -1).to(torch.int32)
+    run(f"weft_short_convolution_{name}", call, x=x, weight=taps, age=by_row, **tensors)
 
 
 def _steps(inputs: Tensor, weight: Tensor, dilation: int) -> int:
@@ -49,9 +40,7 @@ def _steps(inputs: Tensor, weight: Tensor, dilation: int) -> int:
 
 def _run(inputs: Tensor, weight: Tensor, bias: Tensor | None, age: Tensor | None, dilation: int, silu: bool) -> Tensor:
     y = _run_shapes(inputs, weight, bias, age, dilation, silu)
-    x, taps, places = inputs.contiguous(), weight[:, 0].t().contiguous(), _by_row(age, len(inputs))
-    own = None if bias is None else bias.contiguous()
-    run("weft_short_convolution_forward", _call(x, taps, y.shape[1], dilation, silu, bias=own, age=places, y=y))
+    _run_in_c("forward", inputs, weight[:, 0].t(), y.shape[1], dilation, age, silu, bias=bias, y=y)
     return y
 
 
@@ -63,15 +52,12 @@ def _run_shapes(inputs: Tensor, weight: Tensor, bias: Tensor | None, age: Tensor
 def _run_backward(dy: Tensor, inputs: Tensor, weight: Tensor, bias: Tensor | None, age: Tensor | None, dilation: int,
                   silu: bool) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of inputs, weight and bias."""
-    x, taps, dy, places = inputs.contiguous(), weight[:, 0].t().contiguous(), dy.contiguous(), _by_row(age, len(inputs))
+    x, taps, steps = inputs.contiguous(), weight[:, 0].t().contiguous(), dy.shape[1]
     if silu:
-        own, after = None if bias is None else bias.contiguous(), dy
-        dy = torch.empty_like(after)
-        run("weft_short_convolution_slope", _call(x, taps, dy.shape[1], dilation, bias=own, age=places, dy=after, y=dy))
-    dx = inputs.new_empty(x.shape)
-    parts = inputs.new_empty(len(x), -(-dy.shape[1] // TOKENS), len(taps) + 1, x.shape[2])
-    run("weft_short_convolution_backward", _call(x, taps, dy.shape[1], dilation, age=places, dy=dy, dx=dx,
-                                                 dweight=parts))
+        after, dy = dy, dy.new_empty(dy.shape)
+        _run_in_c("slope", x, taps, steps, dilation, age, bias=bias, dy=after, y=dy)
+    dx, parts = x.new_empty(x.shape), x.new_empty(len(x), -(-steps // TOKENS), len(taps) + 1, x.shape[2])
+    _run_in_c("backward", x, taps, steps, dilation, age, dy=dy, dx=dx, dweight=parts)
     sums = parts.sum((0, 1))
     return dx, sums[:-1].t()[:, None], inputs.new_empty(0) if bias is None else sums[-1].clone()
 

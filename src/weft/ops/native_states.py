@@ -5,7 +5,6 @@ scan with its softplus, its skip and its gate. The sources are `weft/ops/native/
 from __future__ import annotations
 
 import ctypes
-from typing import final
 
 import torch
 from torch import Tensor
@@ -13,8 +12,9 @@ from torch import Tensor
 from weft.ops.few_rows import unavailable
 from weft.ops.forms import Form
 from weft.ops.gated_scan import GatedScanCall, unforced
+from weft.ops.native.library import ADDRESS, COUNT, structure
 from weft.ops.native.sequence import CallHeader, NativeCall, perform, written
-from weft.ops.native_token import DTYPES, fields
+from weft.ops.native_token import DTYPES
 from weft.ops.operator import operator
 from weft.ops.selective_scan_chunks import Scanned, forward_flops
 from weft.ops.short_convolution import ShortConvolutionCall, beyond_one_token
@@ -23,18 +23,11 @@ SLICED = 256
 """Channels of a piece of work; as in native/token.h."""
 
 
-@final
-class _Taps(ctypes.Structure):
-    _fields_ = (("shared", CallHeader), *fields(ctypes.c_int, "narrow silu"),
-                *fields(ctypes.c_long, "batch channels taps x_batch x_tap"),
-                *fields(ctypes.c_void_p, "x weight bias y"))
-
-
-@final
-class _ScanToken(ctypes.Structure):
-    _fields_ = (("shared", CallHeader), ("narrow", ctypes.c_int),
-                *fields(ctypes.c_long, "batch channels states b_batch c_batch gate_batch"),
-                *fields(ctypes.c_void_p, "u step bias a b c skip before gate starts y after"))
+_Taps = structure((CallHeader, "shared"), (ctypes.c_int, "narrow silu"),
+                  (COUNT, "batch channels taps x_batch x_tap"), (ADDRESS, "x weight bias y"))
+_ScanToken = structure((CallHeader, "shared"), (ctypes.c_int, "narrow"),
+                       (COUNT, "batch channels states b_batch c_batch gate_batch"),
+                       (ADDRESS, "u step bias a b c skip before gate starts y after"))
 
 
 def _taps(inputs: Tensor, weight: Tensor, bias: Tensor | None, dilation: int, silu: bool) -> Tensor:

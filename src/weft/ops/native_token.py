@@ -11,13 +11,14 @@ import ctypes
 import math
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from weft.ops.few_rows import ROWS, functions, unavailable
 from weft.ops.forms import Form, Kernel
+from weft.ops.native.library import ADDRESS, COUNT, structure
 from weft.ops.native.sequence import CallHeader, NativeCall, alone, failed, written
 from weft.ops.norms import LayerNormCall, RMSNormCall
 from weft.ops.operator import operator
@@ -25,42 +26,15 @@ from weft.ops.operator import operator
 DTYPES = frozenset({torch.float32, torch.bfloat16})
 PART = 8192
 """Numbers of a piece of a sum, as in native/token.h, and the most that are copied in C, by one thread."""
-_SHARED = (("shared", CallHeader),)
-
-
-def fields(kind: Any, names: str) -> tuple[tuple[str, Any], ...]:
-    """Fields of a structure that are all of one kind."""
-    return tuple((name, kind) for name in names.split())
-
-
-@final
-class _Norm(ctypes.Structure):
-    _fields_ = (*_SHARED, *fields(ctypes.c_int, "narrow narrow_scale narrow_bias centred"),
-                *fields(ctypes.c_long, "rows width"), *fields(ctypes.c_void_p, "x scale bias y"),
-                ("eps", ctypes.c_float))
-
-
-@final
-class _Rotary(ctypes.Structure):
-    _fields_ = (*_SHARED, *fields(ctypes.c_int, "narrow interleaved"),
-                *fields(ctypes.c_long, "batch heads size x_batch x_head cos_batch sin_batch"),
-                *fields(ctypes.c_void_p, "x cos sin y"))
-
-
-@final
-class _Sum(ctypes.Structure):
-    _fields_ = (*_SHARED, ("narrow", ctypes.c_int), ("count", ctypes.c_long), *fields(ctypes.c_void_p, "x y z"))
-
-
-@final
-class _Copy(ctypes.Structure):
-    _fields_ = (*_SHARED, ("kind", ctypes.c_int), ("bytes", ctypes.c_long),
-                *fields(4 * ctypes.c_long, "sizes steps to"), ("begin", ctypes.c_long), *fields(ctypes.c_void_p, "x y"))
-
-
-@final
-class _Lines(ctypes.Structure):
-    _fields_ = (*_SHARED, *fields(ctypes.c_long, "bytes count lines"), *fields(ctypes.c_void_p, "at from to"))
+_SHARED = (CallHeader, "shared")
+_Norm = structure(_SHARED, (ctypes.c_int, "narrow narrow_scale narrow_bias centred"), (COUNT, "rows width"),
+                  (ADDRESS, "x scale bias y"), (ctypes.c_float, "eps"))
+_Rotary = structure(_SHARED, (ctypes.c_int, "narrow interleaved"),
+                    (COUNT, "batch heads size x_batch x_head cos_batch sin_batch"), (ADDRESS, "x cos sin y"))
+_Sum = structure(_SHARED, (ctypes.c_int, "narrow"), (COUNT, "count"), (ADDRESS, "x y z"))
+_Copy = structure(_SHARED, (ctypes.c_int, "kind"), (COUNT, "bytes"), (4 * COUNT, "sizes steps to"), (COUNT, "begin"),
+                  (ADDRESS, "x y"))
+_Lines = structure(_SHARED, (COUNT, "bytes count lines"), (ADDRESS, "at from to"))
 
 
 def norm_in_c(given: tuple[Tensor, Tensor | None, Tensor | None, float], centred: bool = True) -> Tensor:
@@ -85,7 +59,7 @@ def _norm(x: Tensor, scale: Tensor | None, bias: Tensor | None, eps: float, cent
 
 @lru_cache(maxsize=64)
 def _norm_of(rows: int, width: int, x: torch.dtype, scale: torch.dtype | None, bias: torch.dtype | None, eps: float,
-             centred: bool) -> _Norm:
+             centred: bool) -> Any:
     """The call without its addresses, to be copied: the norms of a model are of one or two kinds."""
     return _Norm(shared=CallHeader(pieces=rows), narrow=x is torch.bfloat16, narrow_scale=scale is torch.bfloat16,
                  narrow_bias=bias is torch.bfloat16, centred=centred, rows=rows, width=width, eps=eps)
@@ -143,7 +117,7 @@ def rotary_in_c(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tenso
     return y
 
 
-def _rotary_of(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> _Rotary:
+def _rotary_of(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Any:
     """The call without its addresses."""
     batch, _, heads, size = x.shape
     return _Rotary(CallHeader(pieces=batch), x.dtype is torch.bfloat16, interleaved, batch, heads, size, x.stride(0),
@@ -178,7 +152,7 @@ def _sum_call(z: Tensor, x: Any, y: Any, **options: Any) -> NativeCall | None:
 def _four(values: Iterable[int], fill: int) -> Any:
     """The last four dimensions, or all where there are fewer."""
     given = tuple(values)
-    return (ctypes.c_long * 4)(*(4 - len(given)) * (fill,), *given)
+    return (4 * COUNT)(*(4 - len(given)) * (fill,), *given)
 
 
 def _copied(y: Tensor, x: Tensor, steps: Sequence[int], begin: int = 0) -> NativeCall:

@@ -7,13 +7,12 @@ results grows with a thirty-second of the tokens. The sources are `weft/ops/nati
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from weft.ops.native.library import Incomplete, run
+from weft.ops.native.library import ADDRESS, COUNT, run, structure
 from weft.ops.operator import differentiable
 from weft.ops.wkv_chunks import forward as plain
 
@@ -21,12 +20,10 @@ LANES = 64
 """Channels of a piece of work: at most those of four vectors of the widest instruction set."""
 
 
-class _WkvCall(ctypes.Structure):
-    """`Wkv` of native/wkv.h."""
-
-    _fields_ = (*((name, ctypes.c_void_p) for name in (
-        "k", "v", "decay", "bonus", "before", "starts", "valid", "y", "after", "dy", "dafter", "dk", "dv", "ddecay",
-        "dbonus", "dbefore")), *((name, ctypes.c_long) for name in ("batch", "steps", "channels", "next")))
+_WkvCall = structure(
+    (ADDRESS, "k v decay bonus before starts valid y after dy dafter dk dv ddecay dbonus dbefore"),
+    (COUNT, "batch steps channels next"))
+"""`Wkv` of native/wkv.h."""
 
 
 def native(k: Float[Tensor, "B T D"], v: Float[Tensor, "B T D"], decay: Float[Tensor, " D"],
@@ -37,24 +34,15 @@ def native(k: Float[Tensor, "B T D"], v: Float[Tensor, "B T D"], decay: Float[Te
     return y, after
 
 
-def _call(k: Tensor, **tensors: Tensor | None) -> _WkvCall:
-    """The arguments of the C functions; all tensors are contiguous."""
-    call = _WkvCall(batch=k.shape[0], steps=k.shape[1], channels=k.shape[2], k=k.data_ptr())
-    for name, x in tensors.items():
-        setattr(call, name, None if x is None else x.data_ptr())
-    return call
-
-
-def _dense(*tensors: Tensor | None) -> list[Any]:
-    return [None if x is None else x.contiguous() for x in tensors]
+def _call(k: Tensor) -> Any:
+    return _WkvCall(batch=k.shape[0], steps=k.shape[1], channels=k.shape[2])
 
 
 def _forward(k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, before: Tensor, starts: Tensor | None,
              valid: Tensor | None) -> tuple[Tensor, Tensor]:
-    k, v, decay, bonus, before, starts, valid = _dense(k, v, decay, bonus, before, starts, valid)
     y, after = k.new_empty(k.shape), k.new_empty(before.shape)
-    run("weft_wkv_forward", _call(k, v=v, decay=decay, bonus=bonus, before=before, starts=starts, valid=valid, y=y,
-                                  after=after))
+    run("weft_wkv_forward", _call(k), k=k, v=v, decay=decay, bonus=bonus, before=before, starts=starts, valid=valid,
+        y=y, after=after)
     return y, after
 
 
@@ -66,15 +54,12 @@ def shapes(k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, before: Tensor, s
 
 def _backward(dy: Tensor, dafter: Tensor, k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, before: Tensor,
               starts: Tensor | None, valid: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    dy, dafter, k, v, decay, bonus, before, starts, valid = _dense(dy, dafter, k, v, decay, bonus, before, starts,
-                                                                   valid)
     dk, dv, dbefore = k.new_empty(k.shape), k.new_empty(k.shape), k.new_empty(before.shape)
     ddecay, dbonus = k.new_empty(k.shape[0], k.shape[2]), k.new_empty(k.shape[0], k.shape[2])
-    call = _call(k, v=v, decay=decay, bonus=bonus, before=before, starts=starts, valid=valid, dy=dy, dafter=dafter,
-                 dk=dk, dv=dv, ddecay=ddecay, dbonus=dbonus, dbefore=dbefore)
-    run("weft_wkv_backward", call)
-    if call.next < k.shape[0] * -(-k.shape[2] // LANES):
-        raise Incomplete("the decaying mean in C could not reserve memory for its states. Give it shorter rows.")
+    run("weft_wkv_backward", _call(k), k.shape[0] * -(-k.shape[2] // LANES),
+        "the decaying mean in C could not reserve memory for its states. Give it shorter rows.",
+        k=k, v=v, decay=decay, bonus=bonus, before=before, starts=starts, valid=valid, dy=dy, dafter=dafter, dk=dk,
+        dv=dv, ddecay=ddecay, dbonus=dbonus, dbefore=dbefore)
     return dk, dv, ddecay.sum(0), dbonus.sum(0), dbefore
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -74,7 +74,6 @@ def _plain(x: Tensor, scale: Tensor | None, eps: float) -> Tensor:
     return y if y.dtype == x.dtype else y.to(x.dtype)
 
 
-@final
 class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: Tensor | None, eps: float) -> Tensor:

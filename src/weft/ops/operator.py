@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -31,7 +31,6 @@ def transformed() -> bool:
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
-@final
 class _Operators:
     """The operators that have been declared, so that a file that is loaded again can declare its operators anew."""
 
@@ -188,7 +187,6 @@ LEAST = 1 << 18
 Recipe: TypeAlias = Callable[[], Tensor]
 
 
-@final
 class _Cheap:
     """A result that can be recomputed. In a backward pass it is kept from the first operator that reads it to the
     last."""

@@ -13,7 +13,7 @@ besides the outputs, which need the state before the piece.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -46,14 +46,7 @@ def after_count(first: Float[Tensor, "B H"], after: Float[Tensor, "T B H"],
     return every.gather(0, count[None, :, None].expand(1, -1, first.shape[1]))[0]
 
 
-class _Scanned(Protocol):
-    """A call of a scan."""
-
-    @property
-    def projected(self) -> Tensor: ...
-
-
-def one_step(call: _Scanned) -> str | None:
+def one_step(call: Any) -> str | None:
     """Why a scan does not pay: one step has nothing to gather."""
     return "a single step" if call.projected.shape[0] == 1 else None
 

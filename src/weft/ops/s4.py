@@ -195,20 +195,9 @@ S4_CHUNK = OPERATIONS.add(Operation(
     subject="x", examples=_examples, known_as=("dplr",)))
 
 
-class Coefficients(NamedTuple):
-    """The coefficients from which the spectrum follows.
-
-    Attributes:
-        weights: of c/Z and of i s/Z in the four sums, in this order: C~ B, C~ P, P* B, P* P.
-    """
-
-    weights: Float[Tensor, "H 8 M"]
-    decay: Float[Tensor, "H M"]
-    radius: Float[Tensor, "H M"]
-
-
-def coefficients(system: Dplr, size: int) -> Coefficients:
-    """The coefficients of the kernel of length ``size``."""
+def coefficients(system: Dplr, size: int) -> tuple[Float[Tensor, "H 8 M"], Float[Tensor, "H M"], Float[Tensor, "H M"]]:
+    """The coefficients from which the spectrum of the kernel of length ``size`` follows: the weights of c/Z and of
+    i s/Z in the four sums, in this order: C~ B, C~ P, P* B, P* P; and decays and radii."""
     half = (system.dt / 2)[:, None, None]
     known = dense(system)
     rest = known.c - Powers(known).behind(size)  # C (I - A^L) as a real row
@@ -218,7 +207,7 @@ def coefficients(system: Dplr, size: int) -> Coefficients:
                      multiply(conjugate, system.p)], 1) * half[:, None]
     decay, turn = (system.modes * half).unbind(-1)
     over_c = 2 * (-v[..., 0] * decay[:, None] - v[..., 1] * turn[:, None])
-    return Coefficients(torch.cat([over_c, 2 * v[..., 0]], 1), -decay, (decay.square() + turn.square()).sqrt())
+    return torch.cat([over_c, 2 * v[..., 0]], 1), -decay, (decay.square() + turn.square()).sqrt()
 
 
 def _half_angles(size: int, like: Tensor) -> tuple[Tensor, Tensor]:

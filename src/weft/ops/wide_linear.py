@@ -7,7 +7,7 @@ speed, and on some processors that have them, as `weft.analysis.matmul` measures
 from __future__ import annotations
 
 import sys
-from typing import Any, final
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -59,7 +59,6 @@ def wide_product(a: Float[Tensor, "M K"], b: Float[Tensor, "K N"],
     return found
 
 
-@final
 class _WideLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

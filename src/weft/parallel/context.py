@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -37,7 +37,6 @@ from weft.parallel.collectives import Closed
 from weft.parallel.thread_communication import Chain, HandedPieces, Line
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class RowPiece:
     """This process's piece of the rows of one call.
@@ -61,7 +60,6 @@ class RowPiece:
         return closed
 
 
-@final
 class Context:
     """The processes that compute pieces of the same rows, in the order of the pieces.
 
@@ -182,7 +180,6 @@ def apart_layers(model: TokenEncoder) -> list[Layer]:
             and (each.declares().gives or each.declares().takes) and not each.declares().joins_without_state]
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class BatchPart:
     """A batch, or a process's piece of it, as a task computes it.

@@ -13,7 +13,7 @@ it would turn a float32 state into bfloat16.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar, final
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,6 @@ from weft.parallel.mesh import Mesh
 R = TypeVar("R")
 
 
-@final
 class GatheredRoot(nn.Module):
     """The root of FSDP2: calls ``work`` while the model's own parameters are gathered."""
 
@@ -39,7 +38,6 @@ class GatheredRoot(nn.Module):
         return work(*arguments)
 
 
-@final
 class Sharded:
     """A model whose parameters are sharded over the axis ``shard`` of the mesh, and replicated over ``replicate``.
 

@@ -9,7 +9,7 @@ in float32 and rounded once.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, final
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -44,7 +44,6 @@ class DividedMap(Rewritten):
         return None
 
 
-@final
 class Into(DividedMap):
     """y_i = W_i x + b_i: some rows of W. The gradient of x is summed over processes."""
 
@@ -55,7 +54,6 @@ class Into(DividedMap):
         return entering(h, self.group)  # every process has the first matrix, and some rows of the second
 
 
-@final
 class OutOf(DividedMap):
     """y = sum over processes of W_i h_i, plus b: some columns of W.
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Self, TypeAlias, final, get_args
+from typing import TYPE_CHECKING, Literal, Self, TypeAlias, get_args
 
 import torch.distributed as dist
 from pydantic import Field
@@ -76,7 +76,6 @@ def require_world(settings: MeshSettings, size: int) -> None:
                            f"{'was' if size == 1 else 'were'} started. {fits}"])
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Mesh:
     """The mesh as one of its processes has it.

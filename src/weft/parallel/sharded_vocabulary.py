@@ -9,7 +9,7 @@ softmax needs its largest logit and its sum over processes, which are two number
 
 from __future__ import annotations
 
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -48,7 +48,6 @@ class OwnIds(NamedTuple):
         return here, torch.where(here, ids - self.first, 0)
 
 
-@final
 class DividedEmbedding(Part):
     """Rows of a table [V,E] of which this process has some; ids [...], y [...,E].
 
@@ -70,7 +69,6 @@ class DividedEmbedding(Part):
         return summed(torch.where(here[..., None], F.embedding(places, self.weight), 0.0), self.group)
 
 
-@final
 class DividedReadout(Readout):
     """`LinearReadout` of which this process has the rows of some ids, and the same bias.
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from torch.distributed.tensor.placement_types import Placement
 
 
-@final
 @dataclass(frozen=True)
 class TensorPlan:
     """The plan of tensor parallelism for a model.
@@ -96,7 +95,6 @@ def plan_of(model: Model, parts: int) -> TensorPlan:
     return TensorPlan(divisions, vocabulary, whole)
 
 
-@final
 @dataclass(frozen=True)
 class Divided:
     """A model of which this process has its part.

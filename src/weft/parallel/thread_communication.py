@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, TypeVar, final
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,7 +25,6 @@ from weft.parallel.collectives import gathered, received, sent
 R = TypeVar("R")
 
 
-@final
 @dataclass(frozen=True)
 class Line:
     """The processes that compute the pieces of a row, in the order of the pieces.
@@ -39,7 +38,6 @@ class Line:
     count: int
 
 
-@final
 @dataclass(eq=False)
 class Chain:
     """The communication of one call. ``thread``: what the last operator returned."""
@@ -47,7 +45,6 @@ class Chain:
     thread: Tensor
 
 
-@final
 class HandedPieces(Pieces):
     """`Pieces` of connected processes.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias
 
 from torch import nn
 
@@ -21,7 +21,6 @@ from weft.pictures.labels import HARD, acting, amount, in_brackets, resolved, se
 from weft.positions.base import PositionScheme
 
 
-@final
 @dataclass(frozen=True)
 class PartBox:
     """A part.
@@ -39,7 +38,6 @@ class PartBox:
     memory: bool = False
 
 
-@final
 @dataclass(frozen=True)
 class BranchPicture:
     """A layer with the norms before and after it."""
@@ -49,7 +47,6 @@ class BranchPicture:
     after: PartBox | None = None
 
 
-@final
 @dataclass(frozen=True)
 class StepPicture:
     """Branches that read the same vectors, and their sum; see `weft.blocks.base.Step`."""
@@ -67,7 +64,6 @@ TIED = "tied: the token embedding"
 Steps: TypeAlias = tuple[StepPicture, ...]
 
 
-@final
 @dataclass(frozen=True)
 class BlockPicture:
     """A block: its kind and its steps, or, if it does not say how it is wired, a step of its own for each layer.
@@ -84,7 +80,6 @@ class BlockPicture:
 Element: TypeAlias = "PartBox | BlockPicture | Fold[BlockPicture]"
 
 
-@final
 @dataclass(frozen=True)
 class ModelColumn:
     """The stages that a row of tokens passes, in order, from the bottom of the drawing to its top.
@@ -98,7 +93,6 @@ class ModelColumn:
     enters: str
 
 
-@final
 @dataclass(frozen=True)
 class ModelDrawing:
     """The columns of a model; an encoder stands before the decoder that reads it."""

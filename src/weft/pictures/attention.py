@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
 
 import torch
 from jaxtyping import Float
@@ -39,7 +38,6 @@ SIDE, BESIDE, PER_ROW = 150.0, 14.0, 6
 """Units of a map; between maps; maps beside one another."""
 
 
-@final
 @dataclass(frozen=True)
 class HeadNumbers(Record):
     """The numbers of one head.
@@ -62,7 +60,6 @@ class HeadNumbers(Record):
     sink: float
 
 
-@final
 @dataclass(frozen=True)
 class AttentionMap:
     """The weights of a layer.

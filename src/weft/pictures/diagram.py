@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import final
 
 from weft.drawing.figure import Figure
 from weft.drawing.marks import LETTER, LINE, Point, label, plus, text_box, wire, wrapped
@@ -29,7 +28,6 @@ MOST_LINES = 7
 """Lines of text in a box."""
 
 
-@final
 @dataclass
 class Sheet:
     """The shapes drawn so far, from the bottom upwards.

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeAlias, TypeVar, final
+from typing import Generic, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
 
-@final
 @dataclass(frozen=True)
 class Fold(Generic[T]):
     """Items that occur ``repeat`` times in a row.

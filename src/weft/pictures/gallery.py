@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import final
 
 from weft.core.model import LanguageModel, Model, parameter_count
 from weft.core.strict_json import Record
@@ -26,7 +25,6 @@ MOST_SCHEMES, MOST_ROWS, LEAST = 12, 24, 230.0
 drawing."""
 
 
-@final
 @dataclass(frozen=True)
 class Section:
     """Pictures of one kind.
@@ -41,7 +39,6 @@ class Section:
     figures: tuple[Figure, ...]
 
 
-@final
 @dataclass(frozen=True)
 class ReadText:
     """A text that a model has read.
@@ -60,7 +57,6 @@ class ReadText:
         return tuple(each for found in self.maps for each in head_numbers(found))
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Gallery:
     """The pictures of a model.
@@ -80,7 +76,6 @@ class Gallery:
         return [figure for section in self.sections for figure in section.figures]
 
 
-@final
 @dataclass(frozen=True)
 class DrawnFiles(Record):
     """The files that `weft.api.draw` wrote.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import final
 
 import torch
 
@@ -26,7 +25,6 @@ EXACT, LEAST, COARSE, SAMPLES = 12, 12, 32, 12
 side; tokens of a cell, at most, whose pairs are evaluated."""
 
 
-@final
 @dataclass(frozen=True)
 class EvaluatedMask:
     """A mask evaluated for drawing.

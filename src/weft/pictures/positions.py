@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,6 @@ TOKENS, MOST_HEADS, MOST_FEATURES, CONTENTS = 64, 8, 512, 6
 """Positions of a picture; heads and features that it shows; draws of content over which squares are averaged."""
 
 
-@final
 @dataclass(frozen=True)
 class Placed:
     """A position scheme in a model.

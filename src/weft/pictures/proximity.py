@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import final
 
 import torch
 from jaxtyping import Float
@@ -29,7 +28,6 @@ ROUNDING = 1e-9
 """Rises of proximity below this, as a share of its range, are taken for rounding."""
 
 
-@final
 @dataclass(frozen=True)
 class Properties(Record):
     """The properties of a proximity.

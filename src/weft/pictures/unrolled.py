@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import final
 
 from torch import nn
 
@@ -24,7 +23,6 @@ TIMES = ("1", "2", "3", "T")
 """The tokens that are drawn; a gap stands before the last."""
 
 
-@final
 @dataclass(frozen=True)
 class LayerRow:
     """A layer of the graph.

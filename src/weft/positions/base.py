@@ -150,7 +150,6 @@ def least_limit(module: nn.Module) -> int | None:
     return min(limits, default=None)
 
 
-@final
 class PositionTerm(ScoreTerm):
     """The term that a position scheme adds to the scores of a call.
 

@@ -32,29 +32,25 @@ Join = Literal["add", "concatenate"]
 
 
 class NaiveCode(PositionScheme):
-    """Base: a code of ``features`` numbers for each position, added to the embedding or concatenated with it."""
+    """A code of ``features`` numbers for each position, added to the embedding or concatenated with it."""
 
     acts_on: ClassVar[frozenset[Point]] = frozenset({"embeddings"})
 
-    def __init__(self, features: int, join: Join, dims: Dims) -> None:
+    def __init__(self, config: NaiveConfig, dims: Dims, features: int = 1) -> None:
         super().__init__()
-        most = dims.d_model if join == "add" else dims.d_model - 1
+        self.config, self.join = config, config.join
+        most = dims.d_model if self.join == "add" else dims.d_model - 1
         if features > most:
             raise dims.problem("", f"a position code of {features} features does not fit into d_model {dims.d_model}.",
                                f"Use at most {most} features, or a greater d_model.")
-        self.features, self.join = features, join
-        self.repeats = math.ceil(dims.d_model / features)
+        self.features, self.repeats = features, math.ceil(dims.d_model / features)
 
     @property
     def width(self) -> int:
         return self.features if self.join == "concatenate" else 0
 
-    @abstractmethod
-    def code(self, ticks: Ticks, dtype: torch.dtype) -> Tensor:
-        """[#B,T,features]."""
-
     def embed(self, x: Float[Tensor, "B T d"], ticks: Ticks) -> Float[Tensor, "B T D"]:
-        code = self.code(ticks, angle_dtype(x)).to(x.dtype)
+        code = self.config.code(ticks, angle_dtype(x)).to(x.dtype)
         if self.join == "concatenate":
             return torch.cat([x, code.expand(x.shape[0], -1, -1)], dim=-1)
         return x + code.repeat(1, 1, self.repeats)[..., :x.shape[-1]]
@@ -73,6 +69,13 @@ class NaiveConfig(PositionConfig):
     about = About(source="folklore; Vaswani et al. 2017, section 3.5, discusses the choice")
     join: Join = "concatenate"
 
+    @abstractmethod
+    def code(self, ticks: Ticks, dtype: torch.dtype) -> Float[Tensor, "#B T features"]:
+        """The code of each token's position."""
+
+    def build(self, dims: Dims) -> NaiveCode:
+        return NaiveCode(self, dims)
+
     @classmethod
     def examples(cls) -> list[Self]:
         return [cls(), cls(join="add")]
@@ -86,13 +89,6 @@ class IntegerCodeConfig(NaiveConfig):
     about = replace(NaiveConfig.about,
         equation=r"\operatorname{code}(p) = p",
         differs=(("fraction", "unbounded, and needs no length."), ("sine", "every position has its own number.")))
-
-    def build(self, dims: Dims) -> NaiveCode:
-        return IntegerCode(1, self.join, dims)
-
-
-class IntegerCode(NaiveCode):
-    """code(p) = p."""
 
     def code(self, ticks: Ticks, dtype: torch.dtype) -> Tensor:
         return one_dimensional(ticks.position, "integer").to(dtype)[..., None]
@@ -108,14 +104,7 @@ class FractionCodeConfig(NaiveConfig):
         differs=(("integer", "bounded by 1, but depends on the document's length, which must be known."),))
 
     def build(self, dims: Dims) -> NaiveCode:
-        return FractionCode(1, self.join, dims)
-
-
-class FractionCode(LengthDependent, NaiveCode):
-    """code(p) = p / (N - 1), 0 for N = 1. N is the length that the document declares (`Ticks.length`)."""
-
-    def regime(self, length: Int64[Tensor, "..."]) -> Int64[Tensor, "..."]:
-        return length
+        return FractionCode(self, dims)
 
     def code(self, ticks: Ticks, dtype: torch.dtype) -> Tensor:
         position, length = one_dimensional(ticks.position, "fraction"), ticks.length
@@ -124,6 +113,13 @@ class FractionCode(LengthDependent, NaiveCode):
                           "a position lies beyond the length that its document declares.",
                           "Start the state with the document's length (init_state(horizon=...)).")
         return (position.to(dtype) / (length - 1).clamp(min=1).to(dtype))[..., None]
+
+
+class FractionCode(LengthDependent, NaiveCode):
+    """code(p) = p / (N - 1), 0 for N = 1. N is the length that the document declares (`Ticks.length`)."""
+
+    def regime(self, length: Int64[Tensor, "..."]) -> Int64[Tensor, "..."]:
+        return length
 
 
 @register
@@ -143,18 +139,14 @@ class BinaryCodeConfig(NaiveConfig):
     digits: int = Field(default=6, gt=0, le=62)
 
     def build(self, dims: Dims) -> NaiveCode:
-        return BinaryCode(self.digits, self.join, dims)
+        return NaiveCode(self, dims, self.digits)
 
     @classmethod
     def examples(cls) -> list[Self]:
         return [cls(digits=3), cls(join="add", digits=4)]
 
-
-class BinaryCode(NaiveCode):
-    """code(p)[k] = floor(p / 2^k) mod 2."""
-
     def code(self, ticks: Ticks, dtype: torch.dtype) -> Tensor:
-        places = torch.arange(self.features, device=ticks.order.device)
+        places = torch.arange(self.digits, device=ticks.order.device)
         return ((counted_position(ticks, "binary")[..., None] >> places) & 1).to(dtype)
 
 
@@ -172,20 +164,9 @@ class SineCodeConfig(NaiveConfig):
         differs=(("sinusoidal", "has one wave, so that many positions share a value."), ("integer", "bounded.")))
     frequency: float = Field(default=0.1, gt=0)
 
-    def build(self, dims: Dims) -> NaiveCode:
-        return SineCode(self.frequency, self.join, dims)
-
     @classmethod
     def examples(cls) -> list[Self]:
         return [cls(), cls(join="add", frequency=1.0)]
-
-
-class SineCode(NaiveCode):
-    """code(p) = sin(omega p)."""
-
-    def __init__(self, frequency: float, join: Join, dims: Dims) -> None:
-        super().__init__(1, join, dims)
-        self.frequency = frequency
 
     def code(self, ticks: Ticks, dtype: torch.dtype) -> Tensor:
         return (one_dimensional(ticks.position, "sine").to(dtype) * self.frequency).sin()[..., None]

@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, final
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -90,7 +90,6 @@ class Count(NamedTuple):
     sources: SourcedRows | None = None
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Rows(Generic[C]):
     """A batch of rows.
@@ -180,7 +179,6 @@ class TaskSettings:
         return model.init_state(rows, device=device)
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class TaskDeclared:
     """The declarations of a task about itself, which training reads.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Self, final
+from typing import ClassVar, Self
 
 import numpy as np
 from jaxtyping import Int64
@@ -201,7 +201,6 @@ class PixelsConfig(RowTaskConfig, HasClasses):
         return [cls(), cls(images=100, permuted=True)]
 
 
-@final
 class PixelRows(RowExamples):
     """Images as rows of their bytes.
 

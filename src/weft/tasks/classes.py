@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from typing import TypeAlias, final
+from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Int64
@@ -14,7 +14,6 @@ Measure: TypeAlias = Callable[[np.ndarray, np.ndarray, np.ndarray], float]
 """A measure of counts by class: of right predictions, of true classes and of predicted ones."""
 
 
-@final
 class ClassCounts:
     """Counts over examples, for the measures of a classifier.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, final
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -123,7 +123,6 @@ class ClassifyConfig(LabelledConfig):
         return [cls(), cls(text_field="premise", second_field="hypothesis", label_field="relation"), cls(n_values=1)]
 
 
-@final
 class LabelledColumns(NamedTuple):
     """Rows of texts: ids and types of tokens [B,T], the class of each row or its values, and the span."""
 
@@ -145,7 +144,6 @@ def labelled_rows(texts: LabelledTexts, chosen: Int64[np.ndarray, " B"], share: 
     return Rows(LabelledColumns(ids, types, labels, Span(count=count)), Count(len(rows), len(rows)))
 
 
-@final
 class Classify(RecordTask[LabelledConfig, LabelledTexts, LabelledColumns]):
     """Rows of texts with classes, whose summed negative log-likelihood is the loss; or with values, whose summed mean
     squared error is.

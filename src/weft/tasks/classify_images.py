@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Self, final
+from typing import ClassVar, Self
 
 import numpy as np
 from jaxtyping import Int64
@@ -55,7 +55,6 @@ class ClassifyImagesConfig(ImageTaskConfig, HasClasses):
         return [cls(), cls(images=100)]
 
 
-@final
 class ClassifyImages(ImageTask[ClassifyImagesConfig]):
     """Images with classes, whose summed negative log-likelihood is the loss. It measures loss, accuracy and the mean of
     the classes' F1 scores."""

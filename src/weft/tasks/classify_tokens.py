@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, final
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -106,7 +106,6 @@ class ClassifyTokensConfig(RecordTaskConfig, HasClasses):
         return [cls(), cls(words_field="tokens", labels_field="ner_tags", cut=True)]
 
 
-@final
 class WordColumns(NamedTuple):
     """Rows of words: ids [B,T], the class of the word whose first token each is [B,T], -1 for tokens that are not
     scored, and the span."""
@@ -126,7 +125,6 @@ def word_rows(texts: LabelledWords, chosen: Int64[np.ndarray, " B"], share: slic
     return Rows(columns, Count(len(labels), int((labels >= 0).sum())))
 
 
-@final
 class ClassifyTokens(RecordTask[ClassifyTokensConfig, LabelledWords, WordColumns]):
     """Rows of words, whose first tokens have their classes; the loss is their summed negative log-likelihood."""
 
@@ -198,35 +196,28 @@ OUTSIDE = "O"
 IN_SPAN = re.compile(r"[BI]-.+", re.DOTALL)
 
 
-class TaggedSpan(NamedTuple):
-    """Words that stand for one thing: the first of them, the one behind the last, and their type."""
-
-    first: int
-    behind: int
-    type: str
-
-
 def in_bio(names: Sequence[str]) -> bool:
     """Whether labels are in BIO form: ``B-x`` and ``I-x`` for words of a span of the type x, and ``O`` for others."""
     return any(IN_SPAN.fullmatch(name) for name in names) and all(
         name == OUTSIDE or IN_SPAN.fullmatch(name) for name in names)
 
 
-def spans_in(labels: Sequence[str]) -> list[TaggedSpan]:
-    """The spans of one text from its words' labels in BIO form, as CoNLL-2003's program ``conlleval`` finds them.
+def spans_in(labels: Sequence[str]) -> list[tuple[int, int, str]]:
+    """The spans of one text from its words' labels in BIO form, as CoNLL-2003's program ``conlleval`` finds them: the
+    first word of each, the one behind the last, and its type.
 
     A span begins at a B-x, and at an I-x that does not continue a span of the type x. So texts in which only spans next
     to one of the same type begin with B (CoNLL-2003's own files, IOB1) have the same spans as those in which all do.
     """
-    found: list[TaggedSpan] = []
+    found: list[tuple[int, int, str]] = []
     for place, label in enumerate(labels):
         if label == OUTSIDE:
             continue
         form, kind = label.split("-", 1)
-        if form == "I" and found and found[-1].behind == place and found[-1].type == kind:
-            found[-1] = found[-1]._replace(behind=place + 1)
+        if form == "I" and found and found[-1][1:] == (place, kind):
+            found[-1] = found[-1][0], place + 1, kind
         else:
-            found.append(TaggedSpan(place, place + 1, kind))
+            found.append((place, place + 1, kind))
     return found
 
 
@@ -234,7 +225,6 @@ Totals: TypeAlias = Callable[[np.ndarray, np.ndarray, np.ndarray], float]
 """A measure of counts: of right predictions, of what is true and of what is predicted."""
 
 
-@final
 class TagCounts:
     """Counts over the words of texts.
 

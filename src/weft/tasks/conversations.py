@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, ClassVar, Literal, final
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -125,7 +125,6 @@ class ConversationConfig(TaskConfig, OwnTexts):
         return read_conversations(path, self.shape, pairs=self.pairs)
 
 
-@final
 class ConversationEncoder:
     """Converts conversations to tokens with flags: scored are the assistant's.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar, final
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -82,7 +82,6 @@ def image_parts(data: DataSettings, images: int | None) -> Parts:
     return Parts(limited, held, corpus, digest)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class ImageExamples:
     """Images with the index of the class of each; 0 for a task without classes."""

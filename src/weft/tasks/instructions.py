@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Self, final
+from typing import ClassVar, Self
 
 from weft.chat.answers import Which
 from weft.core.model import Model, ModelState
@@ -65,7 +65,6 @@ class AnswersConfig(ConversationConfig):
         return [cls(), cls(template="chatml", scored="last", too_long="cut", shape="alpaca")]
 
 
-@final
 class Answers(Task[AnswersConfig, TokenStream, TextColumns]):
     """Whole conversations, one in a row, or with ``data.packing: documents`` several, which do not see one another.
 

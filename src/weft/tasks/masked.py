@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Self, final
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -99,7 +99,6 @@ def continuing_ids(tokenizer: Tokenizer) -> frozenset[int] | None:
     return tokenizer.continuing_ids if isinstance(tokenizer, NamesPieces) else None
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class MaskableText:
     """A stream, and its tokenizer, whose special tokens are never hidden."""
@@ -145,7 +144,6 @@ def masked_rows(text: Batch, stream: TokenStream, masking: Masking) -> Rows[Text
     return Rows(columns, Count(len(text.inputs), int(found.chosen.sum()), sources=sourced_rows(text, found.chosen)))
 
 
-@final
 class MaskedTokens(Task[MaskedConfig, MaskableText, TextColumns]):
     """Rows of a stream with hidden tokens, whose summed negative log-likelihood is the loss.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 from weft.core.errors import ConfigError, DataError
 from weft.data import TokenStream, repeated
@@ -22,7 +22,6 @@ OF_TEXT = ("max_bytes", "validation_path", "text_field", "prompt_field", "docume
 """Settings of a source that decide its text, and so cannot be given for one that is prepared."""
 
 
-@final
 class Mixed(NamedTuple):
     """The two streams of a mixture or of one source, the description and hash of its text, and its tokenizer."""
 
@@ -146,7 +145,6 @@ def _require_made_by(prepared: dict[str, PreparedData], tokenizer: Tokenizer, fi
                             remedy="Prepare all sources with one tokenizer, or give their texts.")
 
 
-@final
 class _MixedTexts(PartedTexts):
     """The training texts of all sources one after another; a source is read whenever it is reached, and not kept."""
 

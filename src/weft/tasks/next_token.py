@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import ClassVar, final
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -47,7 +47,6 @@ class NextTokenConfig(TaskConfig):
         return NextToken(self, settings)
 
 
-@final
 class NextToken(Task[NextTokenConfig, TokenStream, TextColumns], FitsByCounting):
     """Windows of a stream, whose summed negative log-likelihood is the loss; each token is scored once an epoch.
 

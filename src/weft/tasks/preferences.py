@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import ClassVar, Literal, NamedTuple, Self, final
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -91,7 +91,6 @@ class PreferencesConfig(ConversationConfig):
         return [cls(label_smoothing=0.1), cls(template="chatml", loss="ipo", beta=0.2, per_token=True, too_long="cut")]
 
 
-@final
 class PreferenceColumns(NamedTuple):
     """Pairs: the rows, the better answer of each pair before the worse; the scored tokens of each row [R]; and its
     log-probability under the reference [R]."""
@@ -101,7 +100,6 @@ class PreferenceColumns(NamedTuple):
     reference: Tensor
 
 
-@final
 class Preferences(Task[PreferencesConfig, PreferencePairs, PreferenceColumns], ComparesWithStart):
     """Pairs of answers, both in one pass. The loss is a mean over pairs.
 

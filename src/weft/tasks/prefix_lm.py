@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar, Literal, Self, final
+from typing import ClassVar, Literal, Self
 
 import torch
 
@@ -63,7 +63,6 @@ class PrefixLMConfig(TaskConfig):
         return [cls(), cls(prefix="prompt")]
 
 
-@final
 class PrefixLM(Task[PrefixLMConfig, TokenStream, TextColumns]):
     """Rows of a stream whose documents begin with a prefix. The loss is the summed negative log-likelihood of the
     tokens behind the prefixes.

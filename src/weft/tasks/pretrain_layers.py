@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import ClassVar, Literal, Self, final
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -100,7 +100,6 @@ class PretrainLayersConfig(ImageTaskConfig, HasClasses):
                 cls(method="supervised", batches_per_layer=100, images=1000)]
 
 
-@final
 class PretrainLayers(ImageTask[PretrainLayersConfig]):
     """Reconstructions of images, whose summed loss over all pixels or units is the loss of an image; or classes.
 

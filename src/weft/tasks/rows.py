@@ -12,7 +12,7 @@ import math
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping
-from typing import Literal, NamedTuple, Self, TypeAlias, final
+from typing import Literal, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -162,7 +162,6 @@ class RowColumns(NamedTuple):
     span: Span
 
 
-@final
 class RowTask(Task[RowTaskConfig, RowExamples, RowColumns], FitsByCounting):
     """Rows with answers, whose summed negative log-likelihood is the loss; tokens without an answer are only read.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple, Self, final
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -100,7 +100,6 @@ class SequenceToSequenceConfig(RecordTaskConfig):
         return [cls(), cls(source_field="en", target_field="de", batch_tokens=64, cut=True)]
 
 
-@final
 class PairColumns(NamedTuple):
     """Pairs: source ids and counts, the decoder's inputs and targets, which targets are scored, and the number of
     inputs of each row."""
@@ -113,7 +112,6 @@ class PairColumns(NamedTuple):
     target_count: Tensor
 
 
-@final
 class SequenceToSequence(RecordTask[SequenceToSequenceConfig, Pairs, PairColumns]):
     """Rows of sources and targets. The loss is the summed negative log-likelihood of the targets' tokens, each
     predicted from the true ones before it (teacher forcing); the closing token is predicted too.

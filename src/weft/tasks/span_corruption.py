@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, NamedTuple, Self, final
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -98,7 +98,6 @@ def named_sentinels(tokenizer: Tokenizer) -> list[int]:
     return found
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class CorruptibleText:
     """A stream, with the ids that stand for hidden spans and for the ends of sources and targets.
@@ -131,7 +130,6 @@ class SpanColumns(NamedTuple):
     target: Tensor
 
 
-@final
 class SpanCorruptionTask(Task[SpanCorruptionConfig, CorruptibleText, SpanColumns]):
     """Rows of a stream with hidden spans. The loss is the summed negative log-likelihood of the targets' tokens, each
     predicted from the source and the true ones before it; sentinels and the closing token are predicted too.

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar, final
+from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from pydantic import ValidationError
 
@@ -28,7 +28,6 @@ HeldOut: TypeAlias = Literal["validation", "test"]
 E = TypeVar("E")
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Material(Generic[E]):
     """The data that a run trains on and is measured on.
@@ -46,7 +45,6 @@ class Material(Generic[E]):
     validation: E
 
 
-@final
 class Texts(NamedTuple):
     """The texts of a run by part, with a line that describes train and validation together, and their hash."""
 

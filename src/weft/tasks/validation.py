@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import log
-from typing import TypeVar, final
+from typing import TypeVar
 
 from weft.core.strict_json import Record
 from weft.data.stream import Sources
@@ -17,7 +17,6 @@ from weft.data.stream import Sources
 BITS_PER_BYTE, LOSS = "bits_per_byte", "loss"
 
 
-@final
 @dataclass(frozen=True)
 class Validation(Record):
     """Means over predictions on held-out data.

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import final
 
 import torch
 from torch import Tensor
@@ -20,7 +19,6 @@ ROWS = 16
 """Rows of a batch; the results do not depend on it."""
 
 
-@final
 @dataclass(frozen=True)
 class WholeRow:
     """One row.

@@ -20,7 +20,7 @@ from weft.core.strict_json import digest
 from weft.disk.ownership import require_free_or_same
 from weft.tokenizers.pieces import Ids, IdsLike, PieceTable
 from weft.tokenizers.specials import NO_CONVENTIONS, AddedToken, Conventions, Splitter
-from weft.tokenizers.streaming import Spelling, StreamDecoder, parted
+from weft.tokenizers.streaming import StreamDecoder, parted
 
 SETTINGS_FILE = "weft_tokenizer.json"
 FORMAT_VERSION = 1
@@ -43,7 +43,6 @@ class Encoded:
     lost: NDArray[np.float32] | None = None
 
 
-@final
 @dataclass(frozen=True)
 class TokenizerFacts:
     """The facts that a tokenizer gives of itself when it is made.
@@ -124,7 +123,7 @@ class Tokenizer(ABC):
         self.vocab_size, self.bos_id, self.eos_id = facts.vocab_size, facts.bos_id, facts.eos_id
         self.special_tokens, self.keeps_text = facts.special_tokens, facts.keeps_text
         self.name = facts.name or f"{self.kind}-{facts.vocab_size}"
-        self._spelled: Sequence[Spelling] | None = None
+        self._spelled: Sequence[tuple[bytes, bytes]] | None = None
         self._use(conventions)
 
     def __init_subclass__(cls) -> None:
@@ -149,7 +148,7 @@ class Tokenizer(ABC):
         return [self.decode([token]).encode() for token in range(self.vocab_size)]
 
     @final
-    def spelled(self) -> Sequence[Spelling]:
+    def spelled(self) -> Sequence[tuple[bytes, bytes]]:
         """``spellings``, each parted into its white space and the rest; found once."""
         if self._spelled is None:
             self._spelled = [parted(piece) for piece in self.spellings()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar, final
+from typing import ClassVar
 
 import tokenizers
 
@@ -16,7 +16,6 @@ SMALLEST_BPE = 257
 """The smallest vocabulary: the bytes, and the end of a document."""
 
 
-@final
 class BPETokenizer(LibraryTokenizer):
     """Byte-level BPE: the most frequent pairs of the text's bytes are merged (Sennrich et al. 2016, algorithm 1; on
     bytes as in GPT-2, Radford et al. 2019, section 2.2), so any text can be expressed and decoded exactly."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn, final
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,6 @@ from weft.tokenizers.streaming import StreamDecoder
 END_ID = 256
 
 
-@final
 class ByteTokenizer(TableTokenizer, TakesTokens):
     """The UTF-8 bytes of the text as ids 0 to 255, and id 256 between documents.
 
@@ -73,7 +72,6 @@ class ByteTokenizer(TableTokenizer, TakesTokens):
         return cls(tuple(setting(settings, "added", list, tuple, default=())))
 
 
-@final
 class NoTokenizer(Tokenizer):
     """No ids at all, so that no text can be encoded. Checkpoints of models of images hold it."""
 

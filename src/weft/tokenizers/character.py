@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,6 @@ from weft.tokenizers.split_points import parted
 from weft.tokenizers.streaming import REPLACEMENT, code_points, utf8_widths
 
 
-@final
 class CharacterTokenizer(TableTokenizer):
     """One id per Unicode character, in code point order; then the end of a document; then, if declared, the unknown.
 

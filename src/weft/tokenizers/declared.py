@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 from weft.core.errors import TokenizerError
 from weft.disk.documents import Unreadable, lawful_link, read_json
@@ -21,7 +21,6 @@ NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_t
 DEFAULT_TEMPLATE = "default"
 
 
-@final
 @dataclass(frozen=True)
 class DeclaredFiles:
     """The files beside a vocabulary, read but not yet tied to its ids.

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Self, final
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import tokenizers
@@ -177,7 +177,6 @@ class LibraryTokenizer(Tokenizer, NamesPieces, TakesTokens):
         return int(found)
 
 
-@final
 class FileTokenizer(LibraryTokenizer):
     """A tokenizer of the library that was read from a file, of any algorithm."""
 

@@ -64,15 +64,15 @@ def lost_nats(tokenizer: Tokenizer, text: str, encoded: Encoded) -> NDArray[np.f
     spellings, ends = tokenizer.spelled(), np.cumsum(encoded.byte_lengths, dtype=np.int64).tolist()
     content, separators, rests, first = text.encode(), list[int](), list[int](), 0
     for place, (token, last) in enumerate(zip(encoded.ids.tolist(), ends, strict=True)):
-        expected, given = spellings[token], parted(content[first:last])
-        before = b"" if first == 0 else expected.separator  # decoding drops the space before the first word
-        kind = EXPECTED if given.separator == before else SEPARATORS.get(given.separator, SPELLED)
+        (before, expected), (separator, rest) = spellings[token], parted(content[first:last])
+        before = b"" if first == 0 else before  # decoding drops the space before the first word
+        kind = EXPECTED if separator == before else SEPARATORS.get(separator, SPELLED)
         separators.append(kind)
-        rests.append(int(given.rest != expected.rest))
+        rests.append(int(rest != expected))
         if kind == SPELLED:
-            paid[place] += _spelled(given.separator)
+            paid[place] += _spelled(separator)
         if rests[-1]:
-            paid[place] += _spelled(given.rest)
+            paid[place] += _spelled(rest)
         first = last
     paid += _nats_of_kinds(separators, SPELLED + 1) + _nats_of_kinds(rests, 2)
     paid[0] -= math.log(NOT_RESTORED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,6 @@ def check_ids(ids: IdsLike, vocab_size: int) -> NDArray[np.int64]:
     return array
 
 
-@final
 class PieceTable:
     """The bytes of every id; at the beginning of a text some ids stand for fewer bytes.
 
@@ -103,7 +102,6 @@ class PieceTable:
         return head
 
 
-@final
 class _PieceStream(StreamDecoder):
     def __init__(self, table: PieceTable, *, specials: bool) -> None:
         self._table, self._specials, self._begins = table, specials, True

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -20,7 +20,6 @@ WORLD_FILE = "rwkv_vocab_v20230424.txt"
 END_ID = 0
 
 
-@final
 class RWKVWorldTokenizer(TableTokenizer):
     """Greedy longest match on UTF-8 bytes (RWKV's released ``rwkv_tokenizer.py``); any text is decoded exactly.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeAlias, final
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,6 @@ WITHOUT_PREFIX = b"\x1a\x02\x18\x00"
 """normalizer_spec {add_dummy_prefix: false}. Protocol buffers that follow each other merge; the last value counts."""
 
 
-@final
 class SentencePieceTokenizer(TableTokenizer, NamesPieces):
     """The ids that the ``sentencepiece`` library gives, for BPE and unigram models (Kudo and Richardson 2018).
 

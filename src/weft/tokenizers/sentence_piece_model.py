@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from weft.core.errors import MissingExtra, TokenizerError
 from weft.tokenizers.base import utf8
@@ -119,7 +119,6 @@ def table_of(library: SentencePieceProcessor, added: Sequence[AddedToken], facts
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 
-@final
 @dataclass(frozen=True)
 class ModelFacts:
     """The settings of a model on which decoding depends.

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self, final
+from typing import Any, Self
 
 from weft.core.errors import TokenizerError, WeftError
 from weft.core.strict_json import Record
@@ -23,7 +23,6 @@ END_OF_DOCUMENT = "<|endoftext|>"
 """How Weft's own vocabularies spell the token between documents."""
 
 
-@final
 @dataclass(frozen=True)
 class AddedToken:
     """A token beside the vocabulary proper, matched in text before everything else.
@@ -41,7 +40,6 @@ class AddedToken:
     rstrip: bool = False
 
 
-@final
 class Splitter:
     """Splits a text at the tokens it spells; of several that begin at one place the longest matches.
 
@@ -71,7 +69,6 @@ def _pattern(token: AddedToken) -> str:
     return (r"\s*" if token.lstrip else "") + re.escape(token.content) + (r"\s*" if token.rstrip else "")
 
 
-@final
 @dataclass(frozen=True)
 class Conventions(Record):
     """The declarations of the files beside a vocabulary about its use. Encoding does not depend on any of it.

@@ -23,7 +23,7 @@ import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, final
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -53,7 +53,6 @@ Joined: TypeAlias = Mapping[str, frozenset[int]]
 """For each separator, the bytes that precede it within an id."""
 
 
-@final
 @dataclass(frozen=True)
 class TextPart:
     """A part of a text that is encoded alone.
@@ -65,14 +64,6 @@ class TextPart:
 
     text: str
     skipped: int = 0
-
-
-@final
-class SplitPoint(NamedTuple):
-    """Where one stretch ends and the next begins, in characters."""
-
-    end: int
-    start: int
 
 
 def stretches(tokenizer: Tokenizer, parts: Iterable[str], *, size: int = STRETCH) -> Iterator[TextPart]:
@@ -90,8 +81,9 @@ def stretches(tokenizer: Tokenizer, parts: Iterable[str], *, size: int = STRETCH
             if seam is None:
                 limit *= 2
                 continue
-            yield TextPart(held[:seam.end], skipped)
-            held, skipped, limit = held[seam.start:], seam.start - seam.end, size
+            end, start = seam
+            yield TextPart(held[:end], skipped)
+            held, skipped, limit = held[start:], start - end, size
     if held:
         yield TextPart(held, skipped)
 
@@ -163,8 +155,9 @@ def joins(known: Joined, before: str, separator: str) -> bool:
     return any(form.encode()[-1] in known[separator] for form in forms if form)
 
 
-def _seam(tokenizer: Tokenizer, text: str, limit: int) -> SplitPoint | None:
-    """The last place up to ``limit`` where the text may be cut."""
+def _seam(tokenizer: Tokenizer, text: str, limit: int) -> tuple[int, int] | None:
+    """The last place up to ``limit`` where the text may be cut: where one stretch ends and the next begins, in
+    characters."""
     near = max(CONTEXT, limit - CLOSE, limit // 2)
     places = list(SEAM.finditer(text, near, limit)) or list(SEAM.finditer(text, max(CONTEXT, limit // 2), limit))
     tried = 0
@@ -173,18 +166,18 @@ def _seam(tokenizer: Tokenizer, text: str, limit: int) -> SplitPoint | None:
         if tokenizer.may_join(text[end - 1], found[0]):
             continue
         for start in (end, end + 1) if found[0] == " " else (end,):
-            if _agree(tokenizer, text, SplitPoint(end, start)):
-                return SplitPoint(end, start)
+            if _agree(tokenizer, text, end, start):
+                return end, start
         tried += 1
         if tried == MOST_TRIED:
             break
     return None
 
 
-def _agree(tokenizer: Tokenizer, text: str, seam: SplitPoint) -> bool:
+def _agree(tokenizer: Tokenizer, text: str, end: int, start: int) -> bool:
     """Whether the text around a seam gives the same tokens whole and in two parts, with the same bytes before it."""
-    first, last = seam.end - CONTEXT, seam.end + CONTEXT
-    sides = [TextPart(text[first:seam.end]), TextPart(text[seam.start:last], seam.start - seam.end)]
+    first, last = end - CONTEXT, end + CONTEXT
+    sides = [TextPart(text[first:end]), TextPart(text[start:last], start - end)]
     try:
         whole, left, right = measured(tokenizer, [TextPart(text[first:last]), *sides])
     except TokenizerError:  # encoding the text itself raises the error that names the place

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, final
 
 import numpy as np
 from jaxtyping import Int
@@ -39,7 +38,6 @@ class StreamDecoder(ABC):
             self.push(token)
 
 
-@final
 class TextStream(StreamDecoder):
     """Stream for tokenizers where the text of an id depends on the ids before it (word pieces).
 
@@ -106,16 +104,8 @@ def byte_spans(text: str, ends: Int[np.ndarray, " T"] | Sequence[int]) -> NDArra
     return np.diff(covered, prepend=0).astype(np.int32)
 
 
-@final
-class Spelling(NamedTuple):
-    """The text of an id: the white space before it, and the rest, in bytes."""
-
-    separator: bytes
-    rest: bytes
-
-
-def parted(piece: bytes) -> Spelling:
+def parted(piece: bytes) -> tuple[bytes, bytes]:
     """The white space with which bytes begin, and the rest."""
     found = WHITE_SPACE.match(piece)
     assert found is not None, "the expression matches no bytes too"
-    return Spelling(found[0], piece[found.end():])
+    return found[0], piece[found.end():]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 import tokenizers
 
@@ -30,7 +30,6 @@ SPACING = 1e-4
 """The difference between scores of characters that the library keeps without a learned score."""
 
 
-@final
 class UnigramTokenizer(LibraryTokenizer):
     """The most probable of all ways to cut a text into pieces, each with a probability learned by
     expectation maximisation and pruning (Kudo 2018, section 3.2), with SentencePiece's conventions.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable
-from typing import ClassVar, final
+from typing import ClassVar
 
 import tokenizers
 
@@ -20,7 +20,6 @@ MAX_ALPHABET = 1000
 """The number of most frequent characters in the vocabulary; others are unknown, as in the library's trainer."""
 
 
-@final
 class WordPieceTokenizer(LibraryTokenizer):
     """Words split into the longest pieces that the vocabulary has, from the left; ``##`` marks a piece inside a word
     (Devlin et al. 2019, section 3; released ``tokenization.py``).

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,6 @@ LARGEST_SPACE = 0x3000
 """The last white-space character of Unicode."""
 
 
-@final
 class WordTokenizer(Tokenizer):
     """One id per white-space-separated word; ``<eos>`` is 0 and ``<unk>``, for every other word, is 1.
 
@@ -135,7 +134,6 @@ class WordTokenizer(Tokenizer):
         return 1 + np.flatnonzero(last | (points == LINE_END) if self._end_of_line else last)
 
 
-@final
 class _WordStream(StreamDecoder):
     def __init__(self, texts: Sequence[str]) -> None:
         self._texts, self._spaced = texts, False

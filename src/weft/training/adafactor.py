@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, Self, final
+from typing import Any, ClassVar, Self
 
 import torch
 from pydantic import Field
@@ -118,7 +118,6 @@ class UnfactoredAdafactorConfig(OptimizerConfig):
                            weight_decay=0.0)]
 
 
-@final
 class UnfactoredAdafactor(torch.optim.Optimizer):
     """See `UnfactoredAdafactorConfig`. The state of a parameter is the number of its steps, its second moments, and
     with momentum the averaged step.

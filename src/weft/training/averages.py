@@ -8,7 +8,7 @@ The run that the name of a published model stands for: its architecture, and def
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, final
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -46,7 +46,6 @@ class AverageSettings(Settings):
         return 1 - min(self.decay, (1 + step) / (10 + step))
 
 
-@final
 class Average:
     """The averages of a model's trained weights.
 

@@ -6,7 +6,6 @@ import math
 import statistics
 import time
 from copy import deepcopy
-from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -54,22 +53,14 @@ def settle_steps(config: RunConfig, model: Model, examples: Examples, device: to
     return settings.steps or DEFAULT_STEPS
 
 
-@runtime_checkable
-class WithEpochs(Protocol):
-    """Batches of which it is known how many make a pass over the data."""
-
-    @property
-    def steps_per_epoch(self) -> float:
-        """Batches of one pass; not always a whole number."""
-
-
 def _steps_of_epochs(epochs: float, batches: object, accumulation: int, task: str) -> int:
     """Steps after which every row has been read ``epochs`` times, or a part of the rows once more."""
-    if not isinstance(batches, WithEpochs):
+    in_one: float | None = getattr(batches, "steps_per_epoch", None)  # not always a whole number
+    if in_one is None:
         raise ConfigError([f"training.epochs: the batches of the task {task!r} do not say how many make an epoch. Give "
                            "training.steps, or its batches a property steps_per_epoch."])
     # Rounded first, since 3 epochs of 10/3 steps are 10 steps and not 11.
-    return max(1, math.ceil(round(epochs * batches.steps_per_epoch / accumulation, 6)))
+    return max(1, math.ceil(round(epochs * in_one / accumulation, 6)))
 
 
 def tokens_per_step(config: RunConfig) -> int:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, Self, TypeAlias, final
+from typing import Any, Literal, Self, TypeAlias
 
 import torch
 from pydantic import field_validator
@@ -65,7 +65,6 @@ class ComputeSettings(Settings):
         return value
 
 
-@final
 @dataclass(frozen=True)
 class Compute(Record):
     """The conditions that decide the last bits of a run besides its configuration.

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias, final
+from typing import Any, ClassVar, TypeAlias
 
 from weft.core.strict_json import Record
 from weft.tasks import Validation
@@ -29,7 +29,6 @@ class Event(Record, ABC):
         return {"event": self.name, **super().to_json()}
 
 
-@final
 @dataclass(frozen=True)
 class Started(Event):
     """The run begins, or goes on from ``step``.
@@ -60,7 +59,6 @@ class Started(Event):
                 f"{self.validation_tokens:,} held out; {self.corpus}")
 
 
-@final
 @dataclass(frozen=True)
 class Progress(Event):
     """Training since the last such line.
@@ -119,7 +117,6 @@ class Progress(Event):
         return found
 
 
-@final
 @dataclass(frozen=True)
 class Validated(Event):
     """An evaluation on the validation text."""
@@ -133,7 +130,6 @@ class Validated(Event):
         return f"step {self.step:,}  validation {self.validation.line()}"
 
 
-@final
 @dataclass(frozen=True)
 class Saved(Event):
     """A checkpoint was written."""
@@ -146,7 +142,6 @@ class Saved(Event):
         return f"step {self.step:,}  saved {self.path}"
 
 
-@final
 @dataclass(frozen=True)
 class Notice(Event):
     """A message for the user."""

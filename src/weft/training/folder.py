@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, final
+from typing import Any
 
 import yaml
 from torch import Tensor
@@ -44,7 +44,6 @@ START_FOLDER = "start"
 LAYOUT = WorkFolder("run", RUN_FILE, (CONFIG_YAML, METRICS_FILE, REFERENCE_FILE, RUN_CHECKPOINTS), (START_FOLDER,))
 
 
-@final
 class RunFolder:
     """A run folder, locked inside ``with`` so that no other process writes to it.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,10 @@ Forward: TypeAlias = Callable[[Any, ModelState | None], BatchSums]
 """The task's loss under one model: a batch as tensors, and the state before it."""
 
 
+Sourced: TypeAlias = tuple[SourcedRows | None, Tensor | None]
+"""The rows of a batch of a mixture, and the nats of each."""
+
+
 class BatchTotals(NamedTuple):
     """Sums over the batches of a step. ``tokens``: predictions, of the task's unit; ``loss``: what was differentiated,
     auxiliary losses included; ``sources``: by source, for a mixture; ``lost``: nats for text that predictions do not
@@ -37,15 +41,6 @@ class BatchTotals(NamedTuple):
     loss: float
     sources: SourceSums | None = None
     lost: float = 0.0
-
-
-class _Read(NamedTuple):
-    """The sums of a batch that are read when the GPU has them; `SourcedRows` of a mixture."""
-
-    rows: SourcedRows | None
-    by_row: Tensor | None
-    nats: Tensor
-    loss: Tensor
 
 
 def forward_of(task: AnyTask, model: Model) -> Forward:
@@ -69,7 +64,6 @@ def add_gradients(task: AnyTask, model: Model, batches: Sequence[Rows[Any]], sta
     over all ranks; the gradients are of this rank's batches alone, see `weft.training.exchange`.
 
     Args:
-        task: that made the batches.
         batches: of one step, this rank's rows of each.
         state: after the previous batch, for a task whose rows continue from batch to batch; no gradient flows into it.
         forward: `forward_of` the model, compiled or not; None: not compiled.
@@ -85,23 +79,24 @@ def add_gradients(task: AnyTask, model: Model, batches: Sequence[Rows[Any]], sta
     counts = [batch.count for batch in batches]
     parts = 1 if context is None else context.line.count  # each of these ranks counts the predictions of whole rows
     tokens, size, lost = _sizes(counts, world, parts)
-    total, unread = max(1, tokens), list[_Read]()
+    total, unread, found = max(1, tokens), list[tuple[Tensor, Tensor]](), list[Sourced]()
     for batch, count in zip(batches, counts, strict=True):
         state = task.settings.first_state(model, count.rows, device) if count.fresh or state is None else state
         with part_of(context, model, on_device(batch.columns, device), state) as part:
             scored, objective = _differentiated(run, part, count.predictions / parts, total, around)
         collect()
         state = None if scored.state is None or context is not None else scored.state.detach()
-        unread.append(_Read(count.sources, scored.by_row, scored.nats.detach(), objective.detach()))
+        unread.append((scored.nats.detach(), objective.detach()))
+        found.append((count.sources, scored.by_row))
     begun()
-    nats, loss = world.total(sum(each.nats.item() for each in unread), sum(each.loss.item() for each in unread))
-    return BatchTotals(nats, tokens, size, loss, _by_source(unread, sources, world) if sources else None, lost), state
+    nats, loss = world.total(*(sum(each.item() for each in column) for column in zip(*unread, strict=True)))
+    return BatchTotals(nats, tokens, size, loss, _by_source(found, sources, world) if sources else None, lost), state
 
 
-def _by_source(read: Sequence[_Read], sources: int, world: World) -> SourceSums:
+def _by_source(read: Sequence[Sourced], sources: int, world: World) -> SourceSums:
     found = SourceSums.none(sources)
-    for each in read:
-        found.add(each.rows, each.by_row)
+    for rows, by_row in read:
+        found.add(rows, by_row)
     return found.of_all(world)
 
 
@@ -144,7 +139,6 @@ def compiled(forward: Forward, *, backend: str = "inductor") -> Forward:
     return fast
 
 
-@final
 class CompiledBlocks:
     """A context like `compiling` in which every block of a model is compiled by itself, equal ones once, which takes a
     few seconds. Elsewhere, such as in an evaluation, the blocks run as they are. A block that reads values on the host

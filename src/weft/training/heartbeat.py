@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, final
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
@@ -30,7 +30,6 @@ LEFT = 2**40
 FAILED = 1
 
 
-@final
 class Heartbeat:
     """Counts for this rank and watches the others inside ``with``, in a thread.
 

@@ -6,7 +6,6 @@ import signal
 import sys
 import threading
 from types import FrameType
-from typing import final
 
 HANGUP = () if sys.platform == "win32" else (signal.SIGHUP,)
 SIGNALS = (signal.SIGINT, signal.SIGTERM, *HANGUP)
@@ -17,7 +16,6 @@ class Terminated(KeyboardInterrupt):
     they are handled like Ctrl-C."""
 
 
-@final
 class Interrupts:
     """A context in which the first Ctrl-C, SIGTERM or SIGHUP only sets ``pending``, and the second raises at once. A
     signal that the process ignores, as under ``nohup``, stays ignored.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar, final
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,6 @@ WHOLE_MATRICES = frozenset({"muon", "adafactor_unfactored"})
 """Those that need the whole of a parameter and read it from the processes that shard it."""
 
 
-@final
 @dataclass(frozen=True)
 class LocalModel:
     """A model in training, as this process has it.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, final
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -42,7 +42,6 @@ class Finish(NamedTuple):
     checkpoint: Path
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Run:
     """Everything that both ways of training, by gradients and by counting, need. All ranks call its methods; rank 0
@@ -114,7 +113,6 @@ class Run:
         return time.perf_counter() - begun
 
 
-@final
 @dataclass
 class ProgressSums:
     """Sums since the last progress line. They are saved with a checkpoint, so that a resumed run prints the lines of an
@@ -164,14 +162,6 @@ def _added(sums: tuple[N, ...], more: list[N]) -> tuple[N, ...]:
     return tuple(map(sum, zip(sums, more, strict=True))) if sums else tuple(more)
 
 
-class LoopStart(NamedTuple):
-    """Where the loop begins: the validation of the weights at that step, if there is one, and the interval so far."""
-
-    validation: Validation | None
-    interval: ProgressSums
-
-
-@final
 @dataclass(frozen=True)
 class ReportSchedule:
     """After which steps a run reports, evaluates and saves; after the last step it does all three.
@@ -199,18 +189,22 @@ class ReportSchedule:
         return step % every == 0 or step == self.steps
 
 
-def descend(run: Run, trainer: Trainer, begun: LoopStart) -> Finish:
+def descend(run: Run, trainer: Trainer, known: Validation | None, interval: ProgressSums) -> Finish:
     """Train to the last step.
+
+    Args:
+        known: the validation of the weights at the step at which the loop begins, if there is one.
+        interval: what has been added up since the last line of progress.
 
     Raises:
         DivergedError: the loss or the weights are no longer finite, or far off; the message names the last checkpoint.
         TrainingError: a file cannot be written; the message names the last checkpoint.
         KeyboardInterrupt: Ctrl-C or SIGTERM; a checkpoint of the step it came in stands.
     """
-    rhythm, interval, world = ReportSchedule.of(run.config.report, trainer.steps), begun.interval, run.world
+    rhythm, world = ReportSchedule.of(run.config.report, trainer.steps), run.world
     use = Utilisation(run.config, trainer.batches.lengths, trainer.compute, world.device, trainer.batches.rows)
     with _naming_the_last(run), Interrupts() as interrupts, closing(_saver(run, trainer)) as saver:
-        validation = _caught_up(run, trainer, rhythm, begun, saver)
+        validation = _caught_up(run, trainer, rhythm, known, interval, saver)
         while trainer.step < trainer.steps:
             report = trainer.advance()
             interval.add(report)
@@ -259,13 +253,14 @@ def _evaluated(run: Run, trainer: Trainer) -> Validation:
     return found
 
 
-def _caught_up(run: Run, trainer: Trainer, rhythm: ReportSchedule, begun: LoopStart, saver: Saver) -> Validation | None:
+def _caught_up(run: Run, trainer: Trainer, rhythm: ReportSchedule, known: Validation | None, interval: ProgressSums,
+               saver: Saver) -> Validation | None:
     """Evaluate and save again a checkpoint that an interrupt wrote without the evaluation that was due."""
     due = trainer.step > 0 and rhythm.due(rhythm.evaluation, trainer.step)
-    if begun.validation is not None or not due:
-        return begun.validation
+    if known is not None or not due:
+        return known
     validation = _evaluated(run, trainer)
-    saver.save(validation, begun.interval)
+    saver.save(validation, interval)
     return validation
 
 
@@ -288,7 +283,6 @@ class Saver(ABC):
         """At the end, also by an error."""
 
 
-@final
 class WholeSaver(Saver):
     """Rank 0 writes what all have."""
 
@@ -305,7 +299,6 @@ class WholeSaver(Saver):
         """Nothing is open."""
 
 
-@final
 class SharedSaver(Saver):
     """Every rank writes what it holds, in the background if the run is configured so."""
 

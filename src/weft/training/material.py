@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 from weft.core.errors import ConfigError, DataError
 from weft.data.conversations import texts_in
@@ -84,7 +84,6 @@ def _extra_ids(plain: Mapping[str, Any]) -> int:
         return 0  # parsing the whole reports the problem of the task or the tokenizer
 
 
-@final
 class Preparation(NamedTuple):
     """Prepared data, and whether they were in the folder already, unchanged."""
 

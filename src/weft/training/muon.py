@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, Self, final
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field
@@ -88,7 +88,6 @@ class MuonConfig(OptimizerConfig):
                            adamw_lr=1e-3, beta1=0.8, beta2=0.99)]
 
 
-@final
 class Muon(torch.optim.Optimizer):
     """See `MuonConfig`. The state of a matrix is its ``momentum_buffer``; that of other parameters is AdamW's.
 

@@ -24,7 +24,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -58,7 +58,6 @@ class FailedElsewhere(FailedError):
         self.exit_code = exit_code
 
 
-@final
 class World:
     """The processes that train one model together, as one of them has them. They are connected inside ``with``. Every
     method that says "all ranks" must be called by all ranks in the same order, and does nothing in a world of one.

@@ -12,7 +12,6 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from copy import deepcopy
-from typing import final
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +37,6 @@ def narrowed(model: Model, dtype: torch.dtype) -> Model:
     return copy
 
 
-@final
 class Precision:
     """The model that is updated and saved, and the one that computes.
 
@@ -142,7 +140,6 @@ ALIGNED = 64
 """Bytes of which every weight begins at a multiple."""
 
 
-@final
 class LaidAside:
     """Moves the values of parameters from memory to an unnamed file in the folder for temporary files (``TMPDIR``).
 

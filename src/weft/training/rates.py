@@ -14,7 +14,6 @@ import time
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
-from typing import final
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -32,7 +31,6 @@ PATIENCE = 10.0
 """Seconds of training."""
 
 
-@final
 class Utilisation:
     """Model FLOPs utilisation: the operations of the model that a run does per second, divided by those of a large
     matrix product on this machine, in the run's dtype and by its route (Chowdhery et al. 2022, appendix B).

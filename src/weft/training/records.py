@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, final
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -50,7 +50,6 @@ class _Inexact(BaseModel):
     reason: str
 
 
-@final
 class _RunFile(BaseModel):
     """The types of what `weft.training.resuming.description` writes. `Compute` checks
     its own record."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar, final
+from typing import Any, TypeVar
 
 import torch
 
@@ -28,7 +28,7 @@ from weft.training.config import RunConfig
 from weft.training.events import Notice
 from weft.training.exchange import broadcast, broadcast_named
 from weft.training.folder import RunFolder
-from weft.training.loop import LoopStart, ProgressSums, Run
+from weft.training.loop import ProgressSums, Run
 from weft.training.starting import StartWeights
 from weft.training.step_products import products_of
 from weft.training.trainer import Trainer
@@ -36,7 +36,6 @@ from weft.training.trainer import Trainer
 U = TypeVar("U")
 
 
-@final
 @dataclass(frozen=True)
 class RunConditions(Record):
     """The conditions under which a run computes.
@@ -121,15 +120,16 @@ def require_same_material(material: Material[Any], record: Mapping[str, Any], wh
                         "folder.")
 
 
-def restore(run: Run, trainer: Trainer) -> LoopStart:
+def restore(run: Run, trainer: Trainer) -> tuple[Validation | None, ProgressSums]:
     """Load the last undamaged checkpoint of the run into the trainer; rank 0 reads it for all ranks. Damaged ones after
-    it are renamed, with a notice. Raises `CheckpointError`: there are checkpoints, and all are damaged."""
+    it are renamed, with a notice. Returns the validation of the weights at that step, if there is one, and the interval
+    so far. Raises `CheckpointError`: there are checkpoints, and all are damaged."""
     facts = _restored(run, trainer) if trainer.held.whole else _restored_parts(run, trainer)
     if facts is None:
-        return LoopStart(None, ProgressSums(0.0))
+        return None, ProgressSums(0.0)
     validation, interval = facts.get("validation"), facts.get("interval")
-    return LoopStart(Validation.from_json(validation) if validation else None,
-                     build(ProgressSums, interval) if interval else ProgressSums(trainer.seconds))
+    return (Validation.from_json(validation) if validation else None,
+            build(ProgressSums, interval) if interval else ProgressSums(trainer.seconds))
 
 
 def _restored(run: Run, trainer: Trainer) -> dict[str, Any] | None:
@@ -162,8 +162,8 @@ def _found(run: Run) -> dict[str, Any] | None:
     if found is None:
         _none_yet(run)
         return None
-    path, facts = found.usable
-    _begin_after(run, int(facts["step"]), str(path), found.damaged)
+    (path, facts), damaged = found
+    _begin_after(run, int(facts["step"]), str(path), damaged)
     return {"path": str(path), "facts": facts}
 
 
@@ -200,28 +200,22 @@ def _read(run: Run, model: Model, training: dict[str, torch.Tensor]) -> dict[str
     if found is None:
         _none_yet(run)
         return None
-    loaded, tensors = found.usable
+    (loaded, tensors), damaged = found
     training.update(tensors)
-    _begin_after(run, int(loaded.facts["step"]), str(loaded.path), found.damaged)
+    _begin_after(run, int(loaded.facts["step"]), str(loaded.path), damaged)
     with torch.no_grad():
         for mine, saved in zip(values_of(model), values_of(loaded.model), strict=True):
             mine.copy_(saved)
     return dict(loaded.facts)
 
 
-class _Usable(NamedTuple, Generic[U]):
+def _usable(folder: RunFolder, read: Callable[[Path], U]) -> tuple[U, list[tuple[Any, str]]] | None:
     """The content of the newest undamaged checkpoint, and the paths of the damaged ones after it, each with its
     error."""
-
-    usable: U
-    damaged: list[tuple[Any, str]]
-
-
-def _usable(folder: RunFolder, read: Callable[[Path], U]) -> _Usable[U] | None:
     damaged: list[tuple[Any, str]] = []
     for path in reversed(folder.steps()):
         try:
-            return _Usable(read(path), damaged)
+            return read(path), damaged
         except CheckpointError as error:
             if not is_own(path, folder.path):
                 raise CheckpointError(f"nothing proves that a run wrote this folder: it has no {MANIFEST_FILE}, and "

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch
 
@@ -33,7 +33,7 @@ from weft.training.events import Listener, Notice, Started
 from weft.training.exchange import broadcast
 from weft.training.folder import RunFolder, require_same_run
 from weft.training.kept_memory import return_freed_memory
-from weft.training.loop import Finish, LoopStart, ProgressSums, Run, descend
+from weft.training.loop import Finish, ProgressSums, Run, descend
 from weft.training.material import prepare
 from weft.training.parallel import World
 from weft.training.parameter_groups import only_trained
@@ -91,7 +91,6 @@ def _that_computes(plain: Mapping[str, Any]) -> dict[str, Any]:
     return {**{key: value for key, value in plain.items() if key != "report"}, "training": training}
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class TrainResult:
     """A finished run.
@@ -260,7 +259,7 @@ def _descend(run: Run, terms: RunConditions, record: dict[str, Any] | None) -> F
     trainer = Trainer(run.config, run.model, examples, steps=steps, device=run.world.device, compute=terms.compute,
                       world=run.world)
     table = None if trainer.mixed is None else sources_read(trainer.mixed, run.config, steps, 0)
-    begun = LoopStart(None, ProgressSums(0.0)) if record is None else restore(run, trainer)
+    known, interval = (None, ProgressSums(0.0)) if record is None else restore(run, trainer)
     require_ahead(trainer.step, steps)
     run.world.lead(lambda: _begin(run, terms, record, step=trainer.step, steps=steps))
     run.emit(_started(run, trainer.step, steps, tokens_per_step(run.config)))
@@ -268,7 +267,7 @@ def _descend(run: Run, terms: RunConditions, record: dict[str, Any] | None) -> F
         run.emit(Notice(trainer.step, notice))
     if table is not None:
         run.emit(replace(table, step=trainer.step))
-    finish = descend(run, trainer, begun)
+    finish = descend(run, trainer, known, interval)
     if trainer.mixed is not None:
         _check_read(run, sources_read(trainer.mixed, run.config, steps, steps, trainer.read.tolist()))
     return finish

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, final
+from typing import Any
 
 from weft.core.errors import MissingExtra, UnsupportedError
 from weft.training.config import ReportSettings, RunConfig, WandbSettings
@@ -37,7 +37,6 @@ class Sink(ABC):
         """Flush and close."""
 
 
-@final
 class Sinks:
     """The sinks of a run's configuration, open from `start` to the end of ``with``.
 
@@ -88,7 +87,6 @@ def require_sinks(settings: ReportSettings) -> None:
         _imported("wandb", "wandb", "report.wandb")
 
 
-@final
 class TensorBoardSink(Sink):
     """An event file in the run folder. A resumed run rewrites its file from its metrics, so that no point is there
     twice. Points are written at once and by the thread that trains: TensorBoard's own writer has a thread, in which a
@@ -135,7 +133,6 @@ class TensorBoardSink(Sink):
         self._file.close()
 
 
-@final
 class WandbSink(Sink):
     """A run of Weights & Biases, which is continued under its id when the run is resumed.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -24,7 +24,6 @@ CLOSE = 1e-3
 """Share by which what is read of a source may differ from what was expected, besides whole rows."""
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class SourceSums:
     """Sums over the batches of a step by source: nats, predictions that count, and tokens read."""
@@ -53,7 +52,6 @@ class SourceSums:
         return SourceSums(found[:size], found[size:2 * size].astype(np.int64), found[2 * size:].astype(np.int64))
 
 
-@final
 @dataclass(frozen=True)
 class SourceRead(Record):
     """The amount that is read of a source.
@@ -87,7 +85,6 @@ class SourceRead(Record):
         return [*found, f"{self.realised:,}", f"{self.realised / self.held:.3f}", f"{off:+.2%}"]
 
 
-@final
 @dataclass(frozen=True)
 class SourcesRead(Event):
     """The sources of a run: what is expected to be read of each, and after the run also what was read."""

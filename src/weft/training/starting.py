@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch
 
@@ -176,7 +176,6 @@ def _laid_over(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, A
                        and isinstance(base.get(key), Mapping) else value for key, value in given.items()}}
 
 
-@final
 @dataclass(frozen=True)
 class StartWeights(Record):
     """The weights that a run started from.

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -48,7 +48,6 @@ STEPS = 2
 """
 
 
-@final
 class AdapterCheck:
     """Which adapters of a model have not had a gradient yet. Experts are counted together, since none may have been
     routed to some of them."""
@@ -107,7 +106,6 @@ class StepReport(NamedTuple):
     grad_norm: float
 
 
-@final
 class Trainer:
     """A model in training. The weights after any step are a pure function of the initial weights, the configuration and
     the text: batch, learning rate and random numbers of a step depend on the seeds and the step alone.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import final
 
 from pydantic import Field
 from torch import nn
@@ -51,7 +50,6 @@ class UnfreezeSettings(Settings):
         return []
 
 
-@final
 class Unfreezing:
     """The schedule for one model: which parameters train is a function of the step alone.
 

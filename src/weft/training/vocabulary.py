@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, Self, final
+from typing import Any, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -48,21 +48,10 @@ class VocabularySettings(Settings):
         return -(-size // self.multiple) * self.multiple
 
 
-@final
-class Resized(NamedTuple):
-    """The tensors of a checkpoint in a model's shapes.
-
-    Attributes:
-        new: how many rows of each tensor of the vocabulary are new.
-    """
-
-    tensors: dict[str, Tensor]
-    new: dict[str, int]
-
-
 def resized(tensors: dict[str, Tensor], config: ModelConfig, kept: int, settings: VocabularySettings,
-            seed: int) -> Resized:
-    """A checkpoint's tensors for a model with another vocabulary.
+            seed: int) -> tuple[dict[str, Tensor], dict[str, int]]:
+    """A checkpoint's tensors for a model with another vocabulary, and how many rows of each tensor with an entry for
+    each id are new.
 
     Args:
         tensors: of the checkpoint, by name.
@@ -87,7 +76,7 @@ def resized(tensors: dict[str, Tensor], config: ModelConfig, kept: int, settings
         fresh = _new_rows(rows, size - len(rows), settings.new_rows, generator)
         made[name] = torch.cat([rows, fresh])[:size].movedim(0, dim).contiguous()
         new[name] = max(0, size - len(rows))
-    return Resized(made, new)
+    return made, new
 
 
 def vocabulary_dims(config: ModelConfig) -> dict[str, tuple[int, int]]:

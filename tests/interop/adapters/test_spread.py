@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from weft.core.errors import UnsupportedError
-from weft.families.tensor_steps import Fuse, RotaryOrder, Split, Step, Transpose, Ungroup
+from weft.families.tensor_steps import TRANSPOSE, Step, fuse, one_by_one, rotary_order, split, ungroup
 from weft.families.weights import Rule
 from weft.interop.adapters.spread import RowTerm, read_through, write_through
 
@@ -27,7 +27,7 @@ def whole(given: list[RowTerm], outs: int) -> torch.Tensor:
     return found
 
 
-FUSED = Rule(("q", "k", "v"), ("qkv",), (Fuse(ROWS), RotaryOrder(3, 2, 2)))
+FUSED = Rule(("q", "k", "v"), ("qkv",), (fuse(ROWS), rotary_order(3, 2, 2)))
 
 
 def test_terms_of_several_matrices_become_one_of_their_columns() -> None:
@@ -46,7 +46,7 @@ def test_terms_of_several_matrices_become_one_of_their_columns() -> None:
     assert not found.divides({"all": slice(0, 8)})
 
 
-@pytest.mark.parametrize("steps", [(Split((4, 4)),), (Transpose(), Split((4, 4)))])
+@pytest.mark.parametrize("steps", [(split((4, 4)),), (TRANSPOSE, split((4, 4)))])
 def test_one_matrix_that_is_several_here_gives_each_its_rows(steps: tuple[Step, ...]) -> None:
     rule, given = Rule(("both",), ("gate", "up"), steps), [term(slice(None), 8, 2, 1.5)]
     found = read_through(rule, [given], [(8, INS)])
@@ -65,21 +65,16 @@ def test_one_matrix_that_is_several_here_gives_each_its_rows(steps: tuple[Step, 
 
 
 def test_groups_are_put_in_order() -> None:
-    rule, given = Rule(("qkv",), ("qkv",), (Ungroup(2, (2, 1, 1)),)), [term(slice(None), 8, 2, 1.0)]
+    rule, given = Rule(("qkv",), ("qkv",), (ungroup(2, (2, 1, 1)),)), [term(slice(None), 8, 2, 1.0)]
     one = read_through(rule, [given], [(8, INS)])[0].term(slice(None))
     assert one is not None
     assert_close(whole([one], 8), rule.read([whole(given, 8)])[0])
 
 
-class Reversed(Step):
-    """Another order of inputs."""
-
-    def read(self, tensors):  # type: ignore[no-untyped-def]
-        return [each.flip(1) for each in tensors]
-
-    write = read
+REVERSED = one_by_one(lambda tensor: tensor.flip(1), lambda tensor: tensor.flip(1))
+"""Another order of inputs."""
 
 
 def test_a_rule_that_moves_more_than_rows_is_refused() -> None:
     with pytest.raises(UnsupportedError, match=r"the file stores w in another form than rows of a matrix"):
-        read_through(Rule(("w",), ("w",), (Reversed(),)), [[term(slice(None), 4, 2, 1.0)]], [(4, INS)])
+        read_through(Rule(("w",), ("w",), (REVERSED,)), [[term(slice(None), 4, 2, 1.0)]], [(4, INS)])

@@ -6,13 +6,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Complex128, Float64, Int64, UInt8
 
 
-@final
 @dataclass(frozen=True)
 class Pixels:
     """Lengths of a picture, in pixels.
@@ -39,7 +38,6 @@ class Pixels:
         return replace(self, **{name: value for name, value in given.items() if value is not None})
 
 
-@final
 @dataclass
 class Path:
     """A path that is drawn dash by dash.
@@ -56,7 +54,6 @@ class Path:
     owner: int
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Picture:
     """The contours and distractors that a picture is drawn from.
@@ -78,7 +75,6 @@ class Picture:
     joined: int
 
 
-@final
 class Canvas:
     """Dashes that keep their distance: centre lines are more than two gaps and a thickness apart, but for dashes that
     follow one another in a path."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar, final
+from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Float64, Int64, UInt64
@@ -20,7 +20,6 @@ from weft.data.orders import hashed
 from weft.data.sequences import WIDTHS
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class AnsweredRows:
     """AnsweredRows of ids with the places at which something is to be predicted.
@@ -130,7 +129,6 @@ MOST_EXAMPLES = 1 << 39
 """Examples that a seed has: their numbers and `PLACES` fit into 63 bits."""
 
 
-@final
 class Draws:
     """Random numbers for several examples at once; a row's numbers do not depend on the rows beside it.
 
@@ -209,7 +207,6 @@ class RowExamples(ABC):
         """The rows with these indices, each below ``size``."""
 
 
-@final
 class GeneratedRows(RowExamples):
     """AnsweredRows of a generator.
 

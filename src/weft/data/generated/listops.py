@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -31,7 +31,6 @@ class _Level(NamedTuple):
     arguments: np.ndarray
 
 
-@final
 @dataclass(frozen=True)
 class ListOps(Generator):
     """An expression such as ``[MAX 4 3 [MIN 2 3 ] 1 0 [MED 1 5 8 9 2 ] ]``, whose value (here 5) is to be predicted

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import final
 
 import numpy as np
 from jaxtyping import Bool, Int64
@@ -29,7 +28,6 @@ def look_of(size: int) -> Pixels:
     return LOOKS[max((each for each in LOOKS if each <= size), default=min(LOOKS))]
 
 
-@final
 @dataclass(frozen=True)
 class Pathfinder(Generator):
     """A picture of two long dashed paths among short ones, with a dot at one end of a long path; a second dot stands at

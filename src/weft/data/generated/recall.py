@@ -8,7 +8,6 @@ Induction heads: what followed the trigger before?
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
 
 import numpy as np
 from jaxtyping import Int64
@@ -16,7 +15,6 @@ from jaxtyping import Int64
 from weft.data.generated.generator import AnsweredRows, Draws, SymbolGenerator
 
 
-@final
 @dataclass(frozen=True)
 class AssociativeRecall(SymbolGenerator):
     """Pairs of a key and a value; then each key once more, at which its value is to be predicted (Arora et al. 2023,
@@ -72,7 +70,6 @@ class AssociativeRecall(SymbolGenerator):
 NOISE = 0
 
 
-@final
 @dataclass(frozen=True)
 class SelectiveCopying(SymbolGenerator):
     """Data tokens at random places among noise, then as many markers, at which they are to be repeated in order (Gu and
@@ -113,7 +110,6 @@ class SelectiveCopying(SymbolGenerator):
         return AnsweredRows(ids, None, places, data)
 
 
-@final
 @dataclass(frozen=True)
 class InductionHeads(SymbolGenerator):
     """Random tokens among which a trigger stands once; at the end it stands again, and the token that followed it is to

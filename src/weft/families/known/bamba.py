@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
@@ -12,7 +11,7 @@ from weft.families.known.llama import ATTENTION, BIASED, GLU, LM_HEAD, VALUES, d
 from weft.families.known.mamba2 import LIMIT, MIXER, mixer_weights, read_expand, read_limit, write_limit
 from weft.families.rope import Rotary, reordered
 from weft.families.template import N_LAYERS, Facts, TemplateChoice
-from weft.families.tensor_steps import Fuse
+from weft.families.tensor_steps import fuse
 from weft.families.weights import Rule, both, rename
 
 ATTENTION_LAYERS, HEAD = "attn_layer_indices", "mamba_d_head"
@@ -20,27 +19,10 @@ FIRST_STEPS: Mapping[str, float] = {"low": 0.001, "high": 0.1, "floor": 1e-4}
 """Of initial weights; files have no keys for them."""
 
 
-@final
-@dataclass(frozen=True)
-class OfSome(KeyRule):
+def of_some(fact: str, rule: KeyRule) -> KeyRule:
     """A rule of one kind of layer, for a model that may have none of that kind: then ``fact`` is not known, and nothing
     is written."""
-
-    fact: str
-    rule: KeyRule
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return self.rule.keys
-
-    def read(self, raw: Raw, facts: Facts) -> Facts:
-        return self.rule.read(raw, facts)
-
-    def write(self, facts: Facts) -> dict[str, Any]:
-        return self.rule.write(facts) if self.fact in facts else {}
-
-    def notes(self, raw: Raw) -> list[str]:
-        return self.rule.notes(raw)
+    return Together(rule.keys, rule.read, lambda facts: rule.write(facts) if fact in facts else {}, rule.notes)
 
 
 def read_layers(raw: Raw, facts: Facts) -> Facts:
@@ -86,11 +68,11 @@ GENERAL: tuple[KeyRule, ...] = (
     *shapes(context=262144, d_ff=14336, n_kv_heads=8, vocab_size=128000),
     *(rule for rule in VALUES if "rms_norm_eps" not in rule.keys), Read("rms_norm_eps", "eps", float, 1e-5))
 KEYS: tuple[KeyRule, ...] = (
-    *(OfSome("n_heads", rule) if OF_ATTENTION.intersection(rule.keys) else rule for rule in GENERAL),
+    *(of_some("n_heads", rule) if OF_ATTENTION.intersection(rule.keys) else rule for rule in GENERAL),
     Read("tie_word_embeddings", "tied", bool, False), Together((ATTENTION_LAYERS,), read_layers, write_layers),
-    OfSome("n_heads", Rotary(share=0.5)),
-    OfSome("n_heads", Read("attention_bias", "attention_bias", bool, False, codec=BIASED)),
-    *(OfSome("ssm_heads", rule) for rule in state_space()), OfSome("ssm_heads", read_expand("mamba_expand", 2)),
+    of_some("n_heads", Rotary(share=0.5)),
+    of_some("n_heads", Read("attention_bias", "attention_bias", bool, False, codec=BIASED)),
+    *(of_some("ssm_heads", rule) for rule in state_space()), of_some("ssm_heads", read_expand("mamba_expand", 2)),
     Read("mlp_bias", "mlp_bias", bool, False),
     Ignored(("z_loss_coefficient",), "of training alone"), Ignored(("attn_rotary_emb",), "a copy: half of a head"),
     Fixed("layers_block_type", (None,), why="The layers with attention are given by their indices."))
@@ -99,7 +81,7 @@ KEYS: tuple[KeyRule, ...] = (
 def layer_weights(theirs: str, ours: str, facts: Facts) -> list[Rule]:
     """A layer's attention: separate queries, keys and values."""
     q, kv, size = facts["n_heads"], facts["n_kv_heads"], facts["d_head"]
-    steps = (Fuse((q * size, kv * size, kv * size)), *reordered(facts, q + kv))
+    steps = (fuse((q * size, kv * size, kv * size)), *reordered(facts, q + kv))
     return [*(Rule(tuple(f"{theirs}.{name}_proj.{part}" for name in "qkv"), (f"{ours}.qkv.{part}",), steps)
               for part in ("weight", "bias")), *both(f"{theirs}.o_proj", f"{ours}.output")]
 

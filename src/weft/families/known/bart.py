@@ -9,7 +9,7 @@ from weft.families.common import ACTIVATIONS
 from weft.families.family import Family, Native
 from weft.families.keys import Codec, Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.template import N_LAYERS, Fact, Facts, Layers
-from weft.families.tensor_steps import Flatten, Fuse
+from weft.families.tensor_steps import FLATTEN, fuse
 from weft.families.weights import Rule, UnusedTensors, both, rename
 
 N_ENCODER_LAYERS = "n_encoder_layers"
@@ -102,14 +102,14 @@ def side_rules(theirs: str, prefix: str, width: int, *, encoder: bool) -> list[R
     """The rules of one side's blocks; the file stores queries, keys and values as separate tensors."""
     layer, ours, feed = f"{theirs}.layers.{{layer}}", f"{prefix}stack.layers.{{layer}}", 1 if encoder else 2
     rules = [Rule(tuple(f"{layer}.self_attn.{name}_proj.{part}" for name in "qkv"), (f"{ours}.layers.0.qkv.{part}",),
-                  (Fuse((width, width, width)),)) for part in ("weight", "bias")]
+                  (fuse((width, width, width)),)) for part in ("weight", "bias")]
     pairs = {"self_attn.out_proj": "layers.0.output", "self_attn_layer_norm": "norms.0", "fc1": f"layers.{feed}.up",
              "fc2": f"layers.{feed}.down", "final_layer_norm": f"norms.{feed}"}
     if not encoder:
         pairs |= {"encoder_attn.q_proj": "layers.1.q", "encoder_attn.out_proj": "layers.1.output",
                   "encoder_attn_layer_norm": "norms.1"}
         rules += [Rule(tuple(f"{layer}.encoder_attn.{name}_proj.{part}" for name in "kv"),
-                       (f"{ours}.layers.1.kv.{part}",), (Fuse((width, width)),)) for part in ("weight", "bias")]
+                       (f"{ours}.layers.1.kv.{part}",), (fuse((width, width)),)) for part in ("weight", "bias")]
     return [*rules, *(rule for a, b in pairs.items() for rule in both(f"{layer}.{a}", f"{ours}.{b}"))]
 
 
@@ -117,7 +117,7 @@ def shared_rules(facts: Facts) -> list[Rule]:
     """The rules of what BART and its relatives share."""
     width = facts["d_model"]
     return [rename("model.shared.weight", "embedding.tokens.weight"),
-            Rule(("final_logits_bias",), ("readout.bias",), (Flatten(),)),
+            Rule(("final_logits_bias",), ("readout.bias",), (FLATTEN,)),
             *side_rules("model.encoder", "encoder.", width, encoder=True),
             *side_rules("model.decoder", "", width, encoder=False)]
 

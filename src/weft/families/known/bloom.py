@@ -9,7 +9,7 @@ from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.gpt2 import LAYER_NORM
 from weft.families.template import N_LAYERS, Fact, Facts, Layers
-from weft.families.tensor_steps import Ungroup
+from weft.families.tensor_steps import ungroup
 from weft.families.weights import Rule, both, rename
 
 ATTENTION = {"kind": "attention", "n_heads": Fact("n_heads"), "d_head": Fact("d_head"), "bias": "all",
@@ -76,7 +76,7 @@ def weights(facts: Facts) -> list[Rule]:
     return [rename("transformer.word_embeddings.weight", "embedding.tokens.weight"),
             *both("transformer.word_embeddings_layernorm", "embedding.norm"),
             *both(f"{theirs}.self_attention.query_key_value", f"{ours}.layers.0.qkv",
-                  Ungroup(facts["n_heads"], (size, size, size))),
+                  ungroup(facts["n_heads"], (size, size, size))),
             *(rule for a, b in pairs.items() for rule in both(f"{theirs}.{a}", f"{ours}.{b}")),
             *both("transformer.ln_f", "norm"), rename("lm_head.weight", "readout.weight")]
 

@@ -9,7 +9,7 @@ from weft.families.family import Family, Native
 from weft.families.keys import KEPT, Fixed, Ignored, KeyRule, Raw, Together, typed
 from weft.families.known.deberta_v2 import COPIES, JUNK, LENGTH, LONGEST, SHARED_KEYS, outer_weights, template
 from weft.families.template import Facts
-from weft.families.tensor_steps import Fuse, Ungroup
+from weft.families.tensor_steps import fuse, ungroup
 from weft.families.weights import Rule, both, rename
 
 
@@ -43,8 +43,8 @@ def weights(facts: Facts, *, published: bool = False) -> list[Rule]:
     layer, ours = f"{inside(facts, 'deberta.')}encoder.layer.{{layer}}.attention.self", "stack.layers.{layer}.layers.0"
     heads, size = facts["n_heads"], facts["d_head"]
     return [*outer_weights(facts, legacy=legacy),
-            rename(f"{layer}.in_proj.weight", f"{ours}.qkv.weight", Ungroup(heads, (size,) * 3)),
-            Rule((f"{layer}.q_bias", f"{layer}.v_bias"), (f"{ours}.qv_bias",), (Fuse((heads * size,) * 2),)),
+            rename(f"{layer}.in_proj.weight", f"{ours}.qkv.weight", ungroup(heads, (size,) * 3)),
+            Rule((f"{layer}.q_bias", f"{layer}.v_bias"), (f"{ours}.qv_bias",), (fuse((heads * size,) * 2),)),
             *both(f"{layer}.pos_proj", f"{ours}.position.k"), *both(f"{layer}.pos_q_proj", f"{ours}.position.q")]
 
 

@@ -21,7 +21,7 @@ from weft.families.family import Family, Native
 from weft.families.keys import KEPT, Fixed, Ignored, Kept, KeyProblem, KeyRule, Raw, Together, typed
 from weft.families.known.bert import prediction_weights
 from weft.families.template import Fact, Facts, Layers, TemplateChoice
-from weft.families.tensor_steps import Fuse
+from weft.families.tensor_steps import fuse
 from weft.families.weights import Rule, UnusedTensors, both, rename
 
 RELATIVE = "relative"
@@ -177,7 +177,7 @@ def weights(facts: Facts, *, published: bool = False) -> list[Rule]:
     layer, ours = f"{inside(facts, 'deberta.')}encoder.layer.{{layer}}.attention.self", "stack.layers.{layer}.layers.0"
     width = facts["d_model"]
     fused = [Rule(tuple(f"{layer}.{name}_proj.{part}" for name in ("query", "key", "value")), (f"{ours}.qkv.{part}",),
-                  (Fuse((width,) * 3),)) for part in ("weight", "bias")]
+                  (fuse((width,) * 3),)) for part in ("weight", "bias")]
     return [*outer_weights(facts, legacy=legacy), *fused, *both(f"{layer}.pos_key_proj", f"{ours}.position.k"),
             *both(f"{layer}.pos_query_proj", f"{ours}.position.q")]
 

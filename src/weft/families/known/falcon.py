@@ -11,7 +11,7 @@ from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, T
 from weft.families.known.gpt2 import LAYER_NORM
 from weft.families.rope import Rotary, reordered
 from weft.families.template import N_LAYERS, Fact, Facts, Layers, TemplateChoice
-from weft.families.tensor_steps import Ungroup
+from weft.families.tensor_steps import ungroup
 from weft.families.weights import Rule, both, rename
 
 ROPE = {"kind": "rope", "layout": Fact("layout"), "base": Fact("rope_base"), "rot": Fact("rot"),
@@ -137,7 +137,7 @@ def weights(facts: Facts) -> list[Rule]:
              "mlp.dense_4h_to_h": "layers.1.down", **{name: f"norms.{n}" for n, name in enumerate(names)}}
     return [rename("transformer.word_embeddings.weight", "embedding.tokens.weight"),
             *both(f"{theirs}.self_attention.query_key_value", f"{ours}.layers.0.qkv",
-                  Ungroup(kv_heads, (heads // kv_heads * size, size, size)), *turned),
+                  ungroup(kv_heads, (heads // kv_heads * size, size, size)), *turned),
             *(rule for a, b in pairs.items() for rule in both(f"{theirs}.{a}", f"{ours}.{b}")),
             *both("transformer.ln_f", "norm"), rename("lm_head.weight", "readout.weight")]
 

@@ -8,7 +8,7 @@ from weft.families.common import ACTIVATIONS, divided_heads
 from weft.families.family import Family, Native
 from weft.families.keys import Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.template import N_LAYERS, Fact, Facts, Layers
-from weft.families.tensor_steps import Transpose
+from weft.families.tensor_steps import TRANSPOSE
 from weft.families.weights import Rule, UnusedTensors, both, rename
 
 LAYER_NORM = {"kind": "layernorm", "eps": Fact("eps")}
@@ -76,7 +76,7 @@ def layer_weights() -> list[Rule]:
     theirs, ours = "transformer.h.{layer}", "stack.layers.{layer}"
     pairs = {"attn.c_attn": "layers.0.qkv", "attn.c_proj": "layers.0.output", "mlp.c_fc": "layers.1.up",
              "mlp.c_proj": "layers.1.down"}
-    matrices = [rename(f"{theirs}.{a}.weight", f"{ours}.{b}.weight", Transpose()) for a, b in pairs.items()]
+    matrices = [rename(f"{theirs}.{a}.weight", f"{ours}.{b}.weight", TRANSPOSE) for a, b in pairs.items()]
     biases = [rename(f"{theirs}.{a}.bias", f"{ours}.{b}.bias") for a, b in pairs.items()]
     return [*matrices, *biases, *both(f"{theirs}.ln_1", f"{ours}.norms.0"), *both(f"{theirs}.ln_2", f"{ours}.norms.1")]
 

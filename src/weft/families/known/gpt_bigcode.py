@@ -10,7 +10,7 @@ from weft.families.keys import Ignored, KeyProblem, KeyRule, Raw, Read, Together
 from weft.families.known.gpt2 import ATTENTION, LAYER_NORM, MLP, RATES, sizes
 from weft.families.known.gpt2 import TEMPLATE as GPT2
 from weft.families.template import Fact, Facts, Layers
-from weft.families.tensor_steps import Ungroup
+from weft.families.tensor_steps import ungroup
 from weft.families.weights import Rule, both, rename
 
 SHARED = ATTENTION | {"n_kv_heads": Fact("n_kv_heads"),
@@ -51,7 +51,7 @@ def weights(facts: Facts) -> list[Rule]:
     """Return the rules of all tensors; without sharing, each head has its q, k and v together in the file."""
     theirs, ours = "transformer.h.{layer}", "stack.layers.{layer}"
     heads, size = facts["n_heads"], facts["d_head"]
-    apart = (Ungroup(heads, (size, size, size)),) if facts["n_kv_heads"] == heads and heads > 1 else ()
+    apart = (ungroup(heads, (size, size, size)),) if facts["n_kv_heads"] == heads and heads > 1 else ()
     pairs = {"attn.c_proj": "layers.0.output", "mlp.c_fc": "layers.1.up", "mlp.c_proj": "layers.1.down",
              "ln_1": "norms.0", "ln_2": "norms.1"}
     return [rename("transformer.wte.weight", "embedding.tokens.weight"),

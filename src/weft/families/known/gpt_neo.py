@@ -12,7 +12,7 @@ from weft.families.keys import KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.known.gpt2 import LAYER_NORM, MLP
 from weft.families.known.gpt2 import TEMPLATE as GPT2
 from weft.families.template import N_LAYERS, Fact, Facts, Layers
-from weft.families.tensor_steps import Fuse
+from weft.families.tensor_steps import fuse
 from weft.families.weights import Rule, both, rename
 from weft.families.windows import mask_of, window_of
 
@@ -85,7 +85,7 @@ def weights(facts: Facts) -> list[Rule]:
     return [rename("transformer.wte.weight", "embedding.tokens.weight"),
             rename("transformer.wpe.weight", "embedding.position.table"),
             Rule(tuple(f"{attention}.{name}_proj.weight" for name in "qkv"), (f"{ours}.layers.0.qkv.weight",),
-                 (Fuse((width, width, width)),)),
+                 (fuse((width, width, width)),)),
             *(rule for a, b in pairs.items() for rule in both(f"{theirs}.{a}", f"{ours}.{b}")),
             *both("transformer.ln_f", "norm"), rename("lm_head.weight", "readout.weight")]
 

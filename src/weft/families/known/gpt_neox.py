@@ -9,7 +9,7 @@ from weft.families.keys import Ignored, KeyRule, Read, words
 from weft.families.known.gpt2 import LAYER_NORM
 from weft.families.rope import Rotary, reordered
 from weft.families.template import N_LAYERS, Fact, Facts, Layers, TemplateChoice
-from weft.families.tensor_steps import Ungroup
+from weft.families.tensor_steps import ungroup
 from weft.families.weights import Rule, both, rename
 
 ATTENTION = {"kind": "attention", "n_heads": Fact("n_heads"), "d_head": Fact("d_head"),
@@ -43,7 +43,7 @@ def weights(facts: Facts) -> list[Rule]:
     """Return the rules of all tensors; the file stores the q, k and v of each head next to each other."""
     theirs, ours = "gpt_neox.layers.{layer}", "stack.layers.{layer}"
     heads, size = facts["n_heads"], facts["d_head"]
-    fused = (Ungroup(heads, (size, size, size)), *reordered(facts, 2 * heads))
+    fused = (ungroup(heads, (size, size, size)), *reordered(facts, 2 * heads))
     pairs = {"attention.dense": "layers.0.output", "mlp.dense_h_to_4h": "layers.1.up",
              "mlp.dense_4h_to_h": "layers.1.down", "input_layernorm": "norms.0", "post_attention_layernorm": "norms.1"}
     return [rename("gpt_neox.embed_in.weight", "embedding.tokens.weight"),

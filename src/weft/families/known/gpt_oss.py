@@ -19,7 +19,7 @@ from weft.families.known.llama import (
 from weft.families.known.mixtral import COEFFICIENT, ROUTER_LOGITS, read_balance, write_balance
 from weft.families.rope import Rotary
 from weft.families.template import Fact, Facts
-from weft.families.tensor_steps import Split, Transpose, Ungroup, Unstack
+from weft.families.tensor_steps import TRANSPOSE, UNSTACK, split, ungroup
 from weft.families.weights import Rule, both, rename
 from weft.families.windows import windows_by_type
 
@@ -71,17 +71,17 @@ KEYS: tuple[KeyRule, ...] = (
 def expert_weights(facts: Facts) -> list[Rule]:
     """The router, and all experts of a layer in one tensor: gate and up in turns [N,D,2F], down [N,F,D]."""
     theirs, ours, experts = "model.layers.{layer}.mlp", "stack.layers.{layer}.layers.1", range(facts["n_experts"])
-    turns = (Ungroup(facts["d_ff"], (1, 1)), Split((facts["d_ff"], facts["d_ff"])))
+    turns = (ungroup(facts["d_ff"], (1, 1)), split((facts["d_ff"], facts["d_ff"])))
 
     def names(parts: tuple[str, ...], kind: str) -> tuple[str, ...]:
         return tuple(f"{ours}.experts.{n}.{part}.{kind}" for n in experts for part in parts)
 
     upper, lower = ("gate", "up"), ("down",)
     return [*both(f"{theirs}.router", f"{ours}.router"),
-            Rule((f"{theirs}.experts.gate_up_proj",), names(upper, "weight"), (Unstack(), Transpose(), *turns)),
-            Rule((f"{theirs}.experts.gate_up_proj_bias",), names(upper, "bias"), (Unstack(), *turns)),
-            Rule((f"{theirs}.experts.down_proj",), names(lower, "weight"), (Unstack(), Transpose())),
-            Rule((f"{theirs}.experts.down_proj_bias",), names(lower, "bias"), (Unstack(),))]
+            Rule((f"{theirs}.experts.gate_up_proj",), names(upper, "weight"), (UNSTACK, TRANSPOSE, *turns)),
+            Rule((f"{theirs}.experts.gate_up_proj_bias",), names(upper, "bias"), (UNSTACK, *turns)),
+            Rule((f"{theirs}.experts.down_proj",), names(lower, "weight"), (UNSTACK, TRANSPOSE)),
+            Rule((f"{theirs}.experts.down_proj_bias",), names(lower, "bias"), (UNSTACK,))]
 
 
 def weights(facts: Facts) -> list[Rule]:

@@ -10,7 +10,7 @@ from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, T
 from weft.families.known.gpt2 import LAYER_NORM
 from weft.families.rope import reordered
 from weft.families.template import N_LAYERS, Fact, Facts, Layers
-from weft.families.tensor_steps import Fuse
+from weft.families.tensor_steps import fuse
 from weft.families.weights import Rule, UnusedTensors, both, rename
 
 ATTENTION = {"kind": "attention", "n_heads": Fact("n_heads"), "d_head": Fact("d_head"),
@@ -57,7 +57,7 @@ KEYS: tuple[KeyRule, ...] = (
 def weights(facts: Facts) -> list[Rule]:
     """Return the rules of all tensors; the file stores queries, keys and values as separate tensors."""
     theirs, ours, width = "transformer.h.{layer}", "stack.layers.{layer}", facts["d_model"]
-    fused = (Fuse((width, width, width)), *reordered(facts, 2 * facts["n_heads"], "interleaved"))
+    fused = (fuse((width, width, width)), *reordered(facts, 2 * facts["n_heads"], "interleaved"))
     pairs = {"attn.out_proj": "layers.0.output", "mlp.fc_in": "layers.1.up", "mlp.fc_out": "layers.1.down",
              "ln_1": "norms.0"}
     return [rename("transformer.wte.weight", "embedding.tokens.weight"),

@@ -22,7 +22,7 @@ from weft.families.known.llama import (
 )
 from weft.families.rope import Rotary
 from weft.families.template import Fact, Facts, Layers
-from weft.families.tensor_steps import Split
+from weft.families.tensor_steps import split
 from weft.families.weights import Rule, rename
 
 GATED = GLU | {"bias": False}
@@ -72,7 +72,7 @@ def glm4_weights(facts: Facts) -> list[Rule]:
     return [*OUTER, *attention_weights(facts, layout="interleaved"),
             Rule((f"{THEIRS}.mlp.gate_up_proj.weight",),
                  (f"{OURS}.layers.1.gate.weight", f"{OURS}.layers.1.up.weight"),
-                 (Split((facts["d_ff"], facts["d_ff"])),)),
+                 (split((facts["d_ff"], facts["d_ff"])),)),
             rename(f"{THEIRS}.mlp.down_proj.weight", f"{OURS}.layers.1.down.weight"),
             *(rename(f"{THEIRS}.{name}.weight", f"{OURS}.norms.{index}.weight") for index, name in enumerate(norms))]
 

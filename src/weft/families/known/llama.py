@@ -7,7 +7,7 @@ from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyRule, Raw, Read, Together, typed, words
 from weft.families.rope import Rotary, reordered
 from weft.families.template import Fact, Facts, Layers
-from weft.families.tensor_steps import Fuse
+from weft.families.tensor_steps import fuse
 from weft.families.weights import Rule, both, rename
 from weft.families.windows import one_window
 from weft.ops.rotary import Layout
@@ -71,7 +71,7 @@ def attention_weights(facts: Facts, *, normed: bool = False, layout: Layout = "h
     """Queries, keys and values, separate in the file and one matrix in the model."""
     theirs, ours = "model.layers.{layer}.self_attn", "stack.layers.{layer}.layers.0"
     q, kv, size = facts["n_heads"], facts["n_kv_heads"], facts["d_head"]
-    steps = (Fuse((q * size, kv * size, kv * size)), *reordered(facts, q + kv, layout))
+    steps = (fuse((q * size, kv * size, kv * size)), *reordered(facts, q + kv, layout))
     fused = [Rule(tuple(f"{theirs}.{name}_proj.{part}" for name in "qkv"), (f"{ours}.qkv.{part}",), steps)
              for part in ("weight", "bias")]
     norms = [rename(f"{theirs}.{name}_norm.weight", f"{ours}.{name}_norm.weight", *reordered(facts, 1))

@@ -21,7 +21,7 @@ from weft.families.known.bert import embedding_weights, needs_types
 from weft.families.known.roberta import LENGTH, PADDING, head_weights, read_positions, write_positions
 from weft.families.known.roberta import TEMPLATE as ROBERTA_TEMPLATE
 from weft.families.template import N_LAYERS, Fact, Facts, Layers
-from weft.families.tensor_steps import Fuse
+from weft.families.tensor_steps import fuse
 from weft.families.weights import Rule, UnusedTensors
 from weft.masks import SymmetricWindow, parse_mask
 
@@ -82,7 +82,7 @@ def weights(facts: Facts) -> list[Rule]:
     prefix = inside(facts, "longformer.")
     theirs, ours = f"{prefix}encoder.layer.{{layer}}.attention.self", "stack.layers.{layer}.layers.0.global_qkv"
     own = [Rule(tuple(f"{theirs}.{name}_global.{part}" for name in ("query", "key", "value")), (f"{ours}.{part}",),
-                (Fuse((facts["d_model"],) * 3),)) for part in ("weight", "bias")]
+                (fuse((facts["d_model"],) * 3),)) for part in ("weight", "bias")]
     return [*embedding_weights(prefix), *post_norm_weights(facts, f"{prefix}encoder"), *own, *head_weights(facts)]
 
 

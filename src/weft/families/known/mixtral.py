@@ -19,7 +19,7 @@ from weft.families.known.llama import (
 )
 from weft.families.rope import Rotary
 from weft.families.template import N_LAYERS, Fact, Facts
-from weft.families.tensor_steps import Split, Unstack
+from weft.families.tensor_steps import UNSTACK, split
 from weft.families.weights import Rule, rename
 from weft.families.windows import one_window
 
@@ -63,8 +63,8 @@ def stacked_weights(facts: Facts) -> list[Rule]:
     upper = tuple(f"{OURS}.experts.{n}.{name}.weight" for n in experts for name in ("gate", "up"))
     lower = tuple(f"{OURS}.experts.{n}.down.weight" for n in experts)
     return [*outer_weights(), *attention_weights(facts), rename(f"{theirs}.gate.weight", f"{OURS}.router.weight"),
-            Rule((f"{theirs}.experts.gate_up_proj",), upper, (Unstack(), Split((facts["d_ff"], facts["d_ff"])))),
-            Rule((f"{theirs}.experts.down_proj",), lower, (Unstack(),))]
+            Rule((f"{theirs}.experts.gate_up_proj",), upper, (UNSTACK, split((facts["d_ff"], facts["d_ff"])))),
+            Rule((f"{theirs}.experts.down_proj",), lower, (UNSTACK,))]
 
 
 MIXTRAL = Family(

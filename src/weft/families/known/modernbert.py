@@ -11,7 +11,7 @@ from weft.families.family import Family, Native
 from weft.families.keys import PLAIN, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed, words
 from weft.families.rope import Rotary, reordered
 from weft.families.template import N_LAYERS, Fact, Facts, Layers
-from weft.families.tensor_steps import Split
+from weft.families.tensor_steps import split
 from weft.families.weights import Rule, UnusedTensors, both, rename
 from weft.families.windows import FULL, SLIDING, layer_types, single_size
 from weft.masks.basic import Bidirectional, SymmetricWindow
@@ -148,7 +148,7 @@ def weights(facts: Facts) -> list[Rule]:
     names = {"attn_norm": "norms.0", "attn.Wo": "layers.0.output", "mlp_norm": "norms.1", "mlp.Wo": "layers.1.down"}
     fused = [Rule((f"{prefix}{layer}.mlp.Wi.{part}",), tuple(f"{ours}.layers.1.{name}.{part}"
                                                              for name in ("gate", "up")),
-                  (Split((facts["d_ff"],) * 2),)) for part in ("weight", "bias")]
+                  (split((facts["d_ff"],) * 2),)) for part in ("weight", "bias")]
     return [rename(f"{prefix}embeddings.tok_embeddings.weight", "embedding.tokens.weight"),
             *both(f"{prefix}embeddings.norm", "embedding.norm"),
             *both(f"{prefix}{layer}.attn.Wqkv", f"{ours}.layers.0.qkv", *reordered(facts, 2 * facts["n_heads"])),

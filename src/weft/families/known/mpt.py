@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.families.common import GENERATION, ORIGIN, OTHER_HEADS, RUNNING, divided_heads
-from weft.families.configurations import Nested
+from weft.families.configurations import nested
 from weft.families.family import Family, Native
 from weft.families.keys import Codec, Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together
 from weft.families.template import N_LAYERS, Fact, Facts, Layers
@@ -65,7 +65,7 @@ KEYS: tuple[KeyRule, ...] = (
     Read("n_layers", N_LAYERS, default=24, alias=("num_hidden_layers",)),
     Read("n_heads", "n_heads", default=16, alias=("num_attention_heads",)), divided_heads("n_heads", "d_model"),
     Read("max_seq_len", "context", default=2048), Together(("expansion_ratio",), read_feedforward, write_feedforward),
-    Nested("attn_config", ATTENTION_KEYS), Read("resid_pdrop", "dropout", float, 0.0),
+    nested("attn_config", ATTENTION_KEYS), Read("resid_pdrop", "dropout", float, 0.0),
     Read("emb_pdrop", "embedding_dropout", float, 0.0), Read("layer_norm_epsilon", "eps", float, 1e-5),
     Read("initializer_range", "std", float, 0.02), Read("tie_word_embeddings", "tied", bool, True),
     Fixed("norm_type", ("low_precision_layernorm", "layernorm", "low_precision_layer_norm", None),

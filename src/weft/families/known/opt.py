@@ -8,7 +8,7 @@ from weft.families.common import ACTIVATIONS, divided_heads
 from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.template import N_LAYERS, Fact, Facts, Layers, TemplateChoice
-from weft.families.tensor_steps import Fuse
+from weft.families.tensor_steps import fuse
 from weft.families.weights import Rule, UnusedTensors, both, rename
 
 NORM = {"kind": "layernorm", "weight": Fact("affine"), "bias": Fact("affine")}
@@ -90,7 +90,7 @@ def weights(facts: Facts) -> list[Rule]:
     outer, theirs, ours = "model.decoder", "model.decoder.layers.{layer}", "stack.layers.{layer}"
     width = facts["d_model"]
     fused = [Rule(tuple(f"{theirs}.self_attn.{name}_proj.{part}" for name in "qkv"), (f"{ours}.layers.0.qkv.{part}",),
-                  (Fuse((width, width, width)),)) for part in ("weight", "bias")]
+                  (fuse((width, width, width)),)) for part in ("weight", "bias")]
     pairs = {"self_attn.out_proj": "layers.0.output", "fc1": "layers.1.up", "fc2": "layers.1.down",
              "self_attn_layer_norm": "norms.0", "final_layer_norm": "norms.1"}
     return [rename(f"{outer}.embed_tokens.weight", "embedding.tokens.weight"),

@@ -10,7 +10,7 @@ from weft.families.known.gpt2 import LAYER_NORM
 from weft.families.known.llama import LM_HEAD, ROPE, TIED, default_head
 from weft.families.rope import Rotary, reordered
 from weft.families.template import N_LAYERS, Fact, Facts, Layers, TemplateChoice
-from weft.families.tensor_steps import Fuse
+from weft.families.tensor_steps import fuse
 from weft.families.weights import Rule, both, rename
 
 ATTENTION = {"kind": "attention", "n_heads": Fact("n_heads"), "n_kv_heads": Fact("n_kv_heads"),
@@ -41,7 +41,7 @@ def weights(facts: Facts) -> list[Rule]:
     """Return the rules of all tensors; the file stores queries, keys and values as separate tensors."""
     theirs, ours = "model.layers.{layer}", "stack.layers.{layer}"
     q, kv, size = facts["n_heads"], facts["n_kv_heads"], facts["d_head"]
-    steps = (Fuse((q * size, kv * size, kv * size)), *reordered(facts, q + kv))
+    steps = (fuse((q * size, kv * size, kv * size)), *reordered(facts, q + kv))
     fused = [Rule(tuple(f"{theirs}.self_attn.{name}_proj.{part}" for name in "qkv"), (f"{ours}.layers.0.qkv.{part}",),
                   steps) for part in ("weight", "bias")]
     norms = [rule for name in "qk" for rule in both(f"{theirs}.self_attn.{name}_layernorm",

@@ -18,7 +18,7 @@ from weft.families.known.llama import (
 )
 from weft.families.rope import Rotary, reordered
 from weft.families.template import Fact, Facts, Layers
-from weft.families.tensor_steps import Split
+from weft.families.tensor_steps import split
 from weft.families.weights import Rule, rename
 from weft.families.windows import one_window
 
@@ -45,7 +45,7 @@ def weights(facts: Facts) -> list[Rule]:
             rename(f"{theirs}.self_attn.qkv_proj.weight", f"{ours}.0.qkv.weight", *reordered(facts, heads)),
             rename(f"{theirs}.self_attn.o_proj.weight", f"{ours}.0.output.weight"),
             Rule((f"{theirs}.mlp.gate_up_proj.weight",), (f"{ours}.1.gate.weight", f"{ours}.1.up.weight"),
-                 (Split((facts["d_ff"], facts["d_ff"])),)),
+                 (split((facts["d_ff"], facts["d_ff"])),)),
             rename(f"{theirs}.mlp.down_proj.weight", f"{ours}.1.down.weight")]
 
 

@@ -22,7 +22,7 @@ from weft.families.known.qwen import EXPERTS, OURS, SHARED, expert_weights, expe
 from weft.families.known.qwen import sizes as widths
 from weft.families.rope import Rotary
 from weft.families.template import N_LAYERS, Fact, Facts, TemplateChoice
-from weft.families.tensor_steps import Gated, Split, Ungroup
+from weft.families.tensor_steps import gates_apart, split, ungroup
 from weft.families.weights import Rule, UnusedTensors, rename
 from weft.families.windows import FULL
 
@@ -90,7 +90,7 @@ def attention_weights(facts: Facts, theirs: str, ours: str) -> list[Rule]:
     """Gated attention's, of one layer."""
     q, kv, size = facts["n_heads"], facts["n_kv_heads"], facts["d_head"]
     return [Rule(tuple(f"{theirs}.self_attn.{name}_proj.weight" for name in "qkv"),
-                 (f"{ours}.qkv.weight", f"{ours}.gate.weight"), (Gated(q, size, kv * size),)),
+                 (f"{ours}.qkv.weight", f"{ours}.gate.weight"), (gates_apart(q, size, kv * size),)),
             *(rename(f"{theirs}.self_attn.{name}_norm.weight", f"{ours}.{name}_norm.weight") for name in "qk"),
             rename(f"{theirs}.self_attn.o_proj.weight", f"{ours}.output.weight")]
 
@@ -103,10 +103,10 @@ def delta_weights(facts: Facts, theirs: str, ours: str) -> list[Rule]:
     names = {"conv1d.weight": "convolution.weight", "A_log": "log_rate", "dt_bias": "decay_bias",
              "norm.weight": "norm.weight", "out_proj.weight": "output.weight"}
     return [Rule((f"{theirs}.linear_attn.in_proj_qkvz.weight",), (f"{ours}.qkv.weight", f"{ours}.gate.weight"),
-                 (Ungroup(heads, (key, key, value // heads, value // heads)),
-                  Split((2 * heads * key + value, value)))),
+                 (ungroup(heads, (key, key, value // heads, value // heads)),
+                  split((2 * heads * key + value, value)))),
             Rule((f"{theirs}.linear_attn.in_proj_ba.weight",), (f"{ours}.rate.weight", f"{ours}.decay.weight"),
-                 (Ungroup(heads, (group, group)), Split((values, values)))),
+                 (ungroup(heads, (group, group)), split((values, values)))),
             *(rename(f"{theirs}.linear_attn.{name}", f"{ours}.{own}") for name, own in names.items())]
 
 

@@ -16,7 +16,7 @@ from weft.families.known.gemma2 import ACTIVATION
 from weft.families.known.llama import ATTENTION, GLU, LM_HEAD, attention_weights, decoder, glu_weights, key_value_heads
 from weft.families.rope import Rotary
 from weft.families.template import N_LAYERS, Fact, Facts, Layers, TemplateChoice
-from weft.families.tensor_steps import Fuse
+from weft.families.tensor_steps import fuse
 from weft.families.weights import Rule, both, rename
 from weft.families.windows import mask_of, window_of
 
@@ -118,7 +118,7 @@ def weights(facts: Facts) -> list[Rule]:
         *(_moved(rule, ".self_attn.", ".temporal_block.") for rule in attention_weights(facts)),
         *(_moved(rule, ".mlp.", ".mlp_block.") for rule in glu_weights()),
         *(Rule(tuple(f"{block}.linear_{name}.{part}" for name in "xy"), (f"{own}.branches.{part}",),
-               (Fuse((width, width)),)) for part in ("weight", "bias")),
+               (fuse((width, width)),)) for part in ("weight", "bias")),
         *(rule for a, b in names.items() for rule in both(f"{block}.{a}", f"{own}.{b}")),
         *(rename(f"{block}.rg_lru.{a}_{part}", f"{own}.{b}.{part}") for a, b in gates.items()
           for part in ("weight", "bias")),

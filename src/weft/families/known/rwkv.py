@@ -11,7 +11,7 @@ from typing import Any
 from weft.families.family import Family, Native
 from weft.families.keys import KEPT, Ignored, KeyRule, Raw, Read, Together, typed
 from weft.families.template import N_LAYERS, Fact, Facts, Layers
-from weft.families.tensor_steps import Reshape
+from weft.families.tensor_steps import reshape
 from weft.families.weights import Rule, both, rename
 
 TEMPLATE = {
@@ -48,7 +48,7 @@ def weights(facts: Facts) -> list[Rule]:
     """Return the rules of all tensors."""
     theirs, ours = "rwkv.blocks.{layer}", "stack.layers.{layer}"
     width = facts["d_model"]
-    mix = Reshape((1, 1, width), (width,))
+    mix = reshape((1, 1, width), (width,))
     maps = [f"{ours}.layers.{index}" for index in (0, 1)]
     time = [rename(f"{theirs}.attention.{name}.weight", f"{maps[0]}.{name}.weight")
             for name in ("key", "value", "receptance", "output")]

@@ -8,7 +8,7 @@ from weft.families.common import ACTIVATIONS
 from weft.families.family import Family, Native
 from weft.families.keys import Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.template import N_LAYERS, Fact, Facts, Layers, TemplateChoice
-from weft.families.tensor_steps import Fuse
+from weft.families.tensor_steps import fuse
 from weft.families.weights import Rule, UnusedTensors, rename
 
 N_ENCODER_LAYERS = "n_encoder_layers"
@@ -97,11 +97,11 @@ def _side(theirs: str, prefix: str, facts: Facts, feed: int) -> list[Rule]:
     ups = ({"wi_0": "gate", "wi_1": "up"} if facts["gated"] else {"wi": "up"})
     pairs |= {f"{last}.DenseReluDense.{a}": f"layers.{feed}.{b}" for a, b in ups.items()}
     rules = [Rule(tuple(f"{attention}.{name}.weight" for name in "qkv"), (f"{ours}.layers.0.qkv.weight",),
-                  (Fuse((width, width, width)),))]
+                  (fuse((width, width, width)),))]
     if feed == 2:
         pairs |= {f"{cross}.q": "layers.1.q", f"{cross}.o": "layers.1.output", f"{block}.1.layer_norm": "norms.1"}
         rules += [Rule(tuple(f"{cross}.{name}.weight" for name in "kv"), (f"{ours}.layers.1.kv.weight",),
-                       (Fuse((width, width)),))]
+                       (fuse((width, width)),))]
     table = f"{theirs}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
     return [*rules, rename(table, f"{prefix}shared.bias.table"),
             rename(f"{theirs}.final_layer_norm.weight", f"{prefix}norm.weight"),

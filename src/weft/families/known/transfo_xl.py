@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any, final
+from typing import Any
 
 from weft.families.common import GENERATION
 from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.template import N_LAYERS, Fact, Facts, Layers, TemplateChoice
-from weft.families.tensor_steps import Fuse, Transpose
+from weft.families.tensor_steps import TRANSPOSE, fuse
 from weft.families.weights import Rule, UnusedTensors, both, rename
 from weft.masks import Segments
 from weft.masks.expression import parse_mask
@@ -121,23 +121,12 @@ def read_clamp(raw: Raw, facts: Facts) -> Facts:
     return {"clamp": value if value is not None and value > 0 else None}
 
 
-@final
-class EmptyMemory(KeyRule):
-    """Norms before the layers, and a note that the class begins with another memory."""
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return (PRE,)
-
-    def read(self, raw: Raw, facts: Facts) -> Facts:
-        return {"pre_norm": bool(typed(PRE, raw.get(PRE, False), bool))}
-
-    def write(self, facts: Facts) -> dict[str, Any]:
-        return {PRE: facts["pre_norm"]}
-
-    def notes(self, raw: Raw) -> list[str]:
-        return [f"{PRE}: the memory begins empty, as in the paper; the class begins with zeros, so its first logits "
-                "differ unless it is given mems of no tokens."] if raw.get(PRE) else []
+NORMS_BEFORE = Together(
+    (PRE,), lambda raw, facts: {"pre_norm": bool(typed(PRE, raw.get(PRE, False), bool))},
+    lambda facts: {PRE: facts["pre_norm"]},
+    lambda raw: [f"{PRE}: the memory begins empty, as in the paper; the class begins with zeros, so its first logits "
+                 "differ unless it is given mems of no tokens."] if raw.get(PRE) else [])
+"""Norms before the layers, and a note that the class begins with another memory."""
 
 
 KEYS: tuple[KeyRule, ...] = (
@@ -147,7 +136,7 @@ KEYS: tuple[KeyRule, ...] = (
     Read("n_head", "n_heads", default=16, alias=("num_attention_heads",)), Read("d_head", "d_head", default=64),
     Read("d_inner", "d_ff", default=4096), Together((MEMORY, SAME, SEGMENT), read_memory, write_memory),
     Together(("clamp_len",), read_clamp, lambda facts: {"clamp_len": facts["clamp"] or -1}),
-    EmptyMemory(), Read("tie_word_embeddings", "tied", bool, True),
+    NORMS_BEFORE, Read("tie_word_embeddings", "tied", bool, True),
     Together((CUTOFFS, DIVISOR, WIDTH, SHARED, BY_CLUSTER), read_softmax, write_softmax),
     Read("dropout", "dropout", float, 0.1), Read("dropatt", "attention_dropout", float, 0.0),
     Read("layer_norm_epsilon", "eps", float, 1e-5), Read("init_std", "std", float, 0.02),
@@ -181,13 +170,13 @@ def weights(facts: Facts) -> list[Rule]:
         rename("crit.cluster_weight", "readout.clusters"), rename("crit.cluster_bias", "readout.cluster_bias"),
         rename("crit.out_layers.{i}.weight", "readout.tables.{i}"),
         rename("crit.out_layers.0.weight", "readout.weight"),
-        rename("crit.out_projs.{i}", "readout.projections.{i}.weight", Transpose()),
-        rename("crit.out_projs.0", "readout.projection.weight", Transpose())]
+        rename("crit.out_projs.{i}", "readout.projections.{i}.weight", TRANSPOSE),
+        rename("crit.out_projs.0", "readout.projection.weight", TRANSPOSE)]
     if facts["softmax"] == "clusters":
         ends = pairwise([0, *facts["softmax_cutoffs"], facts["vocab_size"]])
         sizes = tuple(end - first for first, end in ends)
         names = tuple(f"crit.out_layers.{index}.bias" for index in range(len(sizes)))
-        return [*found, Rule(names, ("readout.bias",), (Fuse(sizes),))]
+        return [*found, Rule(names, ("readout.bias",), (fuse(sizes),))]
     return [*found, rename("crit.out_layers.0.bias", "readout.bias")]
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 from weft.families.common import ACTIVATIONS, divided_heads
 from weft.families.family import Family, Native
 from weft.families.keys import Fixed, Ignored, KeyProblem, KeyRule, Raw, Read, Together, typed
 from weft.families.template import N_LAYERS, Fact, Facts, Layers, TemplateChoice
-from weft.families.tensor_steps import Fuse, Reshape
+from weft.families.tensor_steps import fuse, reshape
 from weft.families.weights import Rule, UnusedTensors, both, rename
 
 WITH_CLASSES, BARE = "ViTForImageClassification", "ViTModel"
@@ -58,35 +57,29 @@ def write_sizes(facts: Facts) -> dict[str, Any]:
     return {key: pair[0] if pair[0] == pair[1] else pair for key, pair in found.items()}
 
 
-@final
-@dataclass(frozen=True)
-class ImageHeadKey(KeyRule):
+def read_head(raw: Raw, facts: Facts) -> Facts:
     """Whether a model has a head for classes, from ``architectures``, and the classes' names."""
+    if WITH_CLASSES not in (raw.get("architectures") or []):
+        return {"head": "none"}
+    given = typed("id2label", raw.get("id2label"), dict) or {}
+    count = len(given) or int(raw.get("num_labels") or 2)
+    names = [str(given.get(str(index), given.get(index))) for index in range(count)] if given else []
+    unnamed = names in ([], unnamed_classes(count))
+    if raw.get("problem_type") not in (None, "single_label_classification") or count < 2:
+        raise KeyProblem("problem_type or id2label: only a head for two or more classes that exclude each other "
+                         "can be read.")
+    if len(set(names)) < len(names):  # ImageNet has two classes called "crane" and two called "maillot"
+        names = [f"{name} ({index})" if names.count(name) > 1 else name for index, name in enumerate(names)]
+    return {"head": "classes", "n_classes": count if unnamed else None, "labels": [] if unnamed else names}
 
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return ("architectures", "id2label", "label2id", "num_labels", "problem_type")
 
-    def read(self, raw: Raw, facts: Facts) -> Facts:
-        if WITH_CLASSES not in (raw.get("architectures") or []):
-            return {"head": "none"}
-        given = typed("id2label", raw.get("id2label"), dict) or {}
-        count = len(given) or int(raw.get("num_labels") or 2)
-        names = [str(given.get(str(index), given.get(index))) for index in range(count)] if given else []
-        unnamed = names in ([], unnamed_classes(count))
-        if raw.get("problem_type") not in (None, "single_label_classification") or count < 2:
-            raise KeyProblem("problem_type or id2label: only a head for two or more classes that exclude each other "
-                             "can be read.")
-        if len(set(names)) < len(names):  # ImageNet has two classes called "crane" and two called "maillot"
-            names = [f"{name} ({index})" if names.count(name) > 1 else name for index, name in enumerate(names)]
-        return {"head": "classes", "n_classes": count if unnamed else None, "labels": [] if unnamed else names}
-
-    def write(self, facts: Facts) -> dict[str, Any]:
-        if facts["head"] == "none":
-            return {"architectures": [BARE]}
-        names = facts["labels"] or unnamed_classes(facts["n_classes"])
-        return {"architectures": [WITH_CLASSES], "id2label": {str(index): name for index, name in enumerate(names)},
-                "label2id": {name: index for index, name in enumerate(names)}}
+def write_head(facts: Facts) -> dict[str, Any]:
+    """The class with that head, and its classes."""
+    if facts["head"] == "none":
+        return {"architectures": [BARE]}
+    names = facts["labels"] or unnamed_classes(facts["n_classes"])
+    return {"architectures": [WITH_CLASSES], "id2label": {str(index): name for index, name in enumerate(names)},
+            "label2id": {name: index for index, name in enumerate(names)}}
 
 
 def unnamed_classes(count: int) -> list[str]:
@@ -102,7 +95,8 @@ KEYS: tuple[KeyRule, ...] = (
     Read("attention_probs_dropout_prob", "attention_dropout", float, 0.0),
     Read("initializer_range", "std", float, 0.02), Read("layer_norm_eps", "eps", float, 1e-12),
     Read("num_channels", "channels", default=3), Read("qkv_bias", "qkv_bias", bool, True),
-    Together(("image_size", "patch_size"), read_sizes, write_sizes), ImageHeadKey(),
+    Together(("image_size", "patch_size"), read_sizes, write_sizes),
+    Together(("architectures", "id2label", "label2id", "num_labels", "problem_type"), read_head, write_head),
     Fixed("is_causal", (False, None), default=False, why="Patches of an image have no order in time."),
     Ignored(("encoder_stride",), "for the task of filling in masked patches"),
     Ignored(("pooler_output_size", "pooler_act"), "for the pooled vector of the bare model, which its hidden vectors "
@@ -115,17 +109,17 @@ def weights(facts: Facts) -> list[Rule]:
     theirs, ours = f"{prefix}encoder.layer.{{layer}}", "stack.layers.{layer}"
     patch = (facts["channels"], facts["patch_height"], facts["patch_width"])
     fused = [Rule(tuple(f"{theirs}.attention.attention.{name}.{part}" for name in ("query", "key", "value")),
-                  (f"{ours}.layers.0.qkv.{part}",), (Fuse((width,) * 3),)) for part in ("weight", "bias")]
+                  (f"{ours}.layers.0.qkv.{part}",), (fuse((width,) * 3),)) for part in ("weight", "bias")]
     pairs = {"attention.output.dense": "layers.0.output", "intermediate.dense": "layers.1.up",
              "output.dense": "layers.1.down", "layernorm_before": "norms.0", "layernorm_after": "norms.1"}
     embeddings = f"{prefix}embeddings"
     projection = "patch_embeddings.projection"
     return [
-        rename(f"{embeddings}.cls_token", "embedding.first", Reshape((1, 1, width), (width,))),
+        rename(f"{embeddings}.cls_token", "embedding.first", reshape((1, 1, width), (width,))),
         rename(f"{embeddings}.position_embeddings", "embedding.position.table",
-               Reshape((1, facts["context"], width), (facts["context"], width))),
+               reshape((1, facts["context"], width), (facts["context"], width))),
         rename(f"{embeddings}.{projection}.weight", "embedding.projection.weight",
-               Reshape((width, *patch), (width, patch[0] * patch[1] * patch[2]))),
+               reshape((width, *patch), (width, patch[0] * patch[1] * patch[2]))),
         rename(f"{embeddings}.{projection}.bias", "embedding.projection.bias"), *fused,
         *(rule for a, b in pairs.items() for rule in both(f"{theirs}.{a}", f"{ours}.{b}")),
         *both(f"{prefix}layernorm", "norm"), *both("classifier", "head.map")]

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import torch
 from safetensors.torch import save_file
@@ -27,6 +27,7 @@ from weft.core.base_model import built_empty
 from weft.core.errors import CheckpointError, UnsupportedError, nearest
 from weft.core.model import LanguageModel, Model
 from weft.disk.manifest import write_manifest
+from weft.families.tensor_steps import TRANSPOSE
 from weft.families.weights import Rule, TensorMap
 from weft.interop.adapters.base import fill, fingerprint_of, open_base, put_on, trained_tensors
 from weft.interop.adapters.peft_keys import PeftConfig, read_config, written
@@ -50,7 +51,6 @@ class Place(NamedTuple):
     term: RowTerm
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class MatrixNames:
     """How the matrices of a model are called in its family's files.
@@ -142,7 +142,8 @@ def write_peft(loaded: Loaded, base: str, draft: Path) -> None:
     config = _settings(lora[0], base, terms)
     every = [name.removesuffix(".weight") for name in (*names.account.shapes, *names.account.tied)]
     content = written(config, _ends(list(terms), every), transposed=any(
-        rule.steps and "Transpose" in map(_kind, rule.steps) for rule in _rules(names, terms)),
+        TRANSPOSE in rule.steps for rule in names.account.rules
+        if any(f"{name}.weight" in rule.theirs for name in terms)),
         causal=isinstance(model, LanguageModel) and not model.takes_source)
     (draft / PEFT_FILE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     assert trained, "a model with adapters trains some"
@@ -151,16 +152,8 @@ def write_peft(loaded: Loaded, base: str, draft: Path) -> None:
     write_manifest(draft)
 
 
-def _kind(step: object) -> str:
-    return type(step).__name__
-
-
 def _inexpressible(what: str, remedy: str) -> UnsupportedError:
     return UnsupportedError(f"the format of `peft` cannot hold {what}.", where="peft", remedy=remedy)
-
-
-def _rules(names: MatrixNames, modules: Mapping[str, RowTerm]) -> list[Rule]:
-    return [rule for rule in names.account.rules if any(f"{name}.weight" in rule.theirs for name in modules)]
 
 
 def _metadata(path: Path) -> dict[str, str]:
@@ -217,7 +210,7 @@ def _outs_ins(names: MatrixNames, theirs: str) -> tuple[int, int]:
     """Outputs and inputs of one of the file's matrices."""
     outs, *ins = names.account.shapes[theirs]
     shape = (outs, math.prod(ins))
-    return (shape[1], shape[0]) if "Transpose" in map(_kind, names.rule(theirs).steps) else shape
+    return (shape[1], shape[0]) if TRANSPOSE in names.rule(theirs).steps else shape
 
 
 def _places(names: MatrixNames, theirs: Mapping[str, RowTerm], model: nn.Module) -> Iterator[Place]:

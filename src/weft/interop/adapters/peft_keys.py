@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 from weft.checkpoints.layout import PEFT_FILE
 from weft.core.errors import CheckpointError
@@ -53,7 +53,6 @@ RULES: tuple[KeyRule, ...] = (
             "how it was trained or is stored, not what it computes"))
 
 
-@final
 @dataclass(frozen=True)
 class PeftConfig:
     """The content of adapter_config.json.

@@ -9,20 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from weft.core.errors import UnsupportedError
-from weft.families.tensor_steps import Transpose
+from weft.families.tensor_steps import TRANSPOSE
 from weft.families.weights import Rule
 
 Through = Callable[[Sequence[Tensor]], list[Tensor]]
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class RowTerm:
     """A term s B A beside some rows of a matrix.
@@ -41,7 +39,6 @@ class RowTerm:
     magnitude: Tensor | None = None
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class SpreadTerms:
     """The terms beside a matrix on the other side of a rule: one term of all ``columns`` that its rows have, or several
@@ -100,7 +97,7 @@ def write_through(rule: Rule, given: Sequence[Sequence[RowTerm]],
 
 def _turned(rule: Rule) -> bool:
     """Whether the file stores the matrices [in,out]."""
-    return sum(isinstance(step, Transpose) for step in rule.steps) % 2 == 1
+    return sum(step is TRANSPOSE for step in rule.steps) % 2 == 1
 
 
 def _carried(move: Through, before: bool, after: bool, given: Sequence[Sequence[RowTerm]],

@@ -115,8 +115,10 @@ def from_arpa(path: Path, out: Path, tokenizer: Tokenizer | None = None, *, repl
             difference = _difference(table, again.readout.table())
     except (OSError, SafetensorError) as error:
         raise not_written(error, out, sum(tensor.nbytes for tensor in model.buffers())) from error
+    # Weft keeps a file's numbers, and those of files with few digits deviate by their rounding.
+    sums = np.exp(table.log_distribution(_contexts(table))).sum(1)
     notes = [f"{table.vocab_size:,} words, {table.order}-grams; the probabilities after a context sum to 1 within "
-             f"{_excess(table):.1g}, as the file's digits have it"]
+             f"{np.abs(sums - 1).max():.1g}, as the file's digits have it"]
     if table.vocab_size > kept.vocab_size:
         notes.append(f"the tokenizer has no id for {UNKNOWN}, so the model has one more than the tokenizer")
     return _converted(out, "weft", difference, tuple(notes))
@@ -170,12 +172,6 @@ def _difference(ours: NgramTable, theirs: NgramTable) -> float:
                           f"nats, where rounding explains {BOUND:g}.", where="convert",
                           remedy="Please report this model.")
     return apart
-
-
-def _excess(table: NgramTable) -> float:
-    """The largest deviation from 1 of a sum of probabilities. Weft keeps a file's numbers, and those of files with few
-    digits deviate by their rounding."""
-    return float(np.abs(np.exp(table.log_distribution(_contexts(table))).sum(1) - 1).max())
 
 
 def _contexts(table: NgramTable) -> Int64[np.ndarray, "M C"]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, final
+from typing import Any
 
 import torch
 
@@ -81,7 +81,7 @@ def _qwen3(facts: Facts) -> list[Rule]:
 
 def _gemma(facts: Facts) -> list[Rule]:
     """llama.cpp multiplies by w where the model multiplies by 1 + w."""
-    return [*rules.outer(rules.Offset()), *rules.norms(rules.PRE_NORMS, rules.Offset()),
+    return [*rules.outer(rules.OFFSET), *rules.norms(rules.PRE_NORMS, rules.OFFSET),
             *rules.separate_attention(facts, "half_split"), *GLU]
 
 
@@ -134,7 +134,6 @@ FILE_TYPES: Mapping[torch.dtype, int] = {torch.float32: 0, torch.float16: 1, tor
 """By the dtype of the matrices, as llama.cpp numbers kinds of files."""
 
 
-@final
 @dataclass(frozen=True)
 class GgufFit:
     """A family that can express a model, llama.cpp's architecture for it, and the facts."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import final
 
 import torch
 from torch import Tensor
@@ -24,7 +23,6 @@ WHOLE = ("position_embd.weight", "ffn_gate_inp.weight")
 """Suffixes of matrices that llama.cpp expects in float32 in every file."""
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Content:
     """The keys and tensors of a file.
@@ -76,14 +74,12 @@ def content_of(fitted: GgufFit, model: LanguageModel, vocabulary: Mapping[str, V
     """
     architecture, facts = fitted.architecture, fitted.facts
     extra = rotary_tensors(facts) if architecture.rope else {}
-    return Content(architecture.name, {**_general(model, name), **_metadata(fitted), **vocabulary},
+    general: dict[str, Value] = {
+        "general.type": "model", "general.name": name, "general.quantization_version": QUANTIZATION_VERSION,
+        "general.file_type": FILE_TYPES[next(model.parameters()).dtype]}
+    return Content(architecture.name, {**general, **_metadata(fitted), **vocabulary},
                    account(architecture.weights(facts), own_tensors(model)), extra, model,
                    architecture.copies_embedding(facts))
-
-
-def _general(model: LanguageModel, name: str) -> dict[str, Value]:
-    return {"general.type": "model", "general.name": name, "general.quantization_version": QUANTIZATION_VERSION,
-            "general.file_type": FILE_TYPES[next(model.parameters()).dtype]}
 
 
 def _metadata(fitted: GgufFit) -> dict[str, Value]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, Literal, TypeAlias
 
 from weft.families.template import Facts
 from weft.families.weights import Rule
@@ -25,7 +25,6 @@ TANH_GELU: Mapping[str, str] = {
 SILU: Mapping[str, str] = {"silu": ""}
 
 
-@final
 @dataclass(frozen=True)
 class Naming:
     """One of llama.cpp's architectures, for one of Weft's families.

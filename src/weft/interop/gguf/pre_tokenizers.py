@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Any, Literal, final
+from typing import Any, Literal
 
 CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -103,7 +103,6 @@ class TokenType(IntEnum):
     BYTE = 6
 
 
-@final
 @dataclass(frozen=True)
 class Token:
     """One id: its text as the file spells it, its kind, and its score (of SentencePiece)."""
@@ -113,7 +112,6 @@ class Token:
     score: float = 0.0
 
 
-@final
 @dataclass(frozen=True)
 class GGUFVocabulary:
     """A vocabulary that llama.cpp can hold.

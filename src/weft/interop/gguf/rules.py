@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import final
-
-from torch import Tensor
+from collections.abc import Callable, Mapping
 
 from weft.families.rope import reordered
 from weft.families.template import Facts
-from weft.families.tensor_steps import Fuse, Split, Step, Unstack
+from weft.families.tensor_steps import UNSTACK, Step, fuse, one_by_one, split
 from weft.families.weights import Rule, both, rename
 from weft.interop.gguf.naming import kv_heads
 from weft.ops.rotary import Layout
@@ -22,16 +18,8 @@ ONE_NORM: Mapping[str, str] = {"attn_norm": "norms.0"}
 Weights = Callable[[Facts], list[Rule]]
 
 
-@final
-@dataclass(frozen=True)
-class Offset(Step):
-    """The file has the model's numbers plus one (norms of 1 + w), in float32."""
-
-    def read(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return [tensor.float() - 1.0 for tensor in tensors]
-
-    def write(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return [tensor.float() + 1.0 for tensor in tensors]
+OFFSET = one_by_one(lambda tensor: tensor.float() - 1.0, lambda tensor: tensor.float() + 1.0)
+"""The file has the model's numbers plus one (norms of 1 + w), in float32."""
 
 
 def outer(*steps: Step) -> list[Rule]:
@@ -54,7 +42,7 @@ def fused_attention(facts: Facts, layout: Layout | None) -> list[Rule]:
 def separate_attention(facts: Facts, layout: Layout) -> list[Rule]:
     """Queries, keys and values as separate matrices."""
     q, kv, size = facts["n_heads"], kv_heads(facts), facts["d_head"]
-    steps = (Fuse((q * size, kv * size, kv * size)), *reordered(facts, q + kv, layout))
+    steps = (fuse((q * size, kv * size, kv * size)), *reordered(facts, q + kv, layout))
     return [*(Rule(tuple(f"{BLOCK}.attn_{name}.{part}" for name in "qkv"), (f"{OURS}.layers.0.qkv.{part}",), steps)
               for part in ("weight", "bias")), *_attention_output()]
 
@@ -73,14 +61,14 @@ def feedforward(*names: str) -> list[Rule]:
 def gate_above_up(facts: Facts) -> list[Rule]:
     """Gate and up in one matrix, gate above."""
     return [Rule((f"{BLOCK}.ffn_up.weight",), tuple(f"{OURS}.layers.1.{name}.weight" for name in ("gate", "up")),
-                 (Split((facts["d_ff"], facts["d_ff"])),)), *feedforward("down")]
+                 (split((facts["d_ff"], facts["d_ff"])),)), *feedforward("down")]
 
 
 def stacked_experts(facts: Facts) -> list[Rule]:
     """The router, and a tensor [N,F,D] or [N,D,F] for each matrix of the experts."""
     def stacked(name: str) -> Rule:
         ours = tuple(f"{OURS}.layers.1.experts.{n}.{name}.weight" for n in range(facts["n_experts"]))
-        return Rule((f"{BLOCK}.ffn_{name}_exps.weight",), ours, (Unstack(),))
+        return Rule((f"{BLOCK}.ffn_{name}_exps.weight",), ours, (UNSTACK,))
 
     return [rename(f"{BLOCK}.ffn_gate_inp.weight", f"{OURS}.layers.1.router.weight"),
             *(stacked(name) for name in ("gate", "up", "down"))]

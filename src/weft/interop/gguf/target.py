@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     import gguf
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class GgufFile:
     """A model with all that is needed to write it as a GGUF file.
@@ -102,7 +101,6 @@ def foreign_llama(path: Path, tokens: Tensor) -> tuple[Tensor | None, tuple[str,
         "llama.cpp has not opened the file here: install llama-cpp-python, and conversion compares its logits.",)
 
 
-@final
 @dataclass(frozen=True)
 class Vocabulary:
     """The keys of a tokenizer, and notes for the user."""

@@ -7,7 +7,6 @@ not change.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -25,7 +24,6 @@ NO_TARGET = -100
 """The label of tokens that are not predicted."""
 
 
-@final
 @dataclass(frozen=True)
 class Packed:
     """Rows without their padding, aligned on the left.
@@ -68,7 +66,6 @@ def _tokens_first(mask: Bool[Tensor, "B T"]) -> Int64[Tensor, "B T"]:
     return (~mask).long().argsort(dim=1, stable=True)
 
 
-@final
 class Reading:
     """The state of a batch that is read chunk by chunk. It holds no model, so it can be copied.
 

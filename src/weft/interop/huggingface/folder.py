@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch
 
@@ -25,7 +25,6 @@ from weft.interop.huggingface.stored import COPY_AGAIN, Stored, StoredTensor, li
 LOGGER = logging.getLogger(__name__)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Opened:
     """A folder of a known family.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,7 +32,6 @@ def reads_pairs(run: Mapping[str, Any] | None) -> bool:
     return bool(((run or {}).get("task") or {}).get("second_field"))
 
 
-@final
 @dataclass(frozen=True)
 class ComparedTexts:
     """The texts of a comparison.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from functools import cached_property
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +19,6 @@ TEXT_FILES = ("tokenizer", "vocab", "spiece", "sentencepiece", "merges")
 """Beginnings of the names of a tokenizer's files."""
 
 
-@final
 class FromFolder:
     """The model and tokenizer of the folder, which are read when they are first asked for."""
 

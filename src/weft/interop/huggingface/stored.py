@@ -13,7 +13,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 from zipfile import ZIP_STORED, BadZipFile, ZipFile, is_zipfile
 
 import torch
@@ -55,7 +55,6 @@ class TensorFile(ABC):
         """A tensor, mapped from the file, so that it is read only when it is used."""
 
 
-@final
 class SafeFile(TensorFile):
     """A safetensors file."""
 
@@ -75,7 +74,6 @@ class SafeFile(TensorFile):
         return tensor
 
 
-@final
 class PickledFile(TensorFile):
     """A file of torch.save."""
 
@@ -91,7 +89,6 @@ class PickledFile(TensorFile):
         return self._tensors[name]
 
 
-@final
 class Stored:
     """All tensors of a folder.
 

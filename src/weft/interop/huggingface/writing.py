@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -25,7 +25,6 @@ from weft.families.weights import TensorMap
 from weft.interop.huggingface.stored import INDEX, SINGLE
 
 
-@final
 @dataclass(frozen=True)
 class Fit:
     """A family that can express a model: its configuration in that format, and the facts."""

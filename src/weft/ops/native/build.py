@@ -18,7 +18,6 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import final
 
 from weft.core.process_settings import cache_root, is_own
 
@@ -39,7 +38,6 @@ SECONDS = 300
 """Until a compiler that does not end is given up."""
 
 
-@final
 class BuildError(Exception):
     """There is no library.
 

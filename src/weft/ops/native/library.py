@@ -7,9 +7,10 @@ import os
 import sys
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple, final
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from weft.core.compiling import constant_to_compiler
 from weft.ops.native import build
@@ -126,21 +127,42 @@ def describe() -> str:
     return f"{found}{threads}, {library.path}"
 
 
-@final
 class Incomplete(MemoryError):
     """No thread had memory for its part of the work."""
 
 
-def run(name: str, call: ctypes.Structure) -> None:
+ADDRESS, COUNT = ctypes.c_void_p, ctypes.c_long
+"""Kinds of fields."""
+
+
+def structure(*fields: tuple[Any, str]) -> Any:
+    """A structure of C: kinds, each with the names of the fields that are of it, in the order of the header."""
+    return type("structure", (ctypes.Structure,), {
+        "_fields_": [(name, kind) for kind, names in fields for name in names.split()]})
+
+
+def run(name: str, call: ctypes.Structure, pieces: int = 0, unfinished: str = "", /,
+        **tensors: Tensor | None) -> None:
     """Run the function ``name`` of the library, in the instruction set of this process, on PyTorch's threads.
 
     Args:
         name: without the instruction set: ``weft_attention_forward``.
         call: its one argument, which every thread is given.
+        pieces: of work, which threads count in ``call.next`` as they take them.
+        unfinished: the message of the error where fewer were taken.
+        tensors: by the fields that hold their addresses; those that do not lie row by row are copied.
+
+    Raises:
+        Incomplete: no thread had memory for its part.
     """
+    dense = {field: None if x is None else x.contiguous() for field, x in tensors.items()}  # until C has read them
+    for field, x in dense.items():
+        setattr(call, field, None if x is None else x.data_ptr())
     found, library = instructions(), loaded()
     assert isinstance(found, str) and isinstance(library,
                                                  NativeLibrary), "the form serves only where there is a library"
     work = ctypes.cast(library.handle[f"{name}_{code_of(found)}"], ctypes.c_void_p)
     library.handle.weft_run(work, ctypes.byref(call), ctypes.c_void_p(library.parallel),
                             ctypes.c_uint(torch.get_num_threads()))
+    if call.next < pieces:
+        raise Incomplete(unfinished)

@@ -12,24 +12,21 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from weft.ops.native.library import Incomplete, NativeLibrary, code_of, instructions, loaded
+from weft.ops.native.library import ADDRESS, COUNT, Incomplete, NativeLibrary, code_of, instructions, loaded, structure
 
 _COMPUTED, _NO_MEMORY = 0, 1
 PARTS = 8
 """As in shared.h."""
 
 
-class CallHeader(ctypes.Structure):
-    """The first fields of every call's structure; `Shared` of shared.h."""
-
-    _fields_ = (*((name, ctypes.c_long) for name in ("next", "done", "pieces", "early_done", "failed", "threads",
-                                                     "entered")),
-                *((name, PARTS * ctypes.c_long) for name in ("at", "early_at")))
+CallHeader = structure(
+    (COUNT, "next done pieces early_done failed threads entered"), (PARTS * COUNT, "at early_at"))
+"""The first fields of every call's structure; `Shared` of shared.h."""
 
 
 class NativeCall(NamedTuple):
@@ -88,7 +85,6 @@ def place_of(call: ctypes.Structure, field: str, address: int | None = None) -> 
     return place
 
 
-@final
 class _Entry(NamedTuple):
     """The entry points of the library, in the instruction set of this process: what runs sequences and single calls,
     the address of what runs them on several threads, and those of its functions."""
@@ -147,13 +143,10 @@ def failed(status: int) -> Exception:
     return IndexError("a line outside of the tensor that a step writes to.")
 
 
-class _Call(ctypes.Structure):
-    """`Call` of sequence.c."""
-
-    _fields_ = (("work", ctypes.c_void_p), ("call", ctypes.c_void_p))
+_Call = structure((ADDRESS, "work call"))
+"""`Call` of sequence.c."""
 
 
-@final
 class Calls:
     """A sequence of calls.
 

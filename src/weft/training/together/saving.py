@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch.distributed as dist
 from safetensors import SafetensorError
@@ -32,7 +32,6 @@ ERRORS = (CheckpointException, OSError, SafetensorError, RuntimeError)
 """What writing raises: torch's own error, which holds those of all processes, or that of this one."""
 
 
-@final
 class Copies(AsyncStager):
     """Copies boxes into main memory, after which training may change the tensors. The memory is used again."""
 
@@ -65,7 +64,6 @@ class Copies(AsyncStager):
         return box._replace(tensor=kept)
 
 
-@final
 class ShardedSaver:
     """Writes the checkpoints of one run, one after another.
 
